@@ -37,7 +37,6 @@ from tensorflow.python.eager import record as record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import constant_op as constant_op
 from tensorflow.python.framework import kernels as kernels
-from tensorflow.python.framework import op_callbacks as op_callbacks
 from tensorflow.python.framework import op_def_registry as op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.framework import tensor_util as tensor_util
@@ -78,7 +77,6 @@ CPU_ONLY: Final = "_cpu_only"  # of ``nn.py``: whether a convolution in NCHW mus
 IS_GPU_AVAILABLE: Final = "_is_gpu_available"
 """Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel."""
 INITIALIZE_KERAS_VARIABLE: Final = "_initialize_with_initializer"  # computes the initial value
-CONVERT_TO_TENSOR: Final = "_convert_to_tensor"  # converts an assigned value
 INITIALIZE_VARIABLE: Final = "_init_from_args"  # computes the initial value
 
 
@@ -162,13 +160,13 @@ def get_device_limits() -> dict[str, int]:
     runtime = context.context()
     runtime.ensure_initialized()
     devices = pywrap_tfe.TFE_ContextListDevices(runtime._context_handle)
+    limits = {}
     try:
-        return {
-            name: int(pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index))
-            for index in range(pywrap_tfe.TF_DeviceListCount(devices))
-            if "/device:GPU:" in (path := str(pywrap_tfe.TF_DeviceListName(devices, index)))
-            for name in [path.rpartition("/device:")[2]]
-        }
+        for index in range(pywrap_tfe.TF_DeviceListCount(devices)):
+            name = str(pywrap_tfe.TF_DeviceListName(devices, index)).rpartition("/device:")[2]
+            if name.startswith("GPU:"):
+                limits[name] = int(pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index))
+        return limits
     finally:
         pywrap_tfe.TF_DeleteDeviceList(devices)
 

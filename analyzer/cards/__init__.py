@@ -11,6 +11,7 @@ from analyzer.cards.card_memory import context_bytes as context_bytes
 from analyzer.cards.card_memory import memory_beside_pool as memory_beside_pool
 from analyzer.cards.card_memory import memory_limit as memory_limit
 from analyzer.cards.card_memory import process_overhead as process_overhead
+from analyzer.cards.card_memory import system_reserve as system_reserve
 from analyzer.cards.catalogue import Gpu as Gpu
 from analyzer.cards.catalogue import all_gpus as all_gpus
 from analyzer.cards.catalogue import find_gpu as find_gpu

@@ -14,7 +14,12 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from analyzer.model.errors import AnalyzerError, ExitCode, InputError, describe_import_error
+from analyzer.model.errors import (
+    AnalyzerError,
+    ExitCode,
+    InputError,
+    describe_import_error,
+)
 from analyzer.model.interrupts import Terminated, collect_rarely, raise_on_signals
 
 _NUMBER: Final = re.compile(r"Input should be a valid (\w+), unable to parse string as an? \w+")
@@ -65,7 +70,10 @@ def _flush() -> int:
 
 
 def _run() -> int:
-    from analyzer.cli.app import UsageError, run_app  # here, so that _guarded reports its errors
+    from analyzer.cli.app import (
+        UsageError,
+        run_app,
+    )  # here, so that _guarded reports its errors
 
     try:
         return run_app(sys.argv[1:])
@@ -93,7 +101,9 @@ def _guarded(call: Callable[[], int]) -> int:
     try:
         return call()
     except AnalyzerError as error:
-        from analyzer.report.untrusted import printable  # names in the message are untrusted
+        from analyzer.report.untrusted import (
+            printable,
+        )  # names in the message are untrusted
 
         _report(printable(error, 4000))
         if error.exit_code is ExitCode.BUG:

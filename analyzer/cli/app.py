@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from analyzer.cli.shared_options import TABLES, expand_groups, read_defaults
+from analyzer.cli.shared_options import expand_groups, read_defaults
 from analyzer.model.errors import ExitCode
 from analyzer.model.version import __version__
 
@@ -20,7 +20,29 @@ _HELP: Final = {"help_option_names": ["-h", "--help"]}
 UsageError: Final[Any] = typer.BadParameter.__base__
 """The exception for wrong arguments: Click's, or that of Typer's own copy of Click."""
 
-COMMANDS: Final = {name: row.help for name, row in TABLES["commands"].items()}
+COMMANDS: Final = {
+    "trace": (
+        "Capture the memory of a step, or open a trace, and explain its use and how to reduce it."
+    ),
+    "estimate": (
+        "Estimate the memory of a step without a card, and explain its use and how to reduce it."
+    ),
+    "fit": "Find the largest batch (or input) that fits a card or a limit.",
+    "sweep": (
+        "Estimate every combination of models, batches, cards and remedies, and show "
+        "them in a table."
+    ),
+    "gpus": "List the cards of the catalogue, all or by search words.",
+    "diff": "Compare two steps, or find the commit that changed a step's peak most.",
+    "oom": (
+        "Explain an out-of-memory log: the request, the cause, and the fixes that its "
+        "numbers support."
+    ),
+    "device": (
+        "Show a card's memory as TensorFlow and as the driver count it, and explain "
+        "each difference."
+    ),
+}
 """The first line of each command's help, in display order."""
 
 
@@ -85,7 +107,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Memory of TensorFlow and Keras steps: its use, the largest batch, and how to reduce it."""

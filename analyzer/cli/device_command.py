@@ -1,15 +1,23 @@
 """``analyze device``: a card's memory as TensorFlow and as the driver count it."""
 
 from pathlib import Path
+from typing import Annotated
 
+from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, print_answer, write_all
 
 
 def device(
-    run: Path | None = None,
-    json: Path | None = None,
-    force: bool = False,
-    quiet: bool = False,
+    run: Annotated[
+        Path | None,
+        options.argument(
+            "A run folder or a trace: show the card's memory at the peak of its step.",
+            metavar="[RUN]",
+        ),
+    ] = None,
+    json: options.Json = None,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Show a card's memory as TensorFlow and as the driver count it, and explain each difference.
 

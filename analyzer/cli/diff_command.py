@@ -1,8 +1,8 @@
 """``analyze diff A B``: compare two steps."""
 
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
@@ -13,14 +13,38 @@ from analyzer.session.public_calls import diff as compare
 
 
 def diff(
-    a: Path,
-    b: Path,
+    a: Annotated[
+        Path,
+        options.argument(
+            "The older run folder, logdir or .xplane.pb; or a git range, such as v1..HEAD.",
+            metavar="A",
+        ),
+    ],
+    b: Annotated[
+        Path,
+        options.argument(
+            "The newer one; with a git range, the target to estimate, such as "
+            "train.py:build_model.",
+            metavar="B",
+        ),
+    ],
     *,
     outputs: PageOutputs,
-    markdown: Path | None = None,
-    fail_on_increase: str | None = None,
-    batch_size: int | None = None,
-    gpu: str = "",
+    markdown: options.Markdown = None,
+    fail_on_increase: Annotated[
+        str | None,
+        options.option(
+            "Exit with 4 if the requested peak grew by more than this, such as 5% or 100MiB."
+        ),
+    ] = None,
+    batch_size: options.BatchSize = None,
+    gpu: Annotated[
+        str,
+        options.gpu_option(
+            "With a git range: the card to estimate for, such as t4; default the CPU.",
+            panel=options.STEP,
+        ),
+    ] = "",
 ) -> None:
     """Compare two steps, or find the commit that changed a step's peak most.
 
@@ -52,7 +76,5 @@ def diff(
             lambda: diff_document(difference.report),
             (markdown, difference.to_markdown),
         )
-    if fail_on_increase and (doubt := difference.doubt(fail_on_increase)):
-        print(doubt, file=sys.stderr)
     if fail_on_increase and (excess := difference.exceeds(fail_on_increase)):
         raise GrowthError(excess)

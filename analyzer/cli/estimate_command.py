@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,8 +13,13 @@ from analyzer.cli.gpus_command import name_variant
 from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import progress_bar
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
-from analyzer.model.contract.run_note import read_run_file
+from analyzer.model.contract.capture_request import (
+    DEFAULT_STEPS,
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
+)
+from analyzer.model.contract.run_note import MOST_STEPS, read_run_file
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.phantom.phantom_environment import normalize_cards
 from analyzer.report.result import Result
@@ -26,24 +31,70 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 class EstimateOptions:
     """Options that only ``estimate`` has."""
 
-    batch_size: int | None = None
-    steps: int | None = None
-    device: str = ""
-    gpu: str = ""
-    like: Path | None = None
-    threads: int | None = None
-    inter_op_threads: int | None = None
-    assume: list[str] | None = None
-    what_if: str = ""
-    patch: Path | None = None
+    batch_size: options.BatchSize = None
+    steps: Annotated[
+        int | None,
+        options.option(
+            f"Steps to predict, 1 to {MOST_STEPS}, default {DEFAULT_STEPS}; more if "
+            "later steps differ.",
+            panel=options.PLACE,
+        ),
+    ] = None
+    device: Annotated[
+        str,
+        options.option("cpu or gpu; default gpu with --gpu, otherwise cpu.", panel=options.PLACE),
+    ] = ""
+    gpu: Annotated[
+        str,
+        options.gpu_option(
+            "Card to simulate, such as t4 or a100-80gb; several as t4,t4 or 2xt4. The "
+            "machine needs none. `--gpu list` lists all cards."
+        ),
+    ] = ""
+    like: Annotated[
+        Path | None,
+        options.option(
+            "Your own trace on the card: take the card, TensorFlow's limit and "
+            "cuDNN's workspaces from it.",
+            panel=options.PLACE,
+            metavar="TRACE",
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        options.option(
+            "Threads per op, which size some workspace; default this machine's.",
+            panel=options.PLACE,
+            is_rare=True,
+        ),
+    ] = None
+    inter_op_threads: options.InterOpThreads = None
+    assume: options.Assume = None
+    what_if: options.WhatIfNames = ""
+    patch: Annotated[
+        Path | None,
+        options.option(
+            "Write each change of --what-if (default all) that the target's file can "
+            "express into this folder, as a patch whose estimate saves as much. The "
+            "file itself stays as it is.",
+            panel=options.WHAT_IF,
+            metavar="FOLDER",
+        ),
+    ] = None
 
 
 def estimate(
     context: typer.Context,
-    target: str,
+    target: Annotated[
+        str,
+        options.argument(
+            "keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or "
+            ".h5 file, a SavedModel folder; or the folder of an earlier estimate."
+        ),
+    ],
     *,
     capture: EstimateOptions,
-    step: options.StepOptions,
+    step: options.StepFlags,
     place: RunPlace,
     outputs: Outputs,
     replay: options.ReplayOptions,
@@ -73,21 +124,30 @@ def estimate(
         with progress_bar(outputs.progress) as progress:
             shared: dict[str, Any] = {"threads": capture.threads, "progress": progress}
             # with remedies, the report is written once they are estimated
-            saving = {"force": outputs.force, "save": not place.no_save and names is None}
+            saving = {
+                "force": outputs.force,
+                "save": not place.no_save and names is None,
+            }
             result = _make_result(spec, chosen, folder, capture, saving, what_if=what_if, **shared)
             if names is not None:
                 result = add_remedies(
                     result, spec, chosen, names, folder, patches=capture.patch, **shared
                 )
         if not (chosen.gpu or spec.kind is TargetKind.TRACE or outputs.quiet):
-            print("Estimate for this machine's CPU; add --gpu NAME for a card.", file=sys.stderr)
+            print(
+                "Estimate for this machine's CPU; add --gpu NAME for a card.",
+                file=sys.stderr,
+            )
         place.conclude(result, spec, folder, outputs)
     if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 
 def _capture_options(
-    spec: TargetSpec, capture: EstimateOptions, step: options.StepOptions, what_if: WhatIf
+    spec: TargetSpec,
+    capture: EstimateOptions,
+    step: options.StepFlags,
+    what_if: WhatIf,
 ) -> tuple[CaptureOptions, WhatIf]:
     """Return the capture's options and the replay's settings; a trace of --like fills both."""
     is_new, like, gpu = spec.kind is not TargetKind.TRACE, None, capture.gpu
@@ -102,7 +162,8 @@ def _capture_options(
         raise InputError("--device cpu and --gpu exclude each other.", hint="Leave one out.")
     if capture.device == "gpu" and not gpu:
         raise InputError(
-            "An estimate for a GPU needs the card's name.", hint="Add --gpu t4 or --gpu a100-80gb."
+            "An estimate for a GPU needs the card's name.",
+            hint="Add --gpu t4 or --gpu a100-80gb.",
         )
     card = normalize_cards(gpu) if gpu else ""
     chosen = step.to_capture(
@@ -138,7 +199,9 @@ def _check_options(
     if spec.kind is not TargetKind.TRACE:
         return
     target_spec.check_honoured(
-        spec.text, target_spec.TargetForm.ESTIMATE, target_spec.list_given_options(chosen)
+        spec.text,
+        target_spec.TargetForm.ESTIMATE,
+        target_spec.list_given_options(chosen),
     )
     options.refuse_options(
         "cannot change a finished estimate",
@@ -153,7 +216,8 @@ def _check_options(
         return
     if chosen.gpu != (device.id if device.kind == "gpu" else ""):
         raise InputError(
-            f"{spec.text} holds an estimate for {device.id or 'a CPU'}, and its graph fits no other "
+            f"{spec.text} holds an estimate for {device.id or 'a CPU'}, and its graph "
+            "fits no other "
             "device.",
             hint="Leave out --gpu and --device, or estimate the target itself.",
         )

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from msgspec.structs import replace as replace_fields
@@ -29,22 +30,70 @@ from analyzer.report.output_files import write_text
 class FitOptions:
     """Options that only ``fit`` has."""
 
-    batch_size: int | None = None
-    gpu: str = ""
-    prices: Path | None = None
-    limit: str | None = None
-    confirm: bool | None = None
-    what_if: str = ""
-    inter_op_threads: int | None = None
-    assume: list[str] | None = None
+    batch_size: Annotated[
+        int | None,
+        options.option(
+            "Say if this batch fits. If --shape contains N, this is the batch of the search.",
+            panel=options.STEP,
+            least=1,
+        ),
+    ] = None
+    gpu: Annotated[
+        str,
+        options.gpu_option(
+            "Card, such as t4 or a100-80gb; the machine needs none. `all` answers for "
+            "every card of the catalogue, `--gpu list` lists them."
+        ),
+    ] = ""
+    prices: Annotated[
+        Path | None,
+        options.option(
+            "With --gpu all: a table of your prices per hour, lines `card,price` "
+            "(.csv) or `card = price` (.toml). Judges only these cards, and names the "
+            "cheapest that fits --batch-size.",
+            panel=options.PLACE,
+            metavar="FILE",
+        ),
+    ] = None
+    limit: Annotated[
+        str | None,
+        options.option(
+            "Memory limit of the allocator, such as 16GiB; default the card's own, or "
+            "this machine's memory.",
+            panel=options.PLACE,
+        ),
+    ] = None
+    confirm: Annotated[
+        bool | None,
+        options.option(
+            "Run the batch found and the next one: on a simulated card (the default "
+            "if possible), or on this CPU.",
+            "--confirm/--no-confirm",
+            panel=options.PLACE,
+        ),
+    ] = None
+    what_if: options.WhatIfNames = ""
+    inter_op_threads: options.InterOpThreads = None
+    assume: options.Assume = None
 
 
-def fit(target: str, *, asked: FitOptions, step: options.StepOptions, outputs: PageOutputs) -> None:
+def fit(
+    target: Annotated[
+        str,
+        options.argument(
+            "keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or .h5 file."
+        ),
+    ],
+    *,
+    asked: FitOptions,
+    step: options.StepFlags,
+    outputs: PageOutputs,
+) -> None:
     """Find the largest batch (or input) that fits a card or a limit.
 
-    The step is estimated at a few batch sizes; only --confirm runs it. With an N in --shape (tokens=N;
-    32N,32N,3) the search is for the largest N at one batch size. Exits with 3 if not even size 1 fits,
-    or if --batch-size does not.
+    The step is estimated at a few batch sizes, and runs on a simulated card test the answer; on the CPU
+    only --confirm runs it. With an N in --shape (tokens=N; 32N,32N,3) the search is for the largest N
+    at one batch size. Exits with 3 if not even size 1 fits, or if --batch-size does not.
     """
     spec = parse_target(target)
     outputs.check(spec.source, *filter(None, (asked.prices,)))
@@ -73,7 +122,7 @@ def fit(target: str, *, asked: FitOptions, step: options.StepOptions, outputs: P
 
 
 def _make_question(
-    asked: FitOptions, step: options.StepOptions, is_all: bool
+    asked: FitOptions, step: options.StepFlags, is_all: bool
 ) -> tuple[CaptureOptions, FitQuestion]:
     """Return the options of the captures and the question of the search."""
     card = "" if is_all or not asked.gpu else normalize_cards(asked.gpu)

@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -12,6 +12,7 @@ import typer
 from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.cards.catalogue import gpus_named
 from analyzer.cards.driver_reading import read_cards
+from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, print_answer, write_all
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import InputError
@@ -61,7 +62,17 @@ class CardList(msgspec.Struct, frozen=True, kw_only=True):
     next_command: str = ""
 
 
-def gpus(search: str = "", json: Path | None = None, force: bool = False) -> None:
+def gpus(
+    search: Annotated[
+        str,
+        options.argument("Words of a card's name, or a compute capability: 4090, a100, 8.9."),
+    ] = "",
+    json: Annotated[
+        Path | None,
+        options.option("Write the result as JSON; - is stdout, here and below."),
+    ] = None,
+    force: Annotated[bool, options.option("Replace files that exist.", "--force")] = False,
+) -> None:
     """List the cards of the catalogue, all or by search words."""
     check_paths(json, force=force)
     listing = _list_cards(search)
@@ -86,7 +97,10 @@ def name_variant(name: str) -> None:
         rest = ", ".join(one.id for one in others[:_NAMED])
         if len(others) > _NAMED:
             rest += f" and {len(others) - _NAMED} more (--gpu list)"
-        print(f"--gpu {printable(name, 40)} is {card.id} here; also {rest}.", file=sys.stderr)
+        print(
+            f"--gpu {printable(name, 40)} is {card.id} here; also {rest}.",
+            file=sys.stderr,
+        )
 
 
 def _list_cards(search: str) -> CardList:
@@ -133,11 +147,19 @@ def _print(listing: CardList) -> None:
     from analyzer.report.render import sections
 
     first = sections.TableColumn("--gpu", least=max(len(card.id) for card in listing.cards))
-    fields = ("id", "name", "nominal_bytes", "memory_bytes", "limit_bytes", "compute_capability")
+    fields = (
+        "id",
+        "name",
+        "nominal_bytes",
+        "memory_bytes",
+        "limit_bytes",
+        "compute_capability",
+    )
     rows = tuple(tuple(getattr(row, name) for name in fields) for row in listing.cards)
     lead = tuple(
         sections.Paragraph(
-            f"This machine's GPU {one.index}: {printable(one.name, 80)}, {format_bytes(one.free_bytes)} "
+            f"This machine's GPU {one.index}: {printable(one.name, 80)}, "
+            f"{format_bytes(one.free_bytes)} "
             f"free of {format_bytes(one.total_bytes)} "
             f"({f'--gpu {one.gpu}' if one.gpu else 'not in the catalogue'})"
         )

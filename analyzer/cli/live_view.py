@@ -48,7 +48,8 @@ class LiveView:
         slope = (in_use - earlier[1]) // max(step - earlier[0], 1)
         levels = (one[1] * (len(_BLOCKS) - 1) // max(peak, 1) for one in self._readings)
         figures = (
-            f"step {step}: {format_bytes(in_use)} in TensorFlow's pool, peak {format_bytes(peak)}, "
+            f"step {step}: {format_bytes(in_use)} in TensorFlow's pool, peak "
+            f"{format_bytes(peak)}, "
             f"process {format_bytes(resident)}, slope {signed_bytes(slope)} a step"
         )
         curve = Text("".join(_BLOCKS[level] for level in levels), "cyan")

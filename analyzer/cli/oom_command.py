@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import structs
@@ -20,7 +20,8 @@ from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.oom import ModelTensor, OomReport, read_oom_log
-from analyzer.oom.failure_case import OomCase, find_fit_call
+from analyzer.oom.advice import find_batch, find_fit_options, write_fit_command
+from analyzer.oom.failures import LoggedFailure
 from analyzer.report.output_files import write_text
 
 if TYPE_CHECKING:
@@ -30,11 +31,33 @@ if TYPE_CHECKING:
 
 
 def oom(
-    log: str,
-    target: str = "",
-    trace: Path | None = None,
-    batch_size: int | None = None,
-    fit: bool = False,
+    log: Annotated[
+        str,
+        options.argument(
+            "A log: plain text, .gz, a notebook with output, or a run folder; - is standard input.",
+            metavar="LOG",
+        ),
+    ],
+    target: Annotated[
+        str,
+        options.option(
+            "Match sizes to the tensors of this model, estimated as in `analyze estimate TARGET`.",
+            metavar="TARGET",
+        ),
+    ] = "",
+    trace: Annotated[
+        Path | None,
+        options.option("Match sizes to the tensors of this run folder, traced or estimated."),
+    ] = None,
+    batch_size: options.BatchSize = None,
+    fit: Annotated[
+        bool,
+        options.option(
+            "Also find the largest batch of --target for the card and the limit in "
+            "the log, as `analyze fit` does.",
+            "--fit",
+        ),
+    ] = False,
     *,
     outputs: PageOutputs,
 ) -> None:
@@ -73,8 +96,8 @@ def _show(report: OomReport, answer: FitAnswer | None, outputs: PageOutputs) -> 
     from analyzer.oom.log_sections import build_sections
     from analyzer.report.render.page_shell import to_page
 
-    def build(cases: Sequence[OomCase] = ()) -> Document:
-        page = build_sections(report.document, cases)
+    def build(failures: Sequence[LoggedFailure] = ()) -> Document:
+        page = build_sections(report.document, failures)
         return page if answer is None else append_answer(page, answer)
 
     if answer is not None:
@@ -83,7 +106,11 @@ def _show(report: OomReport, answer: FitAnswer | None, outputs: PageOutputs) -> 
 
         fields = structs.asdict(report.document) | {"next_command": build().next_command}
         report = replace(report, document=LogAnswer(**fields, fit=answer))
-    outputs.show(report.to_json, lambda path: write_text(path, to_page(build(report.cases))), build)
+    outputs.show(
+        report.to_json,
+        lambda path: write_text(path, to_page(build(report.failures))),
+        build,
+    )
 
 
 def _read_log(log: str) -> OomReport:
@@ -113,16 +140,18 @@ def _find_largest(
     from analyzer.fitting.fit_target import FitQuestion, fit_target
     from analyzer.model.contract.capture_request import CaptureOptions
 
-    call = find_fit_call(report.cases[0]) if report.cases else None
-    if call is None or not call.gpu:
-        command = call.command if call else "analyze fit TARGET --gpu CARD"
+    failure = report.failures[0] if report.failures else None
+    options = find_fit_options(failure) if failure else None
+    if failure is None or options is None or not options[0]:
+        command = write_fit_command(failure) if failure else None
+        command = command or "analyze fit TARGET --gpu CARD"
         raise InputError(
             "--fit needs a failure of TensorFlow, and the name of its card in the log.",
             hint=f"Name the card: {command.replace('TARGET', shlex.quote(target))}",
         )
     # the log's batch is a guess from a shape: good to start with, not to judge
-    question = FitQuestion(limit_bytes=call.limit_bytes, wanted=batch_size)
-    settings = _step_settings(report, batch_size or call.batch or None)
+    question = FitQuestion(limit_bytes=options[1], wanted=batch_size)
+    settings = _step_settings(report, batch_size or find_batch(failure) or None)
     chosen = CaptureOptions(device="gpu", **settings)
     with progress_bar(outputs.progress) as progress:
         return fit_target(parse_target(target), chosen, question, progress)
@@ -148,4 +177,4 @@ def _model_tensors(result: Result) -> Iterator[ModelTensor]:
     for variable, tensor, op, category, size in rows.itertuples(index=False, name=None):
         name = str(variable or tensor or op or "")
         if name:
-            yield ModelTensor(name, str(category), str(op or ""), int(size))
+            yield ModelTensor(name, str(category), int(size))

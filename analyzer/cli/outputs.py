@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from analyzer.capture.process.run_folders import make_default_path
 from analyzer.cli import shared_options as options
@@ -27,7 +27,7 @@ from analyzer.report.untrusted import printable
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 _INPUT_ENDINGS: Final = (
-    *(RUN_FILE, "graph.json.gz", "prediction.npz", "kept.json"),
+    *(RUN_FILE, "graph.json.gz", "kept.json"),
     *(".pb", ".pb.gz"),
     *(".data-00000-of-00001", ".index", ".keras", ".h5", ".hdf5", ".py"),
 )
@@ -40,12 +40,15 @@ Writer = Callable[[Path], object]
 class PageOutputs:
     """Options of the outputs of an answer: a path, ``-`` for stdout, None for no output."""
 
-    json: Path | None = None
-    html: Path | None = None
-    open_page: bool = False
-    force: bool = False
-    quiet: bool = False
-    verbose: bool = False
+    json: options.Json = None
+    html: Annotated[Path | None, options.option("Write the result as an HTML page.")] = None
+    open_page: Annotated[bool, options.option("Open the page in a browser.", "--open")] = False
+    force: options.Force = False
+    quiet: options.Quiet = False
+    verbose: Annotated[
+        bool,
+        options.option("Print each stage with its time on stderr.", "--verbose", "-v"),
+    ] = False
 
     @property
     def progress(self) -> stdout.ProgressForm:
@@ -89,10 +92,19 @@ class PageOutputs:
 class Outputs(PageOutputs):
     """Options of the outputs of a result."""
 
-    csv: Path | None = None
-    markdown: Path | None = None
-    export: list[Path] | None = None
-    max_peak: str | None = None
+    csv: options.Csv = None
+    markdown: options.Markdown = None
+    export: Annotated[
+        list[Path] | None,
+        options.option(
+            "Write a file for another tool, by its ending: .graph.json, "
+            ".perfetto.json, .parquet. Repeatable."
+        ),
+    ] = None
+    max_peak: Annotated[
+        str | None,
+        options.option("Exit with 3 if the allocated peak is above this size, such as 10GiB."),
+    ] = None
 
     @property
     def paths(self) -> tuple[Path | None, ...]:
@@ -121,14 +133,17 @@ class Outputs(PageOutputs):
 
         limit, peak = self.max_peak_bytes, result.report.peak.allocated_bytes
         to_markdown = partial(result.to_markdown, max_peak_bytes=limit)
-        writers: list[Writer] = [result.to_json, result.to_html, result.to_csv, to_markdown]
+        writers: list[Writer] = [
+            result.to_json,
+            result.to_html,
+            result.to_csv,
+            to_markdown,
+        ]
         writers += [result.export] * len(self.export or ())
         if not write_all(*zip(self.paths, writers, strict=True)):
             headline = summarize(result.report).headline
             print_answer(report_document(result.report), quiet=self.quiet, headline=headline)
         self.show_page(result.folder / REPORT_HTML if result.folder else None, result.to_html)
-        if limit is not None and (doubt := result.doubt_peak_check(limit)):
-            print(doubt, file=sys.stderr)
         if limit is not None and peak > limit:
             raise LimitError(peak_limit_words(peak, limit))
 
@@ -152,7 +167,12 @@ def check_paths(*paths: Path | None, force: bool, sources: tuple[Path, ...] = ()
         if path == stdout.DASH or force or not path.is_file() or not path.stat().st_size:
             continue
         if sys.stdin.isatty() and sys.stderr.isatty():
-            print(f"{path} exists. Replace it? [y/N] ", end="", file=sys.stderr, flush=True)
+            print(
+                f"{path} exists. Replace it? [y/N] ",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
             if sys.stdin.readline().strip().lower() in ("y", "yes"):
                 continue
         hint = "Add --force to replace it, or name another file."
@@ -200,8 +220,16 @@ def print_answer(document: Document, *, quiet: bool, headline: str = "") -> None
 class RunPlace:
     """Options that choose the run folder."""
 
-    out: Path | None = None
-    no_save: bool = False
+    out: Annotated[
+        Path | None,
+        options.option("Run folder and TensorBoard logdir; default traces/NAME-TIME."),
+    ] = None
+    no_save: Annotated[
+        bool,
+        options.option(
+            "Write no run folder, only the files named here.", "--no-save", is_rare=True
+        ),
+    ] = False
 
     def check(self, spec: TargetSpec) -> None:
         """Refuse options that contradict each other, or a run folder for an existing trace."""

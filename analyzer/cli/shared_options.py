@@ -3,46 +3,58 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 import msgspec
 import typer
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract import capture_request
-from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.run_note import MOST_STEPS
+from analyzer.model.contract.capture_request import BATCH_SIZE, CaptureOptions
 from analyzer.model.errors import InputError
-from analyzer.model.tables import read_table
 from analyzer.model.units import parse_bytes
 
 _Group = TypeVar("_Group")
 
+STEP: Final = "The step"
+PLACE: Final = "Where it runs"
+OUTPUT: Final = "Output"
+WHAT_IF: Final = "Memory limit and what-if"
+"""Headings of the options in the help."""
 
-class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of ``options.toml``, which explains the fields."""
 
-    help: str
-    panel: str | None = None
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
-    min: int | None = None
-    is_rare: bool = False
-    is_argument: bool = False
+def option(
+    text: str,
+    *flags: str,
+    panel: str = OUTPUT,
+    metavar: str | None = None,
+    least: int | None = None,
+    is_rare: bool = False,
+    **settings: Any,
+) -> Any:
+    """Return a Typer option; only --help-all lists a rare one.
 
-    def to_parameter(self, default: Any, **settings: Any) -> Any:
-        """Return the Typer parameter; the help shows no default, and no range, which takes its room."""
-        text = self.help.format_map(_CONSTANTS)
-        metavar = self.metavar or (None if self.min is None else "N")
-        settings |= {"help": text, "metavar": metavar, "show_default": False}
-        if self.is_argument:
-            wanted = ... if default is inspect.Parameter.empty else default
-            return typer.Argument(wanted, **settings)
-        settings |= {"rich_help_panel": self.panel, "hidden": self.is_rare, "min": self.min}
-        return typer.Option(default, *self.flags, **settings)
+    The help shows no default, and no range, which takes its room.
+    """
+    if metavar is None and least is not None:
+        metavar = "N"
+    return typer.Option(
+        *flags,
+        help=text,
+        rich_help_panel=panel,
+        metavar=metavar,
+        min=least,
+        hidden=is_rare,
+        show_default=False,
+        **settings,
+    )
+
+
+def argument(text: str, metavar: str | None = None) -> Any:
+    """Return a Typer argument."""
+    return typer.Argument(help=text, metavar=metavar, show_default=False)
 
 
 def _show_all(context: typer.Context, is_wanted: bool) -> None:
@@ -62,44 +74,110 @@ def _check_scheduler(address: str) -> str:
     return address
 
 
+def gpu_option(text: str, panel: str = PLACE) -> Any:
+    """Return the option --gpu, which lists the cards if its value is ``list``."""
+    return option(text, panel=panel, callback=_list_gpus, is_eager=True)
+
+
 def _list_gpus(name: str) -> str:
     from analyzer.cli.gpus_command import list_gpus
 
     return list_gpus(name)
 
 
-_CONSTANTS: Final = {
-    **vars(capture_request),
-    "OPTIMIZER": OPTIMIZER,
-    "MOST_STEPS": MOST_STEPS,
-    "ASSUMPTIONS": ", ".join(one.name for one in capture_request.ASSUMPTIONS),
-}
-"""Values of the names in the help texts."""
-_CALLBACKS: Final[dict[str, dict[str, Any]]] = {
-    "gpu": {"callback": _list_gpus, "is_eager": True},
-    "scheduler": {"callback": _check_scheduler},
-    "help_all": {"callback": _show_all, "is_eager": True, "expose_value": False},
-}
-"""What Typer calls with the value of a parameter."""
-TABLES: Final = read_table("cli/options.toml", dict[str, dict[str, Description]])
-
-
-def _describe(command: str, name: str, default: Any) -> Any:
-    """Return a command's parameter for Typer, with its help; the default if no table has it."""
-    row = TABLES.get(command, {}).get(name) or TABLES["shared"].get(name)
-    return default if row is None else row.to_parameter(default, **_CALLBACKS.get(name, {}))
+BatchSize = Annotated[
+    int | None,
+    option(
+        f"Batch size if the target leaves it open; default {BATCH_SIZE}.",
+        panel=STEP,
+        least=1,
+    ),
+]
+InterOpThreads = Annotated[
+    int | None,
+    option(
+        "Threads that run ops in parallel; default this machine's. With 1, runs repeat.",
+        panel=PLACE,
+        least=1,
+        is_rare=True,
+    ),
+]
+Assume = Annotated[
+    list[str] | None,
+    option(
+        "Assume a value that depends on data (iterations of a loop, size of a result, "
+        "branch), by the name that the estimate prints. Repeatable.",
+        panel=STEP,
+        metavar="NAME=N",
+    ),
+]
+WhatIfNames = Annotated[
+    str,
+    option(
+        "Also estimate the step with these changes: all, or half-batch, mixed-float16, "
+        "accumulate-4, remat-activations, optimizer-sgd, freeze …; an unknown name "
+        "lists "
+        "them.",
+        "--what-if",
+        panel=WHAT_IF,
+        metavar="NAME,…",
+    ),
+]
+Scheduler = Annotated[
+    str,
+    option(
+        "Use the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786, instead "
+        "of "
+        "this machine's cores. Needs the extra `dask`, and the files on every worker.",
+        metavar="ADDRESS",
+        is_rare=True,
+        callback=_check_scheduler,
+    ),
+]
+Json = Annotated[Path | None, option("Write the result as JSON; - is stdout, here and below.")]
+Csv = Annotated[Path | None, option("Write the rows as CSV.")]
+Markdown = Annotated[Path | None, option("Write a summary for a pull request.")]
+Force = Annotated[bool, option("Replace files that exist.", "--force")]
+Quiet = Annotated[bool, option("Print only the answer, in one line.", "--quiet", "-q")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepOptions:
+class StepFlags:
     """Options that define the step."""
 
-    mode: str = ""
-    shape: list[str] | None = None
-    optimizer: str = ""
-    loss: str = ""
-    jit: bool | None = None
-    dtype_policy: str = ""
+    mode: Annotated[
+        str,
+        option("train, infer, or generate (a language model of keras-hub).", panel=STEP),
+    ] = ""
+    shape: Annotated[
+        list[str] | None,
+        option(
+            "Input axes without the batch: NAME=224,224,3, or 224,224,3 for a single input.",
+            panel=STEP,
+        ),
+    ] = None
+    optimizer: Annotated[
+        str,
+        option(f"Keras optimizer; default the model's own, or {OPTIMIZER}.", panel=STEP),
+    ] = ""
+    loss: Annotated[
+        str,
+        option(
+            "Keras loss; default the model's own, or one that fits the output.",
+            panel=STEP,
+        ),
+    ] = ""
+    jit: Annotated[
+        bool | None,
+        option(
+            "Compile with XLA; the default is the choice of the model or of Keras.",
+            "--jit/--no-jit",
+            panel=STEP,
+        ),
+    ] = None
+    dtype_policy: Annotated[
+        str, option("Keras dtype policy, such as mixed_float16.", panel=STEP)
+    ] = ""
 
     def to_capture(self, **others: Any) -> CaptureOptions:
         """Return the options of a capture; ``others`` are fields that define no step."""
@@ -112,9 +190,30 @@ class StepOptions:
 class ReplayOptions:
     """Allocator settings for the replay."""
 
-    limit: str | None = None
-    growth: bool | None = None
-    fragmentation_fraction: float | None = None
+    limit: Annotated[
+        str | None,
+        option(
+            "Replay under this memory limit, such as 8GiB; exit with 3 if it does not fit.",
+            panel=WHAT_IF,
+        ),
+    ] = None
+    growth: Annotated[
+        bool | None,
+        option(
+            "Replay with a pool that grows on demand, or takes its limit at once.",
+            "--growth/--no-growth",
+            panel=WHAT_IF,
+        ),
+    ] = None
+    fragmentation_fraction: Annotated[
+        float | None,
+        option(
+            "Replay with this fragmentation fraction of the allocator, 0 to 0.999.",
+            panel=WHAT_IF,
+            metavar="N",
+            is_rare=True,
+        ),
+    ] = None
 
     @property
     def what_if(self) -> WhatIf:
@@ -135,39 +234,52 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     The command is called with the dataclasses, filled from the options.
     """
-    signature = inspect.signature(command, eval_str=True)
-    make = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    hints = get_type_hints(command, include_extras=True)
     groups: dict[str, type[Any]] = {}
-    parameters = []
-    for parameter in signature.parameters.values():
-        group = parameter.annotation
-        if isinstance(group, type) and is_dataclass(group):
-            groups[parameter.name] = group
-            hints = get_type_hints(group)
-            parameters += [
-                make(one.name, default=one.default, annotation=hints[one.name])
-                for one in fields(group)
-            ]
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if isinstance(kind, type) and is_dataclass(kind):
+            groups[name] = kind
+            parameters += _list_fields(kind)
         else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    parameters.append(make("help_all", default=False, annotation=bool))
-    parameters = [
-        one.replace(default=_describe(command.__name__, one.name, one.default))
-        for one in parameters
-    ]
+            parameters.append(_make_parameter(name, kind, parameter.default))
+    parameters.append(_make_parameter("help_all", _HelpAll, False))
 
     @wraps(command)
     def run(**values: Any) -> None:
         values.pop("help_all", None)
-        filled = {
-            name: group(**{field.name: values.pop(field.name) for field in fields(group)})
-            for name, group in groups.items()
-        }
+        filled = {}
+        for name, group in groups.items():
+            own = {field.name: values.pop(field.name) for field in fields(group)}
+            filled[name] = group(**own)
         command(**values, **filled)
 
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
+
+
+_HelpAll = Annotated[
+    bool,
+    option(
+        "Show this message with the rare options, and exit.",
+        "--help-all",
+        callback=_show_all,
+        is_eager=True,
+        expose_value=False,
+    ),
+]
+
+
+def _list_fields(group: type[Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [_make_parameter(one.name, hints[one.name], one.default) for one in fields(group)]
+
+
+def _make_parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=default, annotation=kind)
 
 
 def refuse_options(reason: str, hint: str, **values: object) -> None:
@@ -226,5 +338,5 @@ def read_defaults(command: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
             f"{min(unknown)} in [tool.analyze.{name}] of {file} is no option that it can set.",
             hint=f"analyze {name} --help-all lists the options.",
         )
-    shared = {key: value for key, value in table.items() if key not in TABLES["commands"]}
+    shared = {key: value for key, value in table.items() if not isinstance(value, dict)}
     return {by_key[key]: value for key, value in {**shared, **own}.items() if key in by_key}

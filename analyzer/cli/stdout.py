@@ -140,7 +140,11 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], 
         def print_stage(stage: str, share: float) -> None:
             nonlocal last
             if stage != last:
-                print(f"{time.monotonic() - begin:6.1f} s  {stage}", file=sys.stderr, flush=True)
+                print(
+                    f"{time.monotonic() - begin:6.1f} s  {stage}",
+                    file=sys.stderr,
+                    flush=True,
+                )
             last = stage
 
         yield print_stage

@@ -1,9 +1,11 @@
 """``analyze sweep CONFIG.toml``: estimate every combination of models, batches, cards and remedies."""
 
 from pathlib import Path
+from typing import Annotated
 
 from msgspec.structs import replace
 
+from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.fitting.sweep_run import SWEEP_JSON, read_questions, run_sweep
@@ -14,13 +16,27 @@ from analyzer.session.work_engine import WorkEngine
 
 
 def sweep(
-    config: Path,
-    out: Path | None = None,
-    jobs: int | None = None,
-    scheduler: str = "",
+    config: Annotated[
+        Path,
+        options.argument(
+            "A TOML file with lists of models, batches, cards and remedies; see docs/fit.md."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        options.option(
+            "Folder of the finished cells; default the configuration's path without "
+            "its ending. An interrupted sweep continues there."
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        options.option("Parallel estimates; default half the cores.", panel=options.PLACE, least=1),
+    ] = None,
+    scheduler: options.Scheduler = "",
     *,
     outputs: PageOutputs,
-    csv: Path | None = None,
+    csv: options.Csv = None,
 ) -> None:
     """Estimate every combination of models, batches, cards and remedies, and show them in a table.
 

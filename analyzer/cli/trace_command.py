@@ -8,7 +8,7 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -26,6 +26,8 @@ from analyzer.cli.outputs import Outputs, RunPlace, write_all
 from analyzer.cli.stdout import progress_bar
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
+    ASSUMPTIONS,
+    DEFAULT_STEPS,
     SCRIPT_STEPS,
     SCRIPT_WARMUP_STEPS,
     CaptureOptions,
@@ -46,6 +48,7 @@ from analyzer.session.work_engine import WorkEngine
 if TYPE_CHECKING:
     from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView
 
+_ASSUMED: Final = ", ".join(one.name for one in ASSUMPTIONS)
 _OF_THE_CAPTURE: Final = ("steps", "batch_size", "inter_op_threads", "device", "gpu")
 
 
@@ -53,35 +56,106 @@ _OF_THE_CAPTURE: Final = ("steps", "batch_size", "inter_op_threads", "device", "
 class TraceOptions:
     """Options of a capture that only ``trace`` has."""
 
-    batch_size: int | None = None
-    steps: int | None = None
-    warmup: int | None = None
-    live: bool = False
-    device: str = ""
-    gpu: str = ""
-    inter_op_threads: int | None = None
-    module: bool = False
-    assume: list[str] | None = None
+    batch_size: options.BatchSize = None
+    steps: Annotated[
+        int | None,
+        options.option(
+            f"Steps to trace; default {DEFAULT_STEPS}, {SCRIPT_STEPS} in a script.",
+            panel=options.PLACE,
+            least=1,
+        ),
+    ] = None
+    warmup: Annotated[
+        int | None,
+        options.option(
+            f"In a script: steps before the traced ones; default {SCRIPT_WARMUP_STEPS}.",
+            panel=options.PLACE,
+            least=1,
+        ),
+    ] = None
+    live: Annotated[
+        bool,
+        options.option(
+            "With a script: show its memory, the slope and the largest layers while it runs."
+        ),
+    ] = False
+    device: Annotated[
+        str,
+        options.option("cpu or gpu; default a GPU if the machine has one.", panel=options.PLACE),
+    ] = ""
+    gpu: Annotated[
+        str,
+        options.gpu_option(
+            "Run on a simulated card with TensorFlow's own GPU runtime: t4, "
+            "a100-80gb, 2xt4 ... (Linux on x86-64). --limit and --growth then "
+            "configure TensorFlow itself. `--gpu list` lists all cards."
+        ),
+    ] = ""
+    inter_op_threads: options.InterOpThreads = None
+    module: Annotated[
+        bool,
+        options.option(
+            "TARGET is a module to run as a script, as with python -m.",
+            "-m",
+            panel=options.STEP,
+        ),
+    ] = False
+    assume: Annotated[
+        list[str] | None,
+        options.option(
+            f"With --gpu: replace an answer of the card's libraries: {_ASSUMED}. Repeatable.",
+            panel=options.PLACE,
+            metavar="NAME=N",
+            is_rare=True,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """Options that select data of an existing trace."""
 
-    host: str = ""
-    allocator: str = ""
-    scheduler: str = ""
-    graph_of: str = ""
-    redact: bool = False
+    host: Annotated[
+        str,
+        options.option("Host to open, if a logdir has several; default all of them.", is_rare=True),
+    ] = ""
+    allocator: Annotated[
+        str,
+        options.option("Allocator to report; default the device's own.", is_rare=True),
+    ] = ""
+    scheduler: options.Scheduler = ""
+    graph_of: Annotated[
+        str,
+        options.option(
+            "With a trace: the traced model or step, such as train.py:build_model; "
+            "joins its graph by op name.",
+            "--target",
+            metavar="TARGET",
+        ),
+    ] = ""
+    redact: Annotated[
+        bool,
+        options.option("With a trace: leave out names and paths, to share the result.", "--redact"),
+    ] = False
 
 
 def trace(
     context: typer.Context,
-    target: str,
-    arguments: list[str] | None = None,
+    target: Annotated[
+        str,
+        options.argument(
+            "keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or "
+            ".h5 file, a SavedModel folder; a whole script: script.py; or a logdir, "
+            "run folder or .xplane.pb to open."
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        options.argument("Arguments of a script, after --: analyze trace train.py -- --epochs 2."),
+    ] = None,
     *,
     capture: TraceOptions,
-    step: options.StepOptions,
+    step: options.StepFlags,
     place: RunPlace,
     outputs: Outputs,
     replay: options.ReplayOptions,
@@ -114,7 +188,12 @@ def trace(
             options=chosen,
         )
         _trace_script(
-            spec, request, place, outputs, what_if=what_if, view=_choose_view(is_live=capture.live)
+            spec,
+            request,
+            place,
+            outputs,
+            what_if=what_if,
+            view=_choose_view(is_live=capture.live),
         )
     if arguments:
         raise InputError(
@@ -127,7 +206,7 @@ def trace(
 
 
 def _capture_options(
-    spec: TargetSpec, capture: TraceOptions, step: options.StepOptions, what_if: WhatIf
+    spec: TargetSpec, capture: TraceOptions, step: options.StepFlags, what_if: WhatIf
 ) -> tuple[CaptureOptions, WhatIf]:
     """Return the capture's options and the replay's; a simulated card takes limit and growth."""
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
@@ -195,7 +274,13 @@ def _trace_step(
 
                 save, force = not place.no_save, outputs.force
                 result = trace_target(
-                    spec, chosen, folder, force=force, save=save, what_if=what_if, progress=progress
+                    spec,
+                    chosen,
+                    folder,
+                    force=force,
+                    save=save,
+                    what_if=what_if,
+                    progress=progress,
                 )
         if reading.redact:
             from analyzer.report.redaction import redact_result
@@ -233,7 +318,11 @@ def _choose_view(*, is_live: bool) -> ScriptView | None:
 
 
 def _trace_script(
-    spec: TargetSpec, request: WatchRequest, place: RunPlace, outputs: Outputs, **settings: Any
+    spec: TargetSpec,
+    request: WatchRequest,
+    place: RunPlace,
+    outputs: Outputs,
+    **settings: Any,
 ) -> NoReturn:
     """Run the script, report, and exit with the script's status."""
     from analyzer.session.target_results import trace_script
@@ -284,7 +373,8 @@ def _suggest_other_command(
     arguments = " ".join(("", "--", *request.arguments)) if request.arguments else ""
     if note is not None and note.misses_gpu and not request.options.gpu:
         return [
-            "The script asks for a GPU, and TensorFlow sees none here. On a simulated card: "
+            "The script asks for a GPU, and TensorFlow sees none here. On a simulated "
+            "card: "
             f"analyze trace {spec.text} --gpu t4{arguments}"
         ]
     path = Path(spec.path).absolute()
@@ -295,7 +385,8 @@ def _suggest_other_command(
     has_failed_import = not end.has_tensorflow or (note is not None and note.ended == "ImportError")
     if len(parts) > 1 and has_failed_import:
         return [
-            f"{spec.text} lies in a package. Its relative imports work as a module, from the folder "
+            f"{spec.text} lies in a package. Its relative imports work as a module, "
+            "from the folder "
             f"of the package: analyze trace -m {'.'.join(parts)}{arguments}"
         ]
     return []

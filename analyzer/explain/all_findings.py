@@ -8,7 +8,12 @@ from dataclasses import replace
 from typing import Final
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.questions import out_of_memory, peak_owner, retained_tensors, step_settings
+from analyzer.explain.questions import (
+    out_of_memory,
+    peak_owner,
+    retained_tensors,
+    step_settings,
+)
 from analyzer.explain.running import data_held, kept_objects, leaks
 from analyzer.explain.running.slope import measure_growth
 from analyzer.model.recording.records import Finding, Severity
@@ -21,52 +26,69 @@ _SMALLEST_POOL: Final = 2 << 20
 """First region of a pool that grows (``bfc_allocator.cc``); below it, no saving makes it smaller."""
 
 _FIRST: Final = ("out-of-memory", "does-not-fit")
-_GROWING: Final = ("kept-tensors", "grows", "growth-per-step", "tapes-kept", "models-kept")
+_GROWING: Final = (
+    "kept-tensors",
+    "grows",
+    "growth-per-step",
+    "tapes-kept",
+    "models-kept",
+)
 """Findings whose saving rises with each step, so that it is reported however small it is."""
 
 _OF_A_STEP: Final = (
     out_of_memory.find_out_of_memory,
     step_settings.find_recompiled,
-    peak_owner.find_peak_owner,
     retained_tensors.find_retained,
     peak_owner.find_gradient_copies,
     retained_tensors.find_overdue,
-    retained_tensors.find_survivors,
     retained_tensors.find_growth,
     peak_owner.find_largest,
     step_settings.find_workspaces,
-    step_settings.find_trials,
     step_settings.find_state,
-    step_settings.find_threads,
     step_settings.find_internal_waste,
 )
 
 
 def collect(analysis: Analysis) -> Analysis:
     """Return the analysis with its findings, without savings that are too small to notice."""
-    step = [*analysis.findings, *(found for find in _OF_A_STEP for found in find(analysis))]
-    ranked = [(2, one) for one in step] + [(1, one) for one in _of_the_program(analysis)]
+    found = list(analysis.findings)
+    for find in _OF_A_STEP:
+        found += find(analysis)
+
+    growing = list(_of_the_program(analysis))
+    found += growing
+
     need = None if analysis.verdict is None else analysis.verdict.need_bytes
     need = analysis.peak_ever.allocated_bytes if need is None else need
     least, share = min(_LEAST_BYTES, _LEAST_RATIO * need), "1% of the need"
     if analysis.recording.watch is not None and need < _SMALLEST_POOL:
         least, share = _LEAST_BYTES, "a growing pool takes 2 MiB at least"
-    small = [
-        one
-        for _, one in ranked
-        if one.saves_bytes is not None and one.saves_bytes < least and one.id not in _GROWING
-    ]
-    ranked = [(0 if one.id in _FIRST else rank, one) for rank, one in ranked if one not in small]
-    actions = [one for one in small if one.severity is not Severity.INFO]
-    if actions and all(one.severity is Severity.INFO for _, one in ranked):
-        title = f"Nothing is worth changing: each change saves less than 1 MiB and {share}"
-        nothing = Finding(id="nothing-to-change", severity=Severity.INFO, title=title, detail="")
-        ranked.append((2, nothing))
+
+    kept, has_small_action = [], False
+
+    for one in found:
+        is_small = one.saves_bytes is not None and one.saves_bytes < least
+        if not is_small or one.id in _GROWING:
+            kept.append(one)
+        elif one.severity is not Severity.INFO:
+            has_small_action = True
+
+    if has_small_action and all(one.severity is Severity.INFO for one in kept):
+        title = (
+            f"Nothing is worth changing: each change saves less than 1 MiB and {share}"
+        )
+        nothing = Finding(
+            id="nothing-to-change", severity=Severity.INFO, title=title, detail=""
+        )
+        kept.append(nothing)
+
     order = list(Severity)
-    ranked.sort(
-        key=lambda pair: (pair[0], order.index(pair[1].severity), -(pair[1].saves_bytes or 0))
-    )
-    return replace(analysis, findings=tuple(finding for _, finding in ranked))
+
+    def rank(one: Finding) -> tuple[int, int, int]:
+        place = 0 if one.id in _FIRST else 1 if one in growing else 2
+        return place, order.index(one.severity), -(one.saves_bytes or 0)
+
+    return replace(analysis, findings=tuple(sorted(kept, key=rank)))
 
 
 def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
@@ -77,17 +99,23 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch
     if watch is None:
         return
-    trends = measure_growth(analysis.recording, watch)
+
+    device, host = measure_growth(analysis.recording, watch)
+
     causes = [
-        *leaks.find_leaks(analysis, watch, trends.device),
-        *kept_objects.find_retracing(watch, trends.device),
+        *leaks.find_leaks(analysis, watch, device),
+        *kept_objects.find_retracing(watch, device),
         *kept_objects.find_tapes(analysis, watch),
         *kept_objects.find_models(watch),
     ]
+
     yield from out_of_memory.find_failed_step(analysis, watch)
     yield from causes
-    if not causes and not data_held.find_filling_stage(analysis.recording, watch, trends.device):
-        yield from leaks.find_unexplained(analysis, watch, trends)
-    yield from data_held.find_data(analysis, watch, trends.device)
+    if not causes and not data_held.find_filling_stage(
+        analysis.recording, watch, device
+    ):
+        yield from leaks.find_unexplained(analysis, watch, device, host)
+
+    yield from data_held.find_data(analysis, watch, device)
     yield from kept_objects.find_held_over(analysis, watch)
     yield from peak_owner.find_input_copies(analysis, watch)

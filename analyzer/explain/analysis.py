@@ -4,15 +4,21 @@ The steady step is the last one: the first one creates optimizer slots and trace
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.contract.report.limit_figures import NO_FACTS, PoolFacts, VerdictFigures
+from analyzer.explain.buffer_uses import BufferUse
+from analyzer.model.contract.report.limit_figures import (
+    FragmentationFigures,
+    PoolFacts,
+    VerdictFigures,
+)
 from analyzer.model.contract.report.subject import CardUse
+from analyzer.model.contract.run_note import PhantomNote
 from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Finding, Recording, Severity, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
@@ -29,7 +35,6 @@ from analyzer.model.recording.timeline import (
     undivided_rows,
 )
 from analyzer.model.units import round_up
-from analyzer.tracing.measure.buffer_uses import BufferUse
 
 Instants = npt.NDArray[np.int64]
 
@@ -44,24 +49,6 @@ LOW: Final = 0.01
 FLOOR_BYTES: Final = 64 << 10  # a smaller saving has low severity at most, in any step
 
 
-@dataclass(frozen=True, slots=True)
-class Fragmentation:
-    """Bytes inside the allocator's chunks at one instant that no tensor uses.
-
-    Chunks are larger than their tensors, because sizes are rounded up to 256 bytes and a free chunk
-    smaller than twice the request is not split.
-    """
-
-    instant: int
-    rounding_bytes: int
-    unsplit_bytes: int
-
-    @property
-    def internal_bytes(self) -> int:
-        """Allocated minus requested bytes."""
-        return self.rounding_bytes + self.unsplit_bytes
-
-
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
     """A recording with its peak; findings are made from it."""
@@ -74,10 +61,15 @@ class Analysis:
     last: int
     peak: Peak  # the peaks of the steady step and of the whole recording
     peak_ever: Peak
-    alive: pd.DataFrame  # buffers alive at the requested peak, with their category at that instant
-    uses: Mapping[int, BufferUse]  # uses of a buffer, by its index in the allocations table
-    fragmentation: Fragmentation
-    pool: PoolFacts = NO_FACTS  # results of replays through the simulated allocator
+    alive: (
+        pd.DataFrame
+    )  # buffers alive at the requested peak, with their category at that instant
+    uses: Mapping[
+        int, BufferUse
+    ]  # uses of a buffer, by its index in the allocations table
+    fragmentation: FragmentationFigures  # at the allocated peak
+    # by replays through the simulated allocator
+    pool: PoolFacts = field(default_factory=PoolFacts)
     # whether the step fits a card or a limit; None before ``judge``
     verdict: VerdictFigures | None = None
     findings: tuple[Finding, ...] = ()
@@ -100,14 +92,18 @@ def analyse(recording: Recording) -> Analysis:
     line = timeline(rows, count)
     step = _steady_step(recording, line)
     # A step without events peaks at the bytes alive before it.
-    first, last = (min(step.first, step.last), step.last) if step is not None else (0, count - 1)
+    first, last = (
+        (min(step.first, step.last), step.last) if step is not None else (0, count - 1)
+    )
     peak = find_peak(line, first, last)
     alive = alive_at(rows, peak.requested_instant)
     total = sum(sum_by_category(alive).values())
     if total != peak.requested_bytes:
         raise AccountingError(
-            f"the categories at the peak add up to {total} B, the peak is {peak.requested_bytes} B"
+            f"the categories at the peak add up to {total} B, the peak is "
+            f"{peak.requested_bytes} B"
         )
+
     return Analysis(
         recording=recording,
         rows=rows,
@@ -119,7 +115,7 @@ def analyse(recording: Recording) -> Analysis:
         peak_ever=find_peak(line, 0, count - 1),
         alive=alive,
         uses={},
-        fragmentation=_measure_fragmentation(rows, peak.allocated_instant),
+        fragmentation=_measure_fragmentation(rows, peak),
     )
 
 
@@ -132,24 +128,39 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
     steps = [step for step in recording.steps if step.last >= step.first]
     if recording.watch is not None and steps and not recording.error:
         return max(
-            reversed(steps), key=lambda one: find_peak(line, one.first, one.last).allocated_bytes
+            reversed(steps),
+            key=lambda one: find_peak(line, one.first, one.last).allocated_bytes,
         )
+
     table, chosen = recording.allocations, steps or recording.steps
-    trying = set(table["step"][(table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)].dropna())
+    trying = set(
+        table["step"][(table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)].dropna()
+    )
     steady = [step for step in chosen if step.index not in trying] or chosen
     return steady[-1] if steady else None
 
 
-def _measure_fragmentation(rows: pd.DataFrame, instant: int) -> Fragmentation:
-    alive = alive_at(rows, instant)
-    requested, allocated = (
-        alive[f"{name}_bytes"].to_numpy() for name in ("requested", "allocated")
-    )
-    whole = round_up(requested)
-    return Fragmentation(
-        instant=instant,
-        rounding_bytes=int((np.minimum(whole, np.maximum(allocated, requested)) - requested).sum()),
-        unsplit_bytes=int(np.maximum(allocated - whole, 0).sum()),
+def _measure_fragmentation(rows: pd.DataFrame, peak: Peak) -> FragmentationFigures:
+    """Return the bytes inside the chunks of the allocated peak that no tensor uses.
+
+    Sizes are rounded up to 256 bytes, and a free chunk smaller than twice the request is not split.
+    """
+    alive = alive_at(rows, peak.allocated_instant)
+    requested = alive["requested_bytes"].to_numpy()
+    allocated = alive["allocated_bytes"].to_numpy()
+    rounded = round_up(requested)
+    highest = np.maximum(allocated, requested)
+    rounding_bytes = int((np.minimum(rounded, highest) - requested).sum())
+    unsplit_bytes = int(np.maximum(allocated - rounded, 0).sum())
+    internal_bytes = rounding_bytes + unsplit_bytes
+
+    share = internal_bytes / max(peak.allocated_bytes, 1)
+
+    return FragmentationFigures(
+        internal_bytes=internal_bytes,
+        rounding_bytes=rounding_bytes,
+        unsplit_bytes=unsplit_bytes,
+        risk="low" if share < 0.05 else "medium" if share < 0.2 else "high",
     )
 
 
@@ -193,24 +204,34 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     recording = analysis.recording
     table, events = recording.allocations, recording.events
     names = map(str, table["allocator"].unique())
-    found = [(number, name) for name in names if (number := card_number(name)) is not None]
+    found = [
+        (number, name) for name in names if (number := card_number(name)) is not None
+    ]
     if len(found) < 2:
         return ()
-    cards = recording.phantom_run.cards if recording.phantom_run is not None else ()
+    run = recording.phantom_run or PhantomNote()
     uses = []
+
     for number, name in sorted(found):
         line = timeline(undivided_rows(table[table["allocator"] == name]), len(events))
         peak = find_peak(line, analysis.first, analysis.last)
-        own = events.loc[events["allocator"] == name, ["in_use_bytes", "available_bytes"]]
+        own = events.loc[
+            events["allocator"] == name, ["in_use_bytes", "available_bytes"]
+        ]
         in_use, available = map(int, own.iloc[-1]) if len(own) else (0, 0)
+
         use = CardUse(
             number=number,
             allocator=name,
-            card=cards[number] if number < len(cards) else "",
+            card=run.cards[number] if number < len(run.cards) else "",
             requested_bytes=peak.requested_bytes,
             allocated_bytes=peak.allocated_bytes,
-            memory_limit_bytes=in_use + available if available else None,
+            memory_limit_bytes=in_use + available + run.spare_of(number)
+            if available
+            else None,
             is_shown=name == recording.allocator,
         )
+
         uses.append(use)
+
     return tuple(uses)

@@ -7,21 +7,27 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from analyzer.explain.buffer_uses import BufferUse
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import Cell, EvidenceRow
 from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.model.contract.watch_note import HeldTensors
 from analyzer.model.graph.graph_index import PASSING_ROLES
-from analyzer.model.tables import read_table
-from analyzer.tracing.measure.buffer_uses import BufferUse
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _Row = TypeVar("_Row", bound=BufferRow)
-_TEXT_COLUMNS: Final = ("op", "op_type", "layer", "source", "role", "instruction", "dtype", "shape")
-TEXTS: Final = read_table("explain/finding_texts.toml", dict[str, str])
-"""The explanation or advice of a finding; names in braces are filled in."""
+_TEXT_COLUMNS: Final = (
+    "op",
+    "op_type",
+    "layer",
+    "source",
+    "role",
+    "instruction",
+    "dtype",
+    "shape",
+)
 
 
 def name_of(row: Mapping[str, Any]) -> str:
@@ -45,12 +51,19 @@ def describe_buffer(row: Mapping[str, Any], **more: Cell) -> EvidenceRow:
 
 def describe_largest(table: pd.DataFrame) -> tuple[EvidenceRow, ...]:
     """Return evidence on the largest buffers of a table."""
-    largest = table.sort_values("requested_bytes", ascending=False, kind="stable").head(20)
+    largest = table.sort_values("requested_bytes", ascending=False, kind="stable").head(
+        20
+    )
     return tuple(describe_buffer(row) for row in largest.to_dict("records"))
 
 
 def evidence_row(
-    what: str, *, name: str = "", where: str = "", count: int | None = None, size: int | None = None
+    what: str,
+    *,
+    name: str = "",
+    where: str = "",
+    count: int | None = None,
+    size: int | None = None,
 ) -> EvidenceRow:
     """Return a row with the columns of all findings about a program; ``where`` is ``file:line``."""
     return {"what": what, "name": name, "where": where, "count": count, "bytes": size}
@@ -78,7 +91,9 @@ def is_retained(rows: pd.DataFrame) -> pd.Series[bool]:
     return (rows["category"] == Category.ACTIVATION.value) & ~is_passing(rows)
 
 
-def why_alive(row: Mapping[str, Any], use: BufferUse | None, *, end: int | None = None) -> str:
+def why_alive(
+    row: Mapping[str, Any], use: BufferUse | None, *, end: int | None = None
+) -> str:
     """Return why a buffer is alive, in words; one that dies at ``end`` or later is never freed."""
     category = str(row["category"])
     if row["variable"]:
@@ -87,15 +102,26 @@ def why_alive(row: Mapping[str, Any], use: BufferUse | None, *, end: int | None 
         if end is not None and int(row["dies"]) < end:
             return "a variable's value, until the next update"
         return "a variable, in all steps"
+
     if category == Category.INPUT:
-        reader = use.waits_for if use is not None and str(row["role"]).startswith("batch") else ""
+        reader = (
+            use.waits_for
+            if use is not None and str(row["role"]).startswith("batch")
+            else ""
+        )
+
         return f"an input, until {reader or 'the step returns'}"
+
     if category == Category.CONSTANT:
         return f"{row['role'] or 'constant'}, until its owner is freed"
+
     if use is not None and use.waits_for:
         is_kept = category == Category.ACTIVATION and row["role"] not in PASSING_ROLES
         verb = "kept for" if is_kept else "waits for"
         last = use.waits_for.rpartition("/")[2].rstrip("_0123456789")
         is_said = not use.waits_for_type or (last and last in use.waits_for_type)
-        return f"{verb} {use.waits_for}" + ("" if is_said else f" ({use.waits_for_type})")
+        return f"{verb} {use.waits_for}" + (
+            "" if is_said else f" ({use.waits_for_type})"
+        )
+
     return str(row["role"]) or "unknown"

@@ -7,6 +7,7 @@ twice numbers its ops differently.
 """
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, get_args
 
@@ -30,7 +31,7 @@ from analyzer.model.contract.report.report_file import (
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
-from analyzer.model.units import format_bytes
+from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.tracing.sources.graph_join import match_names
 
 TIMELINE_COLUMNS: Final = 800
@@ -41,8 +42,9 @@ KIND_WORDS: Final = {
     Kind.TRACE: "measured",
     Kind.PHANTOM: "simulated card",
 }
-_LEAST_SHARED: Final = 0.1  # share of the second peak below which the programs are different
-_NO_FACTS: Final[dict[str, Any]] = {"type": "", "layer": ""}
+_LEAST_SHARED: Final = (
+    0.1  # share of the second peak below which the programs are different
+)
 _OUTPUT_NUMBER: Final = re.compile(r":\d+$")
 _TRAILING_NUMBER: Final = re.compile(r"_\d+(?=[/:]|$)")
 
@@ -63,63 +65,100 @@ def compare(
     alive_a = _alive_at_peak(report_a, recording_a)
     alive_b = _alive_at_peak(report_b, recording_b)
     for column in ("made", "layer"):
-        names = match_names(*(one[column].astype(str).unique() for one in (alive_b, alive_a)))
-        alive_b = alive_b.assign(**{column: [names.get(one, one) for one in alive_b[column]]})
+        names_a, names_b = (one[column].astype(str) for one in (alive_a, alive_b))
+        names = match_names(names_b.unique(), names_a.unique())
+        alive_b[column] = [names.get(one, one) for one in names_b]
+
     is_shared = alive_b["made"].isin(alive_a["made"])
-    shared = alive_b.loc[is_shared, "requested_bytes"].sum() / max(report_b.peak.requested_bytes, 1)
+    shared_bytes = alive_b.loc[is_shared, "requested_bytes"].sum()
+    shared_ratio = shared_bytes / max(report_b.peak.requested_bytes, 1)
     notes = _messages(*both)
-    if shared < _LEAST_SHARED:
+    if shared_ratio < _LEAST_SHARED:
         notes.append(
-            f"{shared:.0%} of the bytes at the second peak have an op or a variable of the first: "
-            "compare only totals and categories."
+            f"{shared_ratio:.0%} of the bytes at the second peak have an op or a "
+            "variable of the first: compare only totals and categories."
         )
-    sizes_a, sizes_b = (report.categories_at_peak.by_category() for report in both)
-    categories = [
-        CategoryOfBoth(category=category, **_difference(sizes_a[category], sizes_b[category]))
-        for category in Category
-    ]
-    peak = [
-        PeakOfBoth(number=number, **_difference(*(_number(report, number) for report in both)))
-        for number in get_args(Number)
-    ]
+
+    categories = _compare_categories(*both)
+    peak = _compare_peaks(*both)
     requested = next(row for row in peak if row.number == "requested")
-    needs = [None if report.verdict is None else report.verdict.need for report in both]
-    if len({need is not None and need.beside_pool is not None for need in needs}) > 1:
-        peak = [row for row in peak if row.number != "needs"]  # one is that of the pool alone
+
     # Type and layer of each op, by the first side that has it
     facts: dict[str, dict[str, Any]] = {}
     for row in (*alive_a.itertuples(), *alive_b.itertuples()):
         for name in (row.made, _TRAILING_NUMBER.sub("", row.made)):
             facts.setdefault(name, {"type": str(row.op_type), "layer": str(row.layer)})
+
+    ops = []
+    for matched in _matched_rows(alive_a, alive_b, "made"):
+        about = facts.get(matched["name"], {"type": "", "layer": ""})
+        ops.append(OpOfBoth(**matched, **about))
+
+    layers = _matched_rows(alive_a, alive_b, "layer")
     label_a, label_b = labels or _labels(*both)
+
     return DiffFile(
         headline=_headline(requested, categories, report_a.kind, report_b.kind),
         notes=tuple(notes),
         a=_side(report_a, label_a),
         b=_side(report_b, label_b),
-        peak=tuple(row for row in peak if row.a_bytes is not None or row.b_bytes is not None),
-        categories=tuple(row for row in categories if row.a_bytes or row.b_bytes),
-        layers=tuple(LayerOfBoth(**row) for row in _matched_rows(alive_a, alive_b, "layer")),
-        ops=tuple(
-            OpOfBoth(**row, **facts.get(row["name"], _NO_FACTS))
-            for row in _matched_rows(alive_a, alive_b, "made")
-        ),
+        peak=peak,
+        categories=categories,
+        layers=tuple(LayerOfBoth(**row) for row in layers),
+        ops=tuple(ops),
         timelines=CurvesOfBoth(a=_timeline(recording_a), b=_timeline(recording_b)),
         next_command=report_b.next_command,
     )
+
+
+def _compare_categories(a: ReportFile, b: ReportFile) -> tuple[CategoryOfBoth, ...]:
+    sizes_a, sizes_b = (
+        a.categories_at_peak.by_category(),
+        b.categories_at_peak.by_category(),
+    )
+    rows = []
+
+    for category in Category:
+        size_a, size_b = sizes_a[category], sizes_b[category]
+        if size_a or size_b:
+            rows.append(
+                CategoryOfBoth(category=category, **_difference(size_a, size_b))
+            )
+
+    return tuple(rows)
+
+
+def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
+    """Return the need and the peaks; no need if one is that of the pool alone."""
+    rows = []
+    for number in get_args(Number):
+        size_a, size_b = _number(a, number), _number(b, number)
+        is_unlike = number == "needs" and _counts_process(a) != _counts_process(b)
+        if not is_unlike and (size_a is not None or size_b is not None):
+            rows.append(PeakOfBoth(number=number, **_difference(size_a, size_b)))
+
+    return tuple(rows)
+
+
+def _counts_process(report: ReportFile) -> bool:
+    need = None if report.verdict is None else report.verdict.need
+    return need is not None and need.beside_pool is not None
 
 
 def _side(report: ReportFile, label: str) -> DiffSide:
     is_timed = report.kind is Kind.TRACE and bool(report.steps)  # its kernels ran
     step_s = report.steps[-1].duration_s if is_timed else None
     batch, peak = report.step.batch_size, report.peak
-    return DiffSide(label=label, kind=report.kind, batch_size=batch, peak=peak, step_s=step_s)
+    return DiffSide(
+        label=label, kind=report.kind, batch_size=batch, peak=peak, step_s=step_s
+    )
 
 
 def _number(report: ReportFile, number: Number) -> int | None:
     """Return the need or one of the four kinds of peak; None if the report has none."""
     if number == "needs":
         return None if report.verdict is None else report.verdict.need_bytes
+
     size: int | None = getattr(report.peak, f"{number}_bytes")
     return size
 
@@ -131,7 +170,9 @@ def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
         name: alive[name].astype(str).to_numpy(dtype=object)
         for name in ("variable", "tensor", "op", "role", "category")
     }
-    fed = np.array([_OUTPUT_NUMBER.sub("", name) for name in text["tensor"]], dtype=object)
+    fed = np.array(
+        [_OUTPUT_NUMBER.sub("", name) for name in text["tensor"]], dtype=object
+    )
     made = np.where(text["op"] != "", text["op"], text["role"])
     made = np.where((text["category"] == Category.INPUT.value) & (fed != ""), fed, made)
     return alive.assign(made=np.where(text["variable"] != "", text["variable"], made))
@@ -142,16 +183,21 @@ def _matched_rows(
 ) -> list[dict[str, Any]]:
     """Return each name with its change and bytes, largest difference first."""
     sums_a, sums_b = (
-        alive["requested_bytes"].groupby(alive[column].astype(str).to_numpy(dtype=object)).sum()
+        alive["requested_bytes"]
+        .groupby(alive[column].astype(str).to_numpy(dtype=object))
+        .sum()
         for alive in (alive_a, alive_b)
     )
+
     both = set(sums_a.index) & set(sums_b.index)
 
     def key(name: str) -> str:
         """Return the name, without trailing numbers if only one side has it."""
         return name if name in both else _TRAILING_NUMBER.sub("", name)
 
-    sums = pd.DataFrame({"a": sums_a.groupby(key).sum(), "b": sums_b.groupby(key).sum()})
+    sums = pd.DataFrame(
+        {"a": sums_a.groupby(key).sum(), "b": sums_b.groupby(key).sum()}
+    )
     rows = [
         {"name": str(name), "change": _change(a, b), **_difference(a, b)}
         for name, a, b in sums.fillna(0).astype("int64").itertuples()
@@ -172,77 +218,93 @@ def _difference(a_bytes: int | None, b_bytes: int | None) -> dict[str, Any]:
     return {"a_bytes": a_bytes, "b_bytes": b_bytes, "delta_bytes": delta}
 
 
-def _labels(*reports: ReportFile) -> tuple[str, str]:
+def _labels(a: ReportFile, b: ReportFile) -> tuple[str, str]:
     """Return names for both sides from the settings that differ."""
-    sides = [
-        (
-            report.target.name,
-            KIND_WORDS[report.kind],
-            f"batch {report.step.batch_size}" if report.step.batch_size else "",
-        )
-        for report in reports
+    words_a, words_b = _identify(a), _identify(b)
+    label_a = ", ".join(word for word in words_a if word not in words_b)
+    label_b = ", ".join(word for word in words_b if word not in words_a)
+    return label_a or "first", label_b or "second"
+
+
+def _identify(report: ReportFile) -> list[str]:
+    batch = f"batch {report.step.batch_size}" if report.step.batch_size else ""
+    return [
+        word for word in (report.target.name, KIND_WORDS[report.kind], batch) if word
     ]
-    a, b = (
-        ", ".join(word for word, other in zip(one, another, strict=True) if word and word != other)
-        for one, another in (sides, sides[::-1])
-    )
-    return a or "first", b or "second"
 
 
-def _messages(*both: ReportFile) -> list[str]:
+def _messages(a: ReportFile, b: ReportFile) -> list[str]:
     """Return notes on other differences: settings, failed steps, incomplete traces."""
-    notes = []
-    settings = [
-        {
-            "mode": report.step.mode or "none",
-            "batch size": report.step.batch_size or "none",
-            "optimizer": report.step.optimizer or "none",
-            "dtype policy": report.step.dtype_policy or "none",
-            "XLA": "on" if report.step.jit else "off",
-            "device": report.device.name or "none",
-            "tensorflow": report.versions.get("tensorflow", "none"),
-        }
-        for report in both
-    ]
-    pairs = zip(settings[0].items(), settings[1].values(), strict=True)
-    is_noted = all(report.versions for report in both)  # not the trace of another program
-    differing = [
-        f"{name} {a} and {b}"
-        for (name, a), b in pairs
-        if a != b and (is_noted or (name == "device" and "none" not in (a, b)))
-    ]
+    notes, differing = [], []
+    settings_a, settings_b = _settings(a), _settings(b)
+    is_noted = a.versions and b.versions  # not the trace of another program
+    for name, value in settings_a.items():
+        other = settings_b[name]
+        is_known = is_noted or (name == "device" and "none" not in (value, other))
+        if value != other and is_known:
+            differing.append(f"{name} {value} and {other}")
+
     if differing:
         notes.append(f"Different settings: {'; '.join(differing)}.")
-    for place, report in zip(("first", "second"), both, strict=True):
+
+    for place, report in (("first", a), ("second", b)):
         if report.error is not None:
-            notes.append(f"The {place} step did not finish: its peak is the one until the failure.")
-        reasons = () if report.integrity is None else report.integrity.says
-        notes += [f"{place.capitalize()}: {line}" for line in reasons[:1]]
+            notes.append(
+                f"The {place} step did not finish: its peak is the one until the "
+                "failure."
+            )
+
+        if report.integrity is not None and report.integrity.says:
+            notes.append(f"{place.capitalize()}: {report.integrity.says[0]}")
+
     return notes
 
 
+def _settings(report: ReportFile) -> dict[str, object]:
+    step = report.step
+
+    return {
+        "mode": step.mode or "none",
+        "batch size": step.batch_size or "none",
+        "optimizer": step.optimizer or "none",
+        "dtype policy": step.dtype_policy or "none",
+        "XLA": "on" if step.jit else "off",
+        "device": report.device.name or "none",
+        "tensorflow": report.versions.get("tensorflow", "none"),
+    }
+
+
 def _headline(
-    requested: PeakOfBoth, categories: list[CategoryOfBoth], kind_a: Kind, kind_b: Kind
+    requested: PeakOfBoth,
+    categories: Sequence[CategoryOfBoth],
+    kind_a: Kind,
+    kind_b: Kind,
 ) -> str:
-    delta, now = requested.delta_bytes, format_bytes(requested.b_bytes or 0)
+    before, now = requested.a_bytes or 0, requested.b_bytes or 0
+    delta = now - before
     if not delta:
-        return f"The requested peak is the same: {now}."
-    ratio = delta / requested.a_bytes if requested.a_bytes else 0.0
-    part = f" ({ratio:+.1%})" if abs(ratio) >= 0.0005 else ""
-    changes = {row.category: row.delta_bytes or 0 for row in categories}
-    most, change = max(changes.items(), key=lambda item: abs(item[1]))
-    sign = "+" if change > 0 else "-"
-    differs = f"the category {most.value.replace('_', ' ')}, {sign}{format_bytes(abs(change))}"
-    size = f"{format_bytes(abs(delta))}{part}"
-    if kind_a != kind_b:
-        word = "above" if delta > 0 else "below"
+        return f"The requested peak is the same: {format_bytes(now)}."
+
+    size, ratio = format_bytes(abs(delta)), delta / before if before else 0.0
+    if abs(ratio) >= 0.0005:
+        size += f" ({ratio:+.1%})"
+
+    most = max(categories, key=lambda row: abs(row.delta_bytes or 0))
+    change = signed_bytes(most.delta_bytes or 0)
+    differs = f"the category {most.category.value.replace('_', ' ')}, {change}"
+    if kind_a == kind_b:
+        word = "grew" if delta > 0 else "shrank"
         return (
-            f"The requested peak is {now} ({KIND_WORDS[kind_b]}), {size} {word} "
-            f"{format_bytes(requested.a_bytes or 0)} ({KIND_WORDS[kind_a]}); "
-            f"the largest difference is in {differs}."
+            f"The requested peak {word} by {size} to {format_bytes(now)}; the largest "
+            f"change is in {differs}."
         )
-    word = "grew" if delta > 0 else "shrank"
-    return f"The requested peak {word} by {size} to {now}; the largest change is in {differs}."
+
+    word = "above" if delta > 0 else "below"
+    return (
+        f"The requested peak is {format_bytes(now)} ({KIND_WORDS[kind_b]}), {size} "
+        f"{word} {format_bytes(before)} ({KIND_WORDS[kind_a]}); the largest difference "
+        f"is in {differs}."
+    )
 
 
 def _timeline(recording: Recording) -> StepCurve:
@@ -253,12 +315,20 @@ def _timeline(recording: Recording) -> StepCurve:
     line = timeline(main_allocator_rows(recording), len(recording.events))
     steps = [step for step in recording.steps if step.last >= step.first]
     # Place 0 of a line is the state before the first event.
-    window = slice(steps[-1].first + 1, steps[-1].last + 2) if steps else slice(1, None)
+    window = slice(1, None)
+    if steps:
+        window = slice(steps[-1].first + 1, steps[-1].last + 2)
+
     requested, allocated = line.requested[window], line.allocated[window]
-    edges = np.linspace(0, len(requested), min(TIMELINE_COLUMNS, len(requested)) + 1).astype(int)
+    edges = np.linspace(
+        0, len(requested), min(TIMELINE_COLUMNS, len(requested)) + 1
+    ).astype(int)
     picked = [int(a + np.argmax(requested[a:b])) for a, b in pairwise(edges)]
+
     return StepCurve(
-        progress_ratio=tuple(round(place / max(1, len(requested) - 1), 6) for place in picked),
+        progress_ratio=tuple(
+            round(place / max(1, len(requested) - 1), 6) for place in picked
+        ),
         requested_bytes=tuple(int(requested[place]) for place in picked),
         allocated_bytes=tuple(int(allocated[place]) for place in picked),
     )

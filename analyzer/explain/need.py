@@ -13,15 +13,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import is_passing
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import counted_peak
-from analyzer.explain.verdict import BASES
-from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need
+from analyzer.model.contract.report.limit_figures import LifePhase, Need
 from analyzer.model.ranges import BoundedBytes, Range
-from analyzer.model.recording.records import Recording
+from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.recording.schema import TRIAL
-from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
+from analyzer.model.recording.timeline import main_allocator_rows, timeline
 
 
 def begins_with_process(recording: Recording) -> bool:
@@ -36,38 +34,58 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
     is_trial = rows["region"].astype(str) == TRIAL
     all_peaks = peaks = _phase_peaks(analysis, analysis.line.requested)
     if is_trial.any():
-        peaks = _phase_peaks(analysis, timeline(rows[~is_trial], len(recording.events)).requested)
+        line = timeline(rows[~is_trial], len(recording.events))
+        peaks = _phase_peaks(analysis, line.requested)
+
     pool = _pool_need(analysis)
     least = _make_need(peaks, pool, pool.bytes)
-    most = _make_need(all_peaks, pool, max(pool.bytes, analysis.peak_ever.allocated_bytes))
+    most = _make_need(
+        all_peaks, pool, max(pool.bytes, analysis.peak_ever.allocated_bytes)
+    )
+
     stated = recording.uncertainty
-    if stated is not None and stated.workspace is not None:  # ranges of workspaces and trials
-        first, steady = stated.workspace.first_step, stated.workspace.steady
+    if stated is not None and stated.workspace is not None:
         most = replace(
-            most,
-            first_step=most.first_step and _widen(most.first_step, first),
-            steady_step=_widen(most.steady_step, steady),
+            most, steady_step=_widen(most.steady_step, stated.workspace.steady)
         )
-    own_bytes, counted = find_own_peak(recording), counted_peak(recording)
-    allocator, outside = least.allocator.bytes, None
-    if own_bytes is not None and own_bytes > least.pool.bytes:
-        outside = BoundedBytes.exactly(own_bytes - allocator)
-    elif counted > least.pool.bytes and not begins_with_process(recording):
-        # The trace does not show whether the earlier peak was trials: the range begins at its own.
-        low = least.pool.range.low - allocator
-        outside = BoundedBytes.around(counted - allocator, low, counted - allocator)
+        if most.first_step is not None:
+            first = _widen(most.first_step, stated.workspace.first_step)
+            most = replace(most, first_step=first)
+
+    own_bytes, outside = find_own_peak(recording), _find_earlier_peak(recording, least)
     least = replace(least, before_trace=outside, own_peak_bytes=own_bytes)
     return least, replace(most, before_trace=outside, own_peak_bytes=own_bytes)
 
 
-def _make_need(peaks: Mapping[LifePhase, int], pool: BoundedBytes, highest: int) -> Need:
+def _find_earlier_peak(recording: Recording, least: Need) -> BoundedBytes | None:
+    """Return the requested peak outside the trace, by TensorFlow's counter; None if it is lower."""
+    allocator, seen = least.allocator.bytes, least.pool
+    own_bytes, counted = find_own_peak(recording), counted_peak(recording)
+    if own_bytes is not None and own_bytes > seen.bytes:
+        return BoundedBytes.exactly(own_bytes - allocator)
+
+    if counted > seen.bytes and not begins_with_process(recording):
+        # The trace does not show whether the earlier peak was trials: the range begins at its own.
+        earlier_bytes = counted - allocator
+        return BoundedBytes.around(
+            earlier_bytes, seen.range.low - allocator, earlier_bytes
+        )
+
+    return None
+
+
+def _make_need(
+    peaks: Mapping[LifePhase, int], pool: BoundedBytes, highest: int
+) -> Need:
     """Return the need whose part in the pool is ``highest``, with the width of ``pool``."""
     below, above = pool.bytes - pool.range.low, pool.range.high - pool.bytes
     phases: dict[str, Any] = {
         phase.name.lower(): BoundedBytes.around(size, size - below, size + above)
         for phase, size in peaks.items()
     }
-    return Need(**phases, allocator=BoundedBytes.exactly(max(highest - max(peaks.values()), 0)))
+    return Need(
+        **phases, allocator=BoundedBytes.exactly(max(highest - max(peaks.values()), 0))
+    )
 
 
 def _widen(size: BoundedBytes, bounds: Range) -> BoundedBytes:
@@ -83,10 +101,12 @@ def _phase_peaks(analysis: Analysis, requested: np.ndarray) -> dict[LifePhase, i
     steps = [step for step in analysis.recording.steps if step.last >= step.first]
     if not steps or not begins_with_process(analysis.recording):
         return {LifePhase.STEADY_STEP: int(requested.max())}
+
     start, end = steps[0].first + 1, steps[0].last + 2
     peaks = {LifePhase.BUILDING: int(requested[:start].max())}
     if len(steps) == 1:
         return {**peaks, LifePhase.STEADY_STEP: int(requested[start:].max())}
+
     peaks[LifePhase.FIRST_STEP] = int(requested[start:end].max())
     return {**peaks, LifePhase.STEADY_STEP: int(requested[end:].max(initial=0))}
 
@@ -98,13 +118,19 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
     range of the allocated peak.
     """
     ever, stated = analysis.peak_ever.allocated_bytes, analysis.recording.uncertainty
-    central = analysis.pool.safe_limit_bytes or ever
-    if find_own_peak(analysis.recording) is not None:  # no need is below TensorFlow's own figure
+    central = analysis.fragmentation.safe_limit_bytes or ever
+    if (
+        find_own_peak(analysis.recording) is not None
+    ):  # no need is below TensorFlow's own figure
         central = max(central, ever)
-    if stated is None or BASES[str(analysis.recording.kind)] is Basis.MEASURED:
+
+    if stated is None or analysis.recording.kind is Kind.TRACE:
         return BoundedBytes.exactly(central)
     if stated.limit_low_bytes is not None and stated.limit_high_bytes is not None:
-        return BoundedBytes.around(central, stated.limit_low_bytes, stated.limit_high_bytes)
+        return BoundedBytes.around(
+            central, stated.limit_low_bytes, stated.limit_high_bytes
+        )
+
     allocated = analysis.peak.allocated_bytes
     low = stated.allocated_low_bytes or allocated
     high = (stated.allocated_high_bytes or allocated) - (stated.workspace_bytes or 0)
@@ -127,41 +153,29 @@ def with_replay(
     if runs and is_own:
         if pool.bytes <= limit.range.high:
             return need
+
         room = max(limit.range.high - part.bytes, 0)
-        parts = {phase.name.lower(): _lower(size, room) for phase, size in need.phases.items()}
+        parts = {
+            phase.name.lower(): _lower(size, room)
+            for phase, size in need.phases.items()
+        }
         return replace(need, **parts, allocator=_lower(part, limit.range.high))
+
     low, size, high = part.range.low, part.bytes, part.range.high
     if runs:
         low -= max(pool.range.low - limit.bytes, 0) if is_measured else 0
     else:
         high += max(limit.bytes + 1 - pool.range.high, 0)
+
     if not runs and (is_measured or is_own):  # a prediction may be too high
         low += max(limit.bytes + 1 - pool.range.low, 0)
         size += max(limit.bytes + 1 - pool.bytes, 0)
+
     return replace(need, allocator=BoundedBytes.around(size, max(low, 0), high))
 
 
 def _lower(size: BoundedBytes, most_bytes: int) -> BoundedBytes:
     """Return a size of at most ``most_bytes``, with the same upper bound."""
-    return BoundedBytes.around(min(size.bytes, most_bytes), size.range.low, size.range.high)
-
-
-def first_step_only_bytes(analysis: Analysis) -> int:
-    """Return the requested bytes of temporaries at the highest peak that no later step requests.
-
-    Such as trials of algorithms. 0 if that peak is not in the first step, or there is only one step.
-    """
-    steps, instant = analysis.recording.steps, analysis.peak_ever.requested_instant
-    if len(steps) < 2 or not steps[0].first <= instant <= steps[0].last:
-        return 0
-    rows = analysis.rows
-    last = rows[rows["step"] == steps[-1].index]
-    repeated = set(zip(last["op"].astype(str), last["requested_bytes"], strict=True))
-    alive = alive_at(rows, instant)
-    alive = alive[
-        (alive["category"].isin(["temporary", "workspace"]) | is_passing(alive))
-        & (alive["dies"] <= steps[0].last)
-        & (alive["born"] >= steps[0].first)
-    ]
-    asked = zip(alive["op"].astype(str), alive["requested_bytes"], strict=True)
-    return sum(int(size) for op, size in asked if (op, size) not in repeated)
+    return BoundedBytes.around(
+        min(size.bytes, most_bytes), size.range.low, size.range.high
+    )

@@ -15,25 +15,23 @@ import pandas as pd
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis, severity_of
-from analyzer.explain.buffer_words import TEXTS, name_of
-from analyzer.explain.judgement import card_of, card_options
+from analyzer.explain.buffer_words import name_of
 from analyzer.explain.need import begins_with_process
-from analyzer.explain.questions.out_of_memory import would_have_fitted
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.running.slope import find_own_peak
+from analyzer.explain.verdict import card_of, card_options
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.limit_figures import (
     OtherSettings,
     PoolChange,
-    PoolFacts,
     ReplayFailure,
 )
 from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.recording.records import Finding, Recording, Severity
+from analyzer.model.recording.timeline import card_number
 from analyzer.model.units import format_bytes, round_up
-from analyzer.simulate.allocator.bfc.bfc_pool import UNLIMITED_BYTES, BfcOptions
-from analyzer.simulate.allocator.minimum_limit import minimum_limit, prepare_searches
-from analyzer.simulate.allocator.pool_explanation import Remedy, remedies
+from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
+from analyzer.simulate.allocator.limits import Remedy, minimum_limit, remedies
 from analyzer.simulate.allocator.replay import (
     FailedRequest,
     Replay,
@@ -50,39 +48,70 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
 
     ``search`` is whether to search for the lowest limit, which takes a second or more.
     """
-    recording, facts = analysis.recording, analysis.pool
+    recording = analysis.recording
     is_whole = begins_with_process(recording)
     searched = what_if.is_asked or (search and is_whole)
     if not is_whole and not searched:
         return analysis
-    if is_whole and searched:
-        prepare_searches(from_recording(recording))
-    own = card_options(recording) or recorded_options(from_recording(recording), recording.events)
-    asked = replaced_options(own, what_if)
+
+    sequence = from_recording(recording)
+    own = card_options(recording) or recorded_options(sequence, recording.events)
+    whole = _with_whole_pool(own, recording)
+    asked = replaced_options(whole, what_if)
+
     if is_whole and recording.ran_under_limit:
-        facts = _measured_facts(analysis, own)
+        analysis = _add_measured_pool(analysis, own, whole)
     elif is_whole:
         # A predicted card uses the settings that the user asked about.
-        facts = _predicted_facts(analysis, asked if card_of(recording) is not None else own)
+        analysis = _add_predicted_pool(
+            analysis, asked if card_of(recording) is not None else own
+        )
+
     # No limit is known for a program whose peak is outside its trace.
-    if searched and (find_own_peak(recording) or 0) <= analysis.peak_ever.allocated_bytes:
+    if (
+        searched
+        and (find_own_peak(recording) or 0) <= analysis.peak_ever.allocated_bytes
+    ):
         # The search includes the limit of the verdict, so that both agree.
-        is_limited = what_if.memory_limit_bytes is not None or card_of(recording) is not None
+        is_limited = (
+            what_if.memory_limit_bytes is not None or card_of(recording) is not None
+        )
         also = [asked.memory_limit_bytes] if is_limited else ()
-        found = minimum_limit(from_recording(recording), asked, also=also)
-        facts = structs.replace(facts, minimum_limit_bytes=found.low, safe_limit_bytes=found.high)
-    analysis = replace(analysis, pool=facts)
+        found = minimum_limit(sequence, asked, also=also)
+        waste = structs.replace(
+            analysis.fragmentation,
+            minimum_limit_bytes=found.low,
+            safe_limit_bytes=found.high,
+        )
+
+        analysis = replace(analysis, fragmentation=waste)
+
     return _add_what_if(analysis, asked) if what_if.is_asked else analysis
 
 
 def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
     """Return a recording's settings, replaced by those of ``what_if``."""
-    given = {name: value for name, value in asdict(what_if).items() if value is not None}
+    given = {
+        name: value for name, value in asdict(what_if).items() if value is not None
+    }
     return replace(own, **given)
 
 
-def _measured_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
-    """Return the facts of a trace; no pool if the replay differs from the trace."""
+def _with_whole_pool(own: BfcOptions, recording: Recording) -> BfcOptions:
+    """Return the settings of a run with the card's whole limit, also if its pool was smaller."""
+    if not recording.ran_under_limit or recording.phantom_run is None:
+        return own
+    spare_bytes = recording.phantom_run.spare_of(card_number(recording.allocator))
+    return replace(own, memory_limit_bytes=own.memory_limit_bytes + spare_bytes)
+
+
+def _add_measured_pool(
+    analysis: Analysis, own: BfcOptions, whole: BfcOptions
+) -> Analysis:
+    """Return the analysis of a trace with its pool; without one if the replay differs from the trace.
+
+    ``own`` are the settings of the run, ``whole`` those of the card.
+    """
     recording = analysis.recording
     sequence = from_recording(recording)
     match = compare(sequence, recording.events, own)
@@ -91,16 +120,19 @@ def _measured_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
         padded = replace(own, memory_limit_bytes=-(-own.memory_limit_bytes >> 21) << 21)
         again = compare(sequence, recording.events, padded)
         match = again if again.is_exact else match
+
     check = ReplayCheck(events=match.events, equal=match.equal)
-    facts = PoolFacts(replay_equals_trace=match.is_exact, replay_check=check)
+    pool = structs.replace(analysis.pool, replay_check=check)
+    waste = structs.replace(analysis.fragmentation, replay_equals_trace=match.is_exact)
+    analysis = replace(analysis, pool=pool, fragmentation=waste)
     if not match.is_exact:
-        return facts
-    facts = structs.replace(facts, failure_fits=would_have_fitted(analysis, own))
-    return _with_facts(facts, analysis, match.replay)
+        return analysis
+    result = match.replay if whole == own else replay(sequence, whole)
+    return _add_replay(analysis, result)
 
 
-def _predicted_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
-    """Return the facts of a prediction under its own settings.
+def _add_predicted_pool(analysis: Analysis, own: BfcOptions) -> Analysis:
+    """Return the analysis of a prediction with its pool under its own settings.
 
     If the step does not fit its card, there is no pool to report. On a CPU the limit is ignored,
     because the user did not set it.
@@ -108,11 +140,16 @@ def _predicted_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
     sequence = from_recording(analysis.recording)
     result = _replay_optional(sequence, own)
     fits = result.failure is None
+    analysis = replace(analysis, pool=structs.replace(analysis.pool, fits_limit=fits))
     if not fits and card_options(analysis.recording) is not None:
-        return PoolFacts(fits_limit=False)
+        return analysis
+
     if not fits:
-        result = replay(sequence, replace(own, memory_limit_bytes=UNLIMITED_BYTES, growth=True))
-    return _with_facts(PoolFacts(fits_limit=fits), analysis, result)
+        result = replay(
+            sequence, replace(own, memory_limit_bytes=UNLIMITED_BYTES, growth=True)
+        )
+
+    return _add_replay(analysis, result)
 
 
 def _replay_optional(sequence: Sequence, options: BfcOptions) -> Replay:
@@ -123,26 +160,47 @@ def _replay_optional(sequence: Sequence, options: BfcOptions) -> Replay:
     return replay(sequence.without(sequence.spare), options)
 
 
-def _with_facts(facts: PoolFacts, analysis: Analysis, result: Replay) -> PoolFacts:
-    instant = analysis.peak.allocated_instant
-    at = int(np.searchsorted(result.instant, instant, side="right")) - 1
+def _add_replay(analysis: Analysis, result: Replay) -> Analysis:
+    """Return the analysis with the sizes of the pool in a replay."""
+    at = (
+        int(
+            np.searchsorted(
+                result.instant, analysis.peak.allocated_instant, side="right"
+            )
+        )
+        - 1
+    )
+
     inside = (result.instant >= analysis.first) & (result.instant <= analysis.last)
-    pool = result.pool_bytes
-    return structs.replace(
-        facts,
-        pool_bytes=int(pool[inside].max()) if inside.any() else int(pool[at]),
+    sizes = result.pool_bytes
+    free_bytes = int(sizes[at] - result.in_use_bytes[at])
+    largest_bytes = int(result.largest_free_bytes[at])
+
+    pool = structs.replace(
+        analysis.pool,
+        pool_bytes=int(sizes[inside].max(initial=0)) or int(sizes[at]),
         pool_ever_bytes=result.peak_pool_bytes,
-        free_bytes=int(pool[at] - result.in_use_bytes[at]),
-        largest_free_bytes=int(result.largest_free_bytes[at]),
         pool_timeline=_changes(result),
     )
+
+    waste = structs.replace(
+        analysis.fragmentation,
+        free_bytes=free_bytes,
+        largest_free_bytes=largest_bytes,
+        external_bytes=free_bytes - largest_bytes,
+    )
+
+    return replace(analysis, pool=pool, fragmentation=waste)
 
 
 def _changes(result: Replay) -> tuple[PoolChange, ...]:
     """Return the pool's size at each change."""
     changed = np.flatnonzero(np.diff(result.pool_bytes, prepend=-1))
+
     return tuple(
-        PoolChange(instant=int(result.instant[at]), pool_bytes=int(result.pool_bytes[at]))
+        PoolChange(
+            instant=int(result.instant[at]), pool_bytes=int(result.pool_bytes[at])
+        )
         for at in changed
     )
 
@@ -150,6 +208,7 @@ def _changes(result: Replay) -> tuple[PoolChange, ...]:
 def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
     recording = analysis.recording
     result = _replay_optional(from_recording(recording), options)
+
     facts = OtherSettings(
         memory_limit_bytes=options.memory_limit_bytes,
         growth=options.growth,
@@ -159,14 +218,26 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
         peak_allocated_bytes=result.peak_in_use_bytes,
         peak_pool_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
-        failure=msgspec.convert(result.failure, ReplayFailure | None, from_attributes=True),
+        failure=msgspec.convert(
+            result.failure, ReplayFailure | None, from_attributes=True
+        ),
     )
+
     found = find_allocator(recording, options)
     pool = structs.replace(analysis.pool, what_if=facts)
     return replace(analysis, pool=pool, findings=(*analysis.findings, *found))
 
 
 _MOST_ROWS: Final = 10  # of evidence
+_WAYS: Final = {
+    "cuda-malloc-async": "set TF_GPU_ALLOCATOR=cuda_malloc_async",
+    "fragmentation-fraction": (
+        "set GPUOptions.experimental.internal_fragmentation_fraction to {setting}"
+    ),
+    "growth": "turn memory growth on (set_memory_growth)",
+    "no-growth": "turn memory growth off (set_memory_growth), so that the pool is one region",
+}
+"""Setting of the allocator -> how to choose it."""
 _LEAST_RATIO: Final = 0.02  # share of the lowest limit that a setting must save
 
 
@@ -180,18 +251,30 @@ def find_allocator(recording: Recording, options: BfcOptions) -> list[Finding]:
     return [_describe_failure(failure, options, recording.allocations), *found]
 
 
-def _describe_failure(failure: FailedRequest, options: BfcOptions, rows: pd.DataFrame) -> Finding:
+def _describe_failure(
+    failure: FailedRequest, options: BfcOptions, rows: pd.DataFrame
+) -> Finding:
     """Return the finding of a request that fails, and whether free memory is fragmented."""
     limit = format_bytes(options.memory_limit_bytes)
     free, asked = map(format_bytes, (failure.free_bytes, failure.requested_bytes))
     name = name_of(rows.iloc[failure.row].to_dict()) if failure.row >= 0 else "a tensor"
     is_fragmented = failure.free_bytes >= round_up(failure.requested_bytes)
-    why = TEXTS["does-not-fit-fragmented" if is_fragmented else "does-not-fit"]
+    largest = format_bytes(failure.largest_free_bytes)
+    detail = (
+        f"Only {free} of the pool are free: the live tensors need more than this limit."
+        " Reduce the batch size or the number of live tensors."
+    )
+    if is_fragmented:
+        detail = (
+            f"Free memory is fragmented: {free} are free, and the largest chunk has "
+            f"{largest}. Use fixed shapes, or restart from a checkpoint."
+        )
+
     return Finding(
         id="does-not-fit",
         severity=Severity.HIGH,
         title=f"Out of memory under {limit}: {asked} for {name}",
-        detail=why.format(free=free, largest=format_bytes(failure.largest_free_bytes)),
+        detail=detail,
     )
 
 
@@ -201,22 +284,28 @@ def _find_remedies(ways: tuple[Remedy, ...]) -> Iterator[Finding]:
     better = [way for way in ways[1:] if way.limit_saved_bytes >= _LEAST_RATIO * base]
     if not better:
         return
+
     better.sort(key=lambda way: -way.limit_saved_bytes)
+
     evidence: tuple[EvidenceRow, ...] = tuple(
         {
-            "way": TEXTS[f"allocator-{way.id}"].format(setting=way.setting),
+            "way": _WAYS[way.id].format(setting=way.setting),
             "limit_bytes": way.minimum_limit_bytes,
             "saves_bytes": way.limit_saved_bytes,
             "peak_pool_bytes": way.peak_pool_bytes,
         }
         for way in better[:_MOST_ROWS]
     )
+
     saves = better[0].limit_saved_bytes
+
     yield Finding(
         id="allocator-remedies",
         severity=severity_of(saves, base),
         title=f"To lower the limit by {format_bytes(saves)}, {evidence[0]['way']}",
-        detail=TEXTS["allocator-remedies"],
+        detail="Each row is a replay of the same allocations. The saving lowers the "
+        "memory limit, not the requested peak. The waste of cuda_malloc_async's driver"
+        " pool is not counted.",
         saves_bytes=saves,
         saves_kind="limit",
         evidence=evidence,

@@ -13,21 +13,20 @@ import numpy as np
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import TEXTS
-from analyzer.model.contract.report.peak_figures import StatedRange
+from analyzer.model.contract.report.peak_figures import StatedRange, TwoSizes
 from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Kind, Recording
-from analyzer.model.recording.timeline import find_peak
+from analyzer.model.recording.timeline import Peak, find_peak
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
-from analyzer.simulate.allocator.minimum_limit import find_shared_limits
+from analyzer.simulate.allocator.bfc import BfcOptions
+from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence as Operations
 from analyzer.simulate.allocator.replay import from_recording, recorded_options, replay
-from analyzer.simulate.predict.uncertainty.stated_range import FLOOR_BYTES
+from analyzer.simulate.predict.stated_range import FLOOR_BYTES
 
 _CHANCE: Final = 0.05  # of a run outside the stated range
-_REPLAYS: Final = 40  # orders whose allocated peaks are computed
-_SEARCHES: Final = 8  # orders whose least limits are searched for
+_REPLAYS: Final = 8  # orders whose allocated peaks are computed
+_SEARCHES: Final = 3  # orders whose least limits are searched for
 
 
 def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
@@ -36,17 +35,27 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     ``search`` is whether to search for the least limits.
     """
     recording = analysis.recording
-    if recording.kind is not Kind.PHANTOM or recording.error is not None or not recording.repeats:
+    if (
+        recording.kind is not Kind.PHANTOM
+        or recording.error is not None
+        or not recording.repeats
+    ):
         return analysis
+
     orders = _sample_orders(recording)
     options = recorded_options(orders[0], recording.events)
     stated = _state_peaks(analysis, orders, options)
-    if search and analysis.pool.safe_limit_bytes is not None:
-        limit = find_shared_limits(orders[:_SEARCHES], options)
-        limit = widen(limit, len(recording.repeats)).including(analysis.pool.safe_limit_bytes)
+    safe_bytes = analysis.fragmentation.safe_limit_bytes
+    if search and safe_bytes is not None:
+        found = find_shared_limits(orders[:_SEARCHES], options)
+        limit = widen(found, len(recording.repeats)).including(safe_bytes)
         more_bytes = (stated.high_bytes or 0) - analysis.peak.requested_bytes
-        limit = limit.widened(0, max(more_bytes, 0)).at_least(0)
-        stated = structs.replace(stated, limit_low_bytes=limit.low, limit_high_bytes=limit.high)
+        least_bytes = min(found.low, safe_bytes, stated.allocated_low_bytes or 0)
+        limit = limit.widened(0, max(more_bytes, 0)).at_least(least_bytes)
+        stated = structs.replace(
+            stated, limit_low_bytes=limit.low, limit_high_bytes=limit.high
+        )
+
     return replace(analysis, recording=replace(recording, uncertainty=stated))
 
 
@@ -54,33 +63,81 @@ def _state_peaks(
     analysis: Analysis, orders: Sequence[Operations], options: BfcOptions
 ) -> StatedRange:
     """Return the ranges of the peaks: of the runs in the process, and of replays in other orders."""
-    traced = [find_peak(analysis.line, one.first, one.last) for one in analysis.full_steps[1:]]
-    sizes = [(one.requested_bytes, one.allocated_bytes) for one in traced]
-    sizes += [(one.requested_bytes, one.allocated_bytes) for one in analysis.recording.repeats]
-    seen_requested, seen_allocated = map(Range.spanning, zip(*sizes, strict=True))
-    replayed = Range.spanning(_find_allocated_peak(analysis, one, options) for one in orders)
-    requested = widen(seen_requested, len(sizes)).widened(FLOOR_BYTES, FLOOR_BYTES).at_least(0)
-    allocated = widen(seen_allocated.including(replayed.low, replayed.high), len(sizes))
+    traced = [
+        find_peak(analysis.line, one.first, one.last) for one in analysis.full_steps[1:]
+    ]
+    runs: list[Peak | TwoSizes] = [*traced, *analysis.recording.repeats]
+    seen_requested = Range.spanning(one.requested_bytes for one in runs)
+    seen_allocated = Range.spanning(one.allocated_bytes for one in runs)
+    replayed = Range.spanning(
+        _find_allocated_peak(analysis, one, options) for one in orders
+    )
+    requested = (
+        widen(seen_requested, len(runs)).widened(FLOOR_BYTES, FLOOR_BYTES).at_least(0)
+    )
+    allocated = widen(seen_allocated.including(replayed.low, replayed.high), len(runs))
     allocated = allocated.widened(FLOOR_BYTES, FLOOR_BYTES)
     # No layout takes less than the rounded requests.
-    rounded = orders[0].live_rounded_bytes()[_select_step(analysis, orders[0])].max(initial=0)
+    rounded = (
+        orders[0].live_rounded_bytes()[_select_step(analysis, orders[0])].max(initial=0)
+    )
     least = int(rounded) - max(analysis.peak.requested_bytes - requested.low, 0)
-    shown = map(_spell, (seen_requested, seen_allocated))
-    because = [TEXTS["run-peaks"].format(len(sizes), *shown)]
+    because = [
+        f"{len(runs)} runs of the step in this process requested "
+        f"{_spell(seen_requested)} and allocated {_spell(seen_allocated)}: the order of"
+        " ops varies."
+    ]
+
     if len(orders) > 1:
-        because.append(TEXTS["run-layouts"].format(len(orders) - 1, _spell(replayed)))
-    because.append(TEXTS["run-widened"].format(_CHANCE, format_bytes(FLOOR_BYTES)))
+        because.append(
+            "Another process places its long-lived tensors in other chunks: "
+            f"{len(orders) - 1} replays with delayed ops allocated {_spell(replayed)}. "
+            "No layout takes less than the rounded requests."
+        )
+
+    because.append(
+        f"The range is wider than these runs, so that {_CHANCE:.0%} of further runs lie"
+        f" outside if runs are evenly spread, and by {format_bytes(FLOOR_BYTES)} for "
+        "small buffers."
+    )
+
     return StatedRange(
         limit_low_bytes=None,
         limit_high_bytes=None,
         low_bytes=requested.low,
         high_bytes=requested.high,
-        allocated_low_bytes=max(min(allocated.low, least), 0),
+        allocated_low_bytes=max(least, 0),
         allocated_high_bytes=allocated.high,
         because=tuple(because),
         schedules=(),
         unsized=0,
     )
+
+
+def stated_range(analysis: Analysis) -> StatedRange | None:
+    """Return the stated range of a prediction, widened to contain the figures shown."""
+    stated, peak = analysis.recording.uncertainty, analysis.peak
+    if stated is None:
+        return None
+
+    if stated.low_bytes is not None and stated.high_bytes is not None:
+        stated = structs.replace(
+            stated,
+            low_bytes=min(stated.low_bytes, peak.requested_bytes),
+            high_bytes=max(stated.high_bytes, peak.requested_bytes),
+        )
+
+    if (
+        stated.allocated_low_bytes is not None
+        and stated.allocated_high_bytes is not None
+    ):
+        stated = structs.replace(
+            stated,
+            allocated_low_bytes=min(stated.allocated_low_bytes, peak.allocated_bytes),
+            allocated_high_bytes=max(stated.allocated_high_bytes, peak.allocated_bytes),
+        )
+
+    return stated
 
 
 def _spell(size: Range) -> str:
@@ -98,6 +155,7 @@ def widen(seen: Range, runs: int) -> Range:
     """
     if runs < 2:
         return seen
+
     ratio = (2 / ((runs + 1) * _CHANCE)) ** (1 / (runs - 1))
     beyond = int(max(ratio - 1, 0) * seen.width)
     return seen.widened(beyond, beyond)
@@ -117,24 +175,30 @@ def _sample_orders(recording: Recording) -> list[Operations]:
     passed = np.zeros(len(sequence))
     for own in places:
         passed[own] = np.diff(times[own], prepend=times[own[0]])
+
     duration = np.minimum(passed, passed.mean())
     generator = np.random.default_rng(0)
     orders = [sequence]
     for _ in range(_REPLAYS if len(places) > 1 else 0):
         late = times + duration * generator.exponential(size=len(sequence))
         orders.append(_sort_by(sequence, late, places))
+
     return orders
 
 
-def _sort_by(sequence: Operations, times: np.ndarray, threads: Sequence[np.ndarray]) -> Operations:
+def _sort_by(
+    sequence: Operations, times: np.ndarray, threads: Sequence[np.ndarray]
+) -> Operations:
     """Return the sequence in the order of new times; each thread keeps its order."""
     for own in threads:
         times[own] = np.maximum.accumulate(times[own])
+
     is_birth = sequence.request > 0
     born = np.zeros(sequence.n_buffers)
     born[sequence.slot[is_birth]] = times[is_birth]
     times = np.where(is_birth, times, np.maximum(times, born[sequence.slot]))
     order = np.argsort(times, kind="stable")
+
     return replace(
         sequence,
         slot=sequence.slot[order],
@@ -148,7 +212,9 @@ def _select_step(analysis: Analysis, sequence: Operations) -> np.ndarray:
     return (sequence.instant >= analysis.first) & (sequence.instant <= analysis.last)
 
 
-def _find_allocated_peak(analysis: Analysis, sequence: Operations, options: BfcOptions) -> int:
+def _find_allocated_peak(
+    analysis: Analysis, sequence: Operations, options: BfcOptions
+) -> int:
     result = replay(sequence, options.unlimited())
     in_step = _select_step(analysis, sequence)[: len(result)]
     return int(result.in_use_bytes[in_step].max(initial=0))

@@ -6,10 +6,18 @@ from typing import Final
 import numpy as np
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import TEXTS
 from analyzer.explain.running.slope import find_own_peak
-from analyzer.model.contract.report.peak_figures import DamageRow, ReplayCheck, TrustFigures
-from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Recording
+from analyzer.model.contract.report.peak_figures import (
+    DamageRow,
+    ReplayCheck,
+    TrustFigures,
+)
+from analyzer.model.recording.records import (
+    CounterCheck,
+    Damage,
+    DamageReason,
+    Recording,
+)
 from analyzer.model.units import format_bytes
 
 _SHOWN: Final = 3  # reasons shown in words; the JSON has all of them
@@ -20,12 +28,13 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
     recording = analysis.recording
     if recording.integrity is None:
         return None
+
     damages = recording.integrity.damages
-    if analysis.pool.failure_fits:
-        damages = (*damages, Damage(reason=DamageReason.FAILURE_FITS, count=1))
+
     check = recording.integrity.counter_check(recording.allocator)
     replay = analysis.pool.replay_check
     counter = _counter_peak(analysis) if check.events else None
+
     return TrustFigures(
         is_damaged=bool(damages) or check.disagreeing > 0,
         events=check.events,
@@ -33,7 +42,12 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
         largest_difference_bytes=check.largest_difference_bytes,
         counter_peak_bytes=counter,
         damages=tuple(
-            DamageRow(id=one.reason, count=one.count, allocator=one.allocator, message=one.message)
+            DamageRow(
+                id=one.reason,
+                count=one.count,
+                allocator=one.allocator,
+                message=one.message,
+            )
             for one in damages
         ),
         replay=replay,
@@ -58,30 +72,57 @@ def find_counter_peak(recording: Recording) -> int | None:
 def _counter_peak(analysis: Analysis) -> int | None:
     """Return the highest bytes in use that TensorFlow wrote in the steady step; None without any."""
     events = analysis.recording.events
-    own = np.asarray((events["allocator"] == analysis.recording.allocator) & (events["kind"] != 0))
+    own = np.asarray(
+        (events["allocator"] == analysis.recording.allocator) & (events["kind"] != 0)
+    )
     in_use = np.where(own, events["in_use_bytes"].to_numpy(), -1)
     inside = in_use[max(analysis.first, 0) : analysis.last + 1].max(initial=-1)
     return int(inside) if inside >= 0 else None
 
 
 def _notices(
-    analysis: Analysis, damages: Sequence[Damage], check: CounterCheck, counter: int | None
+    analysis: Analysis,
+    damages: Sequence[Damage],
+    check: CounterCheck,
+    counter: int | None,
 ) -> Iterator[str]:
     own, ours = analysis.recording.allocator, analysis.peak.allocated_bytes
     if check.disagreeing:
         most = format_bytes(check.largest_difference_bytes)
-        yield TEXTS["trace-altered"].format(check.disagreeing, check.events, most) + (
-            ""
-            if counter in (None, ours)
-            else TEXTS["trace-peaks"].format(format_bytes(ours), format_bytes(counter or 0))
+        peaks = ""
+        if counter is not None and counter != ours:
+            peaks = (
+                f" The allocated peak is {format_bytes(ours)} by the events, but "
+                f"{format_bytes(counter)} by TensorFlow's counter, which is more "
+                "likely."
+            )
+
+        yield (
+            "Incomplete trace: events are missing or altered. After "
+            f"{check.disagreeing:,} of {check.events:,} memory events, their sum "
+            f"differs from TensorFlow's bytes in use, by up to {most}.{peaks}"
         )
+
         said = DamageReason.LOST_EVENTS, own
         damages = [one for one in damages if (one.reason, one.allocator) != said]
-    for damage in sorted(damages, key=lambda one: one.allocator not in ("", own))[:_SHOWN]:
-        allocator = f"allocator {damage.allocator}: " if damage.allocator not in ("", own) else ""
+
+    for damage in sorted(damages, key=lambda one: one.allocator not in ("", own))[
+        :_SHOWN
+    ]:
+        allocator = (
+            f"allocator {damage.allocator}: "
+            if damage.allocator not in ("", own)
+            else ""
+        )
+
         yield f"Incomplete trace: {allocator}{damage.message}"
+
     if len(damages) > _SHOWN:
-        yield f"Incomplete trace: {len(damages) - _SHOWN} more reasons are in the JSON (integrity)."
+        yield (
+            f"Incomplete trace: {len(damages) - _SHOWN} more reasons are in the JSON "
+            "(integrity)."
+        )
+
     replay = analysis.pool.replay_check
     if replay is not None and replay.equal < replay.events and not check.disagreeing:
         yield _replay_words(replay)
@@ -89,4 +130,15 @@ def _notices(
 
 def _replay_words(replay: ReplayCheck) -> str:
     different = replay.events - replay.equal
-    return TEXTS["replay-differs" if different else "replay-equal"].format(different, replay.events)
+    if not different:
+        return (
+            f"The replay of {replay.events:,} events reproduces every address and size "
+            "in the trace."
+        )
+
+    return (
+        f"The replay differs from the trace in {different:,} of {replay.events:,} "
+        "events. Either the trace is incomplete, or the allocator had settings that "
+        "are not simulated. So the pool is unknown, and replays under other settings "
+        "are only a guess."
+    )

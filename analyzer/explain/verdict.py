@@ -1,30 +1,43 @@
-"""The verdict: does the step fit a card or a limit that the user gave?
+"""The verdict: does the step fit the named card or the given limit, by how much and how surely?
 
-``judgement`` makes one ``VerdictFigures``, and every output shows it. Only the need (``need``) and the
-limit decide. The limit of the allocator that a capture happened to use gives no verdict.
+On a card, the need is TensorFlow's pool plus CUDA's context, libraries and kernels, and the limit is
+the largest pool plus the same memory: the card's memory without the unused rest of TensorFlow's
+reserve. A limit of the user is for the pool alone. The limit of the allocator that a capture happened
+to use gives no verdict.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import pandas as pd
 from msgspec import structs
 
+from analyzer.cards import Gpu, memory_beside_pool, memory_limit, process_overhead
+from analyzer.cards.catalogue import look_up_gpu
 from analyzer.explain.analysis import Analysis
+from analyzer.explain.need import find_need, with_replay
+from analyzer.explain.questions.out_of_memory import failure_of
+from analyzer.explain.run_range import stated_range
+from analyzer.explain.running.slope import find_own_peak
+from analyzer.explain.trace_integrity import trust_figures
 from analyzer.model.choice import Category
 from analyzer.model.contract import capture_request
-from analyzer.model.contract.report.limit_figures import Basis, Fits, Outcome
-from analyzer.model.contract.report.peak_figures import StatedRange
+from analyzer.model.contract.report.limit_figures import (
+    Basis,
+    Fits,
+    LimitOf,
+    Need,
+    NeedOf,
+    Outcome,
+    VerdictFigures,
+)
 from analyzer.model.contract.report.subject import AssumedSetting
 from analyzer.model.ranges import BoundedBytes
-from analyzer.model.recording.records import Kind
+from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.recording.schema import FIXED_ROLES
 from analyzer.model.units import format_bytes
-
-BASES: Final = {"trace": Basis.MEASURED, "estimate": Basis.PREDICTED, "phantom": Basis.PHANTOM}
-"""The basis of the figures of each kind of recording."""
+from analyzer.simulate.allocator.bfc import BfcOptions
 
 FITS: Final[dict[Outcome, Fits]] = {
     Outcome.FITS: True,
@@ -33,94 +46,342 @@ FITS: Final[dict[Outcome, Fits]] = {
 }
 """The ``fits`` of the JSON for each outcome; null for any other."""
 
-WIDE_RATIO: Final = 0.05
+_BASES: Final = {
+    Kind.TRACE: Basis.MEASURED,
+    Kind.ESTIMATE: Basis.PREDICTED,
+    Kind.PHANTOM: Basis.PHANTOM,
+}
+
+_WIDE_RATIO: Final = 0.05
 """Width of a stated range, as a share of the figure, from which on it is a caution."""
+
+_FRAGMENTATION: Final = 2
+"""Least limit of a pool, in peaks of its chunks: at most 2.0 in 61 programs of others."""
 
 _BRACKETS: Final = re.compile(r"\s*\([^()]*\)")
 _CLAUSE: Final = re.compile(r":\s|;\s|\.(?:\s|$)")
 
 
-def outcome_of(limit: BoundedBytes, need: BoundedBytes, *, is_complete: bool) -> Outcome:
-    """Return whether a step with this need fits a limit.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The limit that the verdict is about."""
 
-    ``is_complete`` is whether the step ended, each tensor has a size and the trace is complete; if
-    not, the need is a lower bound.
+    limit_of: LimitOf
+    limit: BoundedBytes  # the limit of TensorFlow's pool
+    # memory beside the pool on the card; None if the limit is the user's
+    beside_pool: BoundedBytes | None = None
+    runs_at_limit: bool  # whether the step, or a replay of it, succeeds under it
+    is_own: bool = False  # whether the step itself ran under it, on a simulated card
+
+    @property
+    def whole(self) -> BoundedBytes:
+        """The pool's limit plus the memory beside the pool; it is compared with the need."""
+        return self.limit if self.beside_pool is None else self.limit + self.beside_pool
+
+    def answer(self, place: str, need: Need, incomplete: str) -> tuple[Outcome, str]:
+        """Return the outcome and its headline, of a program for its pool and the pool's limit.
+
+        The headline is one line: ``FITS Tesla T4: needs 3.00 GiB of 13.42 GiB, ...``. ``incomplete``
+        is why the need is only a lower bound (the step did not end, a tensor has no size, the trace is
+        damaged); empty if it is not.
+        """
+        own_bytes = need.own_peak_bytes
+        limit, size = self.whole, need.total
+        if own_bytes is not None:
+            limit, size = self.limit, need.pool
+
+        is_least = bool(incomplete) or (
+            own_bytes is not None and need.before_trace is not None
+        )
+        verb = "needs at least" if is_least else "needs"
+        if own_bytes is not None:
+            verb = (
+                f"TensorFlow's own peak is {format_bytes(own_bytes)}; its pool {verb}"
+            )
+
+        is_below = size.range.high <= limit.range.low
+        if size.range.low > limit.range.high:
+            outcome, head = Outcome.DOES_NOT_FIT, "DOES NOT FIT"
+        elif is_below and not incomplete:
+            outcome, head = Outcome.FITS, "FITS"
+        else:
+            head = "CANNOT TELL if it fits" if is_below else "MAY NOT FIT"
+            reason = f"; {incomplete}" if incomplete else ""
+            return (
+                Outcome.CANNOT_TELL,
+                f"{head} {place}: {verb} {size} of {limit}{reason}",
+            )
+
+        margin = limit.bytes - size.bytes
+        spare = (
+            f"{format_bytes(abs(margin))} {'to spare' if margin >= 0 else 'too much'}"
+        )
+        sizes = f"{format_bytes(size.bytes)} of {format_bytes(limit.bytes)}"
+        return outcome, f"{head} {place}: {verb} {sizes}, {spare}"
+
+
+def card_of(recording: Recording) -> Gpu | None:
+    """Return the card of a prediction or a run on a simulated card; None for any other recording."""
+    if recording.kind is Kind.TRACE or recording.device.kind != "gpu":
+        return None
+    return look_up_gpu(recording.device.name)
+
+
+def card_options(recording: Recording) -> BfcOptions | None:
+    """Return the default allocator of a card: one region of the whole limit.
+
+    None for a recording that ran under a limit: its events show its settings.
     """
-    if need.range.low > limit.range.high:
-        return Outcome.DOES_NOT_FIT
-    fits = is_complete and need.range.high <= limit.range.low
-    return Outcome.FITS if fits else Outcome.CANNOT_TELL
+    limit = recording.device.memory_limit_bytes
+    if recording.ran_under_limit or card_of(recording) is None or not limit:
+        return None
+    return BfcOptions.gpu(limit)
 
 
-def headline_of(
-    outcome: Outcome,
-    place: str,
-    limit: BoundedBytes,
-    need: BoundedBytes,
-    incomplete: str = "",
-    own_peak_bytes: int | None = None,
+def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
+    """Return the analysis, after ``add_pool``, with its verdict and the process' memory on its card.
+
+    ``limit_bytes`` is the memory limit that the user asked about; None for none.
+    """
+    recording, pool = analysis.recording, analysis.pool
+    gpu = card_of(recording)
+    question = _question(analysis, gpu, limit_bytes)
+    is_searched = analysis.fragmentation.safe_limit_bytes is not None
+
+    base = VerdictFigures(
+        outcome=Outcome.FAILED if recording.error is not None else Outcome.NO_LIMIT,
+        basis=_BASES[recording.kind],
+        card=None if gpu is None else gpu.name,
+        need_of=NeedOf.LEAST_LIMIT if is_searched else NeedOf.ALLOCATED,
+        headline=_headline_without_limit(analysis),
+        cautions=_cautions_of(analysis),
+    )
+
+    verdict = make_verdict(
+        base,
+        question,
+        *find_need(analysis),
+        incomplete=_find_gap(analysis, question),
+        has_run_out=failure_of(analysis) is not None,
+    )
+
+    if gpu is not None and pool.pool_ever_bytes is not None:
+        process_bytes = pool.pool_ever_bytes + process_overhead(gpu).bytes
+        pool = structs.replace(pool, process_bytes=process_bytes)
+
+    return replace(analysis, verdict=verdict, pool=pool)
+
+
+def _find_gap(analysis: Analysis, question: Question | None) -> str:
+    """Return why the need is only a lower bound; empty if it is not."""
+    recording, trust = analysis.recording, trust_figures(analysis)
+    watch, stated = recording.watch, recording.uncertainty
+    if recording.error:
+        return "the step did not end"
+    if watch is not None and watch.failed is not None:
+        return f"step {watch.failed.step} ran out of memory"
+    if watch is not None and watch.whole_run and watch.ended:
+        return f"the program ended with {watch.ended}"
+    if stated is not None and stated.unsized:
+        return f"{stated.unsized} tensors have no known size"
+    if trust is not None and trust.is_damaged:
+        return "the trace is damaged"
+    if question is None or question.is_own:
+        return ""
+
+    own_bytes = find_own_peak(recording) or 0
+    is_hidden = own_bytes > analysis.peak_ever.allocated_bytes
+    if is_hidden and question.limit.range.low < _FRAGMENTATION * own_bytes:
+        return "the peak lies outside the traced steps, so fragmentation is unknown"
+    return ""
+
+
+def make_verdict(
+    base: VerdictFigures,
+    question: Question | None,
+    least: Need,
+    most: Need,
     *,
-    is_least: bool = False,
-) -> str:
-    """Return the answer in one line: ``FITS Tesla T4: needs 3.00 GiB of 13.42 GiB, ...``.
+    incomplete: str = "",
+    has_run_out: bool = False,
+) -> VerdictFigures:
+    """Return the verdict, by the need in the pool without trials of algorithms and with all of them.
 
-    ``incomplete`` is why the need is only a lower bound; empty if it is not. With a program's
-    ``own_peak_bytes``, need and limit are of TensorFlow's pool; ``is_least``: fragmentation is unknown.
+    ``base`` is the verdict without a limit, ``has_run_out`` whether the error is a lack of memory.
     """
-    verb = "needs at least" if incomplete or is_least else "needs"
-    if own_peak_bytes is not None:
-        verb = f"TensorFlow's own peak is {format_bytes(own_peak_bytes)}; its pool {verb}"
-    if outcome is Outcome.CANNOT_TELL:
-        reason = f"; {incomplete}" if incomplete else ""
-        is_open = bool(incomplete) and need.range.high <= limit.range.low
-        head = "CANNOT TELL if it fits" if is_open else "MAY NOT FIT"
-        return f"{head} {place}: {verb} {need} of {limit}{reason}"
-    head = "FITS" if outcome is Outcome.FITS else "DOES NOT FIT"
-    margin = limit.bytes - need.bytes
-    spare = f"{format_bytes(abs(margin))} {'to spare' if margin >= 0 else 'too much'}"
-    sizes = f"{format_bytes(need.bytes)} of {format_bytes(limit.bytes)}"
-    return f"{head} {place}: {verb} {sizes}, {spare}"
+    if question is None:
+        if base.need_of is NeedOf.LEAST_LIMIT or most.own_peak_bytes is not None:
+            return structs.replace(base, need=most, **_bounded("need", most.total))
+        return base
+
+    need = _answer_need(question, least, most, is_measured=base.basis is Basis.MEASURED)
+    has_failed, on_card = (
+        base.outcome is Outcome.FAILED,
+        question.limit_of is LimitOf.CARD,
+    )
+    place = base.card or "" if on_card else "the given limit"
+    if base.card and not on_card:
+        place += f" on {base.card}"
+
+    outcome, headline = question.answer(place, need, incomplete)
+    if question.is_own and has_failed:
+        headline = f"{headline.partition(':')[0]}. {base.headline}"
+        if not has_run_out:
+            outcome, headline = Outcome.FAILED, base.headline
+
+    whole = question.whole
+
+    return structs.replace(
+        base,
+        outcome=outcome,
+        limit_of=question.limit_of,
+        need=need,
+        **_bounded("limit", whole),
+        **_bounded("need", need.total),
+        margin_bytes=whole.bytes - need.total.bytes,
+        processes=whole.range.low // max(need.total.range.high, 1) if on_card else None,
+        headline=headline,
+    )
 
 
-def cautions_of(analysis: Analysis) -> tuple[str, ...]:
+def _answer_need(
+    question: Question, least: Need, most: Need, *, is_measured: bool
+) -> Need:
+    """Return the need with all trials of algorithms if they fit, else without the others."""
+    runs, limit = question.runs_at_limit, question.limit
+    has_trials = runs and most.pool.range.high <= limit.range.low
+
+    need = with_replay(
+        most if has_trials else least,
+        limit,
+        runs=runs,
+        is_measured=is_measured,
+        is_own=question.is_own,
+    )
+
+    skipped = max(most.pool.bytes - need.pool.bytes, 0)
+    return structs.replace(
+        need, beside_pool=question.beside_pool, skipped_bytes=skipped
+    )
+
+
+def _bounded(name: str, size: BoundedBytes) -> dict[str, Any]:
+    """Return the three fields of a report's record for a size with its bounds."""
+    return {
+        f"{name}_bytes": size.bytes,
+        f"{name}_low_bytes": size.range.low,
+        f"{name}_high_bytes": size.range.high,
+    }
+
+
+def _question(
+    analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None
+) -> Question | None:
+    """Return the lower of the card's and the user's limit; None if there is none."""
+    card = None if gpu is None else _card_question(analysis, gpu)
+    if limit_bytes is None or (card is not None and limit_bytes > card.limit.bytes):
+        return card
+
+    replayed = analysis.pool.what_if
+    return Question(
+        limit_of=LimitOf.USER,
+        limit=BoundedBytes.exactly(limit_bytes),
+        runs_at_limit=replayed is None or replayed.fits,
+    )
+
+
+def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
+    """Return the limit of the card, or the limit under which the step ran on a simulated one.
+
+    A failure on a simulated card is about that card; a success also about others of the name.
+    """
+    recording = analysis.recording
+    limit: BoundedBytes = memory_limit(gpu)
+    beside = BoundedBytes.exactly(memory_beside_pool(gpu))
+    note = recording.phantom_run
+    if note is None or not recording.ran_under_limit:  # a replay decides
+        return Question(
+            limit_of=LimitOf.CARD,
+            limit=limit,
+            beside_pool=beside,
+            runs_at_limit=analysis.pool.fits_limit,
+        )
+
+    runs = recording.error is None
+    if note.memory_limit_bytes is not None:
+        limit = BoundedBytes.exactly(note.memory_limit_bytes)
+        return Question(
+            limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=True
+        )
+
+    own_bytes = recording.device.memory_limit_bytes or limit.bytes
+    ends = (limit.range.low, limit.range.high) if runs else (own_bytes, own_bytes)
+
+    return Question(
+        limit_of=LimitOf.CARD,
+        limit=BoundedBytes.around(own_bytes, *ends),
+        beside_pool=beside,
+        runs_at_limit=runs,
+        is_own=True,
+    )
+
+
+def _headline_without_limit(analysis: Analysis) -> str:
+    """Return the peak, or the request that failed, in one line."""
+    recording, peak, failure = analysis.recording, analysis.peak, failure_of(analysis)
+    allocated = format_bytes(peak.allocated_bytes)
+    own_peak_bytes = find_own_peak(recording)
+    if not recording.error and own_peak_bytes:
+        has_steps = recording.watch is not None and not recording.watch.whole_run
+        steady = f", {allocated} in a steady step" if has_steps else ""
+        own = format_bytes(own_peak_bytes)
+        return f"TensorFlow's own peak is {own} since the program's start{steady}"
+
+    if not recording.error:
+        return (
+            f"Peak {allocated} allocated for {format_bytes(peak.requested_bytes)} "
+            "requested"
+        )
+    if failure is None or failure.memory_limit_bytes is None:
+        return f"The step did not finish. Peak {allocated} allocated until then"
+
+    in_use = (
+        f"{format_bytes(failure.in_use_bytes)} of "
+        f"{format_bytes(failure.memory_limit_bytes)}"
+    )
+    if failure.requested_bytes is None:
+        return f"Out of memory: {in_use} are in use"
+
+    wanted = format_bytes(failure.requested_bytes)
+    return f"Out of memory: a request for {wanted} failed with {in_use} in use"
+
+
+def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
     """Return reasons for uncertain figures: a wide range, each warning."""
     stated, cautions = stated_range(analysis), []
     if stated is not None:
-        ranges = [
-            ((high - low) / size, kind, low, high)
-            for kind, size, low, high in _stated_bounds(analysis, stated)
-            if size
-        ]
+        ranges = []
+
+        for kind, low, high in (
+            ("requested", stated.low_bytes, stated.high_bytes),
+            ("allocated", stated.allocated_low_bytes, stated.allocated_high_bytes),
+        ):
+            size = getattr(analysis.peak, f"{kind}_bytes")
+            if size and low is not None and high is not None:
+                ranges.append(((high - low) / size, kind, low, high))
+
         width, kind, low, high = max(ranges, default=(0.0, "", 0, 0))
-        if width > WIDE_RATIO:
+        if width > _WIDE_RATIO:
             ends = f"{format_bytes(low)} to {format_bytes(high)}"
-            cautions.append(f"the {kind} peak may be anywhere from {ends}, a range of {width:.0%}")
+            cautions.append(
+                f"the {kind} peak may be anywhere from {ends}, a range of {width:.0%}"
+            )
+
     for warning in analysis.recording.warnings:  # the first clause, without brackets
-        cautions.append(_CLAUSE.split(_BRACKETS.sub("", warning.strip()), maxsplit=1)[0])
+        clause = _CLAUSE.split(_BRACKETS.sub("", warning.strip()), maxsplit=1)[0]
+        cautions.append(clause)
+
     return tuple(dict.fromkeys(cautions))
-
-
-def stated_range(analysis: Analysis) -> StatedRange | None:
-    """Return the stated range of a prediction, widened to contain the figures shown."""
-    stated = analysis.recording.uncertainty
-    if stated is None:
-        return None
-    ends: dict[str, int] = {}
-    for kind, size, low, high in _stated_bounds(analysis, stated):
-        prefix = "" if kind == "requested" else "allocated_"
-        ends |= {f"{prefix}low_bytes": min(low, size), f"{prefix}high_bytes": max(high, size)}
-    return structs.replace(stated, **ends)
-
-
-def _stated_bounds(analysis: Analysis, stated: StatedRange) -> Iterator[tuple[str, int, int, int]]:
-    """Yield the kind, the figure and the bounds of each peak that has bounds."""
-    peak = analysis.peak
-    low, high = stated.low_bytes, stated.high_bytes
-    if low is not None and high is not None:
-        yield "requested", peak.requested_bytes, low, high
-    low, high = stated.allocated_low_bytes, stated.allocated_high_bytes
-    if low is not None and high is not None:
-        yield "allocated", peak.allocated_bytes, low, high
 
 
 def with_assumed_settings(analysis: Analysis) -> Analysis:
@@ -129,28 +390,38 @@ def with_assumed_settings(analysis: Analysis) -> Analysis:
     card, note = recording.phantom, recording.phantom_run
     if recording.kind is not Kind.PHANTOM or card is None or note is None:
         return analysis
+
     settings = []
     for one in capture_request.ASSUMPTIONS:
         value = note.assumed.get(one.name, one.usual)
-        share_bytes = _share(analysis.alive, one, value)
-        settings.append(AssumedSetting(**structs.asdict(one), value=value, share_bytes=share_bytes))
-    recording = replace(recording, phantom=structs.replace(card, settings=tuple(settings)))
+        share_bytes = _measure_share(analysis.alive, one, value)
+        facts = structs.asdict(one)
+        settings.append(AssumedSetting(**facts, value=value, share_bytes=share_bytes))
+
+    recording = replace(
+        recording, phantom=structs.replace(card, settings=tuple(settings))
+    )
     return replace(analysis, recording=recording)
 
 
-def _share(alive: pd.DataFrame, assumption: capture_request.Assumption, value: int) -> int:
+def _measure_share(
+    alive: pd.DataFrame, assumption: capture_request.Assumption, value: int
+) -> int:
     """Return the bytes of an assumption that are alive at the peak."""
-    kinds = alive["op_type"].astype(str)
-    is_assumed = (alive["requested_bytes"] == value) & (value > 0)
-    rows = {
-        capture_request.RECURRENT_RESERVE: (  # output 3: what the backward pass reads
-            kinds.str.startswith("CudnnRNN")
-            & ~kinds.str.contains("Backprop")
-            & alive["tensor"].astype(str).str.endswith(":3")
-        ),
-        capture_request.WORKSPACE: (alive["category"] == Category.WORKSPACE.value)
-        & ~alive["role"].isin(FIXED_ROLES),
-        capture_request.PRODUCT_WORKSPACE: kinds.str.contains("MatMul") & is_assumed,
-        capture_request.BATCH_NORM_RESERVE: kinds.str.contains("BatchNorm") & is_assumed,
-    }.get(assumption)
-    return 0 if rows is None else int(alive["requested_bytes"][rows].sum())
+    kinds, sizes = alive["op_type"].astype(str), alive["requested_bytes"]
+    if (
+        assumption == capture_request.RECURRENT_RESERVE
+    ):  # output 3: what the backward pass reads
+        is_forward = kinds.str.startswith("CudnnRNN") & ~kinds.str.contains("Backprop")
+        rows = is_forward & alive["tensor"].astype(str).str.endswith(":3")
+    elif assumption == capture_request.WORKSPACE:
+        is_workspace = alive["category"] == Category.WORKSPACE.value
+        rows = is_workspace & ~alive["role"].isin(FIXED_ROLES)
+    elif assumption == capture_request.PRODUCT_WORKSPACE:
+        rows = kinds.str.contains("MatMul") & (sizes == value) & (value > 0)
+    elif assumption == capture_request.BATCH_NORM_RESERVE:
+        rows = kinds.str.contains("BatchNorm") & (sizes == value) & (value > 0)
+    else:
+        return 0
+
+    return int(sizes[rows].sum())

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import structs
 
-from analyzer.capture.process.child_process import ForkServers
+from analyzer.capture.process.fork_servers import ForkServers
 from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.explain.need import find_need
@@ -22,7 +22,7 @@ from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, Targ
 from analyzer.model.ranges import Range
 from analyzer.session.estimate_captures import capture_target
 from analyzer.session.opening import analyse_step
-from analyzer.simulate.predict.sampling import LIMIT_MARGIN
+from analyzer.simulate.predict.stated_range import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 

@@ -1,10 +1,12 @@
 """The functions ``analyzer.fit`` and ``analyzer.fits``."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.fitting.estimate_at_size import (
@@ -16,18 +18,20 @@ from analyzer.fitting.estimate_at_size import (
 )
 from analyzer.fitting.fit_answer import FitAnswer as FitAnswer
 from analyzer.fitting.fit_target import FitQuestion, fit_step, optimize_for, resolve_limit
-from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions, StepOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 from analyzer.phantom.phantom_environment import find_smallest_card, normalize_cards
 from analyzer.session.estimate_captures import capture_object
-from analyzer.session.public_calls import collect_options
+from analyzer.session.public_calls import make_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def fit(
     target: Any,
     *,
-    gpu: str = "",
     limit: int | str | None = None,
     vary: str | Sequence[str] = (),
     wanted: int | None = None,
@@ -35,37 +39,27 @@ def fit(
     remedies: bool = False,
     what_if: Sequence[str] = (),
     threads: int | None = None,
-    batch_size: int | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    mode: str = "",
-    optimizer: str = "",
-    loss: str = "",
-    jit: bool | None = None,
-    dtype_policy: str = "",
-    inter_op_threads: int | None = None,
-    assume: Mapping[str, int] | None = None,
+    **step: Unpack[StepOptions],
 ) -> FitAnswer:
     """Return the largest batch, or the largest input, of a step on a card or under a limit.
 
     Args:
         target: A name, or a live Keras model or function, which is captured in this process.
-        gpu: The card; empty for the CPU.
         limit: The allocator's limit, in bytes or such as ``8GiB``; None for the card's or machine's.
         vary: Input axes with an N, such as ``tokens=N``, to find the largest N; empty for the batch.
         wanted: A size to judge.
         confirm: Whether to run the result and its neighbours; None runs them on a simulated card.
         remedies, what_if: Whether to estimate all remedies; the names of those to estimate.
         threads: Threads that one op may use; None for this machine's.
-        batch_size: First batch of the search; with ``vary``, the batch. None for 32.
-        shapes, mode, optimizer, loss, jit, dtype_policy, inter_op_threads, assume: As for ``estimate``.
+        step: As for ``estimate``. ``batch_size`` is the first batch of the search; with ``vary``, the
+            batch.
 
     Raises:
         InputError: the target or an option cannot be used.
     """
-    if batch_size is None and not vary:
-        batch_size = wanted
-    gpu, device = _find_device(gpu)
-    options = collect_options(locals())
+    if not vary:
+        step.setdefault("batch_size", wanted)
+    options = _make_options(step)
     question = FitQuestion(
         limit_bytes=parse_bytes(limit) if isinstance(limit, str) else limit,
         wanted=wanted,
@@ -80,17 +74,10 @@ def fit(
 
 def fits(
     target: Any,
-    batch_size: int,
+    size: int,
     *,
-    gpu: str = "",
     limit: int | str | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    mode: str = "",
-    optimizer: str = "",
-    loss: str = "",
-    jit: bool | None = None,
-    dtype_policy: str = "",
-    inter_op_threads: int | None = None,
+    **step: Unpack[StepOptions],
 ) -> bool:
     """Say whether a step surely fits with a batch size, by one capture; for search loops.
 
@@ -102,16 +89,16 @@ def fits(
     Raises:
         InputError: the target or an option cannot be used.
     """
-    if batch_size < 1:
-        raise InputError(f"A batch size of {batch_size} is too small.", hint="Give 1 or more.")
-    gpu, device = _find_device(gpu)
+    if size < 1:
+        raise InputError(f"A batch size of {size} is too small.", hint="Give 1 or more.")
+    step["batch_size"] = size
     limit_bytes = parse_bytes(limit) if isinstance(limit, str) else limit
-    options = optimize_for(collect_options(locals()), limit_bytes)
-    _, bounds = resolve_limit(find_smallest_card(gpu) if gpu else None, limit_bytes)
+    options = optimize_for(_make_options(step), limit_bytes)
+    card = find_smallest_card(options.gpu) if options.gpu else None
+    _, bounds = resolve_limit(card, limit_bytes)
     with _access(target) as access:
-        return (
-            SizeEstimates(access, options).estimate(batch_size).need_high_bytes <= bounds.range.low
-        )
+        estimate = SizeEstimates(access, options).estimate(size)
+        return estimate.need_high_bytes <= bounds.range.low
 
 
 @contextmanager
@@ -130,6 +117,9 @@ def _access(target: Any) -> Iterator[StepAccess]:
         yield StepAccess(name=name, folder=folder, capture=capture)
 
 
-def _find_device(gpu: str) -> tuple[str, str]:
-    """Return the card's name in the catalogue and the device."""
-    return (normalize_cards(gpu), "gpu") if gpu else ("", "cpu")
+def _make_options(step: StepOptions) -> CaptureOptions:
+    """Return the options of the captures, on a card of the catalogue or the CPU."""
+    gpu = step.get("gpu", "")
+    step["gpu"] = normalize_cards(gpu) if gpu else ""
+    step["device"] = "gpu" if gpu else "cpu"
+    return make_options(step)

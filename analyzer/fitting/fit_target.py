@@ -46,8 +46,8 @@ from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.ranges import BoundedBytes
 from analyzer.phantom.phantom_environment import find_smallest_card, has_phantom
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
-from analyzer.simulate.predict.uncertainty.decisions import describe_data_sizes
+from analyzer.simulate.allocator.bfc import BfcOptions
+from analyzer.simulate.predict.decisions import describe_data_sizes
 
 _LINE_TOLERANCE: Final = 0.05
 """A need is a line in the batch size if no estimate differs from the line by more than this ratio."""

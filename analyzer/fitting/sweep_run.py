@@ -252,7 +252,7 @@ def build_sweep_document(sweep: SweepFile) -> Document:
         title=sweep.name,
         headline=f"{sweep.name}: {', '.join((f'{len(words)} cells', *counts))}",
         badge="predicted",
-        lead=(Paragraph("Each cell is an estimate of the steady step; no step ran."),),
+        lead=(Paragraph("Each cell is an estimate of the steady step."),),
         sections=(Section("Predicted peak of the steady step", tuple(blocks)),),
         footer=versions_line(sweep.versions),
         next_command=_suggest_next(sweep),

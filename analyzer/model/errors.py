@@ -39,6 +39,7 @@ class FailureKind(Choice):
     KILLED = "killed"  # by another process (kill, a time limit); it may work the next time
     EXITED = "exited"  # the user's code ended its own process
     TIMED_OUT = "timed-out"  # ended after a time limit; this says nothing about memory
+    NO_CARD = "no-simulated-card"  # this TensorFlow cannot run the step on simulated cards
     OTHER = "other"
 
 

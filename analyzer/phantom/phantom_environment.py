@@ -18,6 +18,7 @@ from analyzer.model.xla_flags import path_flag, read_flags
 from analyzer.phantom import nvidia_smi
 from analyzer.phantom.library_folder import TOOLKIT, make_library_folder
 
+SHORT_POOL: Final = "PHANTOM_POOL_MOST"
 _BUS_BITS: Final = 256  # assumed: the catalogue has only bandwidths; the clock follows from both
 
 
@@ -26,6 +27,7 @@ class PhantomOptions:
     """The cards by device number, and the assumed needs of CUDA's libraries."""
 
     gpus: tuple[Gpu, ...]
+    pool_bytes: int | None = None  # most free memory that TensorFlow sees; None: all
     memory_bytes: int | None = None  # of each card as CUDA reports it; None: the catalogue's
     context_bytes: int | None = None  # of the driver; None: the catalogue's middle figure
     workspace_bytes: int | None = None  # of each cuDNN plan; None: that of its algorithms
@@ -45,11 +47,17 @@ def check_platform() -> None:
         )
 
 
+def check_phantom() -> None:
+    """Raise InputError if no step can run on a simulated card with this machine and TensorFlow."""
+    check_platform()
+    with tempfile.TemporaryDirectory() as own:
+        make_library_folder((cache_folder() or Path(own)) / "phantom")
+
+
 def has_phantom() -> bool:
     """Say whether a step can run on a simulated card with this machine and TensorFlow."""
-    with suppress(InputError, OSError), tempfile.TemporaryDirectory() as own:
-        check_platform()
-        make_library_folder((cache_folder() or Path(own)) / "phantom")
+    with suppress(InputError, OSError):
+        check_phantom()
         return True
     return False
 
@@ -108,6 +116,8 @@ def make_phantom_environment(
     }
     if options.workspace_bytes is not None:
         variables["PHANTOM_CONVOLUTION_WORKSPACE"] = str(options.workspace_bytes)
+    if options.pool_bytes is not None:
+        variables[SHORT_POOL] = str(options.pool_bytes)
     return variables
 
 

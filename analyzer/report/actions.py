@@ -2,8 +2,10 @@
 
 import shlex
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
+from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import Finding, Kind, Severity, StepRemedy
@@ -20,7 +22,10 @@ def suggest_next(report: ReportFile) -> str:
     """Return the command that continues from a report; empty if none does."""
     target = report.target
     if target.kind == TargetKind.TRACE and not report.step.is_jax:
-        return shlex.join(("analyze", "trace", target.text, "--target", "train.py:build_model"))
+        return shlex.join(
+            ("analyze", "trace", target.text, "--target", "train.py:build_model")
+        )
+
     if target.kind == TargetKind.SCRIPT and target.text.endswith((".py", ".ipynb")):
         card = [] if report.device.kind == "gpu" else ["--gpu", "t4"]
         return shlex.join(("analyze", "trace", target.text, *card))
@@ -29,25 +34,40 @@ def suggest_next(report: ReportFile) -> str:
     return repeat_command(report, "estimate", "--what-if", "all")
 
 
-def repeat_command(report: ReportFile, command: str, *options: str, card: str = "") -> str:
+def repeat_command(
+    report: ReportFile, command: str, *options: str, card: str = ""
+) -> str:
     """Return the command for the same step, on ``card`` if given; empty if none can repeat it."""
     target, step = report.target, report.step
     if target.kind in _NOT_REPEATABLE:
         return ""
+
     verdict, limit = report.verdict, []
-    if not card and verdict is not None and verdict.limit_of == "user" and verdict.limit_bytes:
+    if (
+        not card
+        and verdict is not None
+        and verdict.limit_of == "user"
+        and verdict.limit_bytes
+    ):
         limit = ["--limit", format_option_bytes(verdict.limit_bytes)]
+
     if not card and report.phantom is not None and report.phantom.cards:
         card = report.phantom.cards[0]
-    elif not card and report.fit is not None:
-        card = report.fit.card
+    elif not card and report.verdict is not None and report.verdict.card:
+        gpu = look_up_gpu(report.verdict.card)
+        card = "" if gpu is None else gpu.id
+
     batch_size, mode = (None, "") if step.own else (step.batch_size, step.mode)
     same = step_options(batch_size, mode, step.jit, card, step.options)
     return shlex.join(("analyze", command, target.text, *same, *limit, *options))
 
 
 def step_options(
-    batch_size: int | None, mode: str, jit: bool | None, card: str, given: Sequence[str] = ()
+    batch_size: int | None,
+    mode: str,
+    jit: bool | None,
+    card: str,
+    given: Sequence[str] = (),
 ) -> list[str]:
     """Return the options that repeat a step; ``card`` is empty for the CPU, ``given`` is repeated."""
     options = []
@@ -59,6 +79,7 @@ def step_options(
         options += ["--gpu", card]
     if jit is False and card and "--no-jit" not in given:
         options.append("--no-jit")
+
     return [*options, *given]
 
 
@@ -75,14 +96,17 @@ def change_items(report: ReportFile) -> tuple[Item, ...]:
     items = list(remedy_items(report.remedies, report))
     batch = report.step.batch_size or 0
     tried = {one.id for one in report.remedies if one.saves_bytes is not None}
+
     for finding in filter(is_action, report.findings):
         code, remedy = ("", "") if report.step.is_jax else _ACTIONS[finding.id]
         if remedy in tried:  # shown above with its code and estimate
             items.append(_finding_item(finding))
             continue
-        if "{half}" in code:
-            code = code.format(half=batch // 2, batch=batch) if batch > 1 else ""
+        if remedy == "half-batch":
+            code = f"batch_size = {batch // 2}  # {batch} before" if batch > 1 else ""
+
         items.append(_finding_item(finding, code, _check_command(report, remedy)))
+
     return tuple(items)
 
 
@@ -101,13 +125,18 @@ def remedy_items(
 ) -> tuple[Item, ...]:
     """Return the estimated remedies; ``report`` names the step that a check repeats."""
     items = []
+
     for remedy in remedies:
         label, words = remedy_words(remedy)
-        tone: Tone = "good" if (remedy.saves_bytes or 0) > 0 else "muted"
-        is_possible = remedy.saves_bytes is not None
-        check = _check_command(report, remedy.id) if report is not None and is_possible else ""
-        code = remedy.code if is_possible else ""
+        code = check = ""
+        tone: Tone = "muted"
+        if remedy.saves_bytes is not None:
+            tone = "good" if remedy.saves_bytes > 0 else "muted"
+            code = remedy.code
+            check = "" if report is None else _check_command(report, remedy.id)
+
         items.append(Item(label, remedy.title, "", words, code, tone, check))
+
     return tuple(items)
 
 
@@ -133,15 +162,19 @@ def _evidence_table(finding: Finding) -> Table | None:
     rows = finding.evidence[:MOST_EVIDENCE]
     if not rows:
         return None
+
     columns, cells = [], []
-    for key in dict.fromkeys(key for row in rows for key in row):
+
+    for key in dict.fromkeys(chain.from_iterable(rows)):
         values = [row.get(key) for row in rows]
-        is_number = all(value is None or type(value) in (int, float) for value in values)
-        kind: ColumnKind = "path"
-        if is_number:
-            kind = "bytes" if key.endswith("_bytes") else "number"
+        kind: ColumnKind = "bytes" if key.endswith("_bytes") else "number"
+        if any(isinstance(value, (str, bool, tuple, list)) for value in values):
+            kind = "path"
+            values = [_text_of(value) for value in values]
+
         columns.append(TableColumn(key.removesuffix("_bytes").replace("_", " "), kind))
-        cells.append([value if is_number else _text_of(value) for value in values])
+        cells.append(values)
+
     left = len(finding.evidence) - len(rows)
     more = f"{left} more rows are in the JSON" if left else ""
     return Table(tuple(columns), tuple(zip(*cells, strict=True)), more)

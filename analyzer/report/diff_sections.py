@@ -3,18 +3,18 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Final
 
 from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract.report import report_file
 from analyzer.model.errors import InputError
-from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes, format_seconds, parse_bytes
 from analyzer.report.output_files import ReportOutput, write_text
 from analyzer.report.render.sections import (
     COLUMNS,
+    Block,
     Cell,
     CellValue,
     Document,
@@ -25,7 +25,7 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.report_sections import ROWS, front_sections
-from analyzer.report.summary import CHECK_DOUBT, summarize
+from analyzer.report.summary import summarize
 
 _CHANGE_TONES: Final[dict[str, Tone]] = {
     "came": "bad",
@@ -40,15 +40,23 @@ def diff_document(report: report_file.DiffFile) -> Document:
     """Return a difference of two steps as the terminal shows it."""
     peak = [(row.number, row) for row in report.peak]
     categories = [(row.category, row) for row in report.categories]
+    blocks: list[Block] = [_both(peak)]
     times = [side.step_s for side in (report.a, report.b)]
-    shown = (format_seconds(one) if one is not None else "not measured" for one in times)
-    time = Paragraph(f"Time of the steady step: {', then '.join(shown)}.", "muted")
+    if any(times):
+        first, second = (
+            "not measured" if seconds is None else format_seconds(seconds)
+            for seconds in times
+        )
+        blocks.append(
+            Paragraph(f"Time of the steady step: {first}, then {second}.", "muted")
+        )
+
     return Document(
         f"{report.a.label}  →  {report.b.label}",
         report.headline,
         notices=report.notes,
         sections=(
-            Section("Peak", (_both(peak), *([time] if any(times) else ()))),
+            Section("Peak", tuple(blocks)),
             Section("At the peak, requested bytes", (_both(categories),)),
             _changes("Layers", report.layers),
             _changes("Ops", report.ops),
@@ -57,13 +65,19 @@ def diff_document(report: report_file.DiffFile) -> Document:
     )
 
 
-def diff_summary(report: report_file.DiffFile, newer: report_file.ReportFile) -> Document:
+def diff_summary(
+    report: report_file.DiffFile, newer: report_file.ReportFile
+) -> Document:
     """Return the summary of a difference for a pull request, with the verdict of the second step."""
     summary, document = summarize(newer), diff_document(report)
+
     return replace(
         document,
         notices=(*summary.notices, *report.notes),
-        lead=(Paragraph(summary.headline, "strong"), Paragraph(" ".join(summary.sentences))),
+        lead=(
+            Paragraph(summary.headline, "strong"),
+            Paragraph(" ".join(summary.sentences)),
+        ),
         sections=(*document.sections, *front_sections(newer)),
     )
 
@@ -76,16 +90,28 @@ def _both(rows: Sequence[tuple[str, report_file.BytesOfBoth]]) -> Table:
 def _changes(title: str, rows: Sequence[report_file.LayerOfBoth]) -> Section:
     changed = [row for row in rows if row.change != "same"]
     if not changed:
-        return Section("", (Paragraph(f"{title}: all {len(rows)} are the same.", "muted"),))
+        return Section(
+            "", (Paragraph(f"{title}: all {len(rows)} are the same.", "muted"),)
+        )
+
     cells: list[tuple[CellValue, ...]] = [
-        (row.name or "(none)", *_cells(row), Cell(row.change, _CHANGE_TONES[row.change]))
+        (
+            row.name or "(none)",
+            *_cells(row),
+            Cell(row.change, _CHANGE_TONES[row.change]),
+        )
         for row in changed[:ROWS]
     ]
+
     if len(changed) > ROWS:
         rest = sum(row.delta_bytes or 0 for row in changed[ROWS:])
         more = Cell(f"{len(changed) - ROWS} more", "muted")
         cells.append((more, rest, None, None, None, None))
-    first, last = TableColumn("", "path", least=24), TableColumn("change", least=6, rank=1)
+
+    first, last = (
+        TableColumn("", "path", least=24),
+        TableColumn("change", least=6, rank=1),
+    )
     table = Table((first, *COLUMNS["differences"], last), tuple(cells))
     return Section(f"{title} that differ: {len(changed)} of {len(rows)}", (table,))
 
@@ -95,6 +121,7 @@ def _cells(row: report_file.BytesOfBoth) -> tuple[CellValue, ...]:
     sizes = ("-" if a is None else a, "-" if b is None else b)
     if delta is None:
         return ("-", "", *sizes)
+
     tone: Tone = "bad" if delta > 0 else "good" if delta < 0 else "muted"
     return (Cell(delta, tone), Cell(_share(delta / a) if a else "", tone), *sizes)
 
@@ -114,8 +141,6 @@ class Diff(ReportOutput):
 
     report: report_file.DiffFile
     newer: Side = field(repr=False)
-    # requested peaks in other orders of ops
-    orders: tuple[Range | None, Range | None] = (None, None)
 
     @property
     def growth_bytes(self) -> int:
@@ -132,24 +157,13 @@ class Diff(ReportOutput):
         most_bytes = allowed_growth(allowed, before)
         if self.growth_bytes <= most_bytes:
             return ""
+
         share = f" ({self.growth_bytes / before:+.1%})" if before else ""
         return (
-            f"The requested peak grew by {format_bytes(self.growth_bytes)}{share}, from "
-            f"{format_bytes(before)} to {format_bytes(before + self.growth_bytes)}; the limit is "
-            f"{allowed.strip()}."
+            f"The requested peak grew by {format_bytes(self.growth_bytes)}{share}, from"
+            f" {format_bytes(before)} to {format_bytes(before + self.growth_bytes)}; "
+            f"the limit is {allowed.strip()}."
         )
-
-    def doubt(self, allowed: str) -> str:
-        """Return a sentence if the order of ops decides whether the growth exceeds ``allowed``."""
-        before = self._requested.a_bytes or 0
-        first = self.orders[0] or Range.exactly(before)
-        second = self.orders[1] or Range.exactly(before + self.growth_bytes)
-        growth = second - first
-        if not growth.low <= allowed_growth(allowed, before) < growth.high:
-            return ""
-        ends = [format_bytes(size) for size in (first.low, first.high, second.low, second.high)]
-        peaks = "peak at {} to {} before and {} to {} after".format(*ends)
-        return CHECK_DOUBT.format(peaks, "--inter-op-threads 1 before and after")
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page of the second step, with the difference as its first view."""
@@ -172,14 +186,18 @@ class Diff(ReportOutput):
         return render_inline(self.newer[0], comparison=self.report)
 
 
-def build_diff(older: Side, newer: Side, *, names: Sequence[str | None] = (None, None)) -> Diff:
+def build_diff(
+    older: Side, newer: Side, *, names: Sequence[str | None] = (None, None)
+) -> Diff:
     """Compare two steps; ``names`` are the user's names, such as paths; None to choose them."""
-    labels = _labels(names)
-    kinds = [KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]]
-    if labels is not None and kinds[0] != kinds[1]:
-        labels = f"{labels[0]} ({kinds[0]})", f"{labels[1]} ({kinds[1]})"
-    orders = (older[0].other_orders, newer[0].other_orders)
-    return Diff(compare(*older, *newer, labels=labels), newer, orders)
+    first, second = names
+    labels = None
+    if first is not None and second is not None and first != second:
+        labels = first, second
+        kinds = KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]
+        if kinds[0] != kinds[1]:
+            labels = f"{first} ({kinds[0]})", f"{second} ({kinds[1]})"
+    return Diff(compare(*older, *newer, labels=labels), newer)
 
 
 def allowed_growth(allowed: str, before_bytes: int) -> int:
@@ -189,21 +207,12 @@ def allowed_growth(allowed: str, before_bytes: int) -> int:
     is_number = number.replace(".", "", 1).isdecimal()
     if text.endswith("%") and is_number:
         return int(before_bytes * float(number) / 100)
+
     try:
         return parse_bytes(text)
     except InputError:
         problem = "has no unit" if is_number else "is neither a share nor a size"
         wanted = f"{text}% or {text}MiB" if is_number else "5% or 100MiB"
-        raise InputError(f"{allowed!r} {problem}.", hint=f"Write it as {wanted}.") from None
-
-
-def _labels(names: Sequence[str | None]) -> tuple[str, str] | None:
-    """Return the shortest different ends of two paths; None if the paths are equal or missing."""
-    if None in names:
-        return None
-    first, second = (PurePath(os.path.abspath(str(name))).parts for name in names)
-    for length in range(1, max(len(first), len(second)) + 1):
-        ends = [str(PurePath(*parts[-length:])) for parts in (first, second)]
-        if ends[0] != ends[1]:
-            return ends[0], ends[1]
-    return None
+        raise InputError(
+            f"{allowed!r} {problem}.", hint=f"Write it as {wanted}."
+        ) from None

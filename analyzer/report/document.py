@@ -1,66 +1,30 @@
 """Build the report of an analysis: typed records, which are the JSON, version 1."""
 
 from collections import defaultdict
-from typing import Any, Final
+from collections.abc import Iterator
 
-import numpy as np
 from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
-from analyzer.explain.need import first_step_only_bytes
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_owner import peak_op
+from analyzer.explain.run_range import stated_range
 from analyzer.explain.running.data_held import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trust_figures
-from analyzer.explain.verdict import FITS, stated_range
+from analyzer.explain.verdict import FITS
 from analyzer.model.choice import Category
 from analyzer.model.contract.report import peak_figures
-from analyzer.model.contract.report.limit_figures import FragmentationFigures, PoolLimits
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.recording.records import REPORTED, Step
-from analyzer.model.recording.timeline import alive_at, category_codes
-from analyzer.model.units import format_bytes
 from analyzer.report.actions import suggest_next
-
-_COLUMNS: Final = 56
-_LINES: Final = 4
-_FREE: Final = "."
-
-
-def draw_pool(analysis: Analysis) -> tuple[str, ...]:
-    """Return the lines of the map; empty for a recording without addresses.
-
-    Each character stands for an equal part of the addresses that the trace uses, without the gaps
-    between them, and shows the category at its middle, or a dot if that is free.
-    """
-    rows = analysis.rows
-    if rows.empty or rows["address"].isna().any():
-        return ()
-    rows = rows.assign(address=rows["address"].astype("int64")).sort_values("address")
-    starts = rows["address"].to_numpy()
-    ends = np.maximum.accumulate(starts + rows["allocated_bytes"].to_numpy())
-    gaps = np.append(starts[0], np.maximum(starts[1:] - ends[:-1], 0)).cumsum()
-    used_bytes = int(ends[-1] - gaps[-1])
-    cell_bytes = max(-(-used_bytes // (_COLUMNS * _LINES)), 256)
-    middles = np.arange(cell_bytes // 2, used_bytes, cell_bytes)
-    alive = alive_at(rows.assign(address=starts - gaps), analysis.peak.allocated_instant)
-    place = np.searchsorted(alive["address"].to_numpy(), middles, side="right") - 1
-    # the last element is for place -1: nothing is alive below the address
-    live_ends = np.append((alive["address"] + alive["allocated_bytes"]).to_numpy(), 0)
-    codes = np.append(category_codes(alive["category"], [one.value for one in Category]), 0)
-    letters = np.array([str(one)[0].upper() for one in Category])
-    cells = "".join(np.where(live_ends[place] > middles, letters[codes[place]], _FREE))
-    lines = [cells[start : start + _COLUMNS] for start in range(0, len(cells), _COLUMNS)]
-    named = zip(letters, (str(one).replace("_", " ") for one in Category), strict=True)
-    legend = ", ".join(f"{letter} {name}" for letter, name in named if letter in cells)
-    return (*lines, f"{legend}, {_FREE} free; {format_bytes(cell_bytes)} a character")
 
 
 def build_document(analysis: Analysis) -> ReportFile:
     """Return the report of one analysis."""
     recording, verdict, ever = analysis.recording, analysis.verdict, analysis.peak_ever
     requested, allocated = analysis.line.at(analysis.first - 1)
+
     report = ReportFile(
         **{name: getattr(recording, name) for name in REPORTED},
         step=recording.step_config,
@@ -69,21 +33,21 @@ def build_document(analysis: Analysis) -> ReportFile:
             requested_bytes=ever.requested_bytes,
             allocated_bytes=ever.allocated_bytes,
             pool_bytes=analysis.pool.pool_ever_bytes,
-            first_step_only_bytes=first_step_only_bytes(analysis),
             phase=_phase_at(ever.allocated_instant, recording.steps),
             since_start_bytes=find_counter_peak(recording),
         ),
-        steps=_steps(analysis),
-        resident=peak_figures.TwoSizes(requested_bytes=requested, allocated_bytes=allocated),
+        steps=tuple(_steps(analysis)),
+        resident=peak_figures.TwoSizes(
+            requested_bytes=requested, allocated_bytes=allocated
+        ),
         categories_at_peak=peak_figures.CategoryBytes.of(analysis.categories),
         layers=layer_rows(analysis),
         ops=op_rows(analysis),
         tensors_at_peak=tensor_rows(analysis),
-        fragmentation=_fragmentation(analysis),
+        fragmentation=analysis.fragmentation,
         pool_timeline=analysis.pool.pool_timeline,
         verdict=verdict,
         fits=None if verdict is None else FITS.get(verdict.outcome),
-        fit=analysis.pool.fit,
         what_if=analysis.pool.what_if,
         findings=analysis.findings,
         uncertainty=stated_range(analysis),
@@ -92,6 +56,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         failure=failure_of(analysis),
         program=program_figures(recording),
     )
+
     return replace(report, next_command=suggest_next(report))
 
 
@@ -103,6 +68,7 @@ def _peak(analysis: Analysis) -> peak_figures.PeakFigures:
         times_ps = recording.events["time_ps"]
         time_ps = int(times_ps.iloc[peak.allocated_instant])
         time_s = (time_ps - int(times_ps.iloc[0])) / 1e12
+
     return peak_figures.PeakFigures(
         requested_bytes=peak.requested_bytes,
         allocated_bytes=peak.allocated_bytes,
@@ -125,14 +91,21 @@ def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:
         return "whole trace"
     if instant < steps[0].first:
         return "before the first step"
+
     inside = [step.index for step in steps if step.first <= instant <= step.last]
     return f"step {inside[-1]}" if inside else "between steps"
 
 
-def _steps(analysis: Analysis) -> tuple[peak_figures.StepPeak, ...]:
+def _steps(analysis: Analysis) -> Iterator[peak_figures.StepPeak]:
     line = analysis.line
-    return tuple(
-        peak_figures.StepPeak(
+
+    for step in analysis.recording.steps:
+        end = (
+            max(step.last, step.first - 1) + 2
+        )  # a step without events has the bytes before it
+        inside = slice(max(step.first, 0), end)
+
+        yield peak_figures.StepPeak(
             index=step.index,
             number=step.number,
             requested_bytes=int(line.requested[inside].max()),
@@ -141,23 +114,6 @@ def _steps(analysis: Analysis) -> tuple[peak_figures.StepPeak, ...]:
             first_instant=step.first,
             last_instant=step.last,
         )
-        for step in analysis.recording.steps
-        for inside in [slice(max(step.first, 0), max(step.last, step.first - 1) + 2)]
-    )
-
-
-def _fragmentation(analysis: Analysis) -> FragmentationFigures:
-    waste, pool = analysis.fragmentation, analysis.pool
-    share = waste.internal_bytes / max(analysis.peak.allocated_bytes, 1)
-    return FragmentationFigures(
-        internal_bytes=waste.internal_bytes,
-        rounding_bytes=waste.rounding_bytes,
-        unsplit_bytes=waste.unsplit_bytes,
-        external_bytes=pool.external_bytes,
-        **{name: getattr(pool, name) for name in PoolLimits.__struct_fields__},
-        risk="low" if share < 0.05 else "medium" if share < 0.2 else "high",
-        pool_map=draw_pool(analysis),
-    )
 
 
 def tensor_rows(analysis: Analysis) -> tuple[peak_figures.TensorAtPeak, ...]:
@@ -166,6 +122,7 @@ def tensor_rows(analysis: Analysis) -> tuple[peak_figures.TensorAtPeak, ...]:
         ["requested_bytes", "born"], ascending=[False, True], kind="stable"
     )
     end = len(analysis.recording.events)
+
     return tuple(
         buffer_row(
             row,
@@ -181,25 +138,41 @@ def tensor_rows(analysis: Analysis) -> tuple[peak_figures.TensorAtPeak, ...]:
 def op_rows(analysis: Analysis) -> tuple[peak_figures.OpBytes, ...]:
     """Return the bytes of each op in the steady step, and those alive at the peak."""
     rows = analysis.rows
-    inside = rows[rows["born"].between(analysis.first, analysis.last) & (rows["op"] != "")]
+    inside = rows[
+        rows["born"].between(analysis.first, analysis.last) & (rows["op"] != "")
+    ]
     requested = inside["requested_bytes"]
     work = inside[["op", "requested_bytes", "allocated_bytes"]].assign(
         temporary_bytes=requested.where(inside["category"] == "temporary", 0),
         alive_at_peak_bytes=requested.where(inside.index.isin(analysis.alive.index), 0),
         allocations=1,
     )
+
     sums = work.groupby("op", observed=True).sum()
     sums = sums.sort_values(["alive_at_peak_bytes", "requested_bytes"], ascending=False)
-    first = inside.drop_duplicates("op").set_index("op")[["op_type", "layer", "source"]]
-    named = first.rename(columns={"op_type": "type"}).astype(str)
-    about: dict[Any, dict[str, Any]] = named.to_dict("index")
-    by_category = inside.groupby(["op", "category"], observed=True)["requested_bytes"].sum()
+    first = inside.drop_duplicates("op").set_index("op")
+    by_category = inside.groupby(["op", "category"], observed=True)[
+        "requested_bytes"
+    ].sum()
     largest = by_category.sort_values().reset_index().drop_duplicates("op", keep="last")
     category_of = dict(zip(largest["op"], largest["category"], strict=True))
-    return tuple(
-        peak_figures.OpBytes(name=str(op), category=Category(category_of[op]), **about[op], **sizes)
-        for op, sizes in sums.astype(int).to_dict("index").items()
-    )
+    found = []
+
+    for op, sizes in sums.astype(int).to_dict("index").items():
+        about = first.loc[op]
+
+        row = peak_figures.OpBytes(
+            name=str(op),
+            type=str(about["op_type"]),
+            layer=str(about["layer"]),
+            source=str(about["source"]),
+            category=Category(category_of[op]),
+            **sizes,
+        )
+
+        found.append(row)
+
+    return tuple(found)
 
 
 def layer_rows(analysis: Analysis) -> tuple[peak_figures.LayerBytes, ...]:
@@ -209,8 +182,10 @@ def layer_rows(analysis: Analysis) -> tuple[peak_figures.LayerBytes, ...]:
     layers: dict[str, dict[str, int]] = defaultdict(dict)
     for (layer, category), size_bytes in sums.items():
         layers[str(layer)][str(category)] = int(size_bytes)
-    rows = [
-        peak_figures.LayerBytes(layer=layer, **categories, total_bytes=sum(categories.values()))
-        for layer, categories in layers.items()
-    ]
+
+    rows = []
+    for layer, sizes in layers.items():
+        total = sum(sizes.values())
+        rows.append(peak_figures.LayerBytes(layer=layer, **sizes, total_bytes=total))
+
     return tuple(sorted(rows, key=lambda row: -row.total_bytes))

@@ -40,7 +40,8 @@ def check_export(path: Path) -> None:
     """Refuse a file with an unknown ending, or that needs a package which is not installed."""
     if not path.name.endswith(tuple(EXPORTS)):
         raise InputError(
-            f"{path} has an ending without a format.", hint=f"Use one of {', '.join(EXPORTS)}."
+            f"{path} has an ending without a format.",
+            hint=f"Use one of {', '.join(EXPORTS)}.",
         )
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise InputError(
@@ -54,7 +55,10 @@ def export(result: Result, path: Path) -> None:
     check_export(path)
     if path.name.endswith(".graph.json"):
         if result.graph is None:
-            raise InputError("This trace has no graph.", hint="Capture it: analyze trace MODEL.")
+            raise InputError(
+                "This trace has no graph.", hint="Capture it: analyze trace MODEL."
+            )
+
         write_text(path, to_node_link(result.graph))
     elif path.name.endswith(".perfetto.json"):
         write_text(path, chrome_trace(result.recording))
@@ -79,11 +83,14 @@ def chrome_trace(recording: Recording) -> str:
         if step.last >= step.first:
             name = f"step {step.index if step.number is None else step.number}"
             events.append(_span(name, 0, times_us[[step.first + 1, step.last + 1]]))
+
     content = {"traceEvents": events, "displayTimeUnit": "ms"}
     return json.dumps(content, allow_nan=False, separators=(",", ":"))
 
 
-def _span(name: str, row: int, ends_us: npt.NDArray[np.float64], **more: Any) -> dict[str, Any]:
+def _span(
+    name: str, row: int, ends_us: npt.NDArray[np.float64], **more: Any
+) -> dict[str, Any]:
     start, end = map(float, ends_us)
     place = {"pid": _PROCESS, "tid": row, "ts": start, "dur": end - start}
     return {"ph": "X", "name": name, **place, **more}
@@ -111,6 +118,7 @@ def write_parquet(recording: Recording, path: Path) -> None:
         texts = table[name].astype(object)
         clean = texts.map(lambda text: str(text).encode("utf-8", "replace").decode())
         table[name] = clean.where(texts.notna(), None).astype("category")
+
     table.to_parquet(path, engine="pyarrow", index=False)
 
 
@@ -119,11 +127,14 @@ def _times_us(recording: Recording, table: pd.DataFrame) -> npt.NDArray[np.float
     if not recording.kind.ran or recording.events.empty:
         last = max(int(table["dies"].max()) if len(table) else 0, len(recording.events))
         return np.arange(-1, last + 1, dtype=np.float64)
+
     times = recording.events["time_ps"].to_numpy(dtype=np.float64) / 1e6
     return np.concatenate([times[:1], times, times[-1:]])
 
 
-def _counters(table: pd.DataFrame, times_us: npt.NDArray[np.float64]) -> Iterator[dict[str, Any]]:
+def _counters(
+    table: pd.DataFrame, times_us: npt.NDArray[np.float64]
+) -> Iterator[dict[str, Any]]:
     """Yield counter samples at each change, without categories that are never used."""
     requested, allocated = (
         category_sums(table, name, len(times_us) - 2)
@@ -132,22 +143,37 @@ def _counters(table: pd.DataFrame, times_us: npt.NDArray[np.float64]) -> Iterato
     used = np.flatnonzero(requested.any(axis=1))
     shown = [str(list(Category)[code]) for code in used]
     sizes = np.vstack([requested, allocated.sum(axis=0)])
+
     for state in np.flatnonzero(np.diff(sizes, axis=1, prepend=0).any(axis=0)):
         common = {"ph": "C", "pid": _PROCESS, "ts": float(times_us[state])}
         args = dict(zip(shown, requested[used, state].tolist(), strict=True))
         yield {**common, "name": "requested bytes", "args": args}
-        yield {**common, "name": "allocated bytes", "args": {"allocated": int(sizes[-1, state])}}
+        yield {
+            **common,
+            "name": "allocated bytes",
+            "args": {"allocated": int(sizes[-1, state])},
+        }
 
 
-def _slices(table: pd.DataFrame, times_us: npt.NDArray[np.float64]) -> Iterator[dict[str, Any]]:
+def _slices(
+    table: pd.DataFrame, times_us: npt.NDArray[np.float64]
+) -> Iterator[dict[str, Any]]:
     """Yield the largest buffers, each in the first row that is free at its birth."""
     weight = table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
-    largest = table.loc[weight.nlargest(SLICES).index].sort_values("born", kind="stable")
+    largest = table.loc[weight.nlargest(SLICES).index].sort_values(
+        "born", kind="stable"
+    )
     free_from: list[int] = []
+
     for row in largest.itertuples():
-        place = next((i for i, dies in enumerate(free_from) if dies <= row.born), len(free_from))
+        place = next(
+            (i for i, dies in enumerate(free_from) if dies <= row.born), len(free_from)
+        )
         free_from[place : place + 1] = [row.dies]
-        sizes = {name: int(getattr(row, name)) for name in ("requested_bytes", "allocated_bytes")}
+        sizes = {
+            name: int(getattr(row, name))
+            for name in ("requested_bytes", "allocated_bytes")
+        }
         texts = {name: str(getattr(row, name)) for name in ("category", "layer", "op")}
         about = {**sizes, **texts, "shape": f"{row.dtype} {row.shape}".strip()}
         name = str(row.variable or row.tensor or row.op or "(no op)")

@@ -34,8 +34,11 @@ def output_file(path: Path) -> Iterator[Path]:
                 content = Path(folder) / "output"
                 yield content
                 _copy_into(content, path)
+
             return
+
         temporary = _create_next_to(path)
+
         try:
             yield temporary
             with delay_signals():
@@ -57,7 +60,10 @@ def check_output(path: Path) -> None:
         if path.is_dir():
             raise InputError(f"{path} is a folder.", hint="Name a file in it.")
         if not path.exists() and not path.parent.is_dir():
-            raise InputError(f"There is no folder {path.parent}.", hint="Create it first.")
+            raise InputError(
+                f"There is no folder {path.parent}.", hint="Create it first."
+            )
+
         if is_regular(path):
             _create_next_to(path).unlink()
 
@@ -68,9 +74,12 @@ def _explain_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+
         raise InputError(
             f"{path} cannot be written: {error.strerror or error}.",
-            hint="Free some space, or name another file." if is_full else "Name another file.",
+            hint="Free some space, or name another file."
+            if is_full
+            else "Name another file.",
         ) from None
 
 
@@ -81,38 +90,40 @@ def is_regular(path: Path) -> bool:
 
 def _descriptor_of(path: Path) -> int | None:
     """Return the descriptor of this process behind a path such as ``/dev/stdout``; None for none."""
-    for _ in range(4):  # a link to /dev/stdout, which is a link to /proc/self/fd/1
-        if os.path.realpath(path.parent) in ("/dev/fd", f"/proc/{os.getpid()}/fd"):
-            return int(path.name) if path.name.isdecimal() else None
-        if not path.is_symlink():
-            return None
+    if path.parent == Path("/dev") and path.is_symlink():
         path = path.parent / os.readlink(path)
-    return None
+    own_folders = "/dev/fd", f"/proc/{os.getpid()}/fd"
+    if os.path.realpath(path.parent) not in own_folders or not path.name.isdecimal():
+        return None
+    return int(path.name)
 
 
 def _create_next_to(path: Path) -> Path:
     """Create the empty file that will replace a regular file, with its permissions."""
     with contextlib.suppress(FileNotFoundError):
         path.stat()  # raises for a loop of links
+
     target = Path(os.path.realpath(path))
     if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+
     temporary = target.parent / f".analyze-{secrets.token_hex(6)}"
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     if target.exists():
         shutil.copymode(target, temporary)
+
     return temporary
 
 
 def _copy_into(content: Path, path: Path) -> None:
     """Copy a file's content into ``path``, until the end or until a reader closes its pipe.
 
-    An own descriptor continues at its position; anything else is written from its start.
+    An own descriptor continues at its position.
     """
-    number = _descriptor_of(path)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # keep the order of the output
-    opened = os.open(path, os.O_WRONLY | os.O_TRUNC) if number is None else os.dup(number)
+    number = _descriptor_of(path)
+    opened = os.open(path, os.O_WRONLY) if number is None else os.dup(number)
     with contextlib.suppress(BrokenPipeError), content.open("rb") as source:
         with os.fdopen(opened, "wb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)

@@ -30,9 +30,12 @@ def redact_result(result: Result) -> Result:
     rename = _make_renamer({str(name) for name in analysis.rows["op_type"].unique()})
     recording = analysis.recording
     error = recording.error
+
     recording = replace(
         recording,
-        target=replace_fields(recording.target, text=_REDACTED, name=_REDACTED, trace="", kind=""),
+        target=replace_fields(
+            recording.target, text=_REDACTED, name=_REDACTED, trace="", kind=""
+        ),
         step_config=replace(recording.step_config, options=()),
         events=_redact_table(recording.events, rename),
         allocations=_redact_table(recording.allocations, rename),
@@ -44,10 +47,14 @@ def redact_result(result: Result) -> Result:
         error=None if error is None else replace(error, message=_REDACTED, where=None),
         watch=None,
     )
+
     uses = {
-        row: replace(use, waits_for=rename(use.waits_for)) for row, use in analysis.uses.items()
+        row: replace(use, waits_for=rename(use.waits_for))
+        for row, use in analysis.uses.items()
     }
-    rows, alive = (_redact_table(table, rename) for table in (analysis.rows, analysis.alive))
+    rows, alive = (
+        _redact_table(table, rename) for table in (analysis.rows, analysis.alive)
+    )
     redacted = replace(
         analysis, recording=recording, rows=rows, alive=alive, uses=uses, findings=()
     )
@@ -63,10 +70,12 @@ def _make_renamer(op_types: set[str]) -> Callable[[str], str]:
         path, colon, output = name.rpartition(":")
         if not (colon and output.isdecimal()):
             path, colon, output = name, "", ""
+
         parts = path.split("/")
         for place, part in enumerate(parts):
             if part and part not in _PUBLIC and _NUMBER.sub("", part) not in op_types:
                 parts[place] = known.setdefault(part, f"n{len(known) + 1}")
+
         return "/".join(parts) + colon + output
 
     return rename
@@ -79,6 +88,8 @@ def _redact_table(table: pd.DataFrame, rename: Callable[[str], str]) -> pd.DataF
         for column in _COLUMNS
         if column in table
     }
+
     if "source" in table:
         changed["source"] = pd.Categorical([""] * len(table))
+
     return table.assign(**changed)

@@ -14,7 +14,6 @@ from analyzer.report.render.sections import (
     Block,
     Cell,
     CellValue,
-    Code,
     Document,
     Paragraph,
     Section,
@@ -23,7 +22,6 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.summary import (
-    NOTES,
     Summary,
     basis_words,
     category_tone,
@@ -46,6 +44,7 @@ def report_document(report: ReportFile) -> Document:
     has_answer = verdict is not None and (
         verdict.limit_bytes is not None or verdict.outcome == "failed"
     )
+
     return Document(
         report.target.text,
         summary.headline if has_answer else "",
@@ -67,6 +66,7 @@ def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> D
     if max_peak_bytes is not None:
         lead.insert(0, Paragraph(headline, "strong"))
         headline = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
+
     return Document(
         "",
         headline,
@@ -80,8 +80,11 @@ def front_sections(report: ReportFile) -> Iterator[Section]:
     """Yield the first changes and the warnings of a report."""
     changes = change_items(report)
     if changes:
-        items = tuple(replace(one, detail="") for one in changes[: len(report.remedies) + _FRONT])
+        items = tuple(
+            replace(one, detail="") for one in changes[: len(report.remedies) + _FRONT]
+        )
         yield Section("What to change", items)
+
     if report.warnings:
         yield Section("", tuple(Paragraph(line, "warning") for line in report.warnings))
 
@@ -90,27 +93,35 @@ def _lead(report: ReportFile, summary: Summary) -> Iterator[Block]:
     peak, error = report.peak, report.error
     if report.phantom is not None:
         yield Paragraph(f"{report.phantom.says}.", "strong")
+
     if error is not None:
         message = "".join(error.message.splitlines()[:1])
         where = f" at {error.where}" if error.where else ""
         yield Paragraph(f"The step ended with {error.type}: {message}{where}", "bad")
+
     if report.hosts is not None:
         yield from hosts_lead(report.hosts)
+
     yield from map(Paragraph, summary.need)
-    sizes = (
-        (peak.requested_bytes, " requested by tensors"),
-        (peak.allocated_bytes, " allocated in chunks"),
-        (peak.pool_bytes, " in the pool"),
-    )
-    pieces: list[str | tuple[str, Tone]] = []
-    for size_bytes, words in sizes:
-        if size_bytes is not None:
-            pieces += [", " if pieces else "Peak ", (format_bytes(size_bytes), "strong"), words]
+
+    pieces: list[str | tuple[str, Tone]] = [
+        "Peak ",
+        (format_bytes(peak.requested_bytes), "strong"),
+        " requested by tensors, ",
+        (format_bytes(peak.allocated_bytes), "strong"),
+        " allocated in chunks",
+    ]
+
+    if peak.pool_bytes is not None:
+        pieces += [", ", (format_bytes(peak.pool_bytes), "strong"), " in the pool"]
+
     basis = basis_words(report).rstrip(".").partition(";")[0]
     yield Paragraph((*pieces, f" ({basis[0].lower()}{basis[1:]})"))
     yield from (Paragraph(sentence, "muted") for sentence in summary.sentences[1:])
     for line in what_if_lines(report):
-        yield Paragraph(line, "good" if report.what_if and report.what_if.fits else "bad")
+        yield Paragraph(
+            line, "good" if report.what_if and report.what_if.fits else "bad"
+        )
 
 
 def what_if_lines(report: ReportFile) -> Iterator[str]:
@@ -118,36 +129,52 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
     replayed = report.what_if
     if replayed is None:
         return
-    limit, fraction = format_bytes(replayed.memory_limit_bytes), replayed.fragmentation_fraction
-    start = f"Replayed with a limit of {limit}, memory growth {'on' if replayed.growth else 'off'}"
-    start += f", internal_fragmentation_fraction {fraction}: " if fraction else ": "
+
+    limit, fraction = (
+        format_bytes(replayed.memory_limit_bytes),
+        replayed.fragmentation_fraction,
+    )
+    start = (
+        f"Replayed with a limit of {limit}, memory growth "
+        f"{'on' if replayed.growth else 'off'}"
+    )
+    if fraction:
+        start += f", internal_fragmentation_fraction {fraction}"
+
     failure = replayed.failure
     if failure is None:
-        pool, allocated = replayed.peak_pool_bytes, replayed.peak_allocated_bytes
-        yield NOTES["runs"].format(start, format_bytes(pool), format_bytes(allocated))
+        pool = format_bytes(replayed.peak_pool_bytes)
+        allocated = format_bytes(replayed.peak_allocated_bytes)
+        yield f"{start}: the step runs; pool {pool}, allocated {allocated}."
         return
-    free = (failure.free_bytes, failure.largest_free_bytes)
-    sizes = map(format_bytes, (failure.requested_bytes, failure.in_use_bytes, *free))
-    yield NOTES["fails"].format(start, failure.instant, *sizes)
+
+    yield (
+        f"{start}: at instant {failure.instant:,} a request for "
+        f"{format_bytes(failure.requested_bytes)} fails; "
+        f"{format_bytes(failure.in_use_bytes)} are in use, "
+        f"{format_bytes(failure.free_bytes)} are free, the largest free chunk has "
+        f"{format_bytes(failure.largest_free_bytes)}."
+    )
 
 
 def _sections(report: ReportFile, summary: Summary) -> Iterator[Section]:
     if report.hosts is not None:
         yield hosts_section(report.hosts, _HOST_ROWS)
+
     yield _categories_section(report, summary)
     if report.steps:
         yield steps_section(report, _SHOWN_STEPS)
+
     yield tensors_section(report, ROWS)
     if any(row.layer for row in report.layers):
         yield layers_section(report, ROWS)
-    if report.fragmentation is not None and report.fragmentation.pool_map:
-        *lines, legend = report.fragmentation.pool_map
-        blocks = (Code("\n".join(lines)), Paragraph(legend, "muted"))
-        yield Section("Pool at the allocated peak, by address", blocks)
+
     changes, observations = change_items(report), observation_items(report)
-    for heading, items in (("What to change", changes), ("Observations", observations)):
-        if items:
-            yield Section(heading, items)
+    if changes:
+        yield Section("What to change", changes)
+    if observations:
+        yield Section("Observations", observations)
+
     basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
     basis += [Paragraph(line, "muted", "- ") for line in summary.reasons]
     if basis:
@@ -155,15 +182,11 @@ def _sections(report: ReportFile, summary: Summary) -> Iterator[Section]:
 
 
 def _categories_section(report: ReportFile, summary: Summary) -> Section:
-    rows: list[tuple[CellValue, ...]] = [
-        (
-            share.label,
-            Cell(share.size_bytes, path=f"categories_at_peak.{share.category}"),
-            share.ratio,
-            Cell(share.ratio, category_tone(share.category)),
-        )
-        for share in summary.shares
-    ]
+    rows: list[tuple[CellValue, ...]] = []
+    for name, label, size_bytes, ratio in summary.shares:
+        size = Cell(size_bytes, path=f"categories_at_peak.{name}")
+        rows.append((label, size, ratio, Cell(ratio, category_tone(name))))
+
     total = Cell(report.peak.requested_bytes, "strong", "peak.requested_bytes")
     rows.append((Cell("Requested", "strong"), total, None, None))
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
@@ -173,54 +196,76 @@ def steps_section(report: ReportFile, most: int) -> Section:
     """Return the peak of each step; the first and the last ones if there are more than ``most``."""
     steps = tuple(enumerate(report.steps))
     is_timed = any(step.duration_s is not None for step in report.steps)
-    shown = steps if len(steps) <= most else (*steps[: most // 2], *steps[-(most // 2) :])
+    shown = (
+        steps if len(steps) <= most else (*steps[: most // 2], *steps[-(most // 2) :])
+    )
     rows: list[tuple[CellValue, ...]] = []
+
     for place, step in shown:
-        seconds = step.duration_s
-        sizes = (_size_cell(step, name, f"steps.{place}") for name in ("requested", "allocated"))
-        time = (None if seconds is None else format_seconds(seconds),) if is_timed else ()
-        rows.append((step.index, *sizes, *time))
+        time: tuple[CellValue, ...] = ()
+        if is_timed:
+            seconds = step.duration_s
+            time = (None if seconds is None else format_seconds(seconds),)
+
+        rows.append((step.index, *_size_cells(step, f"steps.{place}"), *time))
+
     columns = [TableColumn("step", "number"), *_SIZES]
-    columns += [TableColumn("time", "number")] if is_timed else []
+    if is_timed:
+        columns.append(TableColumn("time", "number"))
+
     left = len(steps) - len(shown)
     caption = f"{left} steps in between are not shown" if left else ""
     return Section("Peak of each step", (Table(tuple(columns), tuple(rows), caption),))
 
 
-def _size_cell(row: StepPeak | DevicePeak, name: str, place: str) -> Cell:
-    return Cell(getattr(row, f"{name}_bytes"), path=f"{place}.{name}_bytes")
+def _size_cells(row: StepPeak | DevicePeak, place: str) -> tuple[Cell, Cell]:
+    return (
+        Cell(row.requested_bytes, path=f"{place}.requested_bytes"),
+        Cell(row.allocated_bytes, path=f"{place}.allocated_bytes"),
+    )
 
 
 def tensors_section(report: ReportFile, most: int) -> Section:
     """Return the largest tensors at the peak, with the layer of each and why it is alive."""
     tensors = report.tensors_at_peak
-    has_layers = any(row.layer for row in tensors)
-    rows: list[tuple[CellValue, ...]] = [
-        (
-            row.requested_bytes,
-            Cell(row.category.replace("_", " "), category_tone(row.category)),
-            *(row.shape or "?", row.name, *[row.layer] * has_layers),
-            Cell(row.why_alive, "muted"),
+    columns, has_layers = COLUMNS["tensors"], any(row.layer for row in tensors)
+    rows: list[tuple[CellValue, ...]] = []
+
+    for row in tensors[:most]:
+        category = Cell(row.category.replace("_", " "), category_tone(row.category))
+        why = Cell(row.why_alive, "muted")
+        rows.append(
+            (row.requested_bytes, category, row.shape or "?", row.name, row.layer, why)
         )
-        for row in tensors[:most]
-    ]
+
     if len(tensors) > most:
         rest = sum(row.requested_bytes for row in tensors[most:])
         rows.append(
-            (rest, "", "", Cell(f"{len(tensors) - most} more", "muted"), *[""] * (1 + has_layers))
+            (rest, "", "", Cell(f"{len(tensors) - most} more", "muted"), "", "")
         )
-    columns = (one for one in COLUMNS["tensors"] if has_layers or one.name != "layer")
+
+    if not has_layers:
+        columns = (*columns[:4], *columns[5:])
+        rows = [(*row[:4], *row[5:]) for row in rows]
+
     heading = f"Largest of {len(tensors)} tensors alive at the peak"
-    return Section(heading, (Table(tuple(columns), tuple(rows)),))
+    return Section(heading, (Table(columns, tuple(rows)),))
 
 
 def layers_section(report: ReportFile, most: int) -> Section:
     """Return the layers with the most bytes at the peak."""
     layers = [row for row in report.layers if row.layer][:most]
+
     rows = tuple(
-        (row.total_bytes, row.activation, row.parameter + row.optimizer_state, row.layer)
+        (
+            row.total_bytes,
+            row.activation,
+            row.parameter + row.optimizer_state,
+            row.layer,
+        )
         for row in layers
     )
+
     table = Table(COLUMNS["layers"], rows)
     return Section("Layers with the most bytes alive at the peak", (table,))
 
@@ -228,16 +273,22 @@ def layers_section(report: ReportFile, most: int) -> Section:
 def hosts_lead(hosts: HostsFigures) -> Iterator[Block]:
     """Yield the worst device of all hosts, and the spread."""
     worst, count = hosts.worst, len(hosts.outliers)
-    sizes = map(format_bytes, (hosts.least_bytes, hosts.most_bytes, hosts.median_bytes))
+
     yield Paragraph(
         (
             f"{len(hosts.rows)} hosts, {hosts.devices} devices. The worst is ",
             (f"{worst.host} {worst.allocator}", "strong"),
-            f" with {format_bytes(worst.allocated_bytes)} allocated; this report shows it.",
+            f" with {format_bytes(worst.allocated_bytes)} allocated; this report shows "
+            "it.",
         )
     )
+
+    outliers = f"{count or 'no'} outlier{'' if count == 1 else 's'}"
+
     yield Paragraph(
-        NOTES["devices"].format(*sizes, f"{count or 'no'} outlier{'' if count == 1 else 's'}"),
+        f"All devices: {format_bytes(hosts.least_bytes)} to "
+        f"{format_bytes(hosts.most_bytes)} allocated, median "
+        f"{format_bytes(hosts.median_bytes)}; {outliers}.",
         "muted",
     )
 
@@ -247,18 +298,22 @@ def hosts_section(hosts: HostsFigures, most: int) -> Section:
     outliers = {(place.host, place.allocator) for place in hosts.outliers}
     worst = (hosts.worst.host, hosts.worst.allocator)
     rows: list[tuple[tuple[int, int], tuple[CellValue, ...]]] = []
+
     for at, row in enumerate(hosts.rows):
         if row.failed:
             failed = Cell(f"not read: {row.failed}", "warning")
             rows.append(((1, 0), (row.host, "", None, None, failed)))
+
         for place, device in enumerate(row.devices):
-            key, path = (row.host, device.allocator), f"hosts.rows.{at}.devices.{place}"
+            key = (row.host, device.allocator)
             mark = "worst" if key == worst else "outlier" if key in outliers else ""
-            words = ", ".join(filter(None, (mark, "incomplete trace" if row.damaged else "")))
-            sizes = (_size_cell(device, name, path) for name in ("requested", "allocated"))
+            damaged = "incomplete trace" if row.damaged else ""
+            words = ", ".join(filter(None, (mark, damaged)))
             note = Cell(words, "bad" if mark == "worst" else "warning")
             rank = (("worst", "outlier", "").index(mark), -device.allocated_bytes)
+            sizes = _size_cells(device, f"hosts.rows.{at}.devices.{place}")
             rows.append((rank, (*key, *sizes, note)))
+
     rows.sort(key=lambda one: one[0])
     left = max(len(rows) - most, 0)
     caption = f"{left} more are in the JSON" if left else ""

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import ExitCode
-from analyzer.model.units import format_bytes
 from analyzer.report.output_files import ReportOutput, output_file, write_text
-from analyzer.report.summary import CHECK_DOUBT
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -76,15 +74,6 @@ class Result(ReportOutput):
         """The exit code for how the step ended."""
         return ExitCode.OK if self.report.error is None else self.report.error.exit_code
 
-    def doubt_peak_check(self, limit_bytes: int) -> str:
-        """Return a sentence if the order of ops decides whether the allocated peak exceeds a limit."""
-        orders, peak = self.report.other_orders, self.report.peak
-        chunks = orders and orders.shifted(peak.allocated_bytes - peak.requested_bytes)
-        if chunks is None or not chunks.low <= limit_bytes < chunks.high:
-            return ""
-        peaks = f"allocate about {format_bytes(chunks.low)} to {format_bytes(chunks.high)}"
-        return CHECK_DOUBT.format(peaks, "--inter-op-threads 1")
-
     @property
     def is_over_limit(self) -> bool:
         """Whether the step does not fit the card or limit, or a requested replay fails."""
@@ -116,7 +105,9 @@ class Result(ReportOutput):
         from analyzer.report.render.markdown import to_markdown
         from analyzer.report.report_sections import summary_document
 
-        write_text(Path(path), to_markdown(summary_document(self.report, max_peak_bytes)))
+        write_text(
+            Path(path), to_markdown(summary_document(self.report, max_peak_bytes))
+        )
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write a file for another tool, chosen by the ending of its name; see ``EXPORTS``."""
@@ -133,4 +124,4 @@ class Result(ReportOutput):
     def _repr_html_(self) -> str:
         from analyzer.report.page.build import render_inline
 
-        return render_inline(self.report, self.recording)
+        return render_inline(self.report)

@@ -9,7 +9,9 @@ import unicodedata
 from typing import Final
 
 NO_BREAK_SPACE: Final = "\u00a0"
-UNIT: Final = re.compile(r"(?<=\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|[x\u00d7])(?![A-Za-z]))")
+UNIT: Final = re.compile(
+    r"(?<=\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|[x\u00d7])(?![A-Za-z]))"
+)
 """The space between a number and its unit, at which no line may end; ``format.js`` has the same."""
 
 _LONGEST: Final = 20_000  # characters of a text from a file
@@ -45,6 +47,7 @@ def printable(text: object, width: int = 80) -> str:
     shown = plain_text(text)
     if len(shown) <= width:
         return shown
+
     head = width // 2 - 1
     return f"{shown[:head]}…{shown[-(width - head - 1) :]}"
 
@@ -89,6 +92,7 @@ def csv_cell(value: object) -> object:
     """
     if not isinstance(value, str):
         return "" if value is None or str(value) == "<NA>" else value
+
     value = value.replace("\0", "\ufffd")
     parts = _CELL_ENDS.split(value)
     # Spreadsheets strip a tab or line end at the start.

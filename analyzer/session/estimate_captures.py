@@ -1,7 +1,7 @@
 """Captures for an estimate: a run on a simulated card if possible, otherwise the graph of the step.
 
 TensorFlow runs the step on NVIDIA cards if this machine can simulate them. The graph alone is taken for
-the CPU and AMD cards, on other machines, for live functions, and if the run fails.
+the CPU and AMD cards, on other machines, for live functions, and if the step fails while it runs.
 """
 
 import os
@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.capture.process.child_process import ForkServers
+from analyzer.capture.process.fork_servers import ForkServers
 from analyzer.capture.process.launch import Progress, capture, capture_live, capture_unrun
 from analyzer.capture.process.run_folders import remove_run
 from analyzer.cards import check_limit
@@ -23,7 +23,7 @@ from analyzer.model.contract.capture_request import (
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
 from analyzer.phantom.phantom_environment import (
-    check_platform,
+    check_phantom,
     find_smallest_card,
     normalize_cards,
     parse_cards,
@@ -34,8 +34,13 @@ STATIC: Final = "TF_MEMORY_ANALYZER_STATIC"
 """Environment variable: ``1`` estimates cards without a run, for tests and benchmarks."""
 
 _NO_RUN: Final = "Estimated op by op without a run on a simulated card ({}). XLA may need less."
-_OF_TARGET: Final = (FailureKind.FIXED_SIZE, FailureKind.KILLED, FailureKind.EXITED)
-"""Failures of the target itself, with which no estimate is possible."""
+_OF_RUN: Final = (FailureKind.NO_CARD, FailureKind.CRASHED, FailureKind.TIMED_OUT)
+"""Failures of a process that a graph without a run avoids."""
+
+
+class _RunError(TargetError):
+    """The step exists, but cannot be run on a simulated card."""
+
 
 CaptureStep = Callable[[CaptureOptions, CaptureKind], Path]
 
@@ -63,8 +68,12 @@ def capture_object(
     """Capture a live model or function for an estimate; return the run folder."""
 
     def capture_step(options: CaptureOptions, kind: CaptureKind) -> Path:
-        make = capture_live if kind == "run" else capture_unrun
-        return make(target, options, out, force=force)
+        if kind != "run":
+            return capture_unrun(target, options, out, force=force)
+        try:
+            return capture_live(target, options, out, force=force)
+        except TargetError as error:  # such as of a model that another process cannot load
+            raise _RunError(error.message, kind=error.kind) from error
 
     return _capture(capture_step, options)
 
@@ -78,8 +87,9 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     if not reason:
         try:
             return _run_on_card(capture_step, options)
-        except (TargetError, InputError) as error:
-            if error.kind in _OF_TARGET or "," in options.gpu:
+        except InputError as error:
+            is_avoidable = isinstance(error, _RunError) or error.kind in _OF_RUN
+            if not is_avoidable or "," in options.gpu:
                 raise
             reason = error.message.rstrip(".")
     if "," in options.gpu:
@@ -98,7 +108,7 @@ def _find_obstacle(options: CaptureOptions) -> str:
     if not options.assume.keys() <= {one.name for one in ASSUMPTIONS}:
         return "--assume states values of the step"
     try:
-        check_platform()
+        check_phantom()
         parse_cards(options.gpu)
     except InputError as error:
         return error.message.rstrip(".")
@@ -122,4 +132,6 @@ def _run_to_end(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     remove_run(folder)
     if failure.kind is FailureKind.OUT_OF_MEMORY:
         raise StepOutOfMemory(failure.message)
-    raise TargetError(failure.message, kind=failure.kind)
+    if failure.kind is FailureKind.EXITED:
+        raise TargetError(failure.message, kind=failure.kind)
+    raise _RunError(failure.message, kind=failure.kind)

@@ -19,7 +19,6 @@ from analyzer.model.contract.report.writing import REPORT_JSON, read_saved_repor
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import TraceError
 from analyzer.model.interrupts import pause_collector
-from analyzer.model.ranges import Range
 from analyzer.report.result import Result
 from analyzer.tracing.parse.logdir import RUN_FILE, check_note, suggest_command
 
@@ -102,13 +101,7 @@ def make_result(
     from analyzer.report.document import build_document
 
     analysis = explain(measured, what_if or WhatIf(), search=search)
-    report, note = build_document(analysis), measured.note
-    if note is not None and note.threads.inter_op > 1 and report.error is None:
-        from analyzer.simulate.predict.uncertainty.other_orders import simulate_other_orders
-
-        later = [step.requested_bytes for step in report.steps[1:]]
-        peaks = Range.spanning([report.peak.requested_bytes, *later])
-        report = structs.replace(report, other_orders=simulate_other_orders(note, peaks))
+    report = build_document(analysis)
     return Result.of(analysis, report, path if path.is_dir() else None)
 
 
@@ -128,12 +121,15 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
         return open_result(path, progress=progress)
     if saved is not None and saved.kind is Kind.ESTIMATE:
 
-        def make_analysis() -> Analysis:
-            from analyzer.report.saved_estimate import read_analysis  # imports pandas
+        def predict_again() -> Analysis:
+            analysis, peak = open_estimate(path).analysis, saved.peak
+            found = analysis.peak.requested_bytes, analysis.peak.allocated_bytes
+            if found != (peak.requested_bytes, peak.allocated_bytes):
+                hint = "Run `analyze estimate` for the target again, with all its options."
+                raise TraceError(f"{path} was estimated with other settings.", hint=hint)
+            return analysis
 
-            return read_analysis(path, saved)
-
-        return Result(cache(make_analysis), saved, path)
+        return Result(cache(predict_again), saved, path)
     result = open_estimate(path, progress=progress)
     if not reason:
         return result
@@ -208,11 +204,10 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     """Compute peak, pool and findings of a recording; ``search`` also finds the least limit."""
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse
-    from analyzer.explain.judgement import judge
+    from analyzer.explain.buffer_uses import find_uses
     from analyzer.explain.pool_facts import add_pool
     from analyzer.explain.run_range import with_run_range
-    from analyzer.explain.verdict import with_assumed_settings
-    from analyzer.tracing.measure.buffer_uses import find_uses
+    from analyzer.explain.verdict import judge, with_assumed_settings
 
     analysis = analyse(measured.recording)
     uses = find_uses(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from analyzer.model.contract.capture_request import (
     SCRIPT_STEPS,
     SCRIPT_WARMUP_STEPS,
     CaptureOptions,
+    StepOptions,
     TargetKind,
 )
 from analyzer.model.contract.report.subject import Kind
@@ -40,15 +41,18 @@ from analyzer.session.target_results import (
 )
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from analyzer.capture.watch.watch_block import WatchBlock
     from analyzer.report.diff_sections import Diff
 
 
-def collect_options(arguments: Mapping[str, Any]) -> CaptureOptions:
-    """Return the options among a public function's ``locals()``; an omitted mapping is empty."""
-    values = {one.name: arguments.get(one.name, one.default) for one in fields(CaptureOptions)}
-    mappings = {name: dict(arguments.get(name) or {}) for name in ("shapes", "assume")}
-    return CaptureOptions(**(values | mappings))
+def make_options(step: StepOptions) -> CaptureOptions:
+    """Return the options of a capture; an omitted mapping is empty."""
+    given: dict[str, Any] = dict(step)
+    for name in ("shapes", "assume"):
+        given[name] = dict(given.get(name) or {})
+    return CaptureOptions(**given)
 
 
 def _to_path(path: str | os.PathLike[str] | None) -> Path | None:
@@ -60,20 +64,7 @@ def trace(
     *,
     out: str | os.PathLike[str] | None = None,
     force: bool = False,
-    steps: int | None = None,
-    batch_size: int | None = None,
-    mode: str = "",
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    optimizer: str = "",
-    loss: str = "",
-    jit: bool | None = None,
-    dtype_policy: str = "",
-    inter_op_threads: int | None = None,
-    device: str = "",
-    gpu: str = "",
-    memory_limit_bytes: int | None = None,
-    growth: bool | None = None,
-    assume: Mapping[str, int] | None = None,
+    **step: Unpack[StepOptions],
 ) -> Result:
     """Run a step, capture its memory and explain it; or open an existing trace.
 
@@ -82,25 +73,14 @@ def trace(
             trace; or a live Keras model, a ``tf.function``, or ``(tf_function, args)``.
         out: The run folder; default ``traces/NAME-TIME``. The result's ``folder`` opens in TensorBoard.
         force: Replace an earlier run in ``out``.
-        steps, batch_size: Steps to trace, size of an open batch axis; None for the defaults.
-        mode: ``train``, ``infer`` or ``generate``; empty for the target's own.
-        shapes: Axes of inputs by name; the key ``""`` stands for the only input.
-        optimizer, loss: Of Keras; empty for the compiled ones or defaults that fit the output.
-        jit: Compile with XLA, or not; None for the model's own choice.
-        dtype_policy: Keras dtype policy for building the model; empty for Keras' own.
-        inter_op_threads: Threads that run ops in parallel; None for TensorFlow's choice.
-        device: ``cpu`` or ``gpu``; empty for a GPU if the machine has one.
-        gpu: Run on a simulated card with TensorFlow's GPU runtime: ``t4``, ``2xt4``.
-        memory_limit_bytes: TensorFlow's memory limit; None for its default.
-        growth: Whether the pool of a simulated card grows on demand; None for no.
-        assume: Answers of the simulated card's libraries, by name.
+        step: How the step is built and run; see ``StepOptions``.
 
     Raises:
         InputError: the target or ``out`` cannot be used.
     """
-    options = collect_options(locals())
-    if gpu:
-        parse_cards(gpu)
+    options = make_options(step)
+    if options.gpu:
+        parse_cards(options.gpu)
     if not isinstance(target, str | os.PathLike):
         from analyzer.capture.process.launch import capture_live
 
@@ -111,7 +91,7 @@ def trace(
         place = _to_path(out) or make_default_path(spec)
         return trace_target(spec, options, place, force=force)
     check_honoured(spec.text, TargetForm.TRACE, list_given_options(options))
-    if gpu:
+    if options.gpu:
         message = f"{spec.text} is an existing trace and cannot run on another card."
         raise InputError(message, hint="Leave gpu out, or name a model or a step.")
     return open_hosts(Path(spec.path))
@@ -123,47 +103,32 @@ def estimate(
     out: str | os.PathLike[str] | None = None,
     force: bool = False,
     threads: int | None = None,
-    steps: int | None = None,
-    batch_size: int | None = None,
-    mode: str = "",
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    optimizer: str = "",
-    loss: str = "",
-    jit: bool | None = None,
-    dtype_policy: str = "",
-    inter_op_threads: int | None = None,
-    device: str = "",
-    gpu: str = "",
-    memory_limit_bytes: int | None = None,
-    assume: Mapping[str, int] | None = None,
+    **step: Unpack[StepOptions],
 ) -> Result:
-    """Predict the memory of a step on the CPU or a card without running it.
+    """Estimate the memory of a step on a simulated card, or predict it for the CPU.
 
     Args:
         target: As for ``trace``, or the folder of an earlier estimate.
-        out, force, steps, batch_size, mode, shapes, optimizer, loss, jit, dtype_policy: As for
-            ``trace``.
+        out, force: As for ``trace``.
         threads: Threads per op; None for this machine's default.
-        inter_op_threads: Threads that run ops in parallel; None for this machine's default.
-        device: ``cpu`` or ``gpu``; empty for a card if ``gpu`` names one.
-        gpu: The card, such as ``t4`` or ``a100-80gb``; empty for the CPU.
-        memory_limit_bytes: TensorFlow's memory limit on the card; None for its default.
-        assume: Values that depend on data, by name: loop iterations, sizes of results, branches.
+        step: How the step is built and run; see ``StepOptions``. Without ``gpu`` it is for the CPU.
 
     Raises:
         InputError: the target or ``out`` cannot be used.
     """
-    device = device or ("gpu" if gpu else "cpu")
-    options = collect_options(locals())
+    options = make_options(step)
+    if not options.device:
+        options = replace(options, device="gpu" if options.gpu else "cpu")
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is not TargetKind.TRACE:
             place = _to_path(out) or make_default_path(spec)
             return estimate_target(spec, options, place, force=force, threads=threads)
         check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(options))
-        if threads is None and inter_op_threads is None:
+        inter_op = options.inter_op_threads
+        if threads is None and inter_op is None:
             return open_finished(Path(spec.path))
-        return open_estimate(Path(spec.path), threads=threads, inter_op=inter_op_threads)
+        return open_estimate(Path(spec.path), threads=threads, inter_op=inter_op)
     check_steps(options)
     folder = capture_object(target, options, _to_path(out), force=force)
     return explain_folder(folder, threads=threads)

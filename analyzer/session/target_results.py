@@ -120,11 +120,7 @@ def save_report(result: Result, folder: Path) -> Result:
     """Write the report into a run folder; return the result."""
     result.to_json(folder / writing.REPORT_JSON)
     result.to_html(folder / writing.REPORT_HTML)
-    if result.report.kind is Kind.ESTIMATE:
-        from analyzer.report.saved_estimate import save_tables
-
-        save_tables(result.recording, folder)
-    elif result.report.what_if is not None:
+    if result.report.kind is not Kind.ESTIMATE and result.report.what_if is not None:
         return result  # without digests: the next command explains the trace without these settings
     write_text(folder / writing.DIGESTS_FILE, writing.encode_digests(folder).decode())
     return result

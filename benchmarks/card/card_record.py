@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 
+SIMULATED: Final = "RECORD_SIMULATED_CARD"
+"""Environment variable: name of the simulated card of a child process."""
 RECORD_VERSION: Final = 1
 MOST_BYTES: Final = 16 << 20
 """Largest size of a file, and of its text."""
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
 """Bytes."""
+
+
+def offer_algorithms() -> None:
+    """Let a simulated cuDNN of this process offer its algorithms; a real card's needs no help."""
+    if name := os.environ.get(SIMULATED):
+        from analyzer.phantom.convolution_choices import register_convolutions
+        from analyzer.phantom.phantom_environment import parse_cards
+
+        register_convolutions(parse_cards(name))
 
 
 class CardFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parent))
 
 from card_record import (
+    SIMULATED,
     CardFacts,
     CardRecord,
     ConvolutionChoice,
@@ -243,7 +244,8 @@ def simulate(gpu: str, folder: Path) -> dict[str, str]:
         parse_cards,
     )
 
-    return make_phantom_environment(PhantomOptions(gpus=parse_cards(gpu)), folder)
+    variables = make_phantom_environment(PhantomOptions(gpus=parse_cards(gpu)), folder)
+    return {**variables, SIMULATED: gpu}
 
 
 def run_part(part: str) -> CardRecord:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from card_record import ConvolutionChoice
+from card_record import ConvolutionChoice, offer_algorithms
 
 SHAPES: Final = (
     (224, 3, 64, 7, 2), (224, 3, 64, 3, 1), (112, 64, 128, 3, 1), (56, 64, 64, 1, 1),
@@ -35,6 +35,7 @@ def run(logdir: Path) -> None:
     """Run all convolutions on the first GPU and write the trace."""
     import tensorflow as tf
 
+    offer_algorithms()
     options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
     tf.profiler.experimental.start(str(logdir), options=options)
     for side, channels, filters, window, stride in SHAPES:

@@ -17,6 +17,8 @@ from make_recording import Made, make_recording  # noqa: E402
 from page_driver import Page, browser, missing  # noqa: E402
 
 from analyzer.explain.comparison import compare  # noqa: E402
+from analyzer.model.contract.report.writing import convert_report  # noqa: E402
+from analyzer.model.contract.run_note import Failure  # noqa: E402
 from analyzer.model.recording.records import Kind  # noqa: E402
 from analyzer.report.page.build import render  # noqa: E402
 
@@ -83,12 +85,17 @@ def hostile_report(written: Callable[..., Path]) -> Path:
         suffix=f"/{HOSTILE}",
         target={"name": HOSTILE},
         warnings=(HOSTILE,),
-        error={"type": HOSTILE[:60], "message": HOSTILE, "exit_code": 5},
+        error=Failure(type=HOSTILE[:60], message=HOSTILE, exit_code=5),
         versions={HOSTILE[:40]: HOSTILE[:40]},
     )
-    finding = bad.document["findings"][0]
-    finding.update(title=HOSTILE, detail=HOSTILE, evidence=[{HOSTILE: HOSTILE, "x_bytes": 3}])
-    bad.document["peak"].update(op=HOSTILE, layer=HOSTILE)
-    for row in bad.document["tensors_at_peak"]:
+    document = bad.document
+    evidence = [{HOSTILE: HOSTILE, "x_bytes": 3}]
+    document["findings"][0].update(title=HOSTILE, detail=HOSTILE, evidence=evidence)
+    document["peak"].update(op=HOSTILE, layer=HOSTILE)
+    for row in document["tensors_at_peak"]:
         row["why_alive"] = HOSTILE
-    return written(bad, comparison=compare(bad.report, bad.recording, bad.report, bad.recording))
+    report = convert_report(document)
+    return written(
+        Made(bad.recording, report),
+        comparison=compare(report, bad.recording, report, bad.recording),
+    )

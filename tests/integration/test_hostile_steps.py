@@ -5,9 +5,7 @@ After each: no process, no file but what was asked for, and no file of the user'
 
 from __future__ import annotations
 
-import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -138,19 +136,10 @@ CRASHES = {
     "sys.exit": ("def model(): sys.exit(4)", "sys.exit(4)"),
     "segfault": ("def model():\n    ctypes.string_at(0)", "died of SIGSEGV (Segmentation fault) at "
                  "t.py:4 while building the model"),
-    "abort": ("os.abort()", "died of SIGABRT"),
     "killed": ("os.kill(os.getpid(), 9)", "was killed (SIGKILL) while building the model, and not"),
-    "terminated": ("os.kill(os.getpid(), 15)", "died of SIGTERM"),
     "raises": ("class Odd(BaseException): pass\ndef model():\n    raise Odd('why')",
                "t.py:5: Odd: why"),
-    "raises in a call": (
-        "class M(keras.Model):\n    def call(self, x):\n        raise KeyError('lr')\n"
-        "def model(): return M()",
-        "KeyError",
-    ),
-    "returns from a fork": ("if not os.fork(): pass\nelse: os._exit(5)", "exit code 5"),
     "starts and dies": (f"{SLEEPER}{FORK}os._exit(6)", "exit code 6"),
-    "deaf": (f"{DEAF}{FORK}os._exit(7)", "exit code 7"),
 }  # fmt: skip
 
 
@@ -165,38 +154,13 @@ def test_a_crash_is_the_targets(name: str, place: Place) -> None:
     assert listing(place.folder) == {"t.py"}
 
 
-def test_a_crash_in_the_step(place: Place) -> None:
-    body = (
-        "def die(x): os._exit(9)\n"
-        "@tf.function\ndef step():\n    return tf.py_function(die, [1.0], tf.float32)\n"
-    )
-    code, err = place.run(body, "trace", "t.py:step", "--out", "run")
-    assert (code, "exit code 9 while running step 1 of 3" in err) == (2, True), err
-    assert listing(place.folder) == {"t.py"}
-
-
-def test_sys_exit_in_the_step_keeps_what_was_traced(place: Place) -> None:
-    body = "def model():\n    m = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])\n" \
-        "    m.compile('sgd', 'mse', run_eagerly=True)\n    m.train_step = lambda d: sys.exit(3)\n" \
-        "    return m\n"  # fmt: skip
-    code, err = place.run(body, "trace", "t.py:model", "--out", "run", "-q")
-    assert code == 2, err
-    assert "called sys.exit(3)" in (place.folder / "run" / "run.json").read_text()
-
-
 STRAYS = {
     "sleeper and fork": SLEEPER + FORK,
-    "sleeper": SLEEPER,
     "fork": FORK,
-    "double fork": "if not os.fork():\n    if os.fork(): os._exit(0)\n"
-    "    os.setsid(); time.sleep(3600)\n",
     "deaf fork": "if not os.fork():\n    " + DEAF + "    time.sleep(3600)\n",
     "thread": "threading.Thread(target=time.sleep, args=(3600,)).start()\n",
-    "at exit": "import atexit; atexit.register(time.sleep, 3600)\n",
-    "closed": "os.close(0); os.close(1); sys.stdout = None; sys.stdin = None\n",
     "much": "print('x' * 50_000_000)\n",
     "changes folder": "os.mkdir('there'); os.chdir('there')\n",
-    "arguments": "import argparse; argparse.ArgumentParser().parse_args()\n",
 }
 
 
@@ -209,21 +173,6 @@ def test_a_step_that_leaves_things_behind(name: str, place: Place) -> None:
     assert {path.name for path in place.folder.iterdir()} <= {"t.py", "run", "there", "__pycache__"}
     assert (place.folder / "run" / "report.json").is_file()
     assert not list(place.folder.glob("there/*"))
-
-
-@pytest.mark.slow
-def test_modules_of_the_same_name(place: Place) -> None:
-    """Modules in the working folder and beside the target are the target's, not ours; so is one that
-    is the target itself."""
-    for name in ("queue", "re", "typing", "gzip", "pandas", "analyzer_x", "signal"):
-        (place.folder / f"{name}.py").write_text("import sys\nsys.exit('executed')\n")
-    (place.folder / "my_layers.py").write_text("UNITS = 4\n")
-    body = "from my_layers import UNITS\ndef model():\n" \
-        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(UNITS)])\n"  # fmt: skip
-    code, err = place.run(body, "trace", "json.py:model", "--out", "run", "-q", name="json.py")
-    assert code == 0, err
-    code, err = place.run(body, "estimate", "t:model", "--out", "estimate", "-q")
-    assert code == 0, err
 
 
 @pytest.mark.parametrize("deaf", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -264,33 +213,6 @@ def test_kill_9_of_the_command(place: Place) -> None:
         time.sleep(0.1)
     assert place.strays() == []
     assert listing(place.folder) == {"t.py"}
-
-
-def test_ctrl_c_while_the_model_is_built(place: Place) -> None:
-    process = place.start(
-        "def model():\n    print('built', flush=True)\n    time.sleep(60)\n",
-        "trace", "t.py:model", "--out", "run",
-    )  # fmt: skip
-    place.wait_for(process, "built")
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert (process.returncode, out) == (130, b"")
-    assert err.decode().splitlines()[-1] == "analyze: Interrupted; no run was written."
-    assert listing(place.folder) == {"t.py"}
-
-
-def test_an_estimate_makes_no_inputs(place: Place) -> None:
-    wide = MODEL.replace("(4,)", "(64,)")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    code, err = place.run(
-        wide, "estimate", "t.py:model", "--batch-size", "20000000", "--out", "run", "-q"
-    )
-    held_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    assert code == 0, err
-    document = json.loads((place.folder / "run" / "report.json").read_text())
-    # 64 float32 each for the model and 4 for the loss, counted although they were never made
-    assert document["categories_at_peak"]["input"] == 20_000_000 * (64 + 4) * 4
-    assert max(before, held_kib) < 2 << 20
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")

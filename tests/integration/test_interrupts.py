@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from builders import COMMAND, listing
+from builders import COMMAND
 
 SLEEPS = """
 print("begun", flush=True)
@@ -28,8 +28,6 @@ for step in range(10**9):
     if step == 40:
         print("begun", flush=True)
 """
-LEAVES_LATE = "import atexit, time\natexit.register(time.sleep, 60)\n" + TRAINS
-IN_CPP = TRAINS.replace("10**9", "41") + "tf.queue.FIFOQueue(1, tf.float32).dequeue()\n"
 
 
 def interrupt(folder: Path, code: str, gaps_s: tuple[float, ...]) -> tuple[int, str, float]:
@@ -77,20 +75,3 @@ def test_ctrl_c_ends_the_program_and_gives_the_report(
     assert len(report["steps"]) == 5
 
 
-@pytest.mark.tf
-@pytest.mark.slow
-def test_a_later_ctrl_c_ends_the_report(tmp_path: Path) -> None:
-    status, said, seconds = interrupt(tmp_path, LEAVES_LATE, (2.0,))
-    assert (status, seconds < 10) == (130, True)
-    assert said.count("Traceback") == 1
-    assert listing(tmp_path) == {"program.py"}
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-def test_a_program_that_waits_in_cpp_is_reported(tmp_path: Path) -> None:
-    status, said, _ = interrupt(tmp_path, IN_CPP, ())
-    assert status == 130
-    assert "Traceback" not in said
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["program"]["ended"] == "KeyboardInterrupt"

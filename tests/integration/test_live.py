@@ -119,29 +119,6 @@ answer(result, step.model, before, environment, threads)
     assert {path for path in listing(tmp_path) if "/" not in path} == {"out"}
 
 
-@pytest.mark.slow
-def test_a_model_is_captured_in_this_process(tmp_path: Path) -> None:
-    told = run(MODEL, tmp_path, TF_CPU_ALLOCATOR_USE_BFC="1")
-    assert_unchanged(told)
-    assert told["categories"]["parameter"] == PARAMETERS
-    assert told["categories"]["optimizer_state"] == ADAM
-    assert told["same variables"]
-
-
-@pytest.mark.slow
-def test_an_estimate_counts_no_other_model_of_the_process(tmp_path: Path) -> None:
-    code = """
-others = [steps.compiled() for _ in range(2)]
-first = analyzer.estimate(others[0], out="first", batch_size=8)
-model = steps.compiled()
-result = analyzer.estimate(model, out="out", batch_size=8)
-print(json.dumps({"categories": result.document["categories_at_peak"]}))
-"""
-    told = run(code, tmp_path)
-    assert told["categories"]["parameter"] == PARAMETERS
-    assert told["categories"]["optimizer_state"] == ADAM
-
-
 def test_a_step_that_ran_is_estimated_in_this_process(tmp_path: Path) -> None:
     # GIVEN a function with transposed operands, of which TensorFlow has an executor already
     code = """
@@ -157,23 +134,3 @@ print(json.dumps([result.report.steps[-1].requested_bytes for result in results]
     assert predicted == measured
     # THEN each call of one second has a folder of its own
     assert len(list((tmp_path / "traces").iterdir())) == 2
-
-
-def test_a_result_that_no_later_op_uses_is_overdue(tmp_path: Path) -> None:
-    # GIVEN a step that returns a tensor which it reads only at its begin
-    code = """
-@tf.function(input_signature=[tf.TensorSpec((512, 512))])
-def step(x):
-    early = tf.linalg.matmul(x, x)
-    late = tf.linalg.matmul(x, x + tf.reduce_sum(early))
-    for _ in range(4):
-        late = tf.linalg.matmul(late, late)
-    return early, tf.reduce_sum(late)
-
-result = analyzer.trace(step, out="out")
-rows = [row for one in result.report.findings if one.id == "overdue-tensors" for row in one.evidence]
-print(json.dumps([row["last_use"] for row in rows]))
-"""
-    readers = run(code, tmp_path, TF_CPU_ALLOCATOR_USE_BFC="1")
-    # THEN it is reported with its last reader, as is the result of the step before
-    assert set(readers) == {"Sum"}

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 from builders import ROOT, analyze, analyze_in_child
-from integration.estimates.test_fit_command import MODELS
-from schemas import breaches
-from simulated_cards import NEEDS_CARDS
 
 import analyzer
 
@@ -48,34 +45,3 @@ def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(tmp_pat
     assert failure["asked"]["is_exact"]
     named = {row["size_bytes"]: row["names"] for row in failure["sizes"]}
     assert any("kernel" in name for names in named.values() for name in names)
-
-
-@pytest.mark.slow
-@NEEDS_CARDS
-def test_one_command_leads_from_a_log_to_the_batch_that_fits(tmp_path: Path) -> None:
-    (tmp_path / "models.py").write_text(MODELS)
-    step = ("models.py:convolutional", "--gpu", "t4", "--no-jit")
-    limit, batch = 100 << 20, 2048
-    failed = analyze_in_child(
-        *("trace", *step, "--limit", "100MiB", "--batch-size", str(batch), "--out", "run", "-q"),
-        cwd=tmp_path,
-    )
-    assert failed.code == 5, failed.err
-    ended = analyze_in_child(
-        *("oom", "run", "--target", "models.py:convolutional", "--batch-size", str(batch), "--fit"),
-        *("--json", "both.json", "--html", "both.html"),
-        cwd=tmp_path,
-        timeout_s=600,
-    )
-    assert ended.code == 0, ended.err
-    document = json.loads((tmp_path / "both.json").read_text())
-    assert not breaches(document, "oom", "LogAnswer")
-    answer = document["fit"]
-    assert (answer["card"], answer["limit_bytes"]) == ("t4", limit)
-    assert (answer["wanted"], answer["wanted_fits"]) == (batch, False)
-    assert f"Batch {batch} does not fit" in ended.out
-    assert ended.out.index("The failure") < ended.out.index(f"safe {answer['safe']}")
-    assert f"Batch {answer['largest']}" in (tmp_path / "both.html").read_text()
-    for size, code in ((answer["safe"], 0), (answer["failing"], 5)):  # TensorFlow's own allocator
-        options = ("--limit", "100MiB", "--batch-size", str(size), "--no-save", "-q")
-        assert analyze_in_child("trace", *step, *options, cwd=tmp_path).code == code

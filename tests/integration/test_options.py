@@ -20,57 +20,16 @@ T = "option_targets.py:"
 SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
     # name: target, options, what the refusal says
     "step, batch": (T + "step", {"batch_size": 4}, "--batch-size cannot be used"),
-    "step, shape": (T + "step", {"shapes": {"x": [4]}}, "--shape cannot be used"),
-    "step, optimizer": (T + "step", {"optimizer": "sgd"}, "--optimizer cannot be used"),
-    "step, loss": (T + "step", {"loss": "mse"}, "--loss cannot be used"),
-    "step, both": (T + "step", {"loss": "mse", "optimizer": "sgd"}, "--optimizer and --loss"),
-    "step, mode": (T + "step", {"mode": "infer"}, "--mode cannot be used"),
-    "step, no policy": (
-        T + "signature",
-        {"dtype_policy": "mixed_float16"},
-        "does not follow --dtype-policy mixed_float16: it has no Keras layers",
-    ),
-    "eager, jit": (T + "eager_step", {"jit": True}, "Decorate it with @tf.function"),
-    "eager, batch": (T + "eager_step", {"batch_size": 4}, "--batch-size cannot be used"),
-    "signature, optimizer": (T + "signature", {"optimizer": "sgd"}, "--optimizer cannot be"),
-    "signature, mode": (T + "signature", {"mode": "train"}, "--mode cannot be used"),
     "signature, fixed": (T + "fixed_signature", {"batch_size": 4}, "'features' has a batch of 6"),
-    "signature, name": (T + "signature", {"shapes": {"x": [8]}}, "Its inputs: features."),
-    "nothing, batch": (T + "nothing", {"batch_size": 4}, "--batch-size cannot be used"),
-    "fixed, batch": (T + "fixed_batch", {"batch_size": 4}, "'features' has a batch of 6"),
-    "signature, parts": (
-        T + "unnamed_signature",
-        {"shapes": {"image": [4]}},
-        "Its inputs: pair_0, pair_1, tokens.",
-    ),
     "shape": (T + "network", {"shapes": {"": [10]}}, "does not fit the input's axes 8"),
-    "two inputs, no name": (
-        T + "two_inputs",
-        {"shapes": {"": [4, 4]}},
-        "--shape names none of the 2 inputs. Write it as --shape NAME=4,4; the inputs: left, right.",
-    ),
-    "two inputs, open": (T + "two_inputs", {}, "--shape left=128 --shape right=128"),
-    "run_eagerly, jit": (T + "run_eagerly", {"jit": True}, "is compiled with run_eagerly=True"),
     "infer, optimizer": (T + "compiled", {"mode": "infer", "optimizer": "sgd"}, "inference uses"),
-    "infer, loss": (T + "network", {"mode": "infer", "loss": "mse"}, "inference uses none"),
     "own step, optimizer": (T + "passing", {"optimizer": "lion"}, "--optimizer lion cannot be"),
-    "own step, loss": (T + "passing", {"loss": "mae"}, "train_step of the model 'passing' never"),
-    "own compile": (T + "own_compile", {}, "overrides compile()"),
     "own policy": (
         T + "own_policy",
         {"dtype_policy": "mixed_bfloat16"},
         "its layers follow float32",
     ),
-    "file's policy": (
-        "model.keras",
-        {"dtype_policy": "mixed_float16"},
-        "its layers follow float32",
-    ),
     "saved, train": ("saved", {"mode": "train"}, "holds no training step"),
-    "saved, optimizer": ("saved", {"optimizer": "sgd"}, "--optimizer cannot be used"),
-    "saved, jit": ("saved", {"jit": True}, "--jit cannot be used"),
-    "saved, policy": ("saved", {"dtype_policy": "mixed_float16"}, "--dtype-policy cannot be"),
-    "saved, shape": ("saved", {"shapes": {"x": [8]}}, "Its inputs: features."),
 }
 HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     # name: target, options, what the step is then
@@ -79,51 +38,7 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"optimizer": "sgd", "loss": "mae", "batch_size": 4, "jit": False},
         {"optimizer": "SGD", "loss": "mean_absolute_error", "batch_size": 4, "jit": False},
     ),
-    "model, default": (T + "network", {}, {"optimizer": "Adam", "batch_size": 32, "mode": "train"}),
-    "model, policy": (
-        T + "network",
-        {"dtype_policy": "mixed_float16"},
-        {"optimizer": "LossScaleOptimizer", "policy": "mixed_float16"},
-    ),
     "compiled, alone": (T + "compiled", {}, {"optimizer": "RMSprop", "loss": "mae", "notes": []}),
-    "compiled, optimizer": (
-        T + "compiled",
-        {"optimizer": "lion"},
-        {
-            "optimizer": "Lion",
-            "loss": "mae",
-            "notes": ["As asked, Lion replaces the optimizer RMSprop of the compiled model."],
-        },
-    ),
-    "compiled, loss": (
-        T + "compiled",
-        {"loss": "mse"},
-        {"optimizer": "RMSprop", "loss": "mean_squared_error"},
-    ),
-    "compiled, jit": (T + "compiled", {"jit": True}, {"jit": True}),
-    "compiled, infer": (T + "compiled", {"mode": "infer"}, {"mode": "infer", "optimizer": ""}),
-    "scaled": (T + "scaled", {"optimizer": "sgd"}, {"optimizer": "LossScaleOptimizer"}),
-    "fixed, same": (T + "fixed_batch", {"batch_size": 6}, {"batch_size": 6}),
-    "two inputs": (
-        T + "two_inputs",
-        {"shapes": {"left": [3], "right": [5]}, "batch_size": 2},
-        {"shapes": [[2, 3], [2, 5], [2, 2]]},
-    ),
-    "own step": (T + "passing", {"batch_size": 4}, {"shapes": [[4, 8], [4, 4]]}),
-    "inside": (
-        T + "compiled_inside",
-        {"jit": False},
-        {
-            "jit": False,
-            "notes": [
-                "XLA compiles inner inside this step, as in a run without analyze: jit_compile=True is "
-                "set there. --no-jit is about the step alone."
-            ],
-        },
-    ),
-    "step": (T + "step", {"jit": True}, {"jit": True, "optimizer": "Adam", "batch_size": 8}),
-    "step, policy": (T + "step", {"dtype_policy": "mixed_bfloat16"}, {"policy": "mixed_bfloat16"}),
-    "signature": (T + "signature", {"batch_size": 4}, {"shapes": [[4, 8]]}),
     "signature, parameters": (
         T + "unnamed_signature",
         {"batch_size": 4, "shapes": {"tokens": [7], "pair_1": [5, 2]}},
@@ -135,30 +50,14 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             ],
         },
     ),
-    "signature, jit": (T + "signature", {"jit": True, "batch_size": 4}, {"jit": True}),
-    "saved": ("saved", {"batch_size": 4, "mode": "infer"}, {"batch_size": 4, "mode": "infer"}),
     "file": ("model.keras", {"batch_size": 4, "optimizer": "sgd"}, {"optimizer": "SGD"}),
 }
 
 
 BROKEN = {
     # name: target, its code, options, what is said
-    "exits": ("exits.py:x", "import sys; sys.exit(3)", {}, "called sys.exit(3)"),
     "imports": ("imports.py:x", "import nothing_like_it", {}, "No module named 'nothing_like_it'"),
-    "environment": (
-        "environment.py:x",
-        "import os\nx = os.environ['NO_SUCH_FOLDER']",
-        {},
-        "NO_SUCH_FOLDER",
-    ),
     "damaged": ("damaged.keras", "no archive", {}, "is damaged"),
-    "no name": ("no_name.py:biuld", "def build(): pass", {}, "Did you mean build?"),
-    "no inputs": (
-        "no_inputs.py:x",
-        "import keras\nx = keras.Sequential([keras.layers.Dense(1)])",
-        {},
-        "--shape",
-    ),
     "call reads values": (
         "reads.py:x",
         """import keras
@@ -170,7 +69,6 @@ x = Reader()
         {"shapes": {"": [4]}},
         "reads.py:4: TypeError",
     ),
-    "application": ("keras:ResNet51", "", {}, "Did you mean ResNet50"),
 }
 
 

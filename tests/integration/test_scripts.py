@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from builders import COMMAND, INSTALLED
 
-from analyzer.session.opening import open_result
-
 pytestmark = pytest.mark.tf
 SCRIPTS = Path(__file__).parent / "scripts"
 OF_A_PROGRAM = {
@@ -76,7 +74,6 @@ PLANTED = {
     "kept_records.py": ("kept-tensors", "episodes.append("),
     "kept_datasets.py": ("kept-tensors", "self.epochs.append("),
     "longer_tensor.py": ("kept-tensors", "acc = tf.concat("),
-    "tape_around_loop.py": ("tape-outlives-use", "persistent=True"),
 }
 QUICK = ("kept_list.py",)
 
@@ -100,8 +97,6 @@ def test_what_is_planted_is_found_first(tmp_path: Path, script: str) -> None:
     [
         "clean_function.py",
         pytest.param("clean_eager.py", marks=pytest.mark.slow),
-        pytest.param("clean_fit.py", marks=pytest.mark.slow),
-        pytest.param("clean_tape_once.py", marks=pytest.mark.slow),
     ],
 )
 def test_a_clean_script_is_told_nothing(tmp_path: Path, script: str) -> None:
@@ -109,18 +104,6 @@ def test_a_clean_script_is_told_nothing(tmp_path: Path, script: str) -> None:
     assert done.returncode == 0, done.stderr
     assert not {one["id"] for one in report["findings"]} & OF_A_PROGRAM
     assert report["program"]["device"]["trend"] != "grows"
-    assert report["integrity"]["damages"] == []
-
-
-@pytest.mark.slow
-def test_a_program_that_profiles_itself_has_its_profile_and_is_traced_after_it(
-    tmp_path: Path,
-) -> None:
-    done, report = run(tmp_path, "own_profile.py")
-    assert done.returncode == 0, done.stderr
-    assert list((tmp_path / "own").rglob("*.xplane.pb"))
-    assert report["program"]["steps"] == 34
-    assert len(report["steps"]) == 5
     assert report["integrity"]["damages"] == []
 
 
@@ -151,16 +134,6 @@ def test_a_script_that_runs_out_of_memory_is_explained(tmp_path: Path, script: s
     assert report["findings"][0]["id"] == "out-of-memory"
     assert report["error"]["type"] == "ResourceExhaustedError"
     assert report["integrity"]["damages"] == []
-
-
-@pytest.mark.slow
-def test_a_script_on_a_card_that_is_not_there(tmp_path: Path) -> None:
-    done, report = run(tmp_path, "kept_list.py", "--gpu", "t4")
-    if "imulated cards" in done.stderr:
-        pytest.skip("no phantom cards on this machine")
-    assert done.returncode == 0, done.stderr
-    assert report["kind"] == "phantom"
-    assert report["findings"][0]["id"] == "kept-tensors"
 
 
 WATCH = """
@@ -243,105 +216,9 @@ def assert_owners_are_named(report: dict[str, Any], script: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_owners_of_a_full_card_are_named_in_a_late_step(tmp_path: Path) -> None:
-    done, report = run(tmp_path, "late_failure.py", "--gpu", "t4", "--limit", "280MiB")
-    assert done.returncode == 1
-    assert report["fits"] == "may not"
-    assert "ran out of memory" in report["verdict"]["headline"]
-    assert_owners_are_named(report, "late_failure.py")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["watch", "callback", "own"])
 def test_a_flight_recorder_names_the_owners_in_a_late_step(tmp_path: Path, way: str) -> None:
     done = run_alone(tmp_path, str(SCRIPTS / "late_fit.py"), way)
     assert "ResourceExhaustedError" in done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert_owners_are_named(report, "late_fit.py")
-
-
-WATCHED = """
-import os, sys
-os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "1"
-os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = "32"
-import analyzer, tensorflow as tf
-kept = []
-double = tf.function(lambda x: x * 2.0)
-def run(count):
-    with analyzer.watch(on_oom="full", steps=2) as watched:
-        for _ in range(count):
-            kept.append(double(tf.ones([1 << 18])))
-    return watched
-print(run(8).result, os.path.exists("full"))
-try:
-    run(40)
-except tf.errors.ResourceExhaustedError:
-    print(os.path.exists("full/report.html"))
-"""
-
-
-@pytest.mark.slow
-def test_a_flight_recorder_writes_only_if_memory_runs_out(tmp_path: Path) -> None:
-    (tmp_path / "watched.py").write_text(WATCHED)
-    done = run_alone(tmp_path, "watched.py")
-    assert done.stdout.split() == ["None", "False", "True"], done.stderr
-    report = json.loads((tmp_path / "full" / "report.json").read_text())
-    assert "the global list `kept`" in report["findings"][0]["title"]
-
-
-@pytest.mark.slow
-def test_the_growth_of_the_host_is_told_by_kind(tmp_path: Path) -> None:
-    done, report = run(tmp_path, "host_arrays.py")
-    assert done.returncode == 0, done.stderr
-    kinds = {one["kind"]: one["per_step_bytes"] for one in report["program"]["host_kinds"]}
-    assert kinds["arrays"] == pytest.approx(report["program"]["host"]["per_step_bytes"], rel=0.2)
-    assert "graphs" in kinds
-
-
-FRAMES = """
-import sys
-import tensorflow as tf
-weight = tf.Variable(tf.zeros((8, 8)))
-@tf.function
-def step(x):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(weight * x)
-    weight.assign_sub(tape.gradient(loss, weight))
-    return loss
-def run(count):
-    for _ in range(count):
-        step(tf.ones((8, 8)))
-run(200)
-calls = 0
-def note(frame, event, _):
-    global calls
-    calls += event == "call" and "/analyzer/capture/" in frame.f_code.co_filename
-sys.setprofile(note)
-run(100)
-sys.setprofile(None)
-print("calls", calls / 100)
-step(tf.ones((1, 8)))
-run(9)
-"""
-
-
-@pytest.mark.slow
-def test_few_calls_of_ours_run_in_a_step_after_the_traced_ones(tmp_path: Path) -> None:
-    """Each call reads cold code: 20 took 120 us of a step of 8 ms, and 3 take 37 us."""
-    (tmp_path / "frames.py").write_text(FRAMES)
-    done = subprocess.run(
-        [sys.executable, str(COMMAND), "trace", "frames.py", "--out", "out"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    count = next(line.split()[1] for line in done.stdout.splitlines() if line[:6] == "calls ")
-    assert 0 < float(count) < 4
-    # and yet each step is counted, and a late retracing is seen
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["program"]["steps"] == 310
-    seen = open_result(tmp_path / "out").recording.watch
-    assert seen is not None
-    assert [(one.calls, one.traces) for one in seen.functions] == [(310, 2)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,13 +18,12 @@ from analyzer.capture.graph.executor_graph import StaticStep, build_executor_gra
 from analyzer.capture.graph.gpu_graph import build_gpu_graph, pretend_gpu
 from analyzer.capture.graph.input_pipeline import count_held_bytes
 from analyzer.capture.graph.plain_graphs import count_bytes, read_inner_ops
-from analyzer.capture.initializers.hollow_variables import (
+from analyzer.capture.graph.unbacked_variables import (
     FROM_NUMPY,
     build_slots,
-    record_births,
-    sort_slots_by_creation,
+    leave_out_values,
+    mark_numpy_tensors,
 )
-from analyzer.capture.initializers.variable_births import Birth, Births, get_bytes_in_use
 from analyzer.capture.run.instrumentation import observe_step
 from analyzer.capture.run.step_capture import (
     Captured,
@@ -34,17 +32,17 @@ from analyzer.capture.run.step_capture import (
     note_threads,
     trace_function,
 )
-from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
+from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.keras_api import find_open_optimizers, get_optimizer_variables
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import build_compiled_graph, compile_calls, is_compiled
 from analyzer.cards import Gpu, find_gpu
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.run_note import BirthNote, DeviceNote
+from analyzer.model.contract.run_note import DeviceNote
 from analyzer.model.errors import TargetError
-from analyzer.model.graph.host_copies import VARIABLES_ON_HOST, insert_host_copies
+from analyzer.model.graph.host_copies import insert_host_copies
 from analyzer.model.interrupts import pause_collector
-from analyzer.model.units import GRANULE_BYTES, format_bytes
+from analyzer.model.units import format_bytes
 
 _ZEROS_ERRORS: Final = (tf.errors.OpError, ArithmeticError, AssertionError, LinAlgError)
 """Errors of code that may have failed because the weights are zeros."""
@@ -69,7 +67,7 @@ def capture_unrun_step(
     """
     folder = Path.cwd()
     try:
-        return capture_graph(make, report, options, dump, hollow=True)
+        return capture_graph(make, report, options, dump, unbacked=True)
     except (TargetError, tf.errors.OpError) as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, _ZEROS_ERRORS):
@@ -90,31 +88,30 @@ def capture_graph(
     options: CaptureOptions,
     dump: Path | None = None,
     *,
-    hollow: bool = False,
+    unbacked: bool = False,
 ) -> Captured:
-    """Capture the graph of a step, with the variables as they are unless they are ``hollow``."""
+    """Capture the graph of a step, with the variables as they are unless they are ``unbacked``."""
     gpu = find_gpu(options.gpu) if options.gpu else None
     with contextlib.ExitStack() as stack:
         stack.enter_context(pretend_gpu(cudnn=not options.jit) if gpu else contextlib.nullcontext())
         observed = stack.enter_context(observe_step())
-        host = VARIABLES_ON_HOST if gpu else frozenset()
-        births = stack.enter_context(record_births(hollow=hollow, host_dtypes=host))
+        stack.enter_context(mark_numpy_tensors())
+        stack.enter_context(leave_out_values() if unbacked else contextlib.nullcontext())
         report("building the model", 0.05)
         program = make()
         if gpu is not None:
             reason = program.jit_reason or _CUSTOM_JIT[bool(program.config.jit)]
             program.messages.append(options.note or reason)
-        for optimizer, weights in find_open_optimizers(program) if hollow else ():
+        for optimizer, weights in find_open_optimizers(program) if unbacked else ():
             build_slots(optimizer, weights)
         report(f"tracing the step{_describe_first_bound(program)}", 0.2)
         (variables := StepVariables(program)).refresh()
-        function, kept_bytes = _trace(program, births)
+        function = _trace(program)
         variables.function = function
         stack.enter_context(pause_collector())  # no code of the user runs from here on
         report("optimising the graph", 0.5)
         step = _build_graph(program, function, gpu, options)
         given = program.make_tensors()
-        slots = sort_slots_by_creation(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         compiled, messages = compile_calls(function, step.ops, dump, given)
         program.messages.extend(messages)
@@ -127,10 +124,6 @@ def capture_graph(
         capture.run,
         kind="static",
         device=DeviceNote(kind="gpu", name=gpu.name, id=gpu.id) if gpu else capture.run.device,
-        births=_note_births(slots, variables.raw),
-        inputs_after=tuple(births.inputs.get(id(tensor)) for tensor in program.args),
-        kept_by_tracing=kept_bytes // GRANULE_BYTES,
-        kept_by_slots=births.traced_constants,
         data_bytes=count_held_bytes(held)
         | {"inputs": sum(count_bytes(one) for one in held if hasattr(one, FROM_NUMPY))},
         threads=note_threads(caches=True),
@@ -142,18 +135,13 @@ def capture_graph(
     return replace(capture, compiled=compiled, inside=inside)
 
 
-def _trace(program: Program, births: Births) -> tuple[Any, int]:
-    """Return the concrete function, and the bytes that the tracing (or two) of a run keeps."""
+def _trace(program: Program) -> Any:
+    """Return the concrete function of the step."""
     if program.function is None:
         raise TargetError(
             "The step runs eagerly: there is no graph to predict from.", hint=program.eager_hint
         )
-    gc.collect()  # garbage of the model's construction must not be freed while bytes are counted
-    before = get_bytes_in_use() - births.made_bytes
-    function = trace_function(program)
-    kept_bytes = max(get_bytes_in_use() - births.made_bytes - before, 0)
-    is_traced_again = not births.traces_twice and any(birth.traced for birth in births.rows)
-    return function, kept_bytes * (2 if is_traced_again else 1)
+    return trace_function(program)
 
 
 def _build_graph(
@@ -171,22 +159,6 @@ def _build_graph(
     ops = [replace(op, device="") for op in step.ops]  # placement here knew only the CPU
     is_called = not is_compiled(function)  # its arguments come from an iterator on the host
     return replace(step, ops=tuple(insert_host_copies(ops) if is_called else ops))
-
-
-def _note_births(births: list[Birth], variables: list[Any]) -> tuple[BirthNote, ...]:
-    """Return one record a birth; ``variable`` is an index into the note's variables."""
-    numbers = {id(variable): number for number, variable in enumerate(variables)}
-    for number, variable in enumerate(variables):  # the copies on other devices have own numbers
-        numbers |= {id(part): number for part in private.get_device_parts(variable)[:1]}
-    return tuple(
-        BirthNote(
-            variable=numbers.get(id(get_raw_variable(birth.variable))),
-            traced=birth.traced,
-            sharing=birth.sharing,
-            events=tuple(birth.final_events),
-        )
-        for birth in births
-    )
 
 
 def _describe_first_bound(program: Program) -> str:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import get_node_name
 from analyzer.capture.graph.shape_inference import Outputs
-from analyzer.capture.initializers.variable_births import is_stand_in
+from analyzer.capture.graph.unbacked_variables import is_stand_in
 from analyzer.capture.private_names import op_def_registry
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, TensorSpec, read_op_types
 

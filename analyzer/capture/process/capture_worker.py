@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import errno
 import faulthandler
-import functools
 import os
 import shutil
 import signal
@@ -20,6 +19,7 @@ import traceback
 import types
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -28,12 +28,27 @@ from analyzer.capture.process import child_environment
 from analyzer.capture.process.launch import STOPPING
 from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_culprit
 from analyzer.capture.xla.xla_dumps import add_dump_flags
-from analyzer.model import errors
-from analyzer.model.contract import child_messages
 from analyzer.model.contract.capture_request import REQUEST_VERSION, CaptureRequest
+from analyzer.model.contract.child_messages import (
+    CaptureDone,
+    ChildFailed,
+    Message,
+    StageBegun,
+    encode_message,
+    read_message,
+)
 from analyzer.model.contract.graph_note import GraphFile, encode_graph
 from analyzer.model.contract.reading import pack
 from analyzer.model.contract.run_note import TargetNote, encode_run
+from analyzer.model.errors import (
+    AnalyzerError,
+    ExitCode,
+    FailureKind,
+    InputError,
+    StepOutOfMemory,
+    TargetError,
+    describe_import_error,
+)
 from analyzer.model.interrupts import freeze_loaded_objects, pause_collector
 from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
 
@@ -55,33 +70,33 @@ class Channel:
         os.dup2(2, 1)
         sys.stdout = sys.stderr
 
-    def send(self, message: child_messages.Message) -> None:
+    def send(self, message: Message) -> None:
         """Send one message; unbuffered, because a signal handler also sends."""
         if os.getpid() != self.owner:
             os._exit(0)  # a fork by the user's code that ran on into ours
-        line = child_messages.encode_message(message)
+        line = encode_message(message)
         while line:
             line = line[os.write(self._descriptor, line) :]
 
     def report(self, stage: str, share: float) -> None:
         """Report the current stage, and the share of the work done."""
         self.stage = stage
-        self.send(child_messages.StageBegun(stage, share))
+        self.send(StageBegun(stage, share))
 
-    def fail(self, error: errors.AnalyzerError) -> int:
+    def fail(self, error: AnalyzerError) -> int:
         """Report an error, with the kind of TensorFlow's error behind it; return the exit code."""
         kind = error.kind
-        if kind is errors.FailureKind.OTHER and "tensorflow" in sys.modules:
+        if kind is FailureKind.OTHER and "tensorflow" in sys.modules:
             from analyzer.capture.run.step_capture import classify_failure
 
             kind = classify_failure(error.__cause__)
-        self.send(child_messages.ChildFailed(error.message, error.hint, int(error.exit_code), kind))
+        self.send(ChildFailed(error.message, error.hint, int(error.exit_code), kind))
         return int(error.exit_code)
 
     def interrupt_once(self, number: int, frame: FrameType | None) -> None:
         """Stop the step at the first Ctrl-C and report it; ignore further ones."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self.send(child_messages.StageBegun(STOPPING, 0.0))
+        self.send(StageBegun(STOPPING, 0.0))
         raise KeyboardInterrupt
 
 
@@ -98,46 +113,42 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
     signal.signal(signal.SIGINT, channel.interrupt_once)
     target = "the target"
     try:
-        request = child_messages.read_message(Path(request_path), CaptureRequest, REQUEST_VERSION)
+        request = read_message(Path(request_path), CaptureRequest, REQUEST_VERSION)
         target = request.target.text
         _capture(request, places, channel)
-    except errors.AnalyzerError as error:
+    except AnalyzerError as error:
         return channel.fail(error)
     except KeyboardInterrupt:
-        channel.send(
-            child_messages.ChildFailed("Interrupted.", "", int(errors.ExitCode.INTERRUPTED))
-        )
-        return int(errors.ExitCode.INTERRUPTED)
+        channel.send(ChildFailed("Interrupted.", "", int(ExitCode.INTERRUPTED)))
+        return int(ExitCode.INTERRUPTED)
     except BaseException as error:  # also sys.exit() in the user's code
         traceback.print_exc()
         return channel.fail(convert_error(error, target, channel.stage))
-    channel.send(child_messages.CaptureDone())
+    channel.send(CaptureDone())
     if all(one.daemon or one is threading.main_thread() for one in threading.enumerate()):
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(int(errors.ExitCode.OK))  # freeing the objects of a large graph takes seconds
-    return int(errors.ExitCode.OK)
+        os._exit(int(ExitCode.OK))  # freeing the objects of a large graph takes seconds
+    return int(ExitCode.OK)
 
 
-def convert_error(error: BaseException, target: str, stage: str) -> errors.AnalyzerError:
+def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerError:
     """Return the typed error for an unexpected one: the user's, the machine's or a bug of ours."""
     text = clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
     if any(os.strerror(full) in str(error) for full in _DISK_FULL):  # TensorFlow gives no number
-        return errors.InputError(
+        return InputError(
             f"The disk is full: {target} was stopped while {stage} ({text}).",
             hint="Free some space, or name another --out.",
         )
     if isinstance(error, MemoryError):
-        return errors.StepOutOfMemory(
-            f"There is not enough host memory for {target} while {stage}."
-        )
+        return StepOutOfMemory(f"There is not enough host memory for {target} while {stage}.")
     if isinstance(error, SystemExit):
         message = f"{target} called sys.exit({error.code}) while {stage}."
-        return errors.TargetError(message, kind=errors.FailureKind.EXITED)
+        return TargetError(message, kind=FailureKind.EXITED)
     if find_culprit(error) == "user":
-        return errors.TargetError(f"{target} failed while {stage}: {describe_user_error(error)}")
-    return errors.AnalyzerError(f"The capture of {target} failed while {stage}: {text}")
+        return TargetError(f"{target} failed while {stage}: {describe_user_error(error)}")
+    return AnalyzerError(f"The capture of {target} failed while {stage}: {text}")
 
 
 def import_all() -> None:
@@ -147,15 +158,15 @@ def import_all() -> None:
         import tensorflow
     except Exception as error:
         traceback.print_exc()
-        raise errors.InputError(
-            f"TensorFlow and Keras cannot be imported: {errors.describe_import_error(error)}.",
+        raise InputError(
+            f"TensorFlow and Keras cannot be imported: {describe_import_error(error)}.",
             hint=child_environment.describe_builds()
             or "Check them with: python -c 'import keras, tensorflow'.",
         ) from None
     try:
         import analyzer.capture.private_names
     except (ImportError, AttributeError) as error:
-        raise errors.InputError(
+        raise InputError(
             f"TensorFlow {tensorflow.__version__} with Keras {keras.__version__} is not supported: "
             f"{error}.",
             hint="The newest supported releases are in docs/start.md.",
@@ -173,7 +184,7 @@ def _redirect_generated_code(folder: Path) -> Iterator[None]:
 
     folder.mkdir()
     if hasattr(autograph_loader, "tempfile"):
-        make = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
+        make = partial(tempfile.NamedTemporaryFile, dir=folder)
         autograph_loader.tempfile = types.SimpleNamespace(NamedTemporaryFile=make)
     try:
         yield
@@ -182,47 +193,54 @@ def _redirect_generated_code(folder: Path) -> Iterator[None]:
 
 
 def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> None:
-    report = channel.report
-    report("starting TensorFlow", 0.0)
+    """Capture the step of a request, and write its run folder."""
+    channel.report("starting TensorFlow", 0.0)
     spec, options = request.target, request.options
-    is_static = request.kind == "static"
-    on_phantom = bool(options.gpu) and not is_static
-    if options.device == "cpu" or (is_static and child_environment.hides_own_gpus(options)):
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-
     folder = Path(request.folder)
+    is_static = request.kind == "static"
+    on_card = bool(options.gpu) and not is_static
+    if options.device == "cpu" or (is_static and options.gpu):
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if request.kind != "trial":
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, flags, is_run=not is_static)
+
     with pause_collector():
         import_all()
     freeze_loaded_objects()
-    import tensorflow as tf
-
-    if options.device == "gpu" and not options.gpu and not tf.config.list_physical_devices("GPU"):
-        raise errors.InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
-    if options.inter_op_threads:
-        tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
-    if on_phantom:
-        child_environment.configure_cards(options, tf)
+    _configure(request, on_card=on_card)
     # After all imports of ours, which a json.py of the user's must not shadow: sys.path as in the user's
     # own Python, with the working folder last. Loading the target puts its own folder first.
     sys.path[:] = [*places, *(place for place in sys.path if place not in places)]
     with contextlib.suppress(OSError):  # the working folder may have been removed
         sys.path.append(os.getcwd())
     sys.argv[:] = [spec.path]
+
     with _redirect_generated_code(folder / ".autograph"):
         captured = _capture_step(request, folder, channel)
     captured.run = replace(
         captured.run,
         target=TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name),
         from_process_start=True,
-        phantom=child_environment.make_phantom_note(options) if on_phantom else None,
+        phantom=child_environment.make_phantom_note(options) if on_card else None,
     )
-    report("writing the graph", 0.97)
+    channel.report("writing the graph", 0.97)
     with pause_collector():
         write_run(folder, captured)
     shutil.rmtree(folder / DUMP, ignore_errors=True)
+
+
+def _configure(request: CaptureRequest, *, on_card: bool) -> None:
+    """Set TensorFlow's devices and threads before it uses them."""
+    import tensorflow as tf
+
+    options = request.options
+    if options.device == "gpu" and not options.gpu and not tf.config.list_physical_devices("GPU"):
+        raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
+    if options.inter_op_threads:
+        tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
+    if on_card:
+        child_environment.configure_cards(options, tf)
 
 
 def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Captured:
@@ -230,43 +248,34 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
     from analyzer.capture.run.profiled_run import profiling, run_steps
     from analyzer.capture.targets.resolve_target import resolve
 
-    def end_stalled_step() -> None:
-        text = request.target.text
-        error = errors.StepOutOfMemory(
-            f"{text} ran out of memory: its step stands still, as it does while TensorFlow's "
-            "allocator waits for memory.",
-            hint="Try a smaller --batch-size.",
-            kind=errors.FailureKind.OUT_OF_MEMORY,
-        )
-        os._exit(channel.fail(error))
-
     options, report = request.options, channel.report
-    run = functools.partial(run_steps, on_stall=end_stalled_step)
-    make, steps = functools.partial(resolve, request.target, options), options.step_count
+    make, steps = partial(resolve, request.target, options), options.step_count
     if request.kind == "static":
         return capture_unrun_step(make, report, options, folder / DUMP)
     if request.kind == "trial":
-        return run(make, steps, report, is_trial=True)
+        return run_steps(make, steps, report, is_trial=True)
     with profiling(folder):
-        return run(make, steps, report, dump=folder / DUMP)
+        return run_steps(make, steps, report, dump=folder / DUMP)
 
 
 def write_run(folder: Path, captured: Captured) -> None:
     """Write the note, the graph and compiled functions into the run folder."""
-
-    def write(name: str, content: bytes) -> str | None:
-        if not content:
-            return None
-        (folder / name).write_bytes(pack(content))
-        return name
-
     notes = []
     for number, one in enumerate(captured.compiled):
-        end = f"-{number}.hlo.pb.gz" if number else ".hlo.pb.gz"
-        notes.append(replace(one.note, plan=write(f"plan{end}", one.plan)))
-    graph = b""
+        plan = None
+        if one.plan:
+            plan = f"plan-{number}.hlo.pb.gz" if number else "plan.hlo.pb.gz"
+            (folder / plan).write_bytes(pack(one.plan))
+        notes.append(replace(one.note, plan=plan))
+
+    graph = None
     if captured.ops:
-        inside, traced = tuple(captured.inside), tuple(captured.traced)
-        graph = encode_graph(GraphFile(ops=tuple(captured.ops), inside=inside, traced=traced))
-    run = replace(captured.run, graph=write(GRAPH_FILE, graph), xla=tuple(notes))
+        graph = GRAPH_FILE
+        content = GraphFile(
+            ops=tuple(captured.ops),
+            inside=tuple(captured.inside),
+            traced=tuple(captured.traced),
+        )
+        (folder / graph).write_bytes(pack(encode_graph(content)))
+    run = replace(captured.run, graph=graph, xla=tuple(notes))
     (folder / RUN_FILE).write_bytes(encode_run(run))

@@ -9,15 +9,11 @@ import contextlib
 import re
 import signal
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
-from analyzer.model import errors
-from analyzer.model.contract.child_messages import ChildEnd
-from analyzer.model.units import format_bytes
+from analyzer.model.errors import AnalyzerError, FailureKind, StepOutOfMemory, TargetError
 
-_NEAR: Final = 0.8
-"""Share of the memory limit above which a killed process probably ran out of memory."""
 _MAX_LINE: Final = 300  # characters of the log in a message
 _TAIL_BYTES: Final = 256 << 10  # of the log that are searched
 _LOGGED: Final = re.compile(
@@ -32,98 +28,71 @@ _CONTINUED: Final = re.compile(
     r"|[A-Z]\w+: +[\d.]+(?:[KMGT]i)?B?$"
 )
 """A line without a head of a log message or traceback; the last form is an allocator's statistics."""
-_RAN_OUT: Final = "ran out of memory trying to allocate"  # BFCAllocator::AllocateRawInternal
-_NO_TENSOR: Final = "OOM when allocating tensor"  # OpKernelContext::allocate_tensor
+_NO_MEMORY: Final = (
+    "ran out of memory trying to allocate",  # BFCAllocator::AllocateRawInternal
+    "OOM when allocating tensor",  # OpKernelContext::allocate_tensor
+)
 _NO_BUFFER: Final = "Must be non NULL"  # DCHECK_NOTNULL in mkl_util.h, without a buffer
 _NO_HOST_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Cannot allocate memory")
 _COUNT_OVERFLOW: Final = "Check failed: work_element_count"
 """``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative."""
+_BY_OTHERS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _PYTHON_DIED: Final = "Fatal Python error: "  # first line of faulthandler; the stack follows
 _FRAME: Final = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
-class HostMemory(NamedTuple):
-    """Processes killed so far for lack of memory, and the memory of machine or container, if known."""
-
-    kills: int
-    limit_bytes: int | None
-
-
-def read_host_memory(root: Path = Path("/")) -> HostMemory:
-    """Return the kill count and the limits that ``/proc`` and ``/sys`` state.
-
-    The control group's limit has one file in version 2 and another in version 1, as containers mount it.
-    """
-
-    def find_numbers(name: str, pattern: str) -> list[int]:
-        with contextlib.suppress(OSError):
-            text = (root / name).read_text("utf-8", "replace")
-            return [int(number) for number in re.findall(pattern, text, re.MULTILINE)]
-        return []
-
-    kills = find_numbers("proc/vmstat", r"^oom_kill\s+(\d+)$")
-    limits = [1024 * kib for kib in find_numbers("proc/meminfo", r"^MemTotal:\s+(\d+) kB$")]
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        limits += find_numbers(f"sys/fs/cgroup/{name}", r"^\d+$")
-    return HostMemory(sum(kills), min(limits, default=None))
+def count_memory_kills(file: Path = Path("/proc/vmstat")) -> int:
+    """Return the number of processes that the system has killed for lack of memory."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
+        return int(found[1]) if found else 0
+    return 0
 
 
 def explain_end(
-    child: ChildEnd, at: str, target: str, log: str, saved_log: Path | None, memory: HostMemory
-) -> errors.AnalyzerError:
+    code: int | None, at: str, target: str, log: str, saved_log: Path | None, *, kills: int
+) -> AnalyzerError:
     """Return the error for the end of a child that reported none, with its kind.
 
-    ``at`` is its last stage; ``memory`` has the processes killed since its start.
+    ``code`` is its exit code, minus a signal, or None; ``at`` its last stage; ``kills`` the number of
+    processes that the system killed for lack of memory since its start.
     """
-    reason, code = find_reason(log), child.code
-    stage, at = f"while {at}", f"{_find_user_line(log)}while {at}"
+    reason = find_reason(log)
+    at = f"{_find_user_line(log)}while {at}"
     suffix = f": {reason}" if reason else "."
     hint = f"Its full output: {saved_log}" if saved_log else ""
-    if code == -signal.SIGKILL:
-        return _explain_kill(child, stage, memory) or errors.TargetError(
-            f"The process of {target} was killed (SIGKILL) {stage}, and the system reports no lack of "
-            "memory: kill -9 or a job's time limit is likely.",
-            hint=hint,
-            kind=errors.FailureKind.KILLED,
-        )
+    kind = FailureKind.KILLED
+    if code == -signal.SIGKILL and kills:
+        message = f"The system killed the process {at}: it ran out of host memory."
+        return StepOutOfMemory(message, hint="Try a smaller --batch-size.")
     if any(sign in reason for sign in _NO_HOST_MEMORY):
-        return errors.StepOutOfMemory(f"The process ran out of host memory {at}{suffix}", hint=hint)
-    if code is None:
-        message, kind = (
-            f"Another process ended the process of {target} {at}.",
-            errors.FailureKind.KILLED,
+        return StepOutOfMemory(f"The process ran out of host memory {at}{suffix}", hint=hint)
+    if code == -signal.SIGKILL:
+        message = (
+            f"The process of {target} was killed (SIGKILL) {at}, and the system reports no lack of "
+            "memory: kill -9 or a job's time limit is likely."
         )
+    elif code is None:
+        message = f"Another process ended the process of {target} {at}."
     elif code >= 0:
         last = f"; its last output: {reason}" if reason else " (os._exit or a library call)."
         message = f"{target} ended its own process with exit code {code} {at}{last}"
-        kind = errors.FailureKind.EXITED
-    elif _RAN_OUT in reason or _NO_TENSOR in reason:
+        kind = FailureKind.EXITED
+    elif any(sign in reason for sign in _NO_MEMORY):
         # oneDNN's convolution crashes when it gets no memory (TensorFlow 2.21).
-        return errors.StepOutOfMemory(
-            f"{target} ran out of memory {at} and crashed ({_describe_signal(-code)}): {reason}",
-            hint=f"analyze oom {saved_log} explains it." if saved_log else "",
+        message = (
+            f"{target} ran out of memory {at} and crashed ({_describe_signal(-code)}): {reason}"
+        )
+        return StepOutOfMemory(
+            message, hint=f"analyze oom {saved_log} explains it." if saved_log else ""
         )
     else:
         message = f"The process of {target} died of {_describe_signal(-code)} {at}{suffix}"
-        by_other = -code in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-        kind = errors.FailureKind.KILLED if by_other else errors.FailureKind.CRASHED
         if reason.startswith(_COUNT_OVERFLOW):
-            kind = errors.FailureKind.TOO_LARGE
-    return errors.TargetError(message, hint=hint, kind=kind)
-
-
-def _explain_kill(child: ChildEnd, stage: str, memory: HostMemory) -> errors.AnalyzerError | None:
-    """Return the error if the system's out-of-memory killer ended the child, or probably did."""
-    held, limit = child.peak_rss_bytes, memory.limit_bytes
-    message = f"The system killed the process {stage}: it ran out of host memory."
-    if not memory.kills:
-        if not limit or held <= _NEAR * limit:
-            return None
-        message = (
-            f"The process was killed (SIGKILL) {stage}, probably because host memory ran out: it held "
-            f"{format_bytes(held)} of {format_bytes(limit)}."
-        )
-    return errors.StepOutOfMemory(message, hint="Try a smaller --batch-size.")
+            kind = FailureKind.TOO_LARGE
+        elif -code not in _BY_OTHERS:
+            kind = FailureKind.CRASHED
+    return TargetError(message, hint=hint, kind=kind)
 
 
 def _describe_signal(number: int) -> str:
@@ -151,20 +120,21 @@ def find_reason(log: str) -> str:
     because a logged problem such as a missing CUDA driver ends nothing. The last choice is a logged
     allocation failure, because some kernels crash after one.
     """
-    failed = printed = ran_out = no_tensor = ""
+    failed = printed = no_memory = ""
     for line in log.partition(_PYTHON_DIED)[0].splitlines():
         logged = _LOGGED.match(line)
         if logged is None:
-            printed = line if line.strip() and not _CONTINUED.match(line) else printed
+            if line.strip() and not _CONTINUED.match(line):
+                printed = line
         elif "F" in (logged["old"], logged["new"]):
             failed = logged["text"]
-        elif _RAN_OUT in logged["text"]:
-            ran_out = logged["text"]
-        elif _NO_TENSOR in logged["text"]:
-            no_tensor = logged["text"]
+        elif _NO_MEMORY[0] in logged["text"]:  # it states the request
+            no_memory = logged["text"]
+        elif _NO_MEMORY[1] in logged["text"]:
+            no_memory = no_memory or logged["text"]
     if _NO_BUFFER in failed:
-        failed = ran_out or no_tensor or failed
-    reason = " ".join((failed or printed or ran_out).split())
+        failed = no_memory or failed
+    reason = " ".join((failed or printed or no_memory).split())
     return reason if len(reason) <= _MAX_LINE else f"{reason[: _MAX_LINE - 1]}…"
 
 

@@ -15,10 +15,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.cards import check_limit
-from analyzer.model.contract import capture_request
+from analyzer.cards import check_limit, system_reserve
+from analyzer.model.contract.capture_request import (
+    ASSUMPTIONS,
+    BATCH_NORM_RESERVE,
+    CONTEXT,
+    PRODUCT_WORKSPACE,
+    RECURRENT_RESERVE,
+    WORKSPACE,
+    CaptureKind,
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
+)
 from analyzer.model.contract.run_note import PhantomNote
-from analyzer.model.errors import InputError
+from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.graph.host_copies import COLLECTIVES
 from analyzer.model.user_cache import cache_folder
 from analyzer.phantom import phantom_environment
@@ -42,18 +53,16 @@ def check_packages() -> None:
             hint="Use WSL 2: run `wsl --install`, then install tf-memory-analyzer there.",
         )
     for package in ("tensorflow", "keras"):
-        try:
-            is_found = package in sys.modules or importlib.util.find_spec(package) is not None
-        except ImportError:
-            is_found = False
-        if not is_found:
+        if package not in sys.modules and importlib.util.find_spec(package) is None:
             raise InputError(
                 f"The package {package} is not installed, and this command needs it.",
                 hint=f"pip install {package}. {_ELSEWHERE}",
             )
     with contextlib.suppress(PackageNotFoundError, ValueError):  # such as a nightly build
-        keras, oldest = version("keras"), ".".join(map(str, OLDEST_KERAS))
-        if tuple(map(int, keras.split(".")[:2])) < OLDEST_KERAS:
+        keras = version("keras")
+        release = tuple(map(int, keras.split(".")[:2]))
+        if release < OLDEST_KERAS:
+            oldest = ".".join(map(str, OLDEST_KERAS))
             raise InputError(
                 f"Keras {keras} is installed; Keras {oldest} or newer is needed.",
                 hint=f"pip install 'keras>={oldest}'.",
@@ -66,14 +75,22 @@ def describe_builds() -> str:
     for name in _BUILDS:
         with contextlib.suppress(PackageNotFoundError):
             builds.append(f"{name} {version(name)}")
-    folder = "are installed over each other in one folder. Uninstall them, and install one."
-    return f"{' and '.join(builds)} {folder}" if len(builds) > 1 else ""
+    if len(builds) < 2:
+        return ""
+    return (
+        f"{' and '.join(builds)} are installed over each other in one folder. Uninstall them, and "
+        "install one."
+    )
 
 
 PHANTOM_FOLDER: Final = ".phantom"
+"""Folder for the simulated card's libraries in the staging folder, if the user has no cache."""
 _UNLIMITED_BYTES: Final = 1 << 40
 """Memory of a simulated card for a step that does not fit the real one. Its pool grows on demand."""
-"""Folder for the simulated card's libraries in the staging folder, if the user has no cache."""
+_SHORT_BYTES: Final = 16 << 30
+"""Free memory of a larger simulated card, until a step needs more. TensorFlow's allocator keeps 8 bytes
+of host memory for each 256 of its pool (``AllocationRegion`` in bfc_allocator.h): 4.4 GiB for an H200.
+The size of the pool changes no address, because the allocator takes the smallest chunk that fits."""
 _NCCL_BY_NAME: Final = (2, 21)
 """First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
 features that only a real card has, and ends the process."""
@@ -113,16 +130,16 @@ def _check_backend(variables: Mapping[str, str], place: str) -> None:
 
 
 def make_environment(
-    spec: capture_request.TargetSpec,
-    options: capture_request.CaptureOptions,
-    kind: capture_request.CaptureKind,
+    spec: TargetSpec,
+    options: CaptureOptions,
+    kind: CaptureKind,
     staging: Path,
 ) -> dict[str, str]:
     """Return the variables of a child that captures ``spec``."""
     on_card = kind != "static" and bool(options.gpu)
     level = "0" if kind == "run" else "1"
     environment = make_base_environment(log_level=level, host_events=not on_card)
-    if spec.kind in (capture_request.TargetKind.FILE, capture_request.TargetKind.MODULE):
+    if spec.kind in (TargetKind.FILE, TargetKind.MODULE):
         environment |= read_declared_environment(Path(spec.source), environment)
     if kind != "static" and not options.gpu and options.memory_limit_bytes is not None:
         mib = max(options.memory_limit_bytes >> 20, 1)
@@ -134,7 +151,7 @@ def make_environment(
     return environment
 
 
-def hides_own_gpus(options: capture_request.CaptureOptions) -> bool:
+def hides_own_gpus(options: CaptureOptions) -> bool:
     """Return whether the child must not see the machine's own GPUs."""
     return options.device == "cpu" or bool(options.gpu)
 
@@ -153,43 +170,68 @@ def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, 
     return declared
 
 
-def make_card_environment(options: capture_request.CaptureOptions, staging: Path) -> dict[str, str]:
+def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, str]:
     """Return the variables of a child that sees the simulated cards ``options.gpu``.
 
     InputError if this machine cannot run simulated cards, or if they are smaller than the limit.
     """
-    assumed = {
-        one.name: options.assume.get(one.name, one.usual) for one in capture_request.ASSUMPTIONS
-    }
+    assumed = {one.name: options.assume.get(one.name, one.usual) for one in ASSUMPTIONS}
+    context_bytes = assumed[CONTEXT.name]
     gpus = phantom_environment.parse_cards(options.gpu)
     for gpu in gpus:
-        check_limit(gpu, options.memory_limit_bytes, assumed[capture_request.CONTEXT.name])
+        check_limit(gpu, options.memory_limit_bytes, context_bytes)
     cards = phantom_environment.PhantomOptions(
         gpus=gpus,
-        context_bytes=assumed[capture_request.CONTEXT.name],
-        workspace_bytes=options.assume.get(capture_request.WORKSPACE.name),
-        product_workspace_bytes=assumed[capture_request.PRODUCT_WORKSPACE.name],
-        recurrent_reserve=assumed[capture_request.RECURRENT_RESERVE.name],
-        batch_norm_reserve_bytes=assumed[capture_request.BATCH_NORM_RESERVE.name],
+        context_bytes=context_bytes,
+        workspace_bytes=options.assume.get(WORKSPACE.name),
+        product_workspace_bytes=assumed[PRODUCT_WORKSPACE.name],
+        recurrent_reserve=assumed[RECURRENT_RESERVE.name],
+        batch_norm_reserve_bytes=assumed[BATCH_NORM_RESERVE.name],
     )
     if options.is_unlimited:
         cards = replace(cards, memory_bytes=_UNLIMITED_BYTES)
+    elif options.has_short_pool:
+        cards = replace(cards, pool_bytes=_SHORT_BYTES)
     own = staging / PHANTOM_FOLDER
     variables = phantom_environment.make_phantom_environment(cards, cache_folder() or own)
     return variables | phantom_environment.make_tool_environment(own, variables["PATH"])
 
 
-def make_phantom_note(options: capture_request.CaptureOptions) -> PhantomNote:
+def find_spare_bytes(options: CaptureOptions) -> tuple[int, ...]:
+    """Return the bytes by which the short pool of each card is smaller than its limit."""
+    held = options.assume.get(CONTEXT.name, CONTEXT.usual)
+    assert held is not None
+    spare = []
+    for gpu in phantom_environment.parse_cards(options.gpu):
+        free = gpu.memory_bytes - held
+        whole, short = (
+            size - system_reserve(size, gpu.compute_capability)
+            for size in (free, min(free, _SHORT_BYTES))
+        )
+        if options.memory_limit_bytes is not None:
+            whole, short = options.memory_limit_bytes, min(options.memory_limit_bytes, _SHORT_BYTES)
+        spare.append(whole - short)
+    return tuple(spare)
+
+
+def can_have_short_pool(options: CaptureOptions, kind: CaptureKind) -> bool:
+    """Return whether a run may start with a short pool, because the card's is larger."""
+    is_whole = kind == "static" or not options.gpu or options.growth or options.is_unlimited
+    return not is_whole and any(find_spare_bytes(options))
+
+
+def make_phantom_note(options: CaptureOptions) -> PhantomNote:
     """Return the run note's record of the simulated cards."""
     return PhantomNote(
         cards=tuple(gpu.id for gpu in phantom_environment.parse_cards(options.gpu)),
         assumed=dict(options.assume),
         memory_limit_bytes=options.memory_limit_bytes,
         is_unlimited=options.is_unlimited,
+        spare_bytes=find_spare_bytes(options) if options.has_short_pool else (),
     )
 
 
-def configure_cards(options: capture_request.CaptureOptions, tf: Any) -> None:
+def configure_cards(options: CaptureOptions, tf: Any) -> None:
     """Set each simulated card's algorithms, limit and growth, before TensorFlow makes its devices."""
     gpus = phantom_environment.parse_cards(options.gpu)
     cards = tf.config.list_physical_devices("GPU")
@@ -197,11 +239,15 @@ def configure_cards(options: capture_request.CaptureOptions, tf: Any) -> None:
         raise InputError(
             f"This TensorFlow ({tf.__version__}) cannot use simulated cards.",
             hint="analyze estimate --gpu NAME predicts with any.",
+            kind=FailureKind.NO_CARD,
         )
     register_convolutions(gpus)
     for card in cards:
         if options.memory_limit_bytes is not None and not options.is_unlimited:
-            limit = tf.config.LogicalDeviceConfiguration(options.memory_limit_bytes / (1 << 20))
+            limit_bytes = options.memory_limit_bytes
+            if options.has_short_pool:
+                limit_bytes = min(limit_bytes, _SHORT_BYTES)
+            limit = tf.config.LogicalDeviceConfiguration(limit_bytes / (1 << 20))
             tf.config.set_logical_device_configuration(card, [limit])
         if options.growth or options.is_unlimited:
             tf.config.experimental.set_memory_growth(card, True)
@@ -215,4 +261,5 @@ def check_collectives(op_types: Iterable[str], version: str) -> None:
             f"TensorFlow {version} contains NCCL, which needs real cards: the step's all-reduce cannot "
             "run on simulated cards.",
             hint="Use TensorFlow 2.21, or name one card.",
+            kind=FailureKind.NO_CARD,
         )

@@ -13,7 +13,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -23,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 from analyzer.capture.process import child_ending, run_folders
 from analyzer.capture.process.child_environment import (
     PHANTOM_FOLDER,
+    can_have_short_pool,
     check_packages,
     hides_own_gpus,
     make_environment,
 )
-from analyzer.capture.process.child_process import Child, ForkServers, make_start_command
-from analyzer.model.contract import child_messages
+from analyzer.capture.process.child_process import Child, make_start_command
+from analyzer.capture.process.fork_servers import Fork, ForkServers
 from analyzer.model.contract.capture_request import (
     CaptureKind,
     CaptureOptions,
@@ -36,7 +36,14 @@ from analyzer.model.contract.capture_request import (
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.run_note import TargetNote
+from analyzer.model.contract.child_messages import (
+    CaptureDone,
+    ChildFailed,
+    Message,
+    StageBegun,
+    write_message,
+)
+from analyzer.model.contract.run_note import TargetNote, read_run_file
 from analyzer.model.errors import AnalyzerError, ExitCode, FailureKind, StepOutOfMemory, TargetError
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -50,7 +57,6 @@ _INTERRUPTED: Final = "Interrupted; no run was written."
 _ANSWER_S: Final = 3.0  # for the child to answer Ctrl-C; inside TensorFlow it never does
 _WRITING_S: Final = 60.0  # for the child to write its trace after its answer
 _PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
-_MAX_LOG_BYTES: Final = 16 << 20  # of the end of the log that are saved
 Progress = Callable[[str, float], None]  # called with the stage and the share done, 0 to 1
 
 
@@ -67,25 +73,63 @@ def capture(
 ) -> Path:
     """Capture the target's step in a child process and return the run folder.
 
-    The folder appears whole or not at all. Of a step that fails while it runs, ``run.json`` holds the
-    error; TargetError says that it cannot be built or ended its process, StepOutOfMemory that memory
-    ran out. ``copies`` are fork servers to use; after ``limit_s`` the child is ended (``TIMED_OUT``).
+    On a large simulated card the step runs with a short pool first. The folder appears whole or not at
+    all. Of a step that fails while it runs, ``run.json`` holds the error; TargetError says that it
+    cannot be built or ended its process, StepOutOfMemory that memory ran out. ``copies`` are fork
+    servers to use; after ``limit_s`` the child is ended (``TIMED_OUT``).
     """
     run_folders.check_writable(out, force=force)
+    once = partial(
+        _capture_once,
+        spec,
+        force=force,
+        progress=progress,
+        kind=kind,
+        copies=copies,
+        limit_s=limit_s,
+    )
+    needs_whole_pool = copies is not None and copies.needs_whole_pool
+    if needs_whole_pool or not can_have_short_pool(options, kind):
+        return once(options, out)
+    with contextlib.suppress(StepOutOfMemory):
+        folder = once(replace(options, has_short_pool=True), out)
+        failure = read_run_file(folder / RUN_FILE).error
+        if failure is None or failure.kind is not FailureKind.OUT_OF_MEMORY:
+            return folder
+        run_folders.remove_run(folder)
+    if copies is not None:
+        copies.needs_whole_pool = True
+    return once(options, out)
+
+
+def _capture_once(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    out: Path,
+    *,
+    force: bool,
+    progress: Progress,
+    kind: CaptureKind,
+    copies: ForkServers | None,
+    limit_s: float,
+) -> Path:
     with run_folders.make_staging_folder(out) as staging:
         request = staging / "request.json"
-        content = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
+        log = staging / run_folders.LOG_FILE
         # One folder of tools for all forks, whose environments would differ otherwise.
-        environment = make_environment(spec, options, kind, copies.folder if copies else staging)
+        folder = copies.folder if copies else staging
+        environment = make_environment(spec, options, kind, folder)
         with run_folders.convert_os_errors(out):
-            child_messages.write_message(request, content)
-            log = request.with_name(run_folders.LOG_FILE)
-            server = copies.start(log, environment) if copies and hides_own_gpus(options) else None
-            child = (
-                Child(make_child_command(request), log, staging, environment)
-                if server is None
-                else server.serve(request)
-            )
+            content = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
+            write_message(request, content)
+            server = None
+            if copies and hides_own_gpus(options):
+                server = copies.start(log, environment)
+            child: Child | Fork
+            if server is None:
+                child = Child(make_child_command(request), log, staging, environment)
+            else:
+                child = server.serve(request)
             _run(child, log, spec, progress, can_be_partial=kind == "run", limit_s=limit_s)
             request.unlink(missing_ok=True)
         shutil.rmtree(staging / PHANTOM_FOLDER, ignore_errors=True)
@@ -112,7 +156,7 @@ def make_child_command(request: Path) -> list[str]:
 
 
 def _run(
-    child: Child,
+    child: Child | Fork,
     log: Path,
     spec: TargetSpec,
     progress: Progress,
@@ -120,61 +164,63 @@ def _run(
     can_be_partial: bool,
     limit_s: float,
 ) -> None:
-    kills_before, _ = child_ending.read_host_memory()
-    last: child_messages.Message | None = None
+    """Wait for a child's end, or raise the error that it reports or that explains its end."""
+    kills_before = child_ending.count_memory_kills()
+    last: Message | None = None
     stage = "starting"
     is_interrupted = False
-    child.deadline_s = time.monotonic() + limit_s
+    child.limit_time(limit_s)
     try:
         for last in child.messages():
-            if isinstance(last, child_messages.StageBegun):
+            if isinstance(last, StageBegun):
                 stage = last.stage
                 progress(stage, last.share)
             else:  # the last message; a thread of the user's may run forever
-                child.deadline_s = time.monotonic() + _PARTING_S
+                child.limit_time(_PARTING_S)
         is_late = child.end is None
     except KeyboardInterrupt:
         last = _interrupt(child, progress) if can_be_partial else None
         is_interrupted = True
     finally:
         child.close()
-    if isinstance(last, child_messages.CaptureDone):
+
+    if isinstance(last, CaptureDone):
         return
-    if is_interrupted or (
-        isinstance(last, child_messages.ChildFailed) and last.exit_code == ExitCode.INTERRUPTED
-    ):
+    failed = last if isinstance(last, ChildFailed) else None
+    if is_interrupted or (failed and failed.exit_code == ExitCode.INTERRUPTED):
         raise KeyboardInterrupt(_INTERRUPTED) from None
-    if isinstance(last, child_messages.ChildFailed):
-        raise _make_error(last, log)
+    if failed:
+        raise _make_error(failed, log)
     if is_late:
         raise TargetError(
             f"The process of {spec.text} did not end in {limit_s:.0f} s while {stage}.",
             kind=FailureKind.TIMED_OUT,
         )
-    end = child.end or child_messages.ChildEnd(None)
-    kills, limit_bytes = child_ending.read_host_memory()
-    memory = child_ending.HostMemory(kills - kills_before, limit_bytes)
+    code = None if child.end is None else child.end.code
+    kills = child_ending.count_memory_kills() - kills_before
     log_end = child_ending.read_tail(log)
-    raise child_ending.explain_end(end, stage, spec.text, log_end, _save_log(log), memory)
+    saved = _save_log(log)
+    raise child_ending.explain_end(code, stage, spec.text, log_end, saved, kills=kills)
 
 
-def _interrupt(child: Child, progress: Progress) -> child_messages.Message | None:
+def _interrupt(child: Child | Fork, progress: Progress) -> Message | None:
+    """Pass Ctrl-C on, and wait for the trace so far; return the last message."""
     child.interrupt()
-    child.deadline_s = time.monotonic() + _ANSWER_S
-    last: child_messages.Message | None = None
+    child.limit_time(_ANSWER_S)
+    last: Message | None = None
     for last in child.messages():
-        if isinstance(last, child_messages.StageBegun) and last.stage == STOPPING:
-            child.deadline_s = time.monotonic() + _WRITING_S
-        elif isinstance(last, child_messages.StageBegun):
+        if isinstance(last, StageBegun) and last.stage == STOPPING:
+            child.limit_time(_WRITING_S)
+        elif isinstance(last, StageBegun):
             progress(last.stage, last.share)
     return last
 
 
-def _make_error(failed: child_messages.ChildFailed, log: Path) -> AnalyzerError:
-    if failed.exit_code == ExitCode.BAD_INPUT:
-        return TargetError(failed.error, hint=failed.hint, kind=failed.kind)
-    if failed.exit_code == ExitCode.STEP_OUT_OF_MEMORY:
-        return StepOutOfMemory(failed.error, hint=failed.hint, kind=failed.kind)
+def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
+    known = {ExitCode.BAD_INPUT: TargetError, ExitCode.STEP_OUT_OF_MEMORY: StepOutOfMemory}
+    for code, error in known.items():
+        if failed.exit_code == code:
+            return error(failed.error, hint=failed.hint, kind=failed.kind)
     saved = _save_log(log)
     hint = f"{failed.hint} Its full output: {saved}".strip() if saved else failed.hint
     return AnalyzerError(failed.error, hint=hint, kind=failed.kind)
@@ -182,19 +228,17 @@ def _make_error(failed: child_messages.ChildFailed, log: Path) -> AnalyzerError:
 
 def _save_log(log: Path) -> Path | None:
     """Copy the end of a log to the temporary folder; return the copy, None if there is no room."""
-    with contextlib.suppress(OSError), log.open("rb") as file:
-        file.seek(max(log.stat().st_size - _MAX_LOG_BYTES, 0))
-        if not (content := file.read()):
-            return None
-        handle, name = tempfile.mkstemp(prefix="analyze-", suffix=".log")
-        try:
-            with os.fdopen(handle, "wb") as copy:
-                copy.write(content)
-        except OSError:
-            Path(name).unlink()
-            return None
-        return Path(name)
-    return None
+    content = child_ending.read_tail(log)
+    if not content:
+        return None
+    handle, name = tempfile.mkstemp(prefix="analyze-", suffix=".log")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as copy:
+            copy.write(content)
+    except OSError:
+        Path(name).unlink()
+        return None
+    return Path(name)
 
 
 def capture_live(
@@ -208,23 +252,15 @@ def capture_live(
     """
     spec, out = _check_target(target, out, force=force)
     if not options.gpu and can_trace_here():
-        from analyzer.capture.run.profiled_run import profiling, run_steps
-        from analyzer.capture.targets.resolve_target import make_program
-
-        with run_folders.make_staging_folder(out) as staging:
-            with profiling(staging):
-                make = partial(make_program, target, spec.text, options)
-                count = options.step_count
-                captured = run_steps(make, count, lambda stage, share: None, own_process=False)
-            return _write(captured, spec, staging, out, force=force)
+        return _capture_here(target, spec, options, out, force=force)
     if hasattr(target, "get_config") and hasattr(target, "layers"):
+        jit = options.jit
+        if jit is None and not options.gpu and getattr(target, "compiled", False):
+            jit = bool(target.jit_compile)  # on a card, the child's Keras chooses for the card
+        options = replace(options, jit=jit)
         with _save_model(target) as path:
             file = TargetSpec(text=spec.text, kind=TargetKind.KERAS_FILE, path=str(path))
-            jit = options.jit
-            if jit is None and not options.gpu and getattr(target, "compiled", False):
-                jit = bool(target.jit_compile)  # on a card, the child's Keras chooses for the card
-            options = replace(options, jit=jit)
-            return capture(file, options, out, force=force, progress=lambda stage, share: None)
+            return capture(file, options, out, force=force, progress=_report_nothing)
     if options.gpu:
         raise TargetError(
             "A simulated card needs a process of its own, and a function cannot be passed to one.",
@@ -235,6 +271,23 @@ def capture_live(
         hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or name the step "
         "instead: analyzer.trace('file.py:make_step').",
     )
+
+
+def _report_nothing(stage: str, share: float) -> None:
+    """Ignore the progress of a capture."""
+
+
+def _capture_here(
+    target: Any, spec: TargetSpec, options: CaptureOptions, out: Path, *, force: bool
+) -> Path:
+    from analyzer.capture.run.profiled_run import profiling, run_steps
+    from analyzer.capture.targets.resolve_target import make_program
+
+    make = partial(make_program, target, spec.text, options)
+    with run_folders.make_staging_folder(out) as staging:
+        with profiling(staging):
+            captured = run_steps(make, options.step_count, _report_nothing, own_process=False)
+        return _write(captured, spec, staging, out, force=force)
 
 
 def capture_unrun(
@@ -249,7 +302,7 @@ def capture_unrun(
     with run_folders.make_staging_folder(out) as staging:
         with _reset_jit_choice(target, options):
             make = partial(make_program, target, spec.text, options)
-            captured = capture_graph(make, lambda stage, share: None, options)
+            captured = capture_graph(make, _report_nothing, options)
         return _write(captured, spec, staging, out, force=force)
 
 

@@ -24,18 +24,24 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 
 LOG_FILE: Final = "capture.log"
 PARTS: Final = (
-    *("plugins", "graph.json.gz", "prediction.npz"),
+    *("plugins", "graph.json.gz"),
     *("kept.json", "report.json", "report.html", LOG_FILE),
     *("plan*.hlo.pb.gz", RUN_FILE),
 )
-_EXISTS: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
+_EXISTS: Final = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+
+
+def _number(name: str) -> Iterator[str]:
+    """Yield a name, then the same with numbers."""
+    yield name
+    for number in itertools.count(2):
+        yield f"{name}-{number}"
 
 
 def make_default_path(spec: TargetSpec) -> Path:
     """Return ``traces/NAME-TIME`` in the working folder, with a number if that exists."""
     now = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    paths = (Path("traces") / f"{spec.name}-{now}{number}" for number in numbers)
+    paths = (Path("traces") / name for name in _number(f"{spec.name}-{now}"))
     return next(path for path in paths if not os.path.lexists(path))
 
 
@@ -79,24 +85,23 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
     """Move the finished staging folder to ``out``, or if it exists now, to a numbered name."""
     with convert_os_errors(out), delay_signals():
         real = Path(os.path.realpath(out))
-        is_inside = staging.parent == real
-        if is_inside:
-            is_empty = not any(part != staging for part in real.iterdir())
+        if staging.parent == real:
+            is_empty = all(part == staging for part in real.iterdir())
             if is_empty or (force and _is_run(real)):
                 _remove_parts(real)
+                # The note comes last: without it the folder is no run.
                 for part in sorted(staging.iterdir(), key=lambda part: part.name == RUN_FILE):
                     part.rename(real / part.name)
                 return out
-        for number in itertools.count(2 if is_inside else 1):
-            suffix = "" if number == 1 else f"-{number}"
+        for name in _number(real.name):
             try:
-                staging.rename(real.with_name(f"{real.name}{suffix}"))
+                staging.rename(real.with_name(name))
             except OSError as error:
                 if error.errno not in _EXISTS:
                     raise
-                continue
-            return out.with_name(f"{real.name}{suffix}") if suffix else out
-    raise AssertionError("unreachable: itertools.count is infinite")
+            else:
+                return out if name == real.name else out.with_name(name)
+    raise AssertionError("unreachable: there is always another number")
 
 
 def remove_run(folder: Path) -> None:

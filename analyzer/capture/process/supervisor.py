@@ -9,7 +9,6 @@ elsewhere the child's process group is ended. Standard library only, nothing fro
 
 import contextlib
 import ctypes
-import glob
 import json
 import os
 import select
@@ -24,32 +23,29 @@ INTERRUPT = b"i"  # pass Ctrl-C on to the child
 END = b"e"  # end the child and all its descendants
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
-_ENDS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))  # not on Windows
+_ENDS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))  # not on Windows
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL
 _MAX_KILL_S = 5.0  # for a process in uninterruptible sleep, which cannot be killed
 _PAUSE_S = 0.01  # between two checks
-_RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
 
 
 class Supervised:
-    """The child (return code None while it runs, and its own peak memory) and its descendants."""
+    """The child (return code None while it runs) and its descendants."""
 
     def __init__(self, command: list[str]) -> None:
-        self.pid = subprocess.Popen(
+        child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent
-        ).pid
+        )
+        self.pid = child.pid
         self.code: int | None = None
-        self.peak_rss_bytes = 0
 
     def reap(self) -> None:
         """Reap the children that have ended."""
         with contextlib.suppress(ChildProcessError):
-            while (ended := os.wait4(-1, os.WNOHANG))[0]:
-                pid, status, usage = ended
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = ended
                 if pid == self.pid:
                     self.code = os.waitstatus_to_exitcode(status)
-                    self.peak_rss_bytes = usage.ru_maxrss * _RSS_UNIT_BYTES
 
     def list_running(self) -> list[int]:
         """Return the running descendants; the process group where there is no ``/proc``."""
@@ -61,20 +57,19 @@ class Supervised:
         return []
 
 
-def end_all(
-    list_running: Callable[[], list[int]], reap: Callable[[], None], grace_s: float
-) -> None:
-    """Terminate processes, and kill them after ``grace_s``."""
-    started = time.monotonic()
+def end_all(list_running: Callable[[], list[int]], reap: Callable[[], None]) -> None:
+    """Terminate processes, and kill those that still run after a second."""
+    started_s = time.monotonic()
     terminated: set[int] = set()
-    while (elapsed_s := time.monotonic() - started) < grace_s + _MAX_KILL_S:
+    while True:
         reap()
         running = list_running()
-        if not running:
+        elapsed_s = time.monotonic() - started_s
+        if not running or elapsed_s > _GRACE_S + _MAX_KILL_S:
             reap()
             return
         for pid in running:
-            if elapsed_s >= grace_s:
+            if elapsed_s >= _GRACE_S:
                 _send(pid, signal.SIGKILL)
             elif pid not in terminated:
                 _send(pid, signal.SIGTERM)
@@ -85,14 +80,13 @@ def end_all(
 def list_descendants(pid: int) -> Iterator[int]:
     """Yield the running descendants of ``pid``, from Linux' ``/proc``."""
     children: dict[int, list[tuple[int, str]]] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdecimal():
-            continue
+    for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError, ValueError):
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
                 # "pid (name) state ppid …"; the name may contain anything
                 state, parent = file.read().rpartition(")")[2].split()[:2]
             children.setdefault(int(parent), []).append((int(name), state))
+
     waiting = [pid]
     while waiting:
         for child, state in children.get(waiting.pop(), ()):
@@ -109,17 +103,17 @@ def main(folder: str, command: list[str]) -> None:
         signal.signal(number, lambda number, frame: None)
     signal.set_wakeup_fd(write)
     adopt_orphans()
+
     child = Supervised(command)
     has_caller = _watch(child, signals)
-    end_all(child.list_running, child.reap, _GRACE_S if has_caller else 0.0)
-    remove_temporaries(child.pid)
+    end_all(child.list_running, child.reap)
     if not has_caller:
         shutil.rmtree(folder, ignore_errors=True)
         return
     # `ChildEnd` of model/contract, written by hand: only the standard library is available.
-    ended = {"message": "ended", "code": child.code, "peak_rss_bytes": child.peak_rss_bytes}
+    ended = json.dumps({"message": "ended", "code": child.code})
     with contextlib.suppress(OSError):
-        os.write(1, f"\n{json.dumps(ended)}\n".encode())  # the child's last line may be unfinished
+        os.write(1, f"\n{ended}\n".encode())  # the child's last line may be unfinished
 
 
 def _watch(child: Supervised, signals: int) -> bool:
@@ -131,24 +125,10 @@ def _watch(child: Supervised, signals: int) -> bool:
         child.reap()
         if 0 in ready:
             order = os.read(0, 1)
-            if order == INTERRUPT:
-                _send(child.pid, signal.SIGINT)  # Ctrl-C, to the child alone
-            else:
+            if order != INTERRUPT:
                 return order == END
+            _send(child.pid, signal.SIGINT)  # Ctrl-C, to the child alone
     return True
-
-
-def remove_temporaries(pid: int) -> None:
-    """Remove temporary files of TensorFlow that a killed process left.
-
-    Their names contain the machine, the thread, the process and the time (``Env::CreateUniqueFileName``,
-    ``tsl/platform/env.cc``). They lie in one of these folders (``Env::GetLocalTempDirectories``).
-    """
-    name = f"tempfile-{glob.escape(os.uname().nodename)}-*-{pid}-*"
-    for folder in (*map(os.environ.get, ("TEST_TMPDIR", "TMPDIR", "TMP")), "/tmp"):
-        for path in glob.glob(os.path.join(glob.escape(folder), name)) if folder else ():
-            with contextlib.suppress(OSError):
-                os.unlink(path)
 
 
 def adopt_orphans() -> None:

@@ -74,7 +74,7 @@ class _Loop:
         names = [index for index in self.carried if self.twins[index] is not None]
         if not names:
             return old(self._decide, self._run, self.loop_vars, shape_invariants, *args, **kwargs)
-        with self.values._making(graph):
+        with self.values.making(graph):
             encoded = [_encode(self.twins[index]) for index in names]
         invariants = shape_invariants
         if invariants is None:
@@ -96,7 +96,7 @@ class _Loop:
         own, others = result
         tables = get_tables(graph)
         flat_results = [_get_tensor(one) for one in _flatten(own)]
-        with self.values._making(graph):
+        with self.values.making(graph):
             for index, twin in zip(names, others, strict=True):
                 tables.twins[flat_results[index].name] = _decode(twin, self.twins[index].dtype)
         if len(flat_results) == 1 and not kwargs.get("return_same_structure", True):
@@ -111,7 +111,7 @@ class _Loop:
             tensor = _get_tensor(leaf)
             places[tensor.name] = index
             if index in others:
-                with self.values._making(graph):
+                with self.values.making(graph):
                     twin = _decode(others[index], tensor.dtype)
                 tables.twins[tensor.name] = twin
             elif index in self.twins:
@@ -145,7 +145,7 @@ class _Loop:
         twin = self.values.find(pred)
         if twin is None:
             self.values.unknown[pred.op.name] = "the trips of a loop"
-        return pred if twin is None else self.values._await(graph, twin, pred)
+        return pred if twin is None else self.values.wait(graph, twin, pred)
 
     def _run(self, *own: Any, others: dict[int, Any] | None = None) -> Any:
         graph = tf.compat.v1.get_default_graph()
@@ -160,7 +160,7 @@ class _Loop:
             twin = self.values.find(tensor)
             if twin is None:
                 raise NeedLoopTwin(self, index, is_lost=True)
-            with self.values._making(graph):
+            with self.values.making(graph):
                 twins.append(_encode(twin))
         for index in self.counters:
             self._check_counter(graph, index, flat[index])

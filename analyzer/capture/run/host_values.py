@@ -162,7 +162,7 @@ class HostValues:
         for one in inputs:
             twin = one if one.dtype in (tf.resource, tf.variant) else self.find(one)
             is_true &= twin is not None
-            found.append(one if twin is None else self._await(graph, twin, one))
+            found.append(one if twin is None else self.wait(graph, twin, one))
         with _place_on_host(graph) if is_true else contextlib.nullcontext():
             op = make(found, *rest, **named)
         if is_true:
@@ -194,7 +194,7 @@ class HostValues:
             twin = self.find(inputs[place])
             if twin is None:
                 return self._assume_size(op) if keep else op
-            inputs[place] = self._await(graph, twin, inputs[place])
+            inputs[place] = self.wait(graph, twin, inputs[place])
         named = {**named, "name": private.find_free_name(op)}
         if not keep:
             return make(inputs, *rest, **named)
@@ -210,18 +210,18 @@ class HostValues:
         tensor = graph.capture(tensor)
         twin = self.find(tensor)
         if twin is not None:
-            return self._await(graph, twin, tensor)
+            return self.wait(graph, twin, tensor)
         self.unknown[tensor.op.name] = "a branch"
         return self._read_assumed(graph) if tensor.dtype == tf.bool else tensor
 
-    def _await(self, graph: Any, twin: Any, original: Any) -> Any:
+    def wait(self, graph: Any, twin: Any, original: Any) -> Any:
         """Return a twin that exists once the card has computed the original."""
         if twin is original:
             return twin
         self.computed[original.op.name] = None
         if original.op.type != "Placeholder":
             private.keep_op(original.op)
-        with self._making(graph), tf.control_dependencies([original.op]):
+        with self.making(graph), tf.control_dependencies([original.op]):
             late = tf.identity(twin)
         return _link(late, original)
 
@@ -231,7 +231,7 @@ class HostValues:
         if op.type != "Where":
             return op
         assumed = self._read_assumed(op.graph)
-        with self._making(op.graph):
+        with self.making(op.graph):
             other = tf.where(tf.fill(tf.shape(op.inputs[0]), assumed)).op
         _hold_results(op, other)
         return other
@@ -241,7 +241,7 @@ class HostValues:
         if self.assumed is None:
             with tf.init_scope(), tf.device(_HOST):
                 self.assumed = private.ResourceVariable(False, trainable=False)
-        with self._making(graph):
+        with self.making(graph):
             handle = graph.capture(self.assumed.handle)
             return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.bool)
 
@@ -306,7 +306,7 @@ class HostValues:
         if op.type == "ResourceGather":
             table = self._read_variable(graph, op.inputs[0])
             indices = self._require(op.inputs[1])
-            with self._making(graph):
+            with self.making(graph):
                 return tf.gather(table, indices)
         if private.is_stateful(op) and not op.type.startswith(_RANDOM):
             if op.type == "IteratorGetNext":
@@ -317,7 +317,7 @@ class HostValues:
         else:
             inputs = [self._require(one) for one in op.inputs]
             self._check_cost(op)
-            with self._making(graph):
+            with self.making(graph):
                 results = private.copy_op(op, inputs).outputs
         twins = get_tables(graph).twins
         twins.update({own.name: one for own, one in zip(op.outputs, results, strict=True)})
@@ -334,7 +334,7 @@ class HostValues:
             one.type in _CALLS | _BRANCHES for inner in branches for one in inner.get_operations()
         ):
             raise UnknownValueError
-        with self._making(graph):
+        with self.making(graph):
             calls = [functools.partial(private.import_branch, one, given[1:]) for one in branches]
             return list(tf.cond(given[0], *calls))
 
@@ -376,7 +376,7 @@ class HostValues:
             raise UnknownValueError
         if private.is_eager(twin) and isinstance(graph.outer_graph, private.FuncGraph):
             twin = self._capture(graph.outer_graph, twin)  # else the outer graph takes the card's
-        with self._making(graph):
+        with self.making(graph):
             return graph.capture(twin)
 
     def _check_cost(self, op: Any) -> None:
@@ -405,7 +405,7 @@ class HostValues:
             raise UnknownValueError
         follower = self._get_follower(eager, spec, has_assignments=size_bytes <= _SMALL_BYTES)
         handle = self._capture(graph, follower.handle)
-        with self._making(graph):
+        with self.making(graph):
             return tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
 
     def _get_follower(self, eager: Any, spec: Any, *, has_assignments: bool) -> Any:
@@ -437,7 +437,7 @@ class HostValues:
         twin = self.find(value) if _is_open(graph) else None
         if twin is None:
             return
-        with self._making(graph):
+        with self.making(graph):
             handle = graph.capture(self.followers[variable].handle)
             getattr(tf.raw_ops, op_type)(resource=handle, value=twin)
 
@@ -448,7 +448,7 @@ class HostValues:
         return handle
 
     @contextlib.contextmanager
-    def _making(self, graph: Any) -> Iterator[None]:
+    def making(self, graph: Any) -> Iterator[None]:
         """Create ops of the block in a graph, on the host, without further twins."""
         before, self.is_making = self.is_making, True
         try:

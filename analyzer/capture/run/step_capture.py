@@ -1,12 +1,10 @@
 """The plain-data result of a capture, from the live step: its note, its graph, and its failure."""
 
-import contextlib
 import os
 import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 import keras
@@ -38,6 +36,7 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import ExitCode, FailureKind, TargetError
 from analyzer.model.machine import count_cores
 from analyzer.model.version import __version__
+from analyzer.phantom.refused_requests import describe_refusals
 
 _MOST_NAMED: Final = 3  # ops in a note
 _ENVIRONMENT: Final = (
@@ -317,9 +316,11 @@ def describe_failure(failure: BaseException) -> Failure:
         name, code = "ResourceExhaustedError", ExitCode.STEP_OUT_OF_MEMORY
     else:
         where = find_user_line(failure)
-    return Failure(
-        type=name, message=clean_message(message), exit_code=code, where=where, kind=kind
-    )
+    message = clean_message(message)
+    has_size = isinstance(failure, tf.errors.ResourceExhaustedError)
+    if "PHANTOM_CARDS" in os.environ and kind is FailureKind.OUT_OF_MEMORY and not has_size:
+        message += describe_refusals()
+    return Failure(type=name, message=message, exit_code=code, where=where, kind=kind)
 
 
 def note_threads(*, caches: bool) -> ThreadsNote:
@@ -344,17 +345,9 @@ def note_threads(*, caches: bool) -> ThreadsNote:
         cluster = private.grappler_cluster.Cluster(disable_detailed_stats=True)
         devices = [device.properties for device in cluster.ListDevices()]
         cluster.Shutdown()
-    # oneDNN may use AVX-512, unless its variable limits it (``cpu_isa_traits.cpp``).
-    is_limited = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper().startswith(("SSE", "AVX2"))
-    has_avx512 = not is_limited
-    with contextlib.suppress(OSError):
-        flags = Path("/proc/cpuinfo").read_text("utf-8", "replace")
-        has_avx512 = not is_limited and "avx512bw" in flags
     return ThreadsNote(
         intra_op=intra or cores,
         inter_op=inter or cores,
         inter_op_fixed=bool(inter),
-        l2_bytes=max((one.l2_cache_size for one in devices if one.type == "CPU"), default=0),
         l3_bytes=max((one.l3_cache_size for one in devices if one.type == "CPU"), default=0),
-        has_avx512=has_avx512,
     )

@@ -27,7 +27,7 @@ from analyzer.capture.targets.keras_api import (
 )
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import REHOMED_ELEMENTS
+from analyzer.model.contract.fields import SMALL_ELEMENTS
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
@@ -62,7 +62,7 @@ class StepVariables:
         self.refresh()
         for variable in self.raw:
             count = variable.shape.num_elements()
-            is_small = count is not None and count <= REHOMED_ELEMENTS
+            is_small = count is not None and count <= SMALL_ELEMENTS
             is_number = variable.dtype.is_numpy_compatible and variable.dtype != tf.bool
             if is_small and is_number and "CPU" in variable.device.upper():
                 value = variable.read_value()

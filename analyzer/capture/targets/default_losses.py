@@ -24,9 +24,10 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
     """
     specs, losses = tf.nest.flatten(outputs), get_keras(model).losses
     has_integer_inputs = any(tensor.dtype.is_integer for tensor in tf.nest.flatten(inputs))
+    activations = _find_last_activations(model, len(specs))
     chosen = [
         _choose_loss(spec, activation, losses, has_integer_inputs=has_integer_inputs)
-        for spec, activation in zip(specs, _find_last_activations(model, len(specs)), strict=True)
+        for spec, activation in zip(specs, activations, strict=True)
     ]
     if len(specs) > 1:  # Keras weighs each of several outputs by its batch; a number has none
         chosen = [None if loss is output_itself else loss for loss in chosen]
@@ -65,25 +66,29 @@ def make_labels(model: Any, outputs: Any) -> Any:
 def _choose_loss(spec: Any, activation: str, losses: Any, *, has_integer_inputs: bool) -> Any:
     if not tf.as_dtype(spec.dtype).is_floating:
         return None
-    axes = None if spec.shape is None else tf.TensorShape(spec.shape)
-    if axes is not None and axes.rank == 0:
+    shape = tf.TensorShape(spec.shape)
+    rank = shape.rank
+    if rank == 0:
         return output_itself
-    classes = int(axes[-1] or 1) if axes is not None and (axes.rank or 0) > 1 else 1
-    if activation == "softmax" and classes > 1:
+
+    has_classes = bool(rank and rank > 1) and (shape[-1] or 1) > 1
+    if activation == "softmax" and has_classes:
         return losses.SparseCategoricalCrossentropy()
     if activation == "sigmoid":
         return losses.BinaryCrossentropy()
-    if has_integer_inputs and axes is not None and axes.rank == 3 and classes > 1:
+    if has_integer_inputs and rank == 3 and has_classes:
         return losses.SparseCategoricalCrossentropy(from_logits=True)
     return losses.MeanSquaredError()
 
 
 def _find_last_activations(model: Any, count: int) -> list[str]:
     """Return the name of the activation before each of ``count`` outputs; empty if unknown."""
-    layers = [get_last_layer(out) for out in tf.nest.flatten(get_output_tensors(model))]
+    outputs = tf.nest.flatten(get_output_tensors(model))
+    layers = [get_last_layer(output) for output in outputs]
     if len(layers) != count or None in layers:
-        own = [None, *(layer for layer in get_layers(model) if layer is not model)]
-        layers = own[-1:] * count
+        own = [layer for layer in get_layers(model) if layer is not model]
+        last = own[-1] if own else None
+        layers = [last] * count
     return [_get_activation(layer) for layer in layers]
 
 
@@ -116,11 +121,17 @@ def _get_losses_by_output(model: Any, outputs: Any, count: int) -> list[Any]:
     loss = getattr(model, "loss", None)
     if not isinstance(loss, dict):
         return _spread(loss, count)
+
+    losses: list[Any] = []
     if isinstance(outputs, dict):
-        sizes = {key: len(tf.nest.flatten(outputs[key])) for key in sorted(outputs)}
-        return [one for key, size in sizes.items() for one in _spread(loss.get(key), size)]
-    names = list(getattr(model, "output_names", None) or loss)[:count]
-    return [*map(loss.get, names), *[None] * (count - len(names))]
+        for key in sorted(outputs):
+            size = len(tf.nest.flatten(outputs[key]))
+            losses += _spread(loss.get(key), size)
+        return losses
+    names = list(getattr(model, "output_names", None) or loss)
+    losses = [loss.get(name) for name in names[:count]]
+    missing = count - len(losses)
+    return losses + [None] * missing
 
 
 def _spread(loss: Any, count: int) -> list[Any]:

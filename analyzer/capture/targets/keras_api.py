@@ -36,7 +36,9 @@ def has_own_step(model: Any) -> bool:
 
 def is_compiled(model: Any) -> bool:
     """Say whether the model has an optimizer and a loss."""
-    return bool(model.compiled) if is_keras_3(model) else private_names.keras_2_is_compiled(model)
+    if is_keras_3(model):
+        return bool(model.compiled)
+    return bool(private_names.keras_2_is_compiled(model))
 
 
 def get_input_specs(model: Any) -> Any:

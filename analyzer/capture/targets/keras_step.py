@@ -205,14 +205,15 @@ def _count_parts(train_step: Any) -> int:
     code = getattr(train_step, "__code__", None)
     if code is None or code.co_argcount < 2:
         return 0
-    count = 0
+    data = code.co_varnames[1]
     lines = list(dis.get_instructions(code))
+    count = 0
     for first, second, third in zip(lines, lines[1:], lines[2:], strict=False):
-        if not first.opname.startswith("LOAD_FAST") or first.argval != code.co_varnames[1]:
-            continue
-        if second.opname == "UNPACK_SEQUENCE":
+        is_data = first.opname.startswith("LOAD_FAST") and first.argval == data
+        if is_data and second.opname == "UNPACK_SEQUENCE":
             count = max(count, int(second.arg or 0))
-        elif third.opname == "BINARY_SUBSCR" and isinstance(second.argval, int):
+        is_index = isinstance(second.argval, int) and third.opname == "BINARY_SUBSCR"
+        if is_data and is_index:
             count = max(count, second.argval + 1)
     return count if count <= _MOST_PARTS else 0
 
@@ -252,20 +253,20 @@ def _look_up(model: Any, kind: str, name: str) -> Any:
 
 def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
     """Compile a compiled model with another optimizer or loss (or None); return what is replaced."""
-    arguments = {"optimizer": model.optimizer, "loss": model.loss} | private.get_compile_arguments(
-        model
-    )
-    replaced = []
+    arguments = {"optimizer": model.optimizer, "loss": model.loss}
+    arguments |= private.get_compile_arguments(model)
+    new, old = [], []
     if optimizer is not None:
         inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-        replaced.append((type(optimizer).__name__, f"the optimizer {type(inner).__name__}"))
+        new.append(type(optimizer).__name__)
+        old.append(f"the optimizer {type(inner).__name__}")
         arguments["optimizer"] = optimizer
     if loss is not None:
-        replaced.append((format_losses(loss), f"the loss {format_losses(model.loss) or 'none'}"))
+        new.append(format_losses(loss))
+        old.append(f"the loss {format_losses(model.loss) or 'none'}")
         arguments |= {"loss": loss, "loss_weights": None}
     _compile(model, arguments | {"jit_compile": bool(model.jit_compile)})
-    new, old = (" and ".join(names) for names in zip(*replaced, strict=True))
-    return f"As asked, {new} replaces {old} of the compiled model."
+    return f"As asked, {' and '.join(new)} replaces {' and '.join(old)} of the compiled model."
 
 
 def _compile(model: Any, arguments: dict[str, Any]) -> None:

@@ -75,8 +75,10 @@ def apply_while_building(remedy: str, text: str) -> Iterator[None]:
         raise TargetError(
             f"{text} creates no Keras 3 optimizer; only these accept {', '.join(options)}."
         )
-    clips = any(given.get(name) is not None for given in optimizers for name in _CLIPPING)
-    if parts.get("clip") == "off" and not clips:
+    given: set[str] = set()
+    for one in optimizers:
+        given.update(name for name, value in one.items() if value is not None)
+    if parts.get("clip") == "off" and given.isdisjoint(_CLIPPING):
         raise TargetError(f"The optimizer of {text} clips no gradients.")
 
 
@@ -105,7 +107,9 @@ def _set_options(options: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
             optimizers.append(kwargs)
             old(self, *args, **{**kwargs, **options})
 
-    with patch.object(base, "__init__", init) if options else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        if options:
+            stack.enter_context(patch.object(base, "__init__", init))
         yield optimizers
 
 
@@ -169,19 +173,20 @@ def _scale_units(model: Any, factor: float) -> Any:
     """Return a copy with fewer units in each layer, except the last with units of each output."""
     layers = get_layers(model, include_self=False)
     sized = [layer for layer in layers if _SIZES & layer.get_config().keys()]
-    names = getattr(model, "output_names", None) or [model.layers[-1].name]
     kept = set()
-    for name in names:
+    for name in getattr(model, "output_names", None) or [model.layers[-1].name]:
         inner = get_layers(model.get_layer(name))[-1]
-        before = [layer for layer in layers[: layers.index(inner) + 1] if layer in sized]
-        kept |= {layer.name for layer in before[-1:]}
+        until = layers.index(inner) + 1
+        before = [layer.name for layer in layers[:until] if layer in sized]
+        kept.update(before[-1:])
     if len(sized) <= len(kept):
         raise ValueError("no layer before the last one has units or filters")
 
     def copy(layer: Any) -> Any:
         config = layer.get_config()
-        for key in _SIZES & config.keys() if layer.name not in kept else ():
-            config[key] = max(int(config[key] * factor), 1)
+        if layer.name not in kept:
+            for key in _SIZES & config.keys():
+                config[key] = max(int(config[key] * factor), 1)
         return type(layer).from_config(config)
 
     return keras.models.clone_model(model, clone_function=copy, recursive=True)
@@ -245,7 +250,11 @@ def _train_low_rank(model: Any, rank: int) -> None:
 
 
 def _split(remedy: str) -> dict[str, str]:
-    return {kind: value for kind, _, value in (one.partition("=") for one in remedy.split(","))}
+    parts = {}
+    for one in remedy.split(","):
+        kind, _, value = one.partition("=")
+        parts[kind] = value
+    return parts
 
 
 def _get_options(parts: dict[str, str]) -> dict[str, Any]:

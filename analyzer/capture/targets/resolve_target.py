@@ -42,20 +42,25 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
                 f"Keras has no dtype policy {options.dtype_policy!r}.",
                 hint="Try float32, mixed_float16 or mixed_bfloat16.",
             ) from None
-    load: dict[TargetKind, Callable[[TargetSpec, CaptureOptions], Any]] = {
-        TargetKind.APPLICATION: _load_application,
-        TargetKind.PRESET: _load_preset,
-        TargetKind.FILE: _load_from_code,
-        TargetKind.MODULE: _load_from_code,
-        TargetKind.KERAS_FILE: _load_keras_file,
-        TargetKind.SAVED_MODEL: _load_saved_model,
-    }
     with apply_while_building(options.remedy, spec.text):
-        program = make_program(load[spec.kind](spec, options), spec.text, options)
+        program = make_program(_load(spec, options), spec.text, options)
     program.config = replace(program.config, options=target_spec.write_options(options))
     if options.dtype_policy:
         _check_policy(program, spec.text, options.dtype_policy)
     return program
+
+
+def _load(spec: TargetSpec, options: CaptureOptions) -> Any:
+    match spec.kind:
+        case TargetKind.APPLICATION:
+            return _load_application(spec, options)
+        case TargetKind.PRESET:
+            return _load_preset(spec)
+        case TargetKind.KERAS_FILE:
+            return _load_keras_file(spec, options)
+        case TargetKind.SAVED_MODEL:
+            return _load_saved_model(spec, options)
+    return _load_from_code(spec, options)
 
 
 def make_program(
@@ -71,10 +76,9 @@ def make_program(
         return make_model_program(thing, options)
     if isinstance(thing, get_classes("layers.Layer")):
         raise TargetError(f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential.")
-    has_models = isinstance(thing, tuple | list) and isinstance(
-        [*thing, 0][0], get_classes("Model")
-    )
-    if has_models and not any(hasattr(part, "shape") for part in tf.nest.flatten(thing)):
+    parts = list(thing) if isinstance(thing, tuple | list) else []
+    has_tensors = any(hasattr(one, "shape") for one in tf.nest.flatten(parts[1:]))
+    if parts and isinstance(parts[0], get_classes("Model")) and not has_tensors:
         message = f"{text} returns a {type(thing).__name__} with a model, and no tensors for it."
         raise TargetError(message, hint="Return the model alone, or (tf_function, args).")
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
@@ -82,10 +86,7 @@ def make_program(
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
         args = move_to_card(args)
         step_program.check_arguments(thing[0], args, text, options)
-        program = step_program.make_function_program(thing[0], tuple(args), text, options)
-        if has_models:
-            program.eager_hint = "Return the model alone, or (tf_function, arguments)."
-        return program
+        return step_program.make_function_program(thing[0], tuple(args), text, options)
     if step_program.is_tf_function(thing):
         check_step_remedy(options.remedy, text)
         takes_inputs = tf.nest.flatten(step_program.get_signature(thing))
@@ -104,8 +105,6 @@ def make_program(
 
 
 _ONLY_BUILD: Final = "Name a function that only builds the model or the step."
-_LEGACY_KERAS: Final = "TF_USE_LEGACY_KERAS"  # read when TensorFlow is imported
-_LEGACY_AT_START: Final = os.environ.get(_LEGACY_KERAS)
 _SIGNATURE: Final = "Save it with one: model.export(FOLDER), or tf.saved_model.save(…)."
 
 
@@ -145,14 +144,14 @@ def _convert_errors(text: str) -> Iterator[None]:
             hint += f"pip install {error.name} (for {sys.executable})."
         elif isinstance(error, KeyError) and _is_of_environment(error):
             hint = f"Set the environment variable {error.args[0]}."
-        elif os.environ.get(_LEGACY_KERAS) != _LEGACY_AT_START:
-            hint = f"Your code sets {_LEGACY_KERAS} after TensorFlow is loaded: set it for analyze."
         raise TargetError(f"{text} failed: {describe_user_error(error)}.", hint=hint) from error
 
 
 def _check_policy(program: step_program.Program, text: str, policy: str) -> None:
     """Refuse a target if no layer with weights follows the policy: its code or file sets another."""
-    layers = [layer for model in program.models for layer in get_layers(model)]
+    layers: list[Any] = []
+    for model in program.models:
+        layers += get_layers(model)
     policies = {
         str(layer.dtype_policy.name)
         for layer in layers or find_live_objects(get_classes("layers.Layer"))
@@ -173,12 +172,16 @@ def _load_application(spec: TargetSpec, options: CaptureOptions) -> Any:
         names = [name for name in dir(keras.applications) if name[:1].isupper()]
         hint = suggest_names(spec.attribute, names) or f"It has {', '.join(names)}."
         raise TargetError(f"keras.applications has no {spec.attribute!r}.", hint=hint)
-    shape = options.shapes.get("")
-    with _convert_building(spec, "Applications take images: --shape 224,224,3." if shape else ""):
-        return make(weights=None, **{"input_shape": shape} if shape else {})
+    arguments: dict[str, Any] = {"weights": None}
+    hint = ""
+    if "" in options.shapes:
+        arguments["input_shape"] = options.shapes[""]
+        hint = "Applications take images: --shape 224,224,3."
+    with _convert_building(spec, hint):
+        return make(**arguments)
 
 
-def _load_preset(spec: TargetSpec, options: CaptureOptions) -> Any:
+def _load_preset(spec: TargetSpec) -> Any:
     """Return the language model of a keras-hub preset, else its backbone: its config, no weights."""
     try:
         import keras_hub
@@ -198,7 +201,10 @@ def _load_preset(spec: TargetSpec, options: CaptureOptions) -> Any:
 
 
 def _list_subclasses(kind: Any) -> list[Any]:
-    return [one for sub in kind.__subclasses__() for one in (sub, *_list_subclasses(sub))]
+    found = []
+    for sub in kind.__subclasses__():
+        found += [sub, *_list_subclasses(sub)]
+    return found
 
 
 @contextlib.contextmanager
@@ -217,14 +223,18 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
 
 def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
     with _convert_errors(spec.path), run_setup_on_host():
-        module = (_import_file if spec.kind is TargetKind.FILE else _import_module)(spec)
+        load = _import_file if spec.kind is TargetKind.FILE else _import_module
+        module = load(spec)
     set_keras_2_policy(options.dtype_policy)
+
     thing = module
     for part in spec.attribute.split("."):
         if not hasattr(thing, part):
-            names = sorted(name for name in vars(module) if name[0] != "_")
-            own = [name for name in names if not inspect.ismodule(getattr(module, name))]
-            hint = suggest_names(part, names) or f"It defines {', '.join(own[:9]) or 'no name'}."
+            own = []
+            for name, value in sorted(vars(module).items()):
+                if name[0] != "_" and not inspect.ismodule(value):
+                    own.append(name)
+            hint = suggest_names(part, own) or f"It defines {', '.join(own[:9]) or 'no name'}."
             raise TargetError(f"{spec.path} has no {part!r}.", hint=hint)
         thing = getattr(thing, part)
     return thing
@@ -291,12 +301,14 @@ class _LoadedModel:
     """The variables of a SavedModel: all are loaded, and a signature may use some of them."""
 
     def __init__(self, loaded: Any, function: Any) -> None:
-        parts = tf.train.TrackableView(loaded).descendants()
-        variables = [part for part in parts if isinstance(part, tf.Variable)]
-        used = {id(variable.handle) for variable in function.variables}
         self.loaded = loaded  # owns the variables, so it must live as long as the program
-        self.variables = [v for v in variables if id(v.handle) in used]
-        self.unused_variables = [v for v in variables if id(v.handle) not in used]
+        self.variables: list[Any] = []
+        self.unused_variables: list[Any] = []
+        used = {id(variable.handle) for variable in function.variables}
+        for part in tf.train.TrackableView(loaded).descendants():
+            if isinstance(part, tf.Variable):
+                is_used = id(part.handle) in used
+                (self.variables if is_used else self.unused_variables).append(part)
 
 
 def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:

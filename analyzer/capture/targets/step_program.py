@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -169,16 +168,22 @@ def make_function_program(
 def _name_inputs(function: Any, signature: Any) -> list[str]:
     """Return a unique name for each tensor of a signature: its own, or its parameter and path."""
     parameters: list[str] = []
+    code: Any = getattr(function, "python_function", None)
     with contextlib.suppress(ValueError, TypeError):
-        code: Any = getattr(function, "python_function", None)
-        parameters = [name for name in inspect.signature(code).parameters if name != "self"]
-    parameters += [f"arg{index}" for index in range(len(parameters), len(signature))]
+        parameters = list(inspect.signature(code).parameters)
+    if parameters[:1] == ["self"]:
+        del parameters[0]
+
     names: list[str] = []
-    for parameter, specs in zip(parameters, signature, strict=False):
+    for index, specs in enumerate(signature):
+        parameter = parameters[index] if index < len(parameters) else f"arg{index}"
         for path, spec in keras.tree.flatten_with_path(specs):
-            first = spec.name or "_".join(map(str, (parameter, *path)))
-            numbered = (f"{first}_{number}" for number in itertools.count(1))
-            names.append(next(n for n in itertools.chain([first], numbered) if n not in names))
+            name = first = spec.name or "_".join(map(str, (parameter, *path)))
+            number = 1
+            while name in names:
+                name = f"{first}_{number}"
+                number += 1
+            names.append(name)
     return names
 
 

@@ -4,7 +4,6 @@ TensorFlow's kernels make them: on a CPU, a tensor made from a NumPy array may s
 and would be missing from the allocator's statistics. In an estimate they take no memory.
 """
 
-import functools
 import itertools
 import math
 import os
@@ -15,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import keras
 import tensorflow as tf
 
-from analyzer.capture.initializers.variable_births import make_unbacked_value, record_input
+from analyzer.capture.graph.unbacked_variables import make_unbacked_value, record_input
 from analyzer.capture.private_names import get_build_shapes, get_layers
 from analyzer.capture.targets.keras_api import get_input_specs
 from analyzer.model.contract.capture_request import CaptureOptions
@@ -30,6 +29,7 @@ _RANDOM_FLOATS: Final = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 _ADDRESS_SPACE_BYTES: Final = 1 << 46
 """Half of a process' addresses on x86-64 and most 64-bit ARM: no mapping is larger."""
 _MOST_BATCHES: Final = 1 << 62
+_USUAL_SIZE: Final = 128  # of an open axis, in a hint
 _LONGEST_COPY: Final = 4096
 """Bytes of the longest copy that a simulated card does not discard (``copy_most`` in ``cards.c``)."""
 
@@ -52,20 +52,20 @@ class BatchPart:
         so that equal parts share a buffer. ``index`` is another number for each part.
         """
         seed = tf.stack([tf.zeros_like(number) + index, number])
-        draw = functools.partial(tf.random.stateless_uniform, self.shape, seed, dtype=self.dtype)
-        if self.dtype in _RANDOM_FLOATS:
-            size_bytes = math.prod(self.shape) * self.dtype.size
-            # drawing takes seconds
+        shape, dtype = self.shape, self.dtype
+        if dtype in _RANDOM_FLOATS:
+            size_bytes = math.prod(shape) * dtype.size
             if "PHANTOM_CARDS" in os.environ and size_bytes > _LONGEST_COPY:
-                return tf.raw_ops.Empty(shape=self.shape, dtype=self.dtype)
-            return draw()
-        if self.classes and self.dtype in (tf.int32, tf.int64):
-            return draw(maxval=self.classes)
-        if self.dtype == tf.string:
-            return tf.fill(self.shape, "")
+                return tf.raw_ops.Empty(shape=shape, dtype=dtype)  # drawing takes seconds
+            return tf.random.stateless_uniform(shape, seed, dtype=dtype)
+        if self.classes and dtype in (tf.int32, tf.int64):
+            return tf.random.stateless_uniform(shape, seed, maxval=self.classes, dtype=dtype)
+        if dtype == tf.string:
+            return tf.fill(shape, "")
         # With nothing masked out, the step takes the most memory; a switch stays off.
-        is_mask = self.dtype == tf.bool and bool(self.shape)
-        return tf.fill(self.shape, tf.cast((number >= -index) == is_mask, self.dtype))
+        is_mask = dtype == tf.bool and bool(shape)
+        value = (number >= -index) == is_mask
+        return tf.fill(shape, tf.cast(value, dtype))
 
 
 def make_part(shape: Sequence[int], dtype: Any, classes: int | None = None) -> BatchPart:
@@ -84,13 +84,14 @@ def make_prompt(data: Mapping[str, BatchPart], open_tokens: int) -> dict[str, tf
     """Return inputs of a language model, with masks of a prompt that leaves a few tokens open."""
     values: dict[str, tf.Tensor] = {}
     for name, part in data.items():
-        if not name.endswith("padding_mask"):
+        if name.endswith("padding_mask"):
+            tokens = part.shape[-1]
+            prompt = max(tokens - open_tokens, 1)
+            mask = tf.sequence_mask([prompt], tokens, part.dtype)
+            values[name] = tf.tile(mask, [part.shape[0], 1])
+            record_input(values[name])
+        else:
             values[name] = make_tensor(part.shape, part.dtype)
-            continue
-        tokens = part.shape[-1]
-        mask = tf.sequence_mask([max(tokens - open_tokens, 1)], tokens, part.dtype)
-        values[name] = tf.tile(mask, [part.shape[0], 1])
-        record_input(values[name])
     return values
 
 
@@ -144,28 +145,33 @@ def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
 
 def _guess_specs(model: Any, options: CaptureOptions) -> Any:
     """Return input specs of a model that was not made from Inputs: its built shapes, or --shape."""
-    built = get_build_shapes(model)
-    shapes = dict(options.shapes)
-    if built and len(built) == 1:
-        (shape,) = built.values()
-        by_name = shape if isinstance(shape, dict) else {"": shape}
-        if all(map(_is_shape, by_name.values())):
-            shapes = {name: tuple(axes[1:]) for name, axes in by_name.items()}
-            if shape is by_name:
-                return {name: _make_spec(model, axes, name) for name, axes in shapes.items()}
-    if shapes:
-        specs = {name: _make_spec(model, axes, name or "input") for name, axes in shapes.items()}
-        return specs if len(specs) > 1 else next(iter(specs.values()))
-    raise TargetError(
-        f"The inputs of the model {model.name!r} are unknown: it is not built and has no input shape.",
-        hint="Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
-    )
+    shapes: Mapping[str, Any] = options.shapes
+    is_dict = len(shapes) > 1
+    built = list((get_build_shapes(model) or {}).values())
+    if len(built) == 1:
+        known = built[0]
+        is_named = isinstance(known, dict)
+        if not is_named:
+            known = {"": known}
+        if all(map(_is_shape, known.values())):
+            shapes = {name: tuple(axes[1:]) for name, axes in known.items()}
+            is_dict = is_named
+    if not shapes:
+        raise TargetError(
+            f"The inputs of the model {model.name!r} are unknown: it is not built and has no input "
+            "shape.",
+            hint="Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
+        )
+    specs = {}
+    for name, axes in shapes.items():
+        specs[name] = _make_spec(model, axes, name or "input")
+    return specs if is_dict else next(iter(specs.values()))
 
 
 def _is_shape(shape: Any) -> bool:
-    return isinstance(shape, list | tuple) and all(
-        axis is None or isinstance(axis, int) for axis in shape
-    )
+    if not isinstance(shape, list | tuple):
+        return False
+    return all(axis is None or isinstance(axis, int) for axis in shape)
 
 
 def _make_spec(model: Any, axes: Any, name: str) -> Any:
@@ -214,69 +220,86 @@ def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
 
 def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str, tuple[int, ...]]:
     """Return the inputs' shapes, with open axes filled from the batch size and ``--shape``."""
-    inputs = ", ".join(sorted(specs))
-    unknown = sorted(name for name in options.shapes if name and name not in specs)
-    if unknown:
-        raise TargetError(f"There is no input {unknown[0]!r}.", hint=f"Its inputs: {inputs}.")
+    for name in options.shapes:
+        if name and name not in specs:
+            inputs = ", ".join(sorted(specs))
+            raise TargetError(f"There is no input {name!r}.", hint=f"Its inputs: {inputs}.")
+    _check_batch(specs, options.batch_size)
+
+    open_inputs = list(specs)
+    if len(specs) > 1:
+        open_inputs = [name for name, axes in specs.items() if axes is None or None in axes[1:]]
     shared = options.shapes.get("")  # of every open input
-    open_inputs = {
-        name: axes
-        for name, axes in specs.items()
-        if len(specs) == 1 or None in (axes or (0, None))[1:]
-    }
-    ranks = {len(axes or ()) - 1 for axes in open_inputs.values()}
-    if shared is not None and len(specs) != 1 and ranks != {len(shared)}:
-        raise TargetError(
-            f"--shape names none of the {len(specs)} inputs.",
-            hint=f"Write it as --shape NAME={_format_axes(shared)}; the inputs: {inputs}.",
-        )
-    batches = {name: axes and axes[0] for name, axes in specs.items() if axes != ()}
-    asked = options.batch_size
-    if asked is not None and not {None, asked} & set(batches.values()):
-        name = next(iter(batches or specs), "")
-        batch = f"a batch of {batches[name]}" if batches else "no axes"
-        raise InputError(
-            f"The input {name!r} has {batch}: --batch-size {asked} cannot be used.",
-            hint="Leave it out, or leave the input's first axis open.",
-            kind=FailureKind.FIXED_SIZE,
-        )
-    shapes = dict.fromkeys(open_inputs, shared) | options.shapes
-    lacking = {
-        name: _format_axes(tuple(axis or 128 for axis in axes[1:]))
-        for name, axes in open_inputs.items()
-        if axes and None in axes[1:] and shapes[name] is None
-    }
+    if shared is not None:
+        _check_shared_shape(specs, open_inputs, shared)
+    shapes = dict.fromkeys(open_inputs, shared) | dict(options.shapes)
+
+    lacking = {}
+    for name in open_inputs:
+        axes = specs[name]
+        if axes is not None and shapes[name] is None and None in axes[1:]:
+            usual = [axis or _USUAL_SIZE for axis in axes[1:]]
+            lacking[name] = _format_axes(tuple(usual))
     if lacking:
         fill = " ".join(f"--shape {name}={axes}" for name, axes in lacking.items())
+        names = ", ".join(lacking)
+        raise TargetError(f"Inputs with open axes: {names}.", hint=f"Fill them: {fill}.")
+
+    filled = {}
+    for name, axes in specs.items():
+        filled[name] = _fill_axes(name, axes, options.open_batch_size, shapes.get(name))
+    return filled
+
+
+def _check_shared_shape(
+    specs: Mapping[str, Axes], open_inputs: list[str], shape: tuple[int, ...]
+) -> None:
+    """Raise TargetError if a shape without a name does not fit every open input."""
+    ranks = {len(specs[name] or ()) - 1 for name in open_inputs}
+    if len(specs) > 1 and ranks != {len(shape)}:
+        inputs = ", ".join(sorted(specs))
         raise TargetError(
-            f"Inputs with open axes: {', '.join(lacking)}.", hint=f"Fill them: {fill}."
+            f"--shape names none of the {len(specs)} inputs.",
+            hint=f"Write it as --shape NAME={_format_axes(shape)}; the inputs: {inputs}.",
         )
-    return {name: _fill_axes(name, axes, options, shapes.get(name)) for name, axes in specs.items()}
+
+
+def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:
+    """Raise InputError if ``--batch-size`` fits no input's first axis."""
+    batches = {name: axes and axes[0] for name, axes in specs.items() if axes != ()}
+    if batch_size is None or None in batches.values() or batch_size in batches.values():
+        return
+    name = next(iter(batches or specs), "")
+    batch = f"a batch of {batches[name]}" if batches else "no axes"
+    raise InputError(
+        f"The input {name!r} has {batch}: --batch-size {batch_size} cannot be used.",
+        hint="Leave it out, or leave the input's first axis open.",
+        kind=FailureKind.FIXED_SIZE,
+    )
 
 
 def _fill_axes(
-    name: str, axes: Axes, options: CaptureOptions, shape: tuple[int, ...] | None
+    name: str, axes: Axes, batch_size: int, shape: tuple[int, ...] | None
 ) -> tuple[int, ...]:
     """Return an input's axes: the batch, and those of its ``--shape`` if it has one."""
+    if axes is None and shape is None:
+        hint = f"Give it: --shape {name}=224,224,3."
+        raise TargetError(f"The input {name!r} has no shape.", hint=hint)
     if axes is None:
-        if shape is None:
-            raise TargetError(
-                f"The input {name!r} has no shape.", hint=f"Give it: --shape {name}=224,224,3."
-            )
-        return (options.open_batch_size, *shape)
-    rest = axes[1:]
+        axes = (None, *[None] * len(shape or ()))
     if shape is not None:
-        if len(shape) != len(rest) or any(
-            axis not in (None, wanted) for axis, wanted in zip(rest, shape, strict=True)
-        ):
+        fits = len(shape) == len(axes) - 1
+        for axis, wanted in zip(axes[1:], shape, strict=False):
+            fits &= axis in (None, wanted)
+        if not fits:
             raise TargetError(
                 f"--shape {name}={_format_axes(shape)} does not fit the input's axes "
-                f"{_format_axes(rest)}.",
+                f"{_format_axes(axes[1:])}.",
                 hint="Give every axis but the batch.",
             )
-        rest = shape
+        axes = (*axes[:1], *shape)
     # Only the batch may still be open.
-    return tuple(options.open_batch_size if axis is None else axis for axis in (*axes[:1], *rest))
+    return tuple(batch_size if axis is None else axis for axis in axes)
 
 
 def _format_axes(axes: tuple[int | None, ...]) -> str:

@@ -12,11 +12,9 @@ The text alone decides the kind of a target:
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
-
-from msgspec import Struct
+from typing import Any, Final
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.capture_request import (
@@ -167,10 +165,16 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
                 hint=f"Write it as --assume NAME=N, with one of {', '.join(known)}.",
             )
         one = known[name]
-        is_plain = value.isdecimal() and len(value) <= 15
-        assumed[name] = int(value) if is_plain else parse_bytes(value) if one.is_bytes else -1
-        if not 0 <= assumed[name] <= one.most:
-            most = format_bytes(one.most) if one.is_bytes else str(one.most)
+        number = -1
+        if value.isdecimal() and len(value) <= 15:
+            number = int(value)
+        elif one.is_bytes:
+            number = parse_bytes(value)
+        assumed[name] = number
+        if not 0 <= number <= one.most:
+            most = str(one.most)
+            if one.is_bytes:
+                most = format_bytes(one.most)
             raise TargetError(f"--assume {text!r}: give 0 to {most}.", hint=f"{one.source}.")
     return assumed
 
@@ -180,15 +184,17 @@ def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, axes = text.rpartition("=")
-        parts = [axis.strip() for axis in axes.strip("() ").split(",") if axis.strip()]
-        if not all(re.fullmatch("-?[0-9]{1,18}", axis) for axis in parts):
-            raise TargetError(
-                f"{text!r} is not a shape.", hint="Write it as --shape NAME=224,224,3."
-            )
-        shape = tuple(map(int, parts))
-        if any(axis < 1 for axis in shape):
-            raise TargetError(f"{text!r} has an axis below 1.", hint="Every axis is at least 1.")
-        shapes[name.strip()] = shape
+        parts = [part.strip() for part in axes.strip("() ").split(",")]
+        shape = []
+        for part in filter(None, parts):
+            if not re.fullmatch("-?[0-9]{1,18}", part):
+                hint = "Write it as --shape NAME=224,224,3."
+                raise TargetError(f"{text!r} is not a shape.", hint=hint)
+            if int(part) < 1:
+                hint = "Every axis is at least 1."
+                raise TargetError(f"{text!r} has an axis below 1.", hint=hint)
+            shape.append(int(part))
+        shapes[name.strip()] = tuple(shape)
     return shapes
 
 
@@ -222,24 +228,8 @@ class TargetForm(Choice):
     SCRIPT = "a script"
 
 
-class Refusal(NamedTuple):
-    """The reason for refusing an option, with a hint."""
-
-    because: str
-    hint: str
-
-
-class _Refusals(Struct, frozen=True):
-    reasons: dict[str, Refusal]
-    forms: dict[TargetForm, dict[str, tuple[Option, ...]]]
-
-
-_TABLE: Final = read_table("capture/targets/refusals.toml", _Refusals)
-REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
-    form: {one: _TABLE.reasons[name] for name, options in rows.items() for one in options}
-    for form, rows in _TABLE.forms.items()
-}
-"""The refused options of each form; every other option is honoured."""
+_TABLE: Final = read_table("capture/targets/refusals.toml", dict[str, dict[str, Any]])
+"""Reasons for refusals, each with a hint; and the refused options of each form, by reason."""
 
 
 def list_given_options(options: CaptureOptions) -> frozenset[Option]:
@@ -257,25 +247,30 @@ def list_given_options(options: CaptureOptions) -> frozenset[Option]:
 def write_options(options: CaptureOptions) -> tuple[str, ...]:
     """Return the user's options besides mode and card that change the need, as words."""
     words = []
-    for name, axes in options.shapes.items():
-        words += ["--shape", f"{name}={','.join(map(str, axes))}".lstrip("=")]
+    for name, shape in options.shapes.items():
+        axes = ",".join(map(str, shape))
+        words += ["--shape", f"{name}={axes}" if name else axes]
     for name in ("batch_size", "optimizer", "loss", "dtype_policy", "inter_op_threads"):
-        if value := getattr(options, name):
+        value = getattr(options, name)
+        if value:
             words += [f"--{name.replace('_', '-')}", str(value)]
-    return (*words, *{True: ["--jit"], False: ["--no-jit"], None: []}[options.jit])
+    if options.jit is not None:
+        words.append("--jit" if options.jit else "--no-jit")
+    return tuple(words)
 
 
 def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None:
     """Raise InputError, once per reason, for given options that a form of target cannot honour."""
-    refusals, wanted = REFUSALS[form], set(given)
-    refused = [option for option in Option if option in refusals and option in wanted]
-    if not refused:
-        return
-    first = refusals[refused[0]]
-    options = [option for option in refused if refusals[option] == first]
-    hint = first.hint if len(options) == 1 else first.hint.replace("it out", "them out", 1)
-    raise InputError(
-        f"{name} is {form}: {' and '.join(options)} cannot be used, because {first.because}.",
-        hint=hint,
-        kind=FailureKind.FIXED_SIZE if Option.BATCH_SIZE in options else None,
-    )
+    wanted = set(given)
+    for reason, options in _TABLE["forms"][form].items():
+        refused = [option for option in options if option in wanted]
+        if not refused:
+            continue
+        because, hint = _TABLE["reasons"][reason]
+        if len(refused) > 1:
+            hint = hint.replace("it out", "them out", 1)
+        raise InputError(
+            f"{name} is {form}: {' and '.join(refused)} cannot be used, because {because}.",
+            hint=hint,
+            kind=FailureKind.FIXED_SIZE if Option.BATCH_SIZE in refused else None,
+        )

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import itertools
 import math
 import os
@@ -21,6 +20,7 @@ import traceback
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from runpy import _get_module_details  # type: ignore[attr-defined]
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
@@ -28,7 +28,6 @@ from analyzer.capture.process.child_environment import configure_cards, make_pha
 from analyzer.capture.watch.script_launch import (
     BEGUN_FILE,
     DUMP,
-    INTERRUPT_FILE,
     REPORT_FILE,
     USAGE_FILE,
     read_notebook,
@@ -40,7 +39,6 @@ from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.interrupts import EXIT_BASE, REPEAT_S, delay_signals
 
 _OURS: Final = str(Path(__file__).parents[2]) + os.sep
-_STUCK_S: Final = 15.0  # time after Ctrl-C in which the script's main thread must notice it
 _WATCHED: Final = ("tensorflow", "keras", "tf_keras")
 
 
@@ -79,8 +77,9 @@ class ScriptRun:
     def __init__(self, request: WatchRequest) -> None:
         self._request = request
         self._folder = Path(request.folder)
-        path = os.getcwd() if request.is_module else Path(os.path.realpath(request.script)).parent
-        self._script_folder = str(path)
+        self._script_folder = os.path.dirname(os.path.realpath(request.script))
+        if request.is_module:
+            self._script_folder = os.getcwd()
         self._watcher: Any = None
         self._owner = os.getpid()
         self._is_script = True  # whether the script's own code runs
@@ -94,31 +93,28 @@ class ScriptRun:
         sys.modules["__main__"] = module
         sys.argv[:] = [path, *self._request.arguments]
         sys.path[:] = [self._script_folder, *places]
-        # Unload our modules that have the name of a module in the script's folder.
-        folder = Path(self._script_folder)
-        for name in {name.partition(".")[0] for name in sys.modules} - modules - {"analyzer"}:
-            if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
-                for one in [one for one in sys.modules if one.partition(".")[0] == name]:
-                    del sys.modules[one]
+        self._unload_modules(modules)
         sys.meta_path.insert(0, _ImportHook(self._begin))
         self._install_exit_hooks()
+
         ended, status = "", 0
         fatal: BaseException | None = None
         try:
             exec(self._load_code(module), vars(module))
         except SystemExit as stop:
-            ended = f"sys.exit({stop.code!r})" if stop.code not in (None, 0) else ""
             status = _get_status(stop)
-            frames = (frame for frame, _ in traceback.walk_tb(stop.__traceback__))
-            if any(frame.f_globals.get("__name__") == "argparse" for frame in frames):
-                (self._folder / USAGE_FILE).touch()
+            if stop.code not in (None, 0):
+                ended = f"sys.exit({stop.code!r})"
+            self._note_usage(stop)
         except BaseException as error:
             self._is_script = False
-            fatal, ended = error, type(error).__name__
+            fatal, ended, status = error, type(error).__name__, 1
             _print_as_python(error)
-            status = EXIT_BASE + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+            if isinstance(error, KeyboardInterrupt):
+                status = EXIT_BASE + signal.SIGINT
         if os.getpid() != self._owner:
             sys.exit(status)  # a fork by the script that ran to the script's end
+
         with contextlib.suppress(KeyboardInterrupt):  # it ends the wait for the script's threads
             self._is_script = True
             for thread in threading.enumerate():
@@ -130,17 +126,35 @@ class ScriptRun:
             raise KeyboardInterrupt
         sys.exit(status)
 
+    def _unload_modules(self, kept: frozenset[str]) -> None:
+        """Unload our modules that have the name of a module in the script's folder."""
+        folder = Path(self._script_folder)
+        for module in list(sys.modules):
+            name = module.partition(".")[0]
+            if name in kept or name == "analyzer":
+                continue
+            if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
+                del sys.modules[module]
+
+    def _note_usage(self, stop: SystemExit) -> None:
+        """Note that the script's own ``argparse`` ended it."""
+        for frame, _ in traceback.walk_tb(stop.__traceback__):
+            if frame.f_globals.get("__name__") == "argparse":
+                (self._folder / USAGE_FILE).touch()
+
     def _load_code(self, module: types.ModuleType) -> types.CodeType:
         """Return the code to run; for a module, import its packages and set its names."""
         path = self._request.script
         if self._request.is_module:
-            spec, code = _find_module(path)
+            code: types.CodeType
+            _, spec, code = _get_module_details(path, SystemExit)
             names = {"__file__": spec.origin, "__spec__": spec, "__package__": spec.parent}
             vars(module).update(names, __loader__=spec.loader)
             sys.argv[0] = spec.origin or path
             return code
-        source = read_notebook(path) if path.endswith(".ipynb") else Path(path).read_bytes()
-        return compile(source, path, "exec", dont_inherit=True)
+        if path.endswith(".ipynb"):
+            return compile(read_notebook(path), path, "exec", dont_inherit=True)
+        return compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
 
     def finish(self, ended: str, error: BaseException | None = None) -> None:
         """Write the observations; an error of ours does not affect the script."""
@@ -164,7 +178,6 @@ class ScriptRun:
         try:
             self._watcher = self._make_watcher()
             self._watcher.begin()
-            threading.Thread(target=self._end_if_stuck, daemon=True).start()
             (self._folder / BEGUN_FILE).touch()
         except Exception:
             write_fault(self._folder)
@@ -221,16 +234,6 @@ class ScriptRun:
             self._interrupted_s = now_s
             raise KeyboardInterrupt
 
-    def _end_if_stuck(self) -> None:
-        """After Ctrl-C, end a script whose main thread stays in C++, as in XLA's compiler."""
-        while not (self._folder / INTERRUPT_FILE).exists():
-            time.sleep(REPEAT_S)
-        time.sleep(_STUCK_S)
-        is_stuck = signal.getsignal(signal.SIGINT) == self._interrupt
-        if is_stuck and self._is_script and not math.isfinite(self._interrupted_s):
-            self.finish("KeyboardInterrupt", KeyboardInterrupt())
-            os._exit(EXIT_BASE + signal.SIGINT)
-
     def _forget_in_fork(self) -> None:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
@@ -239,22 +242,6 @@ class ScriptRun:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if signal.getsignal(signal.SIGINT) == self._interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _find_module(name: str) -> tuple[importlib.machinery.ModuleSpec, types.CodeType]:
-    """Return a module's spec and code, of its ``__main__`` for a package, as ``python -m`` does."""
-    try:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{name}.__main__")
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # of another module, which the package imports
-        spec = None
-    read_code = getattr(None if spec is None else spec.loader, "get_code", None)
-    if spec is None or read_code is None or (code := read_code(spec.name)) is None:
-        raise SystemExit(f"{sys.executable}: No module named {name}")
-    return spec, code
 
 
 def _get_status(stop: SystemExit) -> int:

@@ -50,7 +50,6 @@ from analyzer.model.interrupts import (
 )
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-_GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL
 _FROM_KERNEL: Final = 0x80  # SI_KERNEL: from the terminal, which also signals the child
 
 
@@ -95,8 +94,11 @@ def run_script(
             (staging / LIVE_FILE).touch()
         status, interrupted_s = _run_in_terminal(command, environment, staging, view)
         is_interrupted = status == EXIT_BASE + signal.SIGINT
-        with ignore_repetition(interrupted_s) if is_interrupted else delay_signals():
-            for name in (file.name, INTERRUPT_FILE, REPORT_FILE, LIVE_FILE):
+        delay: AbstractContextManager[None] = delay_signals()
+        if is_interrupted:
+            delay = ignore_repetition(interrupted_s)
+        with delay:
+            for name in (file.name, REPORT_FILE, LIVE_FILE):
                 (staging / name).unlink(missing_ok=True)
             for name in (DUMP, PHANTOM_FOLDER, POOL_FOLDER):
                 shutil.rmtree(staging / name, ignore_errors=True)
@@ -153,7 +155,6 @@ def _run_in_terminal(
             if received.si_signo == signal.SIGINT and now_s - interrupted_s >= REPEAT_S:
                 is_second = math.isfinite(interrupted_s) and (folder / REPORT_FILE).exists()
                 interrupted_s = now_s
-                (folder / INTERRUPT_FILE).touch()
             if received.si_code != _FROM_KERNEL or is_second:
                 child.send_signal(signal.SIGKILL if is_second else received.si_signo)
     finally:
@@ -162,7 +163,7 @@ def _run_in_terminal(
             signal.sigwait(pending)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if child.returncode < 0 and os.path.isdir("/proc/self/task"):
-        end_all(lambda: list(list_descendants(os.getpid())), _reap, _GRACE_S)
+        end_all(lambda: list(list_descendants(os.getpid())), _reap)
     if is_second:
         raise KeyboardInterrupt("Interrupted again: there is no report.")
     status = child.returncode
@@ -184,7 +185,6 @@ def _reap() -> None:
 _UNTRACED_FILE: Final = "watch.json"  # the ``WatchNote`` of a program without a traced step
 _FAULT_FILE: Final = "watch.error"  # the traceback of an error of ours, which the script survives
 BEGUN_FILE: Final = "watch.begun"  # exists once the script has imported TensorFlow
-INTERRUPT_FILE: Final = "watch.interrupt"  # exists once Ctrl-C was pressed
 REPORT_FILE: Final = "watch.report"  # exists once the script's observations are being written
 LIVE_FILE: Final = "watch.live"  # exists with a view; step, bytes in use, peak, resident bytes
 USAGE_FILE: Final = "watch.usage"  # exists if the script's own ``argparse`` ended it

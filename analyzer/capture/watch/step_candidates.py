@@ -11,10 +11,10 @@ from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from analyzer.capture.watch.holders.user_lines import find_calling_line
+from analyzer.capture.watch.user_lines import find_calling_line
 
 if TYPE_CHECKING:
-    from analyzer.capture.watch.function_ledger import FunctionRecord
+    from analyzer.capture.watch.traced_functions import FunctionRecord
 
 _EXTRA_CALLS: Final = 3  # additional calls to wait for, in case a call that trains follows
 GRADIENTS: Final = "gradients"

@@ -36,10 +36,8 @@ class Hooks:
     def install(self) -> None:
         """Install all wrappers."""
         self.install_lasting(has_tapes=True)
-        trace = self._watcher.trace
         for module in (tf.profiler.experimental, profiler_v2):  # tf_keras calls the second
             self._report(module, "start", self._release_profiler, first=True)
-            self._report(module, "stop", lambda *_: trace.resume())
         for module, name in (
             (tf.config, "list_physical_devices"),
             (tf.config.experimental, "list_physical_devices"),
@@ -55,7 +53,7 @@ class Hooks:
 
     def install_lasting(self, *, has_tapes: bool) -> None:
         """Install the wrappers that count steps, functions, models, data sets, and maybe tapes."""
-        watcher, data, dataset = self._watcher, self._watcher.data, tf.data.Dataset
+        watcher, data, dataset = self._watcher, self._watcher.objects, tf.data.Dataset
         self._around(Function, "__call__", watcher.call_function)
         self._around(keras.optimizers.Optimizer, "apply", watcher.call_optimizer)
         for kind in ("shuffle", "cache", "prefetch"):
@@ -94,7 +92,7 @@ class Hooks:
 
     def _note_tape(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
         self._watcher.reset_tape()
-        self._watcher.data.add_tape(args[0], frame)
+        self._watcher.objects.add_tape(args[0], frame)
 
     def _open_tape(self, _: Any, args: tuple[Any, ...], __: FrameType | None) -> None:
         self._watcher.reset_tape()

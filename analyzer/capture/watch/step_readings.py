@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 from types import FrameType
@@ -18,14 +19,15 @@ import tensorflow as tf
 from analyzer.capture.private_names import bfc_memory_map_pb2
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.step_variables import StepVariables, find_variable_address
-from analyzer.capture.watch.holders.live_holders import find_holders, find_live_tensors
+from analyzer.capture.watch.held_tensors import find_holders, find_live_tensors
+from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.script_launch import POOL_FOLDER, POOL_RECORDS
 from analyzer.model.contract.run_note import Failure
 from analyzer.model.contract.watch_note import MOST_ROWS, FailedStep, LiveChunk, Reading
 
 _ALWAYS_READ: Final = 64  # first steps that are all read
 _MAX_READINGS: Final = 1024  # number of readings at which every second one is dropped
-_TIME_SHARE: Final = 0.001  # largest share of the run time for readings
+_INTERVAL_S: Final = 0.05  # between readings, which take about 30 us
 _MAX_FREE: Final = 50  # most steps in a row that are only counted: later ones may last longer
 _PAGE_BYTES: Final = resource.getpagesize()
 
@@ -37,10 +39,9 @@ class StepReadings:
         self.rows: list[Reading] = []
         self.peaks: tuple[int, ...] = ()  # TensorFlow's own, of each GPU, else of the CPU
         self.live_file: Path | None = None  # gets each reading, for a view of the running script
-        self._stride = 1
-        self._next_s, self._next_step = 0.0, 0
-        self._last_s, self._last_step = time.perf_counter(), 0  # of the last call of ``read``
-        self._step_s = 0.0  # mean duration of the steps before it
+        self._interval_s = _INTERVAL_S
+        self._read_s, self._read_step = time.perf_counter(), 0  # of the last reading
+        self._free_steps = 0
         self._devices: tuple[str, ...] = ()
         self._resident: FileIO | None = None  # stays open, because opening it is slow
         with contextlib.suppress(OSError):  # a system without it
@@ -52,31 +53,30 @@ class StepReadings:
         return self.rows[-1].in_use_bytes if self.rows else 0
 
     def read(self, step: int) -> bool:
-        """Read the memory after a step, unless readings would take too much time; return whether."""
+        """Read the memory after a step, unless it was read a moment ago; return whether."""
         now_s = time.perf_counter()
-        self._step_s = (now_s - self._last_s) / max(step - self._last_step, 1)
-        self._last_s, self._last_step = now_s, step
-        if step > _ALWAYS_READ and (now_s < self._next_s or step < self._next_step):
+        passed_s = now_s - self._read_s
+        if step > _ALWAYS_READ and passed_s < self._interval_s:
             return False
-        in_use_bytes, host_bytes = self._read_statistic("current")[0], self._read_resident_bytes()
+        step_s = passed_s / max(step - self._read_step, 1)
+        if step > _ALWAYS_READ:
+            self._free_steps = min(int(self._interval_s / max(step_s, 1e-9)), _MAX_FREE)
+        self._read_s, self._read_step = now_s, step
+
+        in_use_bytes = self._read_statistic("current")[0]
+        host_bytes = self._read_resident_bytes()
         self.rows.append(Reading(step=step, in_use_bytes=in_use_bytes, host_bytes=host_bytes))
         if len(self.rows) >= _MAX_READINGS:
             self.rows = self.rows[::2]
-            self._stride *= 2
+            self._interval_s *= 2
         if self.live_file is not None:
             peak_bytes = self._read_statistic("peak")[0]
             self.live_file.write_text(f"{step} {in_use_bytes} {peak_bytes} {host_bytes or 0}")
-        self._next_s = now_s + (time.perf_counter() - now_s) / _TIME_SHARE
-        self._next_step = step + self._stride
         return True
 
     def count_free_steps(self) -> int:
-        """Return the number of steps after the last one in which no reading is due."""
-        if self._last_step <= _ALWAYS_READ:
-            return 0
-        steps = (self._next_s - self._last_s) / max(self._step_s, 1e-9)
-        free = max(int(steps), self._next_step - self._last_step - 1, 0)
-        return min(free, _MAX_FREE)
+        """Return the number of steps after the last reading in which none is due."""
+        return self._free_steps
 
     def read_peaks(self) -> None:
         """Read TensorFlow's own peaks; those of before a reset count."""
@@ -87,11 +87,16 @@ class StepReadings:
         """Return a statistic of each GPU's allocator, else of the CPU's; 0 if it keeps none."""
         if not self._devices:
             count = len(tf.config.list_logical_devices("GPU"))
-            self._devices = tuple(f"GPU:{number}" for number in range(count)) or ("CPU:0",)
-        values = [0] * len(self._devices)
-        for index, device in enumerate(self._devices):
-            with contextlib.suppress(ValueError, tf.errors.OpError):
-                values[index] = tf.config.experimental.get_memory_info(device)[name]
+            gpus = [f"GPU:{number}" for number in range(count)]
+            self._devices = tuple(gpus) or ("CPU:0",)
+
+        values = []
+        for device in self._devices:
+            try:
+                statistics = tf.config.experimental.get_memory_info(device)
+                values.append(statistics[name])
+            except (ValueError, tf.errors.OpError):
+                values.append(0)
         return values
 
     def _read_resident_bytes(self) -> int | None:
@@ -103,7 +108,7 @@ class StepReadings:
 
 
 _NEW_S: Final = 2.0  # between a full pool and the error that it causes
-_HOST_POOLS: Final = ("cpu", "host")  # in the name of a pool beside a card's
+_HOST_POOL: Final = re.compile("cpu|host")  # in the name of a pool beside a card's
 
 
 def _list_records() -> list[Path]:
@@ -123,18 +128,22 @@ def read_full_pool() -> Any:
     """Return TensorFlow's record (``MemoryDump``) of the pool that became full last, or None."""
     read = bfc_memory_map_pb2.MemoryDump.FromString
     pools = [read(file.read_bytes()) for file in _list_records()[-4:]]
-    cards = [one for one in pools if not any(word in one.allocator_name for word in _HOST_POOLS)]
+    cards = [one for one in pools if not _HOST_POOL.search(one.allocator_name)]
     return next(reversed(cards or pools), None)
 
 
 def find_pool_holders(pool: Any) -> Iterator[tuple[int, str, str]]:
     """Yield bytes of a full pool, their holder and its line: variables, Python's names, the step."""
     sizes = {chunk.address: chunk.size for chunk in pool.chunk if chunk.in_use}
-    variables = {find_variable_address(one) or 0 for one in find_live_objects(tf.Variable)}
-    yield sum(sizes.pop(one, 0) for one in variables), "variables: weights, optimizer", ""
-    for held in find_holders(find_live_tensors(), None):
-        yield sum(sizes.pop(one, 0) for one in held.addresses), held.holder, held.where
-    yield sum(sizes.values()), "the step: activations, gradients, workspace", ""
+
+    def take(addresses: Iterable[int | None]) -> int:
+        return sum(sizes.pop(address, 0) for address in addresses)
+
+    variables = find_live_objects(tf.Variable)
+    yield take(map(find_variable_address, variables)), "variables: weights, optimizer", ""
+    for held in find_holders(find_live_tensors(), HolderSearch(None)):
+        yield take(held.addresses), held.holder, held.where
+    yield take(list(sizes)), "the step: activations, gradients, workspace", ""
 
 
 class FailureRecord:
@@ -167,21 +176,23 @@ class FailureRecord:
         if pool is None:
             return None
         live = [chunk for chunk in pool.chunk if chunk.in_use]
+        live.sort(key=lambda chunk: -chunk.size)
         names = _name_variables(variables)
+        chunks = [
+            LiveChunk(
+                address=chunk.address,
+                size_bytes=chunk.size,
+                requested_bytes=chunk.requested_size,
+                variable=names.get(chunk.address, ""),
+            )
+            for chunk in live[:MOST_ROWS]
+        ]
         return FailedStep(
             step=step,
             message=failure.message,
             in_use_bytes=sum(chunk.size for chunk in live),
-            chunks=tuple(
-                LiveChunk(
-                    address=chunk.address,
-                    size_bytes=chunk.size,
-                    requested_bytes=chunk.requested_size,
-                    variable=names.get(chunk.address, ""),
-                )
-                for chunk in sorted(live, key=lambda chunk: -chunk.size)[:MOST_ROWS]
-            ),
-            held=tuple(find_holders(find_live_tensors(), frame)),
+            chunks=tuple(chunks),
+            held=tuple(find_holders(find_live_tensors(), HolderSearch(frame))),
         )
 
 
@@ -192,4 +203,7 @@ def _name_variables(variables: StepVariables | None) -> dict[int | None, str]:
     with contextlib.suppress(Exception):  # reading may need memory
         variables.snapshot()
     paths = [row.path for row in variables.rows()]
-    return {key: path for one in variables.snapshots for key, path in zip(one, paths, strict=False)}
+    names: dict[int | None, str] = {}
+    for addresses in variables.snapshots:
+        names.update(zip(addresses, paths, strict=False))
+    return names

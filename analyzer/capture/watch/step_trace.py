@@ -20,13 +20,13 @@ from analyzer.capture.run.instrumentation import Observations, observe_step
 from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.watch.function_ledger import FunctionRecord
-from analyzer.capture.watch.holders.live_holders import (
+from analyzer.capture.watch.held_tensors import (
     count_host_containers,
     count_tensor_bytes,
     find_live_tensors,
     make_references,
 )
+from analyzer.capture.watch.traced_functions import FunctionRecord
 from analyzer.capture.xla.xla_lowering import read_compiled_functions
 from analyzer.model.contract.run_note import (
     Failure,
@@ -72,7 +72,6 @@ class StepTrace:
         self.batch_size: int | None = None  # first axis of the steps' input
         self.is_cut = False  # whether the program went on after the trace of its run ended
         self._is_running = self._has_trace = False  # the profiler
-        self._is_postponed = False  # by the program's own profile
         self._first_tensor = 0
         self._reset()
 
@@ -144,15 +143,10 @@ class StepTrace:
             self._stop_profiler()
         return must_close
 
-    def resume(self) -> None:
-        """Note that the program's own profile is over."""
-        self._is_postponed = True
-
-    def take_postponed(self) -> bool:
-        """Return once whether the program's own profile prevented a trace."""
-        is_due = self._is_postponed and self.captured is None
-        self._is_postponed &= not is_due
-        return is_due
+    @property
+    def is_prevented(self) -> bool:
+        """Whether the program's own profile prevents a trace of the steps."""
+        return self.captured is None and not self.is_open
 
     # The steps
 
@@ -179,11 +173,18 @@ class StepTrace:
     def _choose(self, record: FunctionRecord | None, wanted: int) -> StepVariables:
         """Set the steps to the calls of a function; return their variables."""
         self._record, self._wanted = record, wanted
-        alive = [] if record is None else record.alive()
-        concrete = list_concrete_functions(alive[-1]) if alive else []
-        function = concrete[-1] if concrete else None
-        jit = None if concrete else False
-        config = StepConfig(jit=True if alive and is_jit_compiled(alive[-1]) else jit)
+        function = None
+        jit: bool | None = False
+        alive = record.list_alive() if record is not None else []
+        if alive:
+            concrete = list_concrete_functions(alive[-1])
+            if concrete:
+                function = concrete[-1]
+                jit = None
+            if is_jit_compiled(alive[-1]):
+                jit = True
+
+        config = StepConfig(jit=jit)
         program = Program(call=lambda: None, args=(), config=config, function=function)
         self.variables = StepVariables(program, function=function)
         self.variables.refresh()

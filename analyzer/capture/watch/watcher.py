@@ -25,10 +25,9 @@ import tensorflow as tf
 from analyzer.capture.private_names import is_eager
 from analyzer.capture.run.instrumentation import collect_graphs
 from analyzer.capture.run.step_capture import describe_failure
-from analyzer.capture.watch.data_ledger import DataLedger
-from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, takes_gradients
-from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.capture.watch.holders.live_holders import GrowthCheck, find_held_objects
+from analyzer.capture.watch.held_tensors import GrowthCheck, find_held_objects
+from analyzer.capture.watch.holder_search import HolderSearch
+from analyzer.capture.watch.program_objects import ProgramObjects
 from analyzer.capture.watch.script_launch import LIVE_FILE, write_fault, write_untraced
 from analyzer.capture.watch.step_candidates import (
     GRADIENTS,
@@ -41,6 +40,11 @@ from analyzer.capture.watch.step_candidates import (
 from analyzer.capture.watch.step_hooks import Hooks
 from analyzer.capture.watch.step_readings import FailureRecord, StepReadings, has_new_record
 from analyzer.capture.watch.step_trace import StepTrace
+from analyzer.capture.watch.traced_functions import (
+    FunctionLedger,
+    FunctionRecord,
+    takes_gradients,
+)
 from analyzer.model.contract.run_note import PhantomNote, TargetNote
 from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.errors import FailureKind
@@ -75,7 +79,7 @@ class Watcher:
         self._owner = os.getpid()
         self.trace = StepTrace(folder, steps=steps, target=target, dump=dump, phantom=phantom)
         self.functions = FunctionLedger()
-        self.data = DataLedger()
+        self.objects = ProgramObjects()
         self.gradients = GradientSteps()
         self.readings = StepReadings()
         if (live_file := folder / LIVE_FILE).exists():
@@ -191,21 +195,23 @@ class Watcher:
     ) -> None:
         """Count a call; before it there were ``traces`` of the function and ``gradients``."""
         self._add_counted()
-        record, observed = self.functions.get_record(function), self.trace.observed
+        record = self.functions.get_record(function)
         record.calls += 1
         added = function.experimental_get_tracing_count() - traces
         if added > 0:
             record.add_traces(self._candidates.steps, args, kwargs, added)
-            record.trains |= len(observed.gradients) > gradients
+            record.trains |= len(self.trace.observed.gradients) > gradients
         elif record.calls == 1:  # it was traced before it was watched
             record.trains = takes_gradients(function)
-        if self.trace.captured is None:  # a number: holding the arguments would hold tensors
-            tensors = [one for one in tf.nest.flatten(args) if isinstance(one, tf.Tensor)]
-            axes = (int(one.shape[0]) for one in tensors if is_eager(one) and one.shape.rank)
-            self.trace.batch_size = next(axes, None)
-        self._count(id(record), StepRank.TRAINS if record.trains else StepRank.COMPUTES, record)
-        if self.trace.captured is not None and record is self._chosen and self._candidates.trains:
-            self.steady.find_function, self.steady.traces = weakref.ref(function), traces + added
+
+        if self.trace.captured is None:
+            self.trace.batch_size = _find_batch_size(args)
+        rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
+        self._count(id(record), rank, record)
+        is_step = record is self._chosen and self._candidates.trains
+        if self.trace.captured is not None and is_step:
+            self.steady.find_function = weakref.ref(function)
+            self.steady.traces = traces + added
 
     def _add_counted(self) -> None:
         """Add the steady calls since the last examined one to the steps."""
@@ -225,7 +231,7 @@ class Watcher:
 
     def note_gradient(self, tape: Any, frame: FrameType | None) -> None:
         """Note eager gradients, which may end a step of a program without an optimizer."""
-        self.data.used_tapes.add(tape)
+        self.objects.used_tapes.add(tape)
         line = None if frame is None else (frame.f_code, frame.f_lasti)
         if self.gradients.take(tape, line):
             self._count(REPEATED_GRADIENTS, StepRank.COMPUTES)
@@ -289,7 +295,7 @@ class Watcher:
             if self.trace.is_open:
                 if not self.trace.next_step():
                     self._close_trace()
-            elif self.trace.take_postponed() and not self._is_over.is_set():
+            elif self.trace.is_prevented and not self._is_over.is_set():
                 self._open_trace(key, record)
             if self.readings.read(count):
                 self._check_growth()
@@ -334,7 +340,7 @@ class Watcher:
 
     def _write(self) -> None:
         with delay_signals():
-            self._held = find_held_objects(self.trace, self.functions, self.data)
+            self._held = find_held_objects(self.trace, self.functions, self.objects)
             self.trace.describe()
             if not self.trace.is_whole:
                 self._growth = GrowthCheck(self._candidates.steps, self.readings.last_bytes)
@@ -364,8 +370,16 @@ class Watcher:
             held_later=() if growth is None else growth.held,
             later_step=0 if growth is None else growth.step,
             functions=tuple(one.describe(search) for one in functions[:_MAX_FUNCTIONS]),
-            constants=(*self._held.constants, *self.data.slices.values()),
-            stages=tuple(self.data.stages.values()),
-            models=tuple(self.data.list_models(search)),
+            constants=(*self._held.constants, *self.objects.slices.values()),
+            stages=tuple(self.objects.stages.values()),
+            models=tuple(self.objects.list_models(search)),
             ended=ended,
         )
+
+
+def _find_batch_size(args: tuple[Any, ...]) -> int | None:
+    """Return the first axis of the first tensor of a call; None if there is none."""
+    for one in tf.nest.flatten(args):
+        if isinstance(one, tf.Tensor) and is_eager(one) and one.shape.rank:
+            return int(one.shape[0])
+    return None

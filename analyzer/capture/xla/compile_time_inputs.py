@@ -9,7 +9,7 @@ branch constant: a variable that the step itself updates may become one, and the
 """
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -31,11 +31,11 @@ def _load_needs() -> Mapping[str, frozenset[str]]:
     Source: ``CompileTimeConstantInput`` in ``compiler/tf2xla/kernels``.
     """
     text = files("analyzer.capture.xla").joinpath("compile_time_inputs.csv").read_text("utf-8")
-    return {
-        op: frozenset(row["inputs"].split())
-        for row in csv.DictReader(text.splitlines())
-        for op in row["ops"].split()
-    }
+    needs: dict[str, frozenset[str]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        inputs = frozenset(row["inputs"].split())
+        needs |= dict.fromkeys(row["ops"].split(), inputs)
+    return needs
 
 
 @dataclass
@@ -59,13 +59,18 @@ class FixedInputs:
         for op in reversed(graph.get_operations()):
             if op.type in _METADATA:
                 continue
-            needs: Iterable[tuple[int, str]] = self._find_needs(op)
+            needs = dict(self._find_needs(op))
             if op.name in reasons:
-                needs = ((index, reasons[op.name]) for index in range(len(op.inputs)))
-            for index, reason in needs:
-                reasons.setdefault(_find_source(op.inputs[index]).op.name, reason)
-        names = enumerate(tensor.op.name for tensor in graph.inputs)
-        return {index: reasons[name] for index, name in names if name in reasons}
+                needs = dict.fromkeys(range(len(op.inputs)), reasons[op.name])
+            for index, reason in needs.items():
+                source = _find_source(op.inputs[index])
+                reasons.setdefault(source.op.name, reason)
+
+        found = {}
+        for index, tensor in enumerate(graph.inputs):
+            if tensor.op.name in reasons:
+                found[index] = reasons[tensor.op.name]
+        return found
 
     def _find_needs(self, op: Any) -> Iterator[tuple[int, str]]:
         """Yield the inputs of an op whose values must be known, and the op that needs them."""
@@ -98,12 +103,16 @@ def _find_source(tensor: Any) -> Any:
 
 
 def _find_positions(op: Any, names: frozenset[str]) -> Iterator[int]:
+    """Yield the positions of an op's inputs with these names."""
     definition = op_def_registry.get(op.type)
-    at, attrs = 0, op.node_def.attr
+    attrs = op.node_def.attr
+    position = 0
     for argument in definition.input_arg if definition is not None else ():
-        count = int(attrs[argument.number_attr].i) if argument.number_attr else 1
-        if argument.type_list_attr:
+        count = 1
+        if argument.number_attr:
+            count = int(attrs[argument.number_attr].i)
+        elif argument.type_list_attr:
             count = len(attrs[argument.type_list_attr].list.type)
         if argument.name in names:
-            yield from range(at, at + count)
-        at += count
+            yield from range(position, position + count)
+        position += count

@@ -1,9 +1,9 @@
 """Modules and memory plans of functions that XLA compiles, without running them.
 
 TensorFlow lowers a function to an HLO module and compiles it for this machine's CPU when asked for its
-*compiler IR*; its variables are stand-ins without memory (``variable_births``). XLA dumps the compiled
-module with its buffer assignment if ``XLA_FLAGS`` named a folder before the process compiled anything
-(``xla_dumps``). Otherwise two of TensorFlow's stages give it, at the cost of a second compilation.
+*compiler IR*; its variables are stand-ins without memory (``unbacked_variables``). XLA dumps the
+compiled module with its buffer assignment if ``XLA_FLAGS`` named a folder before the process compiled
+anything (``xla_dumps``). Otherwise two of TensorFlow's stages give it with a second compilation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from analyzer.capture.graph import plain_graphs
 from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph, get_handle_type
-from analyzer.capture.initializers.variable_births import CPU_DEVICE, StandIns
+from analyzer.capture.graph.unbacked_variables import CPU_DEVICE, StandIns
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import clean_message
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
@@ -89,7 +89,9 @@ def _get_spec(tensor: Any, fed: Any = None) -> TensorSpec:
     if tensor.dtype == tf.resource:
         return TensorSpec("resource", ())
     axes = None if fed is None else plain_graphs.get_shape(fed)
-    return plain_graphs.get_spec(tensor) if axes is None else TensorSpec(tensor.dtype.name, axes)
+    if axes is None:
+        return plain_graphs.get_spec(tensor)
+    return TensorSpec(tensor.dtype.name, axes)
 
 
 def compile_calls(
@@ -108,31 +110,38 @@ def compile_calls(
     for (name, inputs), callers in calls.items():
         fixed = fixed_inputs.find(name)
         values = {index: _find_fed(callers[0].inputs[index], by_name, args) for index in fixed}
+        names = tuple(op.name for op in callers)
         try:
             with StandIns.open() as stand_ins:
                 plan = _compile(name, inputs, stand_ins, dump, values=values)
         except (ValueError, tf.errors.OpError) as error:
-            text = clean_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
-            reason = text.split(". ")[0].splitlines()[0] if text else type(error).__name__
-            is_whole_step = sum(op.type not in FRAME_TYPES for op in ops) <= 1
-            if len(calls) == 1 and len(callers) == 1 and is_whole_step:
+            reason = _find_compile_error(error)
+            bodies = [op for op in ops if op.type not in FRAME_TYPES]
+            if len(calls) == len(callers) == 1 and len(bodies) <= 1:  # the whole step
                 raise TargetError(
                     f"The step cannot be compiled with XLA: {reason}",
                     hint="Estimate it op by op with --no-jit.",
                 ) from error
-            messages.append(f"The function of {callers[0].name} cannot be compiled: {reason}")
-            continue
-        names, pairs = tuple(op.name for op in callers), tuple(fixed.items())
-        note = CompiledFunction(ops=names, function=name, platform="cpu", fixed=pairs)
-        lowered.append(LoweredFunction(note, plan))
+            messages.append(f"The function of {names[0]} cannot be compiled: {reason}")
+        else:
+            pairs = tuple(fixed.items())
+            note = CompiledFunction(ops=names, function=name, platform="cpu", fixed=pairs)
+            lowered.append(LoweredFunction(note, plan))
     return lowered, messages
+
+
+def _find_compile_error(error: Exception) -> str:
+    """Return the first sentence of an error of XLA's compiler."""
+    text = clean_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
+    return text.split(". ")[0].splitlines()[0] if text else type(error).__name__
 
 
 def read_compiled_functions(function: Any, dump: Path) -> tuple[list[LoweredFunction], list[Op]]:
     """Return the functions of a step that ran and that XLA compiled, from its dump; and their ops."""
     callers: dict[str, list[str]] = {}
     if is_compiled(function):
-        callers[plain_graphs.decode_name(function.name)] = [plain_graphs.decode_name(function.name)]
+        own = plain_graphs.decode_name(function.name)
+        callers[own] = [own]
     callers |= plain_graphs.find_compiled_calls(function.graph)
     fixed_inputs = FixedInputs(plain_graphs.collect_function_graphs(function))
     compiled = []
@@ -156,16 +165,18 @@ def _group_calls(
     """Return the calls of compiled functions; calls with equal inputs share one compilation."""
     captures = list(function.captured_inputs)
     first = len(function.inputs) - len(captures)
-    variables = {
-        first + position: get_handle_type(capture)
-        for position, capture in enumerate(captures)
-        if capture.dtype == tf.resource
-    }
+    variables = {}
+    for index, capture in enumerate(captures, first):
+        if capture.dtype == tf.resource:
+            variables[index] = get_handle_type(capture)
+
     calls: dict[tuple[str, tuple[_Description, ...]], list[Op]] = {}
     for op in by_name.values():
-        if op.attrs.get("_XlaMustCompile") and isinstance(op.attrs.get("f"), dict):
-            inputs = tuple(_describe(tensor, by_name, variables, graphs) for tensor in op.inputs)
-            calls.setdefault((op.attrs["f"]["function"], inputs), []).append(op)
+        called = op.attrs.get("f")
+        if op.attrs.get("_XlaMustCompile") and isinstance(called, dict):
+            inputs = [_describe(tensor, by_name, variables, graphs) for tensor in op.inputs]
+            key = called["function"], tuple(inputs)
+            calls.setdefault(key, []).append(op)
     return calls
 
 
@@ -177,19 +188,24 @@ def _describe(
 ) -> _Description:
     name, index = split_tensor(tensor)
     op = by_name[name]
-    spec = op.outputs[index] if index < len(op.outputs) else TensorSpec("", None)
+    spec = TensorSpec("", None)
+    if index < len(op.outputs):
+        spec = op.outputs[index]
     if spec.dtype == "resource":
         while op.type not in ARGUMENT_TYPES and op.inputs:
-            op = by_name[split_tensor(op.inputs[0])[0]]
+            source, _ = split_tensor(op.inputs[0])
+            op = by_name[source]
         dtype, shape = variables.get(int(op.attrs.get("index", -1)), (None, None))
-        return "variable", None if dtype is None else dtype.name, shape
-    value, called = op.attrs.get("value"), op.attrs.get("f")
+        return "variable", dtype and dtype.name, shape
+
+    value = op.attrs.get("value")
     if op.type in ("Const", "HostConst") and isinstance(value, dict) and "values" in value:
         return "value", spec.dtype, spec.shape, tuple(value["values"])
     # A function's gradient gets its needs from the function, axes and shapes included.
+    called = op.attrs.get("f")
     graph = graphs.get(called["function"]) if isinstance(called, dict) else None
-    outputs = [] if graph is None else graph.outputs[index : index + 1]
-    for values in map(tensor_util.constant_value, outputs):
+    if graph is not None and index < len(graph.outputs):
+        values = tensor_util.constant_value(graph.outputs[index])
         is_small = values is not None and np.size(values) <= _MAX_VALUES
         if is_small and values.dtype.kind in "biuf":
             return "value", spec.dtype, spec.shape, tuple(values.ravel().tolist())
@@ -198,12 +214,16 @@ def _describe(
 
 def _find_fed(tensor: str, by_name: dict[str, Op], args: Sequence[Any]) -> Any:
     """Return the step's input behind an input of a call; None if there is none or it has no value."""
-    op = by_name[split_tensor(tensor)[0]]
-    while op.type == "Identity" and op.inputs:
-        op = by_name[split_tensor(op.inputs[0])[0]]
-    index = int(op.attrs.get("index", -1)) if op.type in ARGUMENT_TYPES else -1
-    fed = args[index] if 0 <= index < len(args) else None
-    return None if isinstance(fed, tf.TensorSpec) else fed
+    name, _ = split_tensor(tensor)
+    while by_name[name].type == "Identity" and by_name[name].inputs:
+        name, _ = split_tensor(by_name[name].inputs[0])
+    op = by_name[name]
+    if op.type not in ARGUMENT_TYPES:
+        return None
+    index = int(op.attrs.get("index", -1))
+    if not 0 <= index < len(args) or isinstance(args[index], tf.TensorSpec):
+        return None
+    return args[index]
 
 
 def _compile(

@@ -82,7 +82,10 @@ def _measure_cell(shell: Any, cell: str) -> None:
     print(
         f"Peak {format_bytes(measure.peak_bytes)}, {format_bytes(measure.growth_bytes)} still held."
     )
-    for line in (*tensor_lines(measure.at_peak, "alive at the peak"), measure.describe_method()):
+    for line in (
+        *tensor_lines(measure.at_peak, "alive at the peak"),
+        measure.describe_method(),
+    ):
         print(line)
 
 
@@ -124,7 +127,11 @@ def _print_explanation(message: str) -> None:
         message = message.replace(file, find_cell(file))
     text = "\n".join((*_write_log(pool), message))
     page = build_sections(read_oom_log(io.BytesIO(text.encode()), "").document)
-    columns = (TableColumn("size", "bytes"), TableColumn("holder", least=30), TableColumn("line"))
+    columns = (
+        TableColumn("size", "bytes"),
+        TableColumn("holder", least=30),
+        TableColumn("line"),
+    )
     rows = sorted((row for row in find_pool_holders(pool) if row[0]), reverse=True) if pool else []
     held = Section("Who holds it", (Table(columns, tuple(rows[:_MOST_HOLDERS])),))
     sections = (*(replace(section, note="") for section in page.sections[:2]), held)

@@ -46,7 +46,10 @@ class BlockMeasure:
         born_here = rows[rows["born"] >= 0]
         self.allocator = recording.allocator
         self.start_bytes = int(first["in_use_bytes"] - first["kind"] * first["allocated_bytes"])
-        self.peak_bytes, self.peak_chunk_bytes = int(requested[top]), int(allocated.max())
+        self.peak_bytes, self.peak_chunk_bytes = (
+            int(requested[top]),
+            int(allocated.max()),
+        )
         self.growth_bytes = int(requested[-1])
         self.at_peak = alive_at(born_here, top - 1)
         self.left = alive_at(born_here, len(events) - 1)

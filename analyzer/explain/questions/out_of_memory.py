@@ -6,22 +6,18 @@ The step is a traced one, or a later one of a program, whose live chunks have th
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import TEXTS, describe_largest, in_brackets
+from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.report.limit_figures import UnservedRequest
 from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.recording.timeline import alive_at, running_sum
+from analyzer.model.recording.timeline import alive_at
 from analyzer.model.units import format_bytes, parse_bytes
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
-from analyzer.simulate.allocator.replay import NOWHERE, from_recording, replay
 
 # op_kernel.cc: "OOM when allocating tensor with shape[8,64] and type float on DEVICE by allocator X"
 _REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
@@ -29,7 +25,12 @@ _REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
 _BLOCK: Final = re.compile(
     r"ut of memory (?:while trying to allocate|allocating) (\d+(?:\.\d+)?) ?(B(?!y)|[KMGT]iB|b(?=ytes))"
 )
-_LEAST_WAIT_PS: Final = 5 * 10**12  # half of the 10 s: other threads may continue at first
+_LEAST_WAIT_PS: Final = (
+    5 * 10**12
+)  # half of the 10 s: other threads may continue at first
+_LEAST_SIMULATED_WAIT_PS: Final = (
+    9 * 10**11
+)  # of the 1 s on a simulated card (``waits.c``)
 
 
 def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
@@ -37,26 +38,30 @@ def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
     failure = failure_of(analysis)
     if failure is None:
         return
+
     wanted, in_use = failure.requested_bytes, failure.in_use_bytes
     requested, _ = analysis.line.at(failure.instant)
-    details = [
-        f"Just before, live tensors requested {format_bytes(requested)} and their chunks took "
-        f"{format_bytes(in_use)}."
-    ]
+    detail = (
+        f"Just before, live tensors requested {format_bytes(requested)} and their "
+        f"chunks took {format_bytes(in_use)}."
+    )
     if failure.memory_limit_bytes is not None:
         free, short = failure.memory_limit_bytes - in_use, ""
         if wanted is not None and wanted <= free:
             short = ", but no free chunk is large enough: the pool is fragmented"
         elif wanted is not None:
             short = f": the request needs {format_bytes(wanted - free)} more"
+
         limit = format_bytes(failure.memory_limit_bytes)
-        details.append(f"The limit is {limit}, so {format_bytes(free)} were free{short}.")
+        detail += f" The limit is {limit}, so {format_bytes(free)} were free{short}."
+
     asked = "more" if wanted is None else format_bytes(wanted)
+
     yield Finding(
         id="out-of-memory",
         severity=Severity.HIGH,
         title=f"The step ran out of memory: a request for {asked} failed",
-        detail=" ".join(details),
+        detail=detail,
         evidence=describe_largest(alive_at(analysis.rows, failure.instant)),
     )
 
@@ -66,9 +71,11 @@ def failure_of(analysis: Analysis) -> UnservedRequest | None:
     error = analysis.recording.error
     if error is None or error.type != "ResourceExhaustedError":
         return None
+
     instant = _instant_of_failure(analysis, len(analysis.recording.events) - 1)
     _, in_use = analysis.line.at(instant)
     limit = analysis.recording.device.memory_limit_bytes
+
     return UnservedRequest(
         instant=instant,
         requested_bytes=requested_by(error.message),
@@ -76,28 +83,6 @@ def failure_of(analysis: Analysis) -> UnservedRequest | None:
         memory_limit_bytes=limit,
         free_bytes=None if limit is None else max(limit - in_use, 0),
     )
-
-
-def would_have_fitted(analysis: Analysis, options: BfcOptions) -> bool:
-    """Return whether the failed request would succeed after the trace's events.
-
-    If so, the trace lacks its last events. The trace has to begin with its process.
-    """
-    failure = failure_of(analysis)
-    if failure is None or not failure.requested_bytes:
-        return False
-    sequence, wanted = from_recording(analysis.recording), failure.requested_bytes
-    done = int(np.searchsorted(sequence.instant, failure.instant, side="right"))
-    more = replace(
-        sequence,
-        slot=np.append(sequence.slot[:done], sequence.n_buffers),
-        request=np.append(sequence.request[:done], wanted),
-        instant=np.append(sequence.instant[:done], failure.instant),
-        requested_bytes=np.append(sequence.requested_bytes, wanted),
-        address=np.append(sequence.address, NOWHERE),
-        row=np.append(sequence.row, NOWHERE),
-    )
-    return replay(more, options).failure is None
 
 
 def requested_by(message: str) -> int | None:
@@ -108,6 +93,7 @@ def requested_by(message: str) -> int | None:
     if match := _REQUEST.search(message):
         axes = tuple(int(axis) for axis in match[1].split(",") if axis.strip())
         return tensor_bytes(numpy_name(match[2]), axes)
+
     block = _BLOCK.search(message)
     return None if block is None else parse_bytes(block[1] + block[2])
 
@@ -116,33 +102,35 @@ def _instant_of_failure(analysis: Analysis, last: int) -> int:
     """Return the instant of the last step at which the request failed.
 
     TensorFlow's allocator retries for ten seconds (allocator_retry.cc, ``kMaxMillisToWait`` in
-    bfc_allocator.cc) while its other work ends; the bytes in use at the end are those when the wait
-    began. So the instant is the start of the last long wait after which no more bytes were in use.
-    Algorithms tried during compilation may have used more before. Without such a wait, it is the
-    instant of the highest allocated bytes.
+    bfc_allocator.cc) while its other work ends, and for one second on a simulated card. The bytes in use
+    at the end are those when the wait began. So the instant is the start of the last long wait after
+    which no more bytes were in use. Algorithms tried during compilation may have used more before.
+    Without such a wait, it is the instant of the highest allocated bytes.
     """
     first = analysis.first if analysis.step is not None else 0
-    events, window = analysis.recording.events, analysis.line.allocated[first + 1 : last + 2]
-    is_own = (events["allocator"] == analysis.recording.allocator).to_numpy()[first : last + 1]
+    events, window = (
+        analysis.recording.events,
+        analysis.line.allocated[first + 1 : last + 2],
+    )
+    is_own = (events["allocator"] == analysis.recording.allocator).to_numpy()[
+        first : last + 1
+    ]
     own = first + np.flatnonzero(is_own)
-    waits = np.diff(events["time_ps"].to_numpy()[own]) >= _LEAST_WAIT_PS
+    is_simulated = analysis.recording.phantom_run is not None
+    least_ps = _LEAST_SIMULATED_WAIT_PS if is_simulated else _LEAST_WAIT_PS
+    waits = np.diff(events["time_ps"].to_numpy()[own]) >= least_ps
     if waits.any():
         began = int(own[np.flatnonzero(waits)[-1]])
         if window[began - first :].max() == window[began - first]:
             return began
+
     return first + int(window.argmax())
 
 
 _ROWS: Final = 20
 
-
-class ByteOwner(NamedTuple):
-    """The owner of live bytes; empty texts if unknown."""
-
-    layer: str = ""
-    category: str = "unattributed"
-    holder: str = ""
-    where: str = ""
+Owner = tuple[str, str, str, str]  # category, name of the holder, layer, line of code
+_UNKNOWN: Final[Owner] = ("unattributed", "", "", "")
 
 
 def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
@@ -150,75 +138,70 @@ def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     failed = watch.failed
     if failed is None:
         return
+
     owners = _name_live_bytes(analysis, failed)
-    named = owners.total() - owners[ByteOwner()]
+    in_use = failed.in_use_bytes
+    named_ratio = (owners.total() - owners[_UNKNOWN]) / max(in_use, 1)
     wanted = requested_by(failed.message)
     request = "A request" if wanted is None else f"A request for {format_bytes(wanted)}"
-    (first, size_bytes), *_ = owners.most_common(1) or [(ByteOwner(), 0)]
-    words = first.holder or first.category + (f" of {first.layer}" if first.layer else "")
+    (first, size_bytes), *_ = owners.most_common(1) or [(_UNKNOWN, 0)]
+    category, holder, layer, where = first
+    words = holder or category + (f" of {layer}" if layer else "")
+
     yield Finding(
         id="out-of-memory",
         severity=Severity.HIGH,
         title=f"Step {failed.step} ran out of memory: {format_bytes(size_bytes)} of "
-        f"{format_bytes(failed.in_use_bytes)} in use belong to {words}{in_brackets(first.where)}",
-        detail=TEXTS["failed-step"].format(request, named / max(failed.in_use_bytes, 1)),
+        f"{format_bytes(in_use)} in use belong to {words}{in_brackets(where)}",
+        detail=f"{request} failed. The owners of {named_ratio:.1%} of the bytes in use "
+        "are known: variables and tensors that Python holds by address, other buffers "
+        "of the step by the size of the same buffer at the traced peak.",
         evidence=tuple(
             {
-                "what": one.category,
-                "name": one.holder or one.layer,
-                "layer": one.layer,
-                "where": one.where,
+                "what": what,
+                "name": name or layer,
+                "layer": layer,
+                "where": where,
                 "bytes": size,
             }
-            for one, size in owners.most_common(_ROWS)
+            for (what, name, layer, where), size in owners.most_common(_ROWS)
         ),
     )
 
 
-def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[ByteOwner]:
-    """Return the live bytes at a failed allocation by owner; ``ByteOwner()`` for bytes without one."""
+def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[Owner]:
+    """Return the live bytes at a failed allocation by owner."""
     rows = analysis.rows
     variables = rows[rows["variable"] != ""].drop_duplicates("variable", keep="last")
     by_variable = {str(row.variable): row for row in variables.itertuples()}
     by_address = {address: held for held in failed.held for address in held.addresses}
-    wanted = Counter(
-        chunk.requested_bytes
-        for chunk in failed.chunks
-        if not chunk.variable and chunk.address not in by_address
-    )
-    alive = alive_at(rows, _find_similar_instant(analysis, wanted))
-    alike: dict[int, list[pd.Series]] = {}  # buffers of the step by size
-    for _, row in alive[alive["variable"] == ""].iterrows():
-        alike.setdefault(int(row["requested_bytes"]), []).append(row)
-    owners: Counter[ByteOwner] = Counter()
+    by_size: dict[int, list[Owner]] = {}  # the buffers of the traced peak
+    for row in analysis.alive[analysis.alive["variable"] == ""].itertuples():
+        owner = (str(row.category), "", str(row.layer), str(row.source))
+        by_size.setdefault(int(row.requested_bytes), []).append(owner)
+
+    owners: Counter[Owner] = Counter()
+
     for chunk in failed.chunks:
-        owner = ByteOwner()
+        owner = _UNKNOWN
+        alike = by_size.get(chunk.requested_bytes, [])
+        held = by_address.get(chunk.address)
         if chunk.variable:
             known = by_variable.get(chunk.variable)
-            layer, category = (known.layer, known.category) if known else ("", "parameter")
-            owner = ByteOwner(str(layer), str(category), f"the variable {chunk.variable}")
-        elif held := by_address.get(chunk.address):
+            category = "parameter" if known is None else str(known.category)
+            layer = "" if known is None else str(known.layer)
+            owner = (category, f"the variable {chunk.variable}", layer, "")
+        elif held is not None:
             same = rows[rows["requested_bytes"] == chunk.requested_bytes].tail(1)
-            names = [(str(row.layer), str(row.category)) for row in same.itertuples()]
-            owner = ByteOwner(*(names or [("", "input")])[0], held.holder, held.where)
-        elif twins := alike.get(chunk.requested_bytes):
-            row = twins.pop()
-            owner = ByteOwner(str(row["layer"]), str(row["category"]), where=str(row["source"]))
+            layer, category = "", "input"
+            for row in same.itertuples():
+                layer, category = str(row.layer), str(row.category)
+
+            owner = (category, held.holder, layer, held.where)
+        elif alike:
+            owner = alike.pop()
+
         owners[owner] += chunk.size_bytes
-    owners[ByteOwner()] += failed.in_use_bytes - owners.total()
+
+    owners[_UNKNOWN] += failed.in_use_bytes - owners.total()
     return +owners
-
-
-def _find_similar_instant(analysis: Analysis, wanted: Counter[int]) -> int:
-    """Return the instant of the steady step whose live sizes differ least from ``wanted``, in bytes."""
-    rows, first, count = analysis.rows, analysis.first, analysis.last - analysis.first + 1
-    differences = np.zeros(count)
-    for size_bytes, same in rows.groupby("requested_bytes"):
-        alive = running_sum(
-            np.clip(same["born"].to_numpy() - first, -1, count),
-            np.clip(same["dies"].to_numpy() - first, -1, count),
-            np.ones(len(same), dtype=np.int64),
-            count,
-        )
-        differences += int(size_bytes) * np.abs(alive[1:] - wanted[int(size_bytes)])
-    return first + int(differences.argmin())

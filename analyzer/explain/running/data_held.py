@@ -6,12 +6,12 @@ from typing import Final
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import TEXTS, evidence_row
+from analyzer.explain.buffer_words import evidence_row
 from analyzer.explain.running.leaks import find_filling, growth_words
 from analyzer.explain.running.slope import find_own_peak, measure_growth
+from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.subject import (
     MOST_READINGS,
-    HostKind,
     ProgramFigures,
     TrendFigures,
 )
@@ -22,27 +22,48 @@ from analyzer.model.units import format_bytes
 _LEAST_BYTES: Final = 8 << 20
 _LEAST_RATIO: Final = 0.1  # data is reported above both: bytes, and a share of the peak
 _LEAST_HOST: Final = 4  # data on the host is reported above this multiple of the limit
-_MANY: Final = 8  # batches in the first axis from which on a tensor seems to be a data set
+_MANY: Final = (
+    8  # batches in the first axis from which on a tensor seems to be a data set
+)
 _ROWS_OF_DATA: Final = 1000  # the same limit in rows, if the batch size is unknown
 
-_LEAST_STEPS: Final = 50  # steps from which on the host's growth is divided by kind
-_OF_THE_WATCH: Final = ("step", "where", "steps", "warmup", "ended", "whole_run", "micro_batches")
+_OF_THE_WATCH: Final = (
+    "step",
+    "where",
+    "steps",
+    "warmup",
+    "ended",
+    "whole_run",
+    "micro_batches",
+)
 
 
-def find_data(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
+def find_data(
+    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+) -> Iterator[Finding]:
     """Report data sets that are constants or fully in memory, and stages with large buffers."""
     least = max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.allocated_bytes)
     batch = analysis.recording.step_config.batch_size
     fewest = _MANY * batch if batch else _ROWS_OF_DATA
+    on_card = analysis.recording.device.kind == "gpu"
+
     for one in watch.constants:
         shape = one.shape or ()
         is_set = one.copies == 1 and len(shape) > 1 and shape[0] >= fewest
-        if one.size_bytes >= least and (one.kind == "graph" or (one.kind == "held" and is_set)):
-            yield _report(one, is_on_card=analysis.recording.device.kind == "gpu")
+        if one.size_bytes < least:
+            continue
+
+        if one.kind == "graph":
+            yield _report_constant(one)
+        elif one.kind == "held" and is_set:
+            yield _report_held(one, on_card=on_card)
+
     filled = find_filling_stage(analysis.recording, watch, growth)
     for stage in watch.stages:
-        if stage is filled or _stage_bytes(stage) >= _LEAST_HOST * least:
-            yield _stage(stage, growth_words(growth) if stage is filled else "")
+        if stage is filled:
+            yield _report_stage(stage, growth_words(growth))
+        elif _stage_bytes(stage) >= _LEAST_HOST * least:
+            yield _report_stage(stage)
 
 
 def find_filling_stage(
@@ -54,32 +75,58 @@ def find_filling_stage(
     """
     if growth.trend != "grows" or recording.device.kind == "gpu":
         return None
+
     grown_bytes = growth.per_step_bytes * (growth.last_step - growth.first_step)
     largest = max(watch.stages, key=_stage_bytes, default=None)
     return None if largest is None or _stage_bytes(largest) < grown_bytes else largest
 
 
-def _report(one: LargeConstant, *, is_on_card: bool) -> Finding:
-    """Return the finding about a large array by its kind."""
-    size, size_bytes = format_bytes(one.size_bytes), one.size_bytes
-    array = f"{one.dtype}, shape {list(one.shape or ()) or 'unknown'}"
-    row = evidence_row(array, name=one.name, where=one.where, count=one.copies, size=size_bytes)
-    severity = Severity.HIGH
-    if one.kind == "graph":
-        copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
-        id_, title = "data-constant", f"{size} of data are a constant of {copies}"
-    else:
-        severity = Severity.HIGH if is_on_card else Severity.MEDIUM
-        where = "on the card" if is_on_card else "in TensorFlow's memory"
-        id_, title = "data-held", f"{size} of data stay {where}: {one.name} holds the whole set"
+def _report_constant(one: LargeConstant) -> Finding:
+    copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
+
     return Finding(
-        id=id_,
-        severity=severity,
-        title=f"{title} ({one.where})",
-        detail=TEXTS[id_].format(array=array),
+        id="data-constant",
+        severity=Severity.HIGH,
+        title=f"{format_bytes(one.size_bytes)} of data are a constant of {copies} "
+        f"({one.where})",
+        detail=f"The array ({_array_words(one)}) was used while a tf.function was "
+        "traced. TensorFlow copied its values into the graph, and again into the "
+        "executor's memory on the device, for the life of the function. Feed batches "
+        "instead: create a tf.data.Dataset (from_generator, from_tensor_slices) "
+        "outside the function, or pass a tensor as an argument.",
         saves_bytes=one.size_bytes * one.copies,
         saves_kind="allocated",
-        evidence=(row,),
+        evidence=(_constant_row(one),),
+    )
+
+
+def _report_held(one: LargeConstant, *, on_card: bool) -> Finding:
+    where = "on the card" if on_card else "in TensorFlow's memory"
+    size = format_bytes(one.size_bytes)
+
+    return Finding(
+        id="data-held",
+        severity=Severity.HIGH if on_card else Severity.MEDIUM,
+        title=f"{size} of data stay {where}: {one.name} holds the whole set "
+        f"({one.where})",
+        detail=f"The tensors ({_array_words(one)}) are alive in all traced steps. Keep "
+        "the array in NumPy or memory-mapped and load batches with tf.data; "
+        "tf.device('CPU') keeps it off the card.",
+        saves_bytes=one.size_bytes * one.copies,
+        saves_kind="allocated",
+        evidence=(_constant_row(one),),
+    )
+
+
+def _array_words(one: LargeConstant) -> str:
+    return f"{one.dtype}, shape {list(one.shape or ()) or 'unknown'}"
+
+
+def _constant_row(one: LargeConstant) -> EvidenceRow:
+    array = _array_words(one)
+    size = one.size_bytes
+    return evidence_row(
+        array, name=one.name, where=one.where, count=one.copies, size=size
     )
 
 
@@ -87,18 +134,35 @@ def _stage_bytes(one: DataStage) -> int:
     return (one.elements or 0) * (one.element_bytes or 0)
 
 
-def _stage(one: DataStage, slope: str) -> Finding:
+_STAGE_ADVICE: Final = {
+    "cache": "cache(filename) stores it on disk.",
+    "prefetch": "Prefetch one or two elements, or use tf.data.AUTOTUNE.",
+    "shuffle": (
+        "Shuffle before batching and decoding (indices or file names), or use a "
+        "smaller buffer."
+    ),
+}
+
+
+def _report_stage(one: DataStage, slope: str = "") -> Finding:
     """Report a stage; ``slope`` is not empty if memory grows because the stage is filling."""
     size_bytes = _stage_bytes(one)
+    verb = "is filling and holds" if slope else "holds"
     filling = f"{slope} The growth ends when the stage is full. " if slope else ""
+    element = format_bytes(one.element_bytes or 0)
+
     return Finding(
         id="data-stage",
         severity=Severity.MEDIUM if slope else Severity.LOW,
-        title=f"The tf.data stage {one.kind} {'is filling and ' if slope else ''}holds up to "
-        f"{format_bytes(size_bytes)} on the host ({one.where})",
-        detail=f"{one.elements} elements of {format_bytes(one.element_bytes or 0)}. {filling}"
-        f"{TEXTS['data-stage-' + one.kind]}",
-        evidence=(evidence_row(one.kind, where=one.where, count=one.elements, size=size_bytes),),
+        title=f"The tf.data stage {one.kind} {verb} up to {format_bytes(size_bytes)} on"
+        f" the host ({one.where})",
+        detail=f"{one.elements} elements of {element}. "
+        f"{filling}{_STAGE_ADVICE[one.kind]}",
+        evidence=(
+            evidence_row(
+                one.kind, where=one.where, count=one.elements, size=size_bytes
+            ),
+        ),
     )
 
 
@@ -107,45 +171,23 @@ def program_figures(recording: Recording) -> ProgramFigures | None:
     watch = recording.watch
     if watch is None:
         return None
-    growth = measure_growth(recording, watch)
-    device, readings = growth.device, watch.readings
+
+    device, host = measure_growth(recording, watch)
+    readings = watch.readings
     if find_filling(watch, device) or find_filling_stage(recording, watch, device):
         device = structs.replace(device, trend="fills")
     elif device.trend == "grows" and watch.step_objects > 1 and not watch.models:
         device = structs.replace(device, trend="cannot tell")
+
     stride = -(-len(readings) // (MOST_READINGS - 1)) or 1
+
     return ProgramFigures(
         **{name: getattr(watch, name) for name in _OF_THE_WATCH},
         device=device,
-        host=growth.host,
-        host_kinds=_measure_host_kinds(recording, watch),
-        readings=(*readings[:-1:stride], *readings[-1:]),  # evenly spaced, with the last one
+        host=host,
+        readings=(
+            *readings[:-1:stride],
+            *readings[-1:],
+        ),  # evenly spaced, with the last one
         own_peak_bytes=find_own_peak(recording),
     )
-
-
-def _measure_host_kinds(recording: Recording, watch: WatchNote) -> tuple[HostKind, ...]:
-    """Return the growth of each kind over all steps, the largest first; none below 50 steps.
-
-    Graphs count as TensorFlow saves them, which is less than they take. Variables of models count on
-    the CPU. A stage of ``tf.data`` counts with its whole buffer. The rest of the process is unknown.
-    """
-    steps, traced = watch.steps, max(len(recording.steps), 1)
-    if steps < _LEAST_STEPS:
-        return ()
-    models = [one for one in watch.models if one.alive and recording.device.kind == "cpu"]
-    totals = {
-        "functions": sum(one.graph_bytes * max(one.alive - 1, 0) for one in watch.functions),
-        "graphs": sum(
-            one.graph_bytes * max(one.traces - one.objects, 0) for one in watch.functions
-        ),
-        "models": sum(one.size_bytes * (one.alive - 1) // one.alive for one in models),
-        "arrays": sum(one.size_bytes for one in watch.on_host if not one.removes) * steps // traced,
-        "data pipeline": sum(map(_stage_bytes, watch.stages)),
-    }
-    rows = (
-        HostKind(kind=kind, per_step_bytes=total / steps, total_bytes=total)
-        for kind, total in totals.items()
-        if total
-    )
-    return tuple(sorted(rows, key=lambda row: -row.total_bytes))

@@ -3,27 +3,31 @@
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import PERSISTENT, Analysis
-from analyzer.explain.buffer_words import TEXTS, evidence_row, holder_row, in_brackets, is_passing
+from analyzer.explain.buffer_words import (
+    evidence_row,
+    holder_row,
+    in_brackets,
+    is_passing,
+)
 from analyzer.explain.running.leaks import growth_words, leaks_by_holder, tensors_left
+from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.model.units import format_bytes
 
-_TAPES: Final = 3  # tapes of one line that are alive together from which on they seem to be stored
+_TAPES: Final = (
+    3  # tapes of one line that are alive together from which on they seem to be stored
+)
 _LEAST_TAPE_BYTES: Final = 64 << 10  # of a single tape
 
-_LEAST_BYTES: Final = 8 << 20
-_LEAST_RATIO: Final = 0.2
 _LEAST_NAMED_BYTES: Final = 1 << 20
 _LEAST_NAMED_RATIO: Final = 0.1
-"""Tensors of the step before are reported above bytes and a share of the peak; above less of both if a
-known name holds them."""
+"""Tensors of the step before are reported above both: bytes, and a share of the peak."""
 
 _LOADERS: Final = ("", "IteratorGetNext")  # ops that load the data of a loop
 
@@ -34,26 +38,44 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report stored gradient tapes, and persistent or unused tapes that are alive after the step."""
     size_bytes = _bytes_of_tapes(analysis, watch) if watch.tapes else 0
     size = format_bytes(size_bytes)
+
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
         is_idle = (one.persistent or one.unused) and size_bytes >= _LEAST_TAPE_BYTES
-        is_failed = watch.whole_run and watch.ended  # an error's traceback may hold the tape
-        if one.alive < _TAPES and (is_failed or not is_idle):
-            continue
-        id_, hint = "tape-outlives-use", "tape-persistent" if one.persistent else "tape-unused"
-        kind = "A persistent" if one.persistent else "An unused"
-        title = f"{kind} tape still holds {size} after its step"
+        is_failed = (
+            watch.whole_run and watch.ended
+        )  # an error's traceback may hold the tape
         if one.alive >= _TAPES:
             id_, holder = "tapes-kept", f" in {one.holder}" if one.holder else ""
             title = f"{one.alive} gradient tapes accumulate{holder} and hold {size}"
-            hint = id_
+            advice = (
+                "Delete each tape after its gradients: del tape, and store no "
+                "reference to it."
+            )
+        elif is_idle and not is_failed:
+            id_, kind = "tape-outlives-use", "An unused"
+            advice = "Remove the tape if no gradient is computed."
+            if one.persistent:
+                kind = "A persistent"
+                advice = (
+                    "Compute all gradients in one call without persistent=True, or "
+                    "`del tape` after the last call."
+                )
+
+            title = f"{kind} tape still holds {size} after its step"
+        else:
+            continue
+
         yield Finding(
             id=id_,
             severity=Severity.HIGH,
             title=f"{title} ({one.where})",
-            detail=f"{TEXTS['tapes']} {TEXTS[hint]}",
+            detail="A tape holds all intermediate results that it recorded, until it "
+            f"is freed. {advice}",
             saves_bytes=size_bytes,
             saves_kind="allocated",
-            evidence=(evidence_row("made", where=one.where, count=one.alive, size=size_bytes),),
+            evidence=(
+                evidence_row("made", where=one.where, count=one.alive, size=size_bytes),
+            ),
         )
 
 
@@ -61,9 +83,11 @@ def _bytes_of_tapes(analysis: Analysis, watch: WatchNote) -> int:
     """Return the bytes that outlive their step and that no tensor in Python holds."""
     rows = tensors_left(analysis)
     named = {address for held in watch.held for address in held.addresses}
-    is_kept = rows["category"].isin(("activation", "temporary", "input", "unattributed"))
-    is_kept = (is_kept | is_passing(rows)) & ~rows["address"].isin(named)
-    is_kept &= rows["allocator"] == analysis.recording.allocator
+    is_result = rows["category"].isin(
+        ("activation", "temporary", "input", "unattributed")
+    )
+    is_own = rows["allocator"] == analysis.recording.allocator
+    is_kept = (is_result | is_passing(rows)) & is_own & ~rows["address"].isin(named)
     return int(rows.loc[is_kept, "allocated_bytes"].sum())
 
 
@@ -71,63 +95,87 @@ def find_models(watch: WatchNote) -> Iterator[Finding]:
     """Report several models that one line created."""
     for one in watch.models:
         holder = f", held by {one.holder}" if one.holder else ""
-        made, is_kept = max(one.made, one.alive), one.alive > 1
-        id_ = "models-kept" if is_kept else "models-made-anew"
+        made = max(one.made, one.alive)
+        id_, severity, saves_bytes = "models-made-anew", Severity.LOW, None
+        advice = (
+            "Earlier models are gone, but each one was traced. If they have the same "
+            "layers, build one model and restore its first weights: "
+            "model.set_weights(first)."
+        )
+
+        if one.alive > 1:
+            id_, severity = "models-kept", Severity.MEDIUM
+            saves_bytes = one.size_bytes * (one.alive - 1) // one.alive
+            advice = (
+                "Between two models of a search or of folds: del model, then "
+                "keras.utils.clear_session(); or run each model in its own process."
+            )
+
         yield Finding(
             id=id_,
-            severity=Severity.MEDIUM if is_kept else Severity.LOW,
-            title=f"{made} models were built by one line and {one.alive} of them are alive, with "
-            f"{format_bytes(one.size_bytes)} of variables ({one.where}{holder})",
-            detail=TEXTS["models"] + TEXTS[id_],
-            saves_bytes=one.size_bytes * (one.alive - 1) // one.alive if is_kept else None,
+            severity=severity,
+            title=f"{made} models were built by one line and {one.alive} of them are "
+            f"alive, with {format_bytes(one.size_bytes)} of variables "
+            f"({one.where}{holder})",
+            detail=(
+                "Each model holds its weights, its optimizer state and the graphs of "
+                "its functions. "
+            )
+            + advice,
+            saves_bytes=saves_bytes,
             saves_kind="allocated",
-            evidence=(evidence_row("made", where=one.where, count=made, size=one.size_bytes),),
+            evidence=(
+                evidence_row("made", where=one.where, count=made, size=one.size_bytes),
+            ),
         )
 
 
 def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
-    """Report tensors of the step before that are still alive at the peak."""
+    """Report tensors of the step before that a name holds and that are still alive at the peak."""
     if analysis.step is None:
         return
+
     alive, peak = analysis.alive, analysis.peak.requested_bytes
-    bounded = [one for held in watch.held if held.bound or held.removes for one in held.addresses]
-    old = alive[
-        alive["step"].notna()
-        & (alive["step"].fillna(-1) < analysis.step.index)
-        & ~alive["category"].isin(PERSISTENT)
-        & ~alive["address"].isin(bounded)
-    ]
-    growing = [leak.held for leak in leaks_by_holder(analysis, watch)]
-    bound = [held for held in watch.held if held not in growing and not held.bound]
+    is_older = alive["step"].notna() & (alive["step"].fillna(-1) < analysis.step.index)
+    of_old = _ops_and_sizes(alive[is_older & ~alive["category"].isin(PERSISTENT)])
     # A name is matched by op and size. Loaded batches are skipped: their name is reassigned before the
     # step begins.
     left = tensors_left(analysis)
     left = left[~left["op"].isin(_LOADERS)]
     made = dict(zip(left["address"], _ops_and_sizes(left), strict=True))
-    of_old = _ops_and_sizes(old)
-    names = [held for held in bound if any(made.get(one) in of_old for one in held.addresses)]
-    known = {made[one] for held in names for one in held.addresses if one in made}
-    size_bytes = int(old["requested_bytes"].sum())
-    if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * peak):
-        size_bytes = sum(size for op, size in of_old if (op, size) in known)
-        if size_bytes < max(_LEAST_NAMED_BYTES, _LEAST_NAMED_RATIO * peak):
-            return
-    names = (names or bound)[:_ROWS]
-    holder = f": {names[0].holder} holds them ({names[0].where})" if names else ""
+    growing = [held for held, _, _ in leaks_by_holder(analysis, watch)]
+    names, known = [], set()
+
+    for held in watch.held:
+        tensors = {made[one] for one in held.addresses if one in made}
+        is_bounded = held.bound or held.removes
+        if tensors.intersection(of_old) and not is_bounded and held not in growing:
+            names.append(held)
+            known |= tensors
+
+    size_bytes = sum(size for op, size in of_old if (op, size) in known)
+    if not names or size_bytes < max(_LEAST_NAMED_BYTES, _LEAST_NAMED_RATIO * peak):
+        return
+
     shown = ", ".join(f"{held.holder} ({held.where})" for held in names[:3])
-    after = f"After a step these names hold tensors: {shown}. " if shown else ""
+
     yield Finding(
         id="held-over",
         severity=Severity.LOW,
-        title=f"{format_bytes(size_bytes)} of the previous step are alive at the peak{holder}",
-        detail=TEXTS["held-over"].format(after=after),
+        title=f"{format_bytes(size_bytes)} of the previous step are alive at the peak: "
+        f"{names[0].holder} holds them ({names[0].where})",
+        detail="In a loop, a name holds its tensors until it is reassigned, one step "
+        f"later. After a step these names hold tensors: {shown}. `del` them at the end "
+        "of the step, or move the step into a function.",
         saves_bytes=size_bytes,
-        evidence=tuple(holder_row("held by", held) for held in names),
+        evidence=tuple(holder_row("held by", held) for held in names[:_ROWS]),
     )
 
 
 def _ops_and_sizes(rows: pd.DataFrame) -> list[tuple[str, int]]:
-    return list(zip(rows["op"].astype(str), rows["requested_bytes"].astype(int), strict=True))
+    return list(
+        zip(rows["op"].astype(str), rows["requested_bytes"].astype(int), strict=True)
+    )
 
 
 _FEW_TRACES: Final = 4
@@ -135,62 +183,112 @@ _FEW_TRACES: Final = 4
 
 _CALLS_RATIO: Final = 0.1  # share of the calls above which traces are too many
 
-_COPIES: Final = 5  # tf.functions of one definition from which on a loop seems to create them
+_COPIES: Final = (
+    5  # tf.functions of one definition from which on a loop seems to create them
+)
 
 _CALL_ROWS: Final = 20
+
+_RETRACE_ADVICE: Final = {
+    "object": "Pass the same objects in each call, and values that change as tensors.",
+    "shape": (
+        "Use input_signature=[tf.TensorSpec([None, …])] or reduce_retracing=True, or "
+        "pad to a few lengths."
+    ),
+    "value": "Pass numbers as tensors (tf.constant(rate)) or store them in a tf.Variable.",
+}
 
 
 def find_retracing(watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
     """Report functions that are traced in many of their calls, or created many times."""
+    slope = growth_words(growth)
+
     for one in watch.functions:
         if one.is_keras and watch.models:
             continue  # reported with the models: each model has its own functions
-        is_created = one.objects >= _COPIES
-        is_repeated = one.traces - one.objects > _FEW_TRACES
-        repeats = one.traces - (0 if is_created else one.objects)
-        if (is_created or is_repeated) and repeats >= _CALLS_RATIO * one.calls:
-            yield _report(one, growth_words(growth), is_created=is_created)
+
+        repeats = one.traces - one.objects
+        if one.objects >= _COPIES:
+            if one.traces >= _CALLS_RATIO * one.calls:
+                yield _report_created(one, slope)
+        elif repeats > _FEW_TRACES and repeats >= _CALLS_RATIO * one.calls:
+            yield _report_retraced(one, slope)
 
 
-def _report(one: TracedFunction, slope: str, *, is_created: bool) -> Finding:
-    size = format_bytes(one.graph_bytes)
-    if one.constant_bytes:
-        size += f", {format_bytes(one.constant_bytes)} of it constants"
-    call = f"called at {one.called_at}" if one.called_at else ""
-    place = ", ".join(filter(None, ("" if one.is_keras else one.where, call)))
-    last = one.retraces[-1] if one.retraces else None
-    if is_created:
-        holder = f", held by {one.holder}" if one.holder else ""
-        kept = f"; {one.alive} are still alive{holder}" if one.alive >= _COPIES else ""
-        title = f"{one.objects} tf.functions were created from `{one.name}` ({place}){kept}"
-        graph = TEXTS["functions-graph"].format(nodes=one.nodes, size=size)
-        detail = f"{graph} {slope} {TEXTS['functions-made-anew']}"
-    else:
-        title = f"TensorFlow traced `{one.name}` {one.traces} times in {one.calls} calls ({place})"
-        reason = f" Last reason: {last.changed}." if last is not None and last.changed else ""
-        graph = TEXTS["retraced-graph"].format(nodes=one.nodes, size=size)
-        cause = "object" if last is None else last.cause
-        detail = f"{graph}{reason} {slope} {TEXTS[f'retraced-{cause}']}"
-    calls = (
-        evidence_row(f"call {retrace.call}", name=retrace.changed, where=one.called_at)
-        for retrace in one.retraces[-_CALL_ROWS:]
-    )
-    defined = evidence_row(
-        "defined", name=one.name, where=one.where, count=one.traces, size=one.graph_bytes
-    )
+def _report_created(one: TracedFunction, slope: str) -> Finding:
+    holder = f", held by {one.holder}" if one.holder else ""
+    is_kept = one.alive >= _COPIES
+    kept = f"; {one.alive} are still alive{holder}" if is_kept else ""
+
     return Finding(
-        id="functions-made-anew" if is_created else "retraced",
-        severity=Severity.MEDIUM if is_created and one.alive < _COPIES else Severity.HIGH,
-        title=title,
-        detail=detail,
-        evidence=(defined, *calls),
+        id="functions-made-anew",
+        severity=Severity.HIGH if is_kept else Severity.MEDIUM,
+        title=f"{one.objects} tf.functions were created from `{one.name}` "
+        f"({_place_of(one)}){kept}",
+        detail=f"Each one is traced and has its own graph ({one.nodes} nodes, "
+        f"{_graph_size(one)} when saved) and its own executor. {slope} Create the "
+        "tf.function once, outside the loop, and pass the values that change as "
+        "tensors.",
+        evidence=_calls_of(one),
     )
+
+
+def _report_retraced(one: TracedFunction, slope: str) -> Finding:
+    reason, cause = "", "object"
+    if one.retraces:
+        last = one.retraces[-1]
+        cause = last.cause
+        reason = f" Last reason: {last.changed}." if last.changed else ""
+
+    return Finding(
+        id="retraced",
+        severity=Severity.HIGH,
+        title=f"TensorFlow traced `{one.name}` {one.traces} times in {one.calls} calls "
+        f"({_place_of(one)})",
+        detail=f"Each trace runs the Python code and stores a graph of {one.nodes} "
+        f"nodes: {_graph_size(one)} of host memory when saved, and more in the "
+        f"executor.{reason} {slope} {_RETRACE_ADVICE[cause]}",
+        evidence=_calls_of(one),
+    )
+
+
+def _graph_size(one: TracedFunction) -> str:
+    size = format_bytes(one.graph_bytes)
+    if not one.constant_bytes:
+        return size
+    return f"{size}, {format_bytes(one.constant_bytes)} of it constants"
+
+
+def _place_of(one: TracedFunction) -> str:
+    call = f"called at {one.called_at}" if one.called_at else ""
+    where = "" if one.is_keras else one.where
+    return ", ".join(filter(None, (where, call)))
+
+
+def _calls_of(one: TracedFunction) -> tuple[EvidenceRow, ...]:
+    rows = [
+        evidence_row(
+            "defined",
+            name=one.name,
+            where=one.where,
+            count=one.traces,
+            size=one.graph_bytes,
+        )
+    ]
+
+    for retrace in one.retraces[-_CALL_ROWS:]:
+        call = f"call {retrace.call}"
+        rows.append(evidence_row(call, name=retrace.changed, where=one.called_at))
+
+    return tuple(rows)
 
 
 _SIZES: Final = 3
 """Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two."""
 
-_SPREAD_RATIO: Final = 0.1  # difference between the steps' peaks, as a share of the largest peak
+_SPREAD_RATIO: Final = (
+    0.1  # difference between the steps' peaks, as a share of the largest peak
+)
 
 
 def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
@@ -202,39 +300,53 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     made = rows.loc[is_made, ["op", "step", "requested_bytes"]]
     if len(steps) < _SIZES or made.empty:
         return
-    sizes = made.groupby(["op", "step"], observed=True)["requested_bytes"].max().unstack("step")
-    is_growing = (sizes.diff(axis=1).iloc[:, 1:] > 0).all(axis=1)  # a tensor made of a growing list
+
+    sizes = (
+        made.groupby(["op", "step"], observed=True)["requested_bytes"]
+        .max()
+        .unstack("step")
+    )
+
+    is_growing = (sizes.diff(axis=1).iloc[:, 1:] > 0).all(
+        axis=1
+    )  # a tensor made of a growing list
     varied = sizes[(sizes.nunique(axis=1) >= _SIZES) & ~is_growing]
-    peaks = [int(analysis.line.allocated[step.first + 1 : step.last + 2].max()) for step in steps]
+    peaks = [
+        int(analysis.line.allocated[step.first + 1 : step.last + 2].max())
+        for step in steps
+    ]
     if varied.empty or max(peaks) - min(peaks) < _SPREAD_RATIO * max(peaks):
         return
-    ends = pd.DataFrame({"low": varied.min(axis=1), "high": varied.max(axis=1)}).astype(int)
-    widths = (ends["high"] - ends["low"]).nlargest(_ROWS)
+
+    lowest, highest = varied.min(axis=1), varied.max(axis=1)
+    widths = (highest - lowest).nlargest(_ROWS)
     sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
-    where, step = ("", "") if watch is None else (watch.where, f"A step is {watch.step}. ")
+    evidence = []
+
+    for op, width in widths.items():
+        sizes_of = (
+            f"asks for {format_bytes(int(lowest[op]))} to "
+            f"{format_bytes(int(highest[op]))}"
+        )
+        where = sources[str(op)]
+        evidence.append(
+            evidence_row(sizes_of, name=str(op), where=where, size=int(width))
+        )
+
+    where, step = (
+        ("", "") if watch is None else (watch.where, f"A step is {watch.step}. ")
+    )
+    ops = f"{len(varied)} op{'s' * (len(varied) != 1)}"
+
     yield Finding(
         id="varying-shapes",
         severity=Severity.MEDIUM,
-        title=f"Shapes vary from step to step in {len(varied)} op{'s' * (len(varied) != 1)}: the steps "
-        f"peak at {format_bytes(min(peaks))} to {format_bytes(max(peaks))}{in_brackets(where)}",
-        detail=f"{step}{_fragmentation_words(analysis)}{TEXTS['varying-shapes']}",
-        evidence=tuple(
-            evidence_row(
-                f"asks for {format_bytes(ends.low[op])} to {format_bytes(ends.high[op])}",
-                name=str(op),
-                where=sources[str(op)],
-                size=int(size),
-            )
-            for op, size in widths.items()
-        ),
+        title=f"Shapes vary from step to step in {ops}: the steps peak at "
+        f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}{in_brackets(where)}",
+        detail=f"{step}A chunk freed by a short batch "
+        "is too small for a longer one, so the pool grows beyond the need of the "
+        "largest step, and a tf.function with fixed shapes is traced again for each "
+        "shape. Pad to a few lengths (padded_batch, bucket_by_sequence_length) and "
+        "drop the last partial batch (drop_remainder=True).",
+        evidence=tuple(evidence),
     )
-
-
-def _fragmentation_words(analysis: Analysis) -> str:
-    """Return a sentence on the fragmentation of free memory at the end and at its worst."""
-    events = analysis.recording.events
-    ratios = events.loc[events["allocator"] == analysis.recording.allocator, "fragmentation"]
-    ratios = ratios[np.isfinite(ratios)]
-    if not len(ratios):
-        return ""
-    return TEXTS["fragmentation"].format(ratios.iloc[-1], ratios.max())

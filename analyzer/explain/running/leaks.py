@@ -1,21 +1,23 @@
 """Memory that grows from step to step, and the names that hold it."""
 
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import PERSISTENT, Analysis
-from analyzer.explain.buffer_words import TEXTS, evidence_row, holder_row, in_brackets
-from analyzer.explain.running.slope import ProgramGrowth
+from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets
+from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes, format_slope, signed_bytes, times
 
-_FEWEST_STEPS: Final = 2  # a holder leaks if it keeps tensors of more traced steps than this
+_FEWEST_STEPS: Final = (
+    2  # a holder leaks if it keeps tensors of more traced steps than this
+)
 
 _HIGH_RATIO: Final = 0.1
 _MEDIUM_RATIO: Final = 0.01
@@ -24,9 +26,13 @@ _MEDIUM_RATIO: Final = 0.01
 _THOUSAND: Final = 1000
 _LEAST_BYTES: Final = 1 << 20  # growth in 1,000 steps without a known holder to report
 _HOST_BYTES: Final = 64 << 20  # growth of the process over all steps to report
-_HOST_STEP_BYTES: Final = 64 << 10  # growth of a container of NumPy arrays in one step to report
+_HOST_STEP_BYTES: Final = (
+    64 << 10
+)  # growth of a container of NumPy arrays in one step to report
 
-_EXPLAINS_RATIO: Final = 0.4  # share of the growth that a container must hold to be its cause
+_EXPLAINS_RATIO: Final = (
+    0.4  # share of the growth that a container must hold to be its cause
+)
 
 _STEADY_RATIO: Final = 0.5
 """Lower bound of a steady slope, as a share of the slope: a heap that settles slows down."""
@@ -34,29 +40,29 @@ _STEADY_RATIO: Final = 0.5
 _ROWS: Final = 10
 
 
-class StepLeak(NamedTuple):
-    """A holder that keeps tensors of each step, made by ``ops``."""
-
-    held: HeldTensors
-    per_step_bytes: int  # allocated bytes that it keeps of a step, the median of the traced steps
-    ops: tuple[str, ...]
+Leak = tuple[HeldTensors, int, tuple[str, ...]]
+"""A holder that keeps tensors of each step, its allocated bytes a step (median), and their ops."""
 
 
-def leaks_by_holder(analysis: Analysis, watch: WatchNote) -> list[StepLeak]:
+def leaks_by_holder(analysis: Analysis, watch: WatchNote) -> list[Leak]:
     """Return the holders that keep tensors of several traced steps, largest first."""
     rows = _outliving(analysis)
     traced = max(len(analysis.recording.steps), 1)
     leaks = []
+
     for held in watch.held:
         kept = rows[rows["address"].isin(held.addresses)]
         sums = kept.groupby("step", observed=True)["allocated_bytes"].sum()
         steps, per_step = len(sums), int(np.median(sums)) if len(sums) else 0
         if not held.addresses:  # outside the allocator: memory shared with NumPy
             steps, per_step = held.count, held.size_bytes // traced
-        if held.grows and per_step and min(steps, held.count) > min(_FEWEST_STEPS, traced):
+
+        is_repeated = min(steps, held.count) > min(_FEWEST_STEPS, traced)
+        if held.grows and per_step and is_repeated:
             ops = tuple(dict.fromkeys(str(op) for op in kept["op"] if op))
-            leaks.append(StepLeak(held=held, per_step_bytes=per_step, ops=ops))
-    return sorted(leaks, key=lambda leak: -leak.per_step_bytes)
+            leaks.append((held, per_step, ops))
+
+    return sorted(leaks, key=lambda leak: -leak[1])
 
 
 def tensors_left(analysis: Analysis) -> pd.DataFrame:
@@ -74,88 +80,144 @@ def _outliving(analysis: Analysis) -> pd.DataFrame:
     """
     table = analysis.recording.allocations
     end = len(analysis.recording.events)
-    return table[table["step"].notna() & (table["dies"] >= end) & table["address"].notna()]
+    return table[
+        table["step"].notna() & (table["dies"] >= end) & table["address"].notna()
+    ]
 
 
-def find_leaks(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
+def find_leaks(
+    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+) -> Iterator[Finding]:
     """Report containers that keep tensors of each step, if memory grows over the steps."""
     if growth.trend != "grows":
         return
+
+    slope = growth_words(growth)
     filling = find_filling(watch, growth)
     if filling is not None:
-        full = TEXTS["fills-room" if filling.bound else "fills"].format(filling.bound)
+        full = (
+            "The program also removes entries from it, so the growth may end. If it "
+            "does not, limit the container: collections.deque(maxlen=…)."
+        )
+        if filling.bound:
+            full = (
+                f"It has room for {filling.bound:,} entries; memory grows until it is "
+                "full."
+            )
+
         yield Finding(
             id="fills",
             severity=Severity.LOW,
-            title=f"Memory rises by {format_bytes(round(growth.per_step_bytes))} a step while "
-            f"{filling.holder} fills{in_brackets(filling.where)}",
-            detail=f"{growth_words(growth)} {full}",
+            title=f"Memory rises by {format_bytes(round(growth.per_step_bytes))} a step"
+            f" while {filling.holder} fills{in_brackets(filling.where)}",
+            detail=f"{slope} {full}",
             evidence=(holder_row("kept by", filling),),
         )
+
     traced = len(analysis.recording.steps)
-    for leak in leaks_by_holder(analysis, watch):
-        held = leak.held
-        if not held.removes:
-            shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
-            yield _growing(
-                analysis,
-                growth,
-                per_step_bytes=leak.per_step_bytes,
-                cause=f"tensors accumulate in {held.holder}{in_brackets(held.where)}",
-                detail=f"In {traced} traced steps a tensor was added {times(held.count)} and none was "
-                f"removed. {growth_words(growth)} {_hint(held)}",
-                evidence=(
-                    holder_row(f"kept by, shape {shapes}" if shapes else "kept by", held),
-                    *(evidence_row("made by", name=op) for op in leak.ops[:_ROWS]),
-                ),
-            )
+
+    for held, per_step_bytes, ops in leaks_by_holder(analysis, watch):
+        if held.removes:
+            continue
+
+        shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
+        kept = holder_row(f"kept by, shape {shapes}" if shapes else "kept by", held)
+        makers = (evidence_row("made by", name=op) for op in ops[:_ROWS])
+
+        yield _report_growth(
+            analysis,
+            growth,
+            _accumulate_in(held),
+            f"In {traced} traced steps a tensor was added {times(held.count)} and none "
+            f"was removed. {slope} {_advise(held)}",
+            (kept, *makers),
+            per_step_bytes=per_step_bytes,
+        )
+
+
+def _accumulate_in(held: HeldTensors) -> str:
+    return f"tensors accumulate in {held.holder}{in_brackets(held.where)}"
+
+
+def _advise(held: HeldTensors) -> str:
+    if held.by_traceback:
+        return (
+            "It holds exceptions, and the traceback of each one holds the local names "
+            "of every function on its path. Store the text, str(error), or drop the "
+            "traceback: error.with_traceback(None)."
+        )
+
+    return (
+        "Store numbers instead of tensors, float(loss) or value.numpy(), or limit the "
+        "container: collections.deque(maxlen=…), clear()."
+    )
 
 
 def find_filling(watch: WatchNote, growth: TrendFigures) -> HeldTensors | None:
     """Return the bounded container whose filling explains the growth; None if there is none."""
     if growth.trend != "grows":
         return None
-    bounded = [one for one in (*watch.held_later, *watch.held) if one.bound or one.removes]
+
+    bounded = [
+        one for one in (*watch.held_later, *watch.held) if one.bound or one.removes
+    ]
     largest = max(bounded, key=lambda one: one.size_bytes, default=None)
     least_bytes = _EXPLAINS_RATIO * growth.per_step_bytes
     return None if largest is None or largest.size_bytes < least_bytes else largest
 
 
 def find_unexplained(
-    analysis: Analysis, watch: WatchNote, trends: ProgramGrowth
+    analysis: Analysis, watch: WatchNote, growth: TrendFigures, host: TrendFigures
 ) -> Iterator[Finding]:
-    """Report memory that grows although no container of the traced steps explains it."""
-    growth, host = trends.device, trends.host
+    """Report memory that grows although no container of the traced steps explains it.
+
+    ``growth`` is that of the allocator, ``host`` that of the rest of the process.
+    """
     is_large = growth.per_step_bytes * _THOUSAND >= _LEAST_BYTES
     # A larger model or batch needs more memory, and keeps nothing.
     if watch.step_objects < 2 and growth.trend == "grows" and is_large:
-        cause = _rare_leak(analysis, watch, growth) or _growing_tensor(analysis, watch, growth)
-        yield cause or _unknown_holder(analysis, watch, growth)
+        cause = _find_rare_leak(analysis, watch, growth)
+        cause = cause or _find_growing_tensor(analysis, watch, growth)
+        yield cause or _report_unknown_holder(analysis, watch, growth)
         return
+
     steps = max(len(analysis.recording.steps), 1)
     holder = next((one for one in watch.on_host if not one.removes), None)
-    if holder and holder.size_bytes >= _HOST_STEP_BYTES * steps and host.trend != "flat":
+    if (
+        holder
+        and holder.size_bytes >= _HOST_STEP_BYTES * steps
+        and host.trend != "flat"
+    ):
         yield Finding(
             id="grows-on-host",
             severity=Severity.MEDIUM,
-            title=f"Host memory grows by {format_bytes(holder.size_bytes // steps)} a step: arrays or "
-            f"texts accumulate in {holder.holder}{in_brackets(holder.where)}",
+            title=f"Host memory grows by {format_bytes(holder.size_bytes // steps)} a "
+            "step: arrays or texts accumulate in "
+            f"{holder.holder}{in_brackets(holder.where)}",
             detail=f"In {steps} traced steps, NumPy arrays, bytes or texts were added "
             f"{times(holder.count)}. The resident memory of the process changes by "
-            f"{signed_bytes(host.per_step_bytes)} a step. {TEXTS['kept-arrays']}",
+            f"{signed_bytes(host.per_step_bytes)} a step. Store a summary (a mean, a "
+            "file path), or limit the container: collections.deque(maxlen=…), clear().",
             evidence=tuple(holder_row("kept by", one) for one in watch.on_host[:_ROWS]),
         )
     elif host.trend == "grows" and _grows_steadily(watch, host):
         where = f", {watch.where}" if watch.where else ""
+        row = evidence_row(
+            "a step", name=watch.step, where=watch.where, count=watch.steps
+        )
+
         yield Finding(
             id="grows-on-host",
             severity=Severity.MEDIUM,
-            title=f"Host memory of the process grows by {format_bytes(round(host.per_step_bytes))} a "
-            f"step (a step is {watch.step}{where})",
-            detail=TEXTS["grows-on-host"].format(first=host.first_step, last=host.last_step),
-            evidence=(
-                evidence_row("a step", name=watch.step, where=watch.where, count=watch.steps),
-            ),
+            title="Host memory of the process grows by "
+            f"{format_bytes(round(host.per_step_bytes))} a step (a step is "
+            f"{watch.step}{where})",
+            detail=f"Resident memory grows from step {host.first_step} to "
+            f"{host.last_step}, but memory in TensorFlow's allocator does not. The "
+            "cause is Python objects, NumPy arrays or memory that TensorFlow allocates"
+            " elsewhere. Find the lines with a Python memory profiler such as memray "
+            "or tracemalloc.",
+            evidence=(row,),
         )
 
 
@@ -165,106 +227,142 @@ def _grows_steadily(watch: WatchNote, host: TrendFigures) -> bool:
     late = [one for one in watch.readings if one.step >= host.last_step - steps // 3]
     sizes = [one.host_bytes for one in late if one.host_bytes is not None] or [0]
     is_large = host.per_step_bytes * steps >= _HOST_BYTES
-    return is_large and host.low_bytes >= least and sizes[-1] - sizes[0] >= least * (steps // 3)
+    return (
+        is_large
+        and host.low_bytes >= least
+        and sizes[-1] - sizes[0] >= least * (steps // 3)
+    )
 
 
 def growth_words(growth: TrendFigures) -> str:
     """Return a sentence on the bytes in use over all steps, with the range of the slope."""
     if growth.trend == "cannot tell" and not growth.level_bytes:
         return "There were too few steps for a slope over all steps."
-    verb = {"grows": "grow", "flat": "do not grow", "cannot tell": "show no clear trend"}
+
+    verb = {
+        "grows": "grow",
+        "flat": "do not grow",
+        "cannot tell": "show no clear trend",
+    }
+
     slope = format_slope(growth.per_step_bytes, growth.low_bytes, growth.high_bytes)
     steps = f"steps {growth.first_step} to {growth.last_step}"
     return f"Over {steps} the bytes in use {verb[growth.trend]}: {slope}."
 
 
-def _hint(held: HeldTensors) -> str:
-    return TEXTS["kept-exceptions" if held.by_traceback else "kept-tensors"]
-
-
-def _growing(
+def _report_growth(
     analysis: Analysis,
     growth: TrendFigures,
-    *,
     cause: str,
-    id_: str = "kept-tensors",
+    detail: str,
+    evidence: tuple[EvidenceRow, ...],
+    *,
     per_step_bytes: float | None = None,
-    **fields: Any,
 ) -> Finding:
     """Return a finding that saves the growth up to the last step; by default, that of the trend."""
     per_step = growth.per_step_bytes if per_step_bytes is None else per_step_bytes
     share = _THOUSAND * per_step / max(analysis.peak.allocated_bytes, 1)
     severity = Severity.MEDIUM if share >= _MEDIUM_RATIO else Severity.LOW
+
     return Finding(
-        id=id_,
+        id="kept-tensors",
         severity=Severity.HIGH if share >= _HIGH_RATIO else severity,
         title=f"Memory grows by {format_bytes(round(per_step))} a step: {cause}",
+        detail=detail,
         saves_bytes=round(per_step * max(growth.last_step, 1)),
         saves_kind="allocated",
-        **fields,
+        evidence=evidence,
     )
 
 
-def _rare_leak(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Finding | None:
+def _find_rare_leak(
+    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+) -> Finding | None:
     """Report the container that grew most; None if it does not explain the growth."""
     steps = watch.later_step - watch.warmup - len(analysis.recording.steps)
     growing = [one for one in watch.held_later if not (one.bound or one.removes)]
     largest = max(growing, key=lambda one: one.size_bytes, default=None)
-    if largest is None or largest.size_bytes < _EXPLAINS_RATIO * growth.per_step_bytes * steps:
+    if (
+        largest is None
+        or largest.size_bytes < _EXPLAINS_RATIO * growth.per_step_bytes * steps
+    ):
         return None
-    return _growing(
+
+    return _report_growth(
         analysis,
         growth,
-        cause=f"tensors accumulate in {largest.holder}{in_brackets(largest.where)}",
-        detail=f"In {steps} steps a tensor was added {times(largest.count)}, "
-        f"{format_bytes(largest.size_bytes)} in total. {growth_words(growth)} {_hint(largest)}",
-        evidence=tuple(holder_row("kept by", one) for one in watch.held_later[:_ROWS]),
+        _accumulate_in(largest),
+        f"In {steps} steps a tensor was added {times(largest.count)}, "
+        f"{format_bytes(largest.size_bytes)} in total. {growth_words(growth)} "
+        f"{_advise(largest)}",
+        tuple(holder_row("kept by", one) for one in watch.held_later[:_ROWS]),
     )
 
 
-def _growing_tensor(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Finding | None:
+def _find_growing_tensor(
+    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+) -> Finding | None:
     """Report a name that gets a larger tensor in each step; None if it does not explain the growth."""
     left, rows = _outliving(analysis), analysis.recording.allocations
+
     for held in watch.held:
-        op = next((str(op) for op in left.loc[left["address"].isin(held.addresses), "op"]), "")
+        op = next(
+            (str(op) for op in left.loc[left["address"].isin(held.addresses), "op"]), ""
+        )
         if held.grows or not op:
             continue
-        by_step = rows[rows["op"] == op].groupby("step", observed=True)["requested_bytes"]
-        sizes = [int(size) for size in by_step.max()]
-        rises = [after - before for before, after in pairwise(sizes)]
-        is_rising = len(rises) >= _FEWEST_STEPS and min(rises) > 0
-        if not is_rising or np.median(rises) < _EXPLAINS_RATIO * growth.per_step_bytes:
+
+        by_step = rows[rows["op"] == op].groupby("step", observed=True)[
+            "requested_bytes"
+        ]
+        sizes = by_step.max()
+        rises = sizes.diff().iloc[1:]
+        is_rising = len(rises) >= _FEWEST_STEPS and rises.min() > 0
+        if not is_rising or rises.median() < _EXPLAINS_RATIO * growth.per_step_bytes:
             continue
-        return _growing(
+
+        first, last = (
+            format_bytes(int(sizes.iloc[0])),
+            format_bytes(int(sizes.iloc[-1])),
+        )
+
+        return _report_growth(
             analysis,
             growth,
-            cause=f"{held.holder}{in_brackets(held.where)} gets a larger tensor each time",
-            detail=f"{op} made {format_bytes(sizes[0])} in the first traced step and "
-            f"{format_bytes(sizes[-1])} in the last. {growth_words(growth)} {TEXTS['longer-tensor']}",
-            evidence=(holder_row("held by", held), evidence_row("made by", name=op)),
+            f"{held.holder}{in_brackets(held.where)} gets a larger tensor each time",
+            f"{op} made {first} in the first traced step and {last} in the last. "
+            f"{growth_words(growth)} Each time, the old and the new tensor are alive "
+            "together. Write into a tf.Variable or an array of the final size, or "
+            "store numbers.",
+            (holder_row("held by", held), evidence_row("made by", name=op)),
         )
+
     return None
 
 
-def _unknown_holder(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Finding:
+def _report_unknown_holder(
+    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+) -> Finding:
     rows = tensors_left(analysis)
     rows = rows[rows["step"] < len(analysis.recording.steps) - 1]
     sums = rows.groupby("op", observed=True)["allocated_bytes"].sum()
     sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
-    where = f" (a step is {watch.step}, {watch.where})" if watch.where else ""
-    return _growing(
+    evidence = []
+    for op, size in sums.sort_values(ascending=False).head(_ROWS).items():
+        name, where = str(op) or "without a name", sources[str(op)]
+        evidence.append(
+            evidence_row("outlives its step", name=name, where=where, size=int(size))
+        )
+
+    step = f" (a step is {watch.step}, {watch.where})" if watch.where else ""
+
+    finding = _report_growth(
         analysis,
         growth,
-        id_="grows",
-        cause=f"the holder is unknown{where}",
-        detail=f"{growth_words(growth)} {TEXTS['grows']}",
-        evidence=tuple(
-            evidence_row(
-                "outlives its step",
-                name=str(op) or "without a name",
-                where=sources[str(op)],
-                size=int(size),
-            )
-            for op, size in sums.sort_values(ascending=False).head(_ROWS).items()
-        ),
+        f"the holder is unknown{step}",
+        f"{growth_words(growth)} No container of the program holds the bytes. Check the"
+        " ops in the evidence: their buffers outlive their step.",
+        tuple(evidence),
     )
+
+    return replace(finding, id="grows")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
@@ -24,7 +24,9 @@ _FEWEST: Final = 6
 
 _QUANTILE: Final = 1.96  # 95 % interval of the normal distribution
 
-_WARMUP_RATIO: Final = 0.2  # of the steps, skipped besides the warm-up; at least 3 steps
+_WARMUP_RATIO: Final = (
+    0.2  # of the steps, skipped besides the warm-up; at least 3 steps
+)
 
 _NOISE_BYTES: Final = 4096
 """Growth over a series up to which it is flat: 16 chunks of the allocator's smallest size."""
@@ -49,6 +51,7 @@ def growth_of(
     points = sorted((step, size) for step, size in sizes.items() if size is not None)
     if not points:
         return TrendFigures(trend="cannot tell")
+
     last = points[-1][0]
     skipped = max(warmup, min(warmup + 3, last // 3), round(_WARMUP_RATIO * last))
     points = [point for point in points if point[0] > skipped]
@@ -58,7 +61,12 @@ def growth_of(
     floors = [min(block, key=lambda point: point[1]) for block in blocks]
     if len(floors) < _FEWEST:
         return TrendFigures(trend="cannot tell", last_step=last)
-    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(floors, 2))
+
+    slopes = []
+    for (step_a, size_a), (step_b, size_b) in combinations(floors, 2):
+        slopes.append((size_b - size_a) / (step_b - step_a))
+
+    slopes.sort()
     count, n = len(floors), len(slopes)
     spread = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     low = slopes[max(math.floor((n - spread) / 2), 0)]
@@ -70,6 +78,7 @@ def growth_of(
     spread_bytes = _SPREADS * median(abs(one - median(rest)) for one in rest)
     is_growing = low > 0 and middle * steps > max(noise, spread_bytes)
     is_flat = high * steps <= noise
+
     return TrendFigures(
         trend="grows" if is_growing else "flat" if is_flat else "cannot tell",
         per_step_bytes=middle,
@@ -81,15 +90,10 @@ def growth_of(
     )
 
 
-class ProgramGrowth(NamedTuple):
-    """The trends of a program: bytes in use in the allocator, and resident memory of the process."""
-
-    device: TrendFigures
-    host: TrendFigures
-
-
-def measure_growth(recording: Recording, watch: WatchNote) -> ProgramGrowth:
-    """Return the trends of a program over all its steps.
+def measure_growth(
+    recording: Recording, watch: WatchNote
+) -> tuple[TrendFigures, TrendFigures]:
+    """Return the trends of the allocator's bytes in use, and of the resident memory.
 
     On the CPU, the allocator's memory is a part of the process and is subtracted. It never shrinks.
     """
@@ -100,10 +104,9 @@ def measure_growth(recording: Recording, watch: WatchNote) -> ProgramGrowth:
             highest_bytes = max(highest_bytes, one.in_use_bytes)
         if one.host_bytes is not None:
             rest.append(replace(one, host_bytes=max(one.host_bytes - highest_bytes, 0)))
-    return ProgramGrowth(
-        device=growth_of(watch.readings, watch.warmup),
-        host=growth_of(rest, watch.warmup, lambda one: one.host_bytes),
-    )
+
+    device = growth_of(watch.readings, watch.warmup)
+    return device, growth_of(rest, watch.warmup, lambda one: one.host_bytes)
 
 
 def find_own_peak(recording: Recording) -> int | None:

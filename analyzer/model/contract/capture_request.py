@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypedDict
 
 from msgspec import Struct
 
@@ -61,6 +62,29 @@ class TargetSpec(Struct, frozen=True, kw_only=True):
         return re.sub(r"[^\w.-]+", "_", self.attribute or stem or "model")[:60]
 
 
+class StepOptions(TypedDict, total=False):
+    """How a step is built and run: the options that ``trace``, ``estimate`` and ``fit`` share.
+
+    An omitted option has the default of ``CaptureOptions``.
+    """
+
+    steps: int | None  # steps to trace
+    batch_size: int | None  # size of an open batch axis
+    mode: str  # ``train``, ``infer`` or ``generate``; empty for the target's own
+    shapes: Mapping[str, tuple[int, ...]]  # axes by input; ``""`` is the only input
+    optimizer: str  # of Keras; empty for the compiled one
+    loss: str  # of Keras; empty for the compiled one, or one that fits the output
+    jit: bool | None  # compile with XLA; None for the model's own choice
+    dtype_policy: str  # of Keras, for building the model
+    inter_op_threads: int | None  # threads that run ops in parallel
+    device: str  # ``cpu`` or ``gpu``; empty for a GPU if there is one
+    gpu: str  # a simulated card: ``t4``, ``2xt4``
+    memory_limit_bytes: int | None  # TensorFlow's memory limit; None for its default
+    growth: bool | None  # whether the pool of a simulated card grows on demand
+    # values that depend on data, or answers of a simulated card's libraries, by name
+    assume: Mapping[str, int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureOptions:
     """How the step is built and run; None or an empty value means the default."""
@@ -79,6 +103,7 @@ class CaptureOptions:
     gpu: str = ""  # simulated card; several as ``t4,t4`` or ``2xt4``
     memory_limit_bytes: int | None = None  # of a simulated card or a traced CPU (there whole MiB)
     growth: bool | None = None  # whether a simulated card's pool grows
+    has_short_pool: bool = False  # whether a simulated card's pool may be smaller than its limit
     is_unlimited: bool = False  # whether a simulated card has room for any step
     note: str = ""  # sentence for the report
     # trip counts, branches and result sizes by name, or ``ASSUMPTIONS`` of a simulated card

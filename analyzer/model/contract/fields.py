@@ -34,7 +34,7 @@ class ReportRecord(Struct, frozen=True):
     """A part of a report."""
 
 
-REHOMED_ELEMENTS: Final = 64
+SMALL_ELEMENTS: Final = 64
 """A capture copies variables of at most this many elements into new buffers before the first step.
 A variable made from a Python number may share NumPy's memory on the CPU, which no allocator counts.
 Whether it does depends on the address that NumPy got, so the capture and the prediction exclude it."""

@@ -94,17 +94,6 @@ class Input(Struct, frozen=True):
     address: Address | None = None
 
 
-class BirthNote(Struct, frozen=True):
-    """How one variable was created."""
-
-    variable: Index | None  # index in the note; None if the step does not use it
-    # (buffer, bytes) for an allocation, (buffer, 0) for a free; the last buffer that stays is the
-    # value, others are constants that TensorFlow keeps on a card
-    events: tuple[tuple[Index, Bytes], ...]
-    traced: bool  # whether it was created while the step was traced, as slots are
-    sharing: Name  # equal for variables with the same initial value
-
-
 class DataSize(Struct, frozen=True, kw_only=True):
     """A size that depends on data."""
 
@@ -139,16 +128,13 @@ class DeviceNote:
 class ThreadsNote:
     """Threads within one op and between ops; whether the user set the latter number.
 
-    ``l2_bytes`` and ``l3_bytes`` are the processor's caches as Eigen reads them; 0 if unknown.
-    ``has_avx512``: whether oneDNN may use AVX-512.
+    ``l3_bytes`` is the processor's cache as Eigen reads it; 0 if unknown.
     """
 
     intra_op: Threads = 1
     inter_op: Threads = 1
     inter_op_fixed: bool = False
-    l2_bytes: Bytes = 0
     l3_bytes: Bytes = 0
-    has_avx512: bool = True
 
 
 class TargetNote(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
@@ -179,6 +165,11 @@ class PhantomNote(Struct, frozen=True, kw_only=True):
     assumed: Mapping[Name, Bytes] = {}  # settings of ``ASSUMPTIONS`` that are not the default
     memory_limit_bytes: Bytes | None = None  # None for TensorFlow's own
     is_unlimited: bool = False  # whether the step ran with room for any step, not the card's
+    spare_bytes: tuple[Bytes, ...] = ()  # of each card's limit, by which its pool was smaller
+
+    def spare_of(self, card: int | None) -> int:
+        """Return the bytes by which a card's pool was smaller than its limit, by number."""
+        return self.spare_bytes[card] if self.spare_bytes and card is not None else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +192,6 @@ class RunFile:
     # of the variables, before the first step and after each step
     snapshots: tuple[tuple[Address | None, ...], ...] = ()
     inputs: tuple[Input, ...] = ()
-    inputs_after: tuple[Index | None, ...] = ()  # variables created before each; None for all
     gradients: frozenset[Name] = frozenset()  # gradients of parameters in the graph
     nested_gradients: frozenset[Name] = frozenset()  # the same inside functions
     # index of a marker -> addresses of gradients; name scope -> kind and path of its object
@@ -211,9 +201,6 @@ class RunFile:
     graph_kind: GraphKind = ""
     function: Name = ""
     error: Failure | None = None
-    births: tuple[BirthNote, ...] = ()  # in order; empty if the trace shows it
-    kept_by_tracing: Count = 0  # constants that the traced graph keeps
-    kept_by_slots: Count = 0  # constants that the creation of optimizer slots keeps
     # bytes that the data sets of the step's iterators hold: arrays, shuffle, prefetch, cache
     data_bytes: Mapping[Name, Bytes] = field(default_factory=dict)
     threads: ThreadsNote = ThreadsNote()
@@ -252,21 +239,3 @@ def _check(run: RunFile) -> None:
         check_size(variable.dtype, variable.shape)
     for given in run.inputs:
         check_size(given.dtype, given.shape)
-    born: set[int] = set()
-    for birth in run.births:
-        alive: set[int] = set()  # the buffers that stay
-        for number, size_bytes in birth.events:
-            if bool(size_bytes) == (number in alive):
-                verb = "allocated" if size_bytes else "freed"
-                raise ValueError(f"buffer {number} is {verb} twice")
-            alive ^= {number}
-        index = birth.variable
-        if index is None:
-            continue
-        if index in born:
-            raise ValueError(f"2 births of variable {index}")
-        if index >= len(run.variables):
-            raise ValueError(f"a birth of the unknown variable {index}")
-        if alive and 0 in (run.variables[index].shape or ()):
-            raise ValueError(f"variable {index} is empty but has a buffer")
-        born.add(index)

@@ -61,7 +61,6 @@ class DamageReason(Choice):
     STEP_MARKS = "step-marks"
     CAPTURE_MARKS = "capture-marks"
     VARIABLES = "variables"
-    FAILURE_FITS = "failure-fits"
 
 
 _DAMAGE_TEXTS: Final = read_table("model/recording/damages.toml", dict[DamageReason, str])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.records import Recording
+from analyzer.model.recording.records import Recording, Step
 from analyzer.model.recording.schema import IDLE_ROLE
 
 Instants = npt.NDArray[np.int64]
@@ -201,3 +202,16 @@ def choose_allocator(events: pd.DataFrame, wanted: str) -> str:
 def _peaks(events: pd.DataFrame) -> dict[str, int]:
     peaks = events.groupby("allocator", observed=True)["in_use_bytes"].max()
     return {str(name): int(size) for name, size in peaks.items()}
+
+
+def find_steps_of_births(born: np.ndarray, steps: Sequence[Step]) -> pd.arrays.IntegerArray:
+    """Return the index of the step of each birth (an instant), missing outside steps."""
+    full = [step for step in steps if step.last >= step.first]
+    if not full:
+        return pd.arrays.IntegerArray(np.zeros(len(born), np.int64), np.ones(len(born), bool))
+    first, last, index = np.array([(s.first, s.last, s.index) for s in full], dtype=np.int64).T
+    # An instant that belongs to two steps counts for the later one.
+    place = np.searchsorted(first, born, side="right") - 1
+    outside = (place < 0) | (born > last[place])
+    result = index[place]
+    return pd.arrays.IntegerArray(np.where(outside, 0, result), outside)

@@ -25,7 +25,6 @@ from analyzer.model.recording.timeline import (
     category_codes,
     category_sums,
     main_allocator_rows,
-    running_sum,
 )
 
 _UNSIGNED: Final = ("u1", "u2", "u4")
@@ -60,7 +59,9 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str
     head = text.encode("ascii")
     body = b"".join(data for _, _, _, data in stored.values())
     raw = len(head).to_bytes(4, "little") + head + body
-    return base64.b64encode(gzip.compress(raw, _COMPRESSION_LEVEL, mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(raw, _COMPRESSION_LEVEL, mtime=0)).decode(
+        "ascii"
+    )
 
 
 def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
@@ -68,6 +69,7 @@ def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
     delta = bool(values.size > 1 and np.all(values[1:] >= values[:-1]))
     if delta:
         values = np.diff(values, prepend=values.dtype.type(0))
+
     is_whole = values.size == 0 or np.issubdtype(values.dtype, np.integer)
     highest = values.max(initial=0)
     types = (name for name in _UNSIGNED if is_whole and highest <= np.iinfo(name).max)
@@ -102,45 +104,60 @@ def payload(
 ) -> tuple[dict[str, object], Columns]:
     """Return the header and the columns for ``pack``."""
     strings = StringTable("")
-    table = main_allocator_rows(recording)
-    if not table["born"].is_monotonic_increasing:
-        table = table.sort_values("born", kind="stable")
+    table = main_allocator_rows(recording).sort_values("born", kind="stable")
     n_states = len(recording.events) + 1
-    if recording.events.empty and len(table):  # a prediction: the last change is the last instant
+    if recording.events.empty and len(
+        table
+    ):  # a prediction: the last change is the last instant
         n_states = int(table["dies"].max()) + 1
+
     heaviest = np.argsort(-_weights(table).to_numpy(), kind="stable")[:MAX_BUFFERS]
     is_listed = np.isin(np.arange(len(table)), heaviest)
     listed, folded = table[is_listed], table[~is_listed]
-    all_states = PageStates(np.arange(n_states))
-    kept = choose_states(listed, report, n_states) if len(folded) else all_states
-    why = _reasons(listed, strings, report)
+    kept = PageStates(np.arange(n_states))
+    if len(folded):
+        kept = choose_states(listed, report, n_states)
+
     ops, around = _neighbours(recording.tensor_links, listed, strings)
-    around["use_state"] = kept.instants(around["use_state"] - 1) + 1
-    address_base = int(listed["address"].min()) if listed["address"].notna().any() else 0
+    uses = _uses(recording.tensor_links, listed, around["graph_tensor"], strings)
+    uses["use_state"] = kept.instants(uses["use_state"] - 1) + 1
+    address_base = (
+        int(listed["address"].min()) if listed["address"].notna().any() else 0
+    )
     columns = _buffer_columns(kept.table(listed), strings, address_base)
-    columns |= {"why": why, **_folded_columns(kept.table(folded), len(kept.states)), **around}
+    columns["why"] = _reasons(listed, strings, report)
+    columns |= {
+        **_folded_columns(kept.table(folded), len(kept.states)),
+        **around,
+        **uses,
+    }
+
     if recording.kind.ran and not recording.events.empty:  # a prediction has no times
         time_ps = recording.events["time_ps"].to_numpy(dtype=np.int64)
         columns["time_ps"] = time_ps[kept.states[1:] - 1]
         columns["fragmentation"] = _fragmentation(recording)[kept.states[1:] - 1]
+
+    steps = []
+    for one in recording.steps:
+        ends = {"first": kept.instant(one.first), "last": kept.instant(one.last)}
+        steps.append({"index": one.index, "number": one.number, **ends})
+
     header = {
         "document": kept.plain(plain_report(report)),
-        "comparison": None if comparison is None else kept.plain(plain_report(comparison)),
+        "comparison": None
+        if comparison is None
+        else kept.plain(plain_report(comparison)),
         "categories": _CATEGORIES,
         "states": len(kept.states),
         "all_states": n_states,
         "address_base": address_base,
         "buffers": len(listed),
         "folded_buffers": len(folded),
-        "steps": [
-            {"index": one.index, "number": one.number}
-            | {"first": kept.instant(one.first), "last": kept.instant(one.last)}
-            for one in recording.steps
-        ],
+        "steps": steps,
         "ops": ops,
-        "backward": _find_backward(recording, kept),
         "strings": strings.texts,
     }
+
     return header, columns
 
 
@@ -155,68 +172,97 @@ def _neighbours(
 
     An op is ``[name, type, layer, source]``. ``graph_producer`` is a place in ``ops`` plus one, 0 for
     none; readers of tensor ``i`` are ``graph_consumer[graph_offset[i]:graph_offset[i + 1]]``.
-    ``use_state`` has the known reading states of each *buffer* in the same way.
     """
-    makers, readers, facts = (
-        ({}, {}, {}) if links is None else (links.makers, links.readers, links.facts)
-    )
     places: dict[str, int] = {}
-    by_tensor = _weights(table).groupby(table["tensor"].astype(str).to_numpy(dtype=object)).sum()
-    around: dict[str, list[int]] = {"graph_tensor": [], "graph_producer": [], "graph_offset": [0]}
-    around |= {"graph_consumer": [], "use_offset": [0], "use_state": []}
-    taken = set()
-    for name in map(str, by_tensor.drop("", errors="ignore").nlargest(MAX_TENSORS).index):
-        maker, consumers = makers.get(name), readers.get(name, [])[:MAX_CONSUMERS]
-        if maker is None and not consumers:
-            continue
-        taken.add(name)
-        around["graph_tensor"].append(strings.of(name))
-        producer = 0 if maker is None else places.setdefault(maker, len(places)) + 1
-        around["graph_producer"].append(producer)
-        around["graph_consumer"] += [places.setdefault(op, len(places)) for op in consumers]
-        around["graph_offset"].append(len(around["graph_consumer"]))
-    by_op = (table["born"] + 1).groupby(table["op"].astype(str).to_numpy(dtype=object))
-    births = {str(op): np.sort(states.to_numpy(dtype=np.int64)) for op, states in by_op}
-    rows = zip(table["tensor"].astype(str), table["born"] + 1, table["dies"] + 1, strict=True)
-    for name, born, dies in rows if links is not None else ():
-        consumers = readers.get(name, [])[:MAX_CONSUMERS] if name in taken else []
-        ran = [births[op] for op in consumers if op in births]
-        uses = {int(at) for states in ran for at in states[(states >= born) & (states <= dies)]}
-        around["use_state"] += sorted(uses)[:MAX_USES]
-        around["use_offset"].append(len(around["use_state"]))
+    tensors, producers, offsets, readers = [], [], [0], []
+    if links is not None:
+        names = table["tensor"].astype(str).to_numpy(dtype=object)
+        by_tensor = _weights(table).groupby(names).sum().drop("", errors="ignore")
+
+        for name in map(str, by_tensor.nlargest(MAX_TENSORS).index):
+            maker, consumers = links.makers.get(name), _readers_of(links, name)
+            if maker is None and not consumers:
+                continue
+
+            tensors.append(strings.of(name))
+            producer = 0 if maker is None else places.setdefault(maker, len(places)) + 1
+            producers.append(producer)
+            readers += [places.setdefault(op, len(places)) for op in consumers]
+            offsets.append(len(readers))
+
+    columns = {
+        "graph_tensor": np.array(tensors, dtype=np.int64),
+        "graph_producer": np.array(producers, dtype=np.int64),
+        "graph_offset": np.array(offsets, dtype=np.int64),
+        "graph_consumer": np.array(readers, dtype=np.int64),
+    }
+
+    facts = {} if links is None else links.facts
     ops = [[op, *facts.get(op, ("", "", ""))] for op in places]
-    return ops, {name: np.array(values, dtype=np.int64) for name, values in around.items()}
+    return ops, columns
+
+
+def _readers_of(links: TensorLinks, tensor: str) -> list[str]:
+    return links.readers.get(tensor, [])[:MAX_CONSUMERS]
+
+
+def _uses(
+    links: TensorLinks | None,
+    table: pd.DataFrame,
+    tensors: States,
+    strings: StringTable,
+) -> Columns:
+    """Return the columns with the states at which a known reader of each buffer runs.
+
+    Those of buffer ``i`` are ``use_state[use_offset[i]:use_offset[i + 1]]``; ``tensors`` are known.
+    """
+    offsets, states = [0], []
+    if links is not None:
+        known = {strings.texts[number] for number in tensors}
+        by_op = (table["born"] + 1).groupby(
+            table["op"].astype(str).to_numpy(dtype=object)
+        )
+        births = {str(op): np.sort(rows.to_numpy(dtype=np.int64)) for op, rows in by_op}
+
+        rows = zip(
+            table["tensor"].astype(str),
+            table["born"] + 1,
+            table["dies"] + 1,
+            strict=True,
+        )
+
+        for name, born, dies in rows:
+            uses: set[int] = set()
+            for op in _readers_of(links, name) if name in known else ():
+                ran = births.get(op, np.empty(0, np.int64))
+                uses.update(ran[(ran >= born) & (ran <= dies)].tolist())
+
+            states += sorted(uses)[:MAX_USES]
+            offsets.append(len(states))
+
+    return {
+        "use_offset": np.array(offsets, dtype=np.int64),
+        "use_state": np.array(states, dtype=np.int64),
+    }
 
 
 def _fragmentation(recording: Recording) -> npt.NDArray[np.uint8]:
     """Return TensorFlow's own fragmentation after each event, in percent."""
     events = recording.events
     ratios = events["fragmentation"].where(events["allocator"] == recording.allocator)
-    percents = 100 * ratios.replace([np.inf, -np.inf], np.nan).ffill().fillna(0).clip(0, 1)
+    percents = 100 * ratios.replace([np.inf, -np.inf], np.nan).ffill().fillna(0).clip(
+        0, 1
+    )
     return np.asarray(percents.round(), dtype=np.uint8)
 
 
-def _find_backward(recording: Recording, kept: PageStates) -> list[int]:
-    """Return the page's instant with the most activations of each step; -1 without gradients."""
-    table = main_allocator_rows(recording)
-    rows = table[table["category"] == "activation"]
-    born, dies, sizes = (rows[name] for name in ("born", "dies", "requested_bytes"))
-    count = int(dies.max()) + 1 if len(rows) else 0
-    live = running_sum(born.to_numpy(), dies.to_numpy(), sizes.to_numpy(), count)
-    gradients = table["born"][table["op"].astype(str).str.contains("gradient")]
-    tops = []
-    for step in recording.steps:
-        inside = live[step.first + 1 : step.last + 2]
-        is_trained = step.first >= 0 and gradients.between(step.first, step.last).any()
-        found = is_trained and len(inside) > 0
-        tops.append(kept.instant(step.first + int(inside.argmax())) if found else -1)
-    return tops
-
-
-def _buffer_columns(table: pd.DataFrame, strings: StringTable, address_base: int) -> Columns:
+def _buffer_columns(
+    table: pd.DataFrame, strings: StringTable, address_base: int
+) -> Columns:
     born = table["born"] + 1
     turns = table["turns_at"].astype("Int64") + 1
     codes = category_codes(table["category"], _CATEGORIES).astype(np.int64)
+
     numbers = {
         "born": born,
         "dies": table["dies"] + 1,
@@ -227,13 +273,18 @@ def _buffer_columns(table: pd.DataFrame, strings: StringTable, address_base: int
         # offsets from the lowest address, plus one; 0 for an unknown address
         "address": (table["address"].astype("Int64") - address_base + 1).fillna(0),
     }
-    columns: Columns = {name: each.to_numpy(dtype=np.int64) for name, each in numbers.items()}
+
+    columns: Columns = {
+        name: each.to_numpy(dtype=np.int64) for name, each in numbers.items()
+    }
     columns["category"] = np.where(codes < 0, _CATEGORIES.index("unattributed"), codes)
     for name in _TEXT_COLUMNS:
         columns[name] = strings.encode(table[name])
+
     names = np.zeros(len(table), dtype=np.int64)
     for name in ("variable", "tensor", "op", "role"):
         names = np.where(names > 0, names, columns[name])
+
     columns["name"] = np.where(names > 0, names, strings.of("unnamed"))
     return columns
 
@@ -247,17 +298,25 @@ def _reasons(
         for row in report.tensors_at_peak
         if row.why_alive
     }
+
     keys = zip(table["born"], table["dies"], table["requested_bytes"], strict=True)
-    return np.fromiter((reasons.get(key, 0) for key in keys), dtype=np.int64, count=len(table))
+    return np.fromiter(
+        (reasons.get(key, 0) for key in keys), dtype=np.int64, count=len(table)
+    )
 
 
 def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
     """Return the live bytes of unlisted buffers at each state, by category."""
     if folded.empty:
         return {}
+
     sums = category_sums(folded, "requested_bytes", n_states - 1)
-    columns: Columns = {f"folded_{name}": row for name, row in zip(_CATEGORIES, sums, strict=True)}
-    columns["folded_allocated"] = category_sums(folded, "allocated_bytes", n_states - 1).sum(axis=0)
+    columns: Columns = {
+        f"folded_{name}": row for name, row in zip(_CATEGORIES, sums, strict=True)
+    }
+    columns["folded_allocated"] = category_sums(
+        folded, "allocated_bytes", n_states - 1
+    ).sum(axis=0)
     return columns
 
 
@@ -273,7 +332,9 @@ class PageStates:
 
     def table(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return rows of the allocations table with the page's instants."""
-        moved = {name: self.instants(table[name].to_numpy()) for name in ("born", "dies")}
+        moved = {
+            name: self.instants(table[name].to_numpy()) for name in ("born", "dies")
+        }
         turns = table["turns_at"].astype("Int64")
         turned = self.instants(turns.fillna(0).to_numpy(dtype=np.int64))
         kept = pd.arrays.IntegerArray(turned, turns.isna().to_numpy())
@@ -288,17 +349,25 @@ class PageStates:
         if isinstance(value, str):
             return value.replace("\0", "\ufffd")
         if isinstance(value, dict):
-            return {self.plain(key): self.plain(item, key) for key, item in value.items()}
+            return {
+                self.plain(key): self.plain(item, key) for key, item in value.items()
+            }
         if isinstance(value, list):
             return [self.plain(item) for item in value]
+
         is_instant = key in ("instant", "allocated_instant") and isinstance(value, int)
         return self.instant(value) if is_instant else value
 
 
 def choose_states(listed: pd.DataFrame, report: ReportFile, count: int) -> PageStates:
     """Return the states at which a listed buffer changes, the peaks, and the ends of the steps."""
-    instants = [listed[name].dropna().to_numpy(np.int64) for name in ("born", "dies", "turns_at")]
-    marks = [at for step in report.steps for at in (step.first_instant, step.last_instant)]
+    instants = [
+        listed[name].dropna().to_numpy(np.int64)
+        for name in ("born", "dies", "turns_at")
+    ]
+    marks = [
+        at for step in report.steps for at in (step.first_instant, step.last_instant)
+    ]
     marks += [report.peak.instant, report.peak.allocated_instant, -1, count - 2]
     chosen = np.unique(np.concatenate([*instants, np.array(marks, np.int64)])) + 1
     return PageStates(chosen[(chosen >= 0) & (chosen < count)])

@@ -47,68 +47,79 @@ class LineChart:
     height: int = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scale:
-    """Places of a chart's values: ``first_x`` to ``last_x``, and 0 to ``top_bytes`` above ``floor``."""
-
-    first_x: int
-    last_x: int
-    top_bytes: float
-    floor: int
-
-    def along(self, x: float) -> float:
-        """Return the place of a value on the x axis."""
-        share = (x - self.first_x) / max(self.last_x - self.first_x, 1)
-        return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * min(max(share, 0.0), 1.0), 1)
-
-    def up(self, size_bytes: float) -> float:
-        """Return the place of a size on the y axis."""
-        return round(self.floor - (self.floor - _TOP) * size_bytes / self.top_bytes, 1)
+Place = Callable[[float], float]  # from a value to its place in the drawing, in units
 
 
 def draw_lines(chart: LineChart) -> Drawing:
     """Draw a line chart with scales, marks and a legend."""
     points = [point for line in chart.lines for point in line.points]
-    last = max([*(x for x, _ in points), *(x for x, _, _ in chart.marks)])
+    marked = [x for x, _, _ in chart.marks]
+    last_x = max([*(x for x, _ in points), *marked])
     highest = max(size_bytes for _, size_bytes in points)
     limit = chart.limit_bytes
     if limit is not None and limit > _LONGEST_OVERSHOOT * highest:
         limit = None
+
     top, floor = max(highest, limit or 0, 1) * _HEADROOM, chart.height - _BOTTOM
-    scale = _Scale(first_x=chart.first_x, last_x=last, top_bytes=top, floor=floor)
-    parts = list(_draw_axes(chart, scale))
+
+    def along(x: float) -> float:
+        share = (x - chart.first_x) / max(last_x - chart.first_x, 1)
+        share = min(max(share, 0.0), 1.0)
+        return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * share, 1)
+
+    def up(size_bytes: float) -> float:
+        return round(floor - (floor - _TOP) * size_bytes / top, 1)
+
+    parts = [
+        *_draw_shade(chart, along),
+        *_draw_sizes(chart, up, int(top)),
+        *_draw_xs(chart, along, last_x),
+    ]
+
     legend = [(f"line-{line.look}", line.name) for line in chart.lines]
     if limit is not None:
-        parts.append(_rule("limit", _LEFT, WIDTH - _RIGHT, scale.up(limit), scale.up(limit)))
+        parts.append(_rule("limit", _LEFT, WIDTH - _RIGHT, up(limit), up(limit)))
         legend.append(("line-limit", "limit"))
+
     for x, look, name in chart.marks:
         if chart.first_x <= x:
-            parts.append(_rule(look, scale.along(x), scale.along(x), _TOP, floor))
+            parts.append(_rule(look, along(x), along(x), _TOP, floor))
             legend.append((f"line-{look}", name))
+
     for line in chart.lines:
-        places = " ".join(f"{scale.along(x)},{scale.up(size)}" for x, size in line.points)
+        places = " ".join(f"{along(x)},{up(size)}" for x, size in line.points)
         parts.append(f'<polyline class="line-{escape(line.look)}" points="{places}"/>')
+
     svg = _svg("line-chart", (WIDTH, chart.height), chart.caption, "\n".join(parts))
     return Drawing(chart.caption, svg, legend=tuple(legend))
 
 
-def _draw_axes(chart: LineChart, scale: _Scale) -> Iterator[str]:
-    if chart.shaded_to_x is not None and chart.shaded_to_x > scale.first_x:
-        width = round(scale.along(chart.shaded_to_x) - _LEFT, 1)
-        place = f'x="{_LEFT}" y="{_TOP}" width="{width}" height="{scale.floor - _TOP}"'
-        yield f'<rect class="shade" {place}/>'
+def _draw_shade(chart: LineChart, along: Place) -> Iterator[str]:
+    if chart.shaded_to_x is not None and chart.shaded_to_x > chart.first_x:
+        width = round(along(chart.shaded_to_x) - _LEFT, 1)
+        height = chart.height - _BOTTOM - _TOP
+        yield f'<rect class="shade" x="{_LEFT}" y="{_TOP}" width="{width}" height="{height}"/>'
+
+
+def _draw_sizes(chart: LineChart, up: Place, top_bytes: int) -> Iterator[str]:
+    """Yield rules with their sizes, powers of two apart."""
     most_rules = 8 if chart.height > 200 else 3
-    stride = 1 << max((2 * int(scale.top_bytes) // most_rules).bit_length() - 1, 0)
-    for size_bytes in range(0, int(scale.top_bytes) + 1, stride):
-        height = scale.up(size_bytes)
+    stride = 1 << max((2 * top_bytes // most_rules).bit_length() - 1, 0)
+    for size_bytes in range(0, top_bytes + 1, stride):
+        height = up(size_bytes)
         yield _rule("grid", _LEFT, WIDTH - _RIGHT, height, height)
         yield _label(_LEFT - 6, height + 4, "end", format_bytes(size_bytes))
-    # Up to seven round places, a one, two or five with zeros apart.
-    first, last = scale.first_x, scale.last_x
+
+
+def _draw_xs(chart: LineChart, along: Place, last: int) -> Iterator[str]:
+    """Yield up to seven round labels of the x axis, a one, two or five with zeros apart."""
+    first = chart.first_x
     power = 10 ** max(len(str(last - first)) - 2, 0)
-    stride = next(k * power for k in (1, 2, 5, 10, 20, 50) if 6 * k * power >= last - first)
+    stride = next(
+        k * power for k in (1, 2, 5, 10, 20, 50) if 6 * k * power >= last - first
+    )
     for x in range(-(-first // stride) * stride, last + 1, stride):
-        yield _label(scale.along(x), chart.height - 16, "middle", chart.x_text(x))
+        yield _label(along(x), chart.height - 16, "middle", chart.x_text(x))
 
 
 def draw_shares(shares: Sequence[tuple[str, float]], caption: str) -> Markup:
@@ -129,7 +140,9 @@ def _label(x: float, y: float, anchor: str, text: str) -> str:
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(look: str, size: tuple[int, int], caption: str, content: str, more: str = "") -> Markup:
+def _svg(
+    look: str, size: tuple[int, int], caption: str, content: str, more: str = ""
+) -> Markup:
     return Markup(
         f'<svg class="{look}" viewBox="0 0 {size[0]} {size[1]}"{more} role="img" '
         f'aria-label="{escape(caption)}">{content}</svg>'

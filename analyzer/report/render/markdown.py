@@ -13,11 +13,18 @@ def to_markdown(document: sections.Document) -> str:
     lines = [f"### {markdown_text(document.headline)}", ""]
     for notice in document.notices:
         lines += [f"**{markdown_text(notice)}**", ""]
+
     lines += _blocks(document.lead)
+
     for section in document.sections:
         if section.heading:
-            lines += [f"{'#' * (3 + section.level)} {markdown_text(section.heading)}", ""]
+            lines += [
+                f"{'#' * (3 + section.level)} {markdown_text(section.heading)}",
+                "",
+            ]
+
         lines += [*_blocks(section.blocks), ""]
+
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -41,22 +48,31 @@ def _paragraph(paragraph: sections.Paragraph) -> str:
         shown = markdown_text(text)  # without the spaces at its ends
         before, after = (" " if end.isspace() else "" for end in (text[:1], text[-1:]))
         parts.append(f"**{shown}**" if tone == "strong" else f"{before}{shown}{after}")
+
     return f"{'> ' if paragraph.tone == 'warning' else ''}{''.join(parts)}"
 
 
 def _table(table: sections.Table) -> Iterator[str]:
-    places = [place for place, column in enumerate(table.columns) if column.kind != "bar"]
+    places = [
+        place for place, column in enumerate(table.columns) if column.kind != "bar"
+    ]
     columns = [table.columns[place] for place in places]
     yield f"| {' | '.join(markdown_text(column.name) for column in columns)} |"
     yield f"|{'|'.join('--:' if column.is_number else '---' for column in columns)}|"
+
     for row in table.rows:
         cells = []
+
         for column, place in zip(columns, places, strict=True):
             cell = sections.cell_of(row[place])
             text = sections.cell_text(cell, column.kind)
-            shown = (markdown_code if column.kind == "path" and text else markdown_text)(text)
+            shown = (
+                markdown_code if column.kind == "path" and text else markdown_text
+            )(text)
             cells.append(f"**{shown}**" if cell.tone == "strong" and shown else shown)
+
         yield f"| {' | '.join(cells)} |"
+
     if table.caption:
         yield from ("", markdown_text(table.caption))
 

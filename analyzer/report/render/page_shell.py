@@ -34,8 +34,15 @@ def fill_page(package: str, template: str, *, script: str = "", **values: Any) -
     """
     style, theme = asset(SHELL, "assets/shared.css"), asset(SHELL, "assets/theme.js")
     policy = policy_of(style, (theme, script) if script else (theme,))
-    values |= {"style": Markup(style), "theme_script": Markup(theme), "script": Markup(script)}
-    return writable(templates_of(package).get_template(template).render(policy=policy, **values))
+    values |= {
+        "style": Markup(style),
+        "theme_script": Markup(theme),
+        "script": Markup(script),
+    }
+
+    return writable(
+        templates_of(package).get_template(template).render(policy=policy, **values)
+    )
 
 
 @cache
@@ -47,7 +54,10 @@ def asset(package: str, name: str) -> str:
 @cache
 def templates_of(package: str) -> jinja2.Environment:
     """Return the templates of a package and the shared ones, with escaping."""
-    loaders = [jinja2.PackageLoader(name, ".") for name in dict.fromkeys((package, SHELL))]
+    loaders = [
+        jinja2.PackageLoader(name, ".") for name in dict.fromkeys((package, SHELL))
+    ]
+
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader(loaders),
         undefined=jinja2.StrictUndefined,
@@ -55,6 +65,7 @@ def templates_of(package: str) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
     environment.filters |= {
         "size": format_bytes,
         "unbroken": unbroken,
@@ -63,6 +74,7 @@ def templates_of(package: str) -> jinja2.Environment:
         "figure_text": figure_text,
         "kind": lambda block: type(block).__name__,
     }
+
     return environment
 
 
@@ -70,7 +82,14 @@ def templates_of(package: str) -> jinja2.Environment:
 def policy_of(style: str, scripts: Sequence[str] = ()) -> str:
     """Return the Content-Security-Policy of a page with this style and these scripts."""
     allowed = ["script-src " + " ".join(map(_hash, scripts))] if scripts else []
-    rest = (f"style-src {_hash(style)}", "img-src data:", "base-uri 'none'", "form-action 'none'")
+
+    rest = (
+        f"style-src {_hash(style)}",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+
     return "; ".join(("default-src 'none'", *allowed, *rest))
 
 

@@ -20,7 +20,9 @@ Tone = Literal[
 ]  # fmt: skip
 """The look of a text: a weight, a judgement, or the colour of a category."""
 
-ColumnKind = Literal["text", "path", "whole", "number", "bytes", "change", "percent", "bar"]
+ColumnKind = Literal[
+    "text", "path", "whole", "number", "bytes", "change", "percent", "bar"
+]
 """The content of a column. All kinds but ``text``, ``path`` and ``whole`` are numbers, never cut.
 
 A ``path`` loses its first parts if the line is too short; a ``whole`` text wraps. ``change`` is a
@@ -78,7 +80,9 @@ class Table:
     columns: tuple[TableColumn, ...]
     rows: tuple[tuple[CellValue, ...], ...]
     caption: str = ""
-    focus: int | None = None  # a terminal shows the ``FOCUS_ROWS`` rows around this one; None: all
+    focus: int | None = (
+        None  # a terminal shows the ``FOCUS_ROWS`` rows around this one; None: all
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,9 @@ class Paragraph:
     def pieces(self) -> tuple[tuple[str, Tone], ...]:
         """Its pieces, each with its tone."""
         parts = (self.text,) if isinstance(self.text, str) else self.text
-        return tuple((part, self.tone) if isinstance(part, str) else part for part in parts)
+        return tuple(
+            (part, self.tone) if isinstance(part, str) else part for part in parts
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +204,11 @@ def cell_text(cell: Cell, kind: ColumnKind) -> str:
 
 def figure_text(figure: Figure) -> str:
     """Return the value of a figure as text."""
-    return format_bytes(figure.value) if isinstance(figure.value, int) else figure.value or ""
+    return (
+        format_bytes(figure.value)
+        if isinstance(figure.value, int)
+        else figure.value or ""
+    )
 
 
 def figures_text(figures: Figures) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,14 +13,7 @@ from analyzer.model.errors import InputError, TraceError
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.model.units import format_bytes, round_up
-from analyzer.simulate.allocator.bfc import compiled_run
-from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator, Extension
-from analyzer.simulate.allocator.bfc.bfc_pool import (
-    MAX_REQUEST_BYTES,
-    OUT_COLUMNS,
-    UNLIMITED_BYTES,
-    BfcOptions,
-)
+from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcAllocator, BfcOptions, Chunk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +21,8 @@ if TYPE_CHECKING:
     Table = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
+
+MAX_REQUEST_BYTES: Final = 1 << 44  # 16 TiB: a larger request in a trace is a damaged number
 
 NOWHERE: Final = -1  # an unknown address, no row of a table, or an instant before the first event
 
@@ -188,7 +184,6 @@ class Replay:
     in_use_bytes: Table  # after the operation
     pool_bytes: Table
     largest_free_bytes: Table
-    extensions: tuple[Extension, ...]
 
     def __len__(self) -> int:
         return int(self.address.size)
@@ -240,22 +235,52 @@ class Replay:
 
 def replay(sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = False) -> Replay:
     """Run a sequence through an allocator; ``follow_addresses`` places regions as the trace does."""
-    compiled_run.prepare(len(sequence))
-    allocator = BfcAllocator(options, sequence.n_buffers)
-    columns = np.empty((len(sequence), OUT_COLUMNS), np.int64)
-    known = sequence.address[sequence.slot] if follow_addresses else None
-    done = allocator.feed(sequence.slot, sequence.request, known=known, record=columns)
-    address, chunk, in_use, pool, largest = columns[:done].T
+    allocator = BfcAllocator(options)
+    addresses = sequence.address.tolist() if follow_addresses else [NOWHERE] * sequence.n_buffers
+    chunks: list[Chunk | None] = [None] * sequence.n_buffers
+    columns = array("q")
+    for slot, request in zip(sequence.slot.tolist(), sequence.request.tolist(), strict=True):
+        if request:
+            known = addresses[slot]
+            chunk = allocator.allocate(request, None if known == NOWHERE else known)
+            if chunk is None:
+                break
+            chunks[slot] = chunk
+            place = chunk.address, chunk.size_bytes
+        else:
+            chunk = chunks[slot]
+            assert chunk is not None
+            place = chunk.address, chunk.size_bytes
+            allocator.free(chunk)
+        columns.extend(place)
+        columns.append(allocator.in_use_bytes)
+        columns.append(allocator.pool_bytes)
+        columns.append(allocator.largest_free_bytes)
+    address, chunk_bytes, in_use, pool, largest = np.frombuffer(columns, np.int64).reshape(-1, 5).T
     return Replay(
         sequence=sequence,
         options=options,
         address=address,
-        chunk_bytes=chunk,
+        chunk_bytes=chunk_bytes,
         in_use_bytes=in_use,
         pool_bytes=pool,
         largest_free_bytes=largest,
-        extensions=tuple(allocator.extensions),
     )
+
+
+def fits(sequence: Sequence, options: BfcOptions) -> bool:
+    """Return whether a sequence succeeds, without the optional buffers that do not fit."""
+    allocator = BfcAllocator(options)
+    spare = sequence.spare.tolist() or [False] * sequence.n_buffers
+    chunks: list[Chunk | None] = [None] * sequence.n_buffers
+    for slot, request in zip(sequence.slot.tolist(), sequence.request.tolist(), strict=True):
+        if request:
+            chunks[slot] = allocator.allocate(request)
+            if chunks[slot] is None and not spare[slot]:
+                return False
+        elif (chunk := chunks[slot]) is not None:
+            allocator.free(chunk)
+    return True
 
 
 DETECTION_EVENTS: Final = 50_000  # events that are replayed to find the settings of a trace

@@ -9,7 +9,7 @@ from analyzer.cards import Gpu, find_gpu, memory_limit
 from analyzer.model.contract.capture_request import LikeNote, MeasuredConvolution
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES
 from analyzer.simulate.kernels.gpu.cudnn_calls import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu.gpu_kernels import OP_TYPES, gpu_device

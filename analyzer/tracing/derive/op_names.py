@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
-from analyzer.model.contract.graph_note import CONVOLUTIONS, Op
-from analyzer.model.contract.graph_note import PARAMETER_GRADIENTS as PARAMETER_GRADIENTS
+from analyzer.model.contract.graph_note import (
+    PARAMETER_GRADIENTS as PARAMETER_GRADIENTS,
+)
+from analyzer.model.contract.graph_note import Op
 from analyzer.model.graph.phases import ScopeTable, is_in_gradient_scope
+from analyzer.model.recording.attribution import FUSED_INTO
 
 _OPTIMIZER: Final = re.compile(
     r"(adam_?w?|ada_?max|n_?adam|sgd|rm_?s_?prop|ada_?grad|ada_?delta|ada_?factor|ftrl|lion|lamb|muon"
@@ -23,13 +26,8 @@ _NO_LAYERS: Final = ("gradient_tape", "gradients", "ArithmeticOptimizer")
 _LONGEST: Final = 512  # characters of a name's last part; TensorFlow's have about 100
 _GRADIENT_KERNEL: Final = re.compile(r"(\w*?(Grad|GradV\d|Backprop\w*?))(_\d+)?(-|$)")
 """Name of an op type that computes a gradient; the tape opens the forward op's scope around it."""
-FUSED_INTO: Final = ("Relu", "Relu6", "Elu", "LeakyRelu", "BiasAdd", "Sigmoid", "Tanh")
-"""Names of the ops that Grappler fuses a convolution into (``remapper.cc``)."""
 GUARDS_BYTES: Final = 2 * (8 << 20)
 """Bytes before and after a buffer (``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
-FOLDED: Final = "__cf__"
-"""Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
-``GenerateUniqueName``)."""
 LAYOUT: Final = "-LayoutOptimizer"
 """End of the name of a transposition that Grappler adds (``generic_layout_optimizer_transposer.cc``)."""
 
@@ -41,52 +39,30 @@ def find_gradient_kernel(name: str) -> str:
 
 
 def make_type_finder(
-    annotated: Mapping[str, str],
-    requesters: Collection[str],
-    guarded: Iterable[str],
-    copies: Collection[str],
+    annotated: Mapping[str, str], guarded: Iterable[str]
 ) -> Callable[[str], str]:
     """Return a function from an op's name to its type; empty if unknown.
 
-    An op of the tape implies its forward op's type: ``gradient_tape/a/b/Conv2DBackpropFilter`` that
-    of ``a/b``. If ``a/b`` did not run, Grappler fused it into another op of ``a`` (``remapper.cc``).
-    Only convolutions request ``guarded`` buffers (``RedzoneAllocator``).
+    The type is in the annotation of a kernel, or else the name's last part. Only convolutions request
+    ``guarded`` buffers (``RedzoneAllocator``).
     """
-    implied = {
-        name: "_FusedConv2D" if name.rpartition("/")[2] in FUSED_INTO else "Conv2D"
-        for name in guarded
-    }
-    types: dict[str, set[str]] = {}
-    for name in {*requesters, *annotated}:
-        kernel = find_gradient_kernel(name) if "/" in name else ""
-        if kernel and is_in_gradient_scope(name):
-            op_type = re.sub(r"(Grad(V\d)?$|Backprop.*)", "", kernel)
-            types.setdefault(plain_scope(name), set()).add(op_type)
-    inside: dict[str, list[str]] = {}
-    for name in requesters:
-        inside.setdefault(name.rpartition("/")[0], []).append(name)
-    for scope, found in types.items():
-        # An op inside the scope may have one of the types: ``separable_conv2d/depthwise``.
-        for op_type in sorted(found) if len(found) > 1 else ():
-            lasts = {name: name.rpartition("/")[2].lower() for name in inside.get(scope, ())}
-            inner = [name for name, last in lasts.items() if op_type.lower().startswith(last)]
-            implied.update(dict.fromkeys(inner, op_type))
-            found -= {op_type} if inner else set()
-        if len(found) == 1:
-            implied[scope] = min(found)
-        if CONVOLUTIONS & found and scope not in requesters:
-            layer = scope.rpartition("/")[0]
-            fused = {f"{layer}/{last}" for last in FUSED_INTO}.intersection(requesters)
-            implied.update(dict.fromkeys(fused, "_FusedConv2D"))
-    known = {**implied, **annotated, **dict.fromkeys(copies, "_Recv")}
+    known = {}
+    for name in guarded:
+        is_fused = name.rpartition("/")[2] in FUSED_INTO
+        known[name] = "_FusedConv2D" if is_fused else "Conv2D"
+
+    known.update(annotated)
 
     @cache
     def find_type(name: str) -> str:
         plain = name.partition("#")[0]
+        if plain in known:
+            return known[plain]
+
         last = _SUFFIX.sub("", plain.rpartition("/")[2][-_LONGEST:])
         if LAYOUT in plain and "Transpose" in plain:
-            last = "Transpose"
-        return known.get(plain) or (last if last[:1].isupper() else "")
+            return "Transpose"
+        return last if last[:1].isupper() else ""
 
     return find_type
 
@@ -113,7 +89,10 @@ def find_forward_op(name: str, known: set[str]) -> str:
         return ""
     scope = plain_scope(name)
     last, own = scope.rpartition("/")[2], name.rpartition("/")[2]
-    is_prefix = bool(last) and own.lower().startswith(re.sub(r"_\d+$", "", last).lower())
+    is_prefix = bool(last) and own.lower().startswith(
+        re.sub(r"_\d+$", "", last).lower()
+    )
+
     return scope if scope in known or is_prefix or find_gradient_kernel(name) else ""
 
 
@@ -133,7 +112,10 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
             owners[root] = ("layer", root)
         elif scope:
             is_in_op = op.type == "_Recv" or find_forward_op(op.name, known)
-            owners.setdefault(scope, ("layer", scope.rpartition("/")[0] if is_in_op else scope))
+            owners.setdefault(
+                scope, ("layer", scope.rpartition("/")[0] if is_in_op else scope)
+            )
+
     return ScopeTable(owners)
 
 
@@ -144,5 +126,8 @@ def read_shape(text: str) -> tuple[int, ...] | None:
     if axes == text:
         return None
     parts = axes.split(",") if axes else []
-    is_known = all(part.isascii() and part.isdigit() and len(part) < 16 for part in parts)
+    is_known = all(
+        part.isascii() and part.isdigit() and len(part) < 16 for part in parts
+    )
+
     return tuple(int(part) for part in parts) if is_known else None

@@ -2,8 +2,8 @@
 
 An op's inputs are released when its kernel has been launched (``ExecutorState::Process`` in
 ``executor.cc``), on the same thread. So the op before a free on that thread is the buffer's last user,
-unless the thread runs ops without any event. If other threads began several ops since then, the op that
-began last shows only the time of the free.
+unless the thread runs ops without any event. Before the thread's first op, the op that any thread began
+last shows only the time of the free.
 """
 
 from collections.abc import Callable
@@ -13,21 +13,20 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from analyzer.model.recording.attribution import RECEIVED
 from analyzer.model.recording.schema import TextNumbers
 from analyzer.tracing.parse.wire.plane_names import split_annotation
 from analyzer.tracing.parse.xplane import RawTrace
 
-RECEIVED: Final = "SameWorkerRecvDone"
-"""Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``)."""
-_MOST_LATER: Final = 4
-"""Limit of the ops that other threads begin between an op and the free of its input."""
 _COPIES: Final = ("_Send", "_Recv", "_HostSend", "_HostRecv")
 
 
 class OpSequence:
     """The ops of a trace by thread and time, from allocations, launches and executor events."""
 
-    def __init__(self, raw: RawTrace, eager: frozenset[str], starts: npt.NDArray[np.int64]) -> None:
+    def __init__(
+        self, raw: RawTrace, eager: frozenset[str], starts: npt.NDArray[np.int64]
+    ) -> None:
         """Collect the ops; the runs of ``eager`` types are numbered in each step: ``Conv2D#7``.
 
         ``starts`` are the starts of the steps in picoseconds.
@@ -41,33 +40,48 @@ class OpSequence:
             name: Callable[[str], str],
             chosen: pd.Series,
         ) -> tuple[npt.NDArray[np.int64], ...]:
-            numbers = [*(texts.of(name(text)) for text in table[column].cat.categories), 0]
+            numbers = [
+                *(texts.of(name(text)) for text in table[column].cat.categories),
+                0,
+            ]
             op = np.array(numbers, np.int64)[table[column].cat.codes.to_numpy()]
             known = chosen.to_numpy() & (op > 0)
             thread = table["thread"].to_numpy().astype(np.int64)
+
             return table[time].to_numpy()[known], thread[known], op[known]
 
         events, kernels, runs = raw.events, raw.kernels, raw.op_runs
         parts = (
             columns(
-                events, "time_ps", "op", lambda op: "" if op == RECEIVED else op, events["kind"] > 0
+                events,
+                "time_ps",
+                "op",
+                lambda op: "" if op == RECEIVED else op,
+                events["kind"] > 0,
             ),
-            columns(kernels, "start_ps", "annotation", _launcher, kernels["thread"] > 0),
+            columns(
+                kernels, "start_ps", "annotation", _launcher, kernels["thread"] > 0
+            ),
             columns(runs, "start_ps", "op", str, runs["start_ps"].notna()),
         )
         time, thread, op = (np.concatenate(each) for each in zip(*parts, strict=True))
         order = np.lexsort((time, thread))
         self._time, self._thread, self._op = time[order], thread[order], op[order]
         is_eager = np.array([text in eager for text in texts.texts], bool)[self._op]
-        begins = np.append(True, (np.diff(self._op) != 0) | (np.diff(self._thread) != 0))
+        begins = np.append(
+            True, (np.diff(self._op) != 0) | (np.diff(self._thread) != 0)
+        )
         step = np.searchsorted(starts, self._time, side="right").tolist()
         counts: dict[int, int] = {}
         number = 0
+
         for at in np.flatnonzero(is_eager).tolist():
             if begins[at]:
                 counts[step[at]] = counts.get(step[at], 0) + 1
                 number = texts.of(f"{texts.texts[self._op[at]]}#{counts[step[at]]}")
+
             self._op[at] = number
+
         self._names = texts.texts
 
     def before(
@@ -75,21 +89,20 @@ class OpSequence:
     ) -> list[tuple[str, bool]]:
         """Return the op before each free (empty for none), and whether it is the freeing thread's."""
         found = [("", False)] * len(thread)
-        begun = np.sort(self._time)
         latest = self._op[np.argsort(self._time, kind="stable")]
-        count = np.searchsorted(begun, time, side="left")
+        begun = np.searchsorted(np.sort(self._time), time, side="left")
+
         for number in np.unique(thread).tolist():
             first, last = np.searchsorted(self._thread, [number, number + 1])
-            if first == last:
-                continue
-            rows = np.flatnonzero(thread == number)
-            place = first + np.searchsorted(self._time[first:last], time[rows], side="left") - 1
-            later = count[rows] - np.searchsorted(begun, self._time[place], side="right")
-            is_own = (place >= first) & (later < _MOST_LATER)
-            ops = np.where(is_own, self._op[place], latest[np.maximum(count[rows], 1) - 1])
-            ops[~is_own & (count[rows] == 0)] = 0
-            for row, op, own in zip(rows.tolist(), ops.tolist(), is_own.tolist(), strict=True):
-                found[row] = self._names[op], own
+            own_times = self._time[first:last]
+
+            for row in np.flatnonzero(thread == number).tolist():
+                place = int(np.searchsorted(own_times, time[row], side="left"))
+                if place:
+                    found[row] = self._names[self._op[first + place - 1]], True
+                elif last > first and begun[row]:
+                    found[row] = self._names[latest[begun[row] - 1]], False
+
         return found
 
     def first_times(self) -> dict[str, int]:
@@ -97,36 +110,14 @@ class OpSequence:
         ops, at = np.unique(self._op, return_inverse=True)
         firsts = np.full(len(ops), np.iinfo(np.int64).max)
         np.minimum.at(firsts, at, self._time)
-        return {self._names[op]: first for op, first in zip(ops, firsts.tolist(), strict=True)}
+
+        return {
+            self._names[op]: first
+            for op, first in zip(ops, firsts.tolist(), strict=True)
+        }
 
 
 def _launcher(annotation: str) -> str:
     """Return the op in a kernel's annotation; empty for a copy between devices or no op."""
     found = split_annotation(annotation)
     return "" if found is None or found[1] in _COPIES else found[0]
-
-
-def find_copies(table: pd.DataFrame, raw: RawTrace) -> dict[int, tuple[str, str, str]]:
-    """Return row -> name, source op and reader of each buffer that a copy from the host fills.
-
-    The thread that allocates the buffer launches the copy next.
-    """
-    received = np.flatnonzero(
-        (table["op"] == RECEIVED).to_numpy() & (table["born"] >= 0).to_numpy()
-    )
-    kernels = raw.kernels[raw.kernels["annotation"].astype(str).str.contains("#from=")]
-    launches = {
-        thread: (rows["start_ps"].to_numpy(), rows["annotation"].astype(str).tolist())
-        for thread, rows in kernels.groupby("thread")
-    }
-    births = raw.events.iloc[table["born"].to_numpy()[received]]
-    found = {}
-    for row, time, thread in zip(received.tolist(), births.time_ps, births.thread, strict=True):
-        starts, texts = launches.get(thread, (np.zeros(0, np.int64), []))
-        at = int(np.searchsorted(starts, time))
-        op = split_annotation(texts[at]) if at < len(texts) else None
-        if op is not None:
-            fields = texts[at].partition("#from=")[2].partition("#")[0]
-            source, _, reader = fields.partition(",to=")
-            found[row] = op[0], source, reader
-    return found

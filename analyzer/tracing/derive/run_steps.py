@@ -15,7 +15,9 @@ from analyzer.tracing.parse.xplane import RawTrace, Span
 
 _SHARE_OF_LARGEST: Final = 1 / 8
 """Share of the largest run's bytes below which a function is part of the input pipeline or a metric."""
-_SHARE_OF_ALL: Final = 1 / 2  # share of all requested bytes that the steps have to request together
+_SHARE_OF_ALL: Final = (
+    1 / 2
+)  # share of all requested bytes that the steps have to request together
 _MODULE_TYPES: Final = frozenset({"XLA GPU module", "XLA CPU module"})
 """Type in the name of a compiled module's run (``gpu_executable.cc``)."""
 
@@ -25,6 +27,7 @@ def find_run_spans(raw: RawTrace, allocator: str) -> tuple[Span, ...]:
     events = raw.events[raw.events["allocator"] == allocator]
     is_trial = (events["region"] == "") & (events["requested_bytes"] >= GUARDS_BYTES)
     births = events[(events["kind"] > 0) & ~is_trial]
+
     return (
         _find_functions(raw, births)
         or _find_calls(raw.calls)
@@ -45,9 +48,15 @@ def _find_functions(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     if training.any():
         in_run = in_run[in_run["run_id"].isin(in_run["run_id"][training].unique())]
     bounds = in_run.groupby("run_id")["time_ps"].agg(["min", "max"])
-    runs = raw.function_runs[raw.function_runs["run_id"].isin(bounds.index)].set_index("run_id")
+    runs = raw.function_runs[raw.function_runs["run_id"].isin(bounds.index)].set_index(
+        "run_id"
+    )
     bounds = bounds.join(runs)
-    starts, ends = (bounds[["min", "start_ps"]].min(axis=1), bounds[["max", "end_ps"]].max(axis=1))
+    starts, ends = (
+        bounds[["min", "start_ps"]].min(axis=1),
+        bounds[["max", "end_ps"]].max(axis=1),
+    )
+
     return _spans(zip(starts, ends, strict=True))
 
 
@@ -57,7 +66,10 @@ def _find_calls(calls: Iterable[Span]) -> tuple[Span, ...]:
     for call in calls:
         times[call.name] += call.end_ps - call.start_ps
     longest = max(times, key=lambda name: times[name], default="")
-    return _spans((call.start_ps, call.end_ps) for call in calls if call.name == longest)
+
+    return _spans(
+        (call.start_ps, call.end_ps) for call in calls if call.name == longest
+    )
 
 
 def _find_modules(raw: RawTrace, events: pd.DataFrame) -> tuple[Span, ...]:
@@ -68,25 +80,34 @@ def _find_modules(raw: RawTrace, events: pd.DataFrame) -> tuple[Span, ...]:
     if runs.empty:
         return ()
     runs = runs[runs["thread"] == runs["thread"].iloc[0]]
+
     return _spans(zip(runs["start_ps"], runs["end_ps"], strict=True))
 
 
 def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     """Return the spans between the updates of the variables in an eager program."""
-    applied = raw.op_runs[raw.op_runs["op"].map(lambda op: is_apply(raw.op_types.get(op, op)))]
+    applied = raw.op_runs[
+        raw.op_runs["op"].map(lambda op: is_apply(raw.op_types.get(op, op)))
+    ]
     if applied.empty or births.empty:
         return ()
     starts, ends = applied["start_ps"].to_numpy(), applied["end_ps"].to_numpy()
     times = births["time_ps"].to_numpy()
-    backward = times[births["op"].map(lambda op: op.endswith("Grad")).to_numpy(dtype=bool)]
+    backward = times[
+        births["op"].map(lambda op: op.endswith("Grad")).to_numpy(dtype=bool)
+    ]
     # Gradients between two updates belong to another step.
-    between = np.searchsorted(backward, starts[1:]) > np.searchsorted(backward, ends[:-1])
+    between = np.searchsorted(backward, starts[1:]) > np.searchsorted(
+        backward, ends[:-1]
+    )
     last = np.append(np.flatnonzero(between), len(ends) - 1)
     begin, spans = int(times[0]), []
+
     for at in last.tolist():
         spans.append((begin, int(ends[at])))
         later = times[times > ends[at]]
         begin = int(later[0]) if len(later) else int(ends[at])
+
     return _spans(spans)
 
 
@@ -98,21 +119,30 @@ def _spans(bounds: Iterable[tuple[int, int]]) -> tuple[Span, ...]:
 
 _TOLERANCE: Final = 0.06
 """Largest relative difference of memory and of bandwidth from the catalogue's figures."""
-_AMD: Final = {(9, 4, 304, 192): "AMD Instinct MI300X", (9, 5, 256, 288): "AMD Instinct MI355X"}
+_AMD: Final = {
+    (9, 4, 304, 192): "AMD Instinct MI300X",
+    (9, 5, 256, 288): "AMD Instinct MI355X",
+}
 """Version of the instruction set, compute units and GiB -> name (AMD's data sheets)."""
 
 
 def name_card(facts: Mapping[str, int | float | str]) -> str:
     """Return a card's name, or its properties if no known card has them; empty without properties."""
     units, memory = int(facts.get("core_count", 0)), int(facts.get("memory_size", 0))
-    version = int(facts.get("compute_cap_major", 0)), int(facts.get("compute_cap_minor", 0))
+    version = (
+        int(facts.get("compute_cap_major", 0)),
+        int(facts.get("compute_cap_minor", 0)),
+    )
     if not units or not memory:
         return ""
     described = f"GPU with {units} multiprocessors, {format_bytes(memory)}"
     if facts.get("device_vendor") == "AMD":
         return _AMD.get((*version, units, round(memory / 2**30)), f"AMD {described}")
-    bandwidth, clock = (float(facts.get(name, 0)) for name in ("memory_bandwidth", "clock_rate"))
+    bandwidth, clock = (
+        float(facts.get(name, 0)) for name in ("memory_bandwidth", "clock_rate")
+    )
     found = {}
+
     for gpu in all_gpus():
         away = [abs(memory / gpu.memory_bytes - 1)]
         if bandwidth:
@@ -120,4 +150,5 @@ def name_card(facts: Mapping[str, int | float | str]) -> str:
         is_alike = gpu.compute_capability == version and gpu.sm_count == units
         if is_alike and max(away) <= _TOLERANCE:
             found[gpu.name] = sum(away) + abs(clock / 1000 / gpu.clock_mhz - 1)
+
     return min(found, key=lambda name: found[name], default=described)

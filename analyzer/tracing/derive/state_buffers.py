@@ -4,12 +4,12 @@ The gradient of a parameter has its size. A buffer that exists before the first 
 has this size is a parameter; further ones, created later, are its optimizer slots. In an update, Keras'
 optimizers write new values of slots with ``assign`` and ``assign_add``, and of parameters
 with ``assign_sub`` (SGD with momentum: ``assign_add``); see ``keras/src/optimizers``. Memory from before
-the trace is divided the same way; old values and copied variables have rows of their own.
+the trace is divided the same way.
 """
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -27,23 +27,19 @@ _APPLY: Final = re.compile("Resource(Sparse)?Apply")
 _TEXTS: Final = ("category", "role", "variable", "layer", "dtype", "shape")
 PART_COLUMNS: Final = [*_TEXTS, "requested_bytes", "allocated_bytes"]
 _SCATTERS: Final = re.compile("Scatter|Sparse")
-_HALVES: Final = ("float16", "bfloat16")
 _INITIALIZER: Final = "/Initializer/"
 """Part of the name of an op that makes the first value of an optimizer's slot."""
-_LEAST_BYTES: Final = 1024  # size below which other buffers are often as large as a gradient
+_LEAST_BYTES: Final = (
+    1024  # size below which other buffers are often as large as a gradient
+)
 _SUM_SETS_PARAMETER: Final = ("sgd", "ada_delta", "adadelta")
 """Optimizers that add to a parameter."""
 _PARAMETER: Final = (Category.PARAMETER, "size of its gradient")
 _SLOT: Final = (Category.OPTIMIZER_STATE, "slot: size of its parameter's gradient")
 _NEW_PARAMETER: Final = (Category.PARAMETER, "new value of a parameter")
-_NEW_AVERAGE: Final = (Category.PARAMETER, "new value of a moving average")
-_NORMS: Final = frozenset({"FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"})
-"""Op types whose outputs 1 and 2 in training are the new moving averages of mean and variance, which
-``AssignVariableOp`` then holds (``exponential_avg_factor`` in ``nn_ops.cc``)."""
-_NEW_SLOT: Final = (Category.OPTIMIZER_STATE, "new value of a slot")
 _OLD_PARAMETER: Final = (Category.PARAMETER, "old value of a parameter")
-_OLD_AVERAGE: Final = (Category.PARAMETER, "old value of a moving average")
 _OLD_SLOT: Final = (Category.OPTIMIZER_STATE, "old value of a slot")
+_NEW_SLOT: Final = (Category.OPTIMIZER_STATE, "new value of a slot")
 
 _SLOTS, _IN_PLACE = (
     {name: int(slots) for slots, names in table.items() for name in names}
@@ -52,28 +48,39 @@ _SLOTS, _IN_PLACE = (
 """Optimizer -> its number of slots; the file describes both tables."""
 
 
-def take_parts(table: pd.DataFrame, parts: pd.DataFrame, allocator: str) -> pd.DataFrame:
+def take_parts(
+    table: pd.DataFrame, parts: pd.DataFrame, allocator: str
+) -> pd.DataFrame:
     """Return the table with ``parts`` taken from the sum of the memory from before the trace.
 
     They are taken whole or not at all: without the slots if those exceed the sum (``PART_COLUMNS``).
     """
-    sums = (table["allocator"] == allocator) & table["address"].isna() & (table["born"] < 0)
+    sums = (
+        (table["allocator"] == allocator)
+        & table["address"].isna()
+        & (table["born"] < 0)
+    )
     if sums.sum() != 1:
         return table
     whole = table[sums].iloc[0]
+
     for chosen in (parts, parts[parts["category"] == Category.PARAMETER.value]):
         left = int(whole["allocated_bytes"] - chosen["allocated_bytes"].sum())
         if len(chosen) and left >= 0:
             break
     else:
         return table
+
     more = pd.DataFrame([whole.to_dict()] * len(chosen), chosen.index).assign(**chosen)
     table = table.assign(
         requested_bytes=table["requested_bytes"].mask(sums, left),
         allocated_bytes=table["allocated_bytes"].mask(sums, left),
     )
     rest = table if left else table[~sums]
-    plain = rest.astype({name: object for name in rest if str(rest[name].dtype) == "category"})
+    plain = rest.astype(
+        {name: object for name in rest if str(rest[name].dtype) == "category"}
+    )
+
     return conform(pd.concat([plain, more], ignore_index=True), ALLOCATIONS)
 
 
@@ -85,19 +92,34 @@ def find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
     made: _Made = {}
     names = "role", "requested_bytes", "op", "dtype", "shape"
     new = table[table["role"].isin([_NEW_PARAMETER[1], _NEW_SLOT[1]])]
-    for role, size, op, dtype, shape in zip(*(new[name] for name in names), strict=True):
+    for role, size, op, dtype, shape in zip(
+        *(new[name] for name in names), strict=True
+    ):
         made.setdefault((role, size), {})[op] = dtype, shape
     parts = []
-    for size, variables in _find_updated(table, made, structure).items():
+
+    for size, variables in _find_updated(made, structure).items():
         copies = filter(_is_sum, made.get((_NEW_SLOT[1], size), ()))
         own = len(made.get((_NEW_PARAMETER[1], size), ()))
-        for kind, text, known in ((_PARAMETER, "", own), (_SLOT, " slot {}", len(list(copies)))):
+
+        for kind, text, known in (
+            (_PARAMETER, "", own),
+            (_SLOT, " slot {}", len(list(copies))),
+        ):
             found = [
-                (kind[0].value, kind[1], name + text.format(number), *facts, size, round_up(size))
+                (
+                    kind[0].value,
+                    kind[1],
+                    name + text.format(number),
+                    *facts,
+                    size,
+                    round_up(size),
+                )
                 for name, slots, facts in variables
                 for number in range(1, 1 + (slots if text else 1))
             ]
             parts += found[known:]
+
     return pd.DataFrame(parts, columns=PART_COLUMNS)
 
 
@@ -107,50 +129,50 @@ _Made: TypeAlias = dict[tuple[str, int], dict[str, tuple[str, str]]]
 """New values: role and bytes -> op -> dtype and shape."""
 
 
-def _find_updated(
-    table: pd.DataFrame, made: _Made, structure: GraphIndex
-) -> dict[int, list[_Variable]]:
+def _find_updated(made: _Made, structure: GraphIndex) -> dict[int, list[_Variable]]:
     """Return the variables that the steps update, by bytes.
 
-    A parameter has the size of its gradient or of its new value. If a known optimizer writes slots of
-    another size, at least one parameter has this size. With mixed precision it has twice the bytes of
-    its gradient, and so have the optimizer's temporaries.
+    A parameter has the size of its gradient or of its new value. If an optimizer writes slots of another
+    size, at least one parameter has this size.
     """
-    types = {op.name: op.type for op in structure.ops.values() if is_apply(op.type)}
-    common = _count_slots(structure, set(types.values()))
-    is_half = any(spec.dtype in _HALVES for op in structure.ops.values() for spec in op.outputs)
-    in_update = {op for op in table["op"].cat.categories if is_half and find_optimizer(op)}
-    update_sizes = set(table.loc[table["op"].isin(in_update), "requested_bytes"])
+    slots = _count_slots(structure)
     found: dict[int, list[_Variable]] = {}
+
     for tensor in find_gradients(structure).values():
         spec = structure.spec(tensor)
         if spec is not None:
-            readers = {types[name] for name in structure.consumers.get(tensor, ()) if name in types}
-            slots = _count_slots(structure, readers) if readers else common
-            size, dtype = spec.size_bytes or 0, spec.dtype
-            if dtype in _HALVES and 2 * size in update_sizes:
-                size, dtype = 2 * size, "float32"
             layer = structure.layers.get(split_tensor(tensor)[0], "")
             name = f"{layer or tensor} {spec.shape_text}"
-            found.setdefault(size, []).append((name, slots or 0, (layer, dtype, spec.shape_text)))
+            variable = name, slots, (layer, spec.dtype, spec.shape_text)
+            found.setdefault(spec.size_bytes or 0, []).append(variable)
+
     for (role, size), ops in made.items():
-        count = len(ops) if role == _NEW_PARAMETER[1] else int(common is not None)
-        known, (dtype, shape) = found.setdefault(size, []), next(iter(ops.values()))
-        if size >= _LEAST_BYTES:
-            variable = f"variable {shape}", common or 0, ("", dtype, shape)
+        known = found.setdefault(size, [])
+        count = len(ops) if role == _NEW_PARAMETER[1] else 1
+
+        if size >= _LEAST_BYTES and len(known) < count:
+            dtype, shape = next(iter(ops.values()))
+            variable = f"variable {shape}", slots, ("", dtype, shape)
             known += [variable] * (count - len(known))
+
     return found
 
 
-def _count_slots(structure: GraphIndex, applied: Collection[str]) -> int | None:
-    """Return the slots of a parameter that an update leaves in place; None if unknown.
+def _count_slots(structure: GraphIndex) -> int:
+    """Return the slots of a parameter that an update leaves in place; 0 if unknown.
 
-    They follow from the types of its ops (``applied``), without these from the optimizer's scope.
+    They follow from the type of its ops, without these from the optimizer's scope.
     """
-    if applied:
-        return _SLOTS.get(_APPLY.sub("", next(iter(applied)))) if len(applied) == 1 else None
-    scopes = {re.sub(r"_|\d", "", find_optimizer(name)) for name in structure.ops} - {""}
-    return _IN_PLACE.get(scopes.pop()) if len(scopes) == 1 else None
+    types = {
+        _APPLY.sub("", op.type) for op in structure.ops.values() if is_apply(op.type)
+    }
+    if types:
+        return _SLOTS.get(types.pop(), 0) if len(types) == 1 else 0
+
+    scopes = {re.sub(r"_|\d", "", find_optimizer(name)) for name in structure.ops} - {
+        ""
+    }
+    return _IN_PLACE.get(scopes.pop(), 0) if len(scopes) == 1 else 0
 
 
 def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
@@ -166,26 +188,33 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
             users = structure.consumers.get(tensor, ())
             if any(_SCATTERS.search(structure.ops[user].type) for user in users):
                 continue
-            applied = next((user for user in users if is_apply(structure.ops[user].type)), "")
+            applied = next(
+                (user for user in users if is_apply(structure.ops[user].type)), ""
+            )
             owner = applied or structure.layers.get(name, "") or name
             found.setdefault((owner, 0 if applied else index, spec.size_bytes), tensor)
+
     return found
 
 
 def find_state(
-    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step], freers: np.ndarray
+    table: pd.DataFrame,
+    structure: GraphIndex,
+    steps: Sequence[Step],
+    freers: np.ndarray,
 ) -> dict[int, tuple[Category, str]]:
-    """Return category and role of the rows that hold parameters and optimizer state.
-
-    ``freers`` has the op that frees each row, empty if the trace does not record it.
-    """
+    """Return category and role of the rows that hold parameters and optimizer state."""
     if not steps:
         return {}
-    new = _find_new_values(table, structure, steps)
+    new = _find_new_values(table, steps)
     held = _find_held(
-        table, structure, steps[0], {int(table["requested_bytes"].iloc[row]) for row in new}
+        table,
+        structure,
+        steps[0],
+        {int(table["requested_bytes"].iloc[row]) for row in new},
     )
-    return held | _find_old_values(table, new, freers) | new
+
+    return held | _find_old_values(table, freers) | new
 
 
 def _find_held(
@@ -197,69 +226,73 @@ def _find_held(
     named, the parameters of a size are the first buffers, and the others are slots if each gradient
     has the same number of them.
     """
-    counts = Counter(size for _, _, size in find_gradients(structure) if size >= _LEAST_BYTES)
+    counts = Counter(
+        size for _, _, size in find_gradients(structure) if size >= _LEAST_BYTES
+    )
     born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
     is_held = (born >= 0) & (born < first.first) & (dies > first.first)
     rows = np.flatnonzero(is_held)[np.argsort(born[is_held], kind="stable")].tolist()
     ops, all_sizes = table["op"].astype(str).tolist(), table["requested_bytes"].tolist()
-    found = {row: _SLOT for row in rows if _INITIALIZER in ops[row] and find_optimizer(ops[row])}
+    found = {
+        row: _SLOT
+        for row in rows
+        if _INITIALIZER in ops[row] and find_optimizer(ops[row])
+    }
     begin = min((born[row] for row in found), default=None)
     alike: dict[int, list[int]] = {}
+
     for row in rows:
-        if all_sizes[row] in sizes | counts.keys() and dies[row] > first.last and row not in found:
+        if (
+            all_sizes[row] in sizes | counts.keys()
+            and dies[row] > first.last
+            and row not in found
+        ):
             alike.setdefault(all_sizes[row], []).append(row)
+
     for size, group in alike.items():
-        count = counts[size] if begin is None else sum(born[row] < begin for row in group)
+        count = (
+            counts[size] if begin is None else sum(born[row] < begin for row in group)
+        )
         found.update(dict.fromkeys(group[:count], _PARAMETER))
         if begin is None and count and len(group) % count == 0:
             found.update(dict.fromkeys(group[count:], _SLOT))
+
     return found
 
 
 def _find_new_values(
-    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step]
+    table: pd.DataFrame, steps: Sequence[Step]
 ) -> dict[int, tuple[Category, str]]:
-    """Return the rows that a step's update leaves behind, and the new moving averages."""
-    ops, tensors = table["op"].astype(str).tolist(), table["tensor"].astype(str).tolist()
+    """Return the rows that a step's update leaves behind."""
+    ops = table["op"].astype(str).tolist()
     sizes, dies = table["requested_bytes"].tolist(), table["dies"].to_numpy()
     ends = np.array([step.last for step in steps])
     number = table["step"].fillna(-1).to_numpy(dtype=np.int64)
     found = {}
+
     for row in np.flatnonzero((number >= 0) & (dies > ends[number])).tolist():
-        op = structure.ops.get(ops[row])
-        if op is not None and op.type in _NORMS and tensors[row][-2:] in (":1", ":2"):
-            found[row] = _NEW_AVERAGE
         root = find_optimizer(ops[row])
         # An op that adds to a variable requests memory only for a copy of it.
         is_value = sizes[row] >= _LEAST_BYTES or _is_sum(ops[row])
         # Keras 2 assigns new values of both, in a scope inside the optimizer's.
         if root and is_value and ops[row].lower().count(f"{root}/") == 1:
             found[row] = _NEW_PARAMETER if _sets_parameter(ops[row]) else _NEW_SLOT
+
     return found
 
 
 def _find_old_values(
-    table: pd.DataFrame, new: dict[int, tuple[Category, str]], freers: np.ndarray
+    table: pd.DataFrame, freers: np.ndarray
 ) -> dict[int, tuple[Category, str]]:
-    """Return the rows from before the trace that ``new`` values replace.
-
-    An assignment in the optimizer's scope frees the old value, unless an op still reads it. In this
-    case the size decides, if the new values of this size have one category.
-    """
-    sizes = table["requested_bytes"].tolist()
-    kinds: dict[int, set[tuple[Category, str]]] = {}
-    for row, kind in new.items():
-        kinds.setdefault(sizes[row], set()).add(kind)
+    """Return the rows from before the trace that an assignment in the optimizer's scope frees."""
     found = {}
     is_old = (table["born"] < 0) & table["address"].notna() & table["dies_ps"].notna()
+
     for row in np.flatnonzero(is_old.to_numpy()).tolist():
-        alike, freer = kinds.get(sizes[row], set()), freers[row]
+        freer = freers[row]
         if find_optimizer(freer) and freer.rpartition("/")[2].startswith("Assign"):
             found[row] = _OLD_PARAMETER if _sets_parameter(freer) else _OLD_SLOT
-        elif len({category for category, _ in alike}) == 1 and sizes[row] >= _LEAST_BYTES:
-            is_average = alike == {_NEW_AVERAGE}
-            other = _OLD_SLOT if _NEW_SLOT in alike else _OLD_PARAMETER
-            found[row] = _OLD_AVERAGE if is_average else other
+
     return found
 
 

@@ -1,9 +1,8 @@
 """The graph of a trace without a capture note.
 
 Ops come from the names of allocations and kernels, their outputs from the allocations, and edges from
-three sources: the op before a buffer's free is its last user (``free``, or ``order`` if another thread
-frees), a copy names its source and reader (``copy``), and an op of the gradient tape contains the name
-of its forward op (``name``).
+two sources: the op before a buffer's free is its last user (``free``, or ``order`` if another thread
+frees), and an op of the gradient tape contains the name of its forward op (``name``).
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ import pandas as pd
 from analyzer.model.contract.graph_note import Op, TensorSpec, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex, build_graph_index
 from analyzer.model.graph.phases import Phase, ScopeTable, is_in_gradient_scope
+from analyzer.model.recording.attribution import FOLDED, RECEIVED
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.timeline import HOST_ALLOCATORS
 from analyzer.tracing.derive.op_names import (
-    FOLDED,
     GUARDS_BYTES,
     LAYOUT,
     PARAMETER_GRADIENTS,
@@ -33,10 +32,9 @@ from analyzer.tracing.derive.op_names import (
     find_scopes,
     is_apply,
     make_type_finder,
-    plain_scope,
     read_shape,
 )
-from analyzer.tracing.derive.op_sequence import RECEIVED, OpSequence, find_copies
+from analyzer.tracing.derive.op_sequence import OpSequence
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 
@@ -64,7 +62,9 @@ def derive_graph(
     building.connect()
     known = {*building.outputs, *building.inputs, *raw.op_types}
     ops = building.list_ops(known)
-    names, tensors = (table[name].astype(object).to_numpy().copy() for name in ("op", "tensor"))
+    names, tensors = (
+        table[name].astype(object).to_numpy().copy() for name in ("op", "tensor")
+    )
     tensors[list(building.tensors)] = list(building.tensors.values())
     names[list(building.renamed)] = list(building.renamed.values())
     table = table.assign(tensor=pd.Categorical(tensors), op=pd.Categorical(names))
@@ -77,6 +77,7 @@ def derive_graph(
         scopes=ScopeTable(noted) if noted else find_scopes(ops, known),
     )
     phases = building.find_phases([op.name for op in ops])
+
     return table, replace(
         index, phases=phases, evidence=building.edges, early=building.find_early(phases)
     )
@@ -88,34 +89,48 @@ class _Building:
     Attributes:
         outputs, inputs: Op -> its outputs, and the tensors that it uses.
         tensors: Row of the allocations table -> the tensor that the buffer holds.
-        renamed: Row -> its op, for copies and eager runs.
+        renamed: Row -> its op, for eager runs.
         edges: Input (tensor or op) and op of each edge -> its source.
     """
 
     def __init__(
-        self, table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step], *, with_eager: bool
+        self,
+        table: pd.DataFrame,
+        raw: RawTrace,
+        steps: Sequence[Step],
+        *,
+        with_eager: bool,
     ) -> None:
         self._raw = raw
         names = table["op"].astype(object).to_numpy()
-        self._copies = find_copies(table, raw)
         named = (names != "") & (names != RECEIVED) & (table["born"] >= 0).to_numpy()
         in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table)
         in_function &= np.array([FOLDED not in name for name in names], bool)
         scoped = np.array(["/" in name for name in names], bool)
-        is_eager = named & ~scoped & ~in_function & table["step"].notna().to_numpy() & with_eager
+        is_eager = (
+            named
+            & ~scoped
+            & ~in_function
+            & table["step"].notna().to_numpy()
+            & with_eager
+        )
         self._starts = np.array([step.start_ps or 0 for step in steps], np.int64)
-        eager = {*names[is_eager], *(op for op in raw.op_types if is_apply(op) and is_eager.any())}
+        eager = {
+            *names[is_eager],
+            *(op for op in raw.op_types if is_apply(op) and is_eager.any()),
+        }
         sequence = OpSequence(raw, frozenset(eager), self._starts)
         self._first = sequence.first_times()
         self._names = names = names.copy()
         self._freers = raw.events["op"].astype(object).to_numpy()
         self._has_freers = bool(((raw.events["kind"] < 0) & (self._freers != "")).any())
-        times, threads = (raw.events[name].to_numpy(np.int64) for name in ("time_ps", "thread"))
+        times, threads = (
+            raw.events[name].to_numpy(np.int64) for name in ("time_ps", "thread")
+        )
         born = table["born"].to_numpy()[is_eager]
-        names[is_eager] = [name for name, _ in sequence.before(threads[born], times[born] + 1)]
-        for row, (name, _, _) in self._copies.items():
-            names[row] = name
-        in_function[list(self._copies)] = True
+        names[is_eager] = [
+            name for name, _ in sequence.before(threads[born], times[born] + 1)
+        ]
         self._rows = np.flatnonzero(in_function | is_eager)
         self._table = table.iloc[self._rows]
         self._size: dict[int, int] = self._table["requested_bytes"].to_dict()
@@ -128,18 +143,19 @@ class _Building:
             for row, user in zip(self._rows[freed].tolist(), users, strict=True)
             if user[0]
         }
-        is_raw = (self._table["region"] == "") & (self._table["requested_bytes"] >= GUARDS_BYTES)
+        is_raw = (self._table["region"] == "") & (
+            self._table["requested_bytes"] >= GUARDS_BYTES
+        )
         is_raw &= ~self._table["allocator"].isin(list(HOST_ALLOCATORS))
         # Other ops free the results of MLIR's kernels, which are requested in the same way.
-        raws = zip(self._rows[is_raw.to_numpy()].tolist(), dies[is_raw.to_numpy()], strict=True)
-        guarded = [str(names[row]) for row, freed in raws if self._is_scratch(row, int(freed))]
-        renamed = (row for row in self._size if row in self._copies or "#" in names[row])
-        self.renamed = {row: names[row] for row in renamed}
-        self._sizes: dict[str, set[int]] = {}
-        for row, size in self._size.items():
-            self._sizes.setdefault(names[row], set()).add(size)
-        copied = {name for name, _, _ in self._copies.values()}
-        self._find_type = make_type_finder(raw.op_types, self._sizes, guarded, copied)
+        raws = zip(
+            self._rows[is_raw.to_numpy()].tolist(), dies[is_raw.to_numpy()], strict=True
+        )
+        guarded = [
+            str(names[row]) for row, freed in raws if self._is_scratch(row, int(freed))
+        ]
+        self.renamed = {row: names[row] for row in self._size if "#" in names[row]}
+        self._find_type = make_type_finder(raw.op_types, guarded)
         self.outputs: dict[str, list[TensorSpec]] = {}
         self.inputs: dict[str, list[str]] = {}
         self.tensors: dict[int, str] = {}
@@ -152,11 +168,6 @@ class _Building:
             tensor = self.tensors.get(row)
             if tensor is not None and split_tensor(tensor)[0] != user:
                 self._connect(tensor, user, "free" if is_own else "order")
-        for row, (_, source, reader) in self._copies.items():
-            self._connect(f"{source}:0", self._names[row], "copy")
-            self.outputs.setdefault(source, [TensorSpec("", None)])
-            if reader and row in self.tensors:
-                self._connect(self.tensors[row], reader, "copy")
 
     def _connect(self, tensor: str, op: str, source: str) -> None:
         if (tensor, op) not in self.edges:
@@ -166,11 +177,14 @@ class _Building:
     def _add_outputs(self) -> None:
         """Find the tensors of the buffers: outputs outlive the op that requested them."""
         events = self._raw.events
-        columns = (self._table[name].tolist() for name in ("dies", "region", "dtype", "shape"))
+        columns = (
+            self._table[name].tolist() for name in ("dies", "region", "dtype", "shape")
+        )
         facts = list(zip(*columns, strict=True))
         threads = events["thread"].to_numpy()[self._table["born"].to_numpy()]
         burst: tuple[int, str] = (-1, "")
         used = 0
+
         for at in np.lexsort((self._table["born"].to_numpy(), threads)).tolist():
             row = int(self._rows[at])
             name, (dies, region, dtype, shape) = str(self._names[row]), facts[at]
@@ -178,7 +192,7 @@ class _Building:
                 burst, used = (int(threads[at]), name), 0
             outputs = self.outputs.setdefault(name, [])
             is_scratch = self._is_scratch(row, dies)
-            is_copy = region == "dynamic" and row not in self._copies
+            is_copy = region == "dynamic"
             if is_copy or (region != "output" and is_scratch) or used >= _MOST_OUTPUTS:
                 continue
             if used == len(outputs):
@@ -201,14 +215,20 @@ class _Building:
         updates = {name for name in self._first if is_apply(self._find_type(name))}
         names = {*self.outputs, *self.inputs, *updates}
         ops = []
-        for name in sorted(names, key=lambda name: (self._first.get(name, _NEVER), name)):
+
+        for name in sorted(
+            names, key=lambda name: (self._first.get(name, _NEVER), name)
+        ):
             forward = find_forward_op(name, known)
             controls = (forward,) if forward in self.outputs else ()
             if controls:
                 self.edges[forward, name] = "name"
             inputs, outputs = self.inputs.get(name, ()), self.outputs.get(name, ())
             op_type = self._find_type(name)
-            ops.append(Op(name, op_type, tuple(inputs), controls, outputs=tuple(outputs)))
+            ops.append(
+                Op(name, op_type, tuple(inputs), controls, outputs=tuple(outputs))
+            )
+
         return ops
 
     def find_phases(self, names: Sequence[str]) -> dict[str, Phase]:
@@ -216,25 +236,35 @@ class _Building:
         phases = {name: self._find_phase(name) for name in names}
         begin = self._find_gradient_start(phases)
         readers: dict[str, set[Phase]] = {}
+
         for tensor, reader in self.edges:
             if tensor not in phases and reader in phases:
                 readers.setdefault(split_tensor(tensor)[0], set()).add(phases[reader])
+
         for name in names:
             inputs = self.inputs.get(name, ())
             makers = {phases.get(split_tensor(tensor)[0]) for tensor in inputs}
-            is_copy = LAYOUT in name and (makers == {Phase.FORWARD} or _COPY_OF_INPUT.search(name))
+            is_copy = LAYOUT in name and (
+                makers == {Phase.FORWARD} or _COPY_OF_INPUT.search(name)
+            )
             if is_copy and self._first.get(name, 0) < begin:
-                phases[name] = Phase.FORWARD  # shared with the backward op that it is named after
+                phases[name] = (
+                    Phase.FORWARD
+                )  # shared with the backward op that it is named after
             if phases[name] is not Phase.FORWARD or is_in_gradient_scope(name):
                 continue
+
             if self.gradients.intersection(inputs):
                 phases[name] = Phase.UPDATE  # such as clipping
             elif self._first.get(name, 0) > begin:
                 # The tape adds gradients outside its scope, as does the layout optimizer.
                 plain = name[_CALLS.match(name).end() :]  # type: ignore[union-attr]
-                is_near = "/" not in plain and Phase.BACKWARD in makers | readers.get(name, set())
+                is_near = "/" not in plain and Phase.BACKWARD in makers | readers.get(
+                    name, set()
+                )
                 if is_near or _SUM.match(plain):
                     phases[name] = Phase.BACKWARD
+
         return phases
 
     def _find_gradient_start(self, phases: Mapping[str, Phase]) -> int:
@@ -246,14 +276,21 @@ class _Building:
         forward = [op for (op, _), source in self.edges.items() if source == "name"]
         loss = max((self._first.get(op, 0) for op in forward), default=_NEVER)
         backward = (name for name, phase in phases.items() if phase is Phase.BACKWARD)
-        kernels = (name for name in backward if find_gradient_kernel(name) and LAYOUT not in name)
+        kernels = (
+            name
+            for name in backward
+            if find_gradient_kernel(name) and LAYOUT not in name
+        )
+
         return min([loss, *(self._first.get(name, 0) for name in kernels)])
 
     def find_early(self, phases: Mapping[str, Phase]) -> frozenset[str]:
         """Return the ops of the tape that began before any gradient existed."""
         start = self._find_gradient_start(phases)
         names = filter(is_in_gradient_scope, phases)
-        return frozenset(name for name in names if self._first.get(name, _NEVER) < start)
+        return frozenset(
+            name for name in names if self._first.get(name, _NEVER) < start
+        )
 
     def _find_phase(self, name: str) -> Phase:
         if "#" in name:
@@ -261,14 +298,18 @@ class _Building:
         if self._is_update(name):
             return Phase.UPDATE
         is_backward = is_in_gradient_scope(name) or f"{name}:0" in self.gradients
+
         return Phase.BACKWARD if is_backward else Phase.FORWARD
 
     def _find_eager_phase(self, name: str) -> Phase:
         """Return the phase of an eager op by the order of the step's ops."""
         time = self._first.get(name, 0)
-        backward, update = self._eager_bounds.get(self._step_at(time), (_NEVER, _NEVER))
+        backward, update = self._eager_kernels.get(
+            self._step_at(time), (_NEVER, _NEVER)
+        )
         if time >= update:
             return Phase.UPDATE
+
         return Phase.BACKWARD if time >= backward else Phase.FORWARD
 
     def _step_at(self, time: int) -> int:
@@ -284,38 +325,15 @@ class _Building:
             step = self._step_at(time)
             backward, update = bounds.get(step, (_NEVER, _NEVER))
             op_type = self._find_type(name)
+
             if is_apply(op_type):
                 update = min(update, time)
             elif find_gradient_kernel(op_type) == op_type != "":
                 backward = min(backward, time)
+
             bounds[step] = backward, update
+
         return bounds
-
-    @cached_property
-    def _eager_bounds(self) -> dict[int, tuple[int, int]]:
-        """Start of the backward pass and of the update by step.
-
-        The backward pass begins after the loss, the last result before the first gradient kernel that
-        survives until the update; the tape caches zeros. An optimizer begins with scalars, such as
-        powers of its constants.
-        """
-        times = self._raw.events["time_ps"].to_numpy()
-        dies = times[np.minimum(self._table["dies"].to_numpy(), len(times) - 1)]
-        losses, last = dict[int, int](), dict[int, int]()
-        for row, freed in zip(self._rows.tolist(), dies.tolist(), strict=True):
-            name = str(self._names[row])
-            time = self._first.get(name, 0)
-            step = self._step_at(time)
-            backward, update = self._eager_kernels.get(step, (_NEVER, _NEVER))
-            is_scalar = self._size[row] <= _SCALAR_BYTES
-            if time < backward and update < freed and self._find_type(name) != "Fill":
-                losses[step] = max(time, losses.get(step, 0))
-            if time < update and (not is_scalar or find_gradient_kernel(name)):
-                last[step] = max(time, last.get(step, 0))
-        return {
-            step: (losses.get(step, backward - 1) + 1, min(update, last.get(step, update) + 1))
-            for step, (backward, update) in self._eager_kernels.items()
-        }
 
     @cached_property
     def gradients(self) -> frozenset[str]:
@@ -330,46 +348,12 @@ class _Building:
             if not (is_backward or op_type == "AddN"):
                 continue
             user, is_own = self._users.get(row, ("", False))
-            shape = self.outputs[name][index].shape
-            # An op that requests memory for each gradient requests as much as the gradient.
-            fits = user not in self._sizes or self._size[row] in self._sizes[user]
-            if (
-                (op_type in PARAMETER_GRADIENTS and not index)
-                or (is_own and fits and self._is_update(user))
-                or (is_eager and shape != () and self._is_used_by_update(row))
-                or (op_type == "MatMul" and not is_eager and self._is_of_matrix(name, shape))
+            if (op_type in PARAMETER_GRADIENTS and not index) or (
+                is_own and self._is_update(user)
             ):
                 found.add(tensor)
+
         return frozenset(found)
-
-    def _is_used_by_update(self, row: int) -> bool:
-        """Say whether an eager step's buffer is alive when the step's update begins."""
-        times = self._raw.events["time_ps"].to_numpy()
-        born, dies = (int(self._table[name].loc[row]) for name in ("born", "dies"))
-        update = self._eager_kernels.get(self._step_at(times[born]), (0, _NEVER))[1]
-        return bool(times[born] < update < times[min(dies, len(times) - 1)])
-
-    def _is_of_matrix(self, name: str, shape: tuple[int, ...] | None) -> bool:
-        """Say whether a product of the tape is the gradient of a layer's matrix.
-
-        The layer's result is ``[batch, units]``. The gradient of the matrix is ``[inputs, units]``, the
-        other one ``[batch, inputs]``.
-        """
-        if shape is None or len(shape) != 2:
-            return False
-        scope = plain_scope(name).rpartition("/")[0]
-        return bool(self._batches.get((scope, shape[1]), set()) - {shape[0]})
-
-    @cached_property
-    def _batches(self) -> dict[tuple[str, int], set[int]]:
-        """First axes of the matrices by scope and last axis."""
-        batches: dict[tuple[str, int], set[int]] = {}
-        for name, outputs in self.outputs.items():
-            for spec in outputs:
-                if spec.shape is not None and len(spec.shape) == 2:
-                    key = name.rpartition("/")[0], spec.shape[1]
-                    batches.setdefault(key, set()).add(spec.shape[0])
-        return batches
 
     def _is_update(self, name: str) -> bool:
         return bool(find_optimizer(name)) or is_apply(self._find_type(name))
@@ -378,6 +362,14 @@ class _Building:
 def _is_in_graph(table: pd.DataFrame) -> np.ndarray:
     """Return which buffers a function requested, and no eager op with a run of its own."""
     ops = table["op"].astype(object).groupby(table["run_id"])
-    scoped = table["op"].astype(object).str.contains("/", regex=False).groupby(table["run_id"])
-    found: np.ndarray = (scoped.transform("any") | (ops.transform("nunique") > 2)).to_numpy()
+    scoped = (
+        table["op"]
+        .astype(object)
+        .str.contains("/", regex=False)
+        .groupby(table["run_id"])
+    )
+    found: np.ndarray = (
+        scoped.transform("any") | (ops.transform("nunique") > 2)
+    ).to_numpy()
+
     return found

@@ -37,17 +37,20 @@ def sort_simultaneous_events(events: pd.DataFrame) -> pd.DataFrame:
     threads = events["thread"].to_numpy()
     after = events["in_use_bytes"].to_numpy()
     before = after - events["kind"].to_numpy() * events["allocated_bytes"].to_numpy()
+
     for code in np.unique(codes):
         rows = np.flatnonzero(codes == code)
         wrong = np.flatnonzero(before[rows[1:]] != after[rows[:-1]]) + 1
         begin = np.searchsorted(times[rows], times[rows[wrong]], side="left").tolist()
         end = np.searchsorted(times[rows], times[rows[wrong]], side="right").tolist()
+
         for first, last in sorted(set(zip(begin, end, strict=True))):
             group = rows[first:last]
             start = after[rows[first - 1]] if first else None
             chain = _chain(group.tolist(), before, after, threads, start)
             if len(group) > 1 and chain:
                 order[group] = chain
+
     if (order == np.arange(len(events))).all():
         return events
     return events.iloc[order].reset_index(drop=True)
@@ -65,16 +68,22 @@ def name_xla_requests(
         return events
     names, times = np.array(events["op"].astype(object)), events["time_ps"].to_numpy()
     unnamed = ((events["kind"] == 1) & (names == "")).to_numpy()
+
     for thread, own in runs.groupby("thread"):
         rows = np.flatnonzero(unnamed & (events["thread"] == thread).to_numpy())
         place = np.searchsorted(own["start_ps"], times[rows], side="right") - 1
         inside = (place >= 0) & (times[rows] <= own["end_ps"].to_numpy()[place])
         names[rows[inside]] = own["op"].astype(object).to_numpy()[place[inside]]
+
     return events.assign(op=pd.Categorical(names))
 
 
 def _chain(
-    group: list[int], before: np.ndarray, after: np.ndarray, threads: np.ndarray, start: int | None
+    group: list[int],
+    before: np.ndarray,
+    after: np.ndarray,
+    threads: np.ndarray,
+    start: int | None,
 ) -> list[int]:
     """Return the group in an order in which each event follows from the one before; empty if none.
 
@@ -88,17 +97,21 @@ def _chain(
     found: list[int] = []
     taken: list[int] = []  # the queue of each event in `found`
     candidate = 0
+
     for _ in range(_TRIES):
         if len(found) == len(group):
             return found
         level = int(after[found[-1]]) if found else start
+
         while candidate < len(queues):
             queue = queues[candidate]
             if done[candidate] < len(queue):
                 row = queue[done[candidate]]
                 if level is None or before[row] == level:
                     break
+
             candidate += 1
+
         if candidate < len(queues):
             found.append(queues[candidate][done[candidate]])
             done[candidate] += 1
@@ -111,6 +124,7 @@ def _chain(
             candidate += 1
         else:
             return []
+
     return []
 
 
@@ -135,7 +149,9 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
     ending = np.flatnonzero(partner != UNPAIRED)
     row = np.cumsum(describes) - 1
     dies[row[partner[ending]]] = ending
-    times = np.append(events["time_ps"].to_numpy(), 1)  # the last entry is that of no event
+    times = np.append(
+        events["time_ps"].to_numpy(), 1
+    )  # the last entry is that of no event
 
     def choose_text(name: str) -> pd.Categorical:
         texts = [*map(str, events[name].cat.categories), ""]
@@ -143,7 +159,9 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
         return text_category(np.where(is_born, codes, len(texts) - 1), texts)
 
     empty = pd.Categorical.from_codes(np.zeros(len(origin), np.int8), [""])
-    missing = pd.arrays.IntegerArray(np.zeros(len(origin), np.int64), np.ones(len(origin), bool))
+    missing = pd.arrays.IntegerArray(
+        np.zeros(len(origin), np.int64), np.ones(len(origin), bool)
+    )
     numbers = ("address", "requested_bytes", "allocated_bytes")
     columns: dict[str, Any] = {
         "allocator": events["allocator"].iloc[origin].reset_index(drop=True),
@@ -156,10 +174,15 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
         "run_id": np.where(is_born, events["run_id"].to_numpy()[origin], 0),
         # A free has the name of the op that was running, which is unrelated to the buffer.
         **{name: choose_text(name) for name in ("op", "region", "dtype", "shape")},
-        **dict.fromkeys(("op_type", "layer", "source", "tensor", "variable", "role"), empty),
-        "category": pd.Categorical.from_codes(np.zeros(len(origin), np.int8), ["unattributed"]),
+        **dict.fromkeys(
+            ("op_type", "layer", "source", "tensor", "variable", "role"), empty
+        ),
+        "category": pd.Categorical.from_codes(
+            np.zeros(len(origin), np.int8), ["unattributed"]
+        ),
         "turns_at": missing,
     }
+
     return conform(pd.DataFrame(columns, copy=False), ALLOCATIONS)
 
 
@@ -171,6 +194,7 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
     times = events["time_ps"].to_numpy()
     steps: list[Step] = []
     end_ps = -1
+
     for marker in sorted(markers, key=lambda span: (span.start_ps, -span.end_ps)):
         if marker.start_ps < end_ps or marker.end_ps < marker.start_ps:
             continue
@@ -186,20 +210,8 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
                 end_ps=marker.end_ps,
             )
         )
+
     return tuple(steps)
-
-
-def find_steps_of_births(born: np.ndarray, steps: Sequence[Step]) -> pd.arrays.IntegerArray:
-    """Return the index of the step of each birth (an instant), missing outside steps."""
-    full = [step for step in steps if step.last >= step.first]
-    if not full:
-        return pd.arrays.IntegerArray(np.zeros(len(born), np.int64), np.ones(len(born), bool))
-    first, last, index = np.array([(s.first, s.last, s.index) for s in full], dtype=np.int64).T
-    # An instant that belongs to two steps counts for the later one.
-    place = np.searchsorted(first, born, side="right") - 1
-    outside = (place < 0) | (born > last[place])
-    result = index[place]
-    return pd.arrays.IntegerArray(np.where(outside, 0, result), outside)
 
 
 def add_earlier_buffers(
@@ -215,18 +227,24 @@ def add_earlier_buffers(
     before = first["in_use_bytes"] - first["kind"] * first["allocated_bytes"]
     rows: list[tuple[str, Any, int, int]] = []
     waiting = list(known)
-    for name, size_bytes in zip(first["allocator"].astype(str), before.tolist(), strict=True):
+
+    for name, size_bytes in zip(
+        first["allocator"].astype(str), before.tolist(), strict=True
+    ):
         left = size_bytes - int(freed.get(name, 0))
         for group in tuple(waiting) if left > 0 else ():
             # Values from NumPy are not in the allocator: if not all fit, add none.
             chunks = [(name, at, size, round_up(size)) for at, size in group.items()]
             total = sum(chunk for *_, chunk in chunks)
+
             if total <= left:
                 waiting.remove(group)
                 rows += chunks
                 left -= total
+
         if left > 0:
             rows.append((name, pd.NA, left, left))
+
     if not rows:
         return allocations
     names = ["allocator", "address", "requested_bytes", "allocated_bytes"]
@@ -236,8 +254,10 @@ def add_earlier_buffers(
     for column in allocations.columns.difference(more.columns):
         more[column] = "" if ALLOCATIONS[column].dtype == "category" else pd.NA
     added = conform(more, ALLOCATIONS)
+
     return pd.DataFrame(
-        {name: _join(allocations[name], added[name]) for name in allocations}, copy=False
+        {name: _join(allocations[name], added[name]) for name in allocations},
+        copy=False,
     )
 
 

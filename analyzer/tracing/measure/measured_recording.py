@@ -19,7 +19,12 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.recording.records import Device, Kind, Recording, Step
-from analyzer.model.recording.timeline import HOST_ALLOCATORS, choose_allocator
+from analyzer.model.recording.timeline import (
+    HOST_ALLOCATORS,
+    card_number,
+    choose_allocator,
+    find_steps_of_births,
+)
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.run_steps import find_run_spans, name_card
@@ -27,18 +32,26 @@ from analyzer.tracing.derive.state_buffers import find_parts, take_parts
 from analyzer.tracing.measure.free_pairing import (
     add_earlier_buffers,
     find_steps,
-    find_steps_of_births,
     name_xla_requests,
     pair_frees,
     sort_simultaneous_events,
 )
 from analyzer.tracing.measure.repeated_steps import split_repeats, warn_about_order
-from analyzer.tracing.measure.trace_attribution import attribute, find_instants, find_marks
+from analyzer.tracing.measure.trace_attribution import (
+    attribute,
+    find_instants,
+    find_marks,
+)
 from analyzer.tracing.measure.trace_checks import check_trace
 from analyzer.tracing.measure.values_read import warn_about_values
 from analyzer.tracing.measure.variable_buffers import AddressIndex
 from analyzer.tracing.measure.workspaces import label_workspaces
-from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE, find_run_file, find_traces
+from analyzer.tracing.parse.logdir import (
+    GRAPH_FILE,
+    RUN_FILE,
+    find_run_file,
+    find_traces,
+)
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.sources.graph_join import (
@@ -47,8 +60,11 @@ from analyzer.tracing.sources.graph_join import (
     find_event_graph,
     find_graph,
 )
-from analyzer.tracing.xla.module_variables import label_module_variables
-from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
+from analyzer.tracing.xla.plan_contents import (
+    build_plans,
+    divide_temporaries,
+    find_step_tensors,
+)
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
 from analyzer.tracing.xla.trace_modules import (
     ModuleBuffers,
@@ -95,7 +111,9 @@ def open_measured(
         raise TraceError(f"The run has no host {host!r}.", hint=f"It has {names}.")
     warnings: list[str] = []
     if len(chosen) > 1:
-        warnings.append(f"The run has several hosts ({names}); this is {chosen[0].name}.")
+        warnings.append(
+            f"The run has several hosts ({names}); this is {chosen[0].name}."
+        )
     raw = read_trace(chosen[0], progress=progress)
     note_path = find_run_file(chosen[0])
     note = read_run(note_path) if note_path is not None else None
@@ -103,8 +121,15 @@ def open_measured(
         warnings.append(_TEXTS["no_note"].format(graph.parent, RUN_FILE))
     if note is None and source is None:
         source = find_event_graph(chosen[0])
+
     return measure(
-        raw, note, chosen[0], named=path, allocator=allocator, warnings=warnings, source=source
+        raw,
+        note,
+        chosen[0],
+        named=path,
+        allocator=allocator,
+        warnings=warnings,
+        source=source,
     )
 
 
@@ -127,7 +152,9 @@ def measure(
     main = choose_allocator(events, allocator)
     raw, repeats = split_repeats(replace(raw, events=events), main)
     events = raw.events
-    raw = replace(raw, step_markers=_find_step_marks(raw, note) or find_run_spans(raw, main))
+    raw = replace(
+        raw, step_markers=_find_step_marks(raw, note) or find_run_spans(raw, main)
+    )
     table = pair_frees(events)
     steps = find_steps(events, raw.step_markers)
     table = add_earlier_buffers(events, table, *_find_earlier_buffers(table, raw, note))
@@ -137,19 +164,21 @@ def measure(
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
     table, plans = modules.table, modules.plans
     infer = note is not None and note.step.infers
-    shown = divide_temporaries(table, events, steps, plans, structure, allocator=main, infer=infer)
+    shown, events_shown, steps_shown = divide_temporaries(
+        table, events, steps, plans, structure, allocator=main, infer=infer
+    )
     if plans and structure is not None:
-        sharing = Sharing(structure, find_step_tensors(shown.allocations))
+        sharing = Sharing(structure, find_step_tensors(shown))
     phantom = note.phantom if note is not None else None
     recording = Recording(
         kind=Kind.TRACE if phantom is None else Kind.PHANTOM,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
         step_config=modules.step_config,
-        events=shown.events,
-        allocations=shown.allocations,
+        events=events_shown,
+        allocations=shown,
         allocator=main,
-        steps=shown.steps,
+        steps=steps_shown,
         make_graph=partial(build_graph, structure) if structure is not None else None,
         make_tensor_links=structure.tensor_links if structure is not None else None,
         warnings=(
@@ -161,7 +190,9 @@ def measure(
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
-        recompiled_functions=find_recompiled_functions(note, plans) if note is not None else (),
+        recompiled_functions=find_recompiled_functions(note, plans)
+        if note is not None
+        else (),
         integrity=integrity,
         notes=_describe_graph(note, structure, join),
         phantom=_describe_phantom(phantom) if phantom is not None else None,
@@ -169,6 +200,7 @@ def measure(
         repeats=repeats,
         watch=note.watch if note is not None else None,
     )
+
     return Measured(recording, structure, sharing, raw.op_runs, note, join, raw.ran_xla)
 
 
@@ -187,18 +219,24 @@ def _label_buffers(
     if note is not None:
         return ModuleBuffers(table, plans, note.step), sharing
     if structure is not None:
-        table = take_parts(table, find_parts(table[table["allocator"] == main], structure), main)
-    found = name_module_buffers(table, raw)
-    return replace(found, table=label_module_variables(found.table, found.modules, main)), sharing
+        table = take_parts(
+            table, find_parts(table[table["allocator"] == main], structure), main
+        )
+
+    return name_module_buffers(table, raw), sharing
 
 
 def _describe_graph(
     note: RunNote | None, structure: GraphIndex | None, join: JoinedGraph | None
 ) -> tuple[str, ...]:
     """Return the notes of the capture, and the source of the graph."""
-    says = (*(note.notes if note is not None else ()), *((join.says,) if join is not None else ()))
+    says = (
+        *(note.notes if note is not None else ()),
+        *((join.says,) if join is not None else ()),
+    )
     if says or structure is None or not structure.evidence:
         return says
+
     return (
         f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
         "the op before a tensor's free counts as its last user.",
@@ -211,9 +249,15 @@ def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
         return raw.step_markers
     if note.watch.whole_run:
         last_ps = int(raw.events["time_ps"].max())
-        ends = [(span.start_ps, span.thread) for span in find_marks(raw.markers, "snapshot")]
+        ends = [
+            (span.start_ps, span.thread) for span in find_marks(raw.markers, "snapshot")
+        ]
         end_ps, thread = max(ends, default=(last_ps, 0))
-        return (Span(name=WATCHED_STEP, start_ps=0, end_ps=end_ps, thread=thread, stats={}),)
+
+        return (
+            Span(name=WATCHED_STEP, start_ps=0, end_ps=end_ps, thread=thread, stats={}),
+        )
+
     own = tuple(mark for mark in raw.step_markers if mark.name == WATCHED_STEP)
     return own or raw.step_markers
 
@@ -240,9 +284,12 @@ def _find_earlier_buffers(
 
     sizes = (variable.size_bytes for variable in note.variables)
     variables = choose(zip(note.snapshots[0], sizes, strict=False))
-    inputs = choose((one.address, tensor_bytes(one.dtype, one.shape)) for one in note.inputs)
+    inputs = choose(
+        (one.address, tensor_bytes(one.dtype, one.shape)) for one in note.inputs
+    )
     # An input may lie in NumPy's memory at any address; chunks begin at multiples of 256 bytes.
     places = set((raw.events["address"] % GRANULE_BYTES).tolist())
+
     return variables, {
         address: size
         for address, size in inputs.items()
@@ -270,18 +317,28 @@ def _target(note: RunNote | None, named: Path, trace: Path) -> TargetNote:
     return TargetNote(text=str(named), kind="trace", name=name, trace=str(trace))
 
 
-def _device(events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote | None) -> Device:
+def _device(
+    events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote | None
+) -> Device:
     last = events[events["allocator"] == allocator].iloc[-1]
     available = int(last["available_bytes"])
     is_host = allocator in HOST_ALLOCATORS
     limit_bytes = int(last["in_use_bytes"]) + available if available else None
     phantom = note.phantom if note is not None else None
     if phantom is not None and phantom.is_unlimited:
-        limit_bytes = phantom.memory_limit_bytes or memory_limit(find_gpu(phantom.cards[0])).bytes
+        card_limit = memory_limit(find_gpu(phantom.cards[0])).bytes
+        limit_bytes = phantom.memory_limit_bytes or card_limit
+    elif phantom is not None and limit_bytes is not None:
+        limit_bytes += phantom.spare_of(card_number(allocator))
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
-    own = (card for card in raw.cards if str(card["plane"]).endswith(plane) or len(raw.cards) == 1)
+    own = (
+        card
+        for card in raw.cards
+        if str(card["plane"]).endswith(plane) or len(raw.cards) == 1
+    )
     named = "host" if is_host else next(map(name_card, own), "")
+
     return Device(
         kind="cpu" if is_host else "gpu",
         name=(note.device.name if note is not None else "") or named or allocator,
@@ -300,12 +357,20 @@ def _find_warnings(
     warnings = []
     watch = note.watch if note is not None else None
     if watch is not None and watch.is_cut and watch.whole_run:
-        warnings.append("The trace ends before the program does; its part counts as the step.")
+        warnings.append(
+            "The trace ends before the program does; its part counts as the step."
+        )
     if not steps:
         warnings.append(_TEXTS["no_steps"])
-    unknown = table["address"].isna() & (table["category"] == Category.UNATTRIBUTED.value)
+    unknown = table["address"].isna() & (
+        table["category"] == Category.UNATTRIBUTED.value
+    )
     unseen = table.loc[unknown & (table["allocator"] == main), "allocated_bytes"]
-    before, most = int(unseen.sum()), int(events["in_use_bytes"][events["allocator"] == main].max())
+    before, most = (
+        int(unseen.sum()),
+        int(events["in_use_bytes"][events["allocator"] == main].max()),
+    )
     if before > _NOTABLE * most:
         warnings.append(_TEXTS["before"].format(before / most, format_bytes(before)))
+
     return warnings

@@ -14,7 +14,9 @@ from analyzer.tracing.parse.xplane import RawTrace
 _ALIKE: Final = 1.03  # ratio of the peaks of two runs that need no warning
 
 
-def split_repeats(raw: RawTrace, allocator: str) -> tuple[RawTrace, tuple[TwoSizes, ...]]:
+def split_repeats(
+    raw: RawTrace, allocator: str
+) -> tuple[RawTrace, tuple[TwoSizes, ...]]:
     """Return the trace without the repeats of its step, and the peaks of the repeats."""
     repeats = [mark for mark in raw.step_markers if mark.name == REPEATED_STEP]
     if not repeats:

@@ -4,17 +4,32 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import ALIVE_ROLE, GRADIENT_ROLE, GraphIndex
+from analyzer.model.graph.host_copies import ITERATOR
+from analyzer.model.recording.attribution import (
+    RECEIVED,
+    Lifetimes,
+    find_first_births,
+    label_eager,
+    label_graph,
+    match_outputs,
+)
+from analyzer.model.recording.labels import (
+    BATCH_ROLE,
+    COPIED_BATCH,
+    Labels,
+    Mask,
+    label_variables,
+)
 from analyzer.model.recording.records import Step
+from analyzer.model.recording.state_roles import find_roles_of_state
 from analyzer.tracing.derive.op_names import find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
-from analyzer.tracing.measure.attribution import Lifetimes, label_eager, label_graph, match_outputs
-from analyzer.tracing.measure.attribution_labels import Labels, label_batches, label_variables
-from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
@@ -41,38 +56,30 @@ def attribute(
     in_steps = table["step"].notna().to_numpy()
     if note is not None:
         _label_noted(labels, table, raw, note, structure)
+
     if structure is not None and (note is None or not note.snapshots):
         for held, kind in find_state(table, structure, steps, freers).items():
             labels.set(held, kind[0], role=kind[1])
+
     # Buffers that were requested on a thread that marked steps.
-    marked = np.isin(raw.events["thread"].to_numpy(), [mark.thread for mark in raw.step_markers])
+    marked = np.isin(
+        raw.events["thread"].to_numpy(), [mark.thread for mark in raw.step_markers]
+    )
     python = np.append(marked, False)[table["born"].to_numpy()]
     sharing = None
+
     if structure is not None:
         tensors = match_outputs(table, structure, freers)
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
-        # Shapes and constants of the tape run early, its kernels do not.
-        kernels = [op.name for op in structure.ops.values() if find_gradient_kernel(op.type)]
-        starts = find_first_births(table, table["op"].isin(kernels).to_numpy() & in_steps)
-        label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
-        lives = Lifetimes(table, steps, {})
-        is_scalar = (table["shape"].astype(str) == "[]").to_numpy()
-        results = (labels.role == ALIVE_ROLE) & is_scalar  # such as a metric
-        results |= labels.role == "forward temporary"
-        labels.fill(results & lives.inside & ~lives.short, Category.TEMPORARY, "outlives the step")
+        _label_by_graph(labels, table, structure, sharing, tensors, steps, infer=infer)
         label_batches(labels, table, structure, python)
-    born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
-    phases = np.zeros(len(table), dtype=np.int8)
-    for span in find_marks(raw.markers, "phase"):
-        number = _PHASES.get(str(span.stats.get("phase")), 0)
-        phases[(born_ps >= span.start_ps) & (born_ps <= span.end_ps)] = number
-    # The innermost call of a layer decides.
-    for span in sorted(find_marks(raw.markers, "layer"), key=lambda one: one.start_ps - one.end_ps):
-        inside = (born_ps >= span.start_ps) & (born_ps <= span.end_ps)
-        labels.layer[inside & (labels.variable == "")] = str(span.stats.get("path", ""))
+
+    phases = _label_marked(labels, table, raw)
+
     if note is not None:
         _label_gradients(labels, table, raw, note)
         _label_held(labels, table, raw, note)
+
     label_eager(
         labels,
         table,
@@ -87,14 +94,67 @@ def attribute(
     return labels.apply(table), sharing
 
 
+def _label_by_graph(
+    labels: Labels,
+    table: pd.DataFrame,
+    structure: GraphIndex,
+    sharing: Sharing,
+    tensors: Sequence[str],
+    steps: Sequence[Step],
+    *,
+    infer: bool,
+) -> None:
+    """Label the buffers of the graph's ops, and results of the step that outlive it."""
+    # Shapes and constants of the tape run early, its kernels do not.
+    ops = structure.ops.values()
+    kernels = [op.name for op in ops if find_gradient_kernel(op.type)]
+    of_kernels = (table["op"].isin(kernels) & table["step"].notna()).to_numpy()
+    starts = find_first_births(table, of_kernels)
+    label_graph(
+        labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts
+    )
+
+    lives = Lifetimes(table, steps, {})
+    is_scalar = (table["shape"].astype(str) == "[]").to_numpy()
+    results = (labels.role == ALIVE_ROLE) & is_scalar  # such as a metric
+    results |= labels.role == "forward temporary"
+    outliving = results & lives.inside & ~lives.short
+    labels.fill(outliving, Category.TEMPORARY, "outlives the step")
+
+
+def _label_marked(
+    labels: Labels, table: pd.DataFrame, raw: RawTrace
+) -> npt.NDArray[np.int8]:
+    """Label the layers that the capture marked; return the phase of each buffer's birth."""
+    born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
+    phases = np.zeros(len(table), dtype=np.int8)
+    for span in find_marks(raw.markers, "phase"):
+        number = _PHASES.get(str(span.stats.get("phase")), 0)
+        phases[(born_ps >= span.start_ps) & (born_ps <= span.end_ps)] = number
+
+    # The innermost call of a layer decides.
+    calls = find_marks(raw.markers, "layer")
+    for span in sorted(calls, key=lambda one: one.start_ps - one.end_ps):
+        inside = (born_ps >= span.start_ps) & (born_ps <= span.end_ps)
+        path = str(span.stats.get("path", ""))
+        labels.layer[inside & (labels.variable == "")] = path
+
+    return phases
+
+
 def _label_noted(
-    labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote, structure: GraphIndex | None
+    labels: Labels,
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote,
+    structure: GraphIndex | None,
 ) -> None:
     """Label the variables and the inputs of a note."""
     moments = find_instants(raw, "snapshot")
     roles = find_roles_of_state(note, structure) if structure is not None else {}
     label_variables(labels, note, find_holdings(table, note, moments, structure), roles)
     index, start = AddressIndex(table), moments[0] if moments else -1
+
     for given in note.inputs:
         row = None if given.address is None else index.at(given.address, start)
         if row is not None and labels.is_open(row):
@@ -110,17 +170,15 @@ def find_marks(markers: Sequence[Span], name: str) -> list[Span]:
 def find_instants(raw: RawTrace, name: str) -> list[int]:
     """Return the last instant before each of the capture's marks with a name."""
     starts = [span.start_ps for span in find_marks(raw.markers, name)]
-    found: list[int] = (np.searchsorted(raw.events["time_ps"].to_numpy(), starts) - 1).tolist()
+    found: list[int] = (
+        np.searchsorted(raw.events["time_ps"].to_numpy(), starts) - 1
+    ).tolist()
     return found
 
 
-def find_first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:
-    """Return step -> instant of the first birth among the chosen rows, bool, shape ``(n,)``."""
-    first = table[chosen].groupby("step")["born"].min()
-    return {int(step): int(instant) for step, instant in first.items()}
-
-
-def _label_gradients(labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote) -> None:
+def _label_gradients(
+    labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote
+) -> None:
     """Label the gradients of an eager step, and their sums over micro-batches.
 
     A variable is such a sum if an optimizer got it as a gradient. A tensor is one if it is an addition
@@ -137,6 +195,7 @@ def _label_gradients(labels: Labels, table: pd.DataFrame, raw: RawTrace, note: R
     }
     gradients = sorted(row for row in found if row is not None)
     marks.sort()
+
     if note.watch is not None and note.watch.micro_batches > 1:
         for name in {labels.variable[row] for row in gradients} - {""}:
             labels.fill(labels.variable == name, Category.GRADIENT, _ACCUMULATOR)
@@ -147,18 +206,57 @@ def _label_gradients(labels: Labels, table: pd.DataFrame, raw: RawTrace, note: R
         is_sum = table["op"].isin(_SUMS) & table["requested_bytes"].isin(sizes)
         rows = labels.open_rows() & is_sum.to_numpy() & survives
         labels.fill(rows, Category.GRADIENT, _ACCUMULATOR)
+
     for row in gradients:
         if labels.is_open(row):
             labels.set(row, Category.GRADIENT, role=GRADIENT_ROLE)
 
 
-def _label_held(labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote) -> None:
+def _label_held(
+    labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote
+) -> None:
     """Label the tensors that names of a program hold at the end, if its whole run is one step."""
     index, moments = AddressIndex(table), find_instants(raw, "snapshot")
     watch = note.watch
+
     for held in watch.held if watch is not None and watch.whole_run and moments else ():
         for address in held.addresses:
             row = index.at(address, moments[-1])
             if row is not None and labels.is_open(row):
-                category = Category.ACTIVATION if labels.layer[row] else Category.CONSTANT
+                category = (
+                    Category.ACTIVATION if labels.layer[row] else Category.CONSTANT
+                )
                 labels.set(row, category, role=f"held by {held.holder}")
+
+
+def label_batches(
+    labels: Labels, allocations: pd.DataFrame, structure: GraphIndex, by_python: Mask
+) -> None:
+    """Label the batches of a data set: made in its own threads, or copied to the card in the step.
+
+    A data set is not in the step's graph, and a copy has no name. So type and shape of the iterator's
+    outputs decide. ``by_python``, shape ``(n,)``: requested on the thread that marks the steps.
+    """
+    outputs = {
+        (spec.dtype, spec.shape_text): f"{op.name}:{index}"
+        for op in structure.ops.values()
+        if op.type == ITERATOR
+        for index, spec in enumerate(op.outputs)
+        if spec.shape
+    }
+    if not outputs:
+        return
+    columns = (allocations[name].astype(object) for name in ("op", "dtype", "shape"))
+
+    for row, (name, dtype, shape) in enumerate(zip(*columns, strict=True)):
+        open_shape = f"[-1{shape[shape.find(',') :]}"
+        tensor = outputs.get((dtype, shape)) or outputs.get((dtype, open_shape))
+        is_copy = name == RECEIVED
+        if not tensor or not name or name in structure.ops or not labels.is_open(row):
+            continue
+
+        if is_copy or not by_python[row]:
+            labels.set(
+                row, Category.INPUT, role=COPIED_BATCH if is_copy else BATCH_ROLE
+            )
+            labels.tensor[row] = tensor

@@ -15,15 +15,20 @@ import pandas as pd
 
 from analyzer.model.contract.fields import ITEM_BYTES, MOST_TOTAL
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Integrity, Step
+from analyzer.model.recording.labels import Mask
+from analyzer.model.recording.records import (
+    CounterCheck,
+    Damage,
+    DamageReason,
+    Integrity,
+    Step,
+)
 from analyzer.model.recording.timeline import UNPAIRED, pair_events, running_sum
 from analyzer.model.units import GRANULE_BYTES, format_bytes, round_up
 from analyzer.tracing.derive.op_names import read_shape
-from analyzer.tracing.measure.attribution_labels import Mask
-from analyzer.tracing.measure.trace_attribution import find_instants, find_marks
-from analyzer.tracing.measure.variable_buffers import AddressIndex
+from analyzer.tracing.measure.trace_attribution import find_marks
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.parse.xplane import RawTrace, Span
+from analyzer.tracing.parse.xplane import RawTrace
 
 _LARGEST_BYTES: Final = 1 << 44  # a size above this (16 TiB) is a damaged number
 _LATE_SHARE, _LATE_RUNS = 0.05, 2
@@ -34,7 +39,10 @@ _Found: TypeAlias = tuple[DamageReason, int]
 
 
 def check_trace(
-    raw: RawTrace, allocations: pd.DataFrame, steps: Sequence[Step], note: RunNote | None
+    raw: RawTrace,
+    allocations: pd.DataFrame,
+    steps: Sequence[Step],
+    note: RunNote | None,
 ) -> Integrity:
     """Check whether a trace is complete.
 
@@ -43,25 +51,36 @@ def check_trace(
     """
     events, counters, damages = raw.events, [], list(raw.damages)
     for column in ("requested_bytes", "allocated_bytes"):
-        for at in np.flatnonzero(~events[column].between(0, _LARGEST_BYTES))[:1].tolist():
+        for at in np.flatnonzero(~events[column].between(0, _LARGEST_BYTES))[
+            :1
+        ].tolist():
             raise TraceError(
                 f"The trace is damaged: memory event {at} is of {events[column].iloc[at]} bytes.",
                 hint=f"Sizes are 0 to {format_bytes(_LARGEST_BYTES)}. Repeat the trace.",
             )
+
     codes = events["allocator"].cat.codes.to_numpy()
     for code in np.unique(codes):
-        name, rows = str(events["allocator"].cat.categories[code]), np.flatnonzero(codes == code)
+        name, rows = (
+            str(events["allocator"].cat.categories[code]),
+            np.flatnonzero(codes == code),
+        )
         # With one allocator, avoid a copy of millions of rows.
         own = events if len(rows) == len(events) else events.iloc[rows]
         counters.append(_check_counter(name, own, rows, allocations, len(events)))
         from_start = note is not None and note.from_process_start
+
         for reason, wrong in _check_events(name, own, from_start=from_start):
             if wrong.any():
-                damages.append(Damage(reason=reason, count=int(wrong.sum()), allocator=name))
+                damages.append(
+                    Damage(reason=reason, count=int(wrong.sum()), allocator=name)
+                )
+
     found = [*_check_steps(raw, steps, note)]
     if note is not None and note.snapshots:
-        found += _check_capture(raw, allocations, steps, note)
+        found += _check_capture(raw, steps, note)
     damages += [Damage(reason=reason, count=count) for reason, count in found if count]
+
     return Integrity(counters=tuple(counters), damages=tuple(damages))
 
 
@@ -80,14 +99,19 @@ def _check_counter(
     if not in_use.any():
         return CounterCheck(allocator=name, events=0)
     buffers = allocations[allocations["allocator"] == name]
-    born, dies, sizes = (buffers[key].to_numpy() for key in ("born", "dies", "allocated_bytes"))
+    born, dies, sizes = (
+        buffers[key].to_numpy() for key in ("born", "dies", "allocated_bytes")
+    )
     difference = running_sum(born, dies, sizes, events)[rows + 1] - in_use
     wrong = difference != 0
+
     return CounterCheck(
         allocator=name,
         events=len(rows),
         disagreeing=int(wrong.sum()),
-        largest_difference_bytes=min(int(np.abs(difference).max(initial=0)), MOST_TOTAL),
+        largest_difference_bytes=min(
+            int(np.abs(difference).max(initial=0)), MOST_TOTAL
+        ),
     )
 
 
@@ -99,28 +123,37 @@ def _check_events(
     ``from_start`` says whether the trace should contain all events of the process.
     """
     names = ("kind", "address", "requested_bytes", "allocated_bytes", "in_use_bytes")
-    kind, address, requested, allocated, in_use = (own[one].to_numpy(np.int64) for one in names)
+    kind, address, requested, allocated, in_use = (
+        own[one].to_numpy(np.int64) for one in names
+    )
     birth, partner, seen = kind > 0, *pair_events(kind, address)
     is_paired = partner != UNPAIRED
     lost = is_paired == birth  # an address is allocated twice or freed twice
     lost &= birth | seen  # the first event at an address may free an earlier buffer
     for size in (allocated, requested):
         lost |= ~birth & is_paired & (size != 0) & (size != size[partner])
+
     if in_use.any():
         change = kind * allocated
         before = in_use[0] - change[0]
         lost |= np.diff(in_use, prepend=before) != change
         if before < 0 or (from_start and before):
             yield DamageReason.LOST_BEGINNING, np.arange(len(own)) == 0
+
     yield DamageReason.LOST_EVENTS, lost
     # Some allocators write no chunk size or no request (0).
     altered = (allocated > 0) & (allocated < requested)
+
     if ("bfc" in name.lower() or name == "mklcpu") and requested.any():
         # ``BFCAllocator`` splits a free chunk that is at least twice as large as the rounded request.
         rounded = round_up(requested)
         altered |= (allocated % GRANULE_BYTES != 0) | (allocated < rounded)
         altered |= allocated >= 2 * rounded
-    yield DamageReason.ALTERED_EVENTS, birth & (altered | _contradicts_shape(own, requested))
+
+    yield (
+        DamageReason.ALTERED_EVENTS,
+        birth & (altered | _contradicts_shape(own, requested)),
+    )
 
 
 def _contradicts_shape(own: pd.DataFrame, requested: npt.NDArray[np.int64]) -> Mask:
@@ -135,15 +168,22 @@ def _contradicts_shape(own: pd.DataFrame, requested: npt.NDArray[np.int64]) -> M
     items = [known.get(str(name), -1) for name in own["dtype"].cat.categories]
     count = np.array([*counts, -1], np.int64)[own["shape"].cat.codes.to_numpy()]
     item = np.array([*items, -1], np.int64)[own["dtype"].cat.codes.to_numpy()]
-    is_known = (count >= 0) & (item > 0) & own["region"].isin(("output", "temp")).to_numpy()
+    is_known = (
+        (count >= 0) & (item > 0) & own["region"].isin(("output", "temp")).to_numpy()
+    )
+
     return np.asarray(is_known & (count * item != requested))
 
 
-def _check_steps(raw: RawTrace, steps: Sequence[Step], note: RunNote | None) -> Iterator[_Found]:
+def _check_steps(
+    raw: RawTrace, steps: Sequence[Step], note: RunNote | None
+) -> Iterator[_Found]:
     """Yield damages of the marks of steps and of the trace's end."""
     wrong = sum(mark.end_ps < mark.start_ps for mark in raw.step_markers)
     # A watched program may fail between the ops of its last step, which then may have no events.
-    is_cut_short = note is not None and note.watch is not None and note.error is not None
+    is_cut_short = (
+        note is not None and note.watch is not None and note.error is not None
+    )
     checked = steps[: len(steps) - is_cut_short]
     wrong += sum(step.last < step.first for step in checked)
     wrong += _count_cut_steps(raw.events, checked) if raw.step_markers else 0
@@ -151,10 +191,12 @@ def _check_steps(raw: RawTrace, steps: Sequence[Step], note: RunNote | None) -> 
     starts = raw.op_runs["start_ps"].to_numpy()
     end_ps = int(raw.events["time_ps"].iloc[-1])
     unfinished = 0
+
     for step in steps:
         start, end = step.start_ps or 0, step.end_ps or 0
         first, late, last = np.searchsorted(starts, [start, max(end_ps, start), end])
         unfinished += last - late > max(_LATE_SHARE * (last - first), _LATE_RUNS)
+
     yield DamageReason.LOST_END, int(unfinished)
 
 
@@ -162,73 +204,39 @@ def _count_cut_steps(events: pd.DataFrame, steps: Sequence[Step]) -> int:
     """Count steps whose function, the run with most of their allocations, also allocates outside."""
     runs = events["run_id"].where((events["kind"] > 0) & (events["run_id"] != -1), 0)
     totals, cut = runs.value_counts(), 0
+
     for step in steps:
-        counts = runs.iloc[step.first : step.last + 1].value_counts().drop(0, errors="ignore")
-        cut += bool(counts.max() > counts.sum() / 2 and totals[counts.idxmax()] > counts.max())
+        counts = (
+            runs.iloc[step.first : step.last + 1]
+            .value_counts()
+            .drop(0, errors="ignore")
+        )
+        cut += bool(
+            counts.max() > counts.sum() / 2 and totals[counts.idxmax()] > counts.max()
+        )
+
     return cut
 
 
 def _check_capture(
-    raw: RawTrace, allocations: pd.DataFrame, steps: Sequence[Step], note: RunNote
+    raw: RawTrace, steps: Sequence[Step], note: RunNote
 ) -> Iterator[_Found]:
     """Yield contradictions between the trace and the note of the capture."""
     inverted = sum(mark.end_ps < mark.start_ps for mark in raw.markers)
     yield DamageReason.CAPTURE_MARKS, inverted
     snapshots = find_marks(raw.markers, "snapshot")
-    lost = abs(len(note.snapshots) - len(snapshots))
-    yield DamageReason.CAPTURE_MARKS, lost
-    taken = len(note.eager_gradients)  # each right after a backward pass, or before an update
-    gradients, phases = (len(find_marks(raw.markers, name)) for name in ("gradients", "phase"))
+    yield DamageReason.CAPTURE_MARKS, abs(len(note.snapshots) - len(snapshots))
+    taken = len(
+        note.eager_gradients
+    )  # each right after a backward pass, or before an update
+    gradients, phases = (
+        len(find_marks(raw.markers, name)) for name in ("gradients", "phase")
+    )
     yield DamageReason.CAPTURE_MARKS, abs(taken - gradients) + max(taken - phases, 0)
     # In a watched program only the first and the last step have a snapshot.
     done = len(note.snapshots) - 1 if note.watch is None else note.steps_done
     is_failed_step_marked = note.error is not None and len(steps) == done + 1
-    yield DamageReason.STEP_MARKS, 0 if is_failed_step_marked else abs(done - len(steps))
-    if note.watch is not None and note.watch.whole_run:
-        return
-    yield DamageReason.CAPTURE_MARKS, _count_misplaced_marks(raw, steps, snapshots)
-    if not lost:
-        yield DamageReason.VARIABLES, len(_find_moved_variables(raw, allocations, steps, note))
-
-
-def _count_misplaced_marks(raw: RawTrace, steps: Sequence[Step], snapshots: Sequence[Span]) -> int:
-    """Count snapshots inside a step, and marks of phases and gradients between or after steps."""
-    bounds = [(step.start_ps or 0, step.end_ps or 0) for step in steps]
-
-    def is_inside(span: Span) -> bool:
-        return any(start <= span.start_ps and span.end_ps <= end for start, end in bounds)
-
-    misplaced = sum(
-        any(span.start_ps < end and start < span.end_ps for start, end in bounds)
-        for span in snapshots
+    yield (
+        DamageReason.STEP_MARKS,
+        0 if is_failed_step_marked else abs(done - len(steps)),
     )
-    if any(map(is_inside, raw.markers)):
-        marks = (*find_marks(raw.markers, "phase"), *find_marks(raw.markers, "gradients"))
-        late = (span for span in marks if span.start_ps >= bounds[0][0])
-        misplaced += sum(not is_inside(span) for span in late)
-    return misplaced
-
-
-def _find_moved_variables(
-    raw: RawTrace, allocations: pd.DataFrame, steps: Sequence[Step], note: RunNote
-) -> set[str]:
-    """Return variables with a buffer of another size, or with another buffer at the next step.
-
-    A variable may be a slice of a larger buffer, but hardly one that leaves less than 256 bytes.
-    """
-    index, instants = AddressIndex(allocations), find_instants(raw, "snapshot")
-    requested = allocations["requested_bytes"].to_numpy()
-    moved = set()
-    for turn, (instant, addresses) in enumerate(zip(instants, note.snapshots, strict=True)):
-        is_followed = turn < len(steps) and (note.watch is None or not turn)
-        begin = steps[turn].first - 1 if is_followed else instant
-        for address, variable in zip(addresses, note.variables, strict=False):
-            size = variable.size_bytes
-            if address is None or not size:
-                continue
-            row = index.at(address, instant)
-            held = int(requested[row]) if row is not None else size
-            fits = held == size or round_up(held) > round_up(size)
-            if row != index.at(address, begin) or not fits:
-                moved.add(variable.path)
-    return moved

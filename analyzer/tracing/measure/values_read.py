@@ -19,7 +19,9 @@ _SIZED: Final = _TYPES["sized_by_values"]
 
 _DECIDE: Final = {
     **dict.fromkeys(("Switch", "RefSwitch"), 1),
-    **dict.fromkeys(("LoopCond", "Assert", "If", "StatelessIf", "Case", "StatelessCase"), 0),
+    **dict.fromkeys(
+        ("LoopCond", "Assert", "If", "StatelessIf", "Case", "StatelessCase"), 0
+    ),
     **dict.fromkeys(_SIZED, 0),
 }
 """Op type -> the input whose value decides the control flow or the size."""
@@ -34,18 +36,25 @@ _ON_HOST: Final = ("int32", "string", "resource", "variant")
 _MOST_NAMED: Final = 3  # ops in the warning
 
 
-def warn_about_values(structure: GraphIndex | None, note: RunNote | None = None) -> list[str]:
+def warn_about_values(
+    structure: GraphIndex | None, note: RunNote | None = None
+) -> list[str]:
     """Return a warning about these ops; empty if there are none.
 
     The capture knows them, unless the step ran eagerly, compiled or in a script.
     """
     if note is not None and note.unknown_values is not None:
-        return [_describe_unknown_values(note.unknown_values)] if note.unknown_values else []
+        return (
+            [_describe_unknown_values(note.unknown_values)]
+            if note.unknown_values
+            else []
+        )
     found = find_value_dependent_ops(structure) if structure is not None else []
     if not found:
         return []
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     named = ", ".join(found[:_MOST_NAMED])
+
     return [
         f"Values of the simulated card decide branches, loops or sizes in {named}{more}. No kernel "
         "computed them, so they count as 0 and the memory may be wrong."
@@ -79,10 +88,14 @@ def find_value_dependent_ops(structure: GraphIndex) -> list[str]:
             for source, index in _find_sources(structure, op.inputs[at])
             if source.type not in _KNOWN and source.outputs
         )
+
         if (is_sized and "GPU" in op.device) or any(found_on_card):
             maker = None if is_sized else _find_maker(structure, op.inputs[at])
             named = maker or op
-            found[f"{named.name} at {named.source}" if named.source else named.name] = None
+            found[f"{named.name} at {named.source}" if named.source else named.name] = (
+                None
+            )
+
     return list(found)
 
 
@@ -97,11 +110,16 @@ def _find_sources(structure: GraphIndex, tensor: str) -> Iterator[tuple[Op, int]
         op = _find_maker(structure, name)
         if op is None:
             continue
-        is_truth = op.type in _TRUTHS_IN and op.outputs and op.outputs[0].dtype == "bool"
+        is_truth = (
+            op.type in _TRUTHS_IN and op.outputs and op.outputs[0].dtype == "bool"
+        )
+
         if op.type in _TRANSPARENT:
             queue.extend(op.inputs)
         elif is_truth:
-            queue.extend(op.inputs[at] for at in _TRUTHS_IN[op.type] if at < len(op.inputs))
+            queue.extend(
+                op.inputs[at] for at in _TRUTHS_IN[op.type] if at < len(op.inputs)
+            )
         else:
             yield op, split_tensor(name)[1] if structure.spec(name) is not None else 0
 

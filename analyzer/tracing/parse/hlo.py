@@ -14,13 +14,20 @@ from google.protobuf.message import DecodeError
 
 from analyzer.model.contract.fields import ITEM_BYTES, MOST_BYTES, check_size
 from analyzer.model.errors import TraceError
-from analyzer.tracing.parse.protobuf import TEXTS, decode_text, message_class, read_schema
+from analyzer.tracing.parse.protobuf import (
+    TEXTS,
+    decode_text,
+    message_class,
+    read_schema,
+)
 
 _ELEMENT_TYPES: Final = dict(enumerate(TEXTS["xla_types"].split(), 1))
 """XLA's number of an element type -> TensorFlow's name."""
 
 _MOST_PARAMETERS: Final = 1 << 20  # of one computation
-_ALLOC, _FREE, _SHARE = range(3)  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.proto``)
+ALLOC, FREE, SHARE = range(
+    3
+)  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.proto``)
 
 HloProto: Any = message_class("analyzer.hlo", read_schema("hlo"), "Hlo")
 """The message class of a module and, if compiled, its buffer assignment."""
@@ -43,8 +50,12 @@ class Instruction:
     operands: tuple[int, ...]
     calls: tuple[int, ...]
     computation: int
-    fusion_kind: str = ""  # ``kLoop``, ``kInput`` or ``kCustom`` for a fusion; empty for others
-    axes: tuple[int, ...] = ()  # the reduced axes of a reduction, the order of a transposition
+    fusion_kind: str = (
+        ""  # ``kLoop``, ``kInput`` or ``kCustom`` for a fusion; empty for others
+    )
+    axes: tuple[
+        int, ...
+    ] = ()  # the reduced axes of a reduction, the order of a transposition
 
     @property
     def parts(self) -> int:
@@ -66,52 +77,6 @@ class Instruction:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class LogicalBuffer:
-    """One value: ``size_bytes`` at ``shape_index`` of the result of ``instruction``."""
-
-    size_bytes: int
-    instruction: int
-    shape_index: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """The position of a logical buffer in its allocation."""
-
-    buffer: int
-    offset_bytes: int
-    size_bytes: int
-
-    @property
-    def end_bytes(self) -> int:
-        """Offset of the first byte behind it."""
-        return self.offset_bytes + self.size_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BufferAllocation:
-    """One block of memory of the compiled module."""
-
-    index: int
-    size_bytes: int
-    parameter: int | None  # number of the module's parameter; None for others
-    is_live_out: bool  # whether it contains a part of the result
-    is_constant: bool  # whether it lies in the executable
-    is_thread_local: bool  # whether it lies on the stack of a kernel's thread
-    is_tuple: bool  # whether it is a table of addresses
-    slices: tuple[Slice, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class HeapEvent:
-    """One step of the heap simulator: a logical buffer begins or ends."""
-
-    buffer: int
-    begins: bool
-    shares_with: int | None  # the logical buffer in whose bytes it begins; None for others
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hlo:
     """A module, and its buffer assignment if it is compiled."""
@@ -122,10 +87,13 @@ class Hlo:
     instructions: Mapping[int, Instruction]
     # computation -> its instructions in execution order; empty if not compiled
     schedule: Mapping[int, tuple[int, ...]]
-    buffers: Mapping[int, LogicalBuffer]
-    allocations: tuple[BufferAllocation, ...]
-    traces: tuple[tuple[HeapEvent, ...], ...]  # of each allocation, in the order of the schedule
-    aliases: Mapping[int, int]  # result -> the parameter into whose buffer it may be written
+    # logical buffer -> the instruction that makes its value, and the shape index in its result
+    buffers: Mapping[int, tuple[int, tuple[int, ...]]]
+    allocations: tuple[Any, ...]  # messages ``Allocation``, by index
+    heap_events: tuple[Any, ...]  # messages ``HeapEvent``, in the order of the schedule
+    aliases: Mapping[
+        int, int
+    ]  # result -> the parameter into whose buffer it may be written
 
 
 def read_hlo(content: bytes) -> Hlo:
@@ -139,46 +107,51 @@ def read_hlo(content: bytes) -> Hlo:
             f"The compiled module cannot be read ({type(error).__name__}: {error}).",
             hint="Repeat the estimate.",
         ) from None
+
     return hlo
 
 
 def _read(proto: Any) -> Hlo:
     module, assignment = proto.hlo_module, proto.buffer_assignment
-    instructions = {
-        raw.id: _read_instruction(raw, computation.id)
-        for computation in module.computations
-        for raw in computation.instructions
-    }
+    instructions = {}
+
+    for computation in module.computations:
+        for raw in computation.instructions:
+            instructions[raw.id] = _read_instruction(raw, computation.id)
+
     by_name = {one.name: one.id for one in instructions.values()}
     buffers = {}
+
     for raw in assignment.logical_buffers:
         name = decode_text(raw.defined_at.instruction_name)
         maker = instructions[by_name[name] if name else raw.defined_at.instruction_id]
-        buffers[raw.id] = LogicalBuffer(raw.size, maker.id, tuple(raw.defined_at.shape_index))
+        buffers[raw.id] = maker.id, tuple(raw.defined_at.shape_index)
+
+    aliases = {}
+    for entry in module.input_output_alias.entries:
+        result = entry.output_shape_index[0] if entry.output_shape_index else 0
+        aliases[result] = entry.parameter_number
+
+    traces = assignment.heap_simulator_traces
+
     return Hlo(
         name=decode_text(module.name),
         entry=module.entry_computation_id,
-        roots={computation.id: computation.root_id for computation in module.computations},
+        roots={
+            computation.id: computation.root_id for computation in module.computations
+        },
         instructions=instructions,
-        schedule={one.key: tuple(one.value.instruction_ids) for one in module.schedule.sequences},
+        schedule={
+            one.key: tuple(one.value.instruction_ids)
+            for one in module.schedule.sequences
+        },
         buffers=buffers,
         allocations=tuple(
-            _read_allocation(raw)
-            for raw in sorted(assignment.buffer_allocations, key=lambda raw: raw.index)
+            sorted(assignment.buffer_allocations, key=lambda one: one.index)
         ),
-        traces=tuple(
-            tuple(map(_read_event, trace.events)) for trace in assignment.heap_simulator_traces
-        ),
-        aliases={
-            entry.output_shape_index[0] if entry.output_shape_index else 0: entry.parameter_number
-            for entry in module.input_output_alias.entries
-        },
+        heap_events=tuple(event for trace in traces for event in trace.events),
+        aliases=aliases,
     )
-
-
-def _read_event(raw: Any) -> HeapEvent:
-    shares_with = raw.share_with_canonical_id if raw.kind == _SHARE else None
-    return HeapEvent(raw.buffer_id, raw.kind != _FREE, shares_with)
 
 
 def _read_instruction(raw: Any, computation: int) -> Instruction:
@@ -210,21 +183,6 @@ def _read_shapes(
         yield from _read_shapes(inner, (*index, position))
 
 
-def _read_allocation(raw: Any) -> BufferAllocation:
-    return BufferAllocation(
-        index=raw.index,
-        size_bytes=raw.size,
-        parameter=raw.parameter_number if raw.is_entry_computation_parameter else None,
-        is_live_out=raw.maybe_live_out,
-        is_constant=raw.is_constant,
-        is_thread_local=raw.is_thread_local,
-        is_tuple=raw.is_tuple,
-        slices=tuple(
-            Slice(part.logical_buffer_id, part.offset, part.size) for part in raw.assigned
-        ),
-    )
-
-
 def _find_faults(hlo: Hlo) -> Iterator[str]:
     """Yield the contradictions of a module; after the first one the others mean nothing.
 
@@ -235,58 +193,72 @@ def _find_faults(hlo: Hlo) -> Iterator[str]:
     for one in hlo.instructions.values():
         yield from _find_faults_of_instruction(hlo, one, seen)
         seen.add(one.id)
-    for number in (*hlo.roots.values(), *(n for order in hlo.schedule.values() for n in order)):
+
+    for number in (
+        *hlo.roots.values(),
+        *(n for order in hlo.schedule.values() for n in order),
+    ):
         if number not in seen:
             yield f"instruction {number}, a result or scheduled, is not there"
+
     if hlo.entry not in hlo.roots:
         yield f"computation {hlo.entry}, the entry, is not there"
     yield from _find_faults_of_buffers(hlo)
     results = max(hlo.instructions[hlo.roots[hlo.entry]].parts, 1)
-    parameters = (*hlo.aliases.values(), *(one.parameter or 0 for one in hlo.allocations))
+    parameters = [one.parameter_number for one in hlo.allocations]
     yield from _find_outside("result", hlo.aliases, results)
-    yield from _find_outside("parameter", parameters, _MOST_PARAMETERS)
+    yield from _find_outside(
+        "parameter", (*hlo.aliases.values(), *parameters), _MOST_PARAMETERS
+    )
 
 
 def _find_outside(kind: str, numbers: Iterable[int], end: int) -> Iterator[str]:
-    return (f"{kind} {number} is not there" for number in numbers if not 0 <= number < end)
+    return (
+        f"{kind} {number} is not there" for number in numbers if not 0 <= number < end
+    )
 
 
-def _find_faults_of_instruction(hlo: Hlo, one: Instruction, seen: set[int]) -> Iterator[str]:
+def _find_faults_of_instruction(
+    hlo: Hlo, one: Instruction, seen: set[int]
+) -> Iterator[str]:
     for dtype, shape in one.shapes.values():
         if any(axis < 0 for axis in shape):
             yield f"instruction {one.id} has a negative axis"
         check_size(dtype, shape)
+
     for operand in one.operands:
         if operand not in seen:
             yield f"instruction {one.id} reads {operand}, which is not before it"
+
     if not 0 <= (one.parameter or 0) < _MOST_PARAMETERS:
         yield f"instruction {one.id} is parameter {one.parameter}"
     if one.opcode == "tuple" and len(one.operands) != one.parts:
         yield f"tuple {one.id} does not fit its shape"
+
     if one.opcode == "get-tuple-element" and (
-        len(one.operands) != 1 or (one.tuple_index,) not in hlo.instructions[one.operands[0]].shapes
+        len(one.operands) != 1
+        or (one.tuple_index,) not in hlo.instructions[one.operands[0]].shapes
     ):
         yield f"instruction {one.id} reads beyond a tuple"
 
 
 def _find_faults_of_buffers(hlo: Hlo) -> Iterator[str]:
-    sizes = [one.size_bytes for one in hlo.buffers.values()]
-    sizes += [one.size_bytes for one in hlo.allocations]
-    yield from _find_outside("size", sizes, MOST_BYTES + 1)
     for allocation in hlo.allocations:
-        for part in allocation.slices:
-            is_inside = part.offset_bytes >= 0 and part.size_bytes >= 0
-            if not is_inside or part.end_bytes > allocation.size_bytes:
-                yield f"value {part.buffer} lies outside of allocation {allocation.index}"
-    parts = (part.buffer for allocation in hlo.allocations for part in allocation.slices)
-    events = [event for trace in hlo.traces for event in trace]
-    shared = (event.shares_with for event in events if event.shares_with is not None)
-    for number in (*parts, *shared, *(event.buffer for event in events)):
-        if number not in hlo.buffers:
-            yield f"value {number} is not there"
-    for trace in hlo.traces:
-        alive: set[int] = set()
-        for event in trace:
-            if event.begins == (event.buffer in alive):
-                yield f"value {event.buffer} begins or ends twice"
-            alive ^= {event.buffer}
+        yield from _find_outside("size", [allocation.size], MOST_BYTES + 1)
+        for part in allocation.assigned:
+            if part.logical_buffer_id not in hlo.buffers:
+                yield f"value {part.logical_buffer_id} is not there"
+            is_inside = part.offset >= 0 and part.size >= 0
+            if not is_inside or part.offset + part.size > allocation.size:
+                yield f"value {part.logical_buffer_id} lies outside of allocation {allocation.index}"
+
+    alive: set[int] = set()
+    for event in hlo.heap_events:
+        shared = (
+            event.share_with_canonical_id if event.kind == SHARE else event.buffer_id
+        )
+        if not {event.buffer_id, shared} <= hlo.buffers.keys():
+            yield f"value {event.buffer_id} is not there"
+        if (event.kind != FREE) == (event.buffer_id in alive):
+            yield f"value {event.buffer_id} begins or ends twice"
+        alive ^= {event.buffer_id}

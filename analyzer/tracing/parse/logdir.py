@@ -21,6 +21,7 @@ def suggest_command(path: Path) -> str:
     if path.is_dir():
         sources = sorted(path.glob("*.py"))
         return f"Name the model in a file: {sources[0]}:name." if sources else ""
+
     return {
         ".json": "A report has no events: give the run folder, such as traces/NAME, in its place.",
         ".zip": "Unpack it, and name the folder.",
@@ -38,13 +39,20 @@ def find_traces(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise TraceError(f"There is no {path}.", hint="Name an .xplane.pb, run folder or logdir.")
+        raise TraceError(
+            f"There is no {path}.", hint="Name an .xplane.pb, run folder or logdir."
+        )
+
     for pattern in ("", "plugins/profile/*/", "*/plugins/profile/*/"):
         found = path.glob(f"{pattern}*.xplane.pb*")
-        files = [file for file in found if file.name.endswith(_SUFFIXES) and file.is_file()]
+        files = [
+            file for file in found if file.name.endswith(_SUFFIXES) and file.is_file()
+        ]
+
         if files:
             newest = max(file.parent for file in files)
             return sorted(file for file in files if file.parent == newest)
+
     check_note(path)
     raise TraceError(
         f"{path} holds no trace.",
@@ -56,7 +64,9 @@ def find_traces(path: Path) -> list[Path]:
 
 def find_run_file(trace: Path, name: str = RUN_FILE) -> Path | None:
     """Return the capture's note beside ``trace``, or None for a trace of another program."""
-    return next((f / name for f in list(trace.parents)[:5] if (f / name).is_file()), None)
+    return next(
+        (f / name for f in list(trace.parents)[:5] if (f / name).is_file()), None
+    )
 
 
 def check_note(path: Path) -> None:

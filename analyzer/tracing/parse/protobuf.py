@@ -33,12 +33,19 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
             message.field.add(
                 name=name,
                 number=number,
-                label=_Field.LABEL_OPTIONAL if base == type_name else _Field.LABEL_REPEATED,
-                type=getattr(_Field, "TYPE_MESSAGE" if is_message else f"TYPE_{base.upper()}"),
+                label=_Field.LABEL_OPTIONAL
+                if base == type_name
+                else _Field.LABEL_REPEATED,
+                type=getattr(
+                    _Field, "TYPE_MESSAGE" if is_message else f"TYPE_{base.upper()}"
+                ),
                 type_name=f".{package}.{base}" if is_message else None,
             )
+
     _pool.Add(file)
-    return message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{package}.{root}"))
+    return message_factory.GetMessageClass(
+        _pool.FindMessageTypeByName(f"{package}.{root}")
+    )
 
 
 TEXTS: Final = read_table("tracing/parse/messages.toml", dict[str, str])
@@ -48,6 +55,7 @@ def read_schema(name: str) -> Messages:
     """Return a schema of ``messages.toml``."""
     messages: dict[str, dict[str, tuple[int, str]]] = {}
     fields: dict[str, tuple[int, str]] = {}
+
     for word in TEXTS[name].split():
         name, is_field, place = word.partition("=")
         if is_field:
@@ -55,6 +63,7 @@ def read_schema(name: str) -> Messages:
             fields[name] = int(number), type_name
         else:
             fields = messages[name] = {}
+
     return messages
 
 
@@ -74,14 +83,22 @@ def decode_text(content: bytes) -> str:
     return f"{content[:_MOST_BYTES].decode('utf-8', 'replace')}…{digest}"
 
 
-Space: Any = message_class("analyzer.xspace", read_schema("xspace"), "Space")
+_XSPACE: Final = read_schema("xspace")
+
+Space: Any = message_class("analyzer.xspace", _XSPACE, "Space")
 """The message class of a whole ``.xplane.pb`` file."""
 
-_members = Space.DESCRIPTOR.file.message_types_by_name
-Plane: Any = message_factory.GetMessageClass(_members["Plane"])  # the message class of a plane
+_UNREAD_LINES: Final = {
+    **_XSPACE,
+    "Plane": {**_XSPACE["Plane"], "lines": (_XSPACE["Plane"]["lines"][0], "bytes[]")},
+    "Line": {**_XSPACE["Line"], "events": (_XSPACE["Line"]["events"][0], "bytes[]")},
+}
+PlainSpace: Any = message_class("analyzer.plain", _UNREAD_LINES, "Space")
+"""The same with the lines of a plane as bytes."""
 
-ModulePlane: Any = message_factory.GetMessageClass(_members["ModulePlane"])
-"""The message class of the plane ``/host:metadata``, which holds the compiled modules."""
+_members = PlainSpace.DESCRIPTOR.file.message_types_by_name
+PlainLine: Any = message_factory.GetMessageClass(_members["Line"])
+"""The message class of a line, with its events as bytes."""
 
 Event: Any = message_factory.GetMessageClass(_members["Event"])
 """The message class of an event of a line."""

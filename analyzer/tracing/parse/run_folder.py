@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from analyzer.model.contract.graph_note import (
     GraphFile,
@@ -12,13 +12,15 @@ from analyzer.model.contract.graph_note import (
     read_graph_file,
 )
 from analyzer.model.contract.reading import read_regular_file, sibling_file, unpack
-from analyzer.model.contract.run_note import DAMAGED, CompiledFunction, RunFile, read_run_file
+from analyzer.model.contract.run_note import (
+    DAMAGED,
+    CompiledFunction,
+    RunFile,
+    read_run_file,
+)
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.host_copies import join_device_edges
 from analyzer.tracing.parse.hlo import Hlo, read_hlo
-
-_KEPT_BY_AN_OP: Final = 16
-"""Limit of the constants that a graph keeps for one op, for its shape function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,9 @@ class RunNote(RunFile):
 
     ops: tuple[Op, ...] = ()  # the executed graph; empty for an eager step
     traced: tuple[TracedGraph, ...] = ()
-    inside: tuple[Op, ...] = ()  # the traced ops of functions that run as one op; see ``compiled``
+    inside: tuple[
+        Op, ...
+    ] = ()  # the traced ops of functions that run as one op; see ``compiled``
     compiled: tuple[CompiledNote, ...] = ()
 
 
@@ -44,7 +48,11 @@ def read_run(path: Path) -> RunNote:
     try:
         for tensor in (*run.gradients, *run.nested_gradients):
             check_tensor(tensor)
-        graph = read_graph_file(sibling_file(path, run.graph)) if run.graph else GraphFile(ops=())
+        graph = (
+            read_graph_file(sibling_file(path, run.graph))
+            if run.graph
+            else GraphFile(ops=())
+        )
         compiled = tuple(
             CompiledNote(
                 **_get_fields(row),
@@ -54,12 +62,9 @@ def read_run(path: Path) -> RunNote:
             )
             for row in run.xla
         )
-        kept = run.kept_by_tracing + run.kept_by_slots
-        most = _KEPT_BY_AN_OP * (1 + sum(len(one.ops) for one in graph.traced))
-        if kept > most:
-            raise ValueError(f"{kept} constants kept by a graph that can keep {most}")
     except (OSError, ValueError) as error:
         raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
+
     return RunNote(
         **_get_fields(run),
         ops=join_device_edges(graph.ops),

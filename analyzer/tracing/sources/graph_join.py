@@ -31,7 +31,12 @@ from analyzer.model.graph.phases import ScopeTable
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import find_optimizer, read_shape
 from analyzer.tracing.derive.trace_graph import derive_graph
-from analyzer.tracing.parse.protobuf import TEXTS, decode_text, message_class, read_schema
+from analyzer.tracing.parse.protobuf import (
+    TEXTS,
+    decode_text,
+    message_class,
+    read_schema,
+)
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 
@@ -61,7 +66,9 @@ class JoinedGraph:
     source: SourceGraph
     tensors: int  # number of named tensors of the step's functions in the trace
     joined: int  # number of those with an op of the source
-    batch_size: int | None  # the trace's, by the shapes of the joined tensors; None if unknown
+    batch_size: (
+        int | None
+    )  # the trace's, by the shapes of the joined tensors; None if unknown
 
     @property
     def says(self) -> str:
@@ -73,13 +80,17 @@ class JoinedGraph:
         )
 
 
-def join_graph(table: pd.DataFrame, derived: GraphIndex | None, source: SourceGraph) -> JoinedGraph:
+def join_graph(
+    table: pd.DataFrame, derived: GraphIndex | None, source: SourceGraph
+) -> JoinedGraph:
     """Join a trace with a graph; other ops of the graph ``derived`` from its own names stay."""
     rows = table[(table["op"].astype(str) != "") & (table["born"] >= 0)]
     in_steps = rows[rows["step"].notna()]
     rows = in_steps if len(in_steps) else rows
     names = [str(op) for op in rows["op"].astype(object).unique()]
-    found = match_names([*names, *(derived.ops if derived is not None else ())], source.index.ops)
+    found = match_names(
+        [*names, *(derived.ops if derived is not None else ())], source.index.ops
+    )
     index = _rename(source, found)
     if derived is not None:
         index = _merge(index, derived, has_facts=source.kind != TENSORBOARD)
@@ -89,6 +100,7 @@ def join_graph(table: pd.DataFrame, derived: GraphIndex | None, source: SourceGr
     rows = rows[rows["run_id"].isin(runs)] if len(runs) else rows
     joined = rows[rows["op"].astype(object).isin(found)]
     batch_size = _find_batch_size(joined, index, source.batch_size)
+
     return JoinedGraph(index, source, len(rows), len(joined), batch_size)
 
 
@@ -106,24 +118,37 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
     found = {name: op for name, op in inlined.items() if op is not None}
     taken = set(found.values())
 
-    def group(ones: Iterable[str], skip: Container[str], root: bool) -> dict[str, list[str]]:
+    def group(
+        ones: Iterable[str], skip: Container[str], root: bool
+    ) -> dict[str, list[str]]:
         groups: dict[str, list[str]] = defaultdict(list)
         for name in ones:
             if name not in skip:
                 key = _CALLS.sub("", _NUMBER.sub("", name))
                 groups[_drop_root(key) if root else key].append(name)
+
         return groups
 
     # Layers are numbered in the order of their creation in both programs.
     for mine_has_root, theirs_has_root in ((False, False), (False, True), (True, True)):
         candidates = group(own, taken, theirs_has_root)
         for key, mine in group(names, found, mine_has_root).items():
-            exact = candidates.get(key) if theirs_has_root else find_inlined(key, candidates)
+            exact = (
+                candidates.get(key)
+                if theirs_has_root
+                else find_inlined(key, candidates)
+            )
             theirs = (exact if key else None) or []
+
             if len(mine) == len(theirs) and taken.isdisjoint(theirs):
                 taken.update(theirs)
-                pairs = zip(sorted(mine, key=_numbers), sorted(theirs, key=_numbers), strict=True)
+                pairs = zip(
+                    sorted(mine, key=_numbers),
+                    sorted(theirs, key=_numbers),
+                    strict=True,
+                )
                 found.update(pairs)
+
     return found
 
 
@@ -158,6 +183,7 @@ def _rename(source: SourceGraph, found: Mapping[str, str]) -> GraphIndex:
         )
         for name, op in index.ops.items()
     ]
+
     return GraphIndex(
         ops={op.name: op for op in ops},
         consumers=find_consumers(ops),
@@ -183,12 +209,14 @@ def _merge(index: GraphIndex, derived: GraphIndex, *, has_facts: bool) -> GraphI
                 inputs=tuple(dict.fromkeys((*own.inputs, *op.inputs))),
                 outputs=(*op.outputs, *own.outputs[len(op.outputs) :]),
             )
+
     gradients = {
         tensor
         for tensor in derived.gradients
         if not has_facts or split_tensor(tensor)[0] not in index.ops
     }
     first, second = (derived, index) if has_facts else (index, derived)
+
     return GraphIndex(
         ops=ops,
         consumers=find_consumers(ops.values()),
@@ -200,7 +228,9 @@ def _merge(index: GraphIndex, derived: GraphIndex, *, has_facts: bool) -> GraphI
     )
 
 
-def _find_batch_size(rows: pd.DataFrame, index: GraphIndex, given: int | None) -> int | None:
+def _find_batch_size(
+    rows: pd.DataFrame, index: GraphIndex, given: int | None
+) -> int | None:
     """Return the batch size with which most tensors have the shape of the trace.
 
     It turns a tensor of the graph with the batch size ``given`` (None if open) into one of the trace.
@@ -209,14 +239,20 @@ def _find_batch_size(rows: pd.DataFrame, index: GraphIndex, given: int | None) -
     for op, text in zip(rows["op"].astype(str), rows["shape"].astype(str), strict=True):
         shape = read_shape(text) or ()
         for spec in index.ops[op].outputs:
-            if not spec.shape or len(spec.shape) != len(shape) or spec.shape[1:] != shape[1:]:
+            if (
+                not spec.shape
+                or len(spec.shape) != len(shape)
+                or spec.shape[1:] != shape[1:]
+            ):
                 continue
             first, size = spec.shape[0], shape[0] if spec.shape[0] < 0 else 0
             if given is not None and first > 0 and shape[0] * given % first == 0:
                 size = shape[0] * given // first
+
             if size:
                 votes[size] += 1
                 break
+
     return votes.most_common(1)[0][0] if votes else None
 
 
@@ -234,6 +270,7 @@ def find_graph(
     if source is None:
         return table, structure, None
     join = join_graph(table, structure, source)
+
     # The graph of another program states nothing about this one.
     return table, join.index if 2 * join.joined >= join.tensors else structure, join
 
@@ -243,6 +280,7 @@ def index_note_graph(note: RunNote | None) -> GraphIndex | None:
     if note is None or not note.ops:
         return None
     names = {op.name for op in note.ops}
+
     return build_graph_index(
         [*note.ops, *(op for op in note.inside if op.name not in names)],
         traced=note.traced,
@@ -279,6 +317,7 @@ def find_event_graph(trace: Path) -> SourceGraph | None:
             if ops:
                 index = build_graph_index(ops)
                 return SourceGraph(f"the graph in {file.name}", TENSORBOARD, index)
+
     return None
 
 
@@ -293,26 +332,36 @@ def read_event_ops(path: Path) -> tuple[Op, ...]:
         return ()
     executed: dict[str, Op] = {}
     traced: dict[str, Op] = {}
+
     try:
         for content in _records(path.read_bytes()):
             event = _Event.FromString(content)
             if event.graph_def:
                 traced.update(_read_ops(_GraphDef.FromString(event.graph_def)))
+
             for value in event.summary.value:
-                is_graph = value.metadata.plugin_data.plugin_name == b"graph_run_metadata_graph"
+                is_graph = (
+                    value.metadata.plugin_data.plugin_name
+                    == b"graph_run_metadata_graph"
+                )
                 for text in value.tensor.string_val if is_graph else ():
                     for graphs in _RunMetadata.FromString(text).function_graphs:
                         for graph in (*graphs.partition_graphs, graphs.post):
                             executed.update(_read_ops(graph))
     except (DecodeError, OSError):
         return ()
+
     ops = executed or traced
     counts: Counter[str] = Counter()  # of outputs, by their uses
+
     for op in ops.values():
         for name, number in map(split_tensor, op.inputs):
             counts[name] = max(counts[name], number + 1)
+
     unknown = TensorSpec("", None)
-    return tuple(replace(op, outputs=(unknown,) * counts[op.name]) for op in ops.values())
+    return tuple(
+        replace(op, outputs=(unknown,) * counts[op.name]) for op in ops.values()
+    )
 
 
 def _records(content: bytes) -> Iterator[bytes]:
@@ -327,8 +376,12 @@ def _records(content: bytes) -> Iterator[bytes]:
 
 
 def _read_ops(graph: Any) -> dict[str, Op]:
-    nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
+    nodes = [
+        *graph.node,
+        *(node for one in graph.library.function for node in one.node_def),
+    ]
     ops = {}
+
     for node in nodes:
         inputs = list(map(decode_text, node.input))
         ops[decode_text(node.name)] = Op(
@@ -338,6 +391,7 @@ def _read_ops(graph: Any) -> dict[str, Op]:
             tuple(one[1:] for one in inputs if one.startswith("^")),
             device=decode_text(node.device),
         )
+
     return ops
 
 
@@ -346,5 +400,8 @@ def _tensor(text: str) -> str:
     node, *parts = text.split(":")
     if not parts or not parts[-1].isdecimal():
         return f"{node}:0"
-    number = int(parts[-1]) if len(parts) == 1 else _RESULTS.get(parts[0], 0) + int(parts[1])
+    number = (
+        int(parts[-1]) if len(parts) == 1 else _RESULTS.get(parts[0], 0) + int(parts[1])
+    )
+
     return f"{node}:{number}"

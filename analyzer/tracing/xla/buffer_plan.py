@@ -14,16 +14,18 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.errors import AccountingError
-from analyzer.tracing.parse.hlo import BufferAllocation, HeapEvent, Hlo, Instruction, Slice
+from analyzer.tracing.parse.hlo import FREE, SHARE, Hlo, Instruction
 
 ARGUMENTS: Final = "XLA_Args"
 """tf2xla's name of the op of the module's parameters and of their copies."""
-_REACH: Final = 64  # limit of the search for an instruction that names the framework's op
+_REACH: Final = (
+    64  # limit of the search for an instruction that names the framework's op
+)
 
 
 class ValueUse(Choice):
@@ -51,12 +53,16 @@ class Holder:
     # each iteration; ``last`` without such a value
     until: int
     instruction: str
-    opcode: str  # of the HLO instruction that makes it; for a custom call with its target
+    opcode: (
+        str  # of the HLO instruction that makes it; for a custom call with its target
+    )
     op_name: str  # the framework's op; empty if XLA names none
     op_type: str
     dtype: str
     shape: tuple[int, ...] | None  # None for a tuple
-    argument: int | None = None  # number of the parameter that it copies; None for others
+    argument: int | None = (
+        None  # number of the parameter that it copies; None for others
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +78,9 @@ class PlanRegion:
     dtype: str  # of its only value or result; empty and None if it has several
     shape: tuple[int, ...] | None
     op_name: str
-    holders: tuple[Holder, ...] = ()  # the values in a region of temporaries, in order of ``first``
+    holders: tuple[
+        Holder, ...
+    ] = ()  # the values in a region of temporaries, in order of ``first``
     moments: int = 0  # number of moments that ``first`` and ``last`` count
 
     @property
@@ -94,7 +102,9 @@ class BufferPlan:
     # inputs of the calling op whose values are compiled in. Such a tensor is no parameter; such a
     # variable is one.
     fixed: frozenset[int] = frozenset()
-    handed_on: Mapping[int, int] = field(default_factory=dict)  # result -> parameter that it is
+    handed_on: Mapping[int, int] = field(
+        default_factory=dict
+    )  # result -> parameter that it is
 
     def with_fixed(self, inputs: Iterable[tuple[int, str]]) -> BufferPlan:
         """Return the plan with these inputs (and reasons) as compiled in."""
@@ -103,7 +113,9 @@ class BufferPlan:
     @property
     def argument_bytes(self) -> int:
         """Bytes of the parameters."""
-        return sum(one.size_bytes for one in self.regions if one.use is ValueUse.PARAMETER)
+        return sum(
+            one.size_bytes for one in self.regions if one.use is ValueUse.PARAMETER
+        )
 
     @property
     def output_bytes(self) -> int:
@@ -133,25 +145,36 @@ def occupied_bytes(region: PlanRegion) -> list[int]:
     for holder in region.holders:
         change[holder.first] += holder.size_bytes
         change[holder.last] -= holder.size_bytes
+
     return list(accumulate(change[: region.moments]))
 
 
 def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
     """Return the memory plan of a compiled module for a device, or raise an AccountingError."""
     root = hlo.instructions[hlo.roots[hlo.entry]]
-    indexes = [(part,) for part in range(root.parts)] if root.shapes[()][0] == "tuple" else [()]
+    indexes = (
+        [(part,) for part in range(root.parts)]
+        if root.shapes[()][0] == "tuple"
+        else [()]
+    )
     makers = [_find_maker(hlo, root, index) for index in indexes]
-    buffers = {(one.instruction, one.shape_index): number for number, one in hlo.buffers.items()}
+    buffers = {value: number for number, value in hlo.buffers.items()}
     results: dict[int, list[int]] = {}
+
     for result, (maker, index) in enumerate(makers):
         if (maker.id, index) in buffers:
             results.setdefault(buffers[maker.id, index], []).append(result)
+
     parameters = sorted(
         one.parameter
         for one in hlo.instructions.values()
         if one.computation == hlo.entry and one.parameter is not None
     )
-    sizes = {one.parameter: one.size_bytes for one in hlo.allocations if one.parameter is not None}
+    sizes = {
+        one.parameter_number: one.size
+        for one in hlo.allocations
+        if one.is_entry_computation_parameter
+    }
     handed_on = {
         result: parameter
         for result, parameter in hlo.aliases.items()
@@ -160,20 +183,25 @@ def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
     plan = BufferPlan(
         module=hlo.name,
         platform=platform,
-        regions=tuple(_make_region(hlo, allocation, results) for allocation in hlo.allocations),
+        regions=tuple(
+            _make_region(hlo, allocation, results) for allocation in hlo.allocations
+        ),
         parameters=tuple(sizes.get(number, 0) for number in parameters),
         aliases={one: of for one, of in hlo.aliases.items() if one not in handed_on},
         handed_on=handed_on,
         outputs=tuple(
-            tensor_bytes(*maker.shapes.get(index, ("", ()))) or 0 for maker, index in makers
+            tensor_bytes(*maker.shapes.get(index, ("", ()))) or 0
+            for maker, index in makers
         ),
     )
+
     for region in plan.temporaries:
         if region.peak_bytes > region.size_bytes:
             raise AccountingError(
                 f"values of {region.peak_bytes} B overlap in a buffer of {region.size_bytes} B of the "
                 f"module {plan.module}"
             )
+
     return plan
 
 
@@ -191,36 +219,44 @@ def _find_maker(
             found = source
         else:
             break
+
     return found, index
 
 
 def _make_region(
-    hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[int]]
+    hlo: Hlo, allocation: Any, results: Mapping[int, list[int]]
 ) -> PlanRegion:
     uses = {
-        ValueUse.PARAMETER: allocation.parameter is not None,
+        ValueUse.PARAMETER: allocation.is_entry_computation_parameter,
         ValueUse.CONSTANT: allocation.is_constant,
         ValueUse.THREAD_LOCAL: allocation.is_thread_local,
-        ValueUse.OUTPUT: allocation.is_live_out,
+        ValueUse.OUTPUT: allocation.maybe_live_out,
         ValueUse.TEMPORARY: True,
     }
     use = next(use for use, holds in uses.items() if holds)
-    values = {part.buffer for part in allocation.slices}
+    values = {part.logical_buffer_id for part in allocation.assigned}
     own = values if len(values) == 1 else values & results.keys()
     dtype, shape, op_name = "", None, ""
+
     if len(own) == 1 and not allocation.is_tuple:
-        one = hlo.buffers[next(iter(own))]
-        maker = hlo.instructions[one.instruction]
-        dtype, shape = maker.shapes.get(one.shape_index, ("", ()))
+        instruction, index = hlo.buffers[next(iter(own))]
+        maker = hlo.instructions[instruction]
+        dtype, shape = maker.shapes.get(index, ("", ()))
         is_result = use is ValueUse.OUTPUT
         op_name = (_find_named_instruction(hlo, maker) if is_result else maker).op_name
-    holders, moments = _find_holders(hlo, allocation) if use is ValueUse.TEMPORARY else ((), 0)
+
+    holders, moments = (
+        _find_holders(hlo, allocation) if use is ValueUse.TEMPORARY else ((), 0)
+    )
+
     return PlanRegion(
         index=allocation.index,
-        size_bytes=allocation.size_bytes,
+        size_bytes=allocation.size,
         use=use,
-        results=tuple(sorted(result for value in values for result in results.get(value, ()))),
-        is_live_out=allocation.is_live_out,
+        results=tuple(
+            sorted(result for value in values for result in results.get(value, ()))
+        ),
+        is_live_out=allocation.maybe_live_out,
         is_tuple=allocation.is_tuple,
         dtype=dtype,
         shape=shape,
@@ -230,34 +266,37 @@ def _make_region(
     )
 
 
-def _find_holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder, ...], int]:
+def _find_holders(hlo: Hlo, allocation: Any) -> tuple[tuple[Holder, ...], int]:
     """Return the values in a temporary allocation, and the number of moments.
 
     The heap trace is in the order of the schedule. Its allocations may have been merged since, so they
     are identified by their values instead of their numbers.
     """
-    place = {part.buffer: part for part in allocation.slices}
-    events = [event for trace in hlo.traces for event in trace if event.buffer in place]
-    traced = {event.buffer for event in events}
+    place = {part.logical_buffer_id: part for part in allocation.assigned}
+    events = [event for event in hlo.heap_events if event.buffer_id in place]
+    traced = {event.buffer_id for event in events}
     moments = max(len(events), 1)
     replayed, group = _replay_events(events)
     spans = [(buffer, 0, moments) for buffer in _find_untraced(allocation, traced)]
     spans += [span for span in replayed if span[2] > span[1]]
     until: dict[tuple[int, int], int] = {}
+
     for buffer, first, last in sorted(spans, key=lambda span: -span[1]):
         owner = group.get(buffer, buffer)
         until[owner, first] = until.get((owner, last), last)
+
     spans.sort(key=lambda span: (span[1], span[0]))
     holders = []
+
     for buffer, first, last in spans:
-        value = hlo.buffers[buffer]
-        maker = hlo.instructions[value.instruction]
-        dtype, shape = maker.shapes.get(value.shape_index, ("", ()))
+        instruction, index = hlo.buffers[buffer]
+        maker = hlo.instructions[instruction]
+        dtype, shape = maker.shapes.get(index, ("", ()))
         named = _find_named_instruction(hlo, maker)
         holders.append(
             Holder(
-                size_bytes=place[buffer].size_bytes,
-                offset_bytes=place[buffer].offset_bytes,
+                size_bytes=place[buffer].size,
+                offset_bytes=place[buffer].offset,
                 first=first,
                 last=last,
                 until=until[group.get(buffer, buffer), first],
@@ -270,11 +309,12 @@ def _find_holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder,
                 argument=named.parameter if named.computation == hlo.entry else None,
             )
         )
+
     return tuple(holders), moments
 
 
 def _replay_events(
-    events: Sequence[HeapEvent],
+    events: Sequence[Any],
 ) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
     """Return the spans (buffer, first moment, last moment) in which buffers hold their memory.
 
@@ -284,41 +324,52 @@ def _replay_events(
     spans: list[tuple[int, int, int]] = []
     alive: dict[int, list[int]] = {}
     since: dict[int, int] = {}
+
     for moment, event in enumerate(events):
-        buffer, shared = event.buffer, event.shares_with
-        if event.begins:
-            group[buffer] = buffer if shared is None else group.get(shared, shared)
+        buffer = event.buffer_id
+        if event.kind != FREE:
+            shared = event.share_with_canonical_id
+            group[buffer] = group.get(shared, shared) if event.kind == SHARE else buffer
             members = alive.setdefault(group[buffer], [])
             if members:
                 spans.append((members[-1], since.pop(members[-1]), moment))
             members.append(buffer)
             since[buffer] = moment
             continue
+
         members = alive[group[buffer]]
         is_last = members[-1] == buffer
         members.remove(buffer)
+
         if is_last:
             spans.append((buffer, since.pop(buffer), moment))
             if members:
                 since[members[-1]] = moment
+
     spans += [(buffer, first, max(len(events), 1)) for buffer, first in since.items()]
     return spans, group
 
 
-def _find_untraced(allocation: BufferAllocation, traced: set[int]) -> list[int]:
+def _find_untraced(allocation: Any, traced: set[int]) -> list[int]:
     """Return the values without heap trace; of overlapping ones the largest.
 
     They lie in allocations that were merged into this one. Lifetimes are unknown: they are always alive.
     """
-    found: list[Slice] = []
-    parts = [part for part in allocation.slices if part.buffer not in traced]
-    for part in sorted(parts, key=lambda part: (-part.size_bytes, part.offset_bytes)):
-        if all(
-            part.end_bytes <= other.offset_bytes or part.offset_bytes >= other.end_bytes
+    found: list[Any] = []
+    parts = [
+        part for part in allocation.assigned if part.logical_buffer_id not in traced
+    ]
+
+    for part in sorted(parts, key=lambda part: (-part.size, part.offset)):
+        overlaps = (
+            part.offset + part.size > other.offset
+            and part.offset < other.offset + other.size
             for other in found
-        ):
+        )
+        if not any(overlaps):
             found.append(part)
-    return [part.buffer for part in found]
+
+    return [part.logical_buffer_id for part in found]
 
 
 def _find_named_instruction(hlo: Hlo, instruction: Instruction) -> Instruction:
@@ -330,17 +381,21 @@ def _find_named_instruction(hlo: Hlo, instruction: Instruction) -> Instruction:
     seen: set[int] = set()
     queue = deque([instruction])
     argument: Instruction | None = None
+
     while queue and len(seen) < _REACH:
         found = queue.popleft()
         if found.id in seen:
             continue
         seen.add(found.id)
+
         if found.opcode == "parameter":
             if argument is None and found.computation == hlo.entry:
                 argument = found
             continue
+
         if found.op_name and found.op_name != ARGUMENTS:
             return found
         roots = [hlo.roots[called] for called in found.calls if called in hlo.roots]
         queue += [hlo.instructions[number] for number in (*roots, *found.operands)]
+
     return argument or instruction

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -45,7 +45,11 @@ from analyzer.tracing.xla.buffer_plan import (
     build_plan,
     occupied_bytes,
 )
-from analyzer.tracing.xla.trace_modules import find_jax_layer, is_workspace, runs_backward
+from analyzer.tracing.xla.trace_modules import (
+    find_jax_layer,
+    is_workspace,
+    runs_backward,
+)
 
 _LEAST_BYTES: Final = 4096
 """Smaller buffers of a trace are not divided, because their size does not identify them."""
@@ -56,24 +60,16 @@ _NAMELESS: Final = ("", ARGUMENTS, "XLA_Retvals")
 """tf2xla's names for parameters and results, and no name."""
 
 
-class _Division(NamedTuple):
-    """A buffer to divide: its row, its region, and the columns of each holder."""
+_Division: TypeAlias = tuple[int, PlanRegion, Sequence[Mapping[str, str]]]
+"""A buffer to divide: its row, its region, and the columns of each holder."""
 
-    row: int
-    region: PlanRegion
-    labels: Sequence[Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Divided:
-    """The tables and steps with moments and parts."""
-
-    allocations: pd.DataFrame
-    events: pd.DataFrame
-    steps: tuple[Step, ...]
+Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
+"""Allocations, events and steps, with moments and parts."""
 
 
-def build_plans(note: RunNote | None, structure: GraphIndex | None = None) -> dict[str, BufferPlan]:
+def build_plans(
+    note: RunNote | None, structure: GraphIndex | None = None
+) -> dict[str, BufferPlan]:
     """Return a note's memory plans by the calling op, also by its name in the graph ``structure``."""
     plans: dict[str, BufferPlan] = {}
     for one in note.compiled if note is not None else ():
@@ -86,10 +82,13 @@ def build_plans(note: RunNote | None, structure: GraphIndex | None = None) -> di
                 f"The plan of {one.function[:80]!r} is damaged: {error}.",
                 hint="Repeat the capture.",
             ) from None
+
         plans |= dict.fromkeys(one.ops, plan)
+
     ops = structure.ops.values() if structure is not None else ()
     calls = (op.name for op in ops if op.attrs.get("_XlaMustCompile"))
     known = {name: find_inlined(name, plans) for name in calls}
+
     return plans | {name: plan for name, plan in known.items() if plan is not None}
 
 
@@ -119,6 +118,7 @@ def divide_temporaries(
         for region in plan.temporaries:
             if region.holders:
                 by_size.setdefault(region.size_bytes, []).append((op, region))
+
     ends = {step.index: step.last for step in steps}
     labels: dict[tuple[str, int], list[dict[str, str]]] = {}
     divisions: list[_Division] = []
@@ -129,20 +129,31 @@ def divide_temporaries(
         & (allocations["variable"] == "")
         & (allocations["region"] != "output")
     ].sort_values("born", kind="stable")
-    columns = (rows["op"].astype(object), rows["requested_bytes"], rows["step"], rows["dies"])
+    columns = (
+        rows["op"].astype(object),
+        rows["requested_bytes"],
+        rows["step"],
+        rows["dies"],
+    )
+
     for row, name, size, step, dies in zip(rows.index, *columns, strict=True):
         named = [(op, region) for op, region in by_size[int(size)] if op == name]
         if not named and (name or size < _LEAST_BYTES or dies > ends[int(step)]):
             continue
         op, region = (named or by_size[int(size)])[0]
+
         if (op, region.index) not in labels:
             # A graph that is derived from a trace has no ops of the module.
             names = {one.op_name for one in region.holders} - set(_NAMELESS)
             known = structure.phases if structure is not None else {}
-            graph = structure if any(find_inlined(name, known) for name in names) else None
+            graph = (
+                structure if any(find_inlined(name, known) for name in names) else None
+            )
             forward = infer or (graph is None and not runs_backward(plans[op]))
             labels[op, region.index] = label_holders(region, graph, infer=forward)
-        divisions.append(_Division(int(row), region, labels[op, region.index]))
+
+        divisions.append((int(row), region, labels[op, region.index]))
+
     return _divide(allocations, events, steps, divisions)
 
 
@@ -152,33 +163,38 @@ def label_holders(
     """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
     makers, passing = {}, {}
     cache = find_cache(structure) if structure is not None and infer else frozenset()
+
     if structure is not None:
-        makers = dict.fromkeys((split_tensor(one)[0] for one in structure.gradients), True)
+        makers = dict.fromkeys(
+            (split_tensor(one)[0] for one in structure.gradients), True
+        )
         passing = dict.fromkeys(find_gradient_ops(structure), True)
+
     phases = _find_phases(region, structure)
     start = _find_backward_start(region, phases)
     labels = []
+
     for holder, phase in zip(region.holders, phases, strict=True):
-        name, layer = "", find_jax_layer(holder.op_name)
-        if structure is not None:
-            name = holder.op_name  # XLA may add callers' names as prefix
-            while name and name not in structure.ops:
-                name = name.partition("/")[2]
-            layer = structure.layers.get(name, "")
+        name, layer = _name_op(holder.op_name, structure)
         op = structure.ops.get(name) if structure is not None else None
         outputs = op.outputs if op is not None else ()
         own = TensorSpec(holder.dtype, holder.shape)
         is_kept = holder.first < start < holder.until
+
         if holder.argument is not None:
             category, role = Category.TEMPORARY, "copy of an argument in another layout"
         elif holder.dtype == "tuple":
             category, role = Category.TEMPORARY, "table of addresses"
         elif is_workspace(holder):
             category, role = Category.WORKSPACE, "workspace"
-        elif is_float(holder.dtype) and any(f"{name}:{k}" in cache for k in range(len(outputs))):
+        elif is_float(holder.dtype) and any(
+            f"{name}:{k}" in cache for k in range(len(outputs))
+        ):
             category, role = Category.KV_CACHE, CACHE_ROLE
         else:
-            is_passed = structure is None or find_inlined(holder.op_name, passing) is not None
+            is_passed = (
+                structure is None or find_inlined(holder.op_name, passing) is not None
+            )
             is_value = bool(holder.op_name) and is_float(holder.dtype)
             category, role = describe_value(
                 Phase.FORWARD if infer or is_kept else phase,
@@ -188,6 +204,7 @@ def label_holders(
                 is_kept=is_kept,
                 is_activation=is_value and makes_activation(holder.op_type),
             )
+
         metadata_name = "" if holder.op_name in _NAMELESS else holder.op_name
         labels.append(
             {
@@ -200,26 +217,49 @@ def label_holders(
                 "role": role,
             }
         )
+
     return labels
+
+
+def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
+    """Return the graph's op in XLA's name of it, and its layer; empty if unknown."""
+    if structure is None:
+        return "", find_jax_layer(op_name)
+
+    name = op_name  # XLA may add callers' names as prefix
+    while name and name not in structure.ops:
+        name = name.partition("/")[2]
+    return name, structure.layers.get(name, "")
 
 
 def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase]:
     """Return the phase of each holder; without a known op that of the value before it."""
     phases: list[Phase] = []
     last = Phase.FORWARD
+
     for holder in region.holders:
         known = None
         in_gradient = is_in_gradient_scope(holder.op_name)
         if structure is not None and holder.op_name not in _NAMELESS:
             known = find_inlined(holder.op_name, structure.phases)
         if holder.op_type == _PUSH and not in_gradient:
-            known = Phase.FORWARD  # a loop saves values for its gradient; the tape inserted the op
+            known = (
+                Phase.FORWARD
+            )  # a loop saves values for its gradient; the tape inserted the op
+
         if known is None and in_gradient:
             known = Phase.BACKWARD
-        elif known is None and holder.op_name and structure is None and holder.argument is None:
+        elif (
+            known is None
+            and holder.op_name
+            and structure is None
+            and holder.argument is None
+        ):
             known = Phase.UPDATE if find_optimizer(holder.op_name) else Phase.FORWARD
+
         last = known or last
         phases.append(last)
+
     return phases
 
 
@@ -231,10 +271,12 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
     # Moving the border past a moment corrects its forward values and misplaces the others.
     wrong = least = 0
     start = min(made, default=0)
+
     for moment in sorted(made):
         wrong += made[moment]
         if wrong <= least:
             least, start = wrong, moment + 1
+
     return start
 
 
@@ -247,16 +289,20 @@ def _divide(
     """Insert moments and parts; the divisions are in order of birth."""
     chosen: list[_Division] = []
     room = _MOST_PARTS
+
     for division in reversed(divisions):
-        room -= 2 * len(division.region.holders) + division.region.moments
+        region = division[1]
+        room -= 2 * len(region.holders) + region.moments
         if chosen and room < 0:
             break
         chosen.insert(0, division)
+
     if not chosen:
-        return Divided(allocations, events, tuple(steps))
+        return allocations, events, tuple(steps)
+
     born = allocations["born"].to_numpy()
-    at = np.asarray([born[division.row] for division in chosen], dtype=np.int64)
-    count = np.asarray([division.region.moments for division in chosen], dtype=np.int64)
+    at = np.array([born[row] for row, _, _ in chosen], np.int64)
+    count = np.array([region.moments for _, region, _ in chosen], np.int64)
     before = np.concatenate([[0], np.cumsum(count)])
 
     def shift(instants: Any) -> Any:
@@ -269,32 +315,43 @@ def _divide(
         dies=shift(allocations["dies"].to_numpy()),
         turns_at=turns + (shift(known_turns) - known_turns),
     )
-    parts = [
-        _list_parts(table, division, int(shift(instant)) + 1)
-        for division, instant in zip(chosen, at, strict=True)
-    ]
+    parts = []
+    for (row, region, labels), instant in zip(chosen, at, strict=True):
+        parts.append(_list_parts(table, row, region, labels, int(shift(instant)) + 1))
     joined = pd.concat([table.astype(object), *parts], ignore_index=True)
-    return Divided(
+
+    moved = []
+    for step in steps:
+        first, last = int(shift(step.first)), int(shift(step.last))
+        moved.append(replace(step, first=first, last=last))
+
+    return (
         conform(joined, ALLOCATIONS),
         _insert_moments(events, at, count),
-        tuple(
-            replace(step, first=int(shift(step.first)), last=int(shift(step.last)))
-            for step in steps
-        ),
+        tuple(moved),
     )
 
 
-def _list_parts(table: pd.DataFrame, division: _Division, first: int) -> pd.DataFrame:
-    """Return the rows inside one buffer; its first moment is instant ``first``."""
-    whole = table.loc[division.row]
-    region = division.region
+def _list_parts(
+    table: pd.DataFrame,
+    row: int,
+    region: PlanRegion,
+    labels: Sequence[Mapping[str, str]],
+    first: int,
+) -> pd.DataFrame:
+    """Return the rows inside the buffer of a row; its first moment is instant ``first``."""
+    whole = table.loc[row]
     last = int(whole["dies"])
     common = {
-        **{name: "" for name, column in ALLOCATIONS.items() if column.dtype == "category"},
+        **{
+            name: ""
+            for name, column in ALLOCATIONS.items()
+            if column.dtype == "category"
+        },
         **{name: whole[name] for name in ("allocator", "step", "run_id")},
         **dict.fromkeys(("address", "born_ps", "dies_ps", "turns_at"), pd.NA),
         "region": "temp",
-        "part_of": division.row,
+        "part_of": row,
     }
     rows = [
         {
@@ -309,11 +366,15 @@ def _list_parts(table: pd.DataFrame, division: _Division, first: int) -> pd.Data
             "instruction": holder.instruction,
             **label,
         }
-        for holder, label in zip(region.holders, division.labels, strict=True)
+        for holder, label in zip(region.holders, labels, strict=True)
     ]
     surplus = max(int(whole["allocated_bytes"]) - region.size_bytes, 0)
     occupied = [0, *occupied_bytes(region)]  # entry 0: before the module begins
-    starts = [0, *(i for i in range(1, len(occupied)) if occupied[i] != occupied[i - 1])]
+    starts = [
+        0,
+        *(i for i in range(1, len(occupied)) if occupied[i] != occupied[i - 1]),
+    ]
+
     for start, end in zip(starts, [*starts[1:], len(occupied)], strict=True):
         idle = region.size_bytes - occupied[start]
         if idle or surplus:
@@ -330,10 +391,13 @@ def _list_parts(table: pd.DataFrame, division: _Division, first: int) -> pd.Data
                     "role": IDLE_ROLE,
                 }
             )
+
     return pd.DataFrame(rows, dtype=object)
 
 
-def _insert_moments(events: pd.DataFrame, at: np.ndarray, count: np.ndarray) -> pd.DataFrame:
+def _insert_moments(
+    events: pd.DataFrame, at: np.ndarray, count: np.ndarray
+) -> pd.DataFrame:
     """Return the events with moments after each row in ``at``, with interpolated times."""
     counts = np.zeros(len(events), dtype=np.int64)
     counts[at] = count
@@ -343,6 +407,7 @@ def _insert_moments(events: pd.DataFrame, at: np.ndarray, count: np.ndarray) -> 
     gaps = times[np.minimum(source + 1, len(events) - 1)] - times[source]
     shares = place / (1 + counts[source])
     grown = events.iloc[source].reset_index(drop=True)
+
     return conform(
         grown.assign(
             kind=np.where(place > 0, 0, grown["kind"].to_numpy()),

@@ -20,8 +20,11 @@ def find_recompiled_functions(
     are the tensors that are not compiled in, then the variables.
     """
     ops = {op.name: op for op in note.ops}
-    variables = {row.argument: row for row in note.variables if row.argument is not None}
+    variables = {
+        row.argument: row for row in note.variables if row.argument is not None
+    }
     recompiled = []
+
     for one in note.compiled:
         plan = next((plans[name] for name in one.ops if name in plans), None)
         if plan is None or not one.fixed:
@@ -34,6 +37,7 @@ def find_recompiled_functions(
         updated = {handles[place] for place in places if 0 <= place < len(handles)}
         changing = [(argument, why) for argument, why in fixed if argument in updated]
         fed = [argument for argument, _ in fixed if 0 <= argument < len(note.inputs)]
+
         if changing or fed:
             rows = [variables[argument] for argument, _ in changing]
             recompiled.append(
@@ -46,6 +50,7 @@ def find_recompiled_functions(
                     compilations=one.compilations,
                 )
             )
+
     return tuple(recompiled)
 
 
@@ -55,10 +60,14 @@ def _find_arguments(ops: Mapping[str, Op], one: CompiledNote) -> list[int]:
     if call is None or not call.inputs:  # the step itself is the function
         return list(range(sum(op.type in ARGUMENT_TYPES for op in ops.values())))
     found = []
+
     for tensor in call.inputs:
         source = ops.get(split_tensor(tensor)[0])
         while source is not None and source.type == "Identity" and source.inputs:
             source = ops.get(split_tensor(source.inputs[0])[0])
         is_argument = source is not None and source.type in ARGUMENT_TYPES
-        found.append(int(source.attrs["index"]) if source is not None and is_argument else -1)
+        found.append(
+            int(source.attrs["index"]) if source is not None and is_argument else -1
+        )
+
     return found

@@ -22,14 +22,22 @@ from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import AccountingError, TraceError
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import is_in_gradient_scope
+from analyzer.model.recording.attribution import match_output
 from analyzer.tracing.derive.op_names import find_optimizer
-from analyzer.tracing.measure.attribution import match_output
 from analyzer.tracing.parse.hlo import Hlo, read_hlo
 from analyzer.tracing.parse.xplane import RawTrace
-from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder, PlanRegion, ValueUse, build_plan
+from analyzer.tracing.xla.buffer_plan import (
+    BufferPlan,
+    Holder,
+    PlanRegion,
+    ValueUse,
+    build_plan,
+)
 
 _NUMBER: Final = re.compile(r"\(\d+\)$")
-_TRANSFORM: Final = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint)\((.*)\)$")
+_TRANSFORM: Final = re.compile(
+    r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint)\((.*)\)$"
+)
 _JAX_MODULE: Final = ("jit_", "pjit_", "pmap_")  # start of the names of JAX's modules
 _MODULE_NAME: Final = re.compile(r"^[\w.-]+$")
 _REQUESTED: Final = frozenset({ValueUse.OUTPUT, ValueUse.TEMPORARY})
@@ -43,9 +51,10 @@ class ModuleBuffers:
 
     table: pd.DataFrame
     plans: Mapping[str, BufferPlan]
-    step_config: StepConfig  # inference if no module has ops of a backward pass; else unknown
+    step_config: (
+        StepConfig  # inference if no module has ops of a backward pass; else unknown
+    )
     warnings: tuple[str, ...] = ()  # sentences about buffers that cannot be named
-    modules: tuple[Hlo, ...] = ()
 
 
 def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
@@ -55,32 +64,42 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
     """
     plans: dict[str, BufferPlan] = {}
     modules: dict[str, Hlo] = {}
+
     for name, content in raw.modules.items():
         with contextlib.suppress(TraceError, AccountingError):
             modules[name] = read_hlo(content)
             plans[name] = build_plan(modules[name], platform="")
+
     warnings = tuple(_find_warnings(raw, len(raw.modules) - len(plans)))
-    is_jax = bool(raw.calls) or any(name.startswith(_JAX_MODULE) for name in raw.modules)
+    is_jax = bool(raw.calls) or any(
+        name.startswith(_JAX_MODULE) for name in raw.modules
+    )
     if not plans:
         return ModuleBuffers(table, plans, StepConfig(is_jax=is_jax), warnings)
     backward = {name for name, plan in plans.items() if runs_backward(plan)}
     updating = {name for name in plans if _updates(modules[name])}
     named = {}
+
     for rows, fits in match_requests(table, raw, plans):
         # Several modules may fit; if their names differ by more than XLA's number, it is unknown.
         names = {_NUMBER.sub("", name) for name, _ in fits}
         name = fits[0][0] if len(names) == 1 else ""
         is_forward = (backward | updating).isdisjoint(name for name, _ in fits)
+
         for place, row in enumerate(rows):
             found = [regions[place] for _, regions in fits]
-            named[row] = _label(name, found, is_training=bool(backward), is_forward=is_forward)
+            named[row] = _label(
+                name, found, is_training=bool(backward), is_forward=is_forward
+            )
+
     if named:
         labels = pd.DataFrame.from_dict(named, orient="index")
         old = table[labels.columns].astype(object)
         old.loc[labels.index] = labels
         table = table.assign(**{name: pd.Categorical(old[name]) for name in old})
+
     config = StepConfig(mode="" if backward else "infer", is_jax=is_jax)
-    return ModuleBuffers(table, plans, config, warnings, tuple(modules.values()))
+    return ModuleBuffers(table, plans, config, warnings)
 
 
 def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:
@@ -89,6 +108,7 @@ def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:
             "XLA compiled the program, and the trace has no HLO modules: its buffers have no names. "
             "Keep the whole .xplane.pb; its plane /host:metadata holds the modules."
         )
+
     if unreadable:
         yield f"{unreadable} HLO modules of the trace cannot be read."
     if any(device.startswith("/device:TPU") for device in raw.devices):
@@ -107,9 +127,16 @@ def runs_backward(plan: BufferPlan) -> bool:
 def _updates(hlo: Hlo) -> bool:
     """Say whether a module writes a new value into an argument's buffer."""
     root = hlo.instructions[hlo.roots[hlo.entry]]
-    results = [hlo.instructions[one] for one in root.operands] if root.opcode == "tuple" else [root]
+    results = (
+        [hlo.instructions[one] for one in root.operands]
+        if root.opcode == "tuple"
+        else [root]
+    )
     aliases = hlo.aliases.items()
-    return any(at >= len(results) or results[at].parameter != number for at, number in aliases)
+
+    return any(
+        at >= len(results) or results[at].parameter != number for at, number in aliases
+    )
 
 
 def match_requests(
@@ -121,20 +148,26 @@ def match_requests(
     """
     by_first: dict[int, list[tuple[str, list[PlanRegion]]]] = {}
     for name, plan in plans.items():
-        regions = [one for one in plan.regions if one.use in _REQUESTED and one.size_bytes]
+        regions = [
+            one for one in plan.regions if one.use in _REQUESTED and one.size_bytes
+        ]
         if regions:
             by_first.setdefault(regions[0].size_bytes, []).append((name, regions))
+
     threads = raw.events["thread"].to_numpy()[table["born"]]
     bare = (table["born"] >= 0) & (table["op"].astype(str) == "")
     groups = table.assign(thread=threads)[bare].sort_values("born")
+
     for _, group in groups.groupby(["allocator", "thread"], observed=True):
         rows, sizes = group.index.tolist(), group["requested_bytes"].tolist()
         at = 0
+
         while at < len(rows):
             fits = [
                 (name, regions)
                 for name, regions in by_first.get(sizes[at], ())
-                if sizes[at : at + len(regions)] == [region.size_bytes for region in regions]
+                if sizes[at : at + len(regions)]
+                == [region.size_bytes for region in regions]
             ]
             most = max((len(regions) for _, regions in fits), default=0)
             if fits and (most > 1 or sizes[at] >= _LEAST_UNIQUE):
@@ -157,11 +190,13 @@ def name_call_requests(
     names = ("op", "region", "tensor", "dtype")
     columns = {name: table[name].astype(object).to_numpy().copy() for name in names}
     turns: Counter[tuple[int, str]] = Counter()
+
     for rows, fits in match_requests(table, raw, calls) if calls else ():
         turn = table["step"].fillna(-1).iloc[rows[0]], fits[0][0]
         name, regions = fits[turns[turn] % len(fits)]
         turns[turn] += 1
         used: set[int] = set()
+
         for row, region in zip(rows, regions, strict=True):
             is_result = region.use is ValueUse.OUTPUT and not region.is_tuple
             size = region.size_bytes
@@ -169,7 +204,10 @@ def name_call_requests(
             facts = (name, "output" if tensor else "temp", tensor, region.dtype)
             for column, fact in zip(names, facts, strict=True):
                 columns[column][row] = fact
-    return table.assign(**{name: pd.Categorical(column) for name, column in columns.items()})
+
+    return table.assign(
+        **{name: pd.Categorical(column) for name, column in columns.items()}
+    )
 
 
 def _label(
@@ -179,23 +217,31 @@ def _label(
 
     ``is_forward``: whether the modules neither run a backward pass nor update their arguments.
     """
-    ops, shapes = {region.op_name for region in regions}, {region.shape for region in regions}
+    ops, shapes = (
+        {region.op_name for region in regions},
+        {region.shape for region in regions},
+    )
     op_name = ops.pop() if len(ops) == 1 else ""
     shape = shapes.pop() if len(shapes) == 1 else None
     is_result = all(region.use is ValueUse.OUTPUT for region in regions)
     # JAX has no scope for updates; ``jvp`` marks its forward pass.
     is_value = bool(op_name) and not find_optimizer(op_name)
-    is_value &= is_forward and ("jvp(" in op_name or not op_name.startswith(("jit(", "pjit(")))
+    is_value &= is_forward and (
+        "jvp(" in op_name or not op_name.startswith(("jit(", "pjit("))
+    )
     category = Category.TEMPORARY if is_training else Category.ACTIVATION
+
     if is_result and is_in_gradient_scope(op_name):
         category = Category.GRADIENT
     elif is_result and is_training:
         category = Category.ACTIVATION if is_value else Category.UNATTRIBUTED
     elif not is_result and all(  # at least half of the bytes in each region
-        2 * sum(one.size_bytes for one in region.holders if is_workspace(one)) >= region.size_bytes
+        2 * sum(one.size_bytes for one in region.holders if is_workspace(one))
+        >= region.size_bytes
         for region in regions
     ):
         category = Category.WORKSPACE
+
     return {
         "op": name,
         "op_type": "XlaModule",
@@ -221,4 +267,5 @@ def find_jax_layer(op_name: str) -> str:
         while found := _TRANSFORM.match(inner):
             inner = "" if inner.startswith(("jit(", "pjit(")) else found[1]
         parts.append(inner)
+
     return "/".join(part for part in parts if _MODULE_NAME.match(part))

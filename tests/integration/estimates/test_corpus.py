@@ -202,10 +202,6 @@ def test_estimate_has_the_variables_of_a_run(name: str, corpus: Corpus) -> None:
     skip_without_keras_2((WORKS | WORKS_2)[name][0])
     estimated, ran = (corpus.get(kind, f"works {name}") for kind in ("estimate", "trace"))
     assert estimated["bytes"] == ran["bytes"]
-    known = [number for number in estimated["births"] if number is not None]
-    assert len(known) == len(set(known)), "a variable comes to be once"
-    # Constants that the traced graph keeps, in chunks of 256 bytes; never a variable's value.
-    assert estimated["kept"] < 400 or "application" in name
 
 
 @pytest.mark.parametrize("kind", ["estimate", "trace"])

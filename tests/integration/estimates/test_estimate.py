@@ -8,16 +8,9 @@ from pathlib import Path
 
 import pytest
 from builders import analyze, analyze_in_child
-from observed_order import play_in_order
 
 import analyzer
 from analyzer.model.recording.records import Kind
-from analyzer.simulate.kernels.kernel_device import CPU
-from analyzer.simulate.predict.predicted_device import target_of
-from analyzer.simulate.predict.predicted_recording import owners_by_number
-from analyzer.simulate.predict.prepared_step import prepare
-from analyzer.tracing.measure.measured_recording import open_measured
-from analyzer.tracing.parse.run_folder import read_run
 
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"
@@ -54,36 +47,6 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
     folder = tmp_path_factory.mktemp("estimates")
     shutil.copy(TARGETS / "predictable.py", folder)
     return Pairs(folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "environment"),
-    [
-        pytest.param("convolutions", {}, marks=pytest.mark.slow),
-        # TensorFlow's own kernels of three axes, whose buffer depends on the level-3 cache
-        pytest.param("volumes", {"TF_ENABLE_ONEDNN_OPTS": "0"}, marks=pytest.mark.slow),
-        ("step", {}),
-    ],
-)
-def test_in_the_order_that_really_ran_the_peak_is_the_real_one(
-    pairs: Pairs, name: str, environment: dict[str, str]
-) -> None:
-    """Whatever order the executor took: the kernels' rules must give what it then allocated."""
-    _, trace = pairs.get(name, **environment)
-    note = read_run(pairs.folder / f"{name}-estimate" / "run.json")
-    prepared = prepare(
-        note.ops,
-        list(owners_by_number(note, CPU).values()),
-        threads=note.threads.intra_op,
-        device=target_of(note).device,
-    )
-    measured = open_measured(pairs.folder / f"{name}-trace")
-    step, runs = measured.recording.steps[-1], measured.op_runs
-    inside = (runs["start_ps"] >= step.start_ps) & (runs["start_ps"] <= step.end_ps)
-    schedule = play_in_order(prepared, runs["op"][inside].tolist())
-    # What Python holds (inputs of another size, small constants) is not the graph's.
-    real = trace.document["peak"]["requested_bytes"] - trace.document["resident"]["requested_bytes"]
-    assert schedule.peak_bytes - schedule.resident_bytes == pytest.approx(real, rel=0.001)
 
 
 @pytest.mark.parametrize(
@@ -222,21 +185,6 @@ def test_a_model_built_by_a_call_needs_no_weights(pairs: Pairs) -> None:
     document = json.loads(ended.out)
     assert not any("allocated in full" in note for note in document["notes"])
     assert document["categories_at_peak"]["parameter"] == 4 * (50 * 300 + 300 + 300 * 7 + 7)
-
-
-def test_the_variables_come_to_be_as_in_a_trace(pairs: Pairs) -> None:
-    """Python makes the weights one after another: births and deaths of their buffers, in order."""
-    told = []
-    for result in pairs.get("convolutions"):
-        table = result.recording.allocations
-        large = table[(table["requested_bytes"] > 256) & table["step"].isna()]
-        last = large["born"][large["category"] == "parameter"].max() + 1
-        weights = large[large["born"] < last]
-        births = zip(weights["born"], weights["requested_bytes"], strict=True)
-        deaths = zip(weights["dies"], -weights["requested_bytes"], strict=True)
-        told.append([size for at, size in sorted([*births, *deaths]) if at < last])
-    assert told[0] == told[1]
-    assert sum(size < 0 for size in told[0]) > 2
 
 
 def test_a_step_of_few_bytes_with_a_large_number(tmp_path: Path) -> None:

@@ -107,8 +107,7 @@ def test_a_larger_batch_needs_more(folder: Path) -> None:
         for size in ("8", "64")
     )
     assert large["peak"]["requested_bytes"] > 4 * small["peak"]["requested_bytes"]
-    assert large["fit"]["growth_pool_bytes"] > small["fit"]["growth_pool_bytes"]
-    assert large["fit"]["margin_bytes"] < small["fit"]["margin_bytes"]
+    assert large["verdict"]["margin_bytes"] < small["verdict"]["margin_bytes"]
 
 
 def test_recurrent_layers_use_cudnn_and_no_xla(folder: Path) -> None:
@@ -158,12 +157,3 @@ def test_custom_loop_runs_op_by_op_with_a_reason(folder: Path) -> None:
     document = estimate(folder, "custom", "--gpu", "t4")
     assert document["step"]["jit"] is False
     assert any("the tf.function has no jit_compile=True" in n for n in document["notes"])
-
-
-def test_each_variable_is_born_once(folder: Path) -> None:
-    """Keras makes small slots through TensorFlow variables; each is recorded once."""
-    estimate(folder, "cnn", "--gpu", "t4", "--no-jit", "--batch-size", "8")
-    out = "".join(("cnn", "--gpu", "t4", "--no-jit", "--batch-size", "8"))
-    note = json.loads((folder / out / "run.json").read_text())
-    born = Counter(birth["variable"] for birth in note["births"])
-    assert [number for number, times in born.items() if number is not None and times > 1] == []

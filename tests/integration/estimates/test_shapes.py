@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from small_graphs import play_ops, predict_ops
 
 tf = pytest.importorskip("tensorflow")
 
+from analyzer.capture.graph import unbacked_variables  # noqa: E402
 from analyzer.capture.graph.data_dependent_sizes import _Sizing  # noqa: E402
 from analyzer.capture.graph.executor_graph import build_executor_graph, instantiate  # noqa: E402
 from analyzer.capture.graph.shape_inference import (  # noqa: E402
@@ -13,19 +15,19 @@ from analyzer.capture.graph.shape_inference import (  # noqa: E402
     infer_executed_outputs,
     infer_graph,
 )
+from analyzer.capture.graph.unbacked_variables import (  # noqa: E402
+    StandIns,
+    build_slots,
+    leave_out_values,
+)
 from analyzer.capture.graph.value_evaluation import is_open  # noqa: E402
-from analyzer.capture.initializers import variable_births  # noqa: E402
-from analyzer.capture.initializers.hollow_variables import build_slots, record_births  # noqa: E402
-from analyzer.capture.initializers.variable_births import Births  # noqa: E402
 from analyzer.capture.run.step_variables import find_address  # noqa: E402
 from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
     make_part,
     make_tensor,
 )
 from analyzer.model.contract.graph_note import LEAST_SHAPES, TensorSpec  # noqa: E402
-from analyzer.simulate.predict.predicted_recording import find_warnings  # noqa: E402
-from analyzer.simulate.predict.prepared_step import play, prepare  # noqa: E402
-from analyzer.simulate.predict.sampling import predict  # noqa: E402
+from analyzer.simulate.predict.stated_range import describe_notes  # noqa: E402
 
 pytestmark = pytest.mark.tf
 
@@ -203,11 +205,11 @@ def test_trips_that_a_list_of_counts_decides() -> None:
 
     # WHEN the step is played
     found = _noted(step, tf.zeros((8, 8)))
-    schedule = play(prepare(found.ops, [], threads=1))
+    schedule = play_ops(found.ops)
     # THEN the inner loop makes as many trips as TensorFlow's
     runs = sum(found.ops[node].type == "Tanh" for node in schedule.nodes)
     assert runs == int(step(tf.zeros((8, 8)))[0])
-    assert not schedule.loops
+    assert not schedule.trips
 
 
 def test_trips_that_a_mask_decides() -> None:
@@ -220,9 +222,9 @@ def test_trips_that_a_mask_decides() -> None:
 
     mask = tf.sequence_mask([5, 9], 12, tf.int32)
     found = _noted(step, tf.zeros((8, 8)), mask)
-    schedule = play(prepare(found.ops, [], threads=1))
+    schedule = play_ops(found.ops)
     assert sum(found.ops[node].type == "Tanh" for node in schedule.nodes) == 12 - 5
-    assert not schedule.loops
+    assert not schedule.trips
 
 
 @pytest.mark.parametrize("grows", [True, False])
@@ -236,8 +238,8 @@ def test_tensors_that_a_loop_changes_are_reported(grows: bool) -> None:
 
     row = tf.ones((1, 4))
     # THEN the estimate says so if TensorFlow's result has another shape than the first trip's
-    found = predict(_noted(step, row).ops, [])
-    warnings = [line for line in find_warnings(found, found.middle) if "changes the shapes" in line]
+    found = predict_ops(_noted(step, row).ops)
+    warnings = [line for line in describe_notes(found) if "changes the shapes" in line]
     assert len(warnings) == (step(row).shape != row.shape) == grows
 
 
@@ -371,9 +373,7 @@ def test_equal_inputs_are_drawn_by_different_ops() -> None:
 def test_size_that_depends_on_synthetic_inputs_is_the_upper_bound(monkeypatch):
     # GIVEN an input that was made up without memory: its zeros are no values of a user's
     values = tf.zeros((6, 4))
-    births = Births(stand_ins=object())
-    births.inputs[id(values)] = 0
-    monkeypatch.setattr(variable_births, "active_births", [births])
+    monkeypatch.setattr(unbacked_variables, "_active", [StandIns(inputs={id(values)})])
     found = _noted(lambda x: tf.tanh(tf.boolean_mask(x, x[:, 0] > 0.0)), values)
     # THEN they do not say that none is left
     assert _shape(found, "Tanh") == (6, 4)
@@ -382,7 +382,7 @@ def test_size_that_depends_on_synthetic_inputs_is_the_upper_bound(monkeypatch):
 
 @pytest.mark.parametrize("count", [180_304, 180_300])  # the second ends within 64 bytes
 def test_a_value_without_memory_shares_the_zeros_of_others(count: int) -> None:
-    stand_ins = variable_births.StandIns()
+    stand_ins = StandIns()
     first = stand_ins.make_tensor(tf.float64, (200_000,))
     value = stand_ins.make_tensor(tf.float64, (count,))
     assert find_address(value) == find_address(first) is not None
@@ -394,7 +394,7 @@ def test_slots_that_hold_a_number_are_made_before_the_step() -> None:
     for build in (lambda optimizer, variables: optimizer.build(variables), build_slots):
         weights = [tf.keras.Variable(tf.zeros(shape)) for shape in ((30, 40), (40,))]
         optimizer = tf.keras.optimizers.Adafactor()
-        with record_births(hollow=True):
+        with leave_out_values():
             build(optimizer, weights)
         made.append(
             [(tuple(one.shape), one.dtype) for one in (*optimizer.variables, *optimizer._r)]

@@ -40,6 +40,24 @@ def compiled_tokens():
     return model
 
 
+class BroadcastKernel(layers.Layer):
+    """Its gradient has the kernel's shape for each example, before it is summed."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 4096))
+
+    def call(self, x):
+        return tf.matmul(x, self.kernel)
+
+
+def broadcast_kernel():
+    """A compiled step whose products find no memory for XLA's trials."""
+    rows = keras.Input((4, 4096))
+    model = keras.Model(rows, layers.Dense(1)(BroadcastKernel()(rows)), name="broadcast")
+    model.compile("adam", "mse", jit_compile=True)
+    return model
+
+
 def scaled_table():
     """A table's gradient is a few rows: the host puts what is finite of them in its place."""
     keras.config.set_dtype_policy("mixed_float16")
@@ -198,6 +216,25 @@ def deep():
         return loss
 
     return step
+
+
+def fill(gib):
+    """Return a step with one tensor of a size."""
+    value = tf.Variable(1.0)
+
+    @tf.function
+    def step():
+        return tf.reduce_sum(tf.fill((gib, 1 << 28), value))
+
+    return step
+
+
+def one_gib():
+    return fill(1)
+
+
+def twenty_gib():
+    return fill(20)
 
 
 def mirrored():

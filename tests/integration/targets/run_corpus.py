@@ -54,8 +54,6 @@ def outcome(kind, target, values):
         or [spec.shape for op in batches for spec in op.outputs],
         "bytes": categories,
         "notes": run.notes,
-        "births": [row.variable for row in run.births],
-        "kept": run.kept_by_tracing or 0,
     }
 
 

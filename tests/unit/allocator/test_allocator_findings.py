@@ -1,18 +1,18 @@
 """The allocator's findings: titles with the bytes in them, evidence that adds up."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from analyzer.explain import pool_facts
+from analyzer.explain.analysis import analyse
 from analyzer.explain.pool_facts import find_allocator
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import from_recording, replay
 
 MIB = 1 << 20
@@ -82,7 +82,7 @@ def test_nothing_is_said_twice(limit):
 
 
 @pytest.mark.parametrize("pool", [64 * MIB, 64 * MIB + 1792])
-def test_a_pool_padded_to_virtual_memory_is_replayed(pool, monkeypatch):
+def test_a_pool_padded_to_virtual_memory_is_replayed(pool):
     """TensorFlow's nightly takes 64 MiB from the driver for a limit that is 256 KiB lower."""
     limit = 64 * MIB - (256 << 10)
     recording = recording_of(HOLES)
@@ -97,8 +97,7 @@ def test_a_pool_padded_to_virtual_memory_is_replayed(pool, monkeypatch):
         }
     )
     events = events.groupby(result.instant).last().reindex(range(result.instant.max() + 1))
-    analysis = SimpleNamespace(recording=replace(recording, events=events))
-    monkeypatch.setattr(pool_facts, "would_have_fitted", lambda *_: None)
-    monkeypatch.setattr(pool_facts, "_with_facts", lambda facts, *_: facts)
-    facts = pool_facts._measured_facts(analysis, BfcOptions.gpu(limit))
-    assert facts.replay_equals_trace is (pool == 64 * MIB)
+    analysis = analyse(replace(recording, events=events.reindex(range(21))))
+    analysis = replace(analysis, recording=replace(recording, events=events))
+    found = pool_facts._add_measured_pool(analysis, BfcOptions.gpu(limit))
+    assert found.fragmentation.replay_equals_trace is (pool == 64 * MIB)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from workloads import from_events, sample, sequence_of
 
 from analyzer.model.errors import TraceError
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import compare, from_allocations, recorded_options, replay
 
 MIB = 1 << 20

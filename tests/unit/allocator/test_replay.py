@@ -6,7 +6,7 @@ import pytest
 from workloads import SAMPLES, allocations_table, events_table, from_events, sample
 
 from analyzer.model.errors import InputError, TraceError
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import compare, from_allocations, replay
 
 MIB = 1 << 20

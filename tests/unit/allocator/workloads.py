@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import random
-from contextlib import contextmanager
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pandas as pd
 
 from analyzer.model.recording.timeline import pair_events
-from analyzer.simulate.allocator.bfc import compiled_run
-from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
 from analyzer.simulate.allocator.replay import Sequence, from_allocations
 
 DATA = Path(__file__).parent / "data"
@@ -72,19 +68,6 @@ def sequence_of(operations):
         address=np.full(len(sizes), -1),
         row=np.arange(len(sizes)),
     )
-
-
-@contextmanager
-def run_by(*, is_compiled):
-    """Run all sequences by compiled or by plain code."""
-    with mock.patch.object(compiled_run, "is_loaded", return_value=is_compiled):
-        yield
-
-
-def operations_done(sequence, options, *, is_compiled=False):
-    """Return how many operations succeed before one fails."""
-    allocator = BfcAllocator(options, sequence.n_buffers, is_compiled=is_compiled)
-    return allocator.feed(sequence.slot, sequence.request)
 
 
 def random_operations(n_operations, live, seed, largest=28):

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark
-from simulated_cards import NEEDS_CARDS
 
-from analyzer.capture.process.child_process import ForkServers
-from analyzer.capture.process.launch import capture, start_fork_server
+from analyzer.capture.process.fork_servers import ForkServers
+from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.errors import ExitCode, FailureKind, InputError, TargetError
+from analyzer.model.errors import FailureKind, TargetError
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 
@@ -81,14 +76,8 @@ def test_copies_are_as_processes_of_their_own(tmp_path: Path) -> None:
     assert list(place.iterdir()) == []
 
 
-PLACES = """
-import ctypes, pathlib
+STEPS = """
 import tensorflow as tf
-
-libc = ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
-with pathlib.Path(__file__).with_name("places").open("a") as file:
-    print(libc.malloc(8192), libc.malloc(1 << 24), file=file)
 
 @tf.function(input_signature=[tf.TensorSpec([None, 4])])
 def step(x):
@@ -106,73 +95,8 @@ def large(x):
 """
 
 
-@pytest.mark.slow
-def test_trials_in_copies_say_whether_the_step_ended_and_lie_at_addresses_of_their_own(
-    tmp_path: Path,
-) -> None:
-    """Copies at the same addresses would take the same order of the ops."""
-    (tmp_path / "targets.py").write_text(PLACES)
-    limited = CaptureOptions(device="cpu", memory_limit_bytes=64 << 20)
-    with ForkServers(Path(tempfile.mkdtemp(dir=tmp_path))) as copies:
-        start_fork_server(parse_target(f"{tmp_path}/targets.py:step"), limited, "trial", copies)
-        for name, size, ends in (("step", 2, True), ("large", 2, True), ("large", 64, False)):
-            folder = capture(
-                parse_target(f"{tmp_path}/targets.py:{name}"),
-                replace(limited, batch_size=size),
-                tmp_path / f"{name}-{size}",
-                force=False,
-                progress=lambda stage, share: None,
-                kind="trial",
-                copies=copies,
-            )
-            note = read_run(folder / RUN_FILE)
-            assert (note.error is None) == ends
-            if note.error is not None:
-                assert note.error.exit_code is ExitCode.STEP_OUT_OF_MEMORY
-            assert not note.ops
-            assert not list(folder.rglob("*.xplane.pb"))
-        assert len(copies._servers) == 1, "what was begun is what is copied"
-    lines = (tmp_path / "places").read_text().splitlines()
-    small, mapped = zip(*(line.split() for line in lines), strict=True)
-    assert len(set(small)) == len(set(mapped)) == 3
-
-
-class _Recorder(ForkServers):
-    """Records the environment of each capture and starts no process."""
-
-    environments: list[Mapping[str, str]]
-
-    def start(self, log: Path, environment: Mapping[str, str]) -> NoReturn:
-        self.environments.append(environment)
-        raise InterruptedError
-
-
-@NEEDS_CARDS
-def test_trials_on_a_card_share_one_process(tmp_path: Path) -> None:
-    (tmp_path / "targets.py").write_text(PLACES)
-    spec = parse_target(f"{tmp_path}/targets.py:step")
-    options = CaptureOptions(gpu="t4", steps=3)
-    with _Recorder(Path(tempfile.mkdtemp(dir=tmp_path))) as copies:
-        copies.environments = []
-        with contextlib.suppress(InterruptedError):
-            start_fork_server(spec, options, "trial", copies)
-        for size in (2, 4):
-            with contextlib.suppress(InputError, InterruptedError):
-                capture(
-                    spec,
-                    replace(options, batch_size=size),
-                    tmp_path / str(size),
-                    force=False,
-                    progress=lambda stage, share: None,
-                    kind="trial",
-                    copies=copies,
-                )
-    assert len(copies.environments) == 3
-    assert copies.environments[0] == copies.environments[1] == copies.environments[2]
-
-
 def test_a_trial_that_hangs_is_ended_and_the_next_one_runs(tmp_path: Path) -> None:
-    (tmp_path / "targets.py").write_text(PLACES)
+    (tmp_path / "targets.py").write_text(STEPS)
     options = CaptureOptions(device="cpu", batch_size=2)
     with ForkServers(Path(tempfile.mkdtemp(dir=tmp_path))) as copies:
 
@@ -194,38 +118,3 @@ def test_a_trial_that_hangs_is_ended_and_the_next_one_runs(tmp_path: Path) -> No
             try_step("hangs", 5.0)
         assert late.value.kind is FailureKind.TIMED_OUT
         assert try_step("step", 300.0).error is None
-
-
-COUNTED = """
-import pathlib
-import keras
-
-class Counted(keras.layers.Layer):
-    def call(self, x):
-        with pathlib.Path(__file__).with_name("calls").open("a") as file:
-            file.write("x")
-        return 2.0 * x
-
-def model():
-    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), Counted()])
-"""
-
-
-@pytest.mark.slow
-def test_a_trial_traces_the_step_once(tmp_path: Path) -> None:
-    """A step that makes the optimizer's variables is traced twice, which takes seconds."""
-    (tmp_path / "targets.py").write_text(COUNTED)
-    calls = tmp_path / "calls"
-    counts = []
-    for kind in ("static", "trial"):
-        capture(
-            parse_target(f"{tmp_path}/targets.py:model"),
-            CaptureOptions(device="cpu", batch_size=2, jit=False),
-            tmp_path / kind,
-            force=False,
-            progress=lambda stage, share: None,
-            kind=kind,
-        )
-        counts.append(len(calls.read_text()))
-        calls.unlink()
-    assert counts[0] == counts[1]

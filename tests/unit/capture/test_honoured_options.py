@@ -9,58 +9,20 @@ from builders import sample_folder
 
 import analyzer
 from analyzer.capture.targets.target_spec import (
-    REFUSALS,
     Option,
     TargetForm,
     check_honoured,
-    list_given_options,
     parse_target,
 )
-from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
+from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.errors import InputError, TargetError
-
-GIVEN = {
-    Option.BATCH_SIZE: {"batch_size": 1},
-    Option.SHAPE: {"shapes": {"": (1,)}},
-    Option.MODE: {"mode": "infer"},
-    Option.OPTIMIZER: {"optimizer": "adam"},
-    Option.LOSS: {"loss": "mse"},
-    Option.JIT: {"jit": True},
-    Option.NO_JIT: {"jit": False},
-    Option.DTYPE_POLICY: {"dtype_policy": "float32"},
-    Option.STEPS: {"steps": 3},
-    Option.DEVICE: {"device": "cpu"},
-    Option.INTER_OP_THREADS: {"inter_op_threads": 1},
-}
-
-
-def test_given_options_include_default_values() -> None:
-    assert list_given_options(CaptureOptions()) == frozenset()
-    assert set(GIVEN) == set(Option)
-    for option, values in GIVEN.items():
-        assert list_given_options(CaptureOptions(**values)) == {option}  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("option", Option)
-@pytest.mark.parametrize("form", TargetForm)
-def test_each_option_is_honoured_or_refused(form: TargetForm, option: Option) -> None:
-    refusal = REFUSALS[form].get(option)
-    if refusal is None:
-        check_honoured("the target", form, {option})
-        return
-    with pytest.raises(InputError) as raised:
-        check_honoured("the target", form, {option})
-    error = raised.value
-    assert error.message.startswith(f"the target is {form}: {option} cannot be used, because ")
-    assert error.message.endswith(f"{refusal.because}.")
-    assert error.hint == refusal.hint
 
 
 def test_options_with_one_reason_share_one_error() -> None:
     both = {Option.LOSS, Option.OPTIMIZER, Option.BATCH_SIZE}
     with pytest.raises(InputError) as raised:
         check_honoured("a.py:step", TargetForm.STEP, both)
-    assert "--batch-size cannot" in raised.value.message
+    assert "--optimizer and --loss cannot" in raised.value.message
     with pytest.raises(InputError) as raised:
         check_honoured("logs", TargetForm.TRACE, both)
     assert "--batch-size and --optimizer and --loss cannot" in raised.value.message

@@ -1,12 +1,9 @@
 """The data that a custom ``train_step`` gets, as ``fit(x)`` or ``fit(x, y)`` passes it."""
 
-from types import SimpleNamespace
-
 import keras  # noqa: TID253
 import pytest
 import tensorflow as tf  # noqa: TID253
 
-from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.model.contract.capture_request import CaptureOptions
 
@@ -67,31 +64,3 @@ def test_a_train_step_gets_the_parts_that_it_takes(kind, shapes):
     (iterator,) = make_model_program(model, CaptureOptions(batch_size=4)).traced_args
     found = tf.nest.map_structure(lambda spec: tuple(spec.shape), iterator.element_spec)
     assert found == shapes
-
-
-class Quantized(tf.Variable):
-    """Quantizes the variable that it wraps, as larq's ``QuantizedVariable``."""
-
-    def __init__(self, variable):
-        self.latent = variable
-
-    def __getattr__(self, name):
-        return getattr(self.latent, name)
-
-    name = property(lambda self: self.latent.name)
-    handle = property(lambda self: self.latent.handle)
-    dtype = property(lambda self: self.latent.dtype)
-
-
-def test_a_variable_counts_once_beside_its_wrapper():
-    kernel = tf.Variable(tf.zeros((3, 4)), name="kernel")
-
-    @tf.function
-    def step():
-        return kernel.assign_add(tf.ones((3, 4)))
-
-    model = SimpleNamespace(variables=[Quantized(kernel)])
-    program = SimpleNamespace(models=[model], optimizers=[], function=step)
-    found = StepVariables(program, step.get_concrete_function())
-    found.refresh()
-    assert [id(one) for one in found.raw] == [id(kernel)]

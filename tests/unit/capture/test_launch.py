@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark
 
 from analyzer.capture.process import launch
-from analyzer.model.errors import ExitCode
 
 
 @pytest.fixture
@@ -45,11 +44,8 @@ def trace(
 
 DEATHS = {
     "a status": ("stage('building', 0.1); os._exit(3)", 2, "exit code 3 while building"),
-    "a signal": ("print('words', file=sys.stderr, flush=True); os.abort()", 2, "SIGABRT.*: words"),
     "nothing said": ("", 2, "exit code 0 while starting"),
     "killed": ("os.kill(os.getpid(), 9)", 2, "no lack of memory"),
-    "refused": ("fail('No step.', 'Name one.', 2)", 2, "No step. Name one."),
-    "memory": ("fail('Too large.', '', 5)", 5, "Too large."),
     "a bug": ("print('why', file=sys.stderr); fail('Odd.', '', 1)", 1, "Odd. "
               "Its full output: .*/analyze-.*log\nanalyze: This is a bug"),
     "nothing written": ("done()", 2, "is gone"),
@@ -68,12 +64,6 @@ def test_deaths(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert done.err.count("\n") == (2 if code == 1 else 1)
     # All that is left is a log that the message names.
     assert {str(place / path) for path in left} == set(re.findall(r"/\S+\.log", done.err))
-
-
-def test_a_kept_log_holds_what_was_printed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = "print('a\\nb', file=sys.stderr, flush=True); os._exit(3)"
-    _, (name,) = trace(body, place, monkeypatch)
-    assert (place / name).read_text() == "a\nb\n"
 
 
 @pytest.mark.parametrize(
@@ -99,44 +89,3 @@ def test_signals(
     assert left == set()
     if number == signal.SIGINT:
         assert done.err.splitlines()[1:] == ["analyze: Interrupted; no run was written."]
-
-
-def test_a_second_ctrl_c(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that answers the first one and then writes for ever."""
-    timers = [threading.Timer(s, os.kill, (os.getpid(), signal.SIGINT)) for s in (1.5, 3.0)]
-    for timer in timers:
-        timer.start()
-    started = time.monotonic()
-    done, left = trace(
-        "try:\n    time.sleep(1000)\nexcept KeyboardInterrupt:\n"
-        "    stage('stopping', 0.0); time.sleep(1000)",
-        place, monkeypatch,
-    )  # fmt: skip
-    assert (done.code, left) == (130, set())
-    assert 2.9 < time.monotonic() - started < 10
-
-
-def test_handlers_are_as_they_were(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    trace("fail('No.', '', 2)", place, monkeypatch)
-    assert before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-
-
-@pytest.mark.parametrize("backend", ["jax", "torch", "tensorfow"])
-def test_another_backend(backend: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", backend)
-    done = analyze("trace", "t.py:step")
-    assert done.code == ExitCode.BAD_INPUT
-    assert f"KERAS_BACKEND is {backend}" in done.err
-    assert done.err.count("\n") == 1
-    assert listing(place) == {"work", "tmp", "work/t.py"}
-
-
-def test_a_working_folder_that_is_gone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = place / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    monkeypatch.setattr(launch, "make_child_command", lambda request: ["true"])
-    done = analyze("trace", str(place / "work" / "t.py") + ":step")
-    assert (done.code, "cannot be written" in done.err) == (2, True), done.err

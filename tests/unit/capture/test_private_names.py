@@ -20,33 +20,6 @@ assert list(list_newer_versions({"TensorFlow": "nightly.of.today"})) == []
 """
 
 
-CONVERSIONS = """
-import contextlib, pathlib, tempfile
-import tensorflow as tf
-from analyzer.capture.private_names import disable_python_tracing
-
-def told(block):
-    with tempfile.TemporaryDirectory() as folder:
-        tf.profiler.experimental.start(folder)
-        with block:
-            tf.function(lambda: tf.add(tf.constant(1.0), 2.0)).get_concrete_function()
-        with tf.profiler.experimental.Trace("afterwards"):
-            pass
-        tf.profiler.experimental.stop()
-        content = next(pathlib.Path(folder).rglob("*.xplane.pb")).read_bytes()
-    assert b"afterwards" in content
-    return content.count(b"convert_to_tensor")
-
-assert told(contextlib.nullcontext()), "TensorFlow's Python writes no such events any more"
-assert not told(disable_python_tracing()), "they were written all the same"
-"""
-
-
-@pytest.mark.tf
-def test_conversions_write_no_profiler_events_in_the_block() -> None:
-    subprocess.run([sys.executable, "-c", CONVERSIONS], check=True, timeout=300)
-
-
 @pytest.mark.tf
 def test_newer_release_adds_a_line() -> None:
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=300)

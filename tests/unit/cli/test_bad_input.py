@@ -94,7 +94,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "empty": (write(b""), "is empty"),
     "text": (write(b"epoch 1: loss 0.5\n" * 40), "is not a profiler trace, or is truncated"),
     "truncated": (write(WHOLE[: len(WHOLE) // 2]), "truncated"),
-    "gzip cut short": (write(PACKED[:-900], "a.xplane.pb.gz"), "damaged gzip"),
+    "gzip cut short": (write(PACKED[:-900], "a.xplane.pb.gz"), "cannot be read"),
     "gzip of text": (write(gzip.compress(b"hello world"), "a.xplane.pb.gz"), "not a profiler"),
     "no memory events": (
         write(TraceBuilder().run("a:MatMul", 1, 2).bytes()),

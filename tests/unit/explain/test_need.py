@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import SAMPLES, sample_folder
+from builders import sample_folder
 from msgspec import structs
 
-from analyzer.explain.judgement import Question, RunFacts, judge, make_verdict
 from analyzer.explain.need import find_need
-from analyzer.explain.verdict import FITS
+from analyzer.explain.verdict import FITS, Question, judge, make_verdict
 from analyzer.model.contract.report.limit_figures import (
     Basis,
     LimitOf,
@@ -78,23 +77,26 @@ def make_question(random: random.Random, basis: Basis) -> Question | None:
     )
 
 
-def make_result(random: random.Random) -> tuple[VerdictFigures, RunFacts]:
+def make_result(random: random.Random) -> tuple[VerdictFigures, str]:
     basis = random.choice(list(Basis))
     question = make_question(random, basis)
     has_failed = random.random() < 0.1
     if question is not None and question.is_own:
         has_failed = not question.runs_at_limit
-    facts = RunFacts(
+    base = VerdictFigures(
+        outcome=Outcome.FAILED if has_failed else Outcome.NO_LIMIT,
         basis=basis,
-        card="Tesla T4" if question is None or question.limit_of is LimitOf.CARD else "",
-        peak_line="Peak",
-        has_failed=has_failed,
-        has_run_out=has_failed and random.random() < 0.8,
-        incomplete="the step did not end" if has_failed else random.choice(("", "", "2 unknown")),
+        card="Tesla T4" if question is None or question.limit_of is LimitOf.CARD else None,
+        headline="Peak",
         need_of=random.choice(list(NeedOf)),
     )
+    incomplete = "the step did not end" if has_failed else random.choice(("", "", "2 unknown"))
+    has_run_out = has_failed and random.random() < 0.8
     least, most = make_need(random, exact=basis is Basis.MEASURED)
-    return make_verdict(facts, question, least, most), facts
+    verdict = make_verdict(
+        base, question, least, most, incomplete=incomplete, has_run_out=has_run_out
+    )
+    return verdict, incomplete
 
 
 def check_numbers(verdict: VerdictFigures) -> None:
@@ -118,20 +120,20 @@ def check_numbers(verdict: VerdictFigures) -> None:
         assert 0 <= room < verdict.need_high_bytes
 
 
-def check_answer(verdict: VerdictFigures, facts: RunFacts) -> None:
+def check_answer(verdict: VerdictFigures, incomplete: str) -> None:
     """Check the outcome and the words against need and limit."""
     limits = (verdict.limit_low_bytes, verdict.limit_high_bytes)
     needs = (verdict.need_low_bytes, verdict.need_high_bytes)
     if None in limits or verdict.outcome in (Outcome.FAILED, Outcome.NO_LIMIT):
-        assert verdict.headline == facts.peak_line
+        assert verdict.headline == "Peak"
         assert FITS.get(verdict.outcome) is None
         return
     (limit, need), head = (Range(*limits), Range(*needs)), verdict.headline
     is_above, is_below = need.low > limit.high, need.high <= limit.low
     assert head.startswith("DOES NOT FIT ") == is_above
-    assert head.startswith("FITS ") == (is_below and not facts.incomplete)
+    assert head.startswith("FITS ") == (is_below and not incomplete)
     assert head.startswith("MAY NOT FIT ") == (not is_above and not is_below)
-    assert head.startswith("CANNOT TELL ") == bool(is_below and facts.incomplete)
+    assert head.startswith("CANNOT TELL ") == bool(is_below and incomplete)
     fits = {"F": True, "D": False, "M": "may not", "C": "may not"}[head[0]]
     assert FITS.get(verdict.outcome) == fits
     if ":" in head:
@@ -147,10 +149,10 @@ def test_no_verdict_contradicts_its_numbers() -> None:
     chances, report = random.Random(7), open_result(sample_folder("infer"), search=False).report
     seen = set()
     for _ in range(RESULTS):
-        verdict, facts = make_result(chances)
+        verdict, incomplete = make_result(chances)
         seen.add((verdict.outcome, verdict.basis))
         check_numbers(verdict)
-        check_answer(verdict, facts)
+        check_answer(verdict, incomplete)
         shown = structs.replace(report, verdict=verdict, fits=FITS.get(verdict.outcome), error=None)
         result = Result(lambda: None, shown)
         assert result.is_over_limit == verdict.headline.startswith("DOES NOT FIT")
@@ -159,16 +161,6 @@ def test_no_verdict_contradicts_its_numbers() -> None:
             assert first.startswith(f"Needs {format_bytes(verdict.need_bytes)} = ")
     assert {outcome for outcome, _ in seen} == set(Outcome)
     assert len(seen) >= 12
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_the_parts_of_a_trace_are_its_peaks(name: str) -> None:
-    analysis = open_result(sample_folder(name), search=False).analysis
-    least, most = find_need(analysis)
-    assert least == most
-    highest = max(phase.bytes for phase in most.phases.values())
-    assert highest == analysis.peak_ever.requested_bytes
-    assert most.pool.bytes == analysis.peak_ever.allocated_bytes
 
 
 def test_trials_that_do_not_fit_are_skipped() -> None:
@@ -180,12 +172,12 @@ def test_trials_that_do_not_fit_are_skipped() -> None:
     assert least.first_step.bytes < most.first_step.bytes
     most = structs.replace(most, first_step=most.first_step + BoundedBytes.exactly(GIB))
     room = (least.pool.range.high + most.pool.range.high) // 2
-    facts = RunFacts(basis=Basis.PREDICTED, card="", peak_line="")
+    base = VerdictFigures(outcome=Outcome.NO_LIMIT, basis=Basis.PREDICTED, headline="")
     for limit, is_skipped in ((room, True), (most.pool.range.high, False)):
         question = Question(
             limit_of=LimitOf.USER, limit=BoundedBytes.exactly(limit), runs_at_limit=True
         )
-        verdict = make_verdict(facts, question, least, most)
+        verdict = make_verdict(base, question, least, most)
         assert verdict.outcome is Outcome.FITS
         assert verdict.need is not None
         assert (verdict.need.skipped_bytes > 0) == is_skipped
@@ -203,16 +195,6 @@ def test_a_trace_that_begins_late_counts_tensorflows_own_peak() -> None:
     assert need.before_trace is not None
     assert need.building is None
     assert need.pool.bytes == counted
-
-
-def test_a_program_that_ended_before_its_steps_has_no_verdict() -> None:
-    analysis = open_result(sample_folder("infer"), search=False).analysis
-    watch = WatchNote(own_peaks=(2 << 20,), whole_run=True, ended="ValueError")
-    analysis = replace(analysis, recording=replace(analysis.recording, watch=watch))
-    verdict = judge(analysis, 5 * GIB).verdict
-    assert verdict is not None
-    assert verdict.outcome is Outcome.CANNOT_TELL
-    assert verdict.headline.endswith("; the program ended with ValueError")
 
 
 @pytest.mark.parametrize(("limit", "outcome"), [(3, Outcome.CANNOT_TELL), (5, Outcome.FITS)])

@@ -45,7 +45,7 @@ def test_the_peak_is_the_runtimes_but_for_scalars_that_python_holds(document):
     peak = document["peak"]
     assert abs(peak["requested_bytes"] - TRUTH["peak"]["requested_bytes"]) < 100
     assert peak["op"] == TRUTH["peak"]["op"]
-    assert peak["allocated_bytes"] == pytest.approx(TRUTH["peak"]["allocated_bytes"], rel=0.01)
+    assert peak["allocated_bytes"] == pytest.approx(TRUTH["peak"]["allocated_bytes"], rel=0.03)
 
 
 def test_every_convolution_and_pooling_asks_for_what_it_really_asks_for(measured):

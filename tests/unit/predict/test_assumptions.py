@@ -4,7 +4,7 @@ import pytest
 
 from analyzer.capture.targets.target_spec import parse_assumptions
 from analyzer.model.errors import TargetError
-from analyzer.simulate.predict.uncertainty.decisions import Decision, describe_decision
+from analyzer.simulate.predict.decisions import Decision, describe_decision
 
 MIB = 1 << 20
 

@@ -3,7 +3,7 @@
 import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.simulate.predict.executor.scalar_values import evaluate
+from analyzer.simulate.predict.scalar_values import evaluate
 
 MATRIX, ROWS, ONE = (TensorSpec("float32", shape) for shape in ((8, 4), (8,), ()))
 FLAGS, FLAG_ROWS, FLAG = (TensorSpec("bool", shape) for shape in ((8, 4), (8,), ()))

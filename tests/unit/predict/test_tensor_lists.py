@@ -1,13 +1,12 @@
 """TensorLists by hand: what shares, what is copied, what an unset element costs."""
 
-from ledgers import make_ledger
+from small_graphs import make_ledger, prepare_ops
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.shared.op_call import Call
 from analyzer.simulate.kernels.shared.tensor_list_kernels import HANDLE_BYTES
-from analyzer.simulate.predict.process_table import make_allocations
-from analyzer.simulate.predict.sampling import predict
+from analyzer.simulate.predict.prepared_step import play
 
 ROW, TENSOR = TensorSpec("float32", (64,)), TensorSpec("float32", (3, 64))
 LIST, INDEX = TensorSpec("variant", ()), TensorSpec("int32", ())
@@ -31,18 +30,21 @@ ZEROS = plan("ZerosLike", [LIST], [LIST])
 
 
 def live_bytes(books):
-    buffers = books.buffers
-    return sum(
-        size
-        for size, born, dies in zip(buffers.size_bytes, buffers.born, buffers.dies, strict=True)
-        if born >= 0 and dies < 0
-    )
+    return sum(buffer.size_bytes for buffer in books.buffers if buffer.dies is None)
+
+
+def run(books, node, inputs, index=None):
+    """Run a kernel to its end and return its outputs."""
+    outputs, in_use = books.compute(node, inputs, index)
+    for buffer in in_use:
+        books.release(buffer)
+    return outputs
 
 
 def test_each_row_of_a_tensor_is_copied():
     books = make_ledger(MADE_OF)
-    source = books.allocate(0, 3 * ROW_BYTES, 0, "output")
-    (made,) = books.compute(0, [source, -1])
+    source = books.allocate(3 * ROW_BYTES, 0)
+    (made,) = run(books, 0, [source, None])
     assert live_bytes(books) == HANDLE_BYTES + 3 * ROW_BYTES
     books.release(made)
     assert live_bytes(books) == 0
@@ -51,10 +53,10 @@ def test_each_row_of_a_tensor_is_copied():
 def test_rows_that_a_loop_scatters_stay_in_the_list():
     """``TensorArray.scatter``: of six elements the second trip finds three unset."""
     books = make_ledger(RESERVED, SCATTER, SCATTER)
-    (made,) = books.compute(0, [-1, -1], 6)
+    (made,) = run(books, 0, [None, None], 6)
     for node, count in ((1, 3), (2, 6)):
-        value = books.allocate(node, 3 * ROW_BYTES, 0, "output")
-        (made,) = books.compute(node, [made, value, -1])
+        value = books.allocate(3 * ROW_BYTES, node)
+        (made,) = run(books, node, [made, value, None])
         assert live_bytes(books) == HANDLE_BYTES + count * ROW_BYTES
     books.release(made)
     assert live_bytes(books) == 0
@@ -62,20 +64,20 @@ def test_rows_that_a_loop_scatters_stay_in_the_list():
 
 def test_an_item_takes_the_place_of_the_one_before():
     books = make_ledger(RESERVED, SET, SET)
-    (made,) = books.compute(0, [-1, -1], 2)
+    (made,) = run(books, 0, [None, None], 2)
     for node, index in ((1, 1), (2, 1)):
-        value = books.allocate(node, ROW_BYTES, 0, "output")
-        (made,) = books.compute(node, [made, -1, value], index)
+        value = books.allocate(ROW_BYTES, node)
+        (made,) = run(books, node, [made, None, value], index)
     assert live_bytes(books) == HANDLE_BYTES + ROW_BYTES
 
 
 def test_a_list_in_use_is_not_changed_but_its_elements_are_shared():
     books = make_ledger(MADE_OF, SET)
-    (made,) = books.compute(0, [books.allocate(0, 3 * ROW_BYTES, 0, "output"), -1])
-    books.references[made] += 1  # as the second consumer's slot does
-    value = books.allocate(1, ROW_BYTES, 0, "output")
-    (other,) = books.compute(1, [made, -1, value], 0)
-    assert other != made
+    (made,) = run(books, 0, [books.allocate(3 * ROW_BYTES, 0), None])
+    made.references += 1  # as the second consumer's slot does
+    value = books.allocate(ROW_BYTES, 1)
+    (other,) = run(books, 1, [made, None, value], 0)
+    assert other is not made
     assert live_bytes(books) == 2 * HANDLE_BYTES + 4 * ROW_BYTES
     books.release(made)
     assert live_bytes(books) == HANDLE_BYTES + 3 * ROW_BYTES
@@ -84,22 +86,22 @@ def test_a_list_in_use_is_not_changed_but_its_elements_are_shared():
 def test_an_item_is_read_where_it_lies_and_zeros_where_none_was_set():
     assert GET.outputs[0].is_known
     books = make_ledger(MADE_OF, GET, RESERVED, GET)
-    (made,) = books.compute(0, [-1, -1])
-    books.references[made] += 1
-    (item,) = books.compute(1, [made, -1, -1], 1)
-    assert item == books.lists.elements[made][1]
+    (made,) = run(books, 0, [None, None])
+    made.references += 1
+    (item,) = run(books, 1, [made, None, None], 1)
+    assert item is made.elements[1]
     assert live_bytes(books) == HANDLE_BYTES + 3 * ROW_BYTES
-    (empty,) = books.compute(2, [-1, -1], 3)
-    books.references[empty] += 1
+    (empty,) = run(books, 2, [None, None], 3)
+    empty.references += 1
     before = live_bytes(books)
-    books.compute(3, [empty, -1, -1], 1)
+    run(books, 3, [empty, None, None], 1)
     assert live_bytes(books) == before + ROW_BYTES
 
 
 def test_a_list_that_is_popped_lets_go_of_its_last_element():
     books = make_ledger(MADE_OF, POP)
-    (made,) = books.compute(0, [-1, -1])
-    made, item = books.compute(1, [made, -1])
+    (made,) = run(books, 0, [None, None])
+    made, item = run(books, 1, [made, None])
     books.release(item)
     assert live_bytes(books) == HANDLE_BYTES + 2 * ROW_BYTES
 
@@ -107,32 +109,32 @@ def test_a_list_that_is_popped_lets_go_of_its_last_element():
 def test_lists_are_summed_where_both_have_an_element():
     """A gradient that a loop adds up: one row is new, the others are shared."""
     books = make_ledger(MADE_OF, RESERVED, SET, SUM)
-    (total,) = books.compute(0, [-1, -1])
-    (one,) = books.compute(1, [-1, -1], 3)
-    value = books.allocate(2, ROW_BYTES, 0, "output")
-    (one,) = books.compute(2, [one, -1, value], 1)
-    asked = len(books.buffers.size_bytes)
-    (total,) = books.compute(3, [one, total])
-    made = books.buffers.size_bytes[asked:]
+    (total,) = run(books, 0, [None, None])
+    (one,) = run(books, 1, [None, None], 3)
+    value = books.allocate(ROW_BYTES, 2)
+    (one,) = run(books, 2, [one, None, value], 1)
+    asked = len(books.buffers)
+    (total,) = run(books, 3, [one, total])
+    made = [buffer.size_bytes for buffer in books.buffers[asked:]]
     assert [size for size in made if size] == [ROW_BYTES]
     assert live_bytes(books) == 3 * ROW_BYTES  # a sum's own tensor is another allocator's
 
 
 def test_zeros_like_a_list_has_zeros_for_what_is_set():
     books = make_ledger(RESERVED, SET, ZEROS)
-    (made,) = books.compute(0, [-1, -1], 3)
-    (made,) = books.compute(1, [made, -1, books.allocate(1, ROW_BYTES, 0, "output")], 2)
-    books.references[made] += 1
-    (zeros,) = books.compute(2, [made])
-    assert [element >= 0 for element in books.lists.elements[zeros]] == [False, False, True]
+    (made,) = run(books, 0, [None, None], 3)
+    (made,) = run(books, 1, [made, None, books.allocate(ROW_BYTES, 1)], 2)
+    made.references += 1
+    (zeros,) = run(books, 2, [made])
+    assert [element is not None for element in zeros.elements] == [False, False, True]
     assert live_bytes(books) == HANDLE_BYTES + 2 * ROW_BYTES
 
 
 def test_stacking_needs_zeros_for_what_is_unset():
     books = make_ledger(RESERVED, STACK)
-    (made,) = books.compute(0, [-1, -1], 3)
-    books.compute(1, [made, -1])
-    assert [size for size in books.buffers.size_bytes if size] == [
+    (made,) = run(books, 0, [None, None], 3)
+    run(books, 1, [made, None])
+    assert [buffer.size_bytes for buffer in books.buffers if buffer.size_bytes] == [
         HANDLE_BYTES,
         3 * ROW_BYTES,
         ROW_BYTES,
@@ -142,10 +144,10 @@ def test_stacking_needs_zeros_for_what_is_unset():
 def test_an_optional_refers_to_its_tensors():
     packed = plan("OptionalFromValue", [ROW, ROW], [LIST])
     books = make_ledger(packed, plan("OptionalGetValue", [LIST], [ROW, ROW]))
-    given = [books.allocate(0, ROW_BYTES, 0, "output") for _ in range(2)]
-    (optional,) = books.compute(0, list(given))
+    given = [books.allocate(ROW_BYTES, 0) for _ in range(2)]
+    (optional,) = run(books, 0, list(given))
     assert live_bytes(books) == HANDLE_BYTES + 2 * ROW_BYTES
-    assert books.compute(1, [optional]) == given
+    assert run(books, 1, [optional]) == given
     for buffer in given:
         books.release(buffer)
     assert live_bytes(books) == 0
@@ -167,10 +169,9 @@ def test_an_index_that_went_through_a_list_is_followed():
         Op("set", "TensorListSetItem", ("rows:0", "pop:1", "new:0"), ("get",), (LIST,)),
         Op("end", "_Retval", ("set:0",), attrs={"index": 0}),
     ]
-    found = predict(ops, [])
-    table = make_allocations(found.prepared, found.middle)
-    rows = table[table.op == "rows"].iloc[-3:]
-    first, second, third = rows.dies
+    buffers = play(prepare_ops(ops)).buffers
+    rows = [one for one in buffers if one.node == 5 and one.size_bytes == ROW_BYTES][:3]
+    first, second, third = (one.dies for one in rows)
     assert second < min(first, third)
 
 

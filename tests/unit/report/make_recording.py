@@ -1,4 +1,4 @@
-"""A made-up training run of any size, with a document that agrees with it.
+"""A made-up training run of any size, with its report.
 
 Resident parameters and slots, then steps of a forward and a backward pass: each layer's activation is
 kept until its backward op has read it. Sizes come from a fixed seed. Nothing is measured here.
@@ -13,12 +13,15 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
+from analyzer.explain.all_findings import collect
+from analyzer.explain.analysis import analyse
 from analyzer.model.choice import Category
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.writing import convert_report
+from analyzer.model.contract.report.writing import plain_report
 from analyzer.model.contract.run_note import StepConfig, TargetNote
 from analyzer.model.recording.records import Device, Kind, Recording, Step, TensorLinks
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform
+from analyzer.report.document import build_document
 
 ALLOCATOR = "bfc"
 STEPS = 3
@@ -29,11 +32,11 @@ class Made:
     """A recording and the document about it."""
 
     recording: Recording
-    document: dict[str, Any]
+    report: ReportFile
 
     @property
-    def report(self) -> ReportFile:
-        return convert_report(self.document)
+    def document(self) -> dict[str, Any]:
+        return plain_report(self.report)
 
 
 class _Tape:
@@ -303,7 +306,7 @@ def _finish(
             **changes,
         }
     )
-    return Made(recording, document_of(recording))
+    return Made(recording, build_document(collect(analyse(recording))))
 
 
 def _ends_of(graph: nx.MultiDiGraph) -> TensorLinks:
@@ -317,167 +320,3 @@ def _ends_of(graph: nx.MultiDiGraph) -> TensorLinks:
             if kind == "op"
         },
     )
-
-
-def document_of(recording: Recording) -> dict[str, Any]:
-    """Return a document with the numbers of ``recording``, counted in the plainest way."""
-    table = recording.allocations
-    last = recording.steps[-1]
-    sums = {
-        size: np.cumsum(
-            np.bincount(table["born"], table[size], len(recording.events) + 1)
-            - np.bincount(table["dies"], table[size], len(recording.events) + 1)
-        )
-        for size in ("requested_bytes", "allocated_bytes")
-    }
-    instant = last.first + int(np.argmax(sums["requested_bytes"][last.first : last.last + 1]))
-    allocated_instant = last.first + int(
-        np.argmax(sums["allocated_bytes"][last.first : last.last + 1])
-    )
-    alive = table[(table["born"] <= instant) & (table["dies"] > instant)]
-    by_category = alive.groupby(alive["category"].astype(str))["requested_bytes"].sum()
-    retained = alive[alive["category"] == "activation"].sort_values(
-        "requested_bytes", ascending=False
-    )
-    peak_op = table[table["born"] == instant]["op"].astype(str)
-    return {
-        "schema_version": 1,
-        "kind": recording.kind.value,
-        "target": {"name": recording.target.name},
-        "device": {
-            "kind": recording.device.kind,
-            "name": recording.device.name,
-            "memory_limit_bytes": recording.device.memory_limit_bytes,
-        },
-        "step": {
-            "mode": "train",
-            "jit": False,
-            "batch_size": 32,
-            "optimizer": "adam",
-            "dtype_policy": "float32",
-        },
-        "peak": {
-            "requested_bytes": int(sums["requested_bytes"][instant]),
-            "allocated_bytes": int(sums["allocated_bytes"][allocated_instant]),
-            "pool_bytes": int(sums["allocated_bytes"].max() * 1.12) // 256 * 256,
-            "process_bytes": None,
-            "op": peak_op.iloc[0] if len(peak_op) else "",
-            "layer": "",
-            "step": last.index,
-            "time_s": float(recording.events["time_ps"].iloc[instant]) / 1e12,
-            "instant": instant,
-            "allocated_instant": allocated_instant,
-        },
-        "steps": [
-            {
-                "index": step.index,
-                "requested_bytes": int(sums["requested_bytes"][step.first : step.last + 1].max()),
-                "allocated_bytes": int(sums["allocated_bytes"][step.first : step.last + 1].max()),
-                "duration_s": step.duration_s,
-            }
-            for step in recording.steps
-        ],
-        "resident": {"requested_bytes": 0, "allocated_bytes": 0},
-        "categories_at_peak": {
-            category.value: int(by_category.get(category.value, 0)) for category in Category
-        },
-        "ops": _ops(table, alive),
-        "tensors_at_peak": [_tensor(row) for row in alive.itertuples()],
-        "fragmentation": {
-            "internal_bytes": 0,
-            "external_bytes": 0,
-            "largest_free_bytes": 0,
-            "minimum_limit_bytes": None,
-            "risk": "low",
-        },
-        "findings": _findings(retained, alive),
-        "unmodelled": [],
-        "uncertainty": None,
-        "warnings": list(recording.warnings),
-        "error": recording.error,
-        "versions": recording.versions,
-    }
-
-
-def _ops(table: pd.DataFrame, alive: pd.DataFrame) -> list[dict[str, Any]]:
-    at_peak = alive.groupby(alive["op"].astype(str))["requested_bytes"].sum()
-    rows = []
-    for op, group in table.groupby(table["op"].astype(str)):
-        rows.append(
-            {
-                "name": op,
-                "type": str(group["op_type"].iloc[0]),
-                "layer": str(group["layer"].iloc[0]),
-                "source": str(group["source"].iloc[0]),
-                "category": str(group["category"].iloc[0]),
-                "requested_bytes": int(group["requested_bytes"].sum()),
-                "allocated_bytes": int(group["allocated_bytes"].sum()),
-                "temporary_bytes": int(
-                    group["requested_bytes"][group["category"] == "temporary"].sum()
-                ),
-                "alive_at_peak_bytes": int(at_peak.get(op, 0)),
-            }
-        )
-    return rows
-
-
-def _tensor(row: Any) -> dict[str, Any]:
-    activation = row.category == "activation"
-    return {
-        "name": row.variable or row.tensor or row.op,
-        "op": row.op,
-        "layer": row.layer,
-        "category": row.category,
-        "dtype": row.dtype,
-        "shape": row.shape,
-        "requested_bytes": row.requested_bytes,
-        "allocated_bytes": row.allocated_bytes,
-        "born": row.born,
-        "dies": row.dies,
-        "why_alive": f"gradients/{row.layer}/grad still reads it"
-        if activation
-        else "held by a variable",
-    }
-
-
-def _findings(retained: pd.DataFrame, alive: pd.DataFrame) -> list[dict[str, Any]]:
-    waste = alive["allocated_bytes"] - alive["requested_bytes"]
-    rows = [
-        {"name": row.tensor, "requested_bytes": row.requested_bytes, "layer": row.layer}
-        for row in retained.head(8).itertuples()
-    ]
-    kept = int(retained["requested_bytes"].sum())
-    return [
-        {
-            "id": "retained-activations",
-            "severity": "high",
-            "saves_bytes": kept // 2,
-            "evidence": rows,
-            "title": f"{len(retained)} activations wait for the backward pass",
-            "detail": "Recompute the cheap ones in the backward pass, for example block by block.",
-        },
-        {
-            "id": "internal-waste",
-            "severity": "medium",
-            "saves_bytes": int(waste.sum()),
-            "evidence": [],
-            "title": "Chunks are larger than what was asked for",
-            "detail": "Large requests took whole chunks.",
-        },
-        {
-            "id": "optimizer-state",
-            "severity": "medium",
-            "saves_bytes": 1_000_000,
-            "evidence": [],
-            "title": "Adam keeps two slots for each parameter",
-            "detail": "An optimizer with one slot needs less.",
-        },
-        {
-            "id": "steady",
-            "severity": "info",
-            "saves_bytes": None,
-            "evidence": [],
-            "title": "No growth from step to step",
-            "detail": "The last three steps end with the same bytes.",
-        },
-    ]

@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import analyze, sample_folder, sample_trace
+from builders import analyze, sample_trace
 
 import analyzer
-from analyzer.report.summary import summarize
 from analyzer.tracing.parse.protobuf import Space
 from analyzer.tracing.parse.xplane import read_trace
 
@@ -63,18 +62,3 @@ def test_it_is_told_before_any_figure(damaged: Path, tmp_path: Path) -> None:
     )
     assert told < next(at for at, line in enumerate(summary) if line.startswith("|"))
     assert "Incomplete trace: events are missing" in (tmp_path / "a.html").read_text()
-
-
-def test_a_whole_trace_says_that_its_replay_agrees() -> None:
-    done = analyze("trace", sample_folder("infer"))
-    said = "The replay of 345 events reproduces every address and size in the trace."
-    assert " ".join(done.out.split()).count(said) == 1
-    result = analyzer.open_trace(sample_folder("infer"))
-    assert result.document["integrity"]["replay"] == {"events": 345, "equal": 345}
-    assert said in summarize(result.report).sentences
-    assert "amaged" not in done.out
-
-
-def test_a_prediction_has_no_integrity() -> None:
-    folder = Path(__file__).parents[1] / "predict" / "notes" / "infer"
-    assert analyzer.open_trace(folder).document["integrity"] is None

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pytest
-from msgspec import convert
 from msgspec.structs import replace
 from rich.console import Console
 
-from analyzer.model.contract.report.report_file import DiffFile
-from analyzer.model.contract.report.writing import replace_non_finite
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.report.diff_sections import diff_document
-from analyzer.report.render.sections import Table, TableColumn
-from analyzer.report.render.terminal import fitted_table, print_terminal
+from analyzer.report.render.terminal import print_terminal
 from analyzer.report.report_sections import report_document
-from analyzer.report.untrusted import csv_cell, markdown_code, markdown_text, printable
+from analyzer.report.untrusted import csv_cell, markdown_code, markdown_text
 from analyzer.session.opening import open_result
 
 SAMPLES = Path(__file__).parents[3] / "traces"
@@ -56,19 +50,6 @@ def test_markdown_has_no_mention_no_escape_and_no_direction() -> None:
     assert "\x1b" not in markdown_code("a\x1b`|b")
 
 
-def test_numbers_that_json_lacks_are_null() -> None:
-    told = replace_non_finite({"a": [float("inf"), 1.5, float("nan")], "b": (1, "x")})
-    assert json.loads(json.dumps(told, allow_nan=False)) == {"a": [None, 1.5, None], "b": [1, "x"]}
-
-
-def test_headings_are_no_markup() -> None:
-    out = io.StringIO()
-    columns = (TableColumn("[red]a[/red]"), TableColumn("[/x]"))
-    table = fitted_table(Table(columns, (("x" * 20, "y" * 20),)), 80)
-    Console(file=out, width=80).print(table)
-    assert "[red]a[/red]" in out.getvalue()
-
-
 def test_the_step_cannot_speak_to_the_terminal() -> None:
     # GIVEN a report whose step's texts hold escapes and markup
     report = open_result(SAMPLES / "infer", search=False).report
@@ -82,24 +63,3 @@ def test_the_step_cannot_speak_to_the_terminal() -> None:
     assert "\x1b]" not in out.getvalue()
     assert "\x07" not in out.getvalue()
     assert "[b]" in out.getvalue()
-
-
-def test_labels_of_a_diff_are_text() -> None:
-    peak = {"requested_bytes": 1, "allocated_bytes": 1, "instant": 0, "allocated_instant": 0}
-    side = {"kind": "trace", "batch_size": None, "peak": peak}
-    curve = {"progress_ratio": [], "requested_bytes": [], "allocated_bytes": []}
-    document = {
-        "timelines": {"a": curve, "b": curve},
-        "a": {"label": "[red]a[/red]", **side},
-        "b": {"label": "[/nothing]", **side},
-        "headline": "x",
-        "notes": [],
-        "peak": [{"number": "requested", "a_bytes": 1, "b_bytes": 2, "delta_bytes": 1}],
-        "categories": [],
-        "layers": [],
-        "ops": [],
-    }
-    out = io.StringIO()
-    print_terminal(diff_document(convert(document, DiffFile)), Console(file=out, width=120))
-    assert out.getvalue().count("[red]a[/red]") >= 1
-    assert printable("\x9b1m") == "\\u009b1m"

@@ -1,6 +1,4 @@
-"""The public functions have real, typed keywords."""
-
-from __future__ import annotations
+"""The public functions have typed options."""
 
 import inspect
 
@@ -9,8 +7,12 @@ import pytest
 import analyzer
 
 
-@pytest.mark.parametrize("name", ["trace", "estimate", "open_trace", "diff"])
-def test_every_parameter_has_a_name_and_a_type(name: str) -> None:
+@pytest.mark.parametrize("name", ["trace", "estimate", "fit", "open_trace", "diff"])
+def test_every_parameter_has_a_type(name: str) -> None:
     for parameter in inspect.signature(getattr(analyzer, name)).parameters.values():
-        assert parameter.kind is not inspect.Parameter.VAR_KEYWORD
         assert parameter.annotation is not inspect.Parameter.empty
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(TypeError, match="batchsize"):
+        analyzer.estimate("keras:VGG16", batchsize=8)

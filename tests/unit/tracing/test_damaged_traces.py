@@ -18,7 +18,9 @@ from damaged import BAD, outcome_of, show
 from damages import DAMAGES, Subject
 
 
-@pytest.mark.parametrize(("name", "rate", "every"), [("infer", 0.0, 1), ("eager", 0.02, 3)])
+@pytest.mark.parametrize(
+    ("name", "rate", "every"), [("infer", 0.0, 1), ("eager", 0.02, 3)]
+)
 def test_no_damage_is_silent(name: str, rate: float, every: int) -> None:
     path, note = sample_trace(name), read_run(sample_folder(name) / "run.json")
     content = gzip.decompress(path.read_bytes())
@@ -26,10 +28,16 @@ def test_no_damage_is_silent(name: str, rate: float, every: int) -> None:
     whole = show(Space.FromString(content), note, path)
     assert whole.says == ()
     found = {}
+
     for number, (damage, alter) in list(enumerate(DAMAGES.items()))[::every]:
         space = Space.FromString(content)
         alter(Subject(space, random.Random(number), rate, Space.FromString(other)))
         found[damage] = outcome_of(whole, space, note, path)
+
     assert {damage: said for damage, (word, said) in found.items() if word in BAD} == {}
-    told = [damage for damage, (word, _) in found.items() if word in ("announced", "refused")]
+    told = [
+        damage
+        for damage, (word, _) in found.items()
+        if word in ("announced", "refused")
+    ]
     assert len(told) > 0.6 * len(found)

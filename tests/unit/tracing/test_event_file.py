@@ -21,6 +21,7 @@ def write_events(folder: Path, *records: bytes) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "events.out.tfevents.1.host.1.v2"
     path.write_bytes(b"".join(map(record, records)))
+
     return path
 
 
@@ -28,9 +29,15 @@ def graph(*nodes: tuple[str, str, tuple[str, ...]], in_function: bool) -> bytes:
     """Return an event with a graph, whose nodes are in a function's body or at the top."""
     message: Any = graph_join._GraphDef()
     target = message.library.function.add().node_def if in_function else message.node
+
     for name, op, inputs in nodes:
-        target.add(name=name.encode(), op=op.encode(), input=[one.encode() for one in inputs])
-    return bytes(graph_join._Event(graph_def=message.SerializeToString()).SerializeToString())
+        target.add(
+            name=name.encode(), op=op.encode(), input=[one.encode() for one in inputs]
+        )
+
+    return bytes(
+        graph_join._Event(graph_def=message.SerializeToString()).SerializeToString()
+    )
 
 
 def test_a_traced_graph_gives_edges_to_a_trace(tmp_path: Path) -> None:
@@ -44,10 +51,14 @@ def test_a_traced_graph_gives_edges_to_a_trace(tmp_path: Path) -> None:
     profile = tmp_path / "train" / "plugins" / "profile" / "run"
     profile.mkdir(parents=True)
     trace = TraceBuilder().step(0, 1000)
+
     for number, (name, op, _) in enumerate(nodes):
         start, names = 10 * number, f"StatefulPartitionedCall/{name}"
         trace.run(f"{names}:{op}", start, start + 5)
-        trace.allocate(start + 1, 0x1000 * (number + 1), 1024, op=names, run_id=5, data_type=1)
+        trace.allocate(
+            start + 1, 0x1000 * (number + 1), 1024, op=names, run_id=5, data_type=1
+        )
+
     for number in range(3):
         trace.free(500 + number, 0x1000 * (number + 1))
     trace.write(profile / "host.xplane.pb")
@@ -64,20 +75,10 @@ def test_a_traced_graph_gives_edges_to_a_trace(tmp_path: Path) -> None:
     assert measured.structure.evidence[edge] == "tensorboard"
 
 
-def test_the_executed_graph_is_preferred(tmp_path: Path) -> None:
-    metadata: Any = graph_join._RunMetadata()
-    metadata.function_graphs.add().partition_graphs.add().node.add(name=b"ran", op=b"Relu")
-    event: Any = graph_join._Event()
-    value = event.summary.value.add()
-    value.metadata.plugin_data.plugin_name = b"graph_run_metadata_graph"
-    value.tensor.string_val.append(metadata.SerializeToString())
-    traced = graph(("traced", "Relu", ()), in_function=False)
-    path = write_events(tmp_path, traced, event.SerializeToString())
-    assert [op.name for op in read_event_ops(path)] == ["ran"]
-
-
 def test_a_damaged_event_file_gives_no_graph(tmp_path: Path) -> None:
     path = write_events(tmp_path, b"\xff\xff no event")
     assert read_event_ops(path) == ()
-    path.write_bytes(record(graph(("kept", "Relu", ()), in_function=False)) + b"\x99" * 20)
+    path.write_bytes(
+        record(graph(("kept", "Relu", ()), in_function=False)) + b"\x99" * 20
+    )
     assert [op.name for op in read_event_ops(path)] == ["kept"]

@@ -35,16 +35,22 @@ def source() -> SourceGraph:
     scopes = ScopeTable({"net/dense_1": ("layer", "dense")})
     gradients = ["gradient_tape/net/dense_1/MatMul:0"]
     index = build_graph_index(ops, gradients=gradients, scopes=scopes)
+
     return SourceGraph("the graph of train.py:build", "target", index, 2)
 
 
 def trace(path: Path) -> Path:
     """The same step with a batch of 8, after another model with a layer dense."""
     trace = TraceBuilder()
-    names = ("net/dense_4/MatMul", "net/dense_4/Relu", "gradient_tape/net/dense_4/MatMul")
+    names = (
+        "net/dense_4/MatMul",
+        "net/dense_4/Relu",
+        "gradient_tape/net/dense_4/MatMul",
+    )
     shapes = ((8, 64), (8, 64), (64, 64))
     trace.step(0, 100)
     trace.allocate(5, 0x9000, 256, op="Dataset", run_id=2)
+
     for number, (name, (rows, columns)) in enumerate(zip(names, shapes, strict=True)):
         trace.allocate(
             10 + number,
@@ -55,6 +61,7 @@ def trace(path: Path) -> Path:
             data_type=1,
             run_id=7,
         )
+
     for number in range(3):
         trace.free(50 + number, 0x10000 * (number + 1))
     return trace.write(path / "host.xplane.pb")
@@ -75,13 +82,18 @@ def test_layers_with_other_numbers_and_a_caller_are_joined(tmp_path: Path) -> No
     assert set(rows["layer"].astype(str)) == {"dense"}
     assert measured.recording.make_graph is not None
     graph = measured.recording.make_graph()
-    edge = (("tensor", f"{CALL}/net/dense_4/MatMul:0"), ("op", f"{CALL}/net/dense_4/Relu"))
+    edge = (
+        ("tensor", f"{CALL}/net/dense_4/MatMul:0"),
+        ("op", f"{CALL}/net/dense_4/Relu"),
+    )
     (found,) = graph.get_edge_data(*edge).values()
     assert found["evidence"] == "target"
 
 
 def test_the_graph_of_another_program_states_nothing(tmp_path: Path) -> None:
-    other = replace(source(), index=build_graph_index([Op("a/Relu", "Relu", outputs=spec(4))]))
+    other = replace(
+        source(), index=build_graph_index([Op("a/Relu", "Relu", outputs=spec(4))])
+    )
     measured = open_measured(trace(tmp_path), source=other)
     assert measured.join is not None
     assert measured.join.joined == 0
@@ -97,12 +109,25 @@ def test_names_that_could_be_several_ops_are_not_joined() -> None:
 
 def test_names_match_without_the_name_of_the_model() -> None:
     # GIVEN two programs that name the model differently, or in one of them not at all
-    ops = ["model/conv2d/Relu", "gradient_tape/model/conv2d/ReluGrad", "adam/Mul", "model/a/Mul"]
-    names = ["sequential/conv2d/Relu", "gradient_tape/sequential/conv2d_1/ReluGrad", "net/Mul"]
+    ops = [
+        "model/conv2d/Relu",
+        "gradient_tape/model/conv2d/ReluGrad",
+        "adam/Mul",
+        "model/a/Mul",
+    ]
+    names = [
+        "sequential/conv2d/Relu",
+        "gradient_tape/sequential/conv2d_1/ReluGrad",
+        "net/Mul",
+    ]
     # THEN ops of the same layers match, and an op of the optimizer matches no op of a model
     assert match_names(names, ops) == {names[0]: ops[0], names[1]: ops[1]}
-    assert match_names(["model_3/conv2d_7"], ["conv2d"]) == {"model_3/conv2d_7": "conv2d"}
-    assert match_names(["conv2d"], ["sequential/conv2d"]) == {"conv2d": "sequential/conv2d"}
+    assert match_names(["model_3/conv2d_7"], ["conv2d"]) == {
+        "model_3/conv2d_7": "conv2d"
+    }
+    assert match_names(["conv2d"], ["sequential/conv2d"]) == {
+        "conv2d": "sequential/conv2d"
+    }
 
 
 def test_a_trace_is_no_target_of_a_trace(tmp_path: Path) -> None:

@@ -10,7 +10,12 @@ import pytest
 from analyzer.model.errors import AccountingError, TraceError
 from analyzer.tracing.measure.measured_recording import open_measured
 from analyzer.tracing.parse.hlo import HloProto, read_hlo
-from analyzer.tracing.xla.buffer_plan import BufferPlan, ValueUse, build_plan, occupied_bytes
+from analyzer.tracing.xla.buffer_plan import (
+    BufferPlan,
+    ValueUse,
+    build_plan,
+    occupied_bytes,
+)
 
 ROOT = Path(__file__).parents[3]
 PLAN = ROOT / "tests" / "unit" / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
@@ -30,6 +35,7 @@ def made(
     module.name, module.entry_computation_id = b"made", ENTRY
     computation = module.computations.add(id=ENTRY, root_id=max(sizes))
     allocation = proto.buffer_assignment.buffer_allocations.add(index=0, size=total)
+
     for number, (offset, size) in sizes.items():
         shape = {"element_type": 6, "dimensions": [size]}
         computation.instructions.add(
@@ -38,6 +44,7 @@ def made(
         buffer = proto.buffer_assignment.logical_buffers.add(id=number, size=size)
         buffer.defined_at.instruction_id = number
         allocation.assigned.add(logical_buffer_id=number, offset=offset, size=size)
+
     trace = proto.buffer_assignment.heap_simulator_traces.add()
     for kind, number, shared in events:
         trace.events.add(kind=kind, buffer_id=number, share_with_canonical_id=shared)
@@ -65,37 +72,13 @@ def test_the_temporaries_are_what_the_real_run_asked_for() -> None:
     assert step_plan().temp_bytes == int(last["requested_bytes"].max())
 
 
-def test_a_result_that_reuses_bytes_has_the_name_of_its_value() -> None:
-    # GIVEN a transposition without a name, written over the gradient that it reads
-    proto = HloProto()
-    module = proto.hlo_module
-    module.name, module.entry_computation_id = b"made", ENTRY
-    computation = module.computations.add(id=ENTRY, root_id=2)
-    shape = {"element_type": 11, "dimensions": [4, 2]}
-    gradient = computation.instructions.add(id=1, name=b"dot", opcode=b"dot", shape=shape)
-    gradient.metadata.op_name = b"jit(f)/transpose(jvp(Net))/dot_general"
-    shape["dimensions"] = [2, 4]
-    computation.instructions.add(
-        id=2, name=b"turned", opcode=b"transpose", shape=shape, operand_ids=[1]
-    )
-    allocation = proto.buffer_assignment.buffer_allocations.add(size=32, maybe_live_out=True)
-    for number in (1, 2):
-        buffer = proto.buffer_assignment.logical_buffers.add(id=number, size=32)
-        buffer.defined_at.instruction_id = number
-        allocation.assigned.add(logical_buffer_id=number, size=32)
-    # WHEN its plan is made
-    (region,) = build_plan(read_hlo(proto.SerializeToString()), platform="").regions
-    # THEN the result has its own shape and the name of the gradient
-    assert region.shape == (2, 4)
-    assert region.op_name == "jit(f)/transpose(jvp(Net))/dot_general"
-
-
 def test_every_byte_counts_once() -> None:
     plan = step_plan()
     for region in plan.regions:
         assert region.use is ValueUse.TEMPORARY or not region.holders
         occupied = occupied_bytes(region)
         assert all(0 <= size <= region.size_bytes for size in occupied)
+
         # No two values hold the same byte at one moment.
         for moment in range(0, region.moments, 7):
             held = sorted(
@@ -103,7 +86,10 @@ def test_every_byte_counts_once() -> None:
                 for h in region.holders
                 if h.first <= moment < h.last
             )
-            assert all(end <= start for (_, end), (start, _) in zip(held, held[1:], strict=False))
+            assert all(
+                end <= start
+                for (_, end), (start, _) in zip(held, held[1:], strict=False)
+            )
 
 
 def test_a_value_that_shares_takes_over_and_hands_on() -> None:
@@ -117,12 +103,6 @@ def test_a_value_that_shares_takes_over_and_hands_on() -> None:
     assert spans == [("i1", 0, 1, 4), ("i2", 1, 4, 4), ("i3", 3, 5, 5)]
     assert occupied_bytes(region) == [64, 64, 64, 96, 32, 0]
     assert region.peak_bytes == 96
-
-
-def test_a_value_without_a_trace_is_taken_to_be_there_throughout() -> None:
-    plan = made((ALLOC, 1, 0), (FREE, 1, 0), sizes={1: (0, 64), 2: (64, 8), 3: (64, 8)}, total=128)
-    (region,) = plan.temporaries
-    assert occupied_bytes(region) == [72, 8]
 
 
 def test_values_that_do_not_fit_are_a_broken_book() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,7 @@ from builders import TraceBuilder, raw_name
 
 import analyzer
 from analyzer.tracing.parse.hlo import read_hlo
-from analyzer.tracing.parse.run_folder import read_run
 from analyzer.tracing.parse.xplane import read_trace
-from analyzer.tracing.xla.module_variables import find_variables
-from analyzer.tracing.xla.trace_modules import find_jax_layer
 
 PLAN = Path(__file__).parents[1] / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
 GIB = 1 << 30
@@ -58,15 +54,22 @@ def tpu_trace() -> TpuTrace:
     trace = TpuTrace()
     trace.reserved = {"0": 0, "1": 0}
     trace.line(plane="/device:TPU:0")
+
     for time in range(0, 300, 100):
         for number, core in enumerate("01"):
-            trace.allocate(time + number, 0x1000, 4 * GIB, op="", region="", allocator=core)
+            trace.allocate(
+                time + number, 0x1000, 4 * GIB, op="", region="", allocator=core
+            )
             trace.reserved[core] = GIB
-            trace.allocate(time + 10 + number, 0x2000, 3 * GIB, op="", region="", allocator=core)
+            trace.allocate(
+                time + 10 + number, 0x2000, 3 * GIB, op="", region="", allocator=core
+            )
+
         for number, core in enumerate("01"):
             trace.reserved[core] = 0
             trace.free(time + 20 + number, 0x1000, allocator=core)
             trace.free(time + 30 + number, 0x2000, allocator=core)
+
     return trace
 
 
@@ -92,9 +95,11 @@ def jax_trace(*, with_module: bool, before: int = 0) -> TraceBuilder:
     """
     content = gzip.decompress(PLAN.read_bytes())
     trace = TraceBuilder()
+
     if before:
         trace.allocate(0, 1, before)
         del trace.line().events[:]
+
     trace.event("Execute", 0, hlo_module="jit_step")
     if with_module:
         plane = trace.space.planes.add(name=b"/host:metadata")
@@ -104,20 +109,30 @@ def jax_trace(*, with_module: bool, before: int = 0) -> TraceBuilder:
             entry.value.SerializeToString() + _stat(content)
         )
         entry.value.CopyFrom(module)
+
     sizes = [
-        one.size_bytes
+        one.size
         for one in read_hlo(content).allocations
-        if one.parameter is None and not one.is_constant and not one.is_thread_local
+        if not (
+            one.is_entry_computation_parameter or one.is_constant or one.is_thread_local
+        )
     ]
     for run in range(2):
         start = 1000 * run
         for number, size in enumerate(sizes):
             chunk = max(-(-size // 256) * 256, 256)
             trace.allocate(
-                start + number, 1 << (20 + number), chunk, requested=size, op="", region=""
+                start + number,
+                1 << (20 + number),
+                chunk,
+                requested=size,
+                op="",
+                region="",
             )
+
         for number in range(len(sizes)):
             trace.free(start + 500 + number, 1 << (20 + number))
+
     return trace
 
 
@@ -147,54 +162,6 @@ def test_buffers_of_a_module_have_its_names(tmp_path: Path) -> None:
     assert (parts["layer"].astype(str) != "").mean() > 0.5
 
 
-def test_a_modules_values_keep_their_categories_beside_named_ops(tmp_path: Path) -> None:
-    # GIVEN the same trace, with an op of TensorFlow that names itself
-    alone, beside = (jax_trace(with_module=True) for _ in range(2))
-    beside.allocate(5000, 0x100, 256, op="AddV2", region="output", run_id=7)
-    beside.allocate(5001, 0x200, 256, op="f/Relu", region="output", run_id=7)
-    found = []
-    for name, trace in (("a", alone), ("b", beside)):
-        rows = analyzer.open_trace(
-            trace.write(tmp_path / f"{name}.xplane.pb")
-        ).recording.allocations
-        parts = rows[rows["part_of"].notna()]
-        found.append(parts.groupby("category", observed=True)["requested_bytes"].sum().to_dict())
-    # THEN a graph from the names of other ops says nothing about the values of the module
-    assert found[0] == found[1]
-
-
-def variable_bytes(category: str) -> int:
-    """Bytes of the arrays among the variables of the step that the module was compiled from."""
-    variables = read_run(PLAN.parent / "run.json").variables
-    chosen = [one for one in variables if one.category == category and one.shape]
-    return sum(4 * prod(one.shape or ()) for one in chosen)
-
-
-def test_readers_of_a_modules_parameters_name_the_variables() -> None:
-    found = find_variables(read_hlo(gzip.decompress(PLAN.read_bytes())))
-    arrays = found[found["shape"] != "[]"]
-    sums = arrays.groupby("category")["requested_bytes"].sum()
-    assert sums.to_dict() == {
-        "parameter": variable_bytes("parameter"),
-        "optimizer_state": variable_bytes("optimizer_state"),
-    }
-    named = arrays.loc[arrays["category"] == "parameter", "layer"]
-    assert named.tolist() == [f"mlp_1/{name}" for name in LAYERS for _ in ("kernel", "bias")]
-
-
-def test_memory_from_before_a_compiled_step_is_divided(tmp_path: Path) -> None:
-    # GIVEN the variables and 1 MiB more before the first event
-    variables = variable_bytes("parameter") + variable_bytes("optimizer_state")
-    trace = jax_trace(with_module=True, before=variables + (1 << 20))
-    # WHEN the trace is opened
-    rows = analyzer.open_trace(trace.write(tmp_path / "host.xplane.pb")).recording.allocations
-    # THEN they are parameters and slots, and the remainder stays unknown
-    earlier = rows[rows["born"] < 0].groupby("category", observed=True)["requested_bytes"].sum()
-    assert earlier["parameter"] == variable_bytes("parameter")
-    assert abs(earlier["optimizer_state"] - variable_bytes("optimizer_state")) <= 8
-    assert abs(earlier["unattributed"] - (1 << 20)) < 4096
-
-
 def test_a_trace_without_its_modules_says_so(tmp_path: Path) -> None:
     path = jax_trace(with_module=False).write(tmp_path / "host.xplane.pb")
     report = analyzer.open_trace(path).report
@@ -207,10 +174,6 @@ def test_an_unreadable_module_is_counted(tmp_path: Path) -> None:
     value = plane.event_metadata.add(key=1).value
     value.CopyFrom(type(value).FromString(_stat(b"\xff\xff damaged")))
     report = analyzer.open_trace(trace.write(tmp_path / "host.xplane.pb")).report
-    assert any("1 HLO modules of the trace cannot be read" in line for line in report.warnings)
-
-
-def test_layers_in_names_of_jax() -> None:
-    assert find_jax_layer("jit(train_step)/jvp(Net)/Dense_0/dot_general") == "Net/Dense_0"
-    assert find_jax_layer("jit(f)/transpose(jvp(Net))/Dense_0/dot_general") == "Net/Dense_0"
-    assert find_jax_layer("jit(f)/jvp(bsd,de->bse)/dot_general") == ""
+    assert any(
+        "1 HLO modules of the trace cannot be read" in line for line in report.warnings
+    )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.tracing.measure.values_read import find_value_dependent_ops, warn_about_values
+from analyzer.tracing.measure.values_read import (
+    find_value_dependent_ops,
+    warn_about_values,
+)
 
 
 def op(name: str, kind: str, *inputs: str, dtype: str = "bool", source: str = "") -> Op:
-    return Op(name, kind, inputs=inputs, outputs=(TensorSpec(dtype, ()),), source=source)
+    return Op(
+        name, kind, inputs=inputs, outputs=(TensorSpec(dtype, ()),), source=source
+    )
 
 
 def test_a_loss_that_decides_is_named_with_its_line() -> None:
@@ -26,14 +29,6 @@ def test_a_loss_that_decides_is_named_with_its_line() -> None:
     )
     assert find_value_dependent_ops(structure) == ["small at train.py:15", "found"]
     assert "small at train.py:15, found. No kernel" in warn_about_values(structure)[0]
-
-
-def test_what_a_card_counts_is_not_right_though_the_host_computed_what_is_counted() -> None:
-    ids = op("ids", "FloorMod", "data:0", dtype="int32")
-    unique = op("found", "Unique", "ids:0", dtype="int32", source="train.py:20")
-    on_card = replace(unique, device="/job:localhost/replica:0/task:0/device:GPU:0")
-    assert find_value_dependent_ops(build_graph_index([ids, on_card])) == ["found at train.py:20"]
-    assert find_value_dependent_ops(build_graph_index([ids, unique])) == []
 
 
 def test_what_the_host_computes_and_whether_gradients_are_finite_is_right() -> None:
@@ -52,21 +47,3 @@ def test_what_the_host_computes_and_whether_gradients_are_finite_is_right() -> N
     )
     assert find_value_dependent_ops(structure) == []
     assert warn_about_values(structure) == warn_about_values(None) == []
-
-
-def test_whether_rows_of_a_table_are_finite_is_right_where_the_host_puts_them_in_their_place() -> (
-    None
-):
-    structure = build_graph_index(
-        [
-            op("rows", "MatMul", dtype="float16"),
-            op("ids", "Cast", "data:0", dtype="int64"),
-            op("finite", "IsFinite", "rows:0"),
-            op("true", "Const", dtype="bool"),
-            op("ones", "Fill", "ids:0", "true:0", dtype="bool"),
-            op("whole", "TensorScatterUpdate", "ones:0", "ids:0", "finite:0", dtype="bool"),
-            op("all", "All", "whole:0"),
-            op("way", "Switch", "rows:0", "all:0"),
-        ]
-    )
-    assert find_value_dependent_ops(structure) == []

@@ -1,9 +1,9 @@
 """The pool, memory limits, the verdict, the card, and a replay under other settings."""
 
-from typing import Final, Literal
+from typing import Literal
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.fields import Instant, Name, ReportRecord, Signed, Text, Total
+from analyzer.model.contract.fields import Instant, ReportRecord, Signed, Text, Total
 from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.ranges import BoundedBytes
 
@@ -102,25 +102,22 @@ class PoolChange(ReportRecord, frozen=True, kw_only=True):
     pool_bytes: Total
 
 
-class PoolLimits(ReportRecord, frozen=True, kw_only=True):
-    """Results of replays of a recording in the simulated allocator; None if not replayed."""
+class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
+    """Waste in the pool at the allocated peak, and memory limits.
 
-    replay_equals_trace: bool | None = None
-    free_bytes: Total | None = None  # in the pool at the allocated peak
-    largest_free_bytes: Total | None = None
-    minimum_limit_bytes: Total | None = None  # the smallest limit under which a replay succeeds
-    safe_limit_bytes: Total | None = None  # every limit from this one on succeeds
-
-
-class FragmentationFigures(PoolLimits, frozen=True, kw_only=True):
-    """Waste in the pool at the allocated peak, and memory limits; None if unknown."""
+    Fields of replays in the simulated allocator are None without a replay.
+    """
 
     internal_bytes: Total  # ``rounding_bytes`` plus ``unsplit_bytes``
     rounding_bytes: Total = 0
     unsplit_bytes: Total = 0
     external_bytes: Total | None = None  # free bytes outside the largest free chunk
     risk: Literal["low", "medium", "high"] | None = None
-    pool_map: tuple[Text, ...] = ()  # lines of text, the last one a legend
+    replay_equals_trace: bool | None = None
+    free_bytes: Total | None = None  # in the pool at the allocated peak
+    largest_free_bytes: Total | None = None
+    minimum_limit_bytes: Total | None = None  # the smallest limit under which a replay succeeds
+    safe_limit_bytes: Total | None = None  # every limit from this one on succeeds
 
 
 class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
@@ -150,22 +147,6 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
         if self.limit_bytes is None or beside is None:
             return self.limit_bytes
         return self.limit_bytes - beside.bytes
-
-
-class CardFit(ReportRecord, frozen=True, kw_only=True):
-    """The limit and the need of the pool on a card."""
-
-    fits: Fits
-    card: Name
-    limit_bytes: Total | None
-    limit_low_bytes: Total | None
-    limit_high_bytes: Total | None
-    needed_bytes: Total | None  # the part of the need in the pool
-    needed_low_bytes: Total | None
-    needed_high_bytes: Total | None
-    margin_bytes: Signed | None
-    growth_pool_bytes: Total | None  # size of the pool with memory growth; None if that fails
-    says: tuple[Text, ...] = ()
 
 
 class ReplayFailure(ReportRecord, frozen=True, kw_only=True):
@@ -204,25 +185,13 @@ class UnservedRequest(ReportRecord, frozen=True, kw_only=True):
     free_bytes: Total | None
 
 
-class PoolFacts(PoolLimits, frozen=True, kw_only=True):
-    """All results of replays of a recording."""
+class PoolFacts(ReportRecord, frozen=True, kw_only=True):
+    """The pool of a recording by replay; None if it was not replayed."""
 
     replay_check: ReplayCheck | None = None
-    failure_fits: bool = False  # whether the failed request would succeed after the last event
     fits_limit: bool = True  # whether a prediction runs under its own limit
     pool_bytes: Total | None = None  # in the steady step
     pool_ever_bytes: Total | None = None
     process_bytes: Total | None = None
     pool_timeline: tuple[PoolChange, ...] = ()
     what_if: OtherSettings | None = None
-    fit: CardFit | None = None
-
-    @property
-    def external_bytes(self) -> int | None:
-        """Free bytes outside the largest free chunk; None if unknown."""
-        if self.free_bytes is None or self.largest_free_bytes is None:
-            return None
-        return self.free_bytes - self.largest_free_bytes
-
-
-NO_FACTS: Final = PoolFacts()  # the facts of a recording without a replay

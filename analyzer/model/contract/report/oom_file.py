@@ -2,6 +2,8 @@
 
 from typing import Final, Literal
 
+from msgspec import Struct
+
 from analyzer.model.contract.fields import ReportRecord
 
 OOM_VERSION: Final = 1
@@ -21,13 +23,6 @@ class AskedFor(ReportRecord, frozen=True):
     basis: str
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
-
-
-class OomHolder(ReportRecord, frozen=True):
-    """A user of a part of the card or of the limit."""
-
-    who: str
-    size_bytes: int
 
 
 class OomSize(ReportRecord, frozen=True):
@@ -61,19 +56,17 @@ class OomCard(ReportRecord, frozen=True):
 
     name: str | None
     total_bytes: int | None
-    free_at_start_bytes: int | None
     free_bytes: int | None
     is_from_catalogue: bool = False
 
 
-class OomBuffer(ReportRecord, frozen=True):
-    """One of a compiled program's largest buffers; ``padding_bytes`` are the padding of a TPU."""
+class OomBuffer(Struct):
+    """One of a compiled program's largest buffers; filled in while the log is read."""
 
     size_bytes: int
     operator: str
     label: str
     shape: str
-    padding_bytes: int = 0
 
 
 class OomPlan(ReportRecord, frozen=True):
@@ -115,19 +108,16 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     ranges: dict[str, tuple[int, int]]
     card: OomCard | None
     verdict: OomVerdict
-    holders: tuple[OomHolder, ...]
-    stories: tuple[str, ...]
     sizes: tuple[OomSize, ...]
     remedies: tuple[OomAdvice, ...]
     compiled: OomPlan | None = None
-    tensors_by_node: tuple[OomHolder, ...] = ()
     matched: tuple[str, ...] = ()
     words: str = ""
     component: str = "TensorFlow"
 
 
-class OomRefusals(ReportRecord, frozen=True):
-    """Consecutive requests that the driver or the host refused."""
+class OomRefusals(Struct):
+    """Consecutive requests that the driver or the host refused; counted while the log is read."""
 
     line: int
     first_bytes: int
@@ -135,6 +125,7 @@ class OomRefusals(ReportRecord, frozen=True):
     times: int
     code: str
     is_host: bool
+    process: str = ""
 
 
 class OomSurvived(ReportRecord, frozen=True):

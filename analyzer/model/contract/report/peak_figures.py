@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import Instant, Name, Picoseconds, ReportRecord, Text, Total
+from analyzer.model.contract.fields import (
+    Instant,
+    Name,
+    Picoseconds,
+    ReportRecord,
+    Text,
+    Total,
+)
 from analyzer.model.ranges import Range
 
 
@@ -32,14 +39,13 @@ class PeakFigures(TwoSizes, frozen=True, kw_only=True):
 
 
 class PeakEver(TwoSizes, frozen=True, kw_only=True):
-    """The peak of the whole recording; trials of algorithms need ``first_step_only_bytes``.
+    """The peak of the whole recording.
 
     ``since_start_bytes`` is TensorFlow's own peak since the process started, maybe before the trace.
     """
 
     pool_bytes: Total | None = None
     phase: Name = ""
-    first_step_only_bytes: Total = 0
     since_start_bytes: Total | None = None
 
 
@@ -203,5 +209,6 @@ def shift_bounds(base: StatedRange, below: int, above: int, *kinds: str) -> dict
     shifts = {
         f"{kind}{end}": by for kind in kinds for end, by in (("low", -below), ("high", above))
     }
+
     old = {f"{name}_bytes": (getattr(base, f"{name}_bytes"), by) for name, by in shifts.items()}
     return {key: None if size is None else max(size + by, 0) for key, (size, by) in old.items()}

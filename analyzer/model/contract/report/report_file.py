@@ -13,7 +13,6 @@ from analyzer.model.contract.report import limit_figures as limits
 from analyzer.model.contract.report import peak_figures as peaks
 from analyzer.model.contract.report import subject
 from analyzer.model.contract.run_note import Failure, StepConfig, TargetNote
-from analyzer.model.ranges import Range
 
 REPORT_VERSION: Final = 1
 
@@ -39,14 +38,11 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     pool_timeline: tuple[limits.PoolChange, ...] = ()
     verdict: limits.VerdictFigures | None = None
     fits: limits.Fits = None
-    fit: limits.CardFit | None = None
     what_if: limits.OtherSettings | None = None
     findings: tuple[subject.Finding, ...] = ()
     remedies: tuple[subject.StepRemedy, ...] = ()  # tried changes, the largest saving first
     unmodelled: tuple[peaks.UnmodelledType, ...] = ()
     uncertainty: peaks.StatedRange | None = None
-    # simulated requested peaks of a measured step in other orders of its ops
-    other_orders: Range | None = None
     # whether a trace is complete; None for a prediction
     integrity: peaks.TrustFigures | None = None
     warnings: tuple[Text, ...] = ()

@@ -7,7 +7,14 @@ from msgspec import Meta, Struct
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.capture_request import Assumption
-from analyzer.model.contract.fields import EvidenceRow, Name, ReportRecord, Signed, Text, Total
+from analyzer.model.contract.fields import (
+    EvidenceRow,
+    Name,
+    ReportRecord,
+    Signed,
+    Text,
+    Total,
+)
 from analyzer.model.contract.report.peak_figures import TwoSizes
 from analyzer.model.contract.watch_note import Reading
 
@@ -120,14 +127,6 @@ class TrendFigures(ReportRecord, frozen=True, kw_only=True):
     level_bytes: Total = 0
 
 
-class HostKind(ReportRecord, frozen=True, kw_only=True):
-    """Host memory that one kind of object keeps: functions, graphs, models, arrays, data pipeline."""
-
-    kind: Name
-    per_step_bytes: float
-    total_bytes: Total
-
-
 class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     """A program whose own steps were traced, or the whole run as one step (``whole_run``).
 
@@ -140,7 +139,6 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     warmup: Total
     device: TrendFigures
     host: TrendFigures
-    host_kinds: tuple[HostKind, ...] = ()  # from 50 steps on
     readings: Annotated[tuple[Reading, ...], Meta(max_length=MOST_READINGS)] = ()
     ended: Text = ""
     own_peak_bytes: Total | None = None

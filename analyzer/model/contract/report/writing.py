@@ -14,7 +14,11 @@ from msgspec.json import encode
 from msgspec.json import format as indented
 
 from analyzer.model.contract.fields import Name
-from analyzer.model.contract.reading import open_without_blocking, read_record, sibling_file
+from analyzer.model.contract.reading import (
+    open_without_blocking,
+    read_record,
+    sibling_file,
+)
 from analyzer.model.contract.report.report_file import REPORT_VERSION, ReportFile
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.version import __version__
@@ -35,6 +39,7 @@ def _number(value: object) -> int | float:
         return float(value)
     if isinstance(value, SupportsIndex):
         return index(value)
+
     raise NotImplementedError(f"{type(value)} in a report")
 
 
@@ -93,6 +98,7 @@ def encode_digests(folder: Path) -> bytes:
         for file in found
         if file.name not in (DIGESTS_FILE, REPORT_HTML)
     }
+
     return encode(_FileDigests(analyzer=__version__, files=files))
 
 
@@ -101,21 +107,26 @@ def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
     file = folder / DIGESTS_FILE
     if not file.is_file():
         return None, ""
+
     try:
         facts = read_record(file, _FileDigests, version=_FORMAT, hint="")
         if facts.schema_version != _FORMAT or facts.analyzer != __version__:
             return None, f"version {facts.analyzer:.20} saved it"
+
         for name, digest in facts.files.items():
             place = folder
             for part in name.split("/"):
                 place = sibling_file(place / "file", part)
+
             if _digest(place) != digest:
                 return None, "one of its files has changed"
+
         traces = (
             found.relative_to(folder).as_posix()
             for found in folder.rglob("*")
             if found.name.endswith((".xplane.pb", ".xplane.pb.gz"))
         )
+
         if REPORT_JSON not in facts.files or set(traces) - facts.files.keys():
             return None, "a file was added"
         return read_report(folder / REPORT_JSON), ""
@@ -129,6 +140,8 @@ def _digest(file: Path) -> str:
     with open(file, "rb", opener=open_without_blocking) as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             raise OSError(f"{file} is no regular file")
+
         while block := opened.read(_BLOCK_BYTES):
             digest.update(block)
+
     return digest.hexdigest()

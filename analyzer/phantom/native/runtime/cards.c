@@ -4,10 +4,10 @@
 //                 below (phantom_environment.py writes it)
 // PHANTOM_LOG     1 first calls of functions that only return success; 2 memory requests;
 //                 3 launches; 4 detected outputs
-// PHANTOM_USE     file with the bytes in use of each process and card, for analyzer/phantom/nvidia_smi.py
-// PHANTOM_COPY_MOST, PHANTOM_KERNEL_NS, PHANTOM_CONVOLUTION_WORKSPACE, PHANTOM_PRODUCT_WORKSPACE,
-// PHANTOM_RECURRENT_RESERVE, PHANTOM_BATCH_NORM_RESERVE  see phantom.h
-// PHANTOM_CONVOLUTIONS_<card>  see convolutions.c
+// PHANTOM_USE     file with the bytes in use of each process and card, for
+// analyzer/phantom/nvidia_smi.py PHANTOM_POOL_MOST, PHANTOM_COPY_MOST, PHANTOM_KERNEL_NS,
+// PHANTOM_CONVOLUTION_WORKSPACE, PHANTOM_PRODUCT_WORKSPACE, PHANTOM_RECURRENT_RESERVE,
+// PHANTOM_BATCH_NORM_RESERVE  see phantom.h PHANTOM_CONVOLUTIONS_<card>  see convolutions.c
 #include "phantom.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 
 Card cards[MOST_CARDS];
 int card_count;
-uint64_t copy_most = 4096, kernel_ns, convolution_workspace;
+uint64_t pool_most = UINT64_MAX, copy_most = 4096, kernel_ns, convolution_workspace;
 int fixed_workspace;
 uint64_t product_workspace, recurrent_reserve, batch_norm_reserve;
 static int verbose;
@@ -82,6 +82,7 @@ void publish(int card) {
 
 __attribute__((constructor)) static void start(void) {
   verbose = (int)number("PHANTOM_LOG", 0);
+  pool_most = number("PHANTOM_POOL_MOST", pool_most);
   copy_most = number("PHANTOM_COPY_MOST", copy_most);
   kernel_ns = number("PHANTOM_KERNEL_NS", 0);
   fixed_workspace = getenv("PHANTOM_CONVOLUTION_WORKSPACE") != 0;

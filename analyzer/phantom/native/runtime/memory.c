@@ -66,8 +66,9 @@ static long give(void *p) {
 }
 static long info(uint64_t *f, uint64_t *t) {
   Card *d = &cards[current];
+  uint64_t rest = d->total - d->held - d->used;
   if (f)
-    *f = d->total - d->held - d->used;
+    *f = rest < pool_most ? rest : pool_most;
   if (t)
     *t = d->total;
   return OK;

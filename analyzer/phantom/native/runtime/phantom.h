@@ -1,5 +1,5 @@
-// Declarations shared by the parts of the simulated card. benchmarks/results/phantom.md names the source of each
-// signature, number and offset.
+// Declarations shared by the parts of the simulated card. benchmarks/results/phantom.md names the source
+// of each signature, number and offset.
 #ifndef PHANTOM_H
 #define PHANTOM_H
 #define _GNU_SOURCE
@@ -41,13 +41,14 @@ typedef struct {
 extern Card cards[MOST_CARDS];
 void publish(int card); // writes a card's use to the file PHANTOM_USE; needs the lock
 extern int card_count;
-extern uint64_t copy_most;             // longest copy to a card that keeps its bytes
-extern uint64_t kernel_ns;             // duration of a kernel on its stream
-extern int fixed_workspace;            // whether each convolution plan reports these bytes:
+extern uint64_t pool_most;  // free memory of a card that TensorFlow is told of
+extern uint64_t copy_most;  // longest copy to a card that keeps its bytes
+extern uint64_t kernel_ns;  // duration of a kernel on its stream
+extern int fixed_workspace; // whether each convolution plan reports these bytes:
 extern uint64_t convolution_workspace;
-extern uint64_t product_workspace;     // bytes reported for each cuBLASLt product
-extern uint64_t recurrent_reserve;     // numbers for each unit, step and row; 0 for the formula
-extern uint64_t batch_norm_reserve;    // bytes of each batch normalization
+extern uint64_t product_workspace;  // bytes reported for each cuBLASLt product
+extern uint64_t recurrent_reserve;  // numbers for each unit, step and row; 0 for the formula
+extern uint64_t batch_norm_reserve; // bytes of each batch normalization
 void say(int level, const char *format, ...);
 
 // ---- devices.c: contexts ------------------------------------------------------------------------
@@ -78,7 +79,7 @@ void clear(char *p);             // lets a result read as 0
 // ---- streams.c: all work is complete when enqueued, except callbacks to the host
 void launch(void *stream);
 void launch_for(void *stream, uint64_t ns); // work whose duration events report
-void mark_modules(void *stream); // the stream runs compiled modules (XLA)
+void mark_modules(void *stream);            // the stream runs compiled modules (XLA)
 int runs_modules(void *stream);
 
 // ---- handles.c: one block serves as every opaque handle

@@ -32,7 +32,9 @@ function columnStates(axis, recording, width) {
 function timelineLines(recording) {
   const { document: doc } = recording;
   const replayed = doc.what_if || null;
-  const limit = (doc.fit && doc.fit.limit_bytes) || (doc.verdict && doc.verdict.limit_bytes) || (doc.failure && doc.failure.memory_limit_bytes) || null;
+  const { verdict, failure } = doc;
+  const besidePool = (verdict && verdict.need && verdict.need.beside_pool) ? verdict.need.beside_pool.bytes : 0;
+  const limit = (verdict && verdict.limit_bytes && verdict.limit_bytes - besidePool) || (failure && failure.memory_limit_bytes) || null;
   const isAsked = replayed && replayed.memory_limit_bytes !== doc.device.memory_limit_bytes;
   const peakPool = doc.peak.pool_bytes || null;
   return [
@@ -106,18 +108,6 @@ function createTimeline(container, recording, axis, state) {
       context.fillText(name, from + 5, 9);
       labels.reserve(name, from + 5, 9);
     }
-    for (const instant of recording.header.backward) if (instant >= 0) drawBackward(context, axis.xOfState(instant + 1, width), width, height);
-  }
-
-  // The begin of the backward pass of a step.
-  function drawBackward(context, x, width, height) {
-    if (x < AXIS_PADDING.left || x > width - AXIS_PADDING.right) return;
-    context.strokeStyle = colours.muted;
-    context.setLineDash([2, 3]);
-    context.strokeRect(Math.round(x) + 0.5, 0, 0, height - TIMELINE_FOOT);
-    context.setLineDash([]);
-    labels.write('forward', [[x - 4, 9, 'right']], colours.muted);
-    labels.write('backward', [[x + 4, 9, 'left']], colours.muted);
   }
 
   function drawGrid(context, width, height) {

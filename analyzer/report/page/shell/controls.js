@@ -1,20 +1,3 @@
-// Choose a card: the verdict of Python for its memory replaces the one of the report.
-function createCardChoice({ cards, document: doc }) {
-  if (!cards.length) return;
-  const title = byId('verdict-title');
-  const section = title.closest('.verdict');
-  const opening = { headline: title.textContent, tone: section.className, note: '' };
-  const names = [['', doc.verdict.card ? `${doc.verdict.card} (this report)` : 'no other card'], ...cards.map(({ id, name }) => [id, name])];
-  const choose = (id) => {
-    const card = cards.find((one) => one.id === id);
-    title.textContent = unbroken(card ? card.headline : opening.headline);
-    section.className = card ? `verdict tone-${card.tone}` : opening.tone;
-    byId('card-note').textContent = card ? `With the need of this report; kernels of another card may take other workspaces. ${card.check && `Check: ${card.check}`}` : '';
-  };
-  byId('card').replaceWith(selectElement('Judge for another card', names, '', choose));
-  byId('card-choice').hidden = false;
-}
-
 // The controls of the timeline. They are created once, so they keep their focus.
 
 function createControls(container, recording, axis, state, resetAll) {

@@ -25,7 +25,6 @@ function start(decoded) {
   const opening = { at: recording.peakState, buffer: null, axis: 'events', layerMode: 'layer', measure: 'instant', part: '' };
   const state = createState({ ...opening, tab: null, viewKey: '' });
   readColours(recording.categories);
-  createCardChoice(recording.header);
   const axis = createAxis(recording, state);
   const openingStates = statesOfPeakStep(recording);
   axis.showStates(...openingStates);

@@ -151,10 +151,8 @@ _RULES: Final = lists.RULES | assign_rules(
     matmul=products.plan_native_matmul,
     max_pool_gradient=products.plan_max_pool_gradient,
     onednn_convolution=products.plan_convolution,
-    onednn_matmul=products.plan_matmul,
-    onednn_batch_matmul=products.plan_batch_matmul,
-    onednn_einsum=products.plan_einsum,
-    einsum=plan_einsum,
+    **dict.fromkeys(("onednn_matmul", "onednn_batch_matmul"), plan_allocation),
+    **dict.fromkeys(("onednn_einsum", "einsum"), plan_einsum),
     onednn_softmax=_forward_any(0),
 )
 

@@ -84,7 +84,7 @@ def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
     else:
         away = [is_output_on_host(op, index, call.inputs) for index in range(len(plan.outputs))]
         if all(away) and away:
-            plan = replace(plan, before_bytes=(), scratch_bytes=(), after_bytes=(), modelled=True)
+            plan = replace(plan, before_bytes=(), after_bytes=(), modelled=True)
         shared = (output.way is Way.ALIAS for output in plan.outputs)
         away = [is_away and not is_shared for is_away, is_shared in zip(away, shared, strict=True)]
     outputs = zip(plan.outputs, away, strict=True)

@@ -1,8 +1,7 @@
 """Kernels that move, view or contract elements: slices, transposes, reductions, Einsum."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -171,30 +170,15 @@ def _is_aligned(size_bytes: int) -> bool:
     return size_bytes % ALIGNMENT_BYTES == 0
 
 
-Shape = tuple[int, ...]
-Scratch = Callable[[Shape, Shape, tuple[bool, bool]], int]
-
 _BROADCAST, _BATCH, _FREE, _CONTRACTED, _SUMMED = range(5)  # kinds of labels, in their order
 _SWAPPED = (0, 1, 3, 2, 4)  # places of the kinds in an operand that the product reads transposed
 
 
-@dataclass(frozen=True)
-class _Operand:
-    """An operand after its preparation."""
-
-    copies: tuple[int, ...]  # elements of each temporary, in the order of their allocation
-    sizes: tuple[int, ...]  # elements of each kind of label
-    free: tuple[str, ...]  # its free labels in order
-    is_swapped: bool  # whether the contracted labels lie before the free ones
-
-
-def plan_einsum(call: Call, find_scratch: Scratch | None = None) -> MemoryPlan:
+def plan_einsum(call: Call) -> MemoryPlan:
     """Transpose and reduce operands if needed, multiply, transpose the product if needed.
 
     All these tensors are temporaries until the kernel returns; the last one becomes the output
-    (``EinsumOp::Compute`` in ``core/kernels/linalg/einsum_op_impl.h``). ``find_scratch`` returns the
-    bytes of a product's scratch from the operands' shapes in memory and those that the product reads
-    transposed.
+    (``EinsumOp::Compute`` in ``core/kernels/linalg/einsum_op_impl.h``).
     """
     known = map(call.shape, range(len(call.inputs)))
     shapes = [shape for shape in known if shape is not None]
@@ -217,25 +201,17 @@ def plan_einsum(call: Call, find_scratch: Scratch | None = None) -> MemoryPlan:
         keys[letter] = (kept if letter in out else dropped, number)
     prepared = [_prepare(labels, shape, keys) for labels, shape in zip(inputs, shapes, strict=True)]
     item_bytes = call.item_bytes()
-    copies = tuple(item_bytes * elements for operand in prepared for elements in operand.copies)
+    copies = tuple(item_bytes * elements for counts, _ in prepared for elements in counts)
     shared = sorted((label for label in keys if keys[label][0] <= _BATCH), key=keys.__getitem__)
-    order = [*shared, *(label for operand in prepared for label in operand.free)]
+    order = [*shared, *(label for _, free in prepared for label in free)]
     is_copied = len(out) > 1 and order != out
     if len(prepared) == 1:
         if not (is_copied or copies):
             return MemoryPlan(outputs=(alias(),))
         return MemoryPlan(outputs=(output,), before_bytes=copies if is_copied else copies[:-1])
-    left, right = prepared
-    memory = [
-        (one.sizes[_BROADCAST] * one.sizes[_BATCH], *sizes[:: -1 if one.is_swapped else 1])
-        for one in prepared
-        for sizes in [(one.sizes[_FREE], one.sizes[_CONTRACTED])]
-    ]
-    swaps = (left.is_swapped, not right.is_swapped)
-    scratch = (find_scratch(memory[0], memory[1], swaps),) if find_scratch else ()
     if not is_copied:
-        return MemoryPlan(outputs=(output,), before_bytes=copies, after_bytes=scratch)
-    return MemoryPlan(outputs=(output,), before_bytes=(*copies, call.size()), scratch_bytes=scratch)
+        return MemoryPlan(outputs=(output,), before_bytes=copies)
+    return MemoryPlan(outputs=(output,), before_bytes=(*copies, call.size()))
 
 
 def _expand(name: str, rank: int) -> list[str]:
@@ -246,7 +222,8 @@ def _expand(name: str, rank: int) -> list[str]:
 
 def _prepare(
     labels: Sequence[str], shape: tuple[int, ...], keys: dict[str, tuple[int, int]]
-) -> _Operand:
+) -> tuple[list[int], list[str]]:
+    """Return the elements of each copy of an operand, and its free labels in order."""
     order = sorted(labels, key=keys.__getitem__)
     swapped = sorted(labels, key=lambda label: (_SWAPPED[keys[label][0]], keys[label][1]))
     is_swapped = list(labels) == swapped
@@ -259,5 +236,5 @@ def _prepare(
         copies.append(math.prod(lengths.values()))
     if sizes[_SUMMED] != 1:
         copies.append(math.prod(sizes[:_SUMMED]))
-    free = tuple(label for label in dict.fromkeys(order) if keys[label][0] == _FREE)
-    return _Operand(tuple(copies), tuple(sizes), free, is_swapped)
+    free = [label for label in dict.fromkeys(order) if keys[label][0] == _FREE]
+    return copies, free

@@ -79,7 +79,6 @@ class MemoryPlan:
 
     outputs: tuple[Output, ...] = ()
     before_bytes: tuple[int, ...] = ()  # temporaries allocated before the outputs
-    scratch_bytes: tuple[int, ...] = ()  # temporaries freed before the last output is allocated
     amid_bytes: tuple[int, ...] = ()  # temporaries allocated just before the last buffer
     # copy of an input to overwrite, allocated after the outputs, or the input itself without other users
     copy: Output | None = None
@@ -98,14 +97,6 @@ class MemoryPlan:
     borrows: bool = False  # whether results may lie in Python's memory, outside this allocator
     # requests of an XLA-compiled function, which replace everything except ``outputs``
     compiled: CompiledCall | None = None
-    is_plain: bool = field(init=False, repr=False, compare=False)
-    """Whether the plan has one output and nothing else, as for most ops."""
-
-    def __post_init__(self) -> None:
-        asks = (*self.before_bytes, *self.scratch_bytes, *self.amid_bytes, *self.after_bytes)
-        touches = self.variable is not VariableAccess.UNTOUCHED or self.lists is not ListUse.NO
-        others = any((self.copy, self.compiled, self.trial)) or touches
-        object.__setattr__(self, "is_plain", len(self.outputs) == 1 and not asks and not others)
 
 
 def without_zeros(sizes_bytes: Iterable[int]) -> tuple[int, ...]:

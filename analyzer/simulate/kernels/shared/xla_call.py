@@ -29,14 +29,9 @@ class CompiledCall(Struct, frozen=True):
     # bytes and output index of each request, or ``TEMPORARY`` or ``TABLE`` if freed after the call
     requests: tuple[tuple[int, int], ...]
     updates: tuple[tuple[int, int], ...]  # input index of each variable, bytes of its new value
-    # input indices of updated variables whose old value is a constant: the next call recompiles
-    recompiled: frozenset[int] = frozenset()
-    # whether each compiled function stays alive with these values
-    # (``DeviceCompilationClusterSignature``; on a card it has copies)
-    holds_constants: bool = False
 
 
-def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> MemoryPlan:
+def plan_compiled(call: Call, plan: BufferPlan) -> MemoryPlan:
     """Return the memory plan of one call of a compiled function."""
     sources = dict(enumerate(_find_sources(call, plan)))
     aliased = {result: sources[p] for result, p in plan.aliases.items() if p in sources}
@@ -75,8 +70,6 @@ def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> Memo
             updates=tuple(
                 (source, plan.outputs[result]) for result, source in sorted(aliased.items())
             ),
-            recompiled=plan.fixed & set(aliased.values()),
-            holds_constants=on_host,
         ),
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 from analyzer.model.recording.schema import TextNumbers
 from analyzer.model.tables import read_table
 from analyzer.tracing.parse.protobuf import decode_text
-from analyzer.tracing.parse.wire.wire_fields import Positions
+from analyzer.tracing.parse.wire.event_block import Positions
 
 MARKER_PREFIX: Final = "analyzer:"
 """Prefix of the marks that the capture of this package writes into the trace."""
@@ -56,13 +56,19 @@ class PlaneNames:
         """Read the names of ``plane``; ``ops`` and ``texts`` number those of all planes."""
         self.is_host = not plane.name.startswith(b"/device:")
         names = {entry.key: bytes(entry.value.name) for entry in plane.event_metadata}
-        self.stats = {entry.key: decode_text(entry.value.name) for entry in plane.stat_metadata}
+        self.stats = {
+            entry.key: decode_text(entry.value.name) for entry in plane.stat_metadata
+        }
         self.events = {key: decode_text(name) for key, name in names.items()}
         self.event_keys = np.array(sorted(names), np.int64)
         self.stat_keys = np.array(sorted(self.stats), np.int64)
-        self.kind = np.array([*(_find_kind(names[key]) for key in sorted(names)), 0], np.int8)
+        self.kind = np.array(
+            [*(_find_kind(names[key]) for key in sorted(names)), 0], np.int8
+        )
         ran = {key: split_annotation(name) for key, name in self.events.items()}
-        numbers = [ops.of(found[0]) if (found := ran[key]) else -1 for key in sorted(names)]
+        numbers = [
+            ops.of(found[0]) if (found := ran[key]) else -1 for key in sorted(names)
+        ]
         self.op = np.array([*numbers, -1], np.int32)
         named = [self.stats[key] for key in sorted(self.stats)]
         annotations = (*ran.values(), *map(split_annotation, named))
@@ -93,6 +99,7 @@ def find_places(known: Positions, keys: Positions) -> Positions:
         places = np.clip(keys - known[0], 0, len(known) - 1)
     else:
         places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+
     return np.where(known[places] == keys, places, -1)
 
 
@@ -107,4 +114,5 @@ def split_annotation(text: str) -> tuple[str, str] | None:
     is_type = op_type[:1].isalpha() or op_type[:1] == "_"
     if not colon or not op or op.endswith(":") or not is_type:
         return None
+
     return op, op_type

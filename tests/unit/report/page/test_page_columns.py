@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from analyzer.report.page.payload import StringTable, pack
+from analyzer.report.page.payload import pack
 
 TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32, "f8": np.float64}
 
@@ -49,21 +48,3 @@ def test_what_is_packed_is_unpacked(values: list[float]) -> None:
     _, columns = unpack(pack({}, {"first": np.array(values), "second": np.array([1, 0])}))
     assert columns["first"].tolist() == values
     assert columns["second"].tolist() == [1, 0]
-
-
-def test_the_same_input_gives_the_same_text() -> None:
-    assert pack({"a": 1}, {"b": [1, 2]}) == pack({"a": 1}, {"b": [1, 2]})
-
-
-def test_a_header_of_any_text_survives() -> None:
-    header, _ = unpack(pack({"name": "</script>\u2028\ud800\0"}, {}))
-    assert header["name"] == "</script>\u2028\ud800\0"
-
-
-def test_strings_are_stored_once_and_missing_is_empty() -> None:
-    strings = StringTable("")
-    first = strings.encode(pd.Series(["a", None, "b", "a"], dtype="category"))
-    second = strings.encode(pd.Series(["b", "c"]))
-    assert [strings.texts[place] for place in first] == ["a", "", "b", "a"]
-    assert [strings.texts[place] for place in second] == ["b", "c"]
-    assert strings.texts == ["", "a", "b", "c"]

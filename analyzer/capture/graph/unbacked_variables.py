@@ -1,0 +1,317 @@
+"""Variables and inputs that have a shape, can be read and assigned, and take no memory.
+
+In the block of ``leave_out_values``, a variable made by an initializer of Keras 3, Keras 2 or TensorFlow
+gets zeros without memory: a slice of one buffer that is never written to, so that no page of it is
+backed. The initializer is traced instead of run. An assigned value is checked for its shape and dropped.
+Small variables are real: Python may read them (a learning rate, a step counter).
+
+Outside of a function, or lifted out of it by ``init_scope``, a variable has its value at once. Inside a
+function that is being traced, as slots, it is an ``UnliftedInitializerVariable``: the first tracing
+computes its initial value, and it is assigned afterwards (``polymorphic_function.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import mmap
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from unittest.mock import patch
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from analyzer.capture import private_names as private
+from analyzer.model.contract.fields import SMALL_ELEMENTS
+
+CPU_DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
+_LARGE_BYTES: Final = 1 << 20
+"""A given value of at least this size is dropped; a smaller one may be a lookup table."""
+_MAX_FILLED_BYTES: Final = 64 << 20  # values above this are not filled with numbers
+_NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
+"""``MAP_NORESERVE``: the system reserves no memory for the mapping, so its size does not count."""
+_UNBACKED: Final = "_analyzer_unbacked"  # set on a variable without memory for its value
+FROM_NUMPY: Final = "_analyzer_from_numpy"
+"""Set on a tensor that was made from a NumPy array. It shares the array's memory if the address is a
+multiple of 64 bytes; TensorFlow copies others (``TF_NewTensor`` in ``tf_tensor.cc``)."""
+
+
+@dataclass(eq=False)
+class StandIns:
+    """Makes tensors and variables without memory."""
+
+    handles: list[Any] = field(default_factory=list)
+    inputs: set[int] = field(default_factory=set)  # ``id`` of each input of the step
+    _bytes: Any = None
+
+    def make_tensor(self, dtype: Any, shape: Sequence[int], least: int = _LARGE_BYTES) -> Any:
+        """Return zeros of this shape; without memory if they take at least ``least`` bytes."""
+        size_bytes = math.prod(shape) * dtype.size
+        # Bytes cannot be viewed as bool or string.
+        if size_bytes < least or dtype in (tf.bool, tf.string):
+            return tf.zeros(list(shape), dtype)
+        if self._bytes is None or len(self._bytes) < size_bytes:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+            # Addresses that get memory only when they are written.
+            self._bytes = np.frombuffer(mmap.mmap(-1, size_bytes, flags=flags), dtype=np.uint8)
+        # TensorFlow copies a slice that does not end at a multiple of 64 bytes
+        # (``IsDim0SliceAligned`` in ``ops_util.h``), NumPy does not.
+        flat = tf.experimental.dlpack.from_dlpack(self._bytes[:size_bytes].__dlpack__())
+        if dtype.size > 1:
+            flat = tf.reshape(flat, [-1, dtype.size])
+        return tf.reshape(tf.bitcast(flat, dtype), list(shape))
+
+    def make_filled(self, dtype: Any, shape: Sequence[int]) -> Any:
+        """Return different elements: XLA folds equal ones. Zeros if there are too many."""
+        if math.prod(shape) * dtype.size > _MAX_FILLED_BYTES or not dtype.is_floating:
+            return self.make_tensor(dtype, shape)
+        return tf.random.stateless_uniform(list(shape), (0, 0), dtype=dtype)
+
+    def make_variable(self, dtype: Any, shape: Sequence[int], *, filled: bool = False) -> Any:
+        """Return the handle of a variable of zeros, or with a ``make_filled`` value."""
+        name = f"analyzer_xla_{id(self)}_{len(self.handles)}"
+        handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=list(shape), shared_name=name)
+        value = self.make_filled(dtype, shape) if filled else self.make_tensor(dtype, shape)
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        self.handles.append(handle)
+        return handle
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls) -> Iterator[StandIns]:
+        """Place everything in the block on the CPU; its stand-ins are destroyed afterwards."""
+        stand_ins = cls()
+        try:
+            with tf.init_scope(), tf.device(CPU_DEVICE):
+                yield stand_ins
+        finally:
+            for handle in stand_ins.handles:
+                tf.raw_ops.DestroyResourceOp(resource=handle)
+
+
+_active: list[StandIns] = []  # the blocks under way, the innermost last
+
+
+@contextlib.contextmanager
+def leave_out_values() -> Iterator[None]:
+    """Make the variables and inputs in the block without memory."""
+    stand_ins = StandIns()
+    _active.append(stand_ins)
+    try:
+        with contextlib.ExitStack() as stack:
+            _Patches(stand_ins, stack).apply()
+            yield
+    finally:
+        _active.remove(stand_ins)
+
+
+def record_input(tensor: Any) -> None:
+    """Record an input of the step whose values are made up."""
+    for stand_ins in _active:
+        stand_ins.inputs.add(id(tensor))
+
+
+def make_unbacked_value(dtype: Any, shape: tuple[int, ...]) -> Any:
+    """Return zeros without memory; None if values are real."""
+    return _active[0].make_tensor(dtype, shape) if _active else None
+
+
+def is_stand_in(tensor: Any) -> bool:
+    """Say whether an input tensor is zeros without memory: a run would use other values."""
+    return any(id(tensor) in stand_ins.inputs for stand_ins in _active)
+
+
+@contextlib.contextmanager
+def mark_numpy_tensors() -> Iterator[None]:
+    """Mark the tensors that are made from NumPy arrays in the block with ``FROM_NUMPY``."""
+    old = private.constant_op.convert_to_eager_tensor
+
+    @functools.wraps(old)
+    def convert(value: Any, *args: Any, **kwargs: Any) -> Any:
+        tensor = old(value, *args, **kwargs)
+        if isinstance(value, np.ndarray):
+            setattr(tensor, FROM_NUMPY, True)
+        return tensor
+
+    with patch.object(private.constant_op, "convert_to_eager_tensor", convert):
+        yield
+
+
+def build_slots(optimizer: Any, variables: list[Any]) -> None:
+    """Make the slots of a Keras optimizer in a graph of their own, as a first tracing of the step does.
+
+    In the step's graph, the scope of the slots would change the names of the update's ops.
+    """
+    scope = private.keras_backend.name_scope(optimizer.name, caller=optimizer)
+    graph = private.FuncGraph("slots").as_default()
+    with graph, scope, tf.variable_creator_scope(_create_from_constant):
+        optimizer.build(variables)
+
+
+def _create_from_constant(create: Callable[..., Any], *, initial_value: Any, **kwargs: Any) -> Any:
+    """Create a variable; one with a constant of the graph as its value (Nadam) gets a copy of it."""
+    if tf.is_tensor(initial_value) and tf.is_symbolic_tensor(initial_value):
+        initial_value = tf.get_static_value(initial_value)
+    return create(initial_value=initial_value, **kwargs)
+
+
+@dataclass
+class _Patches:
+    stand_ins: StandIns
+    stack: contextlib.ExitStack
+    _in_keras: bool = False
+
+    def apply(self) -> None:
+        """Replace the methods."""
+        self._wrap(private.KerasVariable, private.INITIALIZE_KERAS_VARIABLE, self._initialize)
+        for owner in (private.KerasVariable, private.BaseResourceVariable):
+            self._wrap(owner, "assign", self._assign)
+            self._wrap(owner, "numpy", self._numpy)
+        self._wrap(private.ResourceVariable, private.INITIALIZE_VARIABLE, self._init_from_args)
+        self._wrap(private.UnliftedInitializerVariable, "__init__", self._init_lifted)
+        for optimizer in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+            self._wrap(optimizer, "apply", self._build_and_apply)
+
+    def _wrap(self, owner: Any, name: str, new: Callable[..., Any]) -> None:
+        old = getattr(owner, name)
+
+        @functools.wraps(old)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return new(old, *args, **kwargs)
+
+        self.stack.enter_context(patch.object(owner, name, method))
+
+    def _initialize(self, old: Any, variable: Any, initializer: Any) -> None:
+        """Initialize a variable of Keras."""
+        is_traced = not tf.executing_eagerly()
+        shape = private.get_keras_shape(variable)
+        dtype = tf.as_dtype(private.get_keras_dtype(variable))
+        is_unbacked = _can_be_unbacked(shape, dtype)
+        with tf.init_scope():
+            if (is_unbacked or is_traced) and not tf.distribute.has_strategy():
+                # Not through tf.function's creator, which would trace the step a second time.
+                value = private.UninitializedVariable(
+                    trainable=variable.trainable, name=variable.name, shape=shape, dtype=dtype
+                )
+                if not is_unbacked:
+                    value.assign(tf.cast(initializer(shape, dtype=dtype), dtype))
+                private.set_keras_value(variable, value)
+            else:
+                with patch.object(self, "_in_keras", True):
+                    old(variable, initializer)
+            if is_unbacked:
+                value = private.get_keras_value(variable)
+                for part in private.get_device_parts(value) or (value,):
+                    self._drop_value(part)
+                setattr(variable, _UNBACKED, True)
+
+    def _build_and_apply(
+        self, old: Any, optimizer: Any, grads: Any, trainable_variables: Any = None
+    ) -> Any:
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            if not optimizer.built and not tf.executing_eagerly():
+                build_slots(optimizer, trainable_variables)
+        return old(optimizer, grads, trainable_variables)
+
+    def _init_from_args(
+        self, old: Any, variable: Any, initial_value: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        """Make a variable of TensorFlow that has its value at once."""
+        with tf.init_scope():
+            is_eager = tf.executing_eagerly()
+        is_restored = isinstance(initial_value, private.CheckpointInitialValueCallable)
+        if is_restored or not is_eager or self._in_keras:
+            old(variable, initial_value, *args, **kwargs)
+        else:
+            self._make_at_once(old, variable, initial_value, *args, **kwargs)
+
+    def _make_at_once(
+        self, old: Any, variable: Any, initial_value: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        spec = _trace_spec(initial_value) if callable(initial_value) else None
+        if spec is not None:
+            is_unbacked = _can_be_unbacked(spec.shape, spec.dtype)
+            value = self._make_zeros(spec) if is_unbacked else initial_value
+            old(variable, value, *args, **kwargs)
+            setattr(variable, _UNBACKED, is_unbacked)
+            return
+        old(variable, initial_value, *args, **kwargs)
+        shape, dtype = variable.shape, variable.dtype
+        if not tf.is_tensor(initial_value) or not _can_be_unbacked(shape, dtype):
+            return
+        if dtype.is_floating and shape.num_elements() * dtype.size >= _LARGE_BYTES:
+            self._drop_value(variable)
+
+    def _init_lifted(
+        self, old: Any, variable: Any, initial_value: Any = None, **kwargs: Any
+    ) -> None:
+        """Make a variable inside a function that is traced for the first time."""
+        if tf.executing_eagerly():  # inside init_scope, out of the function
+            self._make_at_once(old, variable, initial_value, **kwargs)
+            return
+        is_computed = kwargs.get("add_initializers_to") is None  # after tracing
+        if not is_computed:
+            kwargs["add_initializers_to"] = []
+        old(variable, initial_value, **kwargs)
+        shape, dtype = variable.shape, variable.dtype
+        if is_computed or not shape.is_fully_defined():
+            return
+        with tf.init_scope():
+            if _can_be_unbacked(shape, dtype):
+                self._drop_value(variable)
+            else:
+                variable.assign(_compute_value(initial_value, shape, dtype))
+
+    def _assign(self, old: Any, variable: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        is_unbacked = getattr(variable, _UNBACKED, False) and tf.executing_eagerly()
+        if is_unbacked and tuple(np.shape(value)) == tuple(variable.shape):
+            return value if isinstance(variable, private.KerasVariable) else variable
+        return old(variable, value, *args, **kwargs)
+
+    def _numpy(self, old: Any, variable: Any) -> Any:
+        if not getattr(variable, _UNBACKED, False):
+            return old(variable)
+        # Zeros of NumPy take memory only when they are written.
+        value = private.get_keras_value(variable, variable)
+        return np.zeros(tuple(value.shape), value.dtype.as_numpy_dtype)
+
+    def _make_zeros(self, spec: Any) -> Any:
+        with tf.init_scope(), tf.device(CPU_DEVICE):
+            return self.stand_ins.make_tensor(spec.dtype, tuple(spec.shape), least=0)
+
+    def _drop_value(self, variable: Any) -> None:
+        zeros = self._make_zeros(variable)
+        with tf.init_scope(), tf.device(CPU_DEVICE):
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=zeros)
+        setattr(variable, _UNBACKED, True)
+
+
+def _can_be_unbacked(shape: Any, dtype: Any) -> bool:
+    count = tf.TensorShape(shape).num_elements()
+    return count is not None and count > SMALL_ELEMENTS and bool(dtype.is_numpy_compatible)
+
+
+def _trace_spec(make: Callable[[], Any]) -> Any:
+    """Return shape and dtype of the result of ``make``; None if a graph does not tell."""
+    # An error of the user's code is shown when it is called again later.
+    with contextlib.suppress(Exception), tf.Graph().as_default():
+        value = tf.convert_to_tensor(make())
+        return tf.TensorSpec(value.shape, value.dtype) if value.shape.is_fully_defined() else None
+    return None
+
+
+def _compute_value(initial_value: Any, shape: Any, dtype: Any) -> Any:
+    """Return a small initial value, outside of the function that was to compute it."""
+    try:
+        value = initial_value() if callable(initial_value) else initial_value
+        if tf.is_tensor(value) and tf.is_symbolic_tensor(value):
+            value = tf.get_static_value(value)  # such as Adafactor's placeholders
+        return tf.cast(value, dtype)
+    except Exception:  # a tensor of the function that is not constant
+        return tf.zeros(shape, dtype)

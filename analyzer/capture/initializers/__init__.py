@@ -1,1 +1,0 @@
-"""Variables without memory, and the order in which they and their initializers allocate."""

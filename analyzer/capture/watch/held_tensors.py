@@ -1,0 +1,261 @@
+"""Live eager tensors and their holders: after the traced steps, and later if memory grows.
+
+Also containers of the program that collect NumPy arrays or other host data.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import tensorflow as tf
+
+from analyzer.capture.graph.plain_graphs import get_shape
+from analyzer.capture.private_names import is_eager
+from analyzer.capture.run.live_objects import find_live_objects
+from analyzer.capture.run.step_variables import find_address
+from analyzer.capture.watch.holder_search import HolderSearch
+from analyzer.model.contract.watch_note import HeldTensors, LargeConstant, WatchNote
+
+if TYPE_CHECKING:
+    from analyzer.capture.watch.program_objects import ProgramObjects
+    from analyzer.capture.watch.step_trace import StepTrace
+    from analyzer.capture.watch.traced_functions import FunctionLedger
+
+_MAX_ADDRESSES: Final = 4000  # noted for one holder
+_MAX_SHAPES: Final = 8
+_MAX_RESIDENT: Final = 64  # tensors from before the trace whose holders are looked for, the largest
+_MAX_LATER: Final = 32  # holders noted by a later check
+_MANY: Final = 4  # tensors under an attribute name that count as an attribute of many objects
+_MIN_LATER: Final = 3  # tensors of a holder that a later check records
+_LARGE_BYTES: Final = 1 << 20  # of old tensors that are noted; of growth that is checked
+_MIN_ENTRY_BYTES: Final = (
+    4096  # of a container's entry: smaller ones take a million steps to matter
+)
+_MAX_FILLED: Final = 1 << 16  # entries; C code never fills a longer list entry by entry
+_MAX_PARTS: Final = 16  # of an entry that are counted
+_MAX_CONTAINERS: Final = 32  # that are reported
+
+
+def find_live_tensors() -> list[Any]:
+    """Return the live eager tensors."""
+    return [thing for thing in find_live_objects(tf.Tensor) if is_eager(thing)]
+
+
+def make_references(tensors: Iterable[Any]) -> dict[int, weakref.ref[Any]]:
+    """Return weak references to tensors, by identity."""
+    return {id(tensor): weakref.ref(tensor) for tensor in tensors}
+
+
+def _find_new_tensors(known: dict[int, weakref.ref[Any]]) -> list[Any]:
+    new = []
+    for tensor in find_live_tensors():
+        reference = known.get(id(tensor))
+        if reference is None or reference() is not tensor:
+            new.append(tensor)
+    return new
+
+
+def count_tensor_bytes(tensor: Any) -> int:
+    """Return the bytes of a tensor's elements; 0 if they are not numbers."""
+    count = tensor.shape.num_elements()
+    if count is None or not tensor.dtype.is_numpy_compatible:
+        return 0
+    return int(count * tensor.dtype.size)
+
+
+def find_holders(tensors: list[Any], search: HolderSearch) -> list[HeldTensors]:
+    """Return the holders of tensors, the largest first."""
+    found: dict[tuple[str, str], HeldTensors] = {}
+    members: dict[tuple[str, str], list[Any]] = {}
+    holders = search.find_all(tensors)
+    for tensor in tensors:
+        names = {}
+        for holder in holders.get(id(tensor), ()):
+            names[holder.holder, holder.where] = holder
+        for name, holder in names.items():
+            found[name] = holder
+            members.setdefault(name, []).append(tensor)
+
+    rows = [_describe(found[name], held) for name, held in members.items()]
+    rows.sort(key=lambda row: -row.size_bytes)
+    return rows
+
+
+def _describe(holder: HeldTensors, members: list[Any]) -> HeldTensors:
+    addresses = filter(None, map(find_address, members[:_MAX_ADDRESSES]))
+    shapes = dict.fromkeys(map(get_shape, members))
+    shapes.pop(None, None)
+    count = len(members)
+    words = holder.holder
+    is_many = not (holder.grows or holder.bound) and count >= _MANY
+    if is_many:
+        words = f"{words}, in {count} new objects"
+    return msgspec.structs.replace(
+        holder,
+        holder=words,
+        grows=holder.grows or is_many,
+        count=count,
+        size_bytes=sum(map(count_tensor_bytes, members)),
+        addresses=tuple(addresses),
+        shapes=tuple(shapes)[:_MAX_SHAPES],
+    )
+
+
+def find_held_objects(
+    trace: StepTrace, functions: FunctionLedger, made: ProgramObjects
+) -> WatchNote:
+    """Return a note with the objects that are held after the traced steps; the trace is closed."""
+    search = HolderSearch(sys._getframe(1))
+    tensors = _find_new_tensors(trace.before)
+    held = find_holders(tensors, search)
+    on_host: list[HeldTensors] = []
+    if not trace.is_whole:  # else nothing tells its growth from what it holds
+        on_host = find_grown_containers(trace.containers, trace.done, search)
+    resident = _find_resident(trace, {id(one) for one in tensors}, search)
+    return WatchNote(
+        held=tuple(held),
+        on_host=tuple(on_host),
+        tapes=tuple(made.list_tapes(search)),
+        constants=(*resident, *functions.list_constants()),
+    )
+
+
+def _find_resident(trace: StepTrace, made: set[int], search: HolderSearch) -> list[LargeConstant]:
+    """Return the large tensors that existed through all traced steps, and name them in ``trace``."""
+    old = [tensor for tensor in find_live_tensors() if id(tensor) not in made]
+    old.sort(key=count_tensor_bytes, reverse=True)
+    del old[_MAX_RESIDENT:]
+    dtypes = {find_address(tensor): tensor.dtype.name for tensor in old}
+
+    rows = find_holders(old, search)
+    names: dict[int, str] = {}
+    for row in rows:
+        names |= dict.fromkeys(row.addresses, row.holder)
+    for key, one in trace.resident.items():
+        if one.address in names:
+            trace.resident[key] = msgspec.structs.replace(one, name=names[one.address])
+
+    known: set[int] = set()
+    constants = []
+    for row in sorted(rows, key=lambda one: (one.grows, -one.size_bytes)):
+        # Not the tensors that another name or a larger holder also holds.
+        is_known = bool(row.addresses) and known.issuperset(row.addresses)
+        if is_known or row.size_bytes < _LARGE_BYTES:
+            continue
+        known.update(row.addresses)
+        constant = LargeConstant(
+            kind="held",
+            where=row.where,
+            dtype=dtypes.get(next(iter(row.addresses), None), ""),
+            shape=next(iter(row.shapes), None),
+            size_bytes=row.size_bytes,
+            name=row.holder,
+            copies=row.count,
+        )
+        constants.append(constant)
+    return constants
+
+
+class GrowthCheck:
+    """Finds containers that grow once an epoch rather than once a step.
+
+    The check walks all Python objects. So it runs only if memory has grown, and each time after twice as
+    many steps. ``held`` and ``step`` are the containers and the number of steps of the latest check.
+    """
+
+    def __init__(self, step: int, in_use_bytes: int) -> None:
+        self._before = make_references(find_live_tensors())
+        self._base_bytes = in_use_bytes
+        self._next_step = 2 * step
+        self.held: tuple[HeldTensors, ...] = ()
+        self.step = step
+
+    def look(
+        self, step: int, in_use_bytes: int, frame: types.FrameType | None, *, is_last: bool
+    ) -> None:
+        """Look for containers if more is in use than at the end of the trace.
+
+        ``frame`` is the innermost frame whose local names are searched.
+        """
+        is_due = is_last or step >= self._next_step
+        if not is_due or in_use_bytes - self._base_bytes < _LARGE_BYTES:
+            return
+        self._next_step = 2 * step
+        rows = find_holders(_find_new_tensors(self._before), HolderSearch(frame))
+        rows = [row for row in rows if row.count >= _MIN_LATER and (row.grows or row.bound)]
+        if rows or not self.held:  # after the program's end, its functions' names are gone
+            self.held = tuple(rows[:_MAX_LATER])
+            self.step = step
+
+
+def count_host_containers() -> dict[int, int]:
+    """Return the length of each container with large entries, by identity."""
+    return {id(one): len(one) for one in _list_containers()}
+
+
+def find_grown_containers(
+    before: Mapping[int, int], steps: int, search: HolderSearch
+) -> list[HeldTensors]:
+    """Return the containers that got at least one entry a step, the largest growth first."""
+    grown = []
+    for container in _list_containers():
+        added = len(container) - before.get(id(container), 0)
+        if added >= max(steps, 2):
+            size_bytes = added * _count_entry_bytes(container)
+            grown.append((size_bytes, added, container))
+    grown.sort(key=lambda row: -row[0])
+    del grown[_MAX_CONTAINERS:]
+
+    holders = search.find_all([container for *_, container in grown])
+    rows = []
+    for size_bytes, added, container in grown:
+        names = [one for one in holders.get(id(container), ()) if one.grows]
+        for holder in names[:1]:
+            rows.append(msgspec.structs.replace(holder, count=added, size_bytes=size_bytes))
+    return rows
+
+
+def _list_containers() -> list[Any]:
+    """Return the unbounded lists, dictionaries and deques with large entries."""
+    found = []
+    for one in gc.get_objects():
+        is_container = type(one) in (list, dict) or (type(one) is deque and one.maxlen is None)
+        if is_container and one and _count_entry_bytes(one) >= _MIN_ENTRY_BYTES:
+            found.append(one)
+    return found
+
+
+def _count_entry_bytes(container: Any) -> int:
+    """Return the bytes of the last entry; 0 if there is none."""
+    if type(container) is list and len(container) <= _MAX_FILLED:
+        # C code may still be filling it, and reading an empty entry crashes the process.
+        entries = iter(gc.get_referents(container))
+    elif type(container) is dict:
+        entries = reversed(container.values())
+    else:
+        entries = reversed(container)
+    try:
+        return count_host_bytes(next(entries, None))
+    except RuntimeError:  # another thread changes it
+        return 0
+
+
+def count_host_bytes(thing: Any, depth: int = 3) -> int:
+    """Return the bytes of the arrays, bytes and texts in an entry of a container."""
+    if isinstance(thing, np.ndarray):
+        return int(thing.nbytes)
+    if type(thing) in (bytes, bytearray, str):
+        return sys.getsizeof(thing)
+    if depth and type(thing) in (tuple, list, dict):
+        parts = islice(gc.get_referents(thing), _MAX_PARTS)
+        return sum(count_host_bytes(part, depth - 1) for part in parts)
+    return 0

@@ -1,0 +1,167 @@
+"""Data sets, tapes and models that a program made, by the line that made them."""
+
+import weakref
+from collections import Counter
+from types import FrameType
+from typing import Any, Final, Literal
+
+import tensorflow as tf
+
+from analyzer.capture.graph.input_pipeline import count_element_bytes
+from analyzer.capture.graph.plain_graphs import count_bytes
+from analyzer.capture.private_names import get_layers, holds_recording, is_persistent
+from analyzer.capture.watch.holder_search import HolderSearch
+from analyzer.capture.watch.user_lines import find_calling_frame, format_line, is_own
+from analyzer.model.contract.watch_note import DataStage, LargeConstant, LiveModels, TapesNote
+
+_MAX_STAGES: Final = 200  # stages in the note; a program with more makes them in a loop
+_MIN_MODELS: Final = 3  # models of one line that are reported
+_MAX_INT32: Final = (1 << 31) - 1
+
+
+class ProgramObjects:
+    """Data sets, tapes and models, by the line that made them.
+
+    The methods that add one get the result of a wrapped call, its arguments, and the calling frame.
+    """
+
+    def __init__(self) -> None:
+        self.stages: dict[tuple[str, str], DataStage] = {}
+        self.slices: dict[str, LargeConstant] = {}
+        self.used_tapes: weakref.WeakSet[Any] = weakref.WeakSet()  # were asked for gradients
+        # By line, and for tapes whether they are persistent:
+        self._tapes: dict[tuple[str, bool], weakref.WeakSet[Any]] = {}
+        self._models: dict[str, weakref.WeakSet[Any]] = {}
+        self._made: Counter[Any] = Counter()
+
+    def add_stage(
+        self,
+        kind: Literal["shuffle", "cache", "prefetch"],
+        _: Any,
+        args: tuple[Any, ...],
+        frame: FrameType | None,
+    ) -> None:
+        """Note a stage that the user's own code made, except a cache in a file."""
+        dataset, *options = args
+        where = _format_own_line(frame)
+        in_file = kind == "cache" and any(isinstance(one, str) and one for one in options)
+        if not where or in_file or len(self.stages) >= _MAX_STAGES:
+            return
+        elements = _count_elements(dataset)
+        if kind != "cache":
+            numbers = [one for one in options if isinstance(one, int)]
+            wanted = numbers[0] if numbers else -1  # TensorFlow chooses
+            held = wanted if elements is None else min(wanted, elements)
+            elements = held if 0 <= held <= _MAX_INT32 else None
+        self.stages[kind, where] = DataStage(
+            kind=kind,
+            where=where,
+            elements=elements,
+            element_bytes=count_element_bytes(dataset),
+        )
+
+    def add_slices(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
+        """Note a data set that the user's own code made from arrays."""
+        where = _format_own_line(frame)
+        arrays = [one for one in tf.nest.flatten(args) if getattr(one, "nbytes", 0)]
+        if not where or not arrays:
+            return
+        sizes = [int(array.nbytes) for array in arrays]
+        largest = arrays[sizes.index(max(sizes))]
+        name = "an array"
+        if len(arrays) > 1:
+            name = f"{len(arrays)} arrays"
+        self.slices[where] = LargeConstant(
+            kind="slices",
+            where=where,
+            dtype=str(largest.dtype),
+            shape=tuple(map(int, largest.shape)),
+            size_bytes=sum(sizes),
+            name=name,
+        )
+
+    def add_tape(self, tape: Any, frame: FrameType | None) -> None:
+        """Note a new gradient tape."""
+        own = find_calling_frame(frame)
+        if own is not None:
+            key = format_line(own), is_persistent(tape)
+            self._tapes.setdefault(key, weakref.WeakSet()).add(tape)
+            self._made[key] += 1
+
+    def list_tapes(self, search: HolderSearch) -> list[TapesNote]:
+        """Return the lines whose tapes still hold recordings."""
+        rows = []
+        for (where, persistent), tapes in self._tapes.items():
+            alive = [tape for tape in tapes if holds_recording(tape)]
+            if alive:
+                row = TapesNote(
+                    where=where,
+                    persistent=persistent,
+                    made=self._made[where, persistent],
+                    alive=len(alive),
+                    unused=sum(tape not in self.used_tapes for tape in alive),
+                    holder=search.find_container(alive[0]) if len(alive) > 1 else "",
+                )
+                rows.append(row)
+            del alive
+        return rows
+
+    def add_model(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
+        """Note a Keras model by the user's line that made it, except the inner model of another."""
+        while frame is not None:
+            code = frame.f_code
+            if is_own(code.co_filename) and code.co_name != "__init__":
+                break
+            if code.co_name == "build":  # of a Sequential
+                return
+            frame = frame.f_back
+        if frame is not None:
+            where = format_line(frame)
+            models = self._models.setdefault(where, weakref.WeakSet())
+            self._made[where] += args[0] not in models
+            models.add(args[0])
+
+    def list_models(self, search: HolderSearch) -> list[LiveModels]:
+        """Return the lines that made several models, except parts of a larger one."""
+        inner: set[int] = set()
+        for models in self._models.values():
+            for model in models:
+                inner.update(id(part) for part in get_layers(model) if part is not model)
+            model = None  # holds it no longer
+
+        rows = []
+        for where, models in self._models.items():
+            alive = [model for model in models if id(model) not in inner]
+            count = self._made[where] - len(models) + len(alive)
+            if count >= _MIN_MODELS:
+                row = LiveModels(
+                    where=where,
+                    made=count,
+                    alive=len(alive),
+                    size_bytes=sum(map(_count_model_bytes, alive)),
+                    holder=search.find_container(alive[0]) if alive else "",
+                )
+                rows.append(row)
+            del alive
+        return rows
+
+
+def _format_own_line(frame: FrameType | None) -> str:
+    """Return ``file:line`` of a frame of the user's code; "" for other frames."""
+    if frame is None or not is_own(frame.f_code.co_filename):
+        return ""
+    return format_line(frame)
+
+
+def _count_elements(dataset: Any) -> int | None:
+    """Return the number of elements of a data set; None if unknown, infinite or too large."""
+    try:
+        count = int(dataset.cardinality())
+    except (tf.errors.OpError, TypeError, ValueError):
+        return None
+    return count if 0 <= count <= _MAX_INT32 else None
+
+
+def _count_model_bytes(model: Any) -> int:
+    slots = getattr(getattr(model, "optimizer", None), "variables", None) or ()
+    return sum(count_bytes(variable, 0) for variable in (*model.variables, *slots))

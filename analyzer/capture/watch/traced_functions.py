@@ -1,0 +1,238 @@
+"""Every ``tf.function`` that a program calls: how often it was traced, and the reasons."""
+
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from types import CodeType
+from typing import Any, Final, TypeAlias
+
+import tensorflow as tf
+
+from analyzer.capture.graph.plain_graphs import collect_graphs, find_op_line
+from analyzer.capture.private_names import list_concrete_functions
+from analyzer.capture.run.source_frames import shorten_path
+from analyzer.capture.watch.holder_search import HolderSearch
+from analyzer.capture.watch.user_lines import find_calling_line, get_code
+from analyzer.model.contract.watch_note import LargeConstant, Retrace, RetraceCause, TracedFunction
+
+_MAX_RETRACES: Final = 50  # of one function, the latest
+_MAX_LEAVES: Final = 256  # of a call's arguments that are compared
+_MAX_VALUE: Final = 40  # characters of a Python value in words
+_MAX_CHANGES: Final = 3  # in words
+_MIN_CONSTANT_BYTES: Final = 1 << 10  # of a constant that is counted
+_LARGE_BYTES: Final = 1 << 20  # of a constant that gets a row of its own
+_Argument: TypeAlias = tuple[RetraceCause, str]
+"""A leaf of a call's arguments, by kind and in words."""
+_NOTHING: Final[_Argument] = ("object", "nothing")
+
+
+@dataclass
+class FunctionRecord:
+    """All ``tf.function`` objects made from one Python function; see ``TracedFunction``."""
+
+    code: CodeType | None
+    trains: bool = False  # whether gradients were taken while it was traced
+    objects: list[weakref.ref[Any]] = field(default_factory=list)
+    made: int = 0
+    calls: int = 0
+    traces: int = 0
+    called_at: str = ""
+    retraces: deque[Retrace] = field(default_factory=lambda: deque(maxlen=_MAX_RETRACES))
+    partitions: list[Any] = field(default_factory=list)  # graphs that the executor ran first
+    _arguments: dict[str, _Argument] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The Python function's name."""
+        return "a function" if self.code is None else self.code.co_name
+
+    @property
+    def where(self) -> str:
+        """``file:line`` of its definition."""
+        if self.code is None:
+            return ""
+        return f"{shorten_path(self.code.co_filename)}:{self.code.co_firstlineno}"
+
+    @property
+    def is_keras(self) -> bool:
+        """Whether it is one of Keras' own loops, such as that of ``fit``."""
+        if self.code is None:
+            return False
+        return "keras" in self.code.co_filename.split("site-packages")[-1]
+
+    def list_alive(self) -> list[Any]:
+        """Return the live objects, the latest last."""
+        return [thing for ref in self.objects if (thing := ref()) is not None]
+
+    def add_traces(
+        self, step: int, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
+    ) -> None:
+        """Note the ``count`` traces of a call, made after ``step`` steps."""
+        old = self._arguments
+        self._arguments = new = _describe_arguments(self.code, args, kwargs)
+        self.traces += count
+        self.called_at = find_calling_line()
+        if self.traces == count:
+            return
+
+        changes: list[str] = []
+        cause: RetraceCause = "object"
+        for name in {**new, **old}:
+            before, after = old.get(name, _NOTHING), new.get(name, _NOTHING)
+            if before != after:
+                cause = cause if changes else after[0]
+                changes.append(f"{name}: {before[1]} -> {after[1]}")
+        if len(changes) > _MAX_CHANGES:
+            changes[_MAX_CHANGES:] = ["…"]
+        elif not changes and self.made > 1:
+            changes = ["a new tf.function object"]
+        elif not changes:
+            changes = ["another object of the same type, or a value that the function closes over"]
+        changed = "; ".join(changes)
+        self.retraces.append(Retrace(step=step, call=self.calls, changed=changed, cause=cause))
+
+    def describe(self, search: HolderSearch) -> TracedFunction:
+        """Return the record as plain data."""
+        alive = self.list_alive()
+        concrete = list_concrete_functions(alive[-1]) if alive else []
+        graphs = collect_graphs(concrete[-1].graph) if concrete else []
+        constants = _list_constants(graphs, _MIN_CONSTANT_BYTES)
+        constant_bytes = sum(one.size_bytes for one in constants)
+        graph_bytes = 0
+        if graphs:
+            try:
+                graph_bytes = int(graphs[0].as_graph_def().ByteSize())
+            except (ValueError, tf.errors.OpError):  # too large for a protobuf
+                graph_bytes = constant_bytes
+        return TracedFunction(
+            name=self.name,
+            where=self.where,
+            called_at=self.called_at,
+            objects=self.made,
+            alive=len(alive),
+            calls=self.calls,
+            traces=self.traces,
+            nodes=sum(len(one.get_operations()) for one in graphs),
+            graph_bytes=graph_bytes,
+            constant_bytes=constant_bytes,
+            holder=search.find_container(alive[0]) if len(alive) > 2 else "",
+            retraces=tuple(self.retraces),
+            is_keras=self.is_keras,
+        )
+
+
+class FunctionLedger:
+    """The records of all called functions, by code."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakKeyDictionary[Any, FunctionRecord] = weakref.WeakKeyDictionary()
+        self._records: dict[Any, FunctionRecord] = {}
+
+    def get_record(self, function: Any) -> FunctionRecord:
+        """Return the record of a ``tf.function`` object, a new one for new code."""
+        record = self._known.get(function)
+        if record is None:
+            code = get_code(function.python_function)
+            record = self._records.setdefault(code or id(function), FunctionRecord(code))
+            self._known[function] = record
+            record.objects = [ref for ref in record.objects if ref() is not None]
+            record.objects.append(weakref.ref(function))
+            record.made += 1
+        return record
+
+    def list_records(self) -> list[FunctionRecord]:
+        """Return all records, the most often traced first."""
+        return sorted(self._records.values(), key=lambda one: -one.traces)
+
+    def list_constants(self) -> list[LargeConstant]:
+        """Return the large constants of all live graphs, equal ones counted as copies."""
+        found: dict[tuple[str, str], LargeConstant] = {}
+        concrete: list[Any] = []
+        for function in list(self._known):
+            concrete += list_concrete_functions(function)
+        for one in concrete:
+            for constant in _list_constants(collect_graphs(one.graph), _LARGE_BYTES):
+                key = constant.where, constant.name
+                copies = 1
+                if key in found:
+                    copies += found[key].copies
+                found[key] = replace(constant, copies=copies)
+        return list(found.values())
+
+
+def _list_constants(graphs: list[Any], least_bytes: int) -> Iterator[LargeConstant]:
+    for graph in graphs:
+        for op in graph.get_operations():
+            if op.type != "Const":
+                continue
+            value = op.outputs[0]
+            size_bytes = (value.shape.num_elements() or 0) * value.dtype.size
+            if size_bytes >= least_bytes:
+                yield LargeConstant(
+                    kind="graph",
+                    where=find_op_line(op),
+                    dtype=value.dtype.name,
+                    shape=tuple(value.shape.as_list()),
+                    size_bytes=size_bytes,
+                    name=op.name,
+                )
+
+
+def takes_gradients(function: Any) -> bool:
+    """Return whether a traced ``tf.function`` takes gradients, from the names of its ops."""
+    concrete = list_concrete_functions(function)
+    for graph in collect_graphs(concrete[-1].graph) if concrete else ():
+        for op in graph.get_operations():
+            if "gradient_tape" in op.name or op.type.startswith("ResourceApply"):
+                return True
+    return False
+
+
+def _describe_arguments(
+    code: CodeType | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, _Argument]:
+    """Return each leaf of a call's arguments, by name."""
+    named = dict(kwargs)
+    for index, value in enumerate(args):
+        name = f"argument {index}"
+        if code is not None and index < code.co_argcount:
+            name = code.co_varnames[index]
+        named[name] = value
+
+    described: dict[str, _Argument] = {}
+    for name, value in named.items():
+        try:
+            leaves = tf.nest.flatten(value)
+        except (TypeError, ValueError):
+            leaves = [value]
+        del leaves[_MAX_LEAVES - len(described) :]
+        for index, leaf in enumerate(leaves):
+            path = name if len(leaves) == 1 else f"{name}[{index}]"
+            described[path] = _describe_leaf(leaf)
+    return described
+
+
+def _describe_leaf(leaf: Any) -> _Argument:
+    kind = type(leaf).__name__
+    shape = getattr(leaf, "shape", None)
+    dtype = getattr(leaf, "dtype", None)
+    if shape is not None and dtype is not None:
+        words = f"{dtype} array"
+        if isinstance(leaf, tf.Tensor | tf.Variable):
+            words = dtype.name
+        return "shape", words + _format_shape(shape)
+    if leaf is None or isinstance(leaf, bool | int | float | str | bytes):
+        return "value", f"Python {kind} {repr(leaf)[:_MAX_VALUE]}"
+    element = getattr(leaf, "element_spec", None)
+    if element is not None:
+        return "shape", f"{kind} of {str(element)[:200]}"
+    return "object", f"{kind} object"
+
+
+def _format_shape(shape: Any) -> str:
+    try:
+        axes = ["?" if axis is None else str(axis) for axis in shape]
+    except (TypeError, ValueError):
+        axes = ["?"]
+    return f"[{','.join(axes)}]"

@@ -1,0 +1,172 @@
+"""Lines of the user's code: the calling line, and statements that make a container grow.
+
+Needs no TensorFlow.
+"""
+
+import ast
+import inspect
+import linecache
+from collections.abc import Iterator
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any, Final
+
+from analyzer.capture.run.source_frames import is_library, shorten_path
+
+_PUTS: Final = frozenset(
+    {"append", "extend", "insert", "add", "appendleft", "setdefault", "update"}
+    | {"put", "put_nowait", "push"}
+)
+"""Methods that make lists, sets, dictionaries, deques and queues grow."""
+
+_TAKES: Final = frozenset({"pop", "popleft", "popitem", "clear", "remove", "discard"})
+"""Methods that remove entries of containers."""
+
+_NUMBERS: Final = frozenset({"float", "int", "len", "str", "item"})
+"""Functions and methods that return a Python number or text."""
+
+
+def find_calling_line() -> str:
+    """Return ``file:line`` of the innermost line of the user's code on the stack, or ""."""
+    frame = find_calling_frame(inspect.currentframe())
+    return "" if frame is None else format_line(frame)
+
+
+def find_calling_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of the user's code from ``frame`` on, or None."""
+    while frame is not None and not is_own(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def format_line(frame: FrameType) -> str:
+    """Return ``file:line`` of a frame."""
+    return f"{shorten_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+@lru_cache(maxsize=4096)
+def is_own(filename: str) -> bool:
+    """Return whether a file of code is the user's."""
+    return not is_library(filename)
+
+
+def get_code(function: Any) -> CodeType | None:
+    """Return the code of a function without its decorators; None if it has none."""
+    function = getattr(function, "func", function)  # functools.partial
+    try:
+        function = inspect.unwrap(function)
+    except ValueError:  # a circle
+        return None
+
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        method = vars(type(function)).get("__call__")
+        code = getattr(method, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def find_growing_line(filename: str, name: str, function: str = "") -> int:
+    """Return the line that adds to the container ``name``, as a variable or attribute; 0 if none.
+
+    A line of ``function`` comes first, and a line that adds a number (``name.append(float(…))``) last.
+    """
+    tree = _parse_file(filename)
+    roots: list[ast.AST] = [tree]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            roots.insert(0, node)
+
+    for root in roots:
+        puts = [put for put in _find_puts(root) if _get_name(put[0]) == name]
+        if puts:
+            owner, _ = min(puts, key=lambda put: (_is_number(put[1]), put[0].lineno))
+            return owner.lineno
+    return 0
+
+
+def _find_puts(root: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """Yield each container that a statement makes longer, and the added value if it is one."""
+    for node in ast.walk(root):
+        match node:
+            case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args):
+                if method in _PUTS:
+                    yield owner, args[-1] if args else None
+            case ast.Assign(targets=[ast.Subscript() as target], value=value):
+                yield target, value
+            case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Add())):
+                if _get_name(left) == _get_name(target):
+                    yield target, None
+            case ast.AugAssign(target=target, op=ast.Add(), value=value):
+                yield target, value
+
+
+def removes_entries(filename: str, name: str) -> bool:
+    """Return whether a statement removes entries of the container ``name``."""
+    for node in ast.walk(_parse_file(filename)):
+        owner: ast.expr | None = None
+        match node:
+            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _TAKES:
+                pass
+            case ast.Delete(targets=[ast.Subscript(value=owner)]):
+                pass
+            case ast.Assign(value=ast.Subscript(value=owner, slice=ast.Slice())):
+                if _get_name(node.targets[0]) != name:
+                    continue
+        if owner is not None and _get_name(owner) == name:
+            return True
+    return False
+
+
+def find_binding_line(filename: str, name: str) -> int:
+    """Return a line that binds or defines ``name`` or such an attribute, in a loop if any; or 0."""
+    lines: set[int] = set()
+    tree = _parse_file(filename)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            lines.add(node.lineno)
+
+    in_loops: set[int] = set()
+    for root in ast.walk(tree):
+        if isinstance(root, ast.For | ast.While):
+            in_loops.update(_find_bindings(root, name))
+    lines.update(_find_bindings(tree, name))
+    return min(in_loops or lines, default=0)
+
+
+def _find_bindings(root: ast.AST, name: str) -> Iterator[int]:
+    for node in ast.walk(root):
+        match node:
+            case ast.Name(id=found, ctx=ast.Store()) | ast.Attribute(attr=found, ctx=ast.Store()):
+                if found == name:
+                    yield node.lineno
+
+
+def _is_number(value: ast.expr | None) -> bool:
+    match value:
+        case ast.Constant() | ast.JoinedStr():
+            return True
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in _NUMBERS
+    return False
+
+
+def _get_name(node: ast.AST) -> str:
+    """Return the last name of ``a.b.c``, ``c[…]`` or ``c.setdefault(…)``."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(value=owner):
+            return _get_name(owner)
+        case ast.Call(func=ast.Attribute(value=owner, attr="setdefault" | "get")):
+            return _get_name(owner)
+    return ""
+
+
+@lru_cache(maxsize=64)
+def _parse_file(filename: str) -> ast.Module:
+    """Return the syntax tree of a file; an empty one if it cannot be read."""
+    try:
+        return ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])

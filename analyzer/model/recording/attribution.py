@@ -1,0 +1,331 @@
+"""Attribution of buffers to categories, layers and tensors, by variables and the graph.
+
+The first rule that matches a buffer decides. A buffer of a variable is a parameter, optimizer state, a
+gradient accumulator or other state, and one of the step's inputs an input. For an op in the graph its
+phase and consumers decide (``describe_value``); for constants, workspaces and copies of inputs its type.
+For an op outside the graph the phase of an eager step decides, or whether the buffer outlives the step.
+A buffer without an op is unattributed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import CONVOLUTIONS, Op, split_tensor
+from analyzer.model.graph.buffer_sharing import Sharing
+from analyzer.model.graph.graph_index import (
+    GraphIndex,
+    describe_value,
+    find_gradient_ops,
+    is_float,
+    makes_activation,
+)
+from analyzer.model.graph.host_copies import INPUT_TYPES, ITERATOR, find_all_reduce_roles
+from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.reachability import reach
+from analyzer.model.graph.token_cache import CACHE_ROLE, find_cache
+from analyzer.model.recording.labels import BATCH_ROLE, COPIED_BATCH, COPIED_INPUT, Labels, Mask
+from analyzer.model.recording.records import Step
+from analyzer.model.recording.schema import COPY_ROLE, SUMS_ROLE
+
+CONSTANTS: Final = frozenset({"Const", "HostConst"})
+RECEIVED: Final = "SameWorkerRecvDone"
+"""Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``)."""
+FUSED_INTO: Final = ("Relu", "Relu6", "Elu", "LeakyRelu", "BiasAdd", "Sigmoid", "Tanh")
+"""Names of the ops that Grappler fuses a convolution into (``remapper.cc``)."""
+FOLDED: Final = "__cf__"
+"""Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
+``GenerateUniqueName``)."""
+XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
+_RING_CHUNK: Final = "CollectiveAdapterImpl::TempChunk"
+"""Op name of the chunks of an all-reduce between CPU devices (``base_collective_executor.cc``)."""
+_RING_ROLE: Final = "part of an all-reduce, from another device"
+POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
+"""Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
+product into their own scratch memory, do not."""
+_CARD_SCRATCH_ROLE: Final = "requested outside of an op, such as a trial of an algorithm"
+"""``RedzoneAllocator`` requests the memory of trials on a card."""
+HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
+"""Requested outside of ops on the program's thread, which converts values to tensors
+(``NdarrayToTensor``, ``pywrap_tensor.cc``)."""
+_HOST_CONSTANT: Final = "_EagerConst"
+"""The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``)."""
+_COPY_FROM_HOST_ROLE: Final = "copied from the host"
+"""``CopyToDeviceNode`` requests a ``dynamic`` region before the eager op that reads the copy."""
+_ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
+
+
+def label_graph(
+    labels: Labels,
+    allocations: pd.DataFrame,
+    structure: GraphIndex,
+    sharing: Sharing,
+    tensors: Sequence[str],
+    *,
+    infer: bool,
+    backward_starts: dict[int, int],
+) -> None:
+    """Label the buffers of ops in the graph, with the ``tensors`` that ``match_outputs`` finds.
+
+    ``backward_starts``: step -> instant of the first birth in a backward op.
+    """
+    values = _Values(structure, sharing, infers=infer)
+    names = ("op", "dtype", "region")
+    ops, dtypes, regions = (allocations[name].astype(object).to_numpy() for name in names)
+    dies = allocations["dies"].to_numpy()
+    steps = allocations["step"].fillna(-1).to_numpy(dtype=np.int64).tolist()
+    on_card = _is_on_card(allocations)
+    for row, name in enumerate(ops):
+        op = structure.ops.get(name)
+        # An eager op before the steps may have the name of an op in the graph.
+        is_eager = regions[row] == "dynamic" and steps[row] < 0
+        if op is None or is_eager:
+            continue
+        labels.op_type[row] = op.type
+        labels.source[row] = op.source
+        labels.layer[row] = labels.layer[row] or structure.layers.get(name, "")
+        labels.tensor[row] = labels.tensor[row] or tensors[row]
+        if labels.is_open(row):
+            is_alive = dies[row] > backward_starts.get(steps[row], 1 << 62)
+            category, role = values.describe_buffer(
+                op, tensors[row], dtypes[row], regions[row], on_card=on_card[row], is_alive=is_alive
+            )
+            labels.set(row, category, role=role)
+
+
+def match_outputs(
+    allocations: pd.DataFrame, structure: GraphIndex, freers: np.ndarray | None = None
+) -> list[str]:
+    """Return the tensor of the graph that each buffer was requested for; empty for none.
+
+    ``freers``, shape ``(n,)``, are the ops that free the buffers; None if unknown. A convolution on a
+    card that computes into scratch memory frees its output and returns that memory
+    (``conv_grad_input_ops.cc``).
+    """
+    names = ("tensor", "op", "run_id", "dtype", "shape", "requested_bytes")
+    columns = (allocations[name].astype(object).tolist() for name in names)
+    used: dict[tuple[int, str], set[int]] = {}
+    tensors = [""] * len(allocations)
+    for row, (known, name, run, dtype, shape, size) in enumerate(zip(*columns, strict=True)):
+        op = structure.ops.get(name)
+        if known:
+            tensors[row] = str(known)
+        elif op is not None and (freers is None or freers[row] != name):
+            taken = used.setdefault((run, name), set())
+            tensors[row] = match_output(op, taken, dtype, shape, size)
+    return tensors
+
+
+class _Values:
+    """The outputs of a graph's ops, as ``describe_value`` names them."""
+
+    def __init__(self, structure: GraphIndex, sharing: Sharing, *, infers: bool) -> None:
+        self._structure, self._sharing, self._infers = structure, sharing, infers
+        self._has_backward = Phase.BACKWARD in structure.phases.values()
+        self._gradients = _with_partial_sums(structure)
+        self._gradient_ops = find_gradient_ops(structure)
+        self._reduced = find_all_reduce_roles(structure)
+        self._cache = find_cache(structure) if infers else frozenset()
+
+    def describe_buffer(
+        self, op: Op, tensor: str, dtype: str, region: str, *, on_card: bool, is_alive: bool
+    ) -> tuple[Category, str]:
+        """Return the category and the role of a buffer that an op requested.
+
+        ``tensor`` is the output that it holds, empty for none; ``is_alive`` says whether it is alive
+        when the backward pass begins.
+        """
+        structure, phase = self._structure, self._structure.phases[op.name]
+        is_temp, is_convolution = region == "temp", op.type in CONVOLUTIONS
+        is_convolution |= is_temp and on_card and dtype == "uint8" and op.type in FUSED_INTO
+        is_scratch = not tensor or (is_temp and tensor not in structure.consumers)
+        if op.type in CONSTANTS:
+            return Category.CONSTANT, "constant"
+        if is_convolution and dtype == "uint8":
+            return Category.WORKSPACE, f"{phase} workspace"
+        # A convolution that computes into a copy drops its output (``conv_grad_input_ops.cc``).
+        is_dropped = region == "output" and not structure.consumers.get(tensor)
+        is_dropped &= not tensor or (bool(structure.evidence) and len(op.outputs) > 1)
+        if is_convolution and on_card and (is_dropped or (is_scratch and is_temp)):
+            return Category.WORKSPACE, COPY_ROLE
+        if tensor in self._cache:
+            return Category.KV_CACHE, CACHE_ROLE
+        if op.type == "BiasAddGrad" and is_temp and on_card and is_float(dtype):
+            return Category.WORKSPACE, SUMS_ROLE
+        if op.type == ITERATOR:
+            return Category.INPUT, BATCH_ROLE
+        if op.type == "_Recv":
+            sources = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs)
+            types = {source.type for source in sources if source is not None}
+            if ITERATOR in types or types & INPUT_TYPES:
+                return Category.INPUT, COPIED_BATCH if ITERATOR in types else COPIED_INPUT
+        if region == "dynamic" and op.type != "_Recv":
+            return Category.INPUT, _COPY_FROM_HOST_ROLE
+        if tensor in self._reduced:
+            return Category.GRADIENT, self._reduced[tensor]
+        if is_scratch:
+            return Category.TEMPORARY, f"{phase} scratch"
+        members = self._sharing.members(tensor) if phase is Phase.BACKWARD else (tensor,)
+        readers = {structure.phases[user] for user in self._sharing.consumers(tensor)}
+        # TensorFlow prunes an op whose only result no op reads. A convolution may replace its output.
+        is_result = bool(structure.evidence) and region == "output" and len(op.outputs) == 1
+        of_floats = is_float(dtype, op.type)
+        is_read = (bool(readers) or (is_result and not is_convolution)) and of_floats
+        is_activation = is_read and makes_activation(op.type)
+        return describe_value(
+            phase,
+            # The trace of a program may end in the forward pass.
+            infers=self._infers or (is_activation and not self._has_backward),
+            of_variable=not self._gradients.isdisjoint(members),
+            carries_gradient=is_read and op.name in self._gradient_ops,
+            is_kept=Phase.BACKWARD in readers,
+            is_alive=is_alive and of_floats and not readers,
+            is_activation=is_activation,
+        )
+
+
+def _with_partial_sums(structure: GraphIndex) -> set[str]:
+    """Return the gradients and the terms of their sums (of a weight with several uses)."""
+
+    def find_terms(tensor: str) -> list[str]:
+        name, _, _ = tensor.rpartition(":")
+        op = structure.ops.get(name)
+        if op is None or op.type not in _ADDS or structure.phases[name] is not Phase.BACKWARD:
+            return []
+        shape = op.outputs[0].shape if op.outputs else None
+        specs = [(one, structure.spec(one)) for one in op.inputs]
+        return [one for one, spec in specs if spec is not None and spec.shape == shape]
+
+    return reach(structure.gradients, find_terms)
+
+
+def match_output(op: Op, used: set[int], dtype: str, shape: str, size_bytes: int) -> str:
+    """Return the op's output that a buffer was requested for; empty for none.
+
+    A kernel requests outputs in any order, and scratch memory in between; dtype and shape decide, then
+    the size. In a loop an op runs often: after all outputs were seen, matching restarts.
+    """
+    if len(used) >= len(op.outputs):
+        used.clear()
+    left = [
+        (index, spec)
+        for index, spec in enumerate(op.outputs)
+        if index not in used and spec.dtype not in ("resource", "variant")
+    ]
+    found = [
+        index for index, spec in left if shape and spec.dtype == dtype and spec.shape_text == shape
+    ] or [
+        index
+        for index, spec in left
+        if (not dtype or spec.dtype in ("", dtype)) and spec.size_bytes in (None, size_bytes)
+    ]
+    used.update(found[:1])
+    return f"{op.name}:{found[0]}" if found else ""
+
+
+def label_eager(
+    labels: Labels,
+    allocations: pd.DataFrame,
+    steps: Sequence[Step],
+    phases: np.ndarray,
+    backward_starts: dict[int, int],
+    by_python: Mask,
+    *,
+    infer: bool,
+    jit: bool,
+    is_captured: bool = True,
+) -> None:
+    """Label buffers of ops outside the graph, or of none (``TF_NewTensor``), by their lifetimes.
+
+    Args:
+        phases: Phase at each buffer's birth: 0 forward, 1 backward, 2 update; shape ``(n,)``.
+        backward_starts: Step -> first instant of its backward pass.
+        by_python: Buffers requested on the thread that marks the steps, shape ``(n,)``.
+        jit: Whether XLA runs the step.
+    """
+    op = allocations["op"]
+    named, given = (op != "").to_numpy(), (op == _HOST_CONSTANT).to_numpy()
+    is_value = (allocations["region"] == "output").to_numpy()
+    is_value = is_value & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
+    lives = Lifetimes(allocations, steps, backward_starts)
+    inside, short = lives.inside, lives.short
+    is_read = is_value & bool(backward_starts)
+    result = Category.ACTIVATION if infer else Category.TEMPORARY
+    unnamed = short & ~named & (is_captured or bool(named.any()))  # JAX names no requests
+    on_card = _is_on_card(allocations)
+    has_one_card = allocations["allocator"][on_card].nunique() == 1
+    copied = inside & (op == RECEIVED).to_numpy() & on_card & has_one_card & (not is_captured)
+    outside = "building the model" if is_captured else "outside the steps"
+    # The first rule that matches decides; None leaves a buffer unattributed.
+    rules: tuple[tuple[Mask, Category | None, str], ...] = (
+        (short & jit, Category.TEMPORARY, XLA_ROLE),
+        (lives.until_next & ~named & jit, result, "result of the step"),
+        (inside & (given | (~named & by_python)), Category.INPUT, HOST_COPY_ROLE),
+        (copied, Category.INPUT, _COPY_FROM_HOST_ROLE),
+        (unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
+        (unnamed, Category.TEMPORARY, POOL_THREAD_ROLE),
+        (_is_folded(allocations), Category.CONSTANT, "constant computed beforehand"),
+        (inside & (op == _RING_CHUNK), Category.TEMPORARY, _RING_ROLE),
+        (lives.before & is_captured, Category.CONSTANT, "tensor held by Python"),
+        (~named, None, ""),
+        (lives.before, Category.UNATTRIBUTED, outside),
+        (~inside, Category.TEMPORARY, outside),
+        ((phases == 1) & is_value, *describe_value(Phase.BACKWARD, carries_gradient=True)),
+        (phases == 1, *describe_value(Phase.BACKWARD)),
+        (phases == 2, *describe_value(Phase.UPDATE)),
+        (short & infer, *describe_value(Phase.FORWARD, infers=True)),
+        (lives.over_backward_start, *describe_value(Phase.FORWARD, is_kept=True)),
+        (inside & is_read, *describe_value(Phase.FORWARD, is_activation=True)),
+        (inside, *describe_value(Phase.FORWARD)),
+    )
+    left = labels.open_rows()
+    for rows, category, role in rules:
+        if category is not None:
+            labels.fill(left & rows, category, role)
+        left &= ~rows
+
+
+def find_first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:
+    """Return step -> instant of the first birth among the chosen rows, bool, shape ``(n,)``."""
+    first = table[chosen].groupby("step")["born"].min()
+    return {int(step): int(instant) for step, instant in first.items()}
+
+
+class Lifetimes:
+    """Masks of buffers by their lifetimes and the steps, shape ``(n,)``."""
+
+    def __init__(
+        self, allocations: pd.DataFrame, steps: Sequence[Step], backward_starts: dict[int, int]
+    ) -> None:
+        born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
+        step = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
+        ends = np.array([step.last for step in steps] or [-1], np.int64)
+        starts = np.array([backward_starts.get(step.index, -1) for step in steps] or [-1], np.int64)
+        self.inside: Mask = step >= 0  # allocated in a step
+        self.short: Mask = self.inside & (dies <= ends[step])  # and freed in it
+        next_end = np.append(ends, np.iinfo(np.int64).max)[step + 1]
+        self.until_next: Mask = self.inside & (dies <= next_end)  # or in the next one
+        first = steps[0].first if steps else -1
+        # Allocated before the first step and alive in it.
+        self.before: Mask = ~self.inside & (born < first) & (first < dies)
+        # Alive when its step's backward pass begins.
+        self.over_backward_start: Mask = (born < starts[step]) & (starts[step] < dies)
+
+
+def _is_folded(allocations: pd.DataFrame) -> Mask:
+    """Return which buffers are computed or copied when a function is instantiated, before it runs."""
+    op = allocations["op"]
+    before_run = op.str.contains("/", regex=False) & (allocations["run_id"] == 0)
+    found: Mask = (op.str.contains(FOLDED) | before_run).to_numpy()
+    return found
+
+
+def _is_on_card(allocations: pd.DataFrame) -> Mask:
+    """Return which buffers are of a card's allocator, shape ``(n,)``."""
+    found: Mask = allocations["allocator"].astype(str).str.startswith("GPU_").to_numpy()
+    return found

@@ -1,1 +1,0 @@
-"""Reads the bytes of a log into records: text, lines, patterns, requests."""

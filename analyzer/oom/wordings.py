@@ -1,0 +1,168 @@
+"""What logs print: the table of wordings, compiled, and the sizes and shapes in them.
+
+Most printed sizes are rounded. A size is therefore a ``Range`` with every size that is printed so.
+"""
+
+import math
+import re
+from typing import Final
+
+from msgspec import Struct
+
+from analyzer.model.contract.fields import MOST_AXES
+from analyzer.model.ranges import Range
+from analyzer.model.tables import read_table
+from analyzer.model.units import GRANULE_BYTES, round_up
+
+_NUMBER: Final = r"(?<!\d)\d{1,19}(?!\d)"  # a number of any pattern; a longer one is damage
+_SIZE: Final = (
+    r"-?(?<!\d)\d{1,19}(?:,\d{3}){0,6}(?!\d)(?:\.\d{1,9}(?!\d))?"
+    r"(?:[KMGTPEk]?i?[Bb]|[KMGTPE]|\s(?:[KMGTPEk]?i?B|[Bb]ytes)\b)?"
+)
+"""A size: ``512B``, ``1.2KiB``, ``7.92G``, ``264.00 MiB``, ``25,600,000 bytes``, or a bare number."""
+
+
+class Wording(Struct, frozen=True, kw_only=True):
+    """One row of the table, which explains the fields."""
+
+    pattern: str
+    any: tuple[str, ...] = ("",)  # tried only on texts with one of these words
+    component: str = ""
+    kind: str = ""
+    title: str = ""
+    cause: str = ""
+    advice: str = ""
+    facts: str = ""
+    lines: int = 12
+    is_kill: bool = False
+    is_unclear: bool = False
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of a table compiled, with its abbreviations written out."""
+    return re.compile(pattern.replace(r"\d+", _NUMBER).replace("SIZE", _SIZE))
+
+
+_ROWS: Final = read_table("oom/wordings.toml", dict[str, Wording])
+OTHER_CAUSES: Final = {name: row for name, row in _ROWS.items() if row.kind}
+"""Ways to run out of memory beside TensorFlow's own allocators."""
+PATTERNS: Final = {name: compile_pattern(row.pattern) for name, row in _ROWS.items()}
+
+
+def find(name: str, text: str) -> re.Match[str] | None:
+    """Return the first match of a pattern of the table; None if there is none."""
+    for word in _ROWS[name].any:
+        if word in text:
+            return PATTERNS[name].search(text)
+
+    return None
+
+
+def find_any(names: tuple[str, ...], text: str) -> re.Match[str] | None:
+    """Return the match of the first pattern that matches; None if none does."""
+    for name in names:
+        match = find(name, text)
+        if match is not None:
+            return match
+
+    return None
+
+
+def find_all(name: str, text: str) -> list[re.Match[str]]:
+    """Return all matches of a pattern of the table."""
+    if find(name, text) is None:
+        return []
+    return list(PATTERNS[name].finditer(text))
+
+
+def read_groups(match: re.Match[str]) -> dict[str, str]:
+    """Return the groups that matched; ``_2`` at the end of a name is left out."""
+    groups = match.groupdict()
+    return {name.partition("_")[0]: text for name, text in groups.items() if text}
+
+
+_UNITS: Final = "KMGTPE"
+_PRINTED: Final = re.compile(r"(-?)(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:i?B|BYTES)?", re.IGNORECASE)
+_LONGEST: Final = 40  # characters of a number
+_MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
+_LARGEST_ITEM: Final = 16  # bytes of an element
+MOST_BYTES: Final = 1 << 44
+"""Bytes of a chunk, or of all chunks of one size; more is a damaged line."""
+
+
+def parse_size(text: str | None) -> Range | None:
+    """Return the range of sizes printed as ``text``, exact if in bytes; None if it is no size."""
+    plain = (text or "").strip().replace(",", "")
+    match = _PRINTED.fullmatch(plain[:_LONGEST])
+    if match is None:
+        return None
+
+    sign, digits, unit = match.groups()
+    if unit:
+        size = _unrounded(digits, unit.upper())
+        return Range(-size.high, -size.low) if sign else size
+
+    if "." in digits:
+        return None
+    return Range.exactly(min(int(sign + digits), _MOST))
+
+
+def _unrounded(digits: str, unit: str) -> Range:
+    """Return the sizes that round to these digits of a unit."""
+    decimals = len(digits.partition(".")[2])
+    value = float(digits)
+    half = 0.5 / 10**decimals
+    low = max(math.ceil((value - half) * 1024 - 1e-6), 0)
+    high = math.floor((value + half) * 1024 + 1e-6)
+
+    # C rounds ties to the even digit.
+    if f"{low / 1024:.{decimals}f}" != digits:
+        low += 1
+    if f"{high / 1024:.{decimals}f}" != digits:
+        high -= 1
+
+    if value >= 1:  # less than 1 and more than 1024 are printed in other units
+        low = max(low, 1024)
+        high = min(high, 1024 * 1024 - 1)
+
+    scale = 1024 ** _UNITS.index(unit)
+    low = min(low * scale, _MOST)
+    high = min(high * scale + scale - 1, _MOST)
+    return Range(low, max(low, high))
+
+
+def parse_positive(text: str) -> Range | None:
+    """Return the range of a printed size that is not negative, else None."""
+    size = parse_size(text)
+    if size is None or size.low < 0:
+        return None
+    return size
+
+
+def parse_count(text: str) -> int:
+    """Return a number of bytes or things; 16 TiB for a larger one, which is damage."""
+    return min(int(text), MOST_BYTES)
+
+
+def parse_shape(text: str) -> tuple[int, ...] | None:
+    """Return the axes of a shape such as ``5, 4``; None if no tensor can have them."""
+    axes = [axis for axis in text.replace(" ", "").split(",") if axis]
+    is_plain = all(axis.isdigit() and len(axis) <= 18 for axis in axes)
+    if len(axes) > MOST_AXES or not is_plain:
+        return None
+
+    shape = tuple(map(int, axes))
+    is_possible = math.prod(shape) * _LARGEST_ITEM <= _MOST
+    return shape if is_possible else None
+
+
+def round_up_request(size_bytes: int) -> int:
+    """Return the chunk size that the allocator looks for: a multiple of 256, at least 256."""
+    return max(round_up(size_bytes), GRANULE_BYTES)
+
+
+def difference(whole: Range | None, part: Range | None) -> Range | None:
+    """Return the difference, at least 0; None if one of the two is unknown."""
+    if whole is None or part is None:
+        return None
+    return (whole - part).at_least(0)

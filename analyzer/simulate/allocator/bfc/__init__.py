@@ -1,1 +1,0 @@
-"""The BFC allocator: its settings, pool, operations and compiled code."""

@@ -1,1 +1,0 @@
-"""Buffers of a step: references, lifetimes, and tables of them."""

@@ -1,0 +1,171 @@
+"""Branches, loops and sizes that data decide: alternatives, assumptions, and sentences about them.
+
+The outcome that needs most memory is shown, because it has to fit. The range starts at the outcome that
+needs least. Each alternative is one schedule.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from analyzer.model.contract.graph_note import LEAST_SHAPES, Op, TensorSpec
+from analyzer.model.contract.run_note import DataSize
+from analyzer.model.errors import InputError
+from analyzer.model.units import format_bytes
+from analyzer.simulate.predict.prepared_step import Prepared, Schedule, assume, play
+from analyzer.tracing.parse.run_folder import RunNote
+
+MOST_ALTERNATIVES: Final = 12  # most branches to try: the first ones
+_NAMED: Final = 3  # most names in a sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A branch or a loop that data decide."""
+
+    name: str
+    is_loop: bool
+    outcome: int
+    bounded: bool = False
+    by_user: bool = False
+    # requested peak with one trip, or with another branch; None if not tried
+    other_bytes: int | None = None
+
+
+def decide(prepared: Prepared) -> tuple[Prepared, tuple[Decision, ...], list[int]]:
+    """Return the step with the outcomes that need most memory, its decisions, and all peaks."""
+    ops, by_user = prepared.wiring.ops, prepared.assumed
+    assumed = dict(by_user)
+    top = play(prepared)
+    peaks_bytes = [top.peak_bytes]
+
+    def try_out(name: str, outcome: int) -> Schedule:
+        schedule = play(assume(prepared, assumed | {name: outcome}))
+        peaks_bytes.append(schedule.peak_bytes)
+        return schedule
+
+    branches = [
+        (ops[node].name, branch)
+        for node, count in top.branches.items()
+        for branch in range(count)
+        if ops[node].name not in by_user and branch != 1
+    ]
+    others: dict[str, int] = {}
+    for name, branch in branches[:MOST_ALTERNATIVES]:
+        schedule = try_out(name, branch)
+        others[name] = min(schedule.peak_bytes, top.peak_bytes)
+        if schedule.peak_bytes > top.peak_bytes:
+            assumed[name], top = branch, schedule
+    for name, trips in top.trips.items():
+        if name not in by_user and trips > 1:
+            others[name] = try_out(name, 1).peak_bytes
+    decisions = [
+        Decision(
+            name=name,
+            is_loop=True,
+            outcome=trips,
+            bounded=name not in top.unbounded,
+            by_user=name in by_user,
+            other_bytes=others.get(name),
+        )
+        for name, trips in top.trips.items()
+    ]
+    for node in top.branches:
+        name = ops[node].name
+        outcome = assumed.get(name, 1)
+        is_given = name in by_user
+        decision = Decision(
+            name=name,
+            is_loop=False,
+            outcome=outcome,
+            by_user=is_given,
+            other_bytes=others.get(name),
+        )
+        decisions.append(decision)
+    return assume(prepared, assumed), tuple(decisions), peaks_bytes if decisions else []
+
+
+def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:
+    """Return the graph with one element for each data-dependent size; None without any."""
+    if not any(LEAST_SHAPES in op.attrs for op in ops):
+        return None
+    reduced = []
+    for op in ops:
+        shapes = op.attrs.get(LEAST_SHAPES)
+        if shapes is not None:
+            pairs = zip(op.outputs, shapes, strict=False)
+            outputs = [
+                TensorSpec(spec.dtype, None if shape is None else tuple(shape))
+                for spec, shape in pairs
+            ]
+            op = replace(op, outputs=tuple(outputs))
+        reduced.append(op)
+    return tuple(reduced)
+
+
+def check_assumptions(note: RunNote, decisions: Sequence[Decision]) -> None:
+    """Check that each assumption names something that data decide."""
+    known = [*(decision.name for decision in decisions), *(size.op for size in note.sizes)]
+    for name in note.assumed:
+        if name not in known:
+            names = f"Names: {', '.join(known[:6])}."
+            raise InputError(
+                f"--assume {name}: no data-dependent loop, branch or size has that name.",
+                hint=names if known else "Nothing in this step depends on data.",
+            )
+
+
+def describe_decision(decision: Decision) -> str:
+    """Return a sentence about a branch or a loop that data decide."""
+    name, outcome = decision.name, decision.outcome
+    trips = f"{outcome} trip{'s' * (outcome != 1)}"
+    if decision.by_user:
+        chosen = f"Loop {name} makes {trips}" if decision.is_loop else f"Branch {name} is {outcome}"
+        return f"{chosen}, as assumed (--assume)."
+    what, assumed, alternative = f"branch {name}", f"number {outcome}", "another branch"
+    if decision.is_loop:
+        what, assumed, alternative = f"the trips of loop {name}", trips, "one trip"
+    if decision.bounded:
+        assumed += ", the most that its condition allows"
+    if decision.other_bytes is not None:
+        assumed += f"; with {alternative} the peak is {format_bytes(decision.other_bytes)}"
+    return f"Data decide {what}; assumed: {assumed} (--assume {name}=N changes it)."
+
+
+def describe_run_sizes(note: RunNote, names: Collection[str], least_bytes: int | None) -> list[str]:
+    """Return sentences about data-dependent sizes of the ops that ran."""
+    sentences = []
+    if assumed := [size for size in note.sizes if size.basis == "told"]:
+        sentences.append(f"Data-dependent sizes, as assumed (--assume): {_list(assumed)}.")
+    most = [size for size in note.sizes if size.basis == "most" and size.op in names]
+    if most:
+        other = ""
+        if least_bytes is not None:
+            other = f"; with one element each the peak is {format_bytes(least_bytes)}"
+        sentences.append(f"{_describe_most(most)}{other} (--assume {most[0].op}=N changes it).")
+    return sentences
+
+
+def describe_data_sizes(note: RunNote) -> list[str]:
+    """Return sentences about data-dependent sizes of a note with generated inputs."""
+    by_inputs = describe_input_sizes(note, "generated")
+    sentences = [f"{text} Real inputs may need more." for text in by_inputs]
+    most = [size for size in note.sizes if size.basis == "most"]
+    return sentences + ([f"{_describe_most(most)}."] if most else [])
+
+
+def _describe_most(sizes: Sequence[DataSize]) -> str:
+    count = "1 size depends" if len(sizes) == 1 else f"{len(sizes)} sizes depend"
+    return f"{count} on data; assumed: the largest possible: {_list(sizes)}"
+
+
+def describe_input_sizes(note: RunNote, source: str = "the given") -> list[str]:
+    """Return a sentence about sizes that depend on the values of inputs."""
+    sizes = [size for size in note.sizes if size.basis == "inputs"]
+    return [f"Input-dependent sizes follow {source} inputs: {_list(sizes)}."] if sizes else []
+
+
+def _list(sizes: Sequence[DataSize]) -> str:
+    names = ", ".join(f"{size.op} {size.size}" for size in sizes[:_NAMED])
+    left = len(sizes) - _NAMED
+    return f"{names} and {left} more" if left > 0 else names

@@ -1,0 +1,463 @@
+"""TensorFlow's executor: it runs each node of a graph when its inputs have arrived.
+
+A lowered ``cond`` is ``Switch`` and ``Merge``; the other branch runs *dead*, which costs nothing.
+A lowered ``while`` is a frame: ``Enter`` passes a tensor in, each ``NextIteration`` starts the next
+iteration's copy of the body, ``Exit`` passes a tensor out (``propagator_state.cc``).
+
+Inexpensive nodes run at once; expensive ones wait in a pool, which one thread empties from its newest
+task. On several threads, random ones of the pool overlap in a random way: durations are not modelled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from analyzer.simulate.predict.buffers import Tensor, share
+from analyzer.simulate.predict.decision_log import DecisionLog
+from analyzer.simulate.predict.scalar_values import (
+    ASSIGNS,
+    INDEXED,
+    INPUT_FREE,
+    LISTS,
+    LOADS,
+    STORES,
+    Value,
+    assign,
+    evaluate,
+)
+from analyzer.simulate.predict.wiring import (
+    ENTERS,
+    EXITS,
+    MERGES,
+    NEXT,
+    ORDERED_EDGES,
+    SWITCHES,
+    TYPES,
+    Wiring,
+)
+
+if TYPE_CHECKING:
+    from analyzer.simulate.predict.ledger import Ledger
+    from analyzer.simulate.predict.prepared_step import Prepared
+
+_BORDER: Final = ENTERS | EXITS | NEXT
+
+Entry: TypeAlias = tuple[Tensor, Value | None]
+"""A live tensor: its buffer, and its value if it is known."""
+
+
+@dataclass(eq=False, slots=True)
+class Iteration:
+    """One iteration of a loop (``IterationState`` in ``propagator_state.h``)."""
+
+    frame: Frame
+    number: int
+    inputs: dict[int, list[Entry | None]] = field(default_factory=dict)
+    # for each node that has received an input, the number of inputs it still waits for
+    pending: dict[int, int] = field(default_factory=dict)
+    dead: Counter[int] = field(default_factory=Counter)  # number of dead inputs of each node
+    outstanding: int = 0  # number of its ready nodes that have not ended
+    frames: int = 0  # number of unfinished loops inside it
+    bounded: bool = False  # whether only some operands of the loop condition's ``and`` were unknown
+
+
+@dataclass(eq=False, slots=True)
+class Frame:
+    """A loop, or the graph itself (``FrameState`` in ``propagator_state.h``)."""
+
+    name: str
+    parent: Iteration | None  # the iteration that entered it; None for the graph
+    pending_inputs: int  # number of ``Enter`` nodes that have not run
+    parallel: int  # number of iterations that may run at once
+    iterations: dict[int, Iteration] = field(default_factory=dict)
+    count: int = 0
+    # loops inside it, by iteration and name
+    children: dict[tuple[int, str], Frame] = field(default_factory=dict)
+    # inputs of an iteration that has to wait
+    deferred: list[tuple[int, Entry]] = field(default_factory=list)
+    invariants: list[tuple[int, Entry]] = field(default_factory=list)
+    dead_exits: list[int] = field(default_factory=list)
+    assumed: bool = False  # whether the outcome of a branch in it was assumed
+
+    def add_iteration(self) -> Iteration:
+        """Add the next iteration."""
+        iteration = self.iterations[self.count] = Iteration(self, self.count)
+        return iteration
+
+
+Task: TypeAlias = tuple[int, Iteration, bool]
+"""A ready node, its iteration, and whether it is dead."""
+
+Running: TypeAlias = tuple[Task, list[Entry | None], list[Tensor]]
+"""A task that has begun, its outputs, and the buffers that it uses until it ends."""
+
+OVERLAP: Final = 0.5  # chance that an op starts before one of those that run ends
+
+_Item = TypeVar("_Item")
+
+
+class EdgeOrder:
+    """The out-edges of each node in one possible order; those that lie in a hash set are shuffled."""
+
+    def __init__(self, wiring: Wiring, random: Random, *, rewrites: bool = False) -> None:
+        self.roots = _shuffle(wiring.roots, random)
+        self.data, self.control = list(wiring.data_out), list(wiring.control_out)
+        for node, (data, control) in enumerate(zip(self.data, self.control, strict=True)):
+            # oneDNN's pass creates the edges to the nodes that it rewrites in another order
+            # (``mkl_layout_pass.cc``).
+            is_rewritten = any(wiring.ops[edge[0]].type.startswith("_Mkl") for edge in data)
+            if (rewrites and is_rewritten) or len(data) + len(control) > ORDERED_EDGES:
+                self.data[node] = _shuffle(data, random)
+                self.control[node] = _shuffle(control, random)
+
+
+def _shuffle(items: Sequence[_Item], random: Random) -> list[_Item]:
+    return random.sample(items, len(items))
+
+
+class Executor:
+    """Runs one step; changes ``counters``, the values of integer variables by node."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        ledger: Ledger,
+        counters: dict[int, Value],
+        edges: EdgeOrder,
+        random: Random,
+    ) -> None:
+        wiring = prepared.wiring
+        self._ledger = ledger
+        self._random = random
+        self._threads = prepared.threads
+        self._ops, self._inputs = wiring.ops, wiring.inputs
+        self._types = [op.type for op in wiring.ops]
+        self._waits_for = [
+            1 + 2 * len(waits) if kind in MERGES else len(data) + len(waits)
+            for kind, data, waits in zip(self._types, wiring.inputs, wiring.control, strict=True)
+        ]
+        inexpensive = TYPES["inexpensive"]
+        is_cheap = prepared.device.is_cheap
+        self._expensive = [not is_cheap and kind not in inexpensive for kind in self._types]
+        names = (str(op.attrs["frame_name"]) for op in wiring.ops if op.type in ENTERS)
+        self._enters = Counter(names)
+        self._edges = edges
+        self._values = NodeValues(prepared, counters) if wiring.has_control_flow else None
+        self.decisions = DecisionLog(wiring, prepared.assumed)
+        self._reached = [False] * len(wiring.ops)
+        self._ready: list[Task] = []
+
+    @property
+    def stranded(self) -> list[int]:
+        """Nodes that neither ran nor were dead; none in a graph that can run."""
+        return [node for node, reached in enumerate(self._reached) if not reached]
+
+    def run(self) -> None:
+        """Run the graph."""
+        graph = Frame(name="", parent=None, pending_inputs=0, parallel=1)
+        iteration = graph.add_iteration()
+        for node in self._edges.roots:
+            self._make_ready(node, iteration, False)
+        queue: deque[Task] = deque()  # inexpensive nodes, which run at once
+        pool: list[Task] = []
+        running: list[Running] = []
+        while True:
+            for task in self._ready:
+                is_expensive = self._expensive[task[0]] and not task[2]
+                (pool if is_expensive else queue).append(task)
+            self._ready.clear()
+            if queue:
+                self._end(self._begin(queue.popleft()))
+            elif pool and len(running) < self._threads and self._starts_another(running):
+                running.append(self._begin(pool.pop(self._choose(pool))))
+            elif running:
+                self._end(running.pop(self._choose(running)))
+            else:
+                return
+
+    def _starts_another(self, running: list[Running]) -> bool:
+        """Return whether another node starts before one of the running nodes ends."""
+        return not running or self._random.random() < OVERLAP
+
+    def _choose(self, tasks: Sequence[Any]) -> int:
+        """Return the place of the next task: the newest on one thread, a random one on several."""
+        if self._threads == 1:
+            return len(tasks) - 1
+        return self._random.randrange(len(tasks))
+
+    def _begin(self, task: Task) -> Running:
+        """Start a node: allocate its outputs."""
+        node, iteration, dead = task
+        self._reached[node] = True
+        inputs = iteration.inputs.pop(node, None) or [None] * len(self._inputs[node])
+        if dead and self._types[node] not in NEXT:
+            self._drop(inputs)
+            return task, [None] * len(self._ops[node].outputs), []
+        outputs, in_use = self._compute(node, inputs, iteration)
+        return task, outputs, in_use
+
+    def _end(self, running: Running) -> None:
+        """End a node: free its inputs and temporaries, and pass its outputs on."""
+        (node, iteration, dead), outputs, in_use = running
+        for buffer in in_use:
+            self._ledger.release(buffer)
+        if self._types[node] in _BORDER:
+            self._cross(node, iteration, outputs, dead)
+        else:
+            self._activate(node, iteration, outputs, dead)
+        self._drop(outputs)
+        iteration.outstanding -= 1
+        if not iteration.outstanding and iteration.frame.parent is not None:
+            self._clean_up(iteration.frame, iteration.number)
+
+    def _compute(
+        self, node: int, inputs: list[Entry | None], iteration: Iteration
+    ) -> tuple[list[Entry | None], list[Tensor]]:
+        """Compute a node; return its outputs, None for a dead one, and the buffers in use."""
+        kind = self._types[node]
+        buffers = [None if entry is None else entry[0] for entry in inputs]
+        if self._values is None:
+            outputs, in_use = self._ledger.compute(node, buffers)
+            return [(buffer, None) for buffer in outputs], in_use
+        values = [None if entry is None else entry[1] for entry in inputs]
+        index = self._values.store(kind, buffers, values) if kind in LISTS else None
+        outputs, in_use = self._ledger.compute(node, buffers, index)
+        if kind in SWITCHES:
+            return self._switch(node, outputs, values, iteration), in_use
+        if kind in MERGES:
+            value = next((entry[1] for entry in inputs if entry is not None), None)
+            is_condition = node in self.decisions.conditions and iteration.frame.assumed
+            if is_condition and value and value[0]:
+                value = None  # a loop that an assumed branch continues would never end
+            return [(outputs[0], value), *((buffer, None) for buffer in outputs[1:])], in_use
+        found = self._values.find(node, outputs, values)
+        if found[:1] == [None] and node in self.decisions.watched:
+            found[0] = self.decisions.assume(node, values, iteration)
+        found += [None] * (len(outputs) - len(found))
+        return list(zip(outputs, found, strict=False)), in_use
+
+    def _switch(
+        self, node: int, outputs: list[Tensor], values: list[Value | None], iteration: Iteration
+    ) -> list[Entry | None]:
+        predicate, branch = values[1], 1
+        if predicate is not None:
+            branch = int(predicate[0])
+        elif self._types[self._inputs[node][1][0]] == "LoopCond":
+            branch = int(self.decisions.continue_loop(iteration))
+        if not 0 <= branch < len(outputs):  # as ``SwitchNOp``; other switches have no such index
+            branch = len(outputs) - 1
+        entries: list[Entry | None] = [None] * len(outputs)
+        entries[branch] = (outputs[branch], values[0])
+        for index, buffer in enumerate(outputs):
+            if index != branch:
+                self._ledger.release(buffer)
+        return entries
+
+    def _drop(self, entries: Sequence[Entry | None]) -> None:
+        for entry in entries:
+            if entry is not None:
+                self._ledger.release(entry[0])
+
+    def _cross(
+        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
+    ) -> None:
+        """Pass outputs into a loop, to its next iteration, or out of it."""
+        kind, frame = self._types[node], iteration.frame
+        if kind in ENTERS:
+            self._enter(node, iteration, outputs, dead)
+        elif kind in EXITS:
+            if not dead and frame.parent is not None:
+                self._activate(node, frame.parent, outputs, False)
+            elif iteration.number == frame.count:
+                frame.dead_exits.append(node)
+        elif not dead and outputs and outputs[0] is not None:
+            self._continue(node, iteration, outputs[0])
+
+    def _enter(
+        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
+    ) -> None:
+        attrs = self._ops[node].attrs
+        name = str(attrs["frame_name"])
+        key = (iteration.number, name)
+        child = iteration.frame.children.get(key)
+        if child is None:
+            parallel = int(attrs.get("parallel_iterations", 10))
+            child = Frame(name, iteration, self._enters[name], parallel)
+            child.add_iteration()
+            iteration.frame.children[key] = child
+            iteration.frames += 1
+        numbers = [0]
+        entry = outputs[0]
+        if attrs.get("is_constant") and entry is not None:
+            share(entry[0])
+            child.invariants.append((node, entry))
+            numbers = sorted(child.iterations)
+        for number in numbers:
+            self._activate(node, child.iterations[number], outputs, dead)
+        child.pending_inputs -= 1
+
+    def _continue(self, node: int, iteration: Iteration, entry: Entry) -> None:
+        """Pass a tensor to the next iteration, which may have to wait."""
+        frame = iteration.frame
+        if iteration.number == frame.count:
+            if len(frame.iterations) >= frame.parallel:
+                share(entry[0])
+                frame.deferred.append((node, entry))
+                return
+            self._start_iteration(frame)
+        self._activate(node, frame.iterations[iteration.number + 1], [entry], False)
+
+    def _activate(
+        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
+    ) -> None:
+        """Pass a node's outputs to the nodes that wait for them."""
+        count = 0 if dead else len(outputs)
+        for consumer, output, slot in self._edges.data[node]:
+            entry = outputs[output] if output < count else None
+            if self._types[consumer] in MERGES:
+                is_entry = self._types[node] in ENTERS
+                self._activate_merge(consumer, iteration, slot, entry, is_entry)
+                continue
+            if entry is not None:
+                self._deliver(consumer, iteration, slot, entry)
+            self._arrive(consumer, iteration, entry is None)
+        for consumer in self._edges.control[node]:
+            if self._types[consumer] not in MERGES:
+                self._arrive(consumer, iteration, dead)
+                continue
+            pending = iteration.pending.get(consumer, self._waits_for[consumer]) - 2
+            iteration.pending[consumer] = pending
+            all_dead = iteration.dead[consumer] == len(self._inputs[consumer])
+            if pending == 0 or (pending == 1 and all_dead):
+                self._make_ready(consumer, iteration, all_dead)
+
+    def _arrive(self, node: int, iteration: Iteration, dead: bool) -> None:
+        """Count an input of a node, which may be dead; the last one makes it ready."""
+        if dead:
+            iteration.dead[node] += 1
+        pending = iteration.pending.get(node, self._waits_for[node]) - 1
+        iteration.pending[node] = pending
+        if not pending:
+            self._make_ready(node, iteration, node in iteration.dead)
+
+    def _activate_merge(
+        self, node: int, iteration: Iteration, slot: int, entry: Entry | None, is_entry: bool
+    ) -> None:
+        """Pass an input to a merge, which forwards the first live one; until then bit 0 is set.
+
+        It is dead if all inputs are, or if the loop of which it is the start is entered dead.
+        """
+        pending = iteration.pending.get(node, self._waits_for[node])
+        if entry is not None:
+            if pending & 1:
+                self._deliver(node, iteration, slot, entry)
+                iteration.pending[node] = pending & ~1
+                if pending == 1:
+                    self._make_ready(node, iteration, False)
+            return
+        iteration.dead[node] += 1
+        is_dead = is_entry or iteration.dead[node] == len(self._inputs[node])
+        if pending == 1 and is_dead:
+            self._make_ready(node, iteration, True)
+
+    def _deliver(self, node: int, iteration: Iteration, slot: int, entry: Entry) -> None:
+        share(entry[0])
+        inputs = iteration.inputs.get(node)
+        if inputs is None:
+            inputs = iteration.inputs[node] = [None] * len(self._inputs[node])
+        inputs[slot] = entry
+
+    def _make_ready(self, node: int, iteration: Iteration, dead: bool) -> None:
+        iteration.outstanding += 1
+        self._ready.append((node, iteration, dead))
+
+    def _start_iteration(self, frame: Frame) -> None:
+        frame.count += 1
+        iteration = frame.add_iteration()
+        frame.dead_exits.clear()
+        deferred, frame.deferred = frame.deferred, []
+        for node, entry in deferred:
+            self._activate(node, iteration, [entry], False)
+            self._drop([entry])
+        for node, entry in frame.invariants:
+            self._activate(node, iteration, [entry], False)
+
+    def _clean_up(self, frame: Frame, number: int) -> None:
+        """End finished iterations from ``number`` on, and the loop with its last one."""
+        while (finished := frame.iterations.get(number)) is not None:
+            is_open = number - 1 in frame.iterations if number else frame.pending_inputs
+            if finished.outstanding or finished.frames or is_open:
+                break
+            frame.iterations.pop(number)
+            for inputs in finished.inputs.values():
+                self._drop(inputs)
+            if frame.deferred:
+                self._start_iteration(frame)
+            number += 1
+        parent = frame.parent
+        if frame.pending_inputs or frame.iterations or parent is None:
+            return
+        for node in frame.dead_exits:
+            self._activate(node, parent, [None], True)
+        for _, entry in frame.invariants:
+            self._drop([entry])
+        frame.invariants.clear()
+        parent.frame.children.pop((parent.number, frame.name), None)
+        parent.frames -= 1
+        if parent.frame.parent is not None and not parent.outstanding and not parent.frames:
+            self._clean_up(parent.frame, parent.number)
+
+
+class NodeValues:
+    """Known values in one step: of nodes, of list elements, and of integer variables by node."""
+
+    def __init__(self, prepared: Prepared, counters: dict[int, Value]) -> None:
+        self._ops, self._wiring = prepared.wiring.ops, prepared.wiring
+        self._handles = prepared.kernels.handles
+        self._counters = counters
+        self._stored: dict[Any, Value | None] = {}  # values of buffers in lists
+
+    def store(self, kind: str, buffers: list[Tensor], values: list[Value | None]) -> int | None:
+        """Store the number that an op adds to a list; return its index or count input."""
+        place = STORES.get(kind)
+        if place is not None and buffers[place] is not None:
+            self._stored[buffers[place]] = values[place]
+        index = values[1] if kind in INDEXED else None
+        return int(index[0]) if index else None
+
+    def find(
+        self, node: int, outputs: list[Tensor], values: list[Value | None]
+    ) -> list[Value | None]:
+        """Return the known values of a node's first outputs."""
+        op = self._ops[node]
+        found: list[Value | None] = []
+        if op.type in LISTS:
+            loaded = LOADS.get(op.type)
+            for output, buffer in enumerate(outputs):
+                found.append(self._stored.get(buffer) if output == loaded else None)
+            if found != [None]:
+                return found
+        else:
+            found = [self._access(node, values)]
+        is_first_known = not values or values[0] is not None
+        is_computable = is_first_known or op.type in INPUT_FREE or "value" in op.attrs
+        if outputs and found == [None] and (is_computable or op.type in LISTS):
+            return [evaluate(op, values, self._wiring.specs(node))]
+        return found
+
+    def _access(self, node: int, values: list[Value | None]) -> Value | None:
+        """Return the value that a node reads from an integer variable; apply its assignment."""
+        handle = self._handles[node]
+        if handle not in self._counters:
+            return None
+        kind, old = self._ops[node].type, self._counters[handle]
+        if kind in ASSIGNS:
+            new = assign(kind, old, values[1] if len(values) > 1 else None)
+            self._counters.pop(handle)
+            if new is not None:
+                self._counters[handle] = new
+        return old if kind == "ReadVariableOp" else None

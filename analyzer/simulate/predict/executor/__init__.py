@@ -1,1 +1,0 @@
-"""The executor's order of ops, in one or several threads."""

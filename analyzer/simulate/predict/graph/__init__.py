@@ -1,1 +1,0 @@
-"""The graph as the executor holds it: nodes, edges and their order."""

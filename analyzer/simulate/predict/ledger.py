@@ -1,0 +1,280 @@
+"""Buffers with reference counts: the allocations and frees of a process, instant by instant.
+
+An input of a waiting op holds one reference to its tensor's buffer. When the op runs, its outputs are
+allocated while all inputs are still held; then the inputs are released. An op may reuse a buffer if its
+input holds the only reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from analyzer.model.choice import Category
+from analyzer.model.recording.schema import TRIAL, WORKSPACE
+from analyzer.simulate.kernels.shared.op_call import (
+    ListUse,
+    MemoryPlan,
+    Output,
+    Trial,
+    VariableAccess,
+    Way,
+    Workspace,
+)
+from analyzer.simulate.kernels.shared.xla_call import TABLE
+from analyzer.simulate.predict.buffers import NO_NODE, OUTPUT, TEMPORARY, Buffer, Tensor, share
+from analyzer.simulate.predict.tensor_lists import ListCall
+
+if TYPE_CHECKING:
+    from analyzer.simulate.predict.prepared_step import Prepared
+
+
+class Ledger:
+    """Runs nodes in memory: allocates, forwards and frees buffers."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._plans = prepared.kernels.plans
+        self._arguments = prepared.arguments
+        self.buffers: list[Buffer] = []
+        self.instants = 0  # number of allocations and frees so far
+        self.ran: list[int] = []  # nodes in the order in which they ran in this step
+        self.values: list[Buffer] = []  # the buffer of each variable's value
+        self.held: dict[int, Buffer] = {}  # outputs that live outside the step, by node
+        # Variables that were read or written in part: from then on each read copies.
+        self._copied_on_read: set[int] = set()
+        self._returned: list[Buffer] = []
+        self._previous: list[Buffer] = []
+        self._tried: set[tuple[object, ...]] = set()
+
+    def hold(self, size_bytes: int, category: Category, role: str, node: int = NO_NODE) -> Buffer:
+        """Return a buffer that lives outside the step."""
+        buffer = self.allocate(size_bytes, node, 0 if node >= 0 else -1, "")
+        buffer.label = category, role
+        return buffer
+
+    def add_variable(self, size_bytes: int, shared: Tensor = None) -> None:
+        """Add the next variable with its value, which it may share with others until it is written."""
+        buffer = share(shared) or self.allocate(size_bytes, region="")
+        if buffer.variable < 0:
+            buffer.variable = len(self.values)
+        self.values.append(buffer)
+
+    def begin_step(self) -> None:
+        """Copy the NumPy arrays among the arguments (``NdarrayToTensor``)."""
+        self.ran.clear()
+        for node, size_bytes in self._prepared.copied_bytes.items():
+            self.held[node] = self.allocate(size_bytes, node, 0, "")
+
+    def end_step(self) -> None:
+        """Release copies of NumPy arrays, and the results that Python held since the previous step."""
+        for node in self._prepared.copied_bytes:
+            self.release(self.held.pop(node))
+        for buffer in self._previous:
+            self.release(buffer)
+        self._previous, self._returned = self._returned, []
+
+    def allocate(
+        self, size_bytes: int, node: int = NO_NODE, output: int = -1, region: str = TEMPORARY
+    ) -> Buffer:
+        """Return a new buffer with one reference."""
+        buffer = Buffer(size_bytes, self.instants, node, output, region)
+        self.buffers.append(buffer)
+        if size_bytes:
+            self.instants += 1
+        return buffer
+
+    def release(self, buffer: Tensor) -> None:
+        """Drop a reference; free the buffer with the last one."""
+        if buffer is None:
+            return
+        buffer.references -= 1
+        if buffer.references:
+            return
+        if buffer.elements is not None:
+            for element in buffer.elements:
+                self.release(element)
+        if buffer.size_bytes:
+            buffer.dies = self.instants
+            self.instants += 1
+
+    def compute(
+        self, node: int, inputs: list[Tensor], index: int | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Run an op; return its outputs, and the buffers that it uses until it ends.
+
+        ``index`` is an index or a count of a list, if known.
+        """
+        self.ran.append(node)
+        if node in self.held:
+            return [share(self.held[node])], []
+        if node in self._prepared.results:
+            self._returned += [buffer for buffer in inputs if buffer is not None]
+            return [], []
+        plan = self._plans[node]
+        if plan.variable is VariableAccess.IN_PART:
+            self._begin_copy_on_read(node)
+        temporaries = self._allocate_before(node, plan)
+        if plan.compiled is not None:
+            outputs = self._compute_compiled(node, plan, inputs)
+        elif plan.lists is not ListUse.NO:
+            call = ListCall(self, node, plan, inputs, index)
+            outputs = call.compute()
+            temporaries += call.temporaries
+        elif plan.variable is VariableAccess.READ:
+            outputs = [self._read(node)]
+        else:
+            outputs = self._make_outputs(node, plan, inputs, temporaries)
+        if plan.copy is not None:
+            temporaries.append(self._make_output(node, -1, plan.copy, inputs))
+        temporaries += self._allocate_after(node, plan)
+        if plan.variable is VariableAccess.UPDATE:
+            for variable in self._arguments[node]:  # parameter and slots (``ResourceApplyAdam``)
+                self._copy_before_update(node, variable)
+        elif plan.variable is VariableAccess.ASSIGN:
+            self._assign(node, inputs[plan.value or 0])
+        return outputs, [*temporaries, *inputs]
+
+    def allocate_temporaries(self, node: int, sizes_bytes: Iterable[int]) -> list[Tensor]:
+        """Return temporaries of these sizes."""
+        return [self.allocate(size, node) for size in sizes_bytes]
+
+    def _allocate_before(self, node: int, plan: MemoryPlan) -> list[Tensor]:
+        temporaries = self.allocate_temporaries(node, plan.before_bytes)
+        if plan.trial is not None and plan.trial.is_early and not plan.after_bytes:
+            temporaries += self._call_library(node, plan.trial, plan.workspace)
+        return temporaries
+
+    def _allocate_after(self, node: int, plan: MemoryPlan) -> list[Tensor]:
+        """Return the temporaries that a kernel allocates after its outputs; call its library."""
+        trial, sizes = plan.trial, plan.after_bytes
+        if trial is None:
+            return self.allocate_temporaries(node, sizes)
+        is_early = trial.is_early  # before the last of these temporaries, or before the outputs
+        temporaries = self.allocate_temporaries(node, sizes[:-1] if is_early else sizes)
+        if sizes or not is_early:
+            temporaries += self._call_library(node, trial, plan.workspace)
+        return temporaries + self.allocate_temporaries(node, sizes[-1:] if is_early else ())
+
+    def _call_library(self, node: int, trial: Trial, workspace: Workspace | None) -> list[Tensor]:
+        """Return the workspace of a call; before it, try the algorithms once for each shape."""
+        if trial.key not in self._tried:
+            self._tried.add(trial.key)
+            copy = self.allocate(trial.copy_bytes, node, region=TRIAL)
+            needed_bytes = min(trial.scratch_bytes)
+            for size in trial.scratch_bytes:
+                region = TEMPORARY if size == needed_bytes else TRIAL
+                self.release(self.allocate(size, node, region=region))
+            self.release(copy)
+        if workspace is None or not workspace.bytes:
+            return []
+        return [self.allocate(workspace.bytes, node, region=WORKSPACE)]
+
+    def _make_outputs(
+        self, node: int, plan: MemoryPlan, inputs: list[Tensor], temporaries: list[Tensor]
+    ) -> list[Tensor]:
+        """Return a node's outputs; add the temporaries that it allocates before the last of them."""
+        last = -1
+        if plan.amid_bytes:
+            last = max(n for n, output in enumerate(plan.outputs) if output.way is Way.ALLOCATE)
+        outputs: list[Tensor] = []
+        for index, output in enumerate(plan.outputs):
+            if index == last:
+                temporaries += self.allocate_temporaries(node, plan.amid_bytes)
+            outputs.append(self._make_output(node, index, output, inputs))
+        return outputs
+
+    def _make_output(self, node: int, index: int, output: Output, inputs: list[Tensor]) -> Tensor:
+        way = output.way
+        if way is Way.NONE:
+            return None
+        if way is Way.ALIAS:
+            candidates = (inputs[source] for source in output.inputs)
+            return share(next((one for one in candidates if one is not None), None))
+        if way is Way.FORWARD:
+            for source in output.inputs:
+                buffer = inputs[source]
+                if buffer is not None and buffer.references == 1:
+                    inputs[source] = None
+                    return buffer
+        return self.allocate(output.size_bytes, node, index, output.region)
+
+    def _compute_compiled(
+        self, node: int, plan: MemoryPlan, inputs: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Run a compiled function; new values of variables reuse buffers that nobody else holds."""
+        call, arguments = plan.compiled, self._arguments[node]
+        assert call is not None
+        outputs: list[Tensor] = [None] * len(plan.outputs)
+        tables: list[Buffer] = []
+        temporaries: list[Buffer] = []
+        for size_bytes, output in call.requests:
+            if output >= 0:
+                outputs[output] = self.allocate(size_bytes, node, output, OUTPUT)
+            else:
+                buffers = tables if output == TABLE else temporaries
+                buffers.append(self.allocate(size_bytes, node))
+        new_values: list[tuple[int, Buffer]] = []
+        for source, size_bytes in call.updates:
+            variable = arguments[source]
+            if variable >= 0 and self.values[variable].references > 1:
+                new_values.append((variable, self.allocate(size_bytes, node, region=OUTPUT)))
+        for index, output_plan in enumerate(plan.outputs):
+            if output_plan.way is Way.ALIAS:  # of an argument, or of its variable's value
+                source = output_plan.inputs[0]
+                variable = arguments[source]
+                outputs[index] = share(inputs[source] if variable < 0 else self.values[variable])
+        for buffer in temporaries:
+            self.release(buffer)
+        for variable, buffer in new_values:
+            self._replace(variable, buffer)
+        for buffer in tables:
+            self.release(buffer)
+        return outputs
+
+    # The values of variables follow ``resource_variable_ops.cc`` and ``training_op_helpers.h``.
+
+    def _read(self, node: int) -> Tensor:
+        variable = self._prepared.variables[node]
+        if variable < 0:
+            return None
+        value = self.values[variable]
+        if variable in self._copied_on_read:
+            return self.allocate(value.size_bytes, node, 0, OUTPUT)
+        return share(value)
+
+    def _begin_copy_on_read(self, node: int) -> None:
+        """Begin to copy a variable at each read, at its first partial read or write."""
+        variable = self._prepared.variables[node]
+        if variable < 0 or variable in self._copied_on_read:
+            return
+        self._copied_on_read.add(variable)
+        if self.values[variable].references > 1:
+            self._copy(node, variable)
+
+    def _copy_before_update(self, node: int, variable: int) -> None:
+        """Copy a value before an update if a reader still holds it."""
+        if variable < 0:
+            return
+        if variable in self._copied_on_read or self.values[variable].references > 1:
+            self._copy(node, variable)
+
+    def _assign(self, node: int, value: Tensor) -> None:
+        """Make a tensor the variable's value, or copy it if reads copy."""
+        variable = self._prepared.variables[node]
+        if variable in self._copied_on_read:
+            self._copy(node, variable)
+        elif variable >= 0:
+            self._replace(variable, share(value) or self.allocate(0))
+
+    def _copy(self, node: int, variable: int) -> None:
+        self._replace(variable, self.allocate(self.values[variable].size_bytes, node))
+
+    def _replace(self, variable: int, buffer: Buffer) -> None:
+        """Make a buffer the variable's value and release the old one."""
+        old = self.values[variable]
+        self.values[variable] = buffer
+        if buffer.variable < 0:
+            buffer.variable = variable
+            buffer.value_since = max(self.instants - 1, 0)
+        self.release(old)

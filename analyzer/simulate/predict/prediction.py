@@ -1,0 +1,146 @@
+"""The prediction of a step: a few schedules, of which the median is shown and all give the range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.model.contract.graph_note import FRAME_TYPES, Op
+from analyzer.model.ranges import Range
+from analyzer.simulate.allocator.bfc import BfcOptions
+from analyzer.simulate.allocator.limits import find_shared_limits
+from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
+from analyzer.simulate.kernels.kernel_device import KernelDevice, cpu_device
+from analyzer.simulate.predict.decisions import Decision, decide, with_least_shapes
+from analyzer.simulate.predict.prepared_step import Prepared, Schedule, assume, play, prepare
+from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.tracing.xla.buffer_plan import BufferPlan
+
+FEWEST_SCHEDULES, MOST_SCHEDULES = 5, 15
+"""Schedules to play. 15 networks on a T4 request the same bytes with 5 and with 201."""
+
+OPS: Final = 15_000  # ops of all schedules together: a small graph gets more of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The schedules of a step, by ascending peak, and what the allocator makes of them."""
+
+    prepared: Prepared
+    schedules: list[Schedule]
+    allocated_bytes: list[int]  # the peak of the chunks of each schedule
+    alone: list[Schedule]  # some on one thread, to compare; none if the main ones are
+    decisions: tuple[Decision, ...]
+    requested: Range  # peaks of all schedules and of other outcomes of decisions
+    least_bytes: int | None  # peak if each data-dependent size is one element; None without any
+    limits: Range | None  # the limits under which some and all schedules run; None if not searched
+
+    @property
+    def middle(self) -> Schedule:
+        """The median schedule, which is shown."""
+        return self.schedules[(len(self.schedules) - 1) // 2]
+
+
+def predict(
+    note: RunNote,
+    device: KernelDevice,
+    options: BfcOptions,
+    *,
+    intra_op: int = 1,
+    inter_op: int = 1,
+    compiled: Mapping[str, BufferPlan],
+    search: bool = False,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Prediction:
+    """Play schedules of a step on a device, and replay them in its allocator."""
+
+    def make(ops: tuple[Op, ...] | None = None) -> Prepared:
+        return prepare(
+            note, device, intra_op=intra_op, inter_op=inter_op, compiled=compiled, ops=ops
+        )
+
+    prepared, decisions, peaks_bytes = decide(make())
+    least_bytes, least_ops = None, with_least_shapes(note.ops)
+    if least_ops is not None:
+        least_bytes = play(assume(make(least_ops), prepared.assumed)).peak_bytes
+        peaks_bytes.append(least_bytes)
+    schedules: list[Schedule] = []
+    count = min(max(OPS // len(note.ops), FEWEST_SCHEDULES), MOST_SCHEDULES)
+    if device.is_cheap:
+        count = FEWEST_SCHEDULES
+    if is_whole(note, compiled):
+        count = 1
+    for seed in range(count):
+        progress(0.9 * seed / count)
+        schedules.append(play(prepared, seed))
+    schedules.sort(key=lambda schedule: schedule.peak_bytes)
+    alone: list[Schedule] = []
+    if inter_op > 1 and count > 1 and not device.is_cheap:
+        # A busy machine may run the ops one by one.
+        one_thread = replace(prepared, threads=1)
+        alone = [play(one_thread, seed) for seed in range(max(count // 3, 1))]
+        alone.sort(key=lambda schedule: schedule.peak_bytes)
+        peaks_bytes += [schedule.peak_bytes for schedule in alone]
+    sequences = [make_sequence(schedule) for schedule in schedules]
+    allocated = [
+        measure_allocated(schedule, sequence, options)
+        for schedule, sequence in zip(schedules, sequences, strict=True)
+    ]
+    progress(0.9)
+    return Prediction(
+        prepared=prepared,
+        schedules=schedules,
+        allocated_bytes=allocated,
+        alone=alone,
+        decisions=decisions,
+        requested=Range.spanning([*peaks_bytes, *(one.peak_bytes for one in schedules)]),
+        least_bytes=least_bytes,
+        limits=find_shared_limits(sequences[::-1], options) if search else None,
+    )
+
+
+def is_whole(note: RunNote, compiled: Mapping[str, BufferPlan]) -> bool:
+    """Return whether the step is one compiled function: then there is only one schedule."""
+    work = [op.name for op in note.ops if op.type not in FRAME_TYPES]
+    return len(work) == 1 and work[0] in compiled
+
+
+def make_sequence(schedule: Schedule) -> Sequence:
+    """Return the requests and frees of a schedule."""
+    rows = [
+        (one.size_bytes, one.born, schedule.instants if one.dies is None else one.dies, one.region)
+        for one in schedule.buffers
+    ]
+    table = pd.DataFrame(rows, columns=["requested_bytes", "born", "dies", "region"])
+    return from_allocations(table, n_events=schedule.instants)
+
+
+def measure_allocated(schedule: Schedule, sequence: Sequence, options: BfcOptions) -> int:
+    """Return the highest bytes of chunks in the last step."""
+    result = replay(sequence, options)
+    if result.failure is not None:
+        result = replay(sequence, options.unlimited())
+    first = int(np.searchsorted(sequence.instant, schedule.steps[-1].first))
+    return int(result.in_use_bytes[max(first - 1, 0) :].max())
+
+
+def simulate_other_orders(note: RunNote, measured: Range) -> Range | None:
+    """Return requested peaks in other orders, including the ``measured`` ones of the steps.
+
+    None if the order is fixed (one inter-op thread, a card, compiled functions), or if the executed
+    graph is unknown. Results of unknown size count as 0.
+    """
+    is_fixed = note.device.kind != "cpu" or note.threads.inter_op < 2 or note.compiled
+    if is_fixed or note.graph_kind != "executed" or not note.ops:
+        return None
+    threads = note.threads
+    device = cpu_device(threads)
+    prepared = prepare(
+        note, device, intra_op=threads.intra_op, inter_op=threads.inter_op, compiled={}
+    )
+    peaks = [play(prepared, seed).peak_bytes for seed in range(FEWEST_SCHEDULES)]
+    return measured.including(*peaks)

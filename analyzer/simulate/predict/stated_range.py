@@ -1,0 +1,204 @@
+"""The stated range of a prediction, and the reasons for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from analyzer.model.contract.report.peak_figures import ScheduleRange, StatedRange
+from analyzer.model.ranges import Range
+from analyzer.model.tables import read_table
+from analyzer.model.units import format_bytes
+from analyzer.simulate.allocator.bfc import BfcOptions
+from analyzer.simulate.predict.prediction import Prediction, make_sequence, measure_allocated
+
+SENTENCES: Final = read_table("simulate/predict/range_sentences.toml", dict[str, str])
+
+MARGIN: Final = 0.002
+"""Share of the peak added on both sides for bytes that no schedule shows: constants that the
+runtime folds or shares, small buffers in Python, kernel scratch of a few kilobytes."""
+
+FLOOR_BYTES: Final = 16 << 10  # smallest margin: about a hundred small buffers
+
+ORDER_MARGIN: Final = 0.02
+"""Share of the peak added on both sides on a CPU, whose orders of ops are more than those played."""
+
+THREADS_MARGIN: Final = 0.05
+"""Share of the peak added for ops that overlap on several threads of a CPU; one queue plays them one by
+one (benchmarks/results/ablation.md)."""
+
+CHUNKS_MARGIN: Final = 0.06
+"""Share of the allocated peak added on both sides: initial values, whose temporaries decide the first
+chunks, are not played (benchmarks/results/ablation.md)."""
+
+LIMIT_MARGIN: Final = 0.03
+"""Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
+failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few."""
+
+
+def state_range(prediction: Prediction, unsized: int) -> StatedRange:
+    """Return the range of the peak and its reasons."""
+    prepared, requested = prediction.prepared, prediction.requested
+    middle = prediction.middle.peak_bytes
+    because = _describe_schedules(prediction)
+    is_ordered = prepared.device.is_cheap or len(prediction.schedules) == 1
+    share = MARGIN if is_ordered else ORDER_MARGIN
+    margin = max(int(share * middle), FLOOR_BYTES)
+    because.append(SENTENCES["small"].format(format_bytes(margin)))
+    below, above = margin, margin
+    if prepared.threads > 1 and not is_ordered:
+        overlap_bytes = int(THREADS_MARGIN * requested.high)
+        above += overlap_bytes
+        size = format_bytes(overlap_bytes)
+        because.append(SENTENCES["orders"].format(prepared.threads, size))
+    less, more = _bound_unmodelled(prediction)
+    if less or more:
+        because.append(SENTENCES["unmodelled"].format(format_bytes(less), format_bytes(more)))
+    data = prepared.note.data_bytes if prepared.device.kind == "cpu" else {}
+    for kind in ("arrays", "inputs", "cache"):
+        if size_bytes := data.get(kind):
+            because.append(SENTENCES[kind].format(format_bytes(size_bytes)))
+    below += less + data.get("arrays", 0) + data.get("inputs", 0)
+    above += more + data.get("cache", 0)
+    limits = None
+    if prediction.limits is not None:
+        limits = prediction.limits.widened(0, int(LIMIT_MARGIN * prediction.limits.high))
+        sizes = (format_bytes(limits.low), format_bytes(limits.high))
+        because.append(SENTENCES["limits"].format(*sizes, LIMIT_MARGIN))
+        limits = limits.widened(below, above).at_least(0)
+    # Other outcomes of decisions are not replayed: their distance to the schedules is added.
+    played = Range.spanning(one.peak_bytes for one in prediction.schedules)
+    chunks = Range.spanning(prediction.allocated_bytes)
+    chunk_margin = int(CHUNKS_MARGIN * chunks.high)
+    chunks = chunks.widened(
+        played.low - requested.low + below + chunk_margin,
+        requested.high - played.high + above + chunk_margin,
+    ).at_least(0)
+    requested = requested.widened(below, above).at_least(0)
+    return StatedRange(
+        limit_low_bytes=None if limits is None else limits.low,
+        limit_high_bytes=None if limits is None else limits.high,
+        low_bytes=requested.low,
+        high_bytes=requested.high,
+        allocated_low_bytes=chunks.low,
+        allocated_high_bytes=chunks.high,
+        because=tuple(because),
+        schedules=_summarize(prediction),
+        unsized=unsized,
+    )
+
+
+def _describe_schedules(prediction: Prediction) -> list[str]:
+    """Return a sentence about the peaks of the schedules, if they differ."""
+    peaks = Range.spanning(one.peak_bytes for one in prediction.schedules)
+    if peaks.is_exact:
+        return []
+    threads = prediction.prepared.threads
+    place = f"{threads} inter-op threads" if threads > 1 else "one inter-op thread"
+    low, high = format_bytes(peaks.low), format_bytes(peaks.high)
+    median = format_bytes(prediction.middle.peak_bytes)
+    count = len(prediction.schedules)
+    return [
+        f"On {place} the order of ops varies: {count} orders peak between {low} and {high}, "
+        f"median {median}."
+    ]
+
+
+def _summarize(prediction: Prediction) -> tuple[ScheduleRange, ...]:
+    """Return the peaks on the threads of the prediction, and on one thread."""
+    rows = [(prediction.prepared.threads, prediction.schedules, prediction.allocated_bytes)]
+    if prediction.alone:
+        sequences = map(make_sequence, prediction.alone)
+        pairs = zip(prediction.alone, sequences, strict=True)
+        options = BfcOptions.cpu()
+        rows.append((1, prediction.alone, [measure_allocated(*pair, options) for pair in pairs]))
+    found: list[ScheduleRange] = []
+    for threads, schedules, sizes_bytes in rows:
+        requested, allocated = [one.peak_bytes for one in schedules], sorted(sizes_bytes)
+        middle = (len(requested) - 1) // 2
+        row = ScheduleRange(
+            inter_op_threads=threads,
+            draws=len(requested),
+            requested_bytes=requested[middle],
+            requested_low_bytes=requested[0],
+            requested_high_bytes=requested[-1],
+            allocated_bytes=allocated[middle],
+            allocated_low_bytes=allocated[0],
+            allocated_high_bytes=allocated[-1],
+        )
+        found.append(row)
+    return tuple(found)
+
+
+def _bound_unmodelled(prediction: Prediction) -> tuple[int, int]:
+    """Return the bytes that ops without a rule may hold less, and more, at the peak.
+
+    Less: all of their results that are alive then. More: scratch of one op, as large as its results.
+    """
+    prepared = prediction.prepared
+    plans, ops = prepared.kernels.plans, prepared.wiring.ops
+    unmodelled = prepared.kernels.unmodelled
+    uncertain = {node for node, plan in enumerate(plans) if plan.borrows} | set(unmodelled)
+    if not uncertain:
+        return 0, 0
+    alive = prediction.middle.find_alive_at_peak()
+    less = sum(buffer.size_bytes for buffer in alive if buffer.node in uncertain)
+    scratch = (sum(spec.size_bytes or 0 for spec in ops[node].outputs) for node in unmodelled)
+    return less, max(scratch, default=0)
+
+
+def describe_notes(prediction: Prediction) -> Iterator[str]:
+    """Yield sentences about ops whose memory is unknown."""
+    kernels, ops = prediction.prepared.kernels, prediction.prepared.wiring.ops
+    if stranded := [ops[node].name for node in prediction.middle.stranded]:
+        yield SENTENCES["stranded"].format(len(stranded), ", ".join(stranded[:3]))
+    if count := len(kernels.misfits):
+        node, why = next(iter(kernels.misfits.items()))
+        counted = f"{count} op{'s' * (count > 1)}"
+        yield SENTENCES["misfits"].format(counted, ops[node].name, ops[node].type, why)
+    kinds = {ops[node].type for node in kernels.unmodelled if node not in kernels.misfits}
+    if kinds:
+        yield SENTENCES["no_rule"].format(", ".join(sorted(kinds)[:5]))
+    if changed := _find_changed_shapes(prediction):
+        yield SENTENCES["loop_shapes"].format(", ".join(changed[:3]))
+    if unsized := find_unsized(prediction):
+        yield SENTENCES["unsized"].format(len(unsized), ", ".join(unsized[:3]))
+        if any(name.startswith("IteratorGetNext") for name in unsized):
+            yield SENTENCES["iterator"]
+
+
+def _find_changed_shapes(prediction: Prediction) -> list[str]:
+    """Return the tensors that enter the second trip of a loop with another shape than the first."""
+    wiring = prediction.prepared.wiring
+    changed: list[str] = []
+    for node, op in enumerate(wiring.ops):
+        if op.type != "Merge":
+            continue
+        first = op.outputs[0].known_shape
+        for source, _ in wiring.inputs[node]:
+            back = wiring.ops[source]
+            later = back.outputs[0].known_shape
+            is_changed = None not in (first, later) and first != later
+            if back.type == "NextIteration" and is_changed:
+                changed.append(f"{back.name}:0")
+    return changed
+
+
+_TINY_RESULTS: Final = frozenset({"BroadcastGradientArgs"})
+"""Op types whose results are a few axes; their unknown sizes do not matter."""
+
+
+def find_unsized(prediction: Prediction) -> list[str]:
+    """Return the tensors of ops that ran whose size neither graph nor kernel rule defines."""
+    plans, ops = prediction.prepared.kernels.plans, prediction.prepared.wiring.ops
+    unsized: list[str] = []
+    for node in dict.fromkeys(prediction.middle.nodes):
+        op, outputs = ops[node], plans[node].outputs
+        if op.type in _TINY_RESULTS:
+            continue
+        for index, spec in enumerate(op.outputs):
+            is_number = spec.dtype not in ("resource", "variant", "string", "")
+            is_known = index < len(outputs) and outputs[index].is_known
+            if spec.size_bytes is None and is_number and not is_known:
+                unsized.append(f"{op.name}:{index}")
+    return unsized

@@ -1,1 +1,0 @@
-"""The stated range of a prediction, and alternatives of decisions."""

@@ -1,0 +1,75 @@
+"""Small graphs by hand, and the schedules of a process that runs them."""
+
+from dataclasses import replace
+
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.run_note import VariableNote
+from analyzer.simulate.allocator.bfc import BfcOptions
+from analyzer.simulate.kernels.kernel_device import CPU
+from analyzer.simulate.predict.ledger import Ledger
+from analyzer.simulate.predict.prediction import predict
+from analyzer.simulate.predict.prepared_step import play, prepare
+from analyzer.tracing.parse.run_folder import RunNote
+
+KIB = 1024
+VECTOR = TensorSpec("float32", (256,))
+SCALAR = TensorSpec("int32", ())
+FLAG = TensorSpec("bool", ())
+HANDLE = TensorSpec("resource", ())
+
+
+def arg(name, index, spec=VECTOR, **attrs):
+    return Op(name, "_Arg", outputs=(spec,), attrs={"index": index, **attrs})
+
+
+def op(name, kind, *inputs, spec=VECTOR, control=(), count=1, **attrs):
+    inputs = tuple(tensor if ":" in tensor else f"{tensor}:0" for tensor in inputs)
+    return Op(name, kind, inputs, tuple(control), (spec,) * count, attrs=attrs)
+
+
+def constant(name, *values):
+    value = {"dtype": "int32", "shape": [], "values": list(values)}
+    return Op(name, "Const", outputs=(SCALAR,), attrs={"value": value})
+
+
+def result(name, tensor):
+    return Op(f"{name}_retval", "_Retval", (tensor,), attrs={"index": 0})
+
+
+def variable(path, argument, dtype="float32", shape=(256,), category="parameter"):
+    return VariableNote(path, dtype, shape, category, argument=argument)
+
+
+def prepare_ops(ops, *variables, device=CPU, threads=1, assumed=None):
+    """Return a graph ready to be executed."""
+    note = RunNote(ops=tuple(ops), variables=variables, assumed=assumed or {})
+    return prepare(note, device, intra_op=1, inter_op=threads, compiled={})
+
+
+def play_ops(ops, *variables, seed=0, **options):
+    """Return one schedule of a graph."""
+    return play(prepare_ops(ops, *variables, **options), seed)
+
+
+def predict_ops(ops, *variables, device=CPU, threads=1, assumed=None):
+    """Return the prediction of a graph."""
+    note = RunNote(ops=tuple(ops), variables=variables, assumed=assumed or {})
+    return predict(note, device, BfcOptions.cpu(), inter_op=threads, compiled={})
+
+
+def make_ledger(*plans):
+    """Return a ledger for kernels by hand, without a graph."""
+    prepared = prepare_ops([])
+    kernels = replace(prepared.kernels, plans=list(plans))
+    return Ledger(replace(prepared, kernels=kernels, variables=[-1] * len(plans)))
+
+
+def requests_of(prepared, schedule, step=-1):
+    """Return (op, bytes) of each request of a step, in order."""
+    first = schedule.steps[step].first
+    last = schedule.steps[step].last
+    return [
+        (prepared.wiring.ops[buffer.node].name, buffer.size_bytes)
+        for buffer in schedule.buffers
+        if buffer.node >= 0 and first <= buffer.born <= last
+    ]

@@ -1,0 +1,92 @@
+"""The smallest limit: worked examples, and an exhaustive search; other settings of the allocator."""
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from workloads import SAMPLES, from_events, random_operations, sample, sequence_of
+
+from analyzer.simulate.allocator.bfc import BfcOptions
+from analyzer.simulate.allocator.limits import find_shared_limits, minimum_limit, remedies
+from analyzer.simulate.allocator.replay import fits, from_allocations
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("operations", "expected"),
+    [
+        ([(0, 250), (1, 1000), (2, 2000)], 1024 + 2048 + 256),
+        # A hole that nothing fits into.
+        ([(0, 10 * KIB), (1, KIB), (0, 0), (2, 12 * KIB)], 23 * KIB),
+        # Only a chunk of 16 KiB is split for the 8 KiB; the 10 KiB before got all 16.
+        ([(0, KIB), (1, 10 * KIB), (1, 0), (2, 8 * KIB), (3, 2 * KIB)], 17 * KIB),
+    ],
+)
+def test_worked_examples(operations, expected):
+    assert minimum_limit(sequence_of(operations), BfcOptions.gpu(1)).low == expected
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000), growth=st.booleans())
+def test_an_exhaustive_search_finds_limits_inside_the_range(seed, growth):
+    sequence = sequence_of(random_operations(120, 12, seed=seed, largest=23))
+    options = BfcOptions(growth=growth, descending=growth)
+    found = minimum_limit(sequence, options, step_bytes=MIB)
+    assert fits(sequence, options.under(found.low))
+    assert fits(sequence, options.under(found.high))
+    for limit in (found.low - MIB, found.high - MIB):
+        bound = sequence.live_rounded_bytes().max()
+        assert limit < bound or not fits(sequence, options.under(limit))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("growth", [True, False])
+def test_recorded_traces(name, growth):
+    sequence = from_events(sample(name))
+    options = BfcOptions(growth=growth, descending=growth)
+    found = minimum_limit(sequence, options, step_bytes=MIB)
+    assert fits(sequence, options.under(found.low))
+    assert not fits(sequence, options.under(found.low - MIB))
+
+
+def test_an_optional_buffer_does_not_raise_the_limit_but_takes_room_if_it_fits():
+    """A copy of 4 KiB is left out if it does not fit; if it does, a later request may not."""
+    rows = pd.DataFrame(
+        {
+            "requested_bytes": [1024, 4096, 1024],
+            "born": [0, 1, 2],
+            "dies": [6, 4, 3],
+            "region": ["", "trial", "temp"],
+        }
+    )
+    sequence = from_allocations(rows, n_events=6)
+    options = BfcOptions(growth=False)
+    assert fits(sequence, options.under(2048))  # without the copy
+    assert not fits(sequence, options.under(5120))  # with room for the copy, and not for more
+    found = minimum_limit(sequence, options, also=[5120])
+    assert found.low == 2048
+    assert found.high > 5120
+
+
+@pytest.mark.parametrize("growth", [True, False])
+def test_all_of_several_orders_run_under_their_shared_limit(growth):
+    orders = [sequence_of(random_operations(200, 14, seed=n, largest=23)) for n in range(4)]
+    options = BfcOptions(growth=growth, descending=growth)
+    found = find_shared_limits(orders, options)
+    assert all(fits(order, options.under(found.high)) for order in orders)
+    assert not any(fits(order, options.under(found.low - 256)) for order in orders)
+
+
+def test_remedies_compare_other_settings():
+    # 20 steps of shrinking tensors among which small ones stay: the pool fills with holes.
+    operations = []
+    for step in range(20):
+        operations += [(f"t{step}", (20 - step) * MIB), (f"keep{step}", 1000), (f"t{step}", 0)]
+    found = remedies(sequence_of(operations), BfcOptions.gpu(1 << 30, growth=True))
+    by_id = {remedy.id: remedy for remedy in found}
+    assert by_id["cuda-malloc-async"].minimum_limit_bytes == 20 * MIB + 1000
+    assert by_id["no-growth"].peak_pool_bytes == 1 << 30
+    least = by_id["as-is"].minimum_limit_bytes
+    assert all(one.limit_saved_bytes == least - one.minimum_limit_bytes for one in found)
+    assert by_id["cuda-malloc-async"].limit_saved_bytes > 0

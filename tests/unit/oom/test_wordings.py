@@ -1,0 +1,42 @@
+"""Each wording of the table gives its component, its cause and its figures; others are no failure."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomllib
+
+from analyzer.oom import OomDocument, read_oom_log
+
+WORDINGS = tomllib.loads((Path(__file__).parent / "wordings.toml").read_text("utf-8"))
+
+
+def document(text: str) -> OomDocument:
+    return read_oom_log(io.BytesIO(text.encode()), "a log").document
+
+
+@pytest.mark.parametrize("row", WORDINGS["failure"], ids=lambda row: str(row["name"]))
+def test_each_wording_has_its_cause_and_its_figures(row: dict[str, Any]) -> None:
+    (failure,) = document(row["log"]).failures
+    assert (failure.component, failure.verdict.id) == (row["component"], row["cause"])
+    assert row.get("words", "") in failure.verdict.title
+    assert failure.op_type == row.get("op_type")
+    if "request" in row:
+        assert failure.asked is not None
+        assert failure.asked.requested_bytes == row["request"]
+
+
+@pytest.mark.parametrize("row", WORDINGS["no_failure"], ids=lambda row: str(row["log"])[:40])
+def test_lines_that_only_mention_memory_are_no_failure(row: dict[str, Any]) -> None:
+    found = document(row["log"])
+    assert not found.failures
+    assert row.get("words", "") in found.headline
+
+
+def test_a_kill_after_a_failure_is_its_consequence() -> None:
+    first = WORDINGS["failure"][0]["log"]
+    (failure,) = document(f"{first}\ntrain.sh: line 3:  4242 Killed   python train.py\n").failures
+    assert failure.component == "TensorFlow"
