@@ -226,7 +226,9 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
             card=run.cards[number] if number < len(run.cards) else "",
             requested_bytes=peak.requested_bytes,
             allocated_bytes=peak.allocated_bytes,
-            memory_limit_bytes=in_use + available + run.spare_of(number) if available else None,
+            memory_limit_bytes=in_use + available + run.spare_of(number)
+            if available
+            else None,
             is_shown=name == recording.allocator,
         )
 

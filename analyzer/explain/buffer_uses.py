@@ -18,7 +18,9 @@ class BufferUse:
     waits_for_type: str = ""
     last_use_ps: int | None = None  # end of that consumer; None if unknown
     consumers: int = 0
-    copied_by: str = ""  # op type that copied an input of the step into it; empty for none
+    copied_by: str = (
+        ""  # op type that copied an input of the step into it; empty for none
+    )
 
 
 def find_uses(
@@ -37,7 +39,8 @@ def find_uses(
     if step is not None and step.start_ps is not None and step.end_ps is not None:
         op_runs = op_runs[op_runs["start_ps"].between(step.start_ps, step.end_ps)]
     ends = {
-        op: int(end) for op, end in op_runs.groupby("op", observed=True)["end_ps"].max().items()
+        op: int(end)
+        for op, end in op_runs.groupby("op", observed=True)["end_ps"].max().items()
     }
     order = {name: number for number, name in enumerate(structure.ops)}
     copies = find_copies_of_inputs(structure)

@@ -105,7 +105,9 @@ def _with_whole_pool(own: BfcOptions, recording: Recording) -> BfcOptions:
     return replace(own, memory_limit_bytes=own.memory_limit_bytes + spare_bytes)
 
 
-def _add_measured_pool(analysis: Analysis, own: BfcOptions, whole: BfcOptions) -> Analysis:
+def _add_measured_pool(
+    analysis: Analysis, own: BfcOptions, whole: BfcOptions
+) -> Analysis:
     """Return the analysis of a trace with its pool; without one if the replay differs from the trace.
 
     ``own`` are the settings of the run, ``whole`` those of the card.

@@ -145,7 +145,7 @@ class _Loop:
         twin = self.values.find(pred)
         if twin is None:
             self.values.unknown[pred.op.name] = "the trips of a loop"
-        return pred if twin is None else self.values._await(graph, twin, pred)
+        return pred if twin is None else self.values.wait(graph, twin, pred)
 
     def _run(self, *own: Any, others: dict[int, Any] | None = None) -> Any:
         graph = tf.compat.v1.get_default_graph()

@@ -162,7 +162,7 @@ class HostValues:
         for one in inputs:
             twin = one if one.dtype in (tf.resource, tf.variant) else self.find(one)
             is_true &= twin is not None
-            found.append(one if twin is None else self._await(graph, twin, one))
+            found.append(one if twin is None else self.wait(graph, twin, one))
         with _place_on_host(graph) if is_true else contextlib.nullcontext():
             op = make(found, *rest, **named)
         if is_true:
@@ -194,7 +194,7 @@ class HostValues:
             twin = self.find(inputs[place])
             if twin is None:
                 return self._assume_size(op) if keep else op
-            inputs[place] = self._await(graph, twin, inputs[place])
+            inputs[place] = self.wait(graph, twin, inputs[place])
         named = {**named, "name": private.find_free_name(op)}
         if not keep:
             return make(inputs, *rest, **named)
@@ -210,11 +210,11 @@ class HostValues:
         tensor = graph.capture(tensor)
         twin = self.find(tensor)
         if twin is not None:
-            return self._await(graph, twin, tensor)
+            return self.wait(graph, twin, tensor)
         self.unknown[tensor.op.name] = "a branch"
         return self._read_assumed(graph) if tensor.dtype == tf.bool else tensor
 
-    def _await(self, graph: Any, twin: Any, original: Any) -> Any:
+    def wait(self, graph: Any, twin: Any, original: Any) -> Any:
         """Return a twin that exists once the card has computed the original."""
         if twin is original:
             return twin

@@ -36,7 +36,7 @@ from analyzer.tracing.measure.free_pairing import (
     pair_frees,
     sort_simultaneous_events,
 )
-from analyzer.tracing.measure.repeated_steps import split_repeats
+from analyzer.tracing.measure.repeated_steps import split_repeats, warn_about_order
 from analyzer.tracing.measure.trace_attribution import (
     attribute,
     find_instants,
@@ -186,6 +186,7 @@ def measure(
             *_find_warnings(events, table, steps, note, main),
             *modules.warnings,
             *(warn_about_values(structure, note) if phantom is not None else ()),
+            *warn_about_order(repeats),
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,

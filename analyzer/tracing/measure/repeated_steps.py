@@ -1,12 +1,17 @@
 """Repeats of a step at the end of a trace, which show how its peaks vary from run to run."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from analyzer.model.contract.report.peak_figures import TwoSizes
+from analyzer.model.units import format_bytes
 from analyzer.tracing.parse.wire.plane_names import REPEATED_STEP
 from analyzer.tracing.parse.xplane import RawTrace
+
+_ALIKE: Final = 1.03  # ratio of the peaks of two runs that need no warning
 
 
 def split_repeats(
@@ -38,3 +43,14 @@ def split_repeats(
         op_runs=op_runs[op_runs["start_ps"] < end_ps].reset_index(drop=True),
     )
     return shown, tuple(peaks)
+
+
+def warn_about_order(repeats: Sequence[TwoSizes]) -> list[str]:
+    """Return a warning if the repeats of the step need different memory."""
+    peaks = [one.requested_bytes for one in repeats]
+    if not peaks or max(peaks) <= _ALIKE * min(peaks):
+        return []
+    return [
+        f"The peak depends on the order in which ops run: {len(peaks)} repeats of the step needed "
+        f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}."
+    ]

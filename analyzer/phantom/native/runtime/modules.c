@@ -102,11 +102,12 @@ static uint64_t result_size(const char *name, const uint64_t *axes, int n) {
   static const struct {
     const char *type;
     int width;
-  } widths[] = {{"BOOL", 1}, {"HALF", 2}, {"BFLOAT16", 2}, {"INT32", 4}, {"FLOAT", 4}};
+  } widths[] = {{"BOOL", 1},  {"HALF", 2},  {"BFLOAT16", 2}, {"INT32", 4},
+              {"FLOAT", 4}, {"INT64", 8}, {"DOUBLE", 8},   {"COMPLEX64", 8}};
   const char *type = 0;
   for (const char *at = name; (at = strstr(at, "_DT_")); at += 4)
     type = at + 4;
-  uint64_t width = 8;
+  uint64_t width = 1; // of an unknown type: more would forget a neighbour's bytes
   for (unsigned i = 0; type && i < sizeof widths / sizeof *widths; i++)
     if (!strncmp(type, widths[i].type, strlen(widths[i].type)))
       width = widths[i].width;
