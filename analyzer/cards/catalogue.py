@@ -53,7 +53,6 @@ class Architecture(msgspec.Struct, frozen=True):
     max_blocks: int
     shared_bytes: int  # shared memory, and the part that one block may opt in to
     block_optin_bytes: int
-    accelerated: bool  # whether it has instructions for its own target only (``sm_90a``)
 
 
 def _read_rows(name: str) -> list[dict[str, str]]:

@@ -21,7 +21,13 @@ from analyzer.fitting.remedy_plans import (
     write_code,
 )
 from analyzer.fitting.source_patches import copy_with_text, edit_source, write_diff
-from analyzer.fitting.step_access import StepAccess, StepEstimate, access_target, estimate_folder, estimate_step
+from analyzer.fitting.step_access import (
+    StepAccess,
+    StepEstimate,
+    access_target,
+    estimate_folder,
+    estimate_step,
+)
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import InputError, suggest_names

@@ -59,10 +59,6 @@ class Range:
     def __sub__(self, other: Range) -> Range:
         return Range(self.low - other.high, self.high - other.low)
 
-    def shifted(self, by_bytes: int) -> Range:
-        """Return the range with the same number added to both ends."""
-        return Range(self.low + by_bytes, self.high + by_bytes)
-
     def widened(self, below: int, above: int) -> Range:
         """Return the range with ``below`` taken from low and ``above`` added to high."""
         return Range(self.low - below, self.high + above)
@@ -108,11 +104,6 @@ class BoundedBytes:
 
     def __add__(self, other: BoundedBytes) -> BoundedBytes:
         return BoundedBytes(self.bytes + other.bytes, self.range + other.range)
-
-    def at_most(self, size_bytes: int) -> BoundedBytes:
-        """Return the size with all numbers lowered to ``size_bytes`` if they are above it."""
-        sizes = (self.bytes, self.range.low, self.range.high)
-        return BoundedBytes.around(*(min(size, size_bytes) for size in sizes))
 
     def __str__(self) -> str:
         shown, low, high = map(format_bytes, (self.bytes, self.range.low, self.range.high))

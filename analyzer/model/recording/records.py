@@ -60,7 +60,6 @@ class DamageReason(Choice):
     LOST_END = "lost-end"
     STEP_MARKS = "step-marks"
     CAPTURE_MARKS = "capture-marks"
-    VARIABLES = "variables"
 
 
 _DAMAGE_TEXTS: Final = read_table("model/recording/damages.toml", dict[DamageReason, str])

@@ -14,7 +14,7 @@ from analyzer.model.ranges import Range
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
-from analyzer.simulate.kernels.kernel_device import KernelDevice, cpu_device
+from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.decisions import Decision, decide, with_least_shapes
 from analyzer.simulate.predict.prepared_step import Prepared, Schedule, assume, play, prepare
 from analyzer.tracing.parse.run_folder import RunNote
@@ -126,21 +126,3 @@ def measure_allocated(schedule: Schedule, sequence: Sequence, options: BfcOption
         result = replay(sequence, options.unlimited())
     first = int(np.searchsorted(sequence.instant, schedule.steps[-1].first))
     return int(result.in_use_bytes[max(first - 1, 0) :].max())
-
-
-def simulate_other_orders(note: RunNote, measured: Range) -> Range | None:
-    """Return requested peaks in other orders, including the ``measured`` ones of the steps.
-
-    None if the order is fixed (one inter-op thread, a card, compiled functions), or if the executed
-    graph is unknown. Results of unknown size count as 0.
-    """
-    is_fixed = note.device.kind != "cpu" or note.threads.inter_op < 2 or note.compiled
-    if is_fixed or note.graph_kind != "executed" or not note.ops:
-        return None
-    threads = note.threads
-    device = cpu_device(threads)
-    prepared = prepare(
-        note, device, intra_op=threads.intra_op, inter_op=threads.inter_op, compiled={}
-    )
-    peaks = [play(prepared, seed).peak_bytes for seed in range(FEWEST_SCHEDULES)]
-    return measured.including(*peaks)

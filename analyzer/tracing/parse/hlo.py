@@ -5,14 +5,13 @@ Normally all temporaries share one allocation, each at its own offset, and reuse
 ranges do not overlap. The *heap trace* lists these ranges in the order of the schedule.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from analyzer.model.contract.fields import ITEM_BYTES, MOST_BYTES, check_size
+from analyzer.model.contract.fields import MOST_BYTES, check_size
 from analyzer.model.errors import TraceError
 from analyzer.tracing.parse.protobuf import (
     TEXTS,
@@ -66,15 +65,6 @@ class Instruction:
     def shape(self) -> tuple[int, ...]:
         """Shape of the result; empty for a tuple."""
         return self.shapes.get((), ("", ()))[1]
-
-    @property
-    def array_bytes(self) -> list[int]:
-        """Bytes of each array in the result."""
-        return [
-            ITEM_BYTES.get(dtype, 0) * math.prod(shape)
-            for dtype, shape in self.shapes.values()
-            if dtype != "tuple"
-        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,6 @@ def test_ranges_are_built_from_sizes() -> None:
 def test_arithmetic_of_ranges() -> None:
     assert Range(1, 2) + Range(10, 20) == Range(11, 22)
     assert Range(10, 20) - Range(1, 2) == Range(8, 19)
-    assert Range(10, 20).shifted(-5) == Range(5, 15)
     assert Range(10, 20).widened(1, 2) == Range(9, 22)
     assert Range(-5, 3).at_least(0) == Range(0, 3)
 

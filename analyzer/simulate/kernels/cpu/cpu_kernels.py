@@ -156,4 +156,3 @@ _RULES: Final = lists.RULES | assign_rules(
     onednn_softmax=_forward_any(0),
 )
 
-KNOWN_TYPES: Final = frozenset(_RULES)  # op types with a rule
