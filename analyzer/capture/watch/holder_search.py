@@ -66,9 +66,10 @@ class HolderSearch:
         self._holders: dict[tuple[Any, ...], HeldTensors] = {}
         globals_ = list(self._list_globals())
         locals_ = _list_stack_names(frame)
-        for number, innermost in sys._current_frames().items():
-            if number != threading.get_ident():
-                locals_ += _list_stack_names(innermost)
+        frames = sys._current_frames()
+        frames.pop(threading.get_ident(), None)  # no frame may hold itself
+        for innermost in frames.values():
+            locals_ += _list_stack_names(innermost)
         # Objects of the user's classes that only libraries hold, such as callbacks of ``fit``.
         classes = self._find_classes()
         objects = [Link(one) for one in find_live_objects(classes)] if classes else []
