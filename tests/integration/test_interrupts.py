@@ -73,5 +73,3 @@ def test_ctrl_c_ends_the_program_and_gives_the_report(
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["program"]["ended"] == "KeyboardInterrupt"
     assert len(report["steps"]) == 5
-
-

@@ -67,5 +67,3 @@ def test_a_prediction_is_the_same_each_time():
 def test_a_note_without_a_graph_is_refused():
     with pytest.raises(TraceError, match="no graph"):
         predict_note(RunNote())
-
-
