@@ -223,7 +223,8 @@ class SizeEstimates:
         )
         recording, pool = analysis.recording, find_need(analysis)[0].pool
         stated, low, high = recording.uncertainty, pool.range.low, pool.range.high
-        if stated is None or stated.limit_high_bytes is None:  # one schedule: add the margin here
+        has_margin = note.is_estimate and stated is not None and stated.limit_high_bytes is not None
+        if not has_margin:
             high = int(high * (1 + LIMIT_MARGIN))
         swaps = any(op.type == _SWAP_OP for op in note.ops)
         if swaps:

@@ -72,7 +72,8 @@ def test_a_step_that_does_not_fit_has_a_need_and_remedies(folder: Path) -> None:
     options = (*STEP, "--no-jit", "--limit", "20MiB", "--what-if", "half-batch")
     said = run(folder, "estimate", "small", *options, code=3)
     ran = run(folder, "trace", "trace--no-jit", *STEP, "--no-jit")
-    need, least = said["verdict"]["need_bytes"], ran["fit"]["needed_bytes"]
+    need, verdict = said["verdict"]["need_bytes"], ran["verdict"]
+    least = verdict["need_bytes"] - verdict["need"]["beside_pool"]["bytes"]
     assert said["printed"].startswith("DOES NOT FIT the given limit on Tesla T4: needs ")
     assert need == pytest.approx(least, rel=0.1)
     assert [remedy["id"] for remedy in said["remedies"]] == ["half-batch"]
