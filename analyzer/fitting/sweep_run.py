@@ -22,9 +22,9 @@ from analyzer.capture.process.launch import Progress, capture
 from analyzer.capture.targets.target_spec import parse_target, write_options
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.explain.replay_settings import WhatIf
+from analyzer.fitting.estimate_at_size import make_workplace
 from analyzer.fitting.remedies import choose_plans
 from analyzer.fitting.remedy_plans import plan_remedies
-from analyzer.fitting.step_access import make_workplace
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.contract.fields import Name, Text
 from analyzer.model.contract.reading import decode_record
@@ -252,7 +252,7 @@ def build_sweep_document(sweep: SweepFile) -> Document:
         title=sweep.name,
         headline=f"{sweep.name}: {', '.join((f'{len(words)} cells', *counts))}",
         badge="predicted",
-        lead=(Paragraph("Each cell is an estimate of the steady step."),),
+        lead=(Paragraph("Each cell is an estimate of the steady step; no step ran."),),
         sections=(Section("Predicted peak of the steady step", tuple(blocks)),),
         footer=versions_line(sweep.versions),
         next_command=_suggest_next(sweep),
