@@ -46,12 +46,15 @@ if TYPE_CHECKING:
 
 STOPPING: Final = "stopping"
 """Stage that the child reports in answer to Ctrl-C, before it writes the trace so far."""
+SIZES_PIPE: Final = ".sizes"  # in the run folder: sizes to run, one a line
 _INTERRUPTED: Final = "Interrupted; no run was written."
 _ANSWER_S: Final = 3.0  # for the child to answer Ctrl-C; inside TensorFlow it never does
 _WRITING_S: Final = 60.0  # for the child to write its trace after its answer
 _PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
 _MAX_LOG_BYTES: Final = 16 << 20  # of the end of the log that are saved
 Progress = Callable[[str, float], None]  # called with the stage and the share done, 0 to 1
+NextSize = Callable[[child_messages.SizeRun], int | None]
+"""Takes the answer for a size and returns the next size, or None."""
 
 
 def capture(
@@ -64,12 +67,14 @@ def capture(
     kind: CaptureKind = "run",
     copies: ForkServers | None = None,
     limit_s: float = math.inf,
+    next_size: NextSize | None = None,
 ) -> Path:
     """Capture the target's step in a child process and return the run folder.
 
     The folder appears whole or not at all. Of a step that fails while it runs, ``run.json`` holds the
     error; TargetError says that it cannot be built or ended its process, StepOutOfMemory that memory
     ran out. ``copies`` are fork servers to use; after ``limit_s`` the child is ended (``TIMED_OUT``).
+    ``next_size`` continues a capture of several sizes; then ``limit_s`` is for each of them.
     """
     run_folders.check_writable(out, force=force)
     with run_folders.make_staging_folder(out) as staging:
@@ -86,7 +91,8 @@ def capture(
                 if server is None
                 else server.serve(request)
             )
-            _run(child, log, spec, progress, can_be_partial=kind == "run", limit_s=limit_s)
+            with _send_sizes(staging / SIZES_PIPE, next_size) as answer:
+                _run(child, log, spec, progress, answer, is_partial=kind == "run", limit_s=limit_s)
             request.unlink(missing_ok=True)
         shutil.rmtree(staging / PHANTOM_FOLDER, ignore_errors=True)
         if not (staging / RUN_FILE).is_file():
@@ -111,13 +117,44 @@ def make_child_command(request: Path) -> list[str]:
     return make_start_command("process.capture_worker", str(request))
 
 
+@contextlib.contextmanager
+def _send_sizes(
+    pipe: Path, next_size: NextSize | None
+) -> Iterator[Callable[[child_messages.SizeRun], None]]:
+    """Make the pipe over which a child gets further sizes; a closed pipe ends them."""
+    if next_size is None:
+        yield lambda answer: None
+        return
+    os.mkfifo(pipe)
+    descriptor: int | None = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
+
+    def send(answer: child_messages.SizeRun) -> None:
+        nonlocal descriptor
+        size = next_size(answer)
+        if descriptor is None:
+            return
+        if size is not None and answer.is_open:
+            os.write(descriptor, f"{size}\n".encode())
+        else:
+            os.close(descriptor)
+            descriptor = None
+
+    try:
+        yield send
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+        pipe.unlink(missing_ok=True)
+
+
 def _run(
     child: Child,
     log: Path,
     spec: TargetSpec,
     progress: Progress,
+    answer: Callable[[child_messages.SizeRun], None],
     *,
-    can_be_partial: bool,
+    is_partial: bool,
     limit_s: float,
 ) -> None:
     kills_before, _ = child_ending.read_host_memory()
@@ -130,11 +167,14 @@ def _run(
             if isinstance(last, child_messages.StageBegun):
                 stage = last.stage
                 progress(stage, last.share)
+            elif isinstance(last, child_messages.SizeRun):
+                child.deadline_s = time.monotonic() + limit_s
+                answer(last)
             else:  # the last message; a thread of the user's may run forever
                 child.deadline_s = time.monotonic() + _PARTING_S
         is_late = child.end is None
     except KeyboardInterrupt:
-        last = _interrupt(child, progress) if can_be_partial else None
+        last = _interrupt(child, progress) if is_partial else None
         is_interrupted = True
     finally:
         child.close()

@@ -114,7 +114,7 @@ def test_trials_in_copies_say_whether_the_step_ended_and_lie_at_addresses_of_the
     (tmp_path / "targets.py").write_text(PLACES)
     limited = CaptureOptions(device="cpu", memory_limit_bytes=64 << 20)
     with ForkServers(Path(tempfile.mkdtemp(dir=tmp_path))) as copies:
-        start_fork_server(parse_target(f"{tmp_path}/targets.py:step"), limited, "trial", copies)
+        start_fork_server(parse_target(f"{tmp_path}/targets.py:step"), limited, "sizes", copies)
         for name, size, ends in (("step", 2, True), ("large", 2, True), ("large", 64, False)):
             folder = capture(
                 parse_target(f"{tmp_path}/targets.py:{name}"),
@@ -122,7 +122,7 @@ def test_trials_in_copies_say_whether_the_step_ended_and_lie_at_addresses_of_the
                 tmp_path / f"{name}-{size}",
                 force=False,
                 progress=lambda stage, share: None,
-                kind="trial",
+                kind="sizes",
                 copies=copies,
             )
             note = read_run(folder / RUN_FILE)
@@ -155,7 +155,7 @@ def test_trials_on_a_card_share_one_process(tmp_path: Path) -> None:
     with _Recorder(Path(tempfile.mkdtemp(dir=tmp_path))) as copies:
         copies.environments = []
         with contextlib.suppress(InterruptedError):
-            start_fork_server(spec, options, "trial", copies)
+            start_fork_server(spec, options, "sizes", copies)
         for size in (2, 4):
             with contextlib.suppress(InputError, InterruptedError):
                 capture(
@@ -164,7 +164,7 @@ def test_trials_on_a_card_share_one_process(tmp_path: Path) -> None:
                     tmp_path / str(size),
                     force=False,
                     progress=lambda stage, share: None,
-                    kind="trial",
+                    kind="sizes",
                     copies=copies,
                 )
     assert len(copies.environments) == 3
@@ -183,7 +183,7 @@ def test_a_trial_that_hangs_is_ended_and_the_next_one_runs(tmp_path: Path) -> No
                 tmp_path / name,
                 force=True,
                 progress=lambda stage, share: None,
-                kind="trial",
+                kind="sizes",
                 copies=copies,
                 limit_s=limit_s,
             )
@@ -217,7 +217,7 @@ def test_a_trial_traces_the_step_once(tmp_path: Path) -> None:
     (tmp_path / "targets.py").write_text(COUNTED)
     calls = tmp_path / "calls"
     counts = []
-    for kind in ("static", "trial"):
+    for kind in ("static", "sizes"):
         capture(
             parse_target(f"{tmp_path}/targets.py:model"),
             CaptureOptions(device="cpu", batch_size=2, jit=False),

@@ -14,7 +14,7 @@ from analyzer.model.contract.run_note import StepConfig
 def run(call, on_stall) -> None:
     program = Program(call=call, args=(), config=StepConfig())
     profiled_run.run_steps(
-        lambda: program, 1, lambda stage, share: None, is_trial=True, on_stall=on_stall
+        lambda: program, 1, lambda stage, share: None, then=lambda state: None, on_stall=on_stall
     )
 
 

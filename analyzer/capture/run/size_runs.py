@@ -1,0 +1,70 @@
+"""Runs of a step at several sizes in one process: each ran, or its error."""
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import tensorflow as tf
+
+from analyzer.capture.run.profiled_run import watch_for_stall
+from analyzer.capture.run.step_capture import Capturing, describe_failure
+from analyzer.capture.targets.step_program import Program
+from analyzer.model.contract.child_messages import SizeRun
+from analyzer.model.contract.run_note import Failure
+
+_LONGEST_DETAIL: Final = 200  # characters of an error
+
+
+def answer_sizes(
+    send: Callable[[SizeRun], None], pipe: Path, on_stall: Callable[[], None], state: Capturing
+) -> None:
+    """Answer for the size that has run, then for the sizes in the pipe if the batch axis is open.
+
+    The parent writes one size after each answer, and closes the pipe at the end. ``on_stall`` is called
+    as by ``run_steps``.
+    """
+    program = state.program
+    if program.resize is None or not pipe.exists():
+        send(_describe_run(state.error, is_open=False))
+        return
+
+    with pipe.open() as sizes:  # before the answer, after which the parent may close it
+        send(_describe_run(state.error, is_open=True))
+        for line in sizes:
+            with watch_for_stall(on_stall):
+                error = _run_size(program, int(line), state.wanted)
+            send(_describe_run(error, is_open=True))
+
+
+def _run_size(program: Program, size: int, steps: int) -> Failure | None:
+    """Run some steps at a size; return the error, if any."""
+    assert program.resize is not None
+    gc.collect()  # buffers of an earlier size
+    for card in _list_cards():
+        tf.config.experimental.reset_memory_stats(card)
+    try:
+        program.call = program.resize(size)
+        for _ in range(steps):
+            outputs = program.call()  # noqa: F841 - held, as a training loop holds its logs
+            tf.test.experimental.sync_devices()
+    except Exception as failure:
+        return describe_failure(failure)
+    return None
+
+
+def _list_cards() -> list[str]:
+    return [f"GPU:{index}" for index in range(len(tf.config.list_logical_devices("GPU")))]
+
+
+def _describe_run(error: Failure | None, *, is_open: bool) -> SizeRun:
+    """Return the answer of a run: the most memory of a card, or the error."""
+    if error is not None:
+        detail = error.message.partition("\n")[0][:_LONGEST_DETAIL]
+        return SizeRun(kind=error.kind, detail=detail, is_open=is_open)
+    uses = [tf.config.experimental.get_memory_info(card) for card in _list_cards()]
+    return SizeRun(
+        peak_bytes=max((use["peak"] for use in uses), default=0),
+        fixed_bytes=max((use["current"] for use in uses), default=0),
+        is_open=is_open,
+    )
