@@ -74,7 +74,7 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
         return capture_step(options, "static")
     options = replace(options, gpu=normalize_cards(options.gpu))
     check_limit(find_smallest_card(options.gpu), options.memory_limit_bytes)
-    reason = _find_obstacle(options)
+    reason = find_obstacle(options)
     if not reason:
         try:
             return _run_on_card(capture_step, options)
@@ -89,7 +89,7 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     return capture_step(replace(options, jit=False, note=_NO_RUN.format(reason)), "static")
 
 
-def _find_obstacle(options: CaptureOptions) -> str:
+def find_obstacle(options: CaptureOptions) -> str:
     """Return why an estimate for a card cannot run the step; empty if it can."""
     if os.environ.get(STATIC):
         return f"{STATIC} is set"

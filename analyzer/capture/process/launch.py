@@ -258,7 +258,7 @@ def capture_live(
                 captured = run_steps(make, count, lambda stage, share: None, own_process=False)
             return _write(captured, spec, staging, out, force=force)
     if hasattr(target, "get_config") and hasattr(target, "layers"):
-        with _save_model(target) as path:
+        with save_model(target) as path:
             file = TargetSpec(text=spec.text, kind=TargetKind.KERAS_FILE, path=str(path))
             jit = options.jit
             if jit is None and not options.gpu and getattr(target, "compiled", False):
@@ -346,7 +346,8 @@ def _reset_jit_choice(model: Any, options: CaptureOptions) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _save_model(model: Any) -> Iterator[Path]:
+def save_model(model: Any) -> Iterator[Path]:
+    """Save a model into a temporary folder, for a child process."""
     with tempfile.TemporaryDirectory(prefix="tf-memory-analyzer-") as folder:
         path = Path(folder) / "model.keras"
         try:

@@ -25,29 +25,36 @@ def answer_sizes(
     as by ``run_steps``.
     """
     program = state.program
+    error = state.error
+    with watch_for_stall(on_stall):
+        error = error or _measure(program, state.wanted)
     if program.resize is None or not pipe.exists():
-        send(_describe_run(state.error, is_open=False))
+        send(_describe_run(error, is_open=False))
         return
 
     with pipe.open() as sizes:  # before the answer, after which the parent may close it
-        send(_describe_run(state.error, is_open=True))
+        send(_describe_run(error, is_open=True))
         for line in sizes:
+            gc.collect()  # buffers of the size before
             with watch_for_stall(on_stall):
-                error = _run_size(program, int(line), state.wanted)
+                error = _measure(program, state.wanted, int(line))
             send(_describe_run(error, is_open=True))
 
 
-def _run_size(program: Program, size: int, steps: int) -> Failure | None:
-    """Run some steps at a size; return the error, if any."""
-    assert program.resize is not None
-    gc.collect()  # buffers of an earlier size
-    for card in _list_cards():
-        tf.config.experimental.reset_memory_stats(card)
+def _measure(program: Program, steps: int, size: int | None = None) -> Failure | None:
+    """Run some steps, at another size if one is given; return the error, if any.
+
+    The peak is that of all steps but the first, in which cuDNN's trials take what memory they find.
+    """
     try:
-        program.call = program.resize(size)
-        for _ in range(steps):
+        if program.resize is not None and size is not None:
+            program.call = program.resize(size)
+        for number in range(steps):
             outputs = program.call()  # noqa: F841 - held, as a training loop holds its logs
             tf.test.experimental.sync_devices()
+            if number == 0:
+                for card in _list_cards():
+                    tf.config.experimental.reset_memory_stats(card)
     except Exception as failure:
         return describe_failure(failure)
     return None
