@@ -1,6 +1,7 @@
 """Runs of a step at several sizes in one process: each ran, or its error."""
 
 import gc
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,11 @@ from analyzer.model.contract.child_messages import SizeRun
 from analyzer.model.contract.run_note import Failure
 
 _LONGEST_DETAIL: Final = 200  # characters of an error
+
+_MOST_STEPS: Final = 20
+_LONGEST_S: Final = 1.0
+"""Steps at a size: the order of ops differs between them, and so does the room that they need. They end
+after some seconds, but not before the steps of a capture."""
 
 
 def answer_sizes(
@@ -42,14 +48,17 @@ def answer_sizes(
 
 
 def _measure(program: Program, steps: int, size: int | None = None) -> Failure | None:
-    """Run some steps, at another size if one is given; return the error, if any.
+    """Run several steps, at another size if one is given; return the error, if any.
 
     The peak is that of all steps but the first, in which cuDNN's trials take what memory they find.
     """
+    began_s = time.monotonic()
     try:
         if program.resize is not None and size is not None:
             program.call = program.resize(size)
-        for number in range(steps):
+        for number in range(_MOST_STEPS):
+            if number >= steps and time.monotonic() - began_s > _LONGEST_S:
+                break
             outputs = program.call()  # noqa: F841 - held, as a training loop holds its logs
             tf.test.experimental.sync_devices()
             if number == 0:
