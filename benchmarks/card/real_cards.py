@@ -189,7 +189,7 @@ def estimate(row: Measured) -> dict[str, Any]:
 def fit(row: Largest) -> dict[str, Any]:
     """Return the sizes of a search of the largest batch."""
     target = f"{HERE / 'real_models.py'}:{row.target}"
-    found = run(["fit", target, "--gpu", row.card, "--no-jit", "--no-confirm"])
+    found = run(["fit", target, "--gpu", row.card, "--no-jit"])
     return found if "failed" in found else {key: found[key] for key in ("largest", "safe", "most")}
 
 

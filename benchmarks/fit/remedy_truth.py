@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
 
+from analyzer.fitting.estimate_at_size import SizeEstimates, access_target
+
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.fitting.estimate_at_size import SizeEstimates, access_target
 from analyzer.fitting.remedies import try_remedies
 from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.model.contract.capture_request import CaptureOptions
