@@ -18,7 +18,9 @@ _MOST_CARD_TRIALS: Final = 6  # for all cards of one kind
 _BRACKET_PARTS: Final = 64
 """The search ends if the bracket is at most 1 / 64 of the size: below 128, neighbours."""
 
-_APPROACH: Final = 0.95  # share of the limit to aim at until a size needs ``_NEAR`` of it
+_APPROACH: Final = (
+    0.95  # share of the limit to aim at until a size needs ``_NEAR`` of it
+)
 _NEAR: Final = 0.9
 _LONGEST_STEP: Final = 1024  # largest factor between a fitting size and the next one
 
@@ -61,12 +63,16 @@ class SizeSearch:
         """The largest size that fits, below every size that does not; 0 for none."""
         failing = self.failing
         sizes = [point.size for point in self.points.values() if point.fits]
-        return max((size for size in sizes if failing is None or size < failing), default=0)
+        return max(
+            (size for size in sizes if failing is None or size < failing), default=0
+        )
 
     @property
     def failing(self) -> int | None:
         """The smallest size that does not fit or is not possible; None for none."""
-        return min((one.size for one in self.points.values() if one.has_failed), default=None)
+        return min(
+            (one.size for one in self.points.values() if one.has_failed), default=None
+        )
 
     def add(self, point: SizePoint, fixed_bytes: int = 0) -> None:
         """Take the answer for a size."""

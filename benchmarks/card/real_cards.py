@@ -190,7 +190,7 @@ def fit(row: Largest) -> dict[str, Any]:
     """Return the sizes of a search of the largest batch."""
     target = f"{HERE / 'real_models.py'}:{row.target}"
     found = run(["fit", target, "--gpu", row.card, "--no-jit"])
-    return found if "failed" in found else {key: found[key] for key in ("largest", "safe", "most")}
+    return found if "failed" in found else {key: found[key] for key in ("largest", "safe")}
 
 
 QUANTITIES: Final = {
