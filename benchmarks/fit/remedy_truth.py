@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
 
-
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.fitting.remedies import RemedyTrial, try_remedies
