@@ -15,9 +15,9 @@ from analyzer.cli.gpus_command import name_variant
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.fitting.all_cards import fit_all_cards
-from analyzer.fitting.estimate_at_size import split_shapes
 from analyzer.fitting.fit_target import FitQuestion, fit_target
 from analyzer.fitting.remedies import parse_remedies
+from analyzer.fitting.varied_size import split_shapes
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import ExitCode
@@ -63,15 +63,6 @@ class FitOptions:
             panel=options.PLACE,
         ),
     ] = None
-    confirm: Annotated[
-        bool | None,
-        options.option(
-            "Run the batch found and the next one: on a simulated card (the default "
-            "if possible), or on this CPU.",
-            "--confirm/--no-confirm",
-            panel=options.PLACE,
-        ),
-    ] = None
     what_if: options.WhatIfNames = ""
     inter_op_threads: options.InterOpThreads = None
     assume: options.Assume = None
@@ -91,9 +82,9 @@ def fit(
 ) -> None:
     """Find the largest batch (or input) that fits a card or a limit.
 
-    The step is estimated at a few batch sizes, and runs on a simulated card test the answer; on the CPU
-    only --confirm runs it. With an N in --shape (tokens=N; 32N,32N,3) the search is for the largest N
-    at one batch size. Exits with 3 if not even size 1 fits, or if --batch-size does not.
+    With --gpu the step runs on a simulated card, if possible; otherwise it is estimated. With an N
+    in --shape (tokens=N; 32N,32N,3) the search is for the largest N at one batch size. Exits with 3
+    if not even size 1 fits, or if --batch-size does not.
     """
     spec = parse_target(target)
     outputs.check(spec.source, *filter(None, (asked.prices,)))
@@ -139,7 +130,6 @@ def _make_question(
             "cannot be combined with --gpu all",
             "Name one card.",
             limit=asked.limit,
-            confirm=asked.confirm,
             what_if=asked.what_if,
             shape=varied.template,
         )
@@ -148,7 +138,6 @@ def _make_question(
     question = FitQuestion(
         limit_bytes=None if asked.limit is None else parse_bytes(asked.limit),
         wanted=None if varied.shapes else asked.batch_size,
-        confirm=asked.confirm,
         remedies=parse_remedies(asked.what_if),
         varied=varied,
         prices={} if asked.prices is None else read_prices(asked.prices),

@@ -1,9 +1,8 @@
-"""The largest batch on every card of the catalogue.
+"""The largest batch, or a batch to judge, on every card of the catalogue.
 
-The graph depends on the card's compute capability only: TensorFlow's layout optimizer asks for tensor
-cores (7.0) and for TF32 (8.0; ``generic_layout_optimizer.cc``). So one card of each kind is captured, at
-sizes near the limits of the smallest, the middle and the largest card, and the answers of all cards are
-interpolated between them. Graph rewrites near the limit of one card are not seen.
+The graph depends on the card's compute capability only: TensorFlow's layout optimizer asks for
+tensor cores (7.0) and for TF32 (8.0; ``generic_layout_optimizer.cc``). So the step runs on the
+largest card of each kind, at few sizes, and the other cards are judged by the needs there.
 """
 
 from __future__ import annotations
@@ -15,48 +14,36 @@ from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
 from analyzer.cards import Gpu, all_gpus, memory_limit
-from analyzer.fitting.estimate_at_size import SizeEstimates, StepAccess, access_target
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer
-from analyzer.fitting.fit_target import (
-    FitQuestion,
-    describe_card,
-    describe_sizes,
-    find_most,
-    find_safe_size,
-)
-from analyzer.fitting.size_search import SizeCurve, SizeSearch
+from analyzer.fitting.fit_target import FitQuestion, describe_sizes, find_safe_size
+from analyzer.fitting.size_answers import answer_sizes
+from analyzer.fitting.size_search import CardSearch
+from analyzer.fitting.step_access import StepAccess, access_target
+from analyzer.fitting.varied_size import BATCH
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 
 
 def fit_all_cards(
     spec: TargetSpec, options: CaptureOptions, question: FitQuestion, progress: Progress
 ) -> FitAnswer:
-    """Find the largest batch on each card, or on each one with a price; nothing is run."""
+    """Find the largest batch on each card, or on each one with a price; or judge one batch."""
+    cards = list(question.prices) or [gpu for gpu in all_gpus() if not gpu.is_amd]
+    cards.sort(key=lambda gpu: (_kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
+    kinds = [list(group) for _, group in groupby(cards, _kind_of)]
 
-    def kind_of(gpu: Gpu) -> int:
-        return min(gpu.compute_capability[0], 8)
-
-    cards = [gpu for gpu in all_gpus() if not gpu.is_amd]
-    catalogue = sorted(cards, key=lambda gpu: (kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
-    kinds = [[gpu] for gpu in question.prices]  # few, each with its own rewrites near its limit
-    kinds = kinds or [list(cards) for _, cards in groupby(catalogue, kind_of)]
     rows: list[CardAnswer] = []
     with access_target(spec) as access:
-        for number, cards in enumerate(kinds):
+        for number, group in enumerate(kinds):
 
             def report(stage: str, share: float, number: int = number) -> None:
                 progress(stage, (number + share) / len(kinds))
 
-            answer, curve = _fit_kind(access, options, question, cards, report)
-            for gpu in cards:
-                limit = memory_limit(gpu)
-                largest = answer.largest if len(cards) == 1 else curve.size_at(limit.bytes)
-                safe = min(find_safe_size(curve, limit), largest)
-                wanted = None if question.wanted is None else question.wanted <= largest
-                most = max(find_most(curve, limit), largest)
-                row = describe_card(gpu, largest, safe, wanted, most)
-                rows.append(replace_fields(row, price=question.prices.get(gpu)))
+            answer = _fit_kind(access, options, question, group, rows, report)
     return _combine(answer, rows, question.wanted)
+
+
+def _kind_of(gpu: Gpu) -> int:
+    return min(gpu.compute_capability[0], 8)
 
 
 def _fit_kind(
@@ -64,37 +51,74 @@ def _fit_kind(
     options: CaptureOptions,
     question: FitQuestion,
     cards: list[Gpu],
+    rows: list[CardAnswer],
     report: Progress,
-) -> tuple[FitAnswer, SizeCurve]:
-    """Return the answer for the middle one of some cards, and a curve for all of them."""
-    middle = cards[len(cards) // 2]
-    chosen, limit = replace(options, gpu=middle.id), memory_limit(middle)
-    own_access = replace(access, folder=access.folder / middle.id)
-    estimates = SizeEstimates(own_access, chosen, threads=question.threads)
-    search = SizeSearch(estimates, limit, options.open_batch_size, runs_follow=True, report=report)
-    found = search.find()
-    for gpu in () if len(cards) == 1 else (cards[-1], cards[0]):
-        search.estimate(max(found.curve.size_at(memory_limit(gpu).bytes), 1))
-    return describe_sizes(access.name, chosen, found, ("card", limit), question), found.curve
+) -> FitAnswer:
+    """Add the rows of cards of one kind, and return the answer for the largest of them."""
+    largest_card = cards[-1]
+    limits = [memory_limit(gpu) for gpu in cards]
+    chosen = replace(options, gpu=largest_card.id)
+    own_access = replace(access, folder=access.folder / largest_card.id)
+    is_one = question.wanted is not None
+    all_bytes = [limit.bytes for limit in limits]
+    search = CardSearch(all_bytes, BATCH.first_size(options), is_one=is_one)
+    facts = answer_sizes(own_access, chosen, BATCH, search, report, question.threads)
+
+    for gpu, limit in zip(cards, limits, strict=True):
+        largest = safe = holds_wanted = None
+        if question.wanted is not None:
+            need_bytes = search.points[question.wanted].need_bytes
+            holds_wanted = need_bytes is not None and need_bytes <= limit.bytes
+        else:
+            largest = search.size_at(limit.bytes)
+            safe = find_safe_size(search, limit.range.low, largest)
+        rows.append(
+            CardAnswer(
+                id=gpu.id,
+                name=gpu.name,
+                memory_bytes=gpu.memory_bytes,
+                limit_bytes=limit.bytes,
+                largest=largest,
+                safe=safe,
+                holds_wanted=holds_wanted,
+                price=question.prices.get(gpu),
+            )
+        )
+    return describe_sizes(
+        access.name, chosen, search, facts, ("card", limits[-1]), question
+    )
 
 
-def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> FitAnswer:
+def _combine(
+    answer: FitAnswer, rows: list[CardAnswer], wanted: int | None
+) -> FitAnswer:
     """Return the answer for one card as the answer for all cards."""
     rows.sort(key=lambda row: (row.limit_bytes, row.id))
-    limits = [row.limit_bytes for row in rows]
-    sizes = [row.largest or 0 for row in rows]
-    headline = (
-        f"By estimate, batch {min(sizes):,} fits the smallest card ({rows[0].id}) and batch "
-        f"{max(sizes):,} the largest ({rows[-1].id})."
-    )
-    cheapest = note = ""
+    smallest, largest = rows[0], rows[-1]
     if rows[0].price is not None:
-        rows.sort(key=lambda row: ((row.largest or 0) < (wanted or 1), row.price))
-        if wanted is not None:
-            cheapest = rows[0].id if rows[0].holds_wanted else ""
-            headline = _state_cheapest(rows, wanted)
-    elif len(rows) > 1:
-        note = " --gpu NAME estimates one card near its own limit, and can run the result."
+        rows.sort(
+            key=lambda row: (not row.holds_wanted and wanted is not None, row.price)
+        )
+    holds = [row for row in rows if row.holds_wanted]
+    cheapest = holds[0].id if holds and holds[0].price is not None else ""
+
+    if wanted is None:
+        headline = (
+            f"Batch {smallest.largest:,} fits the smallest card ({smallest.id}) and batch "
+            f"{largest.largest:,} the largest ({largest.id})."
+        )
+    elif not holds:
+        headline = f"Batch {wanted:,} fits none of the {len(rows)} cards."
+    elif cheapest:
+        price = f"{holds[0].price:g} an hour"
+        headline = f"The cheapest card for batch {wanted:,} is {cheapest}, at {price}."
+    else:
+        counts = f"{len(holds)} of {len(rows)} cards"
+        headline = f"Batch {wanted:,} fits {counts}; the smallest is {holds[0].id}."
+
+    note = f"The needs are those on {answer.card_name}."
+    if len(rows) > 1:
+        note += " --gpu NAME runs the sizes on one card, near its own limit."
     return replace_fields(
         answer,
         cards=tuple(rows),
@@ -103,26 +127,13 @@ def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> F
         card="",
         card_name="",
         limit_of="cards",
-        limit_bytes=limits[-1],
-        limit_low_bytes=limits[0],
-        limit_high_bytes=limits[-1],
-        largest=max(sizes),
+        limit_bytes=largest.limit_bytes,
+        limit_low_bytes=smallest.limit_bytes,
+        limit_high_bytes=largest.limit_bytes,
+        beside_pool_bytes=0,
+        largest=(wanted or 0) if holds else max(row.largest or 0 for row in rows),
         failing=None,
         safe=max(row.safe or 0 for row in rows),
-        most=None,
-        notes=(f"The curve is for {answer.card_name}.{note}", *answer.notes),
-        wanted_fits=None if wanted is None else any(row.holds_wanted for row in rows),
-    )
-
-
-def _state_cheapest(rows: list[CardAnswer], wanted: int) -> str:
-    """Return a sentence about the cheapest card for a batch; the cards that fit come first, by price."""
-    first = rows[0]
-    if not first.holds_wanted:
-        return f"By estimate, batch {wanted} fits none of the {len(rows)} cards."
-    safe = next((row for row in rows if wanted <= (row.safe or 0)), None)
-    other = "It is safe on none." if safe is None else f"It is safe on {safe.id} ({safe.price:g})."
-    return (
-        f"The cheapest card for batch {wanted} is {first.id}, at {first.price:g} an hour, by estimate."
-        f"{'' if safe is first else f' {other}'}"
+        notes=(note, *answer.notes),
+        wanted_fits=None if wanted is None else bool(holds),
     )

@@ -4,10 +4,10 @@ The chain is cut where a single tensor connects the layers before with the layer
 between two cuts are a *unit*, and a block is a run of units. A recomputed block keeps only the tensor
 that enters it. So the peak is about the sum of the kept tensors plus the tensors of the largest block.
 
-For each bound on the largest block (Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear
-memory cost", 2016), dynamic programming finds the partition with the fewest kept bytes. Among partitions
-within 1 % of the lowest peak, the one with the fewest repeated ops wins. The saving that users see is
-estimated from a capture with these blocks.
+For each bound on the largest block, the chain is cut greedily into the longest blocks within it (Chen,
+Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost", 2016). Among partitions within
+1 % of the lowest peak, the one with the fewest repeated ops wins. The saving that users see is estimated
+from a capture with these blocks.
 """
 
 import re
@@ -24,9 +24,13 @@ from analyzer.model.graph.phases import Phase
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.sources.graph_join import index_note_graph
 
-_LEAST_BYTES: Final = 1024  # smaller tensors are ignored: shapes, axes, batch statistics
+_LEAST_BYTES: Final = (
+    1024  # smaller tensors are ignored: shapes, axes, batch statistics
+)
 
-_ALIASES: Final = frozenset({"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient"})
+_ALIASES: Final = frozenset(
+    {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient"}
+)
 """Ops whose output shares their input's buffer."""
 
 _CONSTANTS: Final = frozenset({"Const", "HostConst"})
@@ -34,8 +38,9 @@ _NAME: Final = re.compile(r"[\w.-]+")
 _MOST_BOUNDS: Final = 64  # bounds on the largest block to try
 _NEAR: Final = 1.01
 
-Block = tuple[int, int]  # index of the first unit, and of the first unit after the block
-Partition = tuple[int, int, tuple[Block, ...]]  # kept bytes or peak, repeated ops, blocks
+Block = tuple[
+    int, int
+]  # index of the first unit, and of the first unit after the block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,55 +54,58 @@ class ChainUnit:
     is_random: bool  # whether it draws random numbers, which would differ when repeated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecomputationPlan:
-    """Blocks to recompute: their first and last layers, and the number of repeated ops."""
-
-    blocks: tuple[tuple[str, str], ...]
-    operations: int
-
-
-def best_plan(units: Sequence[ChainUnit]) -> RecomputationPlan | None:
-    """Return the partition with the lowest peak; None if no partition lowers it."""
-    blocks_of_all = combinations(range(len(units) + 1), 2)
-    bounds = sorted({_bytes_inside(units, *ends) for ends in blocks_of_all})
-    found: list[Partition] = []
+def choose_blocks(units: Sequence[ChainUnit]) -> list[Block]:
+    """Return the blocks with the lowest peak; none if no partition lowers it."""
+    ends = combinations(range(len(units) + 1), 2)
+    bounds = sorted({_bytes_inside(units, block) for block in ends})
+    partitions = []
     for bound in bounds[:: max(len(bounds) // _MOST_BOUNDS, 1)]:
-        kept, operations, blocks = _partition_under(units, bound)
-        largest = max((_bytes_inside(units, *block) for block in blocks), default=0)
-        found.append((kept + largest, operations, blocks))
-    unchanged = sum(unit.kept_bytes + unit.leaves_bytes for unit in units)
-    least = min((peak for peak, _, _ in found), default=unchanged)
-    if least >= unchanged:
-        return None
-    near = [partition for partition in found if partition[0] <= _NEAR * least]
-    _, operations, blocks = min(near, key=lambda partition: (partition[1], partition[0]))
-    names = ((units[start].layers[0], units[stop - 1].layers[-1]) for start, stop in blocks)
-    return RecomputationPlan(blocks=tuple(names), operations=operations)
+        partitions.append(_cut(units, bound))
+
+    least = min((find_peak(units, blocks) for blocks in partitions), default=0)
+    if not partitions or least >= find_peak(units, []):
+        return []
+    near = [one for one in partitions if find_peak(units, one) <= _NEAR * least]
+    return min(near, key=lambda blocks: count_operations(units, blocks))
 
 
-def _bytes_inside(units: Sequence[ChainUnit], start: int, stop: int) -> int:
+def find_peak(units: Sequence[ChainUnit], blocks: Sequence[Block]) -> int:
+    """Return the kept bytes of a partition beside its largest block."""
+    kept = sum(unit.kept_bytes + unit.leaves_bytes for unit in units)
+    inside = [_bytes_inside(units, block) for block in blocks]
+    return kept - sum(inside) + max(inside, default=0)
+
+
+def count_operations(units: Sequence[ChainUnit], blocks: Sequence[Block]) -> int:
+    """Return the number of repeated ops."""
+    repeated = 0
+    for start, stop in blocks:
+        repeated += sum(unit.operations for unit in units[start:stop])
+    return repeated
+
+
+def _bytes_inside(units: Sequence[ChainUnit], block: Block) -> int:
     """Return the bytes of a block while its gradient is computed, without its output."""
+    start, stop = block
     total = sum(unit.kept_bytes + unit.leaves_bytes for unit in units[start:stop])
     return total - units[stop - 1].leaves_bytes
 
 
-def _partition_under(units: Sequence[ChainUnit], bound: int) -> Partition:
-    """Return the partition with the fewest kept bytes whose blocks hold at most ``bound`` bytes."""
-    best: list[Partition] = [(0, 0, ())]
-    for stop, last in enumerate(units, 1):
-        kept, operations, blocks = best[-1]
-        options = [(kept + last.kept_bytes + last.leaves_bytes, operations, blocks)]
-        repeated = 0
-        for start in reversed(range(stop)):
-            if units[start].is_random or _bytes_inside(units, start, stop) > bound:
-                break
-            repeated += units[start].operations
-            kept, operations, blocks = best[start]
-            more = *blocks, (start, stop)
-            options.append((kept + last.leaves_bytes, operations + repeated, more))
-        best.append(min(options, key=lambda partition: partition[:2]))
-    return best[-1]
+def _cut(units: Sequence[ChainUnit], bound: int) -> list[Block]:
+    """Return the longest blocks, from the first unit on, that hold at most ``bound`` bytes."""
+    blocks: list[Block] = []
+    start = 0
+    for stop in range(1, len(units) + 1):
+        is_random = units[stop - 1].is_random
+        if not is_random and _bytes_inside(units, (start, stop)) <= bound:
+            continue
+        if stop - 1 > start:
+            blocks.append((start, stop - 1))
+        is_alone = is_random or _bytes_inside(units, (stop - 1, stop)) > bound
+        start = stop if is_alone else stop - 1
+    if start < len(units):
+        blocks.append((start, len(units)))
+    return blocks
 
 
 def chain_of(note: RunNote) -> tuple[ChainUnit, ...]:
@@ -144,7 +152,9 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
             continue
         constant.add(name)
         for user in graph.users_of(name):
-            if {split_tensor(tensor)[0] for tensor in graph.ops[user].inputs} <= constant:
+            if {
+                split_tensor(tensor)[0] for tensor in graph.ops[user].inputs
+            } <= constant:
                 queue.append(user)
     return {name: layer for name, layer in layers.items() if name not in constant}
 
@@ -153,7 +163,9 @@ def _sort_layers(graph: GraphIndex, layers: Mapping[str, str]) -> list[str]:
     """Return the layers, each after those whose tensors it reads; none if there is a cycle."""
     before: dict[str, set[str]] = {layer: set() for layer in layers.values()}
     for name, layer in layers.items():
-        makers = {layers.get(split_tensor(one)[0], layer) for one in graph.ops[name].inputs}
+        makers = {
+            layers.get(split_tensor(one)[0], layer) for one in graph.ops[name].inputs
+        }
         before[layer] |= makers - {layer}
     try:
         return list(TopologicalSorter(before).static_order())
@@ -165,7 +177,9 @@ def _find_units(
     graph: GraphIndex, layers: Mapping[str, str], order: Sequence[str]
 ) -> Iterator[ChainUnit]:
     place = {layer: number for number, layer in enumerate(order)}
-    crossing: list[dict[str, int]] = [{} for _ in order]  # tensors in use after each layer
+    crossing: list[dict[str, int]] = [
+        {} for _ in order
+    ]  # tensors in use after each layer
     kept, work, is_random = [0] * len(order), [0] * len(order), [False] * len(order)
     for name, layer in layers.items():
         op, at = graph.ops[name], place[layer]
@@ -177,10 +191,14 @@ def _find_units(
                 continue
             tensor = f"{name}:{index}"
             users = graph.consumers.get(tensor, ())
-            is_for_backward = any(graph.phases.get(user) is Phase.BACKWARD for user in users)
+            is_for_backward = any(
+                graph.phases.get(user) is Phase.BACKWARD for user in users
+            )
             if op.type not in _ALIASES and is_for_backward:
                 kept[at] += size_bytes
-            last = max((place[layers[user]] for user in users if user in layers), default=at)
+            last = max(
+                (place[layers[user]] for user in users if user in layers), default=at
+            )
             for end in range(at, last):
                 crossing[end][tensor] = size_bytes
     first = 0

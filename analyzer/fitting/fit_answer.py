@@ -5,35 +5,43 @@ A size is the batch, or the N of an input; both sizes and bytes are whole number
 
 from __future__ import annotations
 
-import re
 from typing import Final, Literal
 
 import msgspec
 from markupsafe import escape
 
+from analyzer.fitting.varied_size import insert_size
 from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import FailureKind
 
-FIT_VERSION: Final = 2
-
-AXIS_OF_N: Final = re.compile(r"(?<![A-Za-z0-9])(\d*)N(?![A-Za-z0-9])")
-"""An axis that varies: ``N``, or a multiple of it, ``32N``."""
+FIT_VERSION: Final = 3
 
 LimitOwner = Literal["card", "given", "machine", "cards"]
 """Origin of the limit: the card, the user, this machine's memory, or many cards."""
 
 
-class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The estimate of the step at one size."""
+class SizePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer for one size: of a run on a simulated card, or of an estimate."""
 
     size: int
-    requested_bytes: int  # peak of the steady step
-    allocated_bytes: int
-    need_bytes: int  # the smallest limit of TensorFlow's pool under which the step runs
-    need_low_bytes: int
-    need_high_bytes: int
-    op: str  # the op whose allocation makes the peak; empty if none does
+    fits: bool  # whether it ran, or whether its estimated need is within the limit
+    # peak of the allocator in a run, or the least limit by estimate; None if a run failed
+    need_bytes: int | None = None
+    need_high_bytes: int | None = None  # upper bound of the need
+    kind: FailureKind | None = None  # why it failed; None if it fits, or by estimate
+    detail: str = ""  # the error in one line
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it does not fit; a run that did not end in time says nothing."""
+        return not self.fits and self.kind is not FailureKind.TIMED_OUT
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it failed for another reason than memory."""
+        memory = (None, FailureKind.OUT_OF_MEMORY, FailureKind.TIMED_OUT)
+        return self.kind not in memory
 
 
 class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,55 +51,11 @@ class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     memory_bytes: int
     limit_bytes: int  # the part of its memory that TensorFlow's allocator may use
-    largest: int | None  # as in ``FitAnswer``, interpolated between estimates; None if not searched
+    # as in ``FitAnswer``, read from a line between needs; None if one size was asked about
+    largest: int | None
     safe: int | None
-    most: int | None = None  # larger sizes do not fit even with the lower bound of the need
     holds_wanted: bool | None  # whether the wanted size fits; None if none was given
     price: float | None = None  # per hour, from the user's table; None without one
-
-
-class SizeFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A size at which the step cannot be made or run; ``detail`` is the error in one line."""
-
-    size: int
-    kind: FailureKind
-    detail: str
-
-
-class ConfirmingRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the step that tests the answer: all steps finished, or the reason and the error."""
-
-    size: int
-    ran: bool
-    kind: FailureKind | None = None
-    detail: str = ""
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether it failed; a run that did not end in time says nothing."""
-        return not self.ran and self.kind is not FailureKind.TIMED_OUT
-
-    @property
-    def outcome(self) -> str:
-        """The outcome in words."""
-        if self.ran:
-            return "ran"
-        words = {
-            FailureKind.TIMED_OUT: "did not end in time",
-            FailureKind.OUT_OF_MEMORY: "ran out of memory",
-        }
-        kind = self.kind or FailureKind.OTHER
-        return words.get(kind, f"failed ({kind})")
-
-
-class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs at and around the predicted size."""
-
-    # ``phantom`` (TensorFlow's GPU runtime on a simulated card) or ``cpu`` (TensorFlow's CPU
-    # allocator under the limit; the kernels run)
-    by: Literal["phantom", "cpu"]
-    runs: tuple[ConfirmingRun, ...]
-    predicted: int  # the largest size by the estimates
 
 
 class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,32 +81,20 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     limit_low_bytes: int
     limit_high_bytes: int
     beside_pool_bytes: int = 0  # memory beside the pool on the card; 0 if the limit is the user's
-    # the largest size that fits: by a run if there were runs, else by the expected need; 0 if none
-    # fits. Of many cards, on the card that holds most.
-    largest: int
-    # the smallest larger size that failed in a run, is not possible, or whose expected need exceeds
-    # the limit; None if none was found
-    failing: int | None = None
-    safe: int  # the largest size whose upper bound of the need fits the lower bound of the limit
-    most: int | None = None  # larger sizes do not fit even with the lower bound of the need
-    refused: SizeFailure | None = None  # the smallest failure for a reason other than memory
-    # peak at ``largest``, of an estimate or interpolated; None if ``largest`` is 0
-    peak_requested_bytes: int | None = None
-    peak_allocated_bytes: int | None = None
-    # the need as a straight line in the batch size, fitted to the estimates that fit; at least the
-    # variables are fixed. None for an input size, and if the need is not close to a line.
+    by: Literal["runs", "estimates"]  # on a simulated card, or of the graph
+    largest: int  # the largest size that ran or fits; 0 if none does
+    failing: int | None = None  # the smallest larger size that does not; None if none was found
+    safe: int  # its upper bound of the need fits what the largest size took
+    # the need as a straight line in the batch size; None if it is not
     fixed_bytes: int | None = None
     bytes_per_example: int | None = None
     wanted: int | None = None  # a size that the user asked about
     wanted_fits: bool | None = None
-    captured_at: tuple[int, ...] = ()  # sizes that were estimated, rising
-    swaps: bool = False  # whether TensorFlow swaps tensors to the host at one of these sizes
-    curve: tuple[CurvePoint, ...] = ()
+    points: tuple[SizePoint, ...] = ()  # by size
     next_command: str = ""
     # cards of the catalogue, by memory, or of the user's prices, the cheapest that fits first
     cards: tuple[CardAnswer, ...] = ()
     cheapest: str = ""  # the cheapest card that holds the wanted size; empty without prices
-    confirmation: Confirmation | None = None
     remedies: tuple[StepRemedy, ...] = ()  # changes of the step, by saving, the largest first
     headline: str = ""
     notes: tuple[str, ...] = ()
@@ -154,20 +106,14 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return "input" if self.shape else "batch"
 
     @property
+    def is_run(self) -> bool:
+        """Whether the sizes ran on a simulated card."""
+        return self.by == "runs"
+
+    @property
     def is_priced(self) -> bool:
         """Whether the cards are those of the user's prices."""
         return bool(self.cards) and self.cards[0].price is not None
-
-    @property
-    def runs(self) -> tuple[ConfirmingRun, ...]:
-        """The runs, by size."""
-        return () if self.confirmation is None else self.confirmation.runs
-
-    @property
-    def is_bracketed(self) -> bool:
-        """Whether ``largest`` ran and the next size failed in a run."""
-        has_run = any(run.ran and run.size == self.largest for run in self.runs)
-        return has_run and any(run.has_failed and run.size == self.largest + 1 for run in self.runs)
 
     @property
     def size_of_remedies(self) -> int:
@@ -193,17 +139,3 @@ class LogAnswer(OomDocument, frozen=True, kw_only=True):
     """The document of ``analyze oom LOG --fit``: the log, and the batch that fits its card."""
 
     fit: FitAnswer
-
-
-def insert_size(shape: str, size: int) -> str:
-    """Replace N by a number in the axes of one or more inputs, separated by spaces.
-
-    >>> insert_size("image=32N,32N,3 tokens=N", 4)
-    'image=128,128,3 tokens=4'
-    """
-    parts = []
-    for part in shape.split(" "):
-        name, equals, axes = part.rpartition("=")
-        numbers = AXIS_OF_N.sub(lambda axis: str(int(axis[1] or 1) * size), axes)
-        parts.append(name + equals + numbers)
-    return " ".join(parts)

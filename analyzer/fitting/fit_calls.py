@@ -8,17 +8,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analyzer.capture.process.launch import save_model
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.fitting.estimate_at_size import (
-    SizeEstimates,
-    StepAccess,
-    access_target,
-    make_workplace,
-    parse_varied,
-)
 from analyzer.fitting.fit_answer import FitAnswer as FitAnswer
-from analyzer.fitting.fit_target import FitQuestion, fit_step, optimize_for, resolve_limit
-from analyzer.model.contract.capture_request import CaptureOptions, StepOptions
+from analyzer.fitting.fit_target import (
+    FitQuestion,
+    fit_step,
+    limit_options,
+    resolve_limit,
+)
+from analyzer.fitting.size_answers import answer_sizes
+from analyzer.fitting.size_search import CardSearch
+from analyzer.fitting.step_access import StepAccess, access_target, make_workplace
+from analyzer.fitting.varied_size import BATCH, parse_varied
+from analyzer.model.contract.capture_request import (
+    CaptureOptions,
+    StepOptions,
+    TargetKind,
+    TargetSpec,
+)
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 from analyzer.phantom.phantom_environment import find_smallest_card, normalize_cards
@@ -35,7 +43,6 @@ def fit(
     limit: int | str | None = None,
     vary: str | Sequence[str] = (),
     wanted: int | None = None,
-    confirm: bool | None = None,
     remedies: bool = False,
     what_if: Sequence[str] = (),
     threads: int | None = None,
@@ -48,7 +55,6 @@ def fit(
         limit: The allocator's limit, in bytes or such as ``8GiB``; None for the card's or machine's.
         vary: Input axes with an N, such as ``tokens=N``, to find the largest N; empty for the batch.
         wanted: A size to judge.
-        confirm: Whether to run the result and its neighbours; None runs them on a simulated card.
         remedies, what_if: Whether to estimate all remedies; the names of those to estimate.
         threads: Threads that one op may use; None for this machine's.
         step: As for ``estimate``. ``batch_size`` is the first batch of the search; with ``vary``, the
@@ -63,12 +69,11 @@ def fit(
     question = FitQuestion(
         limit_bytes=parse_bytes(limit) if isinstance(limit, str) else limit,
         wanted=wanted,
-        confirm=confirm,
         remedies=tuple(what_if) if remedies or what_if else None,
         threads=threads,
         varied=parse_varied([vary] if isinstance(vary, str) and vary else vary),
     )
-    with _access(target) as access:
+    with _access(target, options) as access:
         return fit_step(access, options, question, lambda stage, share: None)
 
 
@@ -79,40 +84,52 @@ def fits(
     limit: int | str | None = None,
     **step: Unpack[StepOptions],
 ) -> bool:
-    """Say whether a step surely fits with a batch size, by one capture; for search loops.
+    """Say whether a step surely fits with a batch size, by one run or estimate; for search loops.
 
     True if the upper bound of the need fits the lower bound of the limit, so that a trial that starts
-    does not run out of memory.
-
-    The arguments are those of ``fit``.
+    does not run out of memory. The arguments are those of ``fit``.
 
     Raises:
         InputError: the target or an option cannot be used.
     """
     if size < 1:
         raise InputError(f"A batch size of {size} is too small.", hint="Give 1 or more.")
+
     step["batch_size"] = size
     limit_bytes = parse_bytes(limit) if isinstance(limit, str) else limit
-    options = optimize_for(_make_options(step), limit_bytes)
+    options = limit_options(_make_options(step), limit_bytes)
     card = find_smallest_card(options.gpu) if options.gpu else None
     _, bounds = resolve_limit(card, limit_bytes)
-    with _access(target) as access:
-        estimate = SizeEstimates(access, options).estimate(size)
-        return estimate.need_high_bytes <= bounds.range.low
+    search = CardSearch([bounds.bytes], size, is_one=True)
+    with _access(target, options) as access:
+        answer_sizes(access, options, BATCH, search, lambda stage, share: None)
+    high_bytes = search.points[size].need_high_bytes
+    return high_bytes is not None and high_bytes <= bounds.range.low
 
 
 @contextmanager
-def _access(target: Any) -> Iterator[StepAccess]:
-    """Give access to a named target, or to a live model or function, which can only be captured."""
+def _access(target: Any, options: CaptureOptions) -> Iterator[StepAccess]:
+    """Give access to a named target, a live model, or a live function.
+
+    A model for a card is saved, so that other processes can run it. A function cannot be saved.
+    """
     if isinstance(target, str | os.PathLike):
         with access_target(parse_target(os.fspath(target))) as access:
             yield access
         return
 
+    name = str(getattr(target, "name", None) or getattr(target, "__name__", "step"))
+    is_model = hasattr(target, "get_config") and hasattr(target, "layers")
+    if options.gpu and is_model:
+        with save_model(target) as path:
+            spec = TargetSpec(text=name, kind=TargetKind.KERAS_FILE, path=str(path))
+            with access_target(spec) as access:
+                yield access
+        return
+
     def capture(options: CaptureOptions, folder: Path) -> Path:
         return capture_object(target, options, folder)
 
-    name = str(getattr(target, "name", None) or getattr(target, "__name__", "step"))
     with make_workplace() as folder:
         yield StepAccess(name=name, folder=folder, capture=capture)
 

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
-from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates, StepAccess, access_target
 from analyzer.fitting.remedy_plans import (
     LISTING,
     RECOMPUTING,
@@ -22,6 +21,13 @@ from analyzer.fitting.remedy_plans import (
     write_code,
 )
 from analyzer.fitting.source_patches import copy_with_text, edit_source, write_diff
+from analyzer.fitting.step_access import (
+    StepAccess,
+    StepEstimate,
+    access_target,
+    estimate_folder,
+    estimate_step,
+)
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import InputError, suggest_names
@@ -58,11 +64,11 @@ class RemedyTrial:
     report: Progress
     patches: PatchPlace | None = None
 
-    def estimates(self, options: CaptureOptions, name: str) -> SizeEstimates:
-        """Return captures and estimates of the step with some options, in the subfolder ``name``."""
-        return SizeEstimates(self.access, options, threads=self.threads, name=name)
+    def estimate(self, options: CaptureOptions, name: str) -> StepEstimate:
+        """Return the estimate of the step with some options, captured in the subfolder ``name``."""
+        return estimate_step(self.access, options, name, self.threads)
 
-    def fits(self, estimate: SizeEstimate) -> bool | None:
+    def fits(self, estimate: StepEstimate) -> bool | None:
         """Say whether an estimate fits the limit; None without one."""
         return None if self.limit_bytes is None else estimate.need_bytes <= self.limit_bytes
 
@@ -77,13 +83,16 @@ def try_remedies(
     """
     options, report = trial.options, trial.report
     report("estimating the unchanged step", 0.0)
-    unchanged, batch = trial.estimates(options, "unchanged"), options.open_batch_size
-    before = unchanged.estimate_capture(batch, captured or unchanged.capture(batch))
+    if captured is None:
+        before = trial.estimate(options, "unchanged")
+    else:
+        before = estimate_folder(captured, options, trial.threads)
     op_by_op = None
     needs_order = RECOMPUTING in names or LISTING in names
     if needs_order and before.note.step.jit:  # a graph without XLA shows the order of the layers
         report("capturing the step op by op", 0.0)
-        folder = trial.estimates(replace(options, jit=False), "op-by-op").capture(batch)
+        place = trial.access.folder / "op-by-op"
+        folder = trial.access.capture(replace(options, jit=False), place)
         op_by_op = read_run(folder / RUN_FILE)
     plans = choose_plans(list(plan_remedies(options, before.note, op_by_op, names)), names)
     remedies = []
@@ -97,7 +106,7 @@ def try_remedies(
 
 
 def _try_plans(
-    trial: RemedyTrial, plans: tuple[RemedyPlan, ...], before: SizeEstimate
+    trial: RemedyTrial, plans: tuple[RemedyPlan, ...], before: StepEstimate
 ) -> StepRemedy:
     """Return the savings of remedies together, or why they cannot be applied."""
     remedy = StepRemedy(
@@ -107,7 +116,7 @@ def _try_plans(
     )
     try:
         options = merge_options(trial.options, plans)
-        after = trial.estimates(options, f"remedy-{remedy.id}").estimate(options.open_batch_size)
+        after = trial.estimate(options, f"remedy-{remedy.id}")
     except InputError as error:
         return replace_fields(remedy, failed=error.message[:_LONGEST_REASON])
     saved = None
@@ -136,7 +145,7 @@ def _write_patch(
     patches: PatchPlace,
     plans: tuple[RemedyPlan, ...],
     remedy: StepRemedy,
-    before: SizeEstimate,
+    before: StepEstimate,
 ) -> StepRemedy:
     """Write a remedy as a patch, if the patched file saves as much; InputError if it cannot be one."""
     try:
@@ -149,8 +158,7 @@ def _write_patch(
     assert make is not None
     access = replace(trial.access, capture=lambda *given: make(copy, *given))
     options = replace(trial.options, batch_size=batch)
-    estimates = replace(trial, access=access).estimates(options, f"patched-{remedy.id}")
-    after = estimates.estimate(options.open_batch_size)
+    after = estimate_step(access, options, f"patched-{remedy.id}", trial.threads)
     saves_bytes, stated = before.requested_bytes - after.requested_bytes, remedy.saves_bytes or 0
     if abs(saves_bytes - stated) > _PATCH_TOLERANCE * stated:
         raise InputError(f"The edited file saves {format_bytes(saves_bytes)}.")
@@ -164,7 +172,7 @@ def _try_sets(
     trial: RemedyTrial,
     plans: Sequence[RemedyPlan],
     singles: Sequence[StepRemedy],
-    before: SizeEstimate,
+    before: StepEstimate,
 ) -> Iterator[StepRemedy]:
     """Yield sets whose single savings add up to enough, least effort first, until one fits."""
     assert trial.limit_bytes is not None

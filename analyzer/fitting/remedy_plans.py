@@ -13,7 +13,12 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from analyzer.fitting.block_partition import ChainUnit, best_plan, chain_of
+from analyzer.fitting.block_partition import (
+    ChainUnit,
+    chain_of,
+    choose_blocks,
+    count_operations,
+)
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.tables import read_table
 from analyzer.tracing.parse.run_folder import RunNote
@@ -56,7 +61,9 @@ class RemedyPlan(RemedyRow, frozen=True, kw_only=True):
     """A remedy that can be applied to a step, with the sizes of that step in its texts."""
 
     options: CaptureOptions  # capture options of the changed step
-    optimizer: str = ""  # class of the optimizer, if the remedy sets an option of it or replaces it
+    optimizer: str = (
+        ""  # class of the optimizer, if the remedy sets an option of it or replaces it
+    )
     is_other: bool = False  # whether the optimizer is replaced
 
 
@@ -103,7 +110,9 @@ def find_variant(name: str) -> RemedyRow | None:
     return None
 
 
-def merge_options(base: CaptureOptions, plans: tuple[RemedyPlan, ...]) -> CaptureOptions:
+def merge_options(
+    base: CaptureOptions, plans: tuple[RemedyPlan, ...]
+) -> CaptureOptions:
     """Return the options of a step with several remedies of different kinds."""
     changes = {
         name: getattr(plan.options, name)
@@ -177,7 +186,11 @@ def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
 def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyPlan:
     """Return a remedy of the table for a step."""
     batch = options.open_batch_size
-    sizes = {"half": batch // 2, "quarter": batch // _ACCUMULABLE_BATCH, "number": row.number}
+    sizes = {
+        "half": batch // 2,
+        "quarter": batch // _ACCUMULABLE_BATCH,
+        "number": row.number,
+    }
     size = row.batch_size.format(**sizes)
     texts = {"title": row.title.format(**sizes), "batch_size": size}
     if row.number:
@@ -195,12 +208,12 @@ def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyP
     )
 
 
-def _plan_layers(options: CaptureOptions, units: Sequence[ChainUnit]) -> Iterator[RemedyPlan]:
+def _plan_layers(
+    options: CaptureOptions, units: Sequence[ChainUnit]
+) -> Iterator[RemedyPlan]:
     """Yield the layers to recompute one by one: those that keep half of the bytes for the gradient."""
     names: list[str] = []
-    scope = (
-        'with keras.RematScope(mode="list_of_layers", layer_names={}):\n    model = make_model()'
-    )
+    scope = 'with keras.RematScope(mode="list_of_layers", layer_names={}):\n    model = make_model()'
     left = sum(unit.kept_bytes for unit in units) / 2
     for unit in sorted(units, key=lambda unit: -unit.kept_bytes):
         if left > 0 and not unit.is_random:
@@ -220,19 +233,25 @@ def _plan_layers(options: CaptureOptions, units: Sequence[ChainUnit]) -> Iterato
     )
 
 
-def _plan_blocks(options: CaptureOptions, units: Sequence[ChainUnit]) -> Iterator[RemedyPlan]:
+def _plan_blocks(
+    options: CaptureOptions, units: Sequence[ChainUnit]
+) -> Iterator[RemedyPlan]:
     """Yield the blocks of layers to recompute, if the layers are a chain."""
-    plan = best_plan(units) if len(units) >= _LEAST_UNITS else None
-    if plan is None:
+    blocks = choose_blocks(units) if len(units) >= _LEAST_UNITS else []
+    if not blocks:
         return
-    blocks = "".join(f'    ["{first}", "{last}"],\n' for first, last in plan.blocks)
-    call = f"model = recompute_blocks(model, [  # before compile\n{blocks}])"
-    ranges = "|".join(f"{first}>{last}" for first, last in plan.blocks)
+    names = [
+        (units[start].layers[0], units[stop - 1].layers[-1]) for start, stop in blocks
+    ]
+    pairs = "".join(f'    ["{first}", "{last}"],\n' for first, last in names)
+    call = f"model = recompute_blocks(model, [  # before compile\n{pairs}])"
+    ranges = "|".join(f"{first}>{last}" for first, last in names)
+    operations = count_operations(units, blocks)
     yield RemedyPlan(
         id=RECOMPUTING,
-        title=f"{len(plan.blocks)} blocks of layers recomputed",
+        title=f"{len(blocks)} blocks of layers recomputed",
         model=f"{read_recomputing_code()}\n\n\n{call}",
-        costs=f"{plan.operations} ops run twice; batch normalization updates twice",
+        costs=f"{operations} ops run twice; batch normalization updates twice",
         kind="recomputation",
         effort=3,
         options=replace(options, remedy=f"recompute={ranges}"),
@@ -241,10 +260,16 @@ def _plan_blocks(options: CaptureOptions, units: Sequence[ChainUnit]) -> Iterato
 
 def read_recomputing_code() -> str:
     """Return the code that recomputes blocks of a model, the same that captures of the remedy run."""
-    text = files("analyzer.capture.targets").joinpath("recomputed_blocks.py").read_text("utf-8")
+    text = (
+        files("analyzer.capture.targets")
+        .joinpath("recomputed_blocks.py")
+        .read_text("utf-8")
+    )
     body = text.split(_PASTE_BEGIN)[1].split(_PASTE_END)[0]
     body = _TYPE_IGNORE.sub("", body).strip()
-    return f"from typing import Any\n\nimport keras\nimport tensorflow as tf\n\n\n{body}"
+    return (
+        f"from typing import Any\n\nimport keras\nimport tensorflow as tf\n\n\n{body}"
+    )
 
 
 def _plan_smaller_input(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
@@ -259,7 +284,10 @@ def _plan_smaller_input(options: CaptureOptions, note: RunNote) -> Iterator[Reme
         smaller[name] = (*(max(axis // 2, 1) for axis in sides), *shape[len(sides) :])
     if smaller == shapes:
         return
-    texts = [f"{name}={','.join(map(str, axes))}".lstrip("=") for name, axes in smaller.items()]
+    texts = [
+        f"{name}={','.join(map(str, axes))}".lstrip("=")
+        for name, axes in smaller.items()
+    ]
     yield RemedyPlan(
         id="smaller-input",
         title=f"Inputs of half the side ({' '.join(texts)})",
@@ -288,13 +316,19 @@ def write_code(plans: Sequence[RemedyPlan], *, is_own_step: bool) -> str:
     batch_size = next((plan.batch_size for plan in plans if plan.batch_size), "")
     arguments = [] if jit is None else [f"jit_compile={jit}"]
     if optimizer:
-        given = ", ".join(["...", *filter(None, (plan.optimizer_option for plan in plans))])
+        given = ", ".join(
+            ["...", *filter(None, (plan.optimizer_option for plan in plans))]
+        )
         lines.append(f"optimizer = keras.optimizers.{optimizer}({given})")
         arguments.insert(0, "optimizer=optimizer")
     if is_own_step:
         lines += [] if jit is None else [f"step = tf.function(step, jit_compile={jit})"]
         lines += [f"dataset = dataset.batch({batch_size})"] if batch_size else []
     else:
-        lines += [f"model.compile({', '.join([*arguments, 'loss=...'])})"] if arguments else []
+        lines += (
+            [f"model.compile({', '.join([*arguments, 'loss=...'])})"]
+            if arguments
+            else []
+        )
         lines += [f"model.fit(..., batch_size={batch_size})"] if batch_size else []
     return "\n".join(filter(None, lines))

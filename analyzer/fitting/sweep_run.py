@@ -22,9 +22,9 @@ from analyzer.capture.process.launch import Progress, capture
 from analyzer.capture.targets.target_spec import parse_target, write_options
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.fitting.estimate_at_size import make_workplace
 from analyzer.fitting.remedies import choose_plans
 from analyzer.fitting.remedy_plans import plan_remedies
+from analyzer.fitting.step_access import make_workplace
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.contract.fields import Name, Text
 from analyzer.model.contract.reading import decode_record

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from analyzer.capture.process.fork_servers import ForkServers
-from analyzer.capture.process.launch import Progress, capture, capture_live, capture_unrun
+from analyzer.capture.process.launch import (
+    Progress,
+    capture,
+    capture_live,
+    capture_unrun,
+)
 from analyzer.capture.process.run_folders import remove_run
 from analyzer.cards import check_limit
 from analyzer.model.contract.capture_request import (
@@ -83,7 +88,7 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
         return capture_step(options, "static")
     options = replace(options, gpu=normalize_cards(options.gpu))
     check_limit(find_smallest_card(options.gpu), options.memory_limit_bytes)
-    reason = _find_obstacle(options)
+    reason = find_obstacle(options)
     if not reason:
         try:
             return _run_on_card(capture_step, options)
@@ -99,7 +104,7 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     return capture_step(replace(options, jit=False, note=_NO_RUN.format(reason)), "static")
 
 
-def _find_obstacle(options: CaptureOptions) -> str:
+def find_obstacle(options: CaptureOptions) -> str:
     """Return why an estimate for a card cannot run the step; empty if it can."""
     if os.environ.get(STATIC):
         return f"{STATIC} is set"

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from analyzer.model.contract.report.subject import DevicePeak, DevicePlace, HostRow, HostsFigures
+from analyzer.model.contract.report.subject import (
+    DevicePeak,
+    DevicePlace,
+    HostRow,
+    HostsFigures,
+)
 from analyzer.model.errors import AnalyzerError, TraceError
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import times
@@ -94,7 +99,9 @@ def read_hosts(
 def host_row(request: tuple[str, str]) -> HostRow:
     """Return the row of a trace (path, allocator), or why it cannot be read. Runs in a worker."""
     from analyzer.model.recording.timeline import device_allocators
-    from analyzer.tracing.measure.measured_recording import open_measured  # imports pandas
+    from analyzer.tracing.measure.measured_recording import (
+        open_measured,  # imports pandas
+    )
 
     path, allocator = Path(request[0]), request[1]
     row = HostRow(host=_host_of(path), file=path.name)

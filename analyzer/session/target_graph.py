@@ -21,7 +21,13 @@ from analyzer.model.contract.capture_request import (
 from analyzer.model.errors import InputError
 from analyzer.model.recording.schema import COPY_ROLE, TRIAL_ROLE
 from analyzer.report.result import Result
-from analyzer.session.opening import OpenOptions, Progress, is_estimate, make_result, open_result
+from analyzer.session.opening import (
+    OpenOptions,
+    Progress,
+    is_estimate,
+    make_result,
+    open_result,
+)
 from analyzer.simulate.predict.predicted_device import CONVOLUTION_KINDS
 from analyzer.tracing.parse.logdir import RUN_FILE, find_run_file, find_traces
 

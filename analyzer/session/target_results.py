@@ -11,7 +11,11 @@ from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec, WatchRequest
+from analyzer.model.contract.capture_request import (
+    CaptureOptions,
+    TargetSpec,
+    WatchRequest,
+)
 from analyzer.model.contract.report import writing
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.run_note import read_run_file
@@ -21,7 +25,12 @@ from analyzer.model.user_cache import create_cache_folder
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_target
-from analyzer.session.opening import PredictOptions, Progress, open_estimate, open_result
+from analyzer.session.opening import (
+    PredictOptions,
+    Progress,
+    open_estimate,
+    open_result,
+)
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:

@@ -189,8 +189,8 @@ def estimate(row: Measured) -> dict[str, Any]:
 def fit(row: Largest) -> dict[str, Any]:
     """Return the sizes of a search of the largest batch."""
     target = f"{HERE / 'real_models.py'}:{row.target}"
-    found = run(["fit", target, "--gpu", row.card, "--no-jit", "--no-confirm"])
-    return found if "failed" in found else {key: found[key] for key in ("largest", "safe", "most")}
+    found = run(["fit", target, "--gpu", row.card, "--no-jit"])
+    return found if "failed" in found else {key: found[key] for key in ("largest", "safe")}
 
 
 QUANTITIES: Final = {

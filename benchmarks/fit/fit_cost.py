@@ -29,11 +29,11 @@ from analyzer.model.user_cache import VARIABLE, cache_folder
 MODELS = Path(__file__).with_name("fit_models.py")
 ONE_THREAD = "--no-jit --inter-op-threads 1"
 CASES = [
-    f"{MODELS}:perceptron --limit 48MiB {ONE_THREAD} --confirm",
-    f"{MODELS}:convolutional --limit 80MiB {ONE_THREAD} --confirm",
-    f"{MODELS}:decoder --limit 120MiB {ONE_THREAD} --confirm",
-    f"{MODELS}:recurrent --limit 24MiB {ONE_THREAD} --confirm",
-    f"{MODELS}:residual --limit 128MiB {ONE_THREAD} --confirm",
+    f"{MODELS}:perceptron --limit 48MiB {ONE_THREAD}",
+    f"{MODELS}:convolutional --limit 80MiB {ONE_THREAD}",
+    f"{MODELS}:decoder --limit 120MiB {ONE_THREAD}",
+    f"{MODELS}:recurrent --limit 24MiB {ONE_THREAD}",
+    f"{MODELS}:residual --limit 128MiB {ONE_THREAD}",
     f"{MODELS}:unet --gpu t4 --limit 200MiB --no-jit",
     f"{MODELS}:convolutional --gpu t4 --limit 300MiB --no-jit",
     f"{MODELS}:perceptron --gpu t4 --limit 300MiB",
@@ -42,11 +42,10 @@ CASES = [
     f"{MODELS}:gelu_chain --gpu t4 --limit 200MiB --no-jit",
     f"{MODELS}:deep --gpu t4 --limit 300MiB",
 ]
-ONLY_FIT = ("--confirm", "--no-confirm")
 NOT_FIT = 3
 """Exit code if the step does not fit, which is an answer."""
 
-COLUMNS = ("case", "CPU s", "estimates", "captures", "runs", "predicted", "fits", "fails", "safe")
+COLUMNS = ("case", "CPU s", "estimates", "by", "sizes", "failed", "fits", "fails", "safe")
 
 
 def run_command(command: list[str], cache: Path) -> tuple[float, float]:
@@ -78,28 +77,23 @@ def measure(analyze: list[str], case: str) -> tuple[float, list[Any]]:
         fit = [*analyze, "fit", target, *options, "-q", "--json", str(file)]
         _, fit_s = run_command(fit, folder / "cache-of-fit")
         answer = json.loads(file.read_text())
-        others = [option for option in options if option not in ONLY_FIT]
         size = str(max(answer["largest"], 1))
-        estimate = [*analyze, "estimate", target, *others, "--batch-size", size, "-q"]
+        estimate = [*analyze, "estimate", target, *options, "--batch-size", size, "-q"]
         _, one_s = run_command(
             [*estimate, "--out", str(folder / "run")], folder / "cache-of-estimate"
         )
-    confirmation = answer.get("confirmation") or {"runs": [], "predicted": answer["largest"]}
-    runs = {run["size"]: run["ran"] for run in confirmation["runs"]}
-    failing = min((size for size, ran in runs.items() if not ran), default=answer.get("failing"))
-    captured = answer.get("captured_at") or answer["forms"]["captured_at"]
-    safe_failed = any(not ran and size <= answer["safe"] for size, ran in runs.items())
     cost = fit_s / one_s
+    points = answer["points"]
     return cost, [
         case.replace(str(MODELS.parent) + "/", ""),
         f"{fit_s:.1f}",
         f"{cost:.1f}",
-        len(captured),
-        len(runs),
-        confirmation["predicted"],
+        answer["by"],
+        len(points),
+        sum(not point["fits"] for point in points),
         answer["largest"],
-        failing,
-        f"{answer['safe']} {'failed' if safe_failed else ''}".strip(),
+        answer.get("failing"),
+        answer["safe"],
     ]
 
 

@@ -17,9 +17,9 @@ from statistics import median_low
 
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.fitting.estimate_at_size import SizeEstimates, access_target
-from analyzer.fitting.remedies import try_remedies
+from analyzer.fitting.remedies import RemedyTrial, try_remedies
 from analyzer.fitting.remedy_plans import plan_remedies
+from analyzer.fitting.step_access import access_target, estimate_step
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import AnalyzerError
@@ -80,13 +80,12 @@ def remedies(cases: list[str]) -> None:
             jit=JIT, gpu=CARD, device="gpu" if CARD else "cpu", batch_size=int(batch), **threads
         )
         with access_target(_spec(name)) as access:
-            captures = SizeEstimates(access, options, name="plans")
-            note = captures.estimate(int(batch)).note
+            note = estimate_step(access, options, "plans").note
             plans = {plan.id: plan for plan in plan_remedies(options, note)}
             usual = [each.id for each in plans.values() if not each.is_named_only]
             names = chosen.split(",") if chosen else usual
-            made = access.folder / "plans" / batch
-            found = try_remedies(access, options, names, None, None, _report, made)
+            trial = RemedyTrial(access, options, None, None, _report)
+            found = try_remedies(trial, names, access.folder / "plans")
             before = _measured(_spec(name), options, "before")
             for remedy in found:
                 if remedy.saves_bytes is None:

@@ -47,7 +47,7 @@ def find_kind(folder: Path, name: str, kind: CaptureKind, options: CaptureOption
 
 
 def test_refused_shapes(tmp_path: Path) -> None:
-    kind = find_kind(tmp_path, "make_reshaped", "trial", CaptureOptions(steps=1))
+    kind = find_kind(tmp_path, "make_reshaped", "sizes", CaptureOptions(steps=1))
     assert kind is FailureKind.INVALID_SHAPE
 
 
@@ -60,5 +60,5 @@ def test_a_fixed_batch_size(tmp_path: Path) -> None:
 @ON_CARD
 @pytest.mark.slow
 def test_a_launch_with_more_than_2_31_elements(tmp_path: Path) -> None:
-    kind = find_kind(tmp_path, "make_large", "trial", CaptureOptions(steps=1, gpu="a100-80gb"))
+    kind = find_kind(tmp_path, "make_large", "sizes", CaptureOptions(steps=1, gpu="a100-80gb"))
     assert kind is FailureKind.TOO_LARGE

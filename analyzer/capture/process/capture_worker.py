@@ -25,7 +25,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from analyzer.capture.process import child_environment
-from analyzer.capture.process.launch import STOPPING
+from analyzer.capture.process.launch import SIZES_PIPE, STOPPING
 from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_culprit
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import REQUEST_VERSION, CaptureRequest
@@ -201,7 +201,7 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
     on_card = bool(options.gpu) and not is_static
     if options.device == "cpu" or (is_static and options.gpu):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    if request.kind != "trial":
+    if request.kind != "sizes":
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, flags, is_run=not is_static)
 
@@ -246,14 +246,16 @@ def _configure(request: CaptureRequest, *, on_card: bool) -> None:
 def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Captured:
     from analyzer.capture.graph.estimate_capture import capture_unrun_step
     from analyzer.capture.run.profiled_run import profiling, run_steps
+    from analyzer.capture.run.size_runs import answer_sizes
     from analyzer.capture.targets.resolve_target import resolve
 
     options, report = request.options, channel.report
     make, steps = partial(resolve, request.target, options), options.step_count
     if request.kind == "static":
         return capture_unrun_step(make, report, options, folder / DUMP)
-    if request.kind == "trial":
-        return run_steps(make, steps, report, is_trial=True)
+    if request.kind == "sizes":
+        answer = partial(answer_sizes, channel.send, folder / SIZES_PIPE)
+        return run_steps(make, steps, report, then=answer)
     with profiling(folder):
         return run_steps(make, steps, report, dump=folder / DUMP)
 

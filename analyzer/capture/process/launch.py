@@ -40,6 +40,7 @@ from analyzer.model.contract.child_messages import (
     CaptureDone,
     ChildFailed,
     Message,
+    SizeRun,
     StageBegun,
     write_message,
 )
@@ -53,11 +54,14 @@ if TYPE_CHECKING:
 
 STOPPING: Final = "stopping"
 """Stage that the child reports in answer to Ctrl-C, before it writes the trace so far."""
+SIZES_PIPE: Final = ".sizes"  # in the run folder: sizes to run, one a line
 _INTERRUPTED: Final = "Interrupted; no run was written."
 _ANSWER_S: Final = 3.0  # for the child to answer Ctrl-C; inside TensorFlow it never does
 _WRITING_S: Final = 60.0  # for the child to write its trace after its answer
 _PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
 Progress = Callable[[str, float], None]  # called with the stage and the share done, 0 to 1
+NextSize = Callable[[SizeRun], int | None]
+"""Takes the answer for a size and returns the next size, or None."""
 
 
 def capture(
@@ -70,6 +74,7 @@ def capture(
     kind: CaptureKind = "run",
     copies: ForkServers | None = None,
     limit_s: float = math.inf,
+    next_size: NextSize | None = None,
 ) -> Path:
     """Capture the target's step in a child process and return the run folder.
 
@@ -77,6 +82,7 @@ def capture(
     all. Of a step that fails while it runs, ``run.json`` holds the error; TargetError says that it
     cannot be built or ended its process, StepOutOfMemory that memory ran out. ``copies`` are fork
     servers to use; after ``limit_s`` the child is ended (``TIMED_OUT``).
+    ``next_size`` continues a capture of several sizes; then ``limit_s`` is for each of them.
     """
     run_folders.check_writable(out, force=force)
     once = partial(
@@ -87,6 +93,7 @@ def capture(
         kind=kind,
         copies=copies,
         limit_s=limit_s,
+        next_size=next_size,
     )
     needs_whole_pool = copies is not None and copies.needs_whole_pool
     if needs_whole_pool or not can_have_short_pool(options, kind):
@@ -112,6 +119,7 @@ def _capture_once(
     kind: CaptureKind,
     copies: ForkServers | None,
     limit_s: float,
+    next_size: NextSize | None,
 ) -> Path:
     with run_folders.make_staging_folder(out) as staging:
         request = staging / "request.json"
@@ -130,7 +138,8 @@ def _capture_once(
                 child = Child(make_child_command(request), log, staging, environment)
             else:
                 child = server.serve(request)
-            _run(child, log, spec, progress, can_be_partial=kind == "run", limit_s=limit_s)
+            with _send_sizes(staging / SIZES_PIPE, next_size) as answer:
+                _run(child, log, spec, progress, answer, is_partial=kind == "run", limit_s=limit_s)
             request.unlink(missing_ok=True)
         shutil.rmtree(staging / PHANTOM_FOLDER, ignore_errors=True)
         if not (staging / RUN_FILE).is_file():
@@ -155,13 +164,44 @@ def make_child_command(request: Path) -> list[str]:
     return make_start_command("process.capture_worker", str(request))
 
 
+@contextlib.contextmanager
+def _send_sizes(
+    pipe: Path, next_size: NextSize | None
+) -> Iterator[Callable[[SizeRun], None]]:
+    """Make the pipe over which a child gets further sizes; a closed pipe ends them."""
+    if next_size is None:
+        yield lambda answer: None
+        return
+    os.mkfifo(pipe)
+    descriptor: int | None = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
+
+    def send(answer: SizeRun) -> None:
+        nonlocal descriptor
+        size = next_size(answer)
+        if descriptor is None:
+            return
+        if size is not None and answer.is_open:
+            os.write(descriptor, f"{size}\n".encode())
+        else:
+            os.close(descriptor)
+            descriptor = None
+
+    try:
+        yield send
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+        pipe.unlink(missing_ok=True)
+
+
 def _run(
     child: Child | Fork,
     log: Path,
     spec: TargetSpec,
     progress: Progress,
+    answer: Callable[[SizeRun], None],
     *,
-    can_be_partial: bool,
+    is_partial: bool,
     limit_s: float,
 ) -> None:
     """Wait for a child's end, or raise the error that it reports or that explains its end."""
@@ -175,11 +215,14 @@ def _run(
             if isinstance(last, StageBegun):
                 stage = last.stage
                 progress(stage, last.share)
+            elif isinstance(last, SizeRun):
+                child.limit_time(limit_s)
+                answer(last)
             else:  # the last message; a thread of the user's may run forever
                 child.limit_time(_PARTING_S)
         is_late = child.end is None
     except KeyboardInterrupt:
-        last = _interrupt(child, progress) if can_be_partial else None
+        last = _interrupt(child, progress) if is_partial else None
         is_interrupted = True
     finally:
         child.close()
@@ -258,7 +301,7 @@ def capture_live(
         if jit is None and not options.gpu and getattr(target, "compiled", False):
             jit = bool(target.jit_compile)  # on a card, the child's Keras chooses for the card
         options = replace(options, jit=jit)
-        with _save_model(target) as path:
+        with save_model(target) as path:
             file = TargetSpec(text=spec.text, kind=TargetKind.KERAS_FILE, path=str(path))
             return capture(file, options, out, force=force, progress=_report_nothing)
     if options.gpu:
@@ -359,7 +402,8 @@ def _reset_jit_choice(model: Any, options: CaptureOptions) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _save_model(model: Any) -> Iterator[Path]:
+def save_model(model: Any) -> Iterator[Path]:
+    """Save a model into a temporary folder, for a child process."""
     with tempfile.TemporaryDirectory(prefix="tf-memory-analyzer-") as folder:
         path = Path(folder) / "model.keras"
         try:

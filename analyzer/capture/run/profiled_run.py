@@ -66,13 +66,13 @@ def run_steps(
     *,
     own_process: bool = True,
     dump: Path | None = None,
-    is_trial: bool = False,
+    then: Callable[[Capturing], None] | None = None,
 ) -> Captured:
-    """Make the step and run it ``steps`` times; call inside ``profiling``, except for a trial.
+    """Make the step and run it ``steps`` times; call inside ``profiling``, except with ``then``.
 
     An error of the step is recorded. An error while making it is raised, unless memory ran out. Without
-    ``own_process`` the user's variables keep their buffers and get their values back. In a trial only
-    success matters.
+    ``own_process`` the user's variables keep their buffers and get their values back. With ``then``,
+    which is called after the steps, their graph is not read.
     """
     with observe_step() as observed, collect_setup_values() as setup:
         report("building the model", 0.0)
@@ -87,6 +87,8 @@ def run_steps(
             program = Program(call=lambda: None, args=(), config=StepConfig())
             error = replace(describe_failure(cause), where=find_user_line(cause))
             unmade = Capturing(program, Observations(), StepVariables(program), [], 0, error=error)
+            if then is not None:
+                then(unmade)
             return describe_capture(unmade)
         observed.eager = program.function is None
         state = Capturing(
@@ -99,15 +101,16 @@ def run_steps(
         )
         partitions: list[Any] = []
         try:
-            _run(state, None if is_trial else partitions, report, own_process=own_process)
+            _run(state, None if then else partitions, report, own_process=own_process)
         except InputError:
             raise
         except (KeyboardInterrupt, SystemExit, Exception) as failure:
             if isinstance(failure, KeyboardInterrupt) and not state.started:
                 raise  # nothing ran: there is nothing to show
             state.error = describe_failure(failure)
-    if is_trial:
-        state.function = None
+        if then is not None:
+            then(state)
+            state.function = None
     report("reading the graph", 0.92)
     with pause_collector():
         captured = describe_capture(state, partitions)

@@ -2,6 +2,7 @@
 
 import dis
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import tensorflow as tf
@@ -54,7 +55,10 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         _set_jit(model, options.jit)
     jit = bool(model.jit_compile) and not getattr(model, "run_eagerly", False)
     data = _make_data(model, inputs, outputs) if train else (inputs,)
-    call, function, arguments, values = _STEPS[mode](model, data)
+    opened = None
+    if options.is_open and train and is_keras_3(model) and not private.is_distributed(model):
+        opened = synthetic_inputs.open_batch(model, data, batch_size)
+    call, function, arguments, values = _STEPS[mode](model, opened or data)
     optimizer = getattr(model, "optimizer", None) if train else None
     jit_reason = ""
     if options.gpu:
@@ -69,6 +73,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         messages=messages,
         promises=_make_promises(model, options) if train else [],
         jit_reason=jit_reason,
+        resize=partial(_resize, model, opened) if opened else None,
         config=StepConfig(
             mode=mode,
             jit=jit,
@@ -125,6 +130,13 @@ def _take_batches(model: Any, run: Any, data: Any) -> _KerasStep:
     iterator = synthetic_inputs.make_iterator(data, model.distribute_strategy)
     function = private.get_traced_function(run, "multi_step_on_iterator")
     return lambda: run(iterator), function, (iterator,), ()
+
+
+def _resize(model: Any, data: Any, size: int) -> Callable[[], Any]:
+    """Return the call of the training step at another size of its open batch axis."""
+    data = synthetic_inputs.resize(data, size)
+    iterator = synthetic_inputs.make_iterator(data, model.distribute_strategy)
+    return partial(model.train_function, iterator)
 
 
 _STEPS: Final = {

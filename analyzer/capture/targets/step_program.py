@@ -54,6 +54,8 @@ class Program:
     optimizers: list[Any] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)  # choices for the user, one sentence each
     promises: list[Promise] = field(default_factory=list)
+    # returns the call for another size of an open batch axis; None if the axis is not open
+    resize: Callable[[int], Callable[[], Any]] | None = None
     eager_hint: str = (  # how to give the step a graph
         "Decorate it with @tf.function, or compile without run_eagerly; or measure it as it is: "
         "analyze trace."

@@ -4,11 +4,13 @@ TensorFlow's kernels make them: on a CPU, a tensor made from a NumPy array may s
 and would be missing from the allocator's statistics. In an estimate they take no memory.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import keras
@@ -44,9 +46,24 @@ class BatchPart:
     shape: tuple[int, ...]
     dtype: Any
     classes: int | None = None
+    is_open: bool = False  # whether the graph does not know the size of the first axis
+
+    def resize(self, size: int) -> BatchPart:
+        """Return the part with an open first axis of another size; TargetError if it is too large."""
+        shape = (size, *self.shape[1:])
+        _check_size(shape, self.dtype)
+        return replace(self, shape=shape, is_open=True)
 
     def draw(self, number: Any, index: int = 0) -> tf.Tensor:
-        """Return the value in batch ``number``: grappler would fold a constant that is never freed.
+        """Return the value in batch ``number``."""
+        value = self._draw(number, index)
+        if self.is_open:
+            axes = (None, *self.shape[1:])
+            return tf.compat.v1.placeholder_with_default(value, axes)
+        return value
+
+    def _draw(self, number: Any, index: int) -> tf.Tensor:
+        """Return a value that depends on ``number``: grappler would fold a constant that is never freed.
 
         It would also make one op of equal ops (``DedupComputations`` in ``arithmetic_optimizer.cc``),
         so that equal parts share a buffer. ``index`` is another number for each part.
@@ -73,6 +90,21 @@ def make_part(shape: Sequence[int], dtype: Any, classes: int | None = None) -> B
     part = BatchPart(tuple(shape), tf.as_dtype(dtype), classes)
     _check_size(part.shape, part.dtype)
     return part
+
+
+def open_batch(model: Any, data: Any, batch_size: int | None) -> Any:
+    """Return the data with an open batch axis; None if some axis is fixed or no batch axis."""
+    inputs = tf.nest.flatten(get_input_specs(model))
+    parts = [part for part in tf.nest.flatten(data) if part is not None]
+    is_fixed = any(one is not None and (not one.shape or one.shape[0]) for one in inputs)
+    if is_fixed or any(part.shape[:1] != (batch_size,) for part in parts):
+        return None
+    return resize(data, batch_size)
+
+
+def resize(data: Any, size: Any) -> Any:
+    """Return the data at another size of its open batch axis; TargetError if it is too large."""
+    return tf.nest.map_structure(lambda part: part and part.resize(size), data)
 
 
 def make_values(data: Any) -> Any:

@@ -16,9 +16,9 @@ from analyzer.model.tables import read_table
 
 REQUEST_VERSION: Final = 1
 WATCH_VERSION: Final = 1
-CaptureKind: TypeAlias = Literal["run", "static", "trial"]
-"""``run``: run the step and trace it. ``static``: take its graph and run nothing. ``trial``: run it and
-record only whether it succeeds."""
+CaptureKind: TypeAlias = Literal["run", "static", "sizes"]
+"""``run``: run the step and trace it. ``static``: take its graph and run nothing. ``sizes``: run it at
+several sizes and answer for each whether it ran."""
 
 DEFAULT_STEPS: Final = 3  # traced steps of a model
 BATCH_SIZE: Final = 32  # examples in a batch if neither the user nor the target says
@@ -105,6 +105,7 @@ class CaptureOptions:
     growth: bool | None = None  # whether a simulated card's pool grows
     has_short_pool: bool = False  # whether a simulated card's pool may be smaller than its limit
     is_unlimited: bool = False  # whether a simulated card has room for any step
+    is_open: bool = False  # whether the batch axis stays open, so that one step serves all sizes
     note: str = ""  # sentence for the report
     # trip counts, branches and result sizes by name, or ``ASSUMPTIONS`` of a simulated card
     assume: dict[str, int] = field(default_factory=dict)

@@ -19,6 +19,16 @@ class StageBegun(Struct, frozen=True, tag_field="message", tag="stage"):
     share: float
 
 
+class SizeRun(Struct, frozen=True, kw_only=True, tag_field="message", tag="size"):
+    """The answer of a run at one size."""
+
+    peak_bytes: int | None = None  # of the card's allocator; None if the run failed
+    fixed_bytes: int = 0  # in use between steps
+    kind: FailureKind | None = None  # why it failed
+    detail: str = ""  # the error
+    is_open: bool = False  # whether the same process takes another size
+
+
 class CaptureDone(Struct, frozen=True, tag_field="message", tag="done"):
     """The run folder is complete. The last message of a successful capture."""
 
@@ -44,7 +54,7 @@ class CopyEnd(Struct, frozen=True, tag_field="message", tag="copy ended"):
     code: int
 
 
-Message: TypeAlias = StageBegun | CaptureDone | ChildFailed | CopyEnd | ChildEnd
+Message: TypeAlias = StageBegun | SizeRun | CaptureDone | ChildFailed | CopyEnd | ChildEnd
 
 
 def encode_message(message: Message) -> bytes:

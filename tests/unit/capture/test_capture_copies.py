@@ -107,7 +107,7 @@ def test_a_trial_that_hangs_is_ended_and_the_next_one_runs(tmp_path: Path) -> No
                 tmp_path / name,
                 force=True,
                 progress=lambda stage, share: None,
-                kind="trial",
+                kind="sizes",
                 copies=copies,
                 limit_s=limit_s,
             )

@@ -6,11 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
-from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates, StepAccess
 from analyzer.fitting.remedies import RemedyTrial, parse_remedies, try_remedies
 from analyzer.fitting.remedy_plans import merge_options, plan_remedies, remedy_names
+from analyzer.fitting.step_access import StepAccess, StepEstimate
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.contract.run_note import StepConfig
@@ -25,19 +24,15 @@ SAVES = {"mixed-bfloat16": 10, "mixed-float16": 9, "optimizer-sgd": 6, "accumula
 """MiB of 40 that each saves alone; two kinds together save one less than their sum."""
 
 
-def make_estimate(size_bytes: int, requested: Range | None = None) -> SizeEstimate:
-    return SizeEstimate(
-        size=64,
+def make_estimate(size_bytes: int, requested: Range | None = None) -> StepEstimate:
+    return StepEstimate(
         need_bytes=size_bytes,
-        need_low_bytes=size_bytes,
         need_high_bytes=size_bytes,
         requested_bytes=size_bytes,
         allocated_bytes=size_bytes,
         requested=requested,
-        fixed_bytes=0,
-        op="",
-        swaps=False,
         note=NOTE,
+        notes=(),
     )
 
 
@@ -46,19 +41,15 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Estimate from ``SAVES`` instead of a capture; return the names of the estimated sets."""
     names: list[str] = []
 
-    def capture(estimates: SizeEstimates, size: int) -> Path:
-        return estimates.folder_of(size)
-
-    def estimate(estimates: SizeEstimates, size: int, folder: Path) -> SizeEstimate:
-        name = folder.parent.name.removeprefix("remedy-")
+    def estimate(trial: RemedyTrial, options: CaptureOptions, name: str) -> StepEstimate:
+        name = name.removeprefix("remedy-")
         if name == "unchanged":
             return make_estimate(40 * MIB)
         names.append(name)
         parts = [SAVES.get(part, 0) for part in name.split("+")]
         return make_estimate((40 - sum(parts) + len(parts) - 1) * MIB)
 
-    monkeypatch.setattr(SizeEstimates, "capture", capture)
-    monkeypatch.setattr(SizeEstimates, "estimate_capture", estimate)
+    monkeypatch.setattr(RemedyTrial, "estimate", estimate)
     return names
 
 
@@ -133,21 +124,19 @@ def test_the_layers_of_a_compiled_step_are_read_from_a_capture_without_xla(
 ) -> None:
     captures: list[bool | None] = []
 
-    def capture(estimates: SizeEstimates, size: int) -> Path:
-        captures.append(estimates.options.jit)
-        return estimates.folder_of(size)
+    def capture(options: CaptureOptions, folder: Path) -> Path:
+        captures.append(options.jit)
+        return folder
 
     compiled = replace(NOTE, step=replace(NOTE.step, jit=True))
-    monkeypatch.setattr(SizeEstimates, "capture", capture)
-    monkeypatch.setattr(
-        SizeEstimates,
-        "estimate_capture",
-        lambda estimates, size, folder: structs.replace(make_estimate(MIB), note=compiled),
-    )
+    estimate = replace(make_estimate(MIB), note=compiled)
+    monkeypatch.setattr(RemedyTrial, "estimate", lambda *_: estimate)
     monkeypatch.setattr("analyzer.fitting.remedies.read_run", lambda path: NOTE)
+    access = StepAccess(name="step", folder=Path(), capture=capture)
+    trial = RemedyTrial(access, OPTIONS, None, None, lambda stage, share: None)
     with pytest.raises(InputError, match="not a chain"):
-        try_with(None, "recompute-blocks")
-    assert captures == [None, False]
+        try_remedies(trial, ("recompute-blocks",))
+    assert captures == [False]
 
 
 def test_every_remedy_of_a_step_has_a_known_name() -> None:
@@ -168,11 +157,8 @@ def test_bounds_of_a_saving_come_from_the_bounds_before_and_after(
         "remedy-optimizer-sgd": Range(6, 8),
         "remedy-freeze": None,
     }
-    monkeypatch.setattr(SizeEstimates, "capture", SizeEstimates.folder_of)
     monkeypatch.setattr(
-        SizeEstimates,
-        "estimate_capture",
-        lambda estimates, size, folder: make_estimate(MIB, bounds[folder.parent.name]),
+        RemedyTrial, "estimate", lambda trial, options, name: make_estimate(MIB, bounds[name])
     )
     remedies = {remedy.id: remedy for remedy in try_with(None, "optimizer-sgd", "freeze")}
     sgd, freeze = remedies["optimizer-sgd"], remedies["freeze"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.fitting.estimate_at_size import BATCH, parse_varied, split_shapes
-from analyzer.fitting.fit_answer import insert_size
+from analyzer.fitting.varied_size import BATCH, insert_size, parse_varied, split_shapes
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 

@@ -1,0 +1,185 @@
+"""Answer the sizes of a search: by runs on a simulated card where there is one, else by estimates.
+
+A process runs the step at all sizes if its batch axis can stay open: it is built and traced once.
+Otherwise each size is a process of its own.
+"""
+
+import itertools
+import shutil
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from analyzer.capture.process.launch import Progress
+from analyzer.fitting.fit_answer import SizePoint
+from analyzer.fitting.size_search import SizeSearch
+from analyzer.fitting.step_access import StepAccess, StepEstimate, estimate_step
+from analyzer.fitting.varied_size import VariedSize
+from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.child_messages import SizeRun
+from analyzer.model.contract.run_note import RunFile, StepConfig, read_run_file
+from analyzer.model.errors import (
+    AnalyzerError,
+    ExitCode,
+    FailureKind,
+    InputError,
+    TargetError,
+)
+from analyzer.phantom.phantom_environment import find_smallest_card, has_phantom
+from analyzer.session.estimate_captures import find_obstacle
+from analyzer.simulate.predict.decisions import describe_data_sizes
+from analyzer.tracing.parse.logdir import RUN_FILE
+
+RUN_STEPS: Final = 3  # the first allocates variables of the optimizer, the others repeat
+_LIMIT_S: Final = 1800.0  # of a run; a fork of a process with threads may hang in a lock
+_MARGIN: Final = 1.03  # from the peak of a run to the upper bound of its need
+_NOT_BY_SIZE: Final = (FailureKind.FIXED_SIZE, FailureKind.EXITED)
+"""Failures that say nothing about the size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """What is known about the step beside its sizes."""
+
+    by: Literal["runs", "estimates"]
+    step: StepConfig
+    notes: tuple[str, ...] = ()
+    versions: dict[str, str]
+
+
+def can_run(access: StepAccess, options: CaptureOptions) -> bool:
+    """Say whether the step can run on a simulated card."""
+    if access.run_sizes is None or not options.gpu or find_smallest_card(options.gpu).is_amd:
+        return False
+    return not find_obstacle(options) and has_phantom()
+
+
+def answer_sizes(
+    access: StepAccess,
+    options: CaptureOptions,
+    varied: VariedSize,
+    search: SizeSearch,
+    report: Progress,
+    threads: int | None = None,
+) -> StepFacts:
+    """Answer the sizes of a search until it ends; return what else is known about the step."""
+    try:
+        if can_run(access, options):
+            return _run(access, options, varied, search, report)
+        return _estimate(access, options, varied, search, report, threads)
+    except InputError as error:
+        if error.kind is not FailureKind.FIXED_SIZE:
+            raise
+        raise InputError(
+            f"The batch size of {access.name} is fixed: {error.message}",
+            hint="Leave the first axis of the inputs open, or name the model itself.",
+            kind=error.kind,
+        ) from None
+
+
+def _run(
+    access: StepAccess,
+    options: CaptureOptions,
+    varied: VariedSize,
+    search: SizeSearch,
+    report: Progress,
+) -> StepFacts:
+    """Run the sizes of a search, each process as many as it can."""
+    assert access.run_sizes is not None
+    options = replace(options, steps=RUN_STEPS, is_open=not varied.shapes)
+    run_file: RunFile | None = None
+    size = search.next_size()
+
+    def take(point: SizePoint, fixed_bytes: int = 0) -> int | None:
+        """Add a point to the search; return the next size."""
+        nonlocal size
+        search.add(point, fixed_bytes)
+        size = search.next_size()
+        if size is not None:
+            _report(report, search, f"running size {size}")
+        return size
+
+    def take_run(run: SizeRun) -> int | None:
+        """Take the answer of a run; an open batch axis may be the reason of a failure."""
+        assert size is not None
+        is_unexplained = run.kind not in (None, FailureKind.OUT_OF_MEMORY)
+        if is_unexplained and not search.points:
+            raise TargetError(run.detail, kind=run.kind or FailureKind.OTHER)
+        return take(_make_point(size, run), run.fixed_bytes)
+
+    _report(report, search, f"running size {size}")
+    for number in itertools.count():
+        if size is None:
+            break
+        folder = access.folder / f"runs-{number}"
+        chosen = varied.apply(options, size)
+        try:
+            access.run_sizes(chosen, folder, limit_s=_LIMIT_S, next_size=take_run)
+            run_file = read_run_file(folder / RUN_FILE)
+        except AnalyzerError as error:
+            if not search.points and options.is_open and error.exit_code is ExitCode.BAD_INPUT:
+                options = replace(options, is_open=False)
+                continue
+            take(_make_failure(size, error, search))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    if run_file is None:  # no process reached its end
+        step = StepConfig(mode="train", jit=options.jit, batch_size=options.batch_size)
+        return StepFacts(by="runs", step=step, versions={})
+    notes = tuple(dict.fromkeys(run_file.notes))
+    return StepFacts(by="runs", step=run_file.step, notes=notes, versions=run_file.versions)
+
+
+def _make_point(size: int, run: SizeRun) -> SizePoint:
+    if run.peak_bytes is None:
+        return SizePoint(size=size, fits=False, kind=run.kind, detail=run.detail)
+    high_bytes = int(run.peak_bytes * _MARGIN)
+    return SizePoint(size=size, fits=True, need_bytes=run.peak_bytes, need_high_bytes=high_bytes)
+
+
+def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePoint:
+    """Return the point of a size that failed; raise if the size is not the reason."""
+    is_bug = error.exit_code is ExitCode.BUG and error.kind is FailureKind.OTHER
+    is_general = not search.points and error.kind is FailureKind.OTHER
+    if is_bug or is_general or error.kind in _NOT_BY_SIZE:
+        raise error
+    detail = error.message.partition("\n")[0]
+    return SizePoint(size=size, fits=False, kind=error.kind, detail=detail)
+
+
+def _estimate(
+    access: StepAccess,
+    options: CaptureOptions,
+    varied: VariedSize,
+    search: SizeSearch,
+    report: Progress,
+    threads: int | None,
+) -> StepFacts:
+    """Estimate the sizes of a search."""
+    last: StepEstimate | None = None
+    while (size := search.next_size()) is not None:
+        _report(report, search, f"estimating size {size}")
+        chosen = varied.apply(options, size)
+        try:
+            last = estimate_step(access, chosen, f"size-{size}", threads)
+        except AnalyzerError as error:
+            if not search.points:
+                raise
+            search.add(_make_failure(size, error, search))
+            continue
+
+        point = SizePoint(
+            size=size,
+            fits=last.need_bytes <= search.limit_bytes,
+            need_bytes=last.need_bytes,
+            need_high_bytes=last.need_high_bytes,
+        )
+        search.add(point, last.fixed_bytes)
+
+    assert last is not None
+    notes = tuple(dict.fromkeys((*last.notes, *describe_data_sizes(last.note))))
+    return StepFacts(by="estimates", step=last.note.step, notes=notes, versions=last.note.versions)
+
+
+def _report(report: Progress, search: SizeSearch, stage: str) -> None:
+    report(stage, min(0.15 * len(search.points), 0.85))

@@ -1,0 +1,136 @@
+"""Run or estimate the step of a target with any options, through child processes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from msgspec import structs
+
+from analyzer.capture.process.fork_servers import ForkServers
+from analyzer.capture.process.launch import capture
+from analyzer.explain.need import find_need
+from analyzer.model.contract.capture_request import (
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
+)
+from analyzer.model.errors import InputError
+from analyzer.model.ranges import Range
+from analyzer.session.estimate_captures import capture_target
+from analyzer.session.opening import analyse_step
+from analyzer.simulate.predict.stated_range import LIMIT_MARGIN
+from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RunNote, read_run
+
+Capture = Callable[[CaptureOptions, Path], Path]
+"""Capture the step with these options into a folder; return its final path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepAccess:
+    """Ways to use the step of a target; None if not possible."""
+
+    name: str
+    folder: Path  # folder for captures, removed at the end
+    capture: Capture  # for an estimate
+    # runs the step at several sizes: ``capture`` in ``launch`` with the kind ``sizes``
+    run_sizes: Callable[..., Path] | None = None
+    capture_file: Callable[[Path, CaptureOptions, Path], Path] | None = None
+    """Like ``capture``, with another file in place of the target's."""
+
+
+@contextmanager
+def access_target(
+    spec: TargetSpec, show_stage: Callable[[str], None] = lambda stage: None
+) -> Iterator[StepAccess]:
+    """Give access to the step of a target through forks of a process that has TensorFlow.
+
+    ``show_stage`` is called with the stage of a capture.
+    """
+    if spec.kind is TargetKind.TRACE:
+        raise InputError(
+            f"{spec.text} is a trace or an estimate of one batch size.",
+            hint="Name the model or the step itself.",
+        )
+
+    with make_workplace() as folder, ForkServers(folder) as servers:
+
+        def show(stage: str, share: float) -> None:
+            show_stage(stage)
+
+        def capture_spec(spec: TargetSpec, options: CaptureOptions, out: Path) -> Path:
+            return capture_target(spec, options, out, force=False, progress=show, copies=servers)
+
+        def capture_file(file: Path, options: CaptureOptions, out: Path) -> Path:
+            return capture_spec(structs.replace(spec, path=str(file)), options, out)
+
+        yield StepAccess(
+            name=spec.text,
+            folder=folder,
+            capture=partial(capture_spec, spec),
+            run_sizes=partial(
+                capture, spec, force=False, progress=show, kind="sizes", copies=servers
+            ),
+            capture_file=capture_file,
+        )
+
+
+@contextmanager
+def make_workplace() -> Iterator[Path]:
+    """Make a temporary folder and remove it after the block."""
+    with TemporaryDirectory(prefix="analyze-fit-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEstimate:
+    """The estimate of a step; ``need_high_bytes`` has a margin."""
+
+    need_bytes: int  # the smallest limit of TensorFlow's pool under which the step runs
+    need_high_bytes: int
+    requested_bytes: int  # peak of the steady step
+    allocated_bytes: int
+    requested: Range | None  # over the schedules; None if there is one schedule
+    note: RunNote  # the capture
+    notes: tuple[str, ...]
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes of the variables, which no size changes."""
+        return sum(row.size_bytes or 0 for row in self.note.variables)
+
+
+def estimate_step(
+    access: StepAccess, options: CaptureOptions, name: str, threads: int | None = None
+) -> StepEstimate:
+    """Capture a step into the subfolder ``name``, and estimate it."""
+    folder = access.capture(options, access.folder / name)
+    return estimate_folder(folder, options, threads)
+
+
+def estimate_folder(folder: Path, options: CaptureOptions, threads: int | None) -> StepEstimate:
+    """Estimate the step that was captured in a folder."""
+    note = read_run(folder / RUN_FILE)
+    analysis = analyse_step(note, folder, threads=threads, inter_op=options.inter_op_threads)
+    recording, pool = analysis.recording, find_need(analysis)[0].pool
+
+    high_bytes, requested = pool.range.high, None
+    stated = recording.uncertainty
+    if stated is None or stated.limit_high_bytes is None:  # one schedule: add the margin here
+        high_bytes = int(high_bytes * (1 + LIMIT_MARGIN))
+    if stated is not None and stated.schedules:
+        shown = stated.schedules[0]
+        requested = Range(shown.requested_low_bytes, shown.requested_high_bytes)
+
+    return StepEstimate(
+        need_bytes=pool.bytes,
+        need_high_bytes=high_bytes,
+        requested_bytes=analysis.peak.requested_bytes,
+        allocated_bytes=analysis.peak.allocated_bytes,
+        requested=requested,
+        note=note,
+        notes=tuple(dict.fromkeys((*recording.notes, *recording.warnings))),
+    )
