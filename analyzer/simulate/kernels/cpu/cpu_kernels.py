@@ -155,4 +155,3 @@ _RULES: Final = lists.RULES | assign_rules(
     **dict.fromkeys(("onednn_einsum", "einsum"), plan_einsum),
     onednn_softmax=_forward_any(0),
 )
-
