@@ -65,13 +65,17 @@ class CardList(msgspec.Struct, frozen=True, kw_only=True):
 def gpus(
     search: Annotated[
         str,
-        options.argument("Words of a card's name, or a compute capability: 4090, a100, 8.9."),
+        options.argument(
+            "Words of a card's name, or a compute capability: 4090, a100, 8.9."
+        ),
     ] = "",
     json: Annotated[
         Path | None,
         options.option("Write the result as JSON; - is stdout, here and below."),
     ] = None,
-    force: Annotated[bool, options.option("Replace files that exist.", "--force")] = False,
+    force: Annotated[
+        bool, options.option("Replace files that exist.", "--force")
+    ] = False,
 ) -> None:
     """List the cards of the catalogue, all or by search words."""
     check_paths(json, force=force)
@@ -111,7 +115,9 @@ def _list_cards(search: str) -> CardList:
         text = f"{card.id} {card.name.lower()}"
         return all(word == card.capability_text or word in text for word in words)
 
-    cards = sorted(filter(matches, all_gpus()), key=lambda card: card.id) or gpus_named(search)
+    cards = sorted(filter(matches, all_gpus()), key=lambda card: card.id) or gpus_named(
+        search
+    )
     rows = (
         CardRow(
             compute_capability="" if card.is_amd else card.capability_text,
@@ -146,7 +152,9 @@ def _read_own_cards() -> tuple[OwnCard, ...]:
 def _print(listing: CardList) -> None:
     from analyzer.report.render import sections
 
-    first = sections.TableColumn("--gpu", least=max(len(card.id) for card in listing.cards))
+    first = sections.TableColumn(
+        "--gpu", least=max(len(card.id) for card in listing.cards)
+    )
     fields = (
         "id",
         "name",
@@ -169,5 +177,7 @@ def _print(listing: CardList) -> None:
     table = sections.Table((first, *sections.COLUMNS["cards"]), rows)
     blocks = (sections.Section(heading, (table,)),)
     following = listing.next_command
-    document = sections.Document("", "", lead=lead, sections=blocks, next_command=following)
+    document = sections.Document(
+        "", "", lead=lead, sections=blocks, next_command=following
+    )
     print_answer(document, quiet=False)

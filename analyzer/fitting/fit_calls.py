@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 from analyzer.capture.process.launch import save_model
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.fitting.fit_answer import FitAnswer as FitAnswer
-from analyzer.fitting.fit_target import FitQuestion, fit_step, limit_options, resolve_limit
+from analyzer.fitting.fit_target import (
+    FitQuestion,
+    fit_step,
+    limit_options,
+    resolve_limit,
+)
 from analyzer.fitting.size_answers import answer_sizes
 from analyzer.fitting.size_search import CardSearch
 from analyzer.fitting.step_access import StepAccess, access_target, make_workplace
@@ -88,7 +93,9 @@ def fits(
         InputError: the target or an option cannot be used.
     """
     if size < 1:
-        raise InputError(f"A batch size of {size} is too small.", hint="Give 1 or more.")
+        raise InputError(
+            f"A batch size of {size} is too small.", hint="Give 1 or more."
+        )
 
     step["batch_size"] = size
     limit_bytes = parse_bytes(limit) if isinstance(limit, str) else limit

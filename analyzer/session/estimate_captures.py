@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from analyzer.capture.process.child_process import ForkServers
-from analyzer.capture.process.launch import Progress, capture, capture_live, capture_unrun
+from analyzer.capture.process.launch import (
+    Progress,
+    capture,
+    capture_live,
+    capture_unrun,
+)
 from analyzer.capture.process.run_folders import remove_run
 from analyzer.cards import check_limit
 from analyzer.model.contract.capture_request import (
@@ -33,7 +38,9 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 STATIC: Final = "TF_MEMORY_ANALYZER_STATIC"
 """Environment variable: ``1`` estimates cards without a run, for tests and benchmarks."""
 
-_NO_RUN: Final = "Estimated op by op without a run on a simulated card ({}). XLA may need less."
+_NO_RUN: Final = (
+    "Estimated op by op without a run on a simulated card ({}). XLA may need less."
+)
 _OF_TARGET: Final = (FailureKind.FIXED_SIZE, FailureKind.KILLED, FailureKind.EXITED)
 """Failures of the target itself, with which no estimate is possible."""
 
@@ -52,7 +59,9 @@ def capture_target(
     """Capture a named target for an estimate in a child process; return the run folder."""
 
     def capture_step(options: CaptureOptions, kind: CaptureKind) -> Path:
-        return capture(spec, options, out, force=force, progress=progress, kind=kind, copies=copies)
+        return capture(
+            spec, options, out, force=force, progress=progress, kind=kind, copies=copies
+        )
 
     return _capture(capture_step, options)
 
@@ -86,7 +95,9 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
         raise InputError(
             f"Several cards need a run on simulated ones ({reason}).", hint="Name one."
         )
-    return capture_step(replace(options, jit=False, note=_NO_RUN.format(reason)), "static")
+    return capture_step(
+        replace(options, jit=False, note=_NO_RUN.format(reason)), "static"
+    )
 
 
 def find_obstacle(options: CaptureOptions) -> str:
@@ -110,7 +121,9 @@ def _run_on_card(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     try:
         return _run_to_end(capture_step, options)
     except StepOutOfMemory:
-        return _run_to_end(capture_step, replace(options, growth=None, is_unlimited=True))
+        return _run_to_end(
+            capture_step, replace(options, growth=None, is_unlimited=True)
+        )
 
 
 def _run_to_end(capture_step: CaptureStep, options: CaptureOptions) -> Path:

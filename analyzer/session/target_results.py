@@ -11,7 +11,11 @@ from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec, WatchRequest
+from analyzer.model.contract.capture_request import (
+    CaptureOptions,
+    TargetSpec,
+    WatchRequest,
+)
 from analyzer.model.contract.report import writing
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.run_note import read_run_file
@@ -21,7 +25,12 @@ from analyzer.model.user_cache import create_cache_folder
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_target
-from analyzer.session.opening import PredictOptions, Progress, open_estimate, open_result
+from analyzer.session.opening import (
+    PredictOptions,
+    Progress,
+    open_estimate,
+    open_result,
+)
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
@@ -74,7 +83,9 @@ def trace_script(
             has_memory = note is None or any(note.own_peaks)
             if not has_memory:
                 remove_run(end.folder)  # nothing in it can be opened
-            return replace(end, note=note, unread=str(error) if has_memory else ""), None
+            return replace(
+                end, note=note, unread=str(error) if has_memory else ""
+            ), None
         return end, save_report(result, end.folder)
 
 
@@ -94,7 +105,9 @@ def estimate_target(
     check_steps(options)
     report = prediction.get("progress") or (lambda stage, share: None)
     prediction["progress"] = _share(report, 0.8, 0.9)
-    folder = capture_target(spec, options, out, force=force, progress=_share(report, 0.0, 0.8))
+    folder = capture_target(
+        spec, options, out, force=force, progress=_share(report, 0.0, 0.8)
+    )
     create_cache_folder()
     result = explain_folder(folder, save=save, **prediction)
     report("done", 1.0)
@@ -106,7 +119,9 @@ def _share(report: Progress, begin: float, end: float) -> Progress:
     return lambda stage, share: report(stage, begin + (end - begin) * share)
 
 
-def explain_folder(folder: Path, *, save: bool = True, **options: Unpack[PredictOptions]) -> Result:
+def explain_folder(
+    folder: Path, *, save: bool = True, **options: Unpack[PredictOptions]
+) -> Result:
     """Explain a new capture of an estimate and write the report; on failure remove the folder."""
     try:
         result = open_estimate(folder, **options)
