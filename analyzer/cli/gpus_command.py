@@ -115,17 +115,17 @@ def _list_cards(search: str) -> CardList:
         text = f"{card.id} {card.name.lower()}"
         return all(word == card.capability_text or word in text for word in words)
 
-    cards = sorted(filter(matches, all_gpus()), key=lambda card: card.id) or gpus_named(
-        search
-    )
-    rows = (
-        CardRow(
-            compute_capability="" if card.is_amd else card.capability_text,
-            limit_bytes=memory_limit(card).bytes,
-            **{name: getattr(card, name) for name in _SAME},
-        )
-        for card in cards
-    )
+    cards = sorted(filter(matches, all_gpus()), key=lambda card: card.id)
+    if not cards:
+        cards = list(gpus_named(search))
+
+    rows = []
+    for card in cards:
+        same = {name: getattr(card, name) for name in _SAME}
+        capability = "" if card.is_amd else card.capability_text
+        limit_bytes = memory_limit(card).bytes
+        row = CardRow(compute_capability=capability, limit_bytes=limit_bytes, **same)
+        rows.append(row)
     following = f"analyze fit train.py:build_model --gpu {cards[0].id}"
     return CardList(cards=tuple(rows), own=_read_own_cards(), next_command=following)
 
@@ -163,7 +163,9 @@ def _print(listing: CardList) -> None:
         "limit_bytes",
         "compute_capability",
     )
-    rows = tuple(tuple(getattr(row, name) for name in fields) for row in listing.cards)
+    rows = []
+    for row in listing.cards:
+        rows.append(tuple(getattr(row, name) for name in fields))
     lead = tuple(
         sections.Paragraph(
             f"This machine's GPU {one.index}: {printable(one.name, 80)}, "
@@ -174,7 +176,7 @@ def _print(listing: CardList) -> None:
         for one in listing.own
     )
     heading = "Cards: nominal memory, memory that the driver reports, TensorFlow's default limit"
-    table = sections.Table((first, *sections.COLUMNS["cards"]), rows)
+    table = sections.Table((first, *sections.COLUMNS["cards"]), tuple(rows))
     blocks = (sections.Section(heading, (table,)),)
     following = listing.next_command
     document = sections.Document(

@@ -166,18 +166,14 @@ def _write_patch(
         )
     except (OSError, ValueError, SyntaxError) as error:
         raise InputError(f"{patches.file} cannot be edited: {error}.") from None
-    make, batch = (
-        trial.access.capture_file,
-        merge_options(trial.options, plans).batch_size,
-    )
+    make = trial.access.capture_file
+    batch = merge_options(trial.options, plans).batch_size
     assert make is not None
     access = replace(trial.access, capture=lambda *given: make(copy, *given))
     options = replace(trial.options, batch_size=batch)
     after = estimate_step(access, options, f"patched-{remedy.id}", trial.threads)
-    saves_bytes, stated = (
-        before.requested_bytes - after.requested_bytes,
-        remedy.saves_bytes or 0,
-    )
+    saves_bytes = before.requested_bytes - after.requested_bytes
+    stated = remedy.saves_bytes or 0
     if abs(saves_bytes - stated) > _PATCH_TOLERANCE * stated:
         raise InputError(f"The edited file saves {format_bytes(saves_bytes)}.")
     patches.folder.mkdir(exist_ok=True)
@@ -197,15 +193,19 @@ def _try_sets(
     saves = {remedy.id: remedy.saves_bytes or 0 for remedy in singles}
     useful = [plan for plan in plans if saves[plan.id] > 0]
     excess = before.allocated_bytes - trial.limit_bytes
-    sets = [
-        chosen
-        for size in range(2, _LARGEST_SET + 1)
-        for chosen in combinations(useful, size)
-        if len({plan.kind for plan in chosen}) == size
-        and sum(saves[plan.id] for plan in chosen) >= excess
-    ]
-    sets.sort(key=lambda chosen: -sum(saves[plan.id] for plan in chosen))
+
+    def saved_by(chosen: tuple[RemedyPlan, ...]) -> int:
+        return sum(saves[plan.id] for plan in chosen)
+
+    sets: list[tuple[RemedyPlan, ...]] = []
+    for size in range(2, _LARGEST_SET + 1):
+        for chosen in combinations(useful, size):
+            kinds = {plan.kind for plan in chosen}
+            if len(kinds) == size and saved_by(chosen) >= excess:
+                sets.append(chosen)
+    sets.sort(key=lambda chosen: -saved_by(chosen))
     sets.sort(key=lambda chosen: sum(plan.effort for plan in chosen))
+
     for chosen in sets[:_MOST_SETS]:
         trial.report(f"capturing with {' and '.join(plan.id for plan in chosen)}", 0.98)
         remedy = _try_plans(trial, chosen, before)

@@ -81,9 +81,8 @@ class SweepConfig(Struct, frozen=True, forbid_unknown_fields=True):
     optimizer: Name = ""
     dtype_policy: Name = ""
     jit: bool | None = None
-    limit: Name = (
-        ""  # the allocator's limit, such as ``16GiB``; empty for each card's own
-    )
+    # the allocator's limit, such as ``16GiB``; empty for each card's own
+    limit: Name = ""
 
 
 def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
@@ -106,19 +105,20 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
             )
     cards = [CPU if card.lower() == CPU else find_gpu(card).id for card in config.cards]
     limit = parse_bytes(config.limit) if config.limit else None
-    asked = [
-        SweepQuestion(
+    shared = {name: getattr(config, name) for name in _SHARED_OPTIONS}
+
+    asked = []
+    cells = product(config.models, cards, config.remedies, config.batches)
+    for model, card, remedy, batch in cells:
+        question = SweepQuestion(
             target=model,
             batch_size=batch,
             card=card,
             remedy="" if remedy == NONE else remedy,
             limit_bytes=limit,
-            **{name: getattr(config, name) for name in _SHARED_OPTIONS},
+            **shared,
         )
-        for model, card, remedy, batch in product(
-            config.models, cards, config.remedies, config.batches
-        )
-    ]
+        asked.append(question)
     if len(asked) > _MOST_CELLS:
         raise InputError(
             f"{path} has {len(asked):,} cells.", hint=f"Use at most {_MOST_CELLS:,}."
