@@ -22,8 +22,12 @@ from analyzer.model.errors import (
 )
 from analyzer.model.interrupts import Terminated, collect_rarely, raise_on_signals
 
-_NUMBER: Final = re.compile(r"Input should be a valid (\w+), unable to parse string as an? \w+")
-_WRITE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+_NUMBER: Final = re.compile(
+    r"Input should be a valid (\w+), unable to parse string as an? \w+"
+)
+_WRITE_ERRORS: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+)
 _SYSTEM_ERRORS: Final = _WRITE_ERRORS | {
     *(errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
@@ -39,7 +43,9 @@ def main() -> None:
     """Run the command line and exit."""
     collect_rarely()
     code = run()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is written: nothing is left to interrupt
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # all is written: nothing is left to interrupt
     sys.exit(code)
 
 
@@ -51,7 +57,9 @@ def run() -> int:
     try:
         with raise_on_signals(_report_signal):
             code = _guarded(_run)
-            flushed = _guarded(_flush)  # here, while a failed write can still be reported
+            flushed = _guarded(
+                _flush
+            )  # here, while a failed write can still be reported
             return code or flushed
     except KeyboardInterrupt as interrupt:
         if str(interrupt):
@@ -79,7 +87,9 @@ def _run() -> int:
         return run_app(sys.argv[1:])
     except UsageError as error:
         place = error.ctx.command_path if error.ctx else "analyze"
-        message = _NUMBER.sub(r"give a valid \1", " ".join(error.format_message().split()))
+        message = _NUMBER.sub(
+            r"give a valid \1", " ".join(error.format_message().split())
+        )
         message = message.replace("Input should be", "the number should be")
         end = "" if message.endswith((".", "?")) else "."
         param = getattr(error, "param", None)
@@ -91,7 +101,9 @@ def _run() -> int:
     except ScriptStatus as stop:
         return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
     except SystemExit as stop:
-        if stop.code == 1:  # Rich, if nobody reads the pipe any more; our commands return codes
+        if (
+            stop.code == 1
+        ):  # Rich, if nobody reads the pipe any more; our commands return codes
             return int(ExitCode.OK)
         raise
 
@@ -112,7 +124,11 @@ def _guarded(call: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno not in _SYSTEM_ERRORS:
             raise
-        unnamed = "Standard output or a file" if error.errno in _WRITE_ERRORS else "The machine"
+        unnamed = (
+            "Standard output or a file"
+            if error.errno in _WRITE_ERRORS
+            else "The machine"
+        )
         _report(f"{error.filename or unnamed}: {error.strerror}.")
     except MemoryError:
         _report("There is not enough host memory for the analysis itself.")

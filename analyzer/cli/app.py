@@ -14,7 +14,9 @@ from analyzer.model.errors import ExitCode
 from analyzer.model.version import __version__
 
 COMPLETION: Final = "_ANALYZE_COMPLETE"  # by which a shell asks for completions
-_LEAST_PANEL: Final = 80  # columns; in fewer the help has no panels, which would cut options' names
+_LEAST_PANEL: Final = (
+    80  # columns; in fewer the help has no panels, which would cut options' names
+)
 _HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 UsageError: Final[Any] = typer.BadParameter.__base__
@@ -66,10 +68,14 @@ def load_command(name: str) -> Any:
     paragraphs = cleandoc(run.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     form: Any = "rich" if shutil.get_terminal_size().columns >= _LEAST_PANEL else None
-    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=form)
+    alone = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=form
+    )
     alone.command(name=name, help=text, context_settings=_HELP)(run)
     command = typer.main.get_command(alone)
-    command.context_settings["default_map"] = read_defaults(command, run.__annotations__)
+    command.context_settings["default_map"] = read_defaults(
+        command, run.__annotations__
+    )
     return command
 
 
@@ -108,7 +114,9 @@ def _version(wanted: bool) -> None:
 def _main(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Memory of TensorFlow and Keras steps: its use, the largest batch, and how to reduce it."""

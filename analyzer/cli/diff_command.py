@@ -59,15 +59,17 @@ def diff(
             from analyzer.session.git_range import find_commit
 
             with progress_bar(outputs.progress) as progress:
-                difference = find_commit(str(a), str(b), Path(folder), progress, batch_size, gpu)
+                difference = find_commit(
+                    str(a), str(b), Path(folder), progress, batch_size, gpu
+                )
         else:
             needs = "needs a git range: analyze diff v1..HEAD train.py:build_model"
-            options.refuse_options(needs, "Leave it out.", batch_size=batch_size, gpu=gpu)
+            options.refuse_options(
+                needs, "Leave it out.", batch_size=batch_size, gpu=gpu
+            )
             for path in (a, b):
                 if not path.exists():
-                    hint = (
-                        "Name a run folder, a logdir, an .xplane.pb, or a git range and a target."
-                    )
+                    hint = "Name a run folder, a logdir, an .xplane.pb, or a git range and a target."
                     raise InputError(f"{path} does not exist.", hint=hint)
             difference = compare(a, b)
         outputs.show(

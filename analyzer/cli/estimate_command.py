@@ -42,7 +42,9 @@ class EstimateOptions:
     ] = None
     device: Annotated[
         str,
-        options.option("cpu or gpu; default gpu with --gpu, otherwise cpu.", panel=options.PLACE),
+        options.option(
+            "cpu or gpu; default gpu with --gpu, otherwise cpu.", panel=options.PLACE
+        ),
     ] = ""
     gpu: Annotated[
         str,
@@ -128,7 +130,9 @@ def estimate(
                 "force": outputs.force,
                 "save": not place.no_save and names is None,
             }
-            result = _make_result(spec, chosen, folder, capture, saving, what_if=what_if, **shared)
+            result = _make_result(
+                spec, chosen, folder, capture, saving, what_if=what_if, **shared
+            )
             if names is not None:
                 result = add_remedies(
                     result, spec, chosen, names, folder, patches=capture.patch, **shared
@@ -159,7 +163,9 @@ def _capture_options(
         if what_if.memory_limit_bytes is None:
             what_if = replace(what_if, memory_limit_bytes=like.memory_limit_bytes)
     if capture.device == "cpu" and gpu:
-        raise InputError("--device cpu and --gpu exclude each other.", hint="Leave one out.")
+        raise InputError(
+            "--device cpu and --gpu exclude each other.", hint="Leave one out."
+        )
     if capture.device == "gpu" and not gpu:
         raise InputError(
             "An estimate for a GPU needs the card's name.",
@@ -193,9 +199,13 @@ def _check_options(
             )
         is_file = capture.patch.exists() and not capture.patch.is_dir()
         if is_file or not capture.patch.parent.is_dir():
-            raise InputError(f"{capture.patch} cannot be a folder.", hint="Name a new folder.")
+            raise InputError(
+                f"{capture.patch} cannot be a folder.", hint="Name a new folder."
+            )
         if not force and any(capture.patch.glob("*.patch")):
-            raise InputError(f"{capture.patch} holds patches.", hint="Add --force to replace.")
+            raise InputError(
+                f"{capture.patch} holds patches.", hint="Add --force to replace."
+            )
     if spec.kind is not TargetKind.TRACE:
         return
     target_spec.check_honoured(

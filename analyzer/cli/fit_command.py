@@ -93,7 +93,9 @@ def fit(
     if chosen.gpu:
         name_variant(asked.gpu)
     elif not is_all and not outputs.quiet:
-        print("Answer for this machine's CPU; add --gpu NAME for a card.", file=sys.stderr)
+        print(
+            "Answer for this machine's CPU; add --gpu NAME for a card.", file=sys.stderr
+        )
     search = fit_all_cards if is_all else fit_target
     with progress_bar(outputs.progress) as progress:
         answer = search(spec, chosen, question, progress)

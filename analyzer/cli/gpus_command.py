@@ -65,13 +65,17 @@ class CardList(msgspec.Struct, frozen=True, kw_only=True):
 def gpus(
     search: Annotated[
         str,
-        options.argument("Words of a card's name, or a compute capability: 4090, a100, 8.9."),
+        options.argument(
+            "Words of a card's name, or a compute capability: 4090, a100, 8.9."
+        ),
     ] = "",
     json: Annotated[
         Path | None,
         options.option("Write the result as JSON; - is stdout, here and below."),
     ] = None,
-    force: Annotated[bool, options.option("Replace files that exist.", "--force")] = False,
+    force: Annotated[
+        bool, options.option("Replace files that exist.", "--force")
+    ] = False,
 ) -> None:
     """List the cards of the catalogue, all or by search words."""
     check_paths(json, force=force)
@@ -111,15 +115,17 @@ def _list_cards(search: str) -> CardList:
         text = f"{card.id} {card.name.lower()}"
         return all(word == card.capability_text or word in text for word in words)
 
-    cards = sorted(filter(matches, all_gpus()), key=lambda card: card.id) or gpus_named(search)
-    rows = (
-        CardRow(
-            compute_capability="" if card.is_amd else card.capability_text,
-            limit_bytes=memory_limit(card).bytes,
-            **{name: getattr(card, name) for name in _SAME},
-        )
-        for card in cards
-    )
+    cards = sorted(filter(matches, all_gpus()), key=lambda card: card.id)
+    if not cards:
+        cards = list(gpus_named(search))
+
+    rows = []
+    for card in cards:
+        same = {name: getattr(card, name) for name in _SAME}
+        capability = "" if card.is_amd else card.capability_text
+        limit_bytes = memory_limit(card).bytes
+        row = CardRow(compute_capability=capability, limit_bytes=limit_bytes, **same)
+        rows.append(row)
     following = f"analyze fit train.py:build_model --gpu {cards[0].id}"
     return CardList(cards=tuple(rows), own=_read_own_cards(), next_command=following)
 
@@ -146,7 +152,9 @@ def _read_own_cards() -> tuple[OwnCard, ...]:
 def _print(listing: CardList) -> None:
     from analyzer.report.render import sections
 
-    first = sections.TableColumn("--gpu", least=max(len(card.id) for card in listing.cards))
+    first = sections.TableColumn(
+        "--gpu", least=max(len(card.id) for card in listing.cards)
+    )
     fields = (
         "id",
         "name",
@@ -155,7 +163,9 @@ def _print(listing: CardList) -> None:
         "limit_bytes",
         "compute_capability",
     )
-    rows = tuple(tuple(getattr(row, name) for name in fields) for row in listing.cards)
+    rows = []
+    for row in listing.cards:
+        rows.append(tuple(getattr(row, name) for name in fields))
     lead = tuple(
         sections.Paragraph(
             f"This machine's GPU {one.index}: {printable(one.name, 80)}, "
@@ -166,8 +176,10 @@ def _print(listing: CardList) -> None:
         for one in listing.own
     )
     heading = "Cards: nominal memory, memory that the driver reports, TensorFlow's default limit"
-    table = sections.Table((first, *sections.COLUMNS["cards"]), rows)
+    table = sections.Table((first, *sections.COLUMNS["cards"]), tuple(rows))
     blocks = (sections.Section(heading, (table,)),)
     following = listing.next_command
-    document = sections.Document("", "", lead=lead, sections=blocks, next_command=following)
+    document = sections.Document(
+        "", "", lead=lead, sections=blocks, next_command=following
+    )
     print_answer(document, quiet=False)

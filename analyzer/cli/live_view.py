@@ -42,7 +42,9 @@ class LiveView:
             with suppress(AnalyzerError):  # the report after the run states the reason
                 from analyzer.session.opening import open_result
 
-                section = layers_section(open_result(self._folder, search=False).report, _LAYERS)
+                section = layers_section(
+                    open_result(self._folder, search=False).report, _LAYERS
+                )
                 self._layers = [*section_parts(section, self._width)]
         earlier, (step, in_use, peak, resident) = self._readings[0], self._readings[-1]
         slope = (in_use - earlier[1]) // max(step - earlier[0], 1)
@@ -57,7 +59,9 @@ class LiveView:
 
 
 @contextmanager
-def show_live(folder: Path, output: IO[bytes], console: Console | None = None) -> Iterator[None]:
+def show_live(
+    folder: Path, output: IO[bytes], console: Console | None = None
+) -> Iterator[None]:
     """Show a running script below its own output."""
     console = console or Console(stderr=True)
 
@@ -67,7 +71,9 @@ def show_live(folder: Path, output: IO[bytes], console: Console | None = None) -
                 console.print(Text(line.decode("utf-8", "replace").rstrip("\n")))
 
     render = LiveView(folder, console.width).render
-    with Live(get_renderable=render, console=console, refresh_per_second=2, transient=True):
+    with Live(
+        get_renderable=render, console=console, refresh_per_second=2, transient=True
+    ):
         copier = threading.Thread(target=copy, daemon=True)
         copier.start()
         yield

@@ -47,7 +47,9 @@ def oom(
     ] = "",
     trace: Annotated[
         Path | None,
-        options.option("Match sizes to the tensors of this run folder, traced or estimated."),
+        options.option(
+            "Match sizes to the tensors of this run folder, traced or estimated."
+        ),
     ] = None,
     batch_size: options.BatchSize = None,
     fit: Annotated[
@@ -67,12 +69,16 @@ def oom(
     """
     outputs.check(*([] if log == "-" else [Path(log)]))
     if target:
-        options.refuse_options("and --target exclude each other", "Leave one out.", trace=trace)
+        options.refuse_options(
+            "and --target exclude each other", "Leave one out.", trace=trace
+        )
     else:
         hint = "Name the model: --target TARGET."
         options.refuse_options("needs --target", hint, batch_size=batch_size, fit=fit)
     if trace is not None and not trace.exists():
-        raise InputError(f"{trace} does not exist.", hint="Name a run folder or an .xplane.pb.")
+        raise InputError(
+            f"{trace} does not exist.", hint="Name a run folder or an .xplane.pb."
+        )
     report, answer = _read_log(log), None
     if trace is not None:
         from analyzer.session.public_calls import open_trace
@@ -84,7 +90,9 @@ def oom(
 
         with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
             settings = _step_settings(report, batch_size)
-            tensors = _model_tensors(estimate(target, out=Path(folder) / "model", **settings))
+            tensors = _model_tensors(
+                estimate(target, out=Path(folder) / "model", **settings)
+            )
             report = report.with_model(tensors, target, is_target=True)
     _show(report, answer, outputs)
     if answer is not None and not answer.largest:
@@ -104,7 +112,9 @@ def _show(report: OomReport, answer: FitAnswer | None, outputs: PageOutputs) -> 
         from analyzer.fitting.fit_answer import LogAnswer
         from analyzer.fitting.fit_document import append_answer
 
-        fields = structs.asdict(report.document) | {"next_command": build().next_command}
+        fields = structs.asdict(report.document) | {
+            "next_command": build().next_command
+        }
         report = replace(report, document=LogAnswer(**fields, fit=answer))
     outputs.show(
         report.to_json,
@@ -122,7 +132,9 @@ def _read_log(log: str) -> OomReport:
         if path.is_dir():
             path = path / LOG_FILE
             if not path.is_file():
-                raise InputError(f"{log} is a folder.", hint="Name the log file itself.")
+                raise InputError(
+                    f"{log} is a folder.", hint="Name the log file itself."
+                )
         with path.open("rb") as stream:
             return read_oom_log(stream, str(path))
     except OSError as error:

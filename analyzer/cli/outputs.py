@@ -41,8 +41,12 @@ class PageOutputs:
     """Options of the outputs of an answer: a path, ``-`` for stdout, None for no output."""
 
     json: options.Json = None
-    html: Annotated[Path | None, options.option("Write the result as an HTML page.")] = None
-    open_page: Annotated[bool, options.option("Open the page in a browser.", "--open")] = False
+    html: Annotated[
+        Path | None, options.option("Write the result as an HTML page.")
+    ] = None
+    open_page: Annotated[
+        bool, options.option("Open the page in a browser.", "--open")
+    ] = False
     force: options.Force = False
     quiet: options.Quiet = False
     verbose: Annotated[
@@ -103,7 +107,9 @@ class Outputs(PageOutputs):
     ] = None
     max_peak: Annotated[
         str | None,
-        options.option("Exit with 3 if the allocated peak is above this size, such as 10GiB."),
+        options.option(
+            "Exit with 3 if the allocated peak is above this size, such as 10GiB."
+        ),
     ] = None
 
     @property
@@ -148,7 +154,9 @@ class Outputs(PageOutputs):
             raise LimitError(peak_limit_words(peak, limit))
 
 
-def check_paths(*paths: Path | None, force: bool, sources: tuple[Path, ...] = ()) -> None:
+def check_paths(
+    *paths: Path | None, force: bool, sources: tuple[Path, ...] = ()
+) -> None:
     """Refuse files that cannot be written or are inputs; ask about files that exist."""
     named: set[str] = set()
     for path in filter(None, paths):
@@ -162,9 +170,16 @@ def check_paths(*paths: Path | None, force: bool, sources: tuple[Path, ...] = ()
         real = str(path) if path == stdout.DASH else os.path.realpath(path)
         if real in named:
             name = "Standard output" if path == stdout.DASH else str(path)
-            raise InputError(f"{name} is named twice.", hint="Give each output its own file.")
+            raise InputError(
+                f"{name} is named twice.", hint="Give each output its own file."
+            )
         named.add(real)
-        if path == stdout.DASH or force or not path.is_file() or not path.stat().st_size:
+        if (
+            path == stdout.DASH
+            or force
+            or not path.is_file()
+            or not path.stat().st_size
+        ):
             continue
         if sys.stdin.isatty() and sys.stderr.isatty():
             print(
@@ -184,7 +199,9 @@ def _check_not_input(path: Path, sources: tuple[Path, ...]) -> None:
     for source in map(os.path.realpath, sources if path.is_file() else ()):
         is_inside = Path(source) in real.parents
         if real == Path(source) or (is_inside and real.name.endswith(_INPUT_ENDINGS)):
-            raise InputError(f"{path} is an input of this command.", hint="Name another file.")
+            raise InputError(
+                f"{path} is an input of this command.", hint="Name another file."
+            )
 
 
 def write_all(*writers: tuple[Path | None, Writer]) -> bool:
@@ -252,7 +269,9 @@ class RunPlace:
         with tempfile.TemporaryDirectory(prefix="analyze-") as temporary:
             yield Path(temporary) / spec.name
 
-    def conclude(self, result: Result, spec: TargetSpec, folder: Path, outputs: Outputs) -> None:
+    def conclude(
+        self, result: Result, spec: TargetSpec, folder: Path, outputs: Outputs
+    ) -> None:
         """Write the files, print the report and the run folder with its contents, if there is one."""
         outputs.deliver(replace(result, folder=None) if self.no_save else result)
         if self.no_save or spec.kind is TargetKind.TRACE:

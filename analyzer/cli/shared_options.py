@@ -134,7 +134,9 @@ Scheduler = Annotated[
         callback=_check_scheduler,
     ),
 ]
-Json = Annotated[Path | None, option("Write the result as JSON; - is stdout, here and below.")]
+Json = Annotated[
+    Path | None, option("Write the result as JSON; - is stdout, here and below.")
+]
 Csv = Annotated[Path | None, option("Write the rows as CSV.")]
 Markdown = Annotated[Path | None, option("Write a summary for a pull request.")]
 Force = Annotated[bool, option("Replace files that exist.", "--force")]
@@ -147,7 +149,9 @@ class StepFlags:
 
     mode: Annotated[
         str,
-        option("train, infer, or generate (a language model of keras-hub).", panel=STEP),
+        option(
+            "train, infer, or generate (a language model of keras-hub).", panel=STEP
+        ),
     ] = ""
     shape: Annotated[
         list[str] | None,
@@ -158,7 +162,9 @@ class StepFlags:
     ] = None
     optimizer: Annotated[
         str,
-        option(f"Keras optimizer; default the model's own, or {OPTIMIZER}.", panel=STEP),
+        option(
+            f"Keras optimizer; default the model's own, or {OPTIMIZER}.", panel=STEP
+        ),
     ] = ""
     loss: Annotated[
         str,
@@ -182,7 +188,11 @@ class StepFlags:
     def to_capture(self, **others: Any) -> CaptureOptions:
         """Return the options of a capture; ``others`` are fields that define no step."""
         check_choice("--mode", self.mode, ("train", "infer", "generate"))
-        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "shape"}
+        own = {
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if one.name != "shape"
+        }
         return CaptureOptions(**own, shapes=parse_shapes(self.shape or []), **others)
 
 
@@ -274,7 +284,9 @@ _HelpAll = Annotated[
 
 def _list_fields(group: type[Any]) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    return [_make_parameter(one.name, hints[one.name], one.default) for one in fields(group)]
+    return [
+        _make_parameter(one.name, hints[one.name], one.default) for one in fields(group)
+    ]
 
 
 def _make_parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
@@ -293,7 +305,9 @@ def refuse_options(reason: str, hint: str, **values: object) -> None:
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a value outside ``choices``; an empty value is not checked."""
     if value and value not in choices:
-        raise InputError(f"{name} {value} is unknown.", hint=f"Use {' or '.join(choices)}.")
+        raise InputError(
+            f"{name} {value} is unknown.", hint=f"Use {' or '.join(choices)}."
+        )
 
 
 def drop_project_defaults(context: typer.Context, group: _Group) -> _Group:
@@ -327,7 +341,9 @@ def read_defaults(command: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
         table = msgspec.convert(tools.get("analyze", {}), dict[str, Any])
         own = msgspec.convert(table.get(name, {}), dict[str, Any])
     except (ValueError, OSError, AttributeError) as error:
-        raise InputError(f"{file} cannot be read: {error}.", hint="Correct the file.") from None
+        raise InputError(
+            f"{file} cannot be read: {error}.", hint="Correct the file."
+        ) from None
     by_key = {
         one.opts[0].lstrip("-"): one.name
         for one in command.params
@@ -339,4 +355,6 @@ def read_defaults(command: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
             hint=f"analyze {name} --help-all lists the options.",
         )
     shared = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    return {by_key[key]: value for key, value in {**shared, **own}.items() if key in by_key}
+    return {
+        by_key[key]: value for key, value in {**shared, **own}.items() if key in by_key
+    }

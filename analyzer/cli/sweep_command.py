@@ -31,7 +31,9 @@ def sweep(
     ] = None,
     jobs: Annotated[
         int | None,
-        options.option("Parallel estimates; default half the cores.", panel=options.PLACE, least=1),
+        options.option(
+            "Parallel estimates; default half the cores.", panel=options.PLACE, least=1
+        ),
     ] = None,
     scheduler: options.Scheduler = "",
     *,
@@ -47,7 +49,9 @@ def sweep(
     folder = out or config.with_suffix("")
     engine = WorkEngine(scheduler=scheduler, workers=jobs or max(count_cores() // 2, 1))
     with progress_bar(outputs.progress) as progress:
-        result = run_sweep(questions, config.stem, folder, engine=engine, progress=progress)
+        result = run_sweep(
+            questions, config.stem, folder, engine=engine, progress=progress
+        )
 
     from analyzer.fitting.sweep_run import build_sweep_document, sweep_to_csv
     from analyzer.report.render.page_shell import to_page

@@ -81,7 +81,9 @@ class TraceOptions:
     ] = False
     device: Annotated[
         str,
-        options.option("cpu or gpu; default a GPU if the machine has one.", panel=options.PLACE),
+        options.option(
+            "cpu or gpu; default a GPU if the machine has one.", panel=options.PLACE
+        ),
     ] = ""
     gpu: Annotated[
         str,
@@ -117,7 +119,9 @@ class ReadOptions:
 
     host: Annotated[
         str,
-        options.option("Host to open, if a logdir has several; default all of them.", is_rare=True),
+        options.option(
+            "Host to open, if a logdir has several; default all of them.", is_rare=True
+        ),
     ] = ""
     allocator: Annotated[
         str,
@@ -135,7 +139,9 @@ class ReadOptions:
     ] = ""
     redact: Annotated[
         bool,
-        options.option("With a trace: leave out names and paths, to share the result.", "--redact"),
+        options.option(
+            "With a trace: leave out names and paths, to share the result.", "--redact"
+        ),
     ] = False
 
 
@@ -151,7 +157,9 @@ def trace(
     ],
     arguments: Annotated[
         list[str] | None,
-        options.argument("Arguments of a script, after --: analyze trace train.py -- --epochs 2."),
+        options.argument(
+            "Arguments of a script, after --: analyze trace train.py -- --epochs 2."
+        ),
     ] = None,
     *,
     capture: TraceOptions,
@@ -201,7 +209,9 @@ def trace(
             hint="Leave them out; options come before --.",
         )
     reason = "cannot be used without a script"
-    options.refuse_options(reason, "Leave it out.", warmup=capture.warmup, live=capture.live)
+    options.refuse_options(
+        reason, "Leave it out.", warmup=capture.warmup, live=capture.live
+    )
     _trace_step(spec, chosen, what_if, place, outputs, reading)
 
 
@@ -210,7 +220,9 @@ def _capture_options(
 ) -> tuple[CaptureOptions, WhatIf]:
     """Return the capture's options and the replay's; a simulated card takes limit and growth."""
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
-    chosen = step.to_capture(**{name: getattr(capture, name) for name in _OF_THE_CAPTURE})
+    chosen = step.to_capture(
+        **{name: getattr(capture, name) for name in _OF_THE_CAPTURE}
+    )
     if not capture.gpu or spec.kind is TargetKind.TRACE:
         reason = "cannot be used without a simulated card"
         hint = "Add --gpu NAME, and name a model or a step."
@@ -234,7 +246,9 @@ def _capture_options(
     return chosen, replace(what_if, memory_limit_bytes=None, growth=None)
 
 
-def _check_options(spec: TargetSpec, chosen: CaptureOptions, reading: ReadOptions) -> None:
+def _check_options(
+    spec: TargetSpec, chosen: CaptureOptions, reading: ReadOptions
+) -> None:
     """Refuse options that do not apply to the target."""
     if spec.kind is not TargetKind.TRACE:
         options.refuse_options(
@@ -311,7 +325,9 @@ def _choose_view(*, is_live: bool) -> ScriptView | None:
     if not is_live:
         return None
     if not sys.stderr.isatty():
-        raise InputError("--live needs a terminal.", hint="Leave it out; the report follows.")
+        raise InputError(
+            "--live needs a terminal.", hint="Leave it out; the report follows."
+        )
     from analyzer.cli.live_view import show_live
 
     return show_live
@@ -382,7 +398,9 @@ def _suggest_other_command(
     while not request.is_module and (path.parent / "__init__.py").is_file():
         path = path.parent
         parts.insert(0, path.name)
-    has_failed_import = not end.has_tensorflow or (note is not None and note.ended == "ImportError")
+    has_failed_import = not end.has_tensorflow or (
+        note is not None and note.ended == "ImportError"
+    )
     if len(parts) > 1 and has_failed_import:
         return [
             f"{spec.text} lies in a package. Its relative imports work as a module, "
@@ -392,7 +410,9 @@ def _suggest_other_command(
     return []
 
 
-def _explain_missing_trace(spec: TargetSpec, request: WatchRequest, end: ScriptEnd) -> str:
+def _explain_missing_trace(
+    spec: TargetSpec, request: WatchRequest, end: ScriptEnd
+) -> str:
     """Return the reason why no step was traced, and the fix."""
     reason = ", and TensorFlow allocated nothing. If it only defines a model or a step, name that: "
     reason += f"{spec.text}:name."
@@ -403,9 +423,7 @@ def _explain_missing_trace(spec: TargetSpec, request: WatchRequest, end: ScriptE
         reason += "another process, name the step itself: file.py:name."
     elif end.note is None:
         python = " ".join(("python", spec.text, *request.arguments))
-        reason = (
-            " before any step was traced, without a Python error (kill -9, a crash in C++, exec). "
-        )
+        reason = " before any step was traced, without a Python error (kill -9, a crash in C++, exec). "
         reason += f"If it ran out of memory: {python} 2> log, then analyze oom log."
     return f"{spec.text} ended with exit code {end.status}{reason}"
 

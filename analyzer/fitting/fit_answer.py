@@ -80,10 +80,12 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int
     limit_low_bytes: int
     limit_high_bytes: int
-    beside_pool_bytes: int = 0  # memory beside the pool on the card; 0 if the limit is the user's
+    # memory beside the pool on the card; 0 if the limit is the user's
+    beside_pool_bytes: int = 0
     by: Literal["runs", "estimates"]  # on a simulated card, or of the graph
     largest: int  # the largest size that ran or fits; 0 if none does
-    failing: int | None = None  # the smallest larger size that does not; None if none was found
+    # the smallest larger size that does not; None if none was found
+    failing: int | None = None
     safe: int  # its upper bound of the need fits what the largest size took
     # the need as a straight line in the batch size; None if it is not
     fixed_bytes: int | None = None
@@ -94,8 +96,11 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     next_command: str = ""
     # cards of the catalogue, by memory, or of the user's prices, the cheapest that fits first
     cards: tuple[CardAnswer, ...] = ()
-    cheapest: str = ""  # the cheapest card that holds the wanted size; empty without prices
-    remedies: tuple[StepRemedy, ...] = ()  # changes of the step, by saving, the largest first
+    # the cheapest card that holds the wanted size; empty without prices
+    cheapest: str = ""
+    remedies: tuple[
+        StepRemedy, ...
+    ] = ()  # changes of the step, by saving, the largest first
     headline: str = ""
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = {}

@@ -93,7 +93,9 @@ def fits(
         InputError: the target or an option cannot be used.
     """
     if size < 1:
-        raise InputError(f"A batch size of {size} is too small.", hint="Give 1 or more.")
+        raise InputError(
+            f"A batch size of {size} is too small.", hint="Give 1 or more."
+        )
 
     step["batch_size"] = size
     limit_bytes = parse_bytes(limit) if isinstance(limit, str) else limit

@@ -34,7 +34,9 @@ class FitQuestion:
     threads: int | None = None
     remedies: tuple[str, ...] | None = None  # names; empty for all, None for none
     varied: VariedSize = BATCH
-    prices: Mapping[Gpu, float] = field(default_factory=dict)  # per hour; of all cards to judge
+    prices: Mapping[Gpu, float] = field(
+        default_factory=dict
+    )  # per hour; of all cards to judge
 
 
 def fit_target(
@@ -59,7 +61,9 @@ def fit_step(
     limit_of, limit = resolve_limit(gpu, question.limit_bytes)
     varied, limited = question.varied, limit_options(options, question.limit_bytes)
 
-    power = 2 if varied.shapes else 1  # right for the side of an image, and for attention
+    power = (
+        2 if varied.shapes else 1
+    )  # right for the side of an image, and for attention
     search = SizeSearch(limit.bytes, varied.first_size(options), power)
     facts = answer_sizes(
         access,
@@ -69,7 +73,9 @@ def fit_step(
         lambda stage, share: report(stage, _SEARCH_SHARE * share),
         question.threads,
     )
-    answer = describe_sizes(access.name, options, search, facts, (limit_of, limit), question)
+    answer = describe_sizes(
+        access.name, options, search, facts, (limit_of, limit), question
+    )
 
     if question.remedies is not None:
         trial = RemedyTrial(
@@ -77,7 +83,9 @@ def fit_step(
             varied.apply(limited, answer.size_of_remedies),
             answer.limit_bytes,
             question.threads,
-            lambda stage, share: report(stage, _SEARCH_SHARE + (1 - _SEARCH_SHARE) * share),
+            lambda stage, share: report(
+                stage, _SEARCH_SHARE + (1 - _SEARCH_SHARE) * share
+            ),
         )
         answer = replace_fields(answer, remedies=try_remedies(trial, question.remedies))
     report("done", 1.0)
@@ -91,10 +99,14 @@ def limit_options(options: CaptureOptions, limit_bytes: int | None) -> CaptureOp
     return replace(options, memory_limit_bytes=limit_bytes)
 
 
-def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner, BoundedBytes]:
+def resolve_limit(
+    gpu: Gpu | None, limit_bytes: int | None
+) -> tuple[LimitOwner, BoundedBytes]:
     """Return the owner and the value of the lower limit, the card's or the user's."""
     if limit_bytes is not None:
-        BfcOptions(memory_limit_bytes=limit_bytes)  # raises if no allocator has such a limit
+        BfcOptions(
+            memory_limit_bytes=limit_bytes
+        )  # raises if no allocator has such a limit
     card = None if gpu is None else memory_limit(gpu)
     if limit_bytes is not None and (card is None or limit_bytes <= card.bytes):
         return "given", BoundedBytes.exactly(limit_bytes)
@@ -109,7 +121,11 @@ def find_safe_size(search: SizeSearch, low_bytes: int, largest: int) -> int:
     A run's peak near the limit shows how much of the limit the allocator can use.
     """
     point = search.points.get(largest)
-    if point is not None and point.need_bytes is not None and search.failing is not None:
+    if (
+        point is not None
+        and point.need_bytes is not None
+        and search.failing is not None
+    ):
         low_bytes = min(low_bytes, point.need_bytes)
     safe = search.size_at(low_bytes, lambda one: one.need_high_bytes)
     return min(safe, largest)

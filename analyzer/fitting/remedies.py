@@ -41,7 +41,9 @@ from analyzer.tracing.parse.run_folder import read_run
 _LONGEST_REASON: Final = 240  # characters of the reason why a remedy cannot be applied
 _MOST_SETS: Final = 4  # sets of remedies to estimate at most
 _LARGEST_SET: Final = 3  # remedies in a set at most
-_PATCH_TOLERANCE: Final = 0.03  # of the saving, by which that of the patched file may differ
+_PATCH_TOLERANCE: Final = (
+    0.03  # of the saving, by which that of the patched file may differ
+)
 ALL: Final = "all"  # stands for every remedy that may save memory
 
 
@@ -70,7 +72,11 @@ class RemedyTrial:
 
     def fits(self, estimate: StepEstimate) -> bool | None:
         """Say whether an estimate fits the limit; None without one."""
-        return None if self.limit_bytes is None else estimate.need_bytes <= self.limit_bytes
+        return (
+            None
+            if self.limit_bytes is None
+            else estimate.need_bytes <= self.limit_bytes
+        )
 
 
 def try_remedies(
@@ -89,12 +95,16 @@ def try_remedies(
         before = estimate_folder(captured, options, trial.threads)
     op_by_op = None
     needs_order = RECOMPUTING in names or LISTING in names
-    if needs_order and before.note.step.jit:  # a graph without XLA shows the order of the layers
+    if (
+        needs_order and before.note.step.jit
+    ):  # a graph without XLA shows the order of the layers
         report("capturing the step op by op", 0.0)
         place = trial.access.folder / "op-by-op"
         folder = trial.access.capture(replace(options, jit=False), place)
         op_by_op = read_run(folder / RUN_FILE)
-    plans = choose_plans(list(plan_remedies(options, before.note, op_by_op, names)), names)
+    plans = choose_plans(
+        list(plan_remedies(options, before.note, op_by_op, names)), names
+    )
     remedies = []
     for number, plan in enumerate(plans):
         report(f"capturing with {plan.id}", (number + 1) / (len(plans) + 1))
@@ -151,15 +161,19 @@ def _write_patch(
     try:
         text = patches.file.read_bytes().decode()
         edited = edit_source(text, patches.name, plans, trial.options.open_batch_size)
-        copy = copy_with_text(patches.file, edited, trial.access.folder / f"source-{remedy.id}")
+        copy = copy_with_text(
+            patches.file, edited, trial.access.folder / f"source-{remedy.id}"
+        )
     except (OSError, ValueError, SyntaxError) as error:
         raise InputError(f"{patches.file} cannot be edited: {error}.") from None
-    make, batch = trial.access.capture_file, merge_options(trial.options, plans).batch_size
+    make = trial.access.capture_file
+    batch = merge_options(trial.options, plans).batch_size
     assert make is not None
     access = replace(trial.access, capture=lambda *given: make(copy, *given))
     options = replace(trial.options, batch_size=batch)
     after = estimate_step(access, options, f"patched-{remedy.id}", trial.threads)
-    saves_bytes, stated = before.requested_bytes - after.requested_bytes, remedy.saves_bytes or 0
+    saves_bytes = before.requested_bytes - after.requested_bytes
+    stated = remedy.saves_bytes or 0
     if abs(saves_bytes - stated) > _PATCH_TOLERANCE * stated:
         raise InputError(f"The edited file saves {format_bytes(saves_bytes)}.")
     patches.folder.mkdir(exist_ok=True)
@@ -179,15 +193,19 @@ def _try_sets(
     saves = {remedy.id: remedy.saves_bytes or 0 for remedy in singles}
     useful = [plan for plan in plans if saves[plan.id] > 0]
     excess = before.allocated_bytes - trial.limit_bytes
-    sets = [
-        chosen
-        for size in range(2, _LARGEST_SET + 1)
-        for chosen in combinations(useful, size)
-        if len({plan.kind for plan in chosen}) == size
-        and sum(saves[plan.id] for plan in chosen) >= excess
-    ]
-    sets.sort(key=lambda chosen: -sum(saves[plan.id] for plan in chosen))
+
+    def saved_by(chosen: tuple[RemedyPlan, ...]) -> int:
+        return sum(saves[plan.id] for plan in chosen)
+
+    sets: list[tuple[RemedyPlan, ...]] = []
+    for size in range(2, _LARGEST_SET + 1):
+        for chosen in combinations(useful, size):
+            kinds = {plan.kind for plan in chosen}
+            if len(kinds) == size and saved_by(chosen) >= excess:
+                sets.append(chosen)
+    sets.sort(key=lambda chosen: -saved_by(chosen))
     sets.sort(key=lambda chosen: sum(plan.effort for plan in chosen))
+
     for chosen in sets[:_MOST_SETS]:
         trial.report(f"capturing with {' and '.join(plan.id for plan in chosen)}", 0.98)
         remedy = _try_plans(trial, chosen, before)
@@ -202,7 +220,9 @@ def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[Reme
         return [plan for plan in plans if not plan.is_named_only]
     known = {plan.id: plan for plan in plans}
     rows = read_remedies().remedies
-    modes = {row.id: row.when[0] for row in rows if row.when in (("infer",), ("train",))}
+    modes = {
+        row.id: row.when[0] for row in rows if row.when in (("infer",), ("train",))
+    }
     for name in names:
         if name not in known and name == RECOMPUTING:
             raise InputError(
@@ -247,7 +267,9 @@ def add_remedies(
     """
     verdict = result.report.verdict
     limit_bytes = None if verdict is None else verdict.pool_limit_bytes
-    place = None if patches is None else PatchPlace(spec.source, spec.attribute, patches)
+    place = (
+        None if patches is None else PatchPlace(spec.source, spec.attribute, patches)
+    )
     with access_target(spec) as access:
         trial = RemedyTrial(access, options, limit_bytes, threads, progress, place)
         remedies = try_remedies(trial, names, folder)

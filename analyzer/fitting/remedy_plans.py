@@ -61,9 +61,8 @@ class RemedyPlan(RemedyRow, frozen=True, kw_only=True):
     """A remedy that can be applied to a step, with the sizes of that step in its texts."""
 
     options: CaptureOptions  # capture options of the changed step
-    optimizer: str = (
-        ""  # class of the optimizer, if the remedy sets an option of it or replaces it
-    )
+    # class of the optimizer, if the remedy sets an option of it or replaces it
+    optimizer: str = ""
     is_other: bool = False  # whether the optimizer is replaced
 
 

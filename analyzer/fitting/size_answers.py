@@ -29,8 +29,12 @@ from analyzer.session.estimate_captures import find_obstacle
 from analyzer.simulate.predict.decisions import describe_data_sizes
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-RUN_STEPS: Final = 3  # the first allocates variables of the optimizer, the others repeat
-_LIMIT_S: Final = 1800.0  # of a run; a fork of a process with threads may hang in a lock
+RUN_STEPS: Final = (
+    3  # the first allocates variables of the optimizer, the others repeat
+)
+_LIMIT_S: Final = (
+    1800.0  # of a run; a fork of a process with threads may hang in a lock
+)
 _MARGIN: Final = 1.03  # from the peak of a run to the upper bound of its need
 _NOT_BY_SIZE: Final = (FailureKind.FIXED_SIZE, FailureKind.EXITED)
 """Failures that say nothing about the size."""
@@ -48,7 +52,11 @@ class StepFacts:
 
 def can_run(access: StepAccess, options: CaptureOptions) -> bool:
     """Say whether the step can run on a simulated card."""
-    if access.run_sizes is None or not options.gpu or find_smallest_card(options.gpu).is_amd:
+    if (
+        access.run_sizes is None
+        or not options.gpu
+        or find_smallest_card(options.gpu).is_amd
+    ):
         return False
     return not find_obstacle(options) and has_phantom()
 
@@ -116,7 +124,11 @@ def _run(
             access.run_sizes(chosen, folder, limit_s=_LIMIT_S, next_size=take_run)
             run_file = read_run_file(folder / RUN_FILE)
         except AnalyzerError as error:
-            if not search.points and options.is_open and error.exit_code is ExitCode.BAD_INPUT:
+            if (
+                not search.points
+                and options.is_open
+                and error.exit_code is ExitCode.BAD_INPUT
+            ):
                 options = replace(options, is_open=False)
                 continue
             take(_make_failure(size, error, search))
@@ -127,14 +139,18 @@ def _run(
         step = StepConfig(mode="train", jit=options.jit, batch_size=options.batch_size)
         return StepFacts(by="runs", step=step, versions={})
     notes = tuple(dict.fromkeys(run_file.notes))
-    return StepFacts(by="runs", step=run_file.step, notes=notes, versions=run_file.versions)
+    return StepFacts(
+        by="runs", step=run_file.step, notes=notes, versions=run_file.versions
+    )
 
 
 def _make_point(size: int, run: SizeRun) -> SizePoint:
     if run.peak_bytes is None:
         return SizePoint(size=size, fits=False, kind=run.kind, detail=run.detail)
     high_bytes = int(run.peak_bytes * _MARGIN)
-    return SizePoint(size=size, fits=True, need_bytes=run.peak_bytes, need_high_bytes=high_bytes)
+    return SizePoint(
+        size=size, fits=True, need_bytes=run.peak_bytes, need_high_bytes=high_bytes
+    )
 
 
 def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePoint:
@@ -178,7 +194,9 @@ def _estimate(
 
     assert last is not None
     notes = tuple(dict.fromkeys((*last.notes, *describe_data_sizes(last.note))))
-    return StepFacts(by="estimates", step=last.note.step, notes=notes, versions=last.note.versions)
+    return StepFacts(
+        by="estimates", step=last.note.step, notes=notes, versions=last.note.versions
+    )
 
 
 def _report(report: Progress, search: SizeSearch, stage: str) -> None:

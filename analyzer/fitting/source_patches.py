@@ -12,13 +12,21 @@ from analyzer.fitting.remedy_plans import RemedyPlan, read_remedies
 from analyzer.model.errors import InputError
 
 _T = TypeVar("_T")
-_KEPT: Final = ("learning_rate", "weight_decay", "clipnorm", "clipvalue", "global_clipnorm")
+_KEPT: Final = (
+    "learning_rate",
+    "weight_decay",
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+)
 """Arguments that a replaced optimizer keeps; every optimizer has them."""
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 _MODEL: Final = re.compile(r"\bmodel\b")
 
 
-def edit_source(text: str, target: str, plans: Sequence[RemedyPlan], batch_size: int) -> str:
+def edit_source(
+    text: str, target: str, plans: Sequence[RemedyPlan], batch_size: int
+) -> str:
     """Return the text of a file with remedies; InputError if it has no single place for one.
 
     ``target`` is the name of the model's function, ``batch_size`` the batch without the remedies.
@@ -63,20 +71,36 @@ class SourceFile:
     def _set_text(self, text: str) -> None:
         self.text, self.tree = text, ast.parse(text)
         self._lines = _LINE.findall(text)
-        self.calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        self.calls = [
+            node for node in ast.walk(self.tree) if isinstance(node, ast.Call)
+        ]
         body = self.tree.body
-        self._imports = [one for one in body if isinstance(one, (ast.Import, ast.ImportFrom))]
-        names = {one.name: one.asname or one.name for node in self._imports for one in node.names}
+        self._imports = [
+            one for one in body if isinstance(one, (ast.Import, ast.ImportFrom))
+        ]
+        names = {
+            one.name: one.asname or one.name
+            for node in self._imports
+            for one in node.names
+        }
         own = f"{names['tensorflow']}.keras" if "tensorflow" in names else ""
         self.keras = names.get("keras", own)
 
     def find_calls(self, *names: str) -> list[ast.Call]:
         """Return the calls of functions or methods with one of these last names."""
-        return [one for one in self.calls if ast.unparse(one.func).rpartition(".")[2] in names]
+        return [
+            one
+            for one in self.calls
+            if ast.unparse(one.func).rpartition(".")[2] in names
+        ]
 
     def find_compile(self) -> list[ast.Call]:
         """Return the calls of ``model.compile``."""
-        return [one for one in self.find_calls("compile") if ast.unparse(one.func) != "re.compile"]
+        return [
+            one
+            for one in self.find_calls("compile")
+            if ast.unparse(one.func) != "re.compile"
+        ]
 
     def replace(self, node: ast.AST, new: str) -> None:
         """Replace a node."""
@@ -92,16 +116,22 @@ class SourceFile:
         first, end = max(ends, default=(0, self._span(call)[1] - 1))
         margin = self._margin(first)
         comma = "" if not ends else ", " if margin.strip() else f",\n{margin}"
-        return self._set_text(f"{self.text[:end]}{comma}{name}={value}{self.text[end:]}")
+        return self._set_text(
+            f"{self.text[:end]}{comma}{name}={value}{self.text[end:]}"
+        )
 
     def insert_before(self, place: ast.AST, code: str) -> None:
         """Insert lines before the line of a statement, at its depth."""
         first, _ = self._span(place)
         margin = self._margin(first)
         if margin.strip():
-            raise InputError(f"Line {getattr(place, 'lineno', 0)} holds several statements.")
+            raise InputError(
+                f"Line {getattr(place, 'lineno', 0)} holds several statements."
+            )
         start = first - len(margin)
-        lines = "".join(f"{margin}{line}\n" if line else "\n" for line in code.splitlines())
+        lines = "".join(
+            f"{margin}{line}\n" if line else "\n" for line in code.splitlines()
+        )
         self._set_text(self.text[:start] + lines + self.text[start:])
 
     def insert_after_imports(self, code: str) -> None:
@@ -126,7 +156,12 @@ class SourceFile:
             for number, line in enumerate(self._lines[first - 1 : last], first)
         ]
         margin = self._margin(self._span(body[0])[0])
-        parts = [*self._lines[: first - 1], f"{margin}{header}\n", *lines, *self._lines[last:]]
+        parts = [
+            *self._lines[: first - 1],
+            f"{margin}{header}\n",
+            *lines,
+            *self._lines[last:],
+        ]
         self._set_text("".join(parts))
 
     def segment(self, node: ast.AST) -> str:
@@ -135,7 +170,10 @@ class SourceFile:
 
     def _span(self, node: Any) -> tuple[int, int]:
         """Return the first position of a node and the one after it; ``ast`` counts bytes."""
-        places = ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+        places = (
+            (node.lineno, node.col_offset),
+            (node.end_lineno, node.end_col_offset),
+        )
         first, end = (
             sum(map(len, self._lines[: line - 1]))
             + len(self._lines[line - 1].encode()[:column].decode())
@@ -159,10 +197,13 @@ def _apply(source: SourceFile, plan: RemedyPlan, target: str, batch_size: int) -
         _set_policy(source, plan.dtype_policy)
     elif plan.before:
         made = _get_only(
-            [one for one in function if isinstance(one, ast.FunctionDef)], f"function {target}"
+            [one for one in function if isinstance(one, ast.FunctionDef)],
+            f"function {target}",
         )
         header = plan.before.strip().splitlines()[0]
-        source.wrap_body(made, header.replace("keras.", f"{source.keras or 'keras'}.", 1))
+        source.wrap_body(
+            made, header.replace("keras.", f"{source.keras or 'keras'}.", 1)
+        )
     if plan.jit is not None:
         _set_jit(source, str(plan.jit))
     if plan.model:
@@ -172,8 +213,15 @@ def _apply(source: SourceFile, plan: RemedyPlan, target: str, batch_size: int) -
             source.insert_after_imports(f"\n{helper}\n")
     if plan.is_other:
         place, _ = _find_optimizer(source)
-        kept = [f"learning_rate={source.segment(one)}" for one in getattr(place, "args", [])[:1]]
-        kept += [source.segment(one) for one in getattr(place, "keywords", []) if one.arg in _KEPT]
+        kept = [
+            f"learning_rate={source.segment(one)}"
+            for one in getattr(place, "args", [])[:1]
+        ]
+        kept += [
+            source.segment(one)
+            for one in getattr(place, "keywords", [])
+            if one.arg in _KEPT
+        ]
         source.replace(place, _make_optimizer(source, plan.optimizer, ", ".join(kept)))
     call = ast.parse(f"f({plan.optimizer_option})").body[0].value  # type: ignore[attr-defined]
     for option in call.keywords:
@@ -188,7 +236,10 @@ def _apply(source: SourceFile, plan: RemedyPlan, target: str, batch_size: int) -
 def _set_batch(source: SourceFile, plan: RemedyPlan, before: int) -> None:
     """Change the batch size in the file, if it is the one of the estimate."""
     places = [
-        one.value for call in source.calls for one in call.keywords if one.arg == "batch_size"
+        one.value
+        for call in source.calls
+        for one in call.keywords
+        if one.arg == "batch_size"
     ]
     places += [call.args[0] for call in source.find_calls("batch") if call.args]
     if not places and plan.optimizer_option:
@@ -203,7 +254,9 @@ def _set_batch(source: SourceFile, plan: RemedyPlan, before: int) -> None:
         places[number] = values[0] if len(values) == 1 else place
     value = _get_only(list(dict.fromkeys(places)), "batch size")
     if not isinstance(value, ast.Constant) or value.value != before:
-        raise InputError(f"The file sets a batch of {source.segment(value)}, not of {before}.")
+        raise InputError(
+            f"The file sets a batch of {source.segment(value)}, not of {before}."
+        )
     source.replace(value, plan.batch_size)
 
 
@@ -218,9 +271,13 @@ def _set_policy(source: SourceFile, policy: str) -> None:
 def _set_jit(source: SourceFile, value: str) -> None:
     """Set ``jit_compile`` where the model is compiled, or of the only ``tf.function``."""
     if calls := source.find_compile():
-        return source.set_keyword(_get_only(calls, "compile() call"), "jit_compile", value)
+        return source.set_keyword(
+            _get_only(calls, "compile() call"), "jit_compile", value
+        )
     nodes = [one for one in ast.walk(source.tree) if isinstance(one, ast.Attribute)]
-    place = _get_only([one for one in nodes if ast.unparse(one) == "tf.function"], "tf.function")
+    place = _get_only(
+        [one for one in nodes if ast.unparse(one) == "tf.function"], "tf.function"
+    )
     for call in source.calls:
         if call.func is place:
             return source.set_keyword(call, "jit_compile", value)
@@ -234,7 +291,9 @@ def _change_model(source: SourceFile, function: Sequence[ast.AST], code: str) ->
         model = getattr(place.func, "value", None)
     else:
         nodes = [node for one in function for node in ast.walk(one)]
-        place = _get_only([one for one in nodes if isinstance(one, ast.Return)], "return")
+        place = _get_only(
+            [one for one in nodes if isinstance(one, ast.Return)], "return"
+        )
         model = place.value
     if not isinstance(model, ast.Name):
         raise InputError("The model has no name in the file.")
@@ -248,7 +307,9 @@ def _find_optimizer(source: SourceFile) -> tuple[ast.expr, str]:
         (one, name) for name in classes.values() for one in source.find_calls(name)
     ]
     for call in source.find_compile():
-        given = [one.value for one in call.keywords if one.arg == "optimizer"] or call.args[:1]
+        given = [
+            one.value for one in call.keywords if one.arg == "optimizer"
+        ] or call.args[:1]
         names = [(one, str(getattr(one, "value", "")).lower()) for one in given]
         places += [(one, classes[name]) for one, name in names if name in classes]
     return _get_only(places, "optimizer")
@@ -261,5 +322,7 @@ def _make_optimizer(source: SourceFile, name: str, arguments: str) -> str:
 def _get_only(places: Sequence[_T], what: str) -> _T:
     """Return the only place; InputError if there is none or a choice."""
     if len(places) != 1:
-        raise InputError(f"The file has {len(places) or 'no'} {what}{'s' * (len(places) > 1)}.")
+        raise InputError(
+            f"The file has {len(places) or 'no'} {what}{'s' * (len(places) > 1)}."
+        )
     return places[0]

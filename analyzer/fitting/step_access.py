@@ -62,7 +62,9 @@ def access_target(
             show_stage(stage)
 
         def capture_spec(spec: TargetSpec, options: CaptureOptions, out: Path) -> Path:
-            return capture_target(spec, options, out, force=False, progress=show, copies=servers)
+            return capture_target(
+                spec, options, out, force=False, progress=show, copies=servers
+            )
 
         def capture_file(file: Path, options: CaptureOptions, out: Path) -> Path:
             return capture_spec(structs.replace(spec, path=str(file)), options, out)
@@ -81,7 +83,9 @@ def access_target(
 @contextmanager
 def make_workplace() -> Iterator[Path]:
     """Make a temporary folder and remove it after the block."""
-    with TemporaryDirectory(prefix="analyze-fit-", ignore_cleanup_errors=True) as folder:
+    with TemporaryDirectory(
+        prefix="analyze-fit-", ignore_cleanup_errors=True
+    ) as folder:
         yield Path(folder)
 
 
@@ -111,15 +115,21 @@ def estimate_step(
     return estimate_folder(folder, options, threads)
 
 
-def estimate_folder(folder: Path, options: CaptureOptions, threads: int | None) -> StepEstimate:
+def estimate_folder(
+    folder: Path, options: CaptureOptions, threads: int | None
+) -> StepEstimate:
     """Estimate the step that was captured in a folder."""
     note = read_run(folder / RUN_FILE)
-    analysis = analyse_step(note, folder, threads=threads, inter_op=options.inter_op_threads)
+    analysis = analyse_step(
+        note, folder, threads=threads, inter_op=options.inter_op_threads
+    )
     recording, pool = analysis.recording, find_need(analysis)[0].pool
 
     high_bytes, requested = pool.range.high, None
     stated = recording.uncertainty
-    if stated is None or stated.limit_high_bytes is None:  # one schedule: add the margin here
+    if (
+        stated is None or stated.limit_high_bytes is None
+    ):  # one schedule: add the margin here
         high_bytes = int(high_bytes * (1 + LIMIT_MARGIN))
     if stated is not None and stated.schedules:
         shown = stated.schedules[0]

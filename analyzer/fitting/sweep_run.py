@@ -71,7 +71,9 @@ _Names = Annotated[tuple[Name, ...], Meta(min_length=1)]
 class SweepConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The lists of a sweep, and settings for every cell; its cells are all combinations."""
 
-    models: Annotated[tuple[Text, ...], Meta(min_length=1)]  # targets of ``analyze estimate``
+    models: Annotated[
+        tuple[Text, ...], Meta(min_length=1)
+    ]  # targets of ``analyze estimate``
     batches: Annotated[tuple[_Batch, ...], Meta(min_length=1)] = (32,)
     cards: _Names = (CPU,)  # of the catalogue, or ``cpu``
     remedies: _Names = (NONE,)  # as ``analyze fit --what-if`` names them, or ``none``
@@ -79,7 +81,8 @@ class SweepConfig(Struct, frozen=True, forbid_unknown_fields=True):
     optimizer: Name = ""
     dtype_policy: Name = ""
     jit: bool | None = None
-    limit: Name = ""  # the allocator's limit, such as ``16GiB``; empty for each card's own
+    # the allocator's limit, such as ``16GiB``; empty for each card's own
+    limit: Name = ""
 
 
 def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
@@ -102,25 +105,30 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
             )
     cards = [CPU if card.lower() == CPU else find_gpu(card).id for card in config.cards]
     limit = parse_bytes(config.limit) if config.limit else None
-    asked = [
-        SweepQuestion(
+    shared = {name: getattr(config, name) for name in _SHARED_OPTIONS}
+
+    asked = []
+    cells = product(config.models, cards, config.remedies, config.batches)
+    for model, card, remedy, batch in cells:
+        question = SweepQuestion(
             target=model,
             batch_size=batch,
             card=card,
             remedy="" if remedy == NONE else remedy,
             limit_bytes=limit,
-            **{name: getattr(config, name) for name in _SHARED_OPTIONS},
+            **shared,
         )
-        for model, card, remedy, batch in product(
-            config.models, cards, config.remedies, config.batches
-        )
-    ]
+        asked.append(question)
     if len(asked) > _MOST_CELLS:
-        raise InputError(f"{path} has {len(asked):,} cells.", hint=f"Use at most {_MOST_CELLS:,}.")
+        raise InputError(
+            f"{path} has {len(asked):,} cells.", hint=f"Use at most {_MOST_CELLS:,}."
+        )
     return tuple(dict.fromkeys(asked))
 
 
-_DIED: Final = "The estimate's process died twice, probably out of memory. Use fewer workers."
+_DIED: Final = (
+    "The estimate's process died twice, probably out of memory. Use fewer workers."
+)
 
 
 def run_sweep(
@@ -139,7 +147,9 @@ def run_sweep(
             raise InputError(reason, hint="Name another --out.")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{out}: {error.strerror}.", hint="Name another --out.") from None
+        raise InputError(
+            f"{out}: {error.strerror}.", hint="Name another --out."
+        ) from None
     files = [folder / f"{_key(question)}.json" for question in questions]
     cells: dict[int, SweepCell] = {}
     for place, (question, file) in enumerate(zip(questions, files, strict=True)):
@@ -150,7 +160,10 @@ def run_sweep(
     missing = [place for place in range(len(questions)) if place not in cells]
 
     def report() -> None:
-        progress(f"estimating, {len(cells)} of {len(questions)} cells", len(cells) / len(questions))
+        progress(
+            f"estimating, {len(cells)} of {len(questions)} cells",
+            len(cells) / len(questions),
+        )
 
     report()
     for at, made in engine.run(estimate_cell, [questions[place] for place in missing]):
@@ -199,9 +212,16 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
     )
     if question.remedy:  # a capture without it shows whether the step has it
         made = capture(
-            spec, options, folder / "as-is", force=False, progress=lambda *_: None, kind="static"
+            spec,
+            options,
+            folder / "as-is",
+            force=False,
+            progress=lambda *_: None,
+            kind="static",
         )
-        plans = list(plan_remedies(options, read_run(made / RUN_FILE), names=[question.remedy]))
+        plans = list(
+            plan_remedies(options, read_run(made / RUN_FILE), names=[question.remedy])
+        )
         options = choose_plans(plans, [question.remedy])[0].options
     what_if = WhatIf(memory_limit_bytes=limit_bytes)
     report = estimate_target(spec, options, folder / "cell", what_if=what_if).report
@@ -210,7 +230,8 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
         for name in ("need_bytes", "limit_bytes", "margin_bytes")
     }
     figures |= {
-        name: getattr(report.uncertainty, name, None) for name in ("low_bytes", "high_bytes")
+        name: getattr(report.uncertainty, name, None)
+        for name in ("low_bytes", "high_bytes")
     }
     return SweepCell(
         question=question,
@@ -243,7 +264,11 @@ def build_sweep_document(sweep: SweepFile) -> Document:
     """Return a sweep as a document."""
     most = max((cell.allocated_bytes or 0 for cell in sweep.cells), default=0) or 1
     words = [_answer_of(cell) for cell in sweep.cells]
-    counts = (f"{words.count(one)} {phrase}" for one, (phrase, _) in _WORDS.items() if one in words)
+    counts = (
+        f"{words.count(one)} {phrase}"
+        for one, (phrase, _) in _WORDS.items()
+        if one in words
+    )
     reasons = dict.fromkeys(cell.failed for cell in sweep.cells if cell.failed)
     rows = tuple(_row_of(cell, most) for cell in sweep.cells)
     blocks: list[Block] = [Table(COLUMNS["sweep"], rows)]
@@ -264,7 +289,9 @@ def _suggest_next(sweep: SweepFile) -> str:
     asked = sweep.cells[-1].question
     card = "" if asked.card == CPU else asked.card
     shared = {name: getattr(asked, name) for name in _SHARED_OPTIONS}
-    options = step_options(None, asked.mode, None, card, write_options(CaptureOptions(**shared)))
+    options = step_options(
+        None, asked.mode, None, card, write_options(CaptureOptions(**shared))
+    )
     return shlex.join(("analyze", "fit", asked.target, *options))
 
 
@@ -282,7 +309,9 @@ def sweep_to_csv(sweep: SweepFile) -> str:
     writer.writerow((*_ASKED, *_FIGURES))
     for cell in sweep.cells:
         asked = [getattr(cell.question, name) for name in _ASKED]
-        writer.writerow(map(csv_cell, (*asked, *(getattr(cell, name) for name in _FIGURES))))
+        writer.writerow(
+            map(csv_cell, (*asked, *(getattr(cell, name) for name in _FIGURES)))
+        )
     return file.getvalue()
 
 

@@ -166,7 +166,10 @@ def divide_run(report: ReportFile, name: str) -> DeviceFile:
     peak = report.peak
     gpu = look_up_gpu(device.name)
     card = gpu.name if gpu else device.name
-    requested, allocated = format_bytes(peak.requested_bytes), format_bytes(peak.allocated_bytes)
+    requested, allocated = (
+        format_bytes(peak.requested_bytes),
+        format_bytes(peak.allocated_bytes),
+    )
     notes = ["A trace does not show other processes."]
     if gpu is None:
         notes.append(f"{card} is not in the catalogue, so its memory is not divided.")
@@ -197,7 +200,9 @@ def _describe_process(figures: ProcessFigures, reading: NvmlReading) -> str:
     least = "" if all(one.is_pool_exact for one in allocators) else "at least "
     in_use = format_bytes(sum(one.in_use_bytes for one in allocators))
     pool = format_bytes(sum(one.pool_low_bytes for one in allocators))
-    text = f"Process {figures.pid}: tensors hold {in_use}, TensorFlow's pool {least}{pool}"
+    text = (
+        f"Process {figures.pid}: tensors hold {in_use}, TensorFlow's pool {least}{pool}"
+    )
     shown = [_find_own_bytes(card) for card in reading.cards]
     own = [size for size in shown if size is not None]
     if own:
@@ -219,9 +224,13 @@ def _divide_card(card: NvmlCard, allocators: Sequence[AllocatorFigures]) -> Card
     reserved = card.reserved_bytes or 0
     rest = card.total_bytes - reserved - card.free_bytes - known
     if rest > 0:
-        rows.append(_make_exact("unattributed", "used, not shown for any process", rest))
+        rows.append(
+            _make_exact("unattributed", "used, not shown for any process", rest)
+        )
     if reserved:
-        rows.append(_make_exact("reserved", "reserved by the driver and the firmware", reserved))
+        rows.append(
+            _make_exact("reserved", "reserved by the driver and the firmware", reserved)
+        )
     rows.append(_make_exact("free", "free", card.free_bytes))
     return CardAccount(
         index=card.index,
@@ -244,7 +253,9 @@ def _find_own_bytes(card: NvmlCard) -> int | None:
     return sum(known) if known else None
 
 
-def _list_own_parts(card: NvmlCard, allocators: Sequence[AllocatorFigures]) -> Iterator[CardPart]:
+def _list_own_parts(
+    card: NvmlCard, allocators: Sequence[AllocatorFigures]
+) -> Iterator[CardPart]:
     """Yield this process' parts: tensors, the rest of the pool, and outside the pool."""
     own = _find_own_bytes(card)
     in_use = sum(one.in_use_bytes for one in allocators)
@@ -253,11 +264,15 @@ def _list_own_parts(card: NvmlCard, allocators: Sequence[AllocatorFigures]) -> I
     if own is not None and not all(one.is_pool_exact for one in allocators):
         gpu = look_up_gpu(card.name)
         least_outside = 0 if gpu is None else process_overhead(gpu).range.low
-        limits = [own if one.limit_bytes is None else one.limit_bytes for one in allocators]
+        limits = [
+            own if one.limit_bytes is None else one.limit_bytes for one in allocators
+        ]
         high = max(low, min(own - least_outside, sum(limits)))
         note = "Only regions with a tensor of this program are visible."
     yield CardPart("in-use", "in use by tensors", in_use, in_use, "tensorflow")
-    yield CardPart("pool-unused", _IDLE_POOL, low - in_use, high - in_use, "difference", note)
+    yield CardPart(
+        "pool-unused", _IDLE_POOL, low - in_use, high - in_use, "difference", note
+    )
     if own is not None:
         least, most = max(own - high, 0), max(own - low, 0)
         yield CardPart("outside-pool", _OUTSIDE_POOL, least, most, "difference")
@@ -275,7 +290,9 @@ def _list_processes(card: NvmlCard, *, is_own_divided: bool) -> Iterator[CardPar
         yield _make_exact("other-process", what, process.used_bytes or 0, note)
 
 
-def _list_notes(card: NvmlCard, allocators: Sequence[AllocatorFigures]) -> Iterator[str]:
+def _list_notes(
+    card: NvmlCard, allocators: Sequence[AllocatorFigures]
+) -> Iterator[str]:
     has_tensors = any(one.peak_in_use_bytes for one in allocators)
     if has_tensors and not any(process.is_own for process in card.processes):
         yield _HIDDEN_PROCESS
@@ -308,7 +325,9 @@ def _divide_run_card(report: ReportFile, gpu: Gpu) -> CardAccount:
     free_high = max(total - low - outside.low, 0)
     rows = (
         CardPart("in-use", "in chunks of tensors at the peak", in_use, in_use, source),
-        CardPart("pool-unused", _IDLE_POOL, low - in_use, high - in_use, "difference", note),
+        CardPart(
+            "pool-unused", _IDLE_POOL, low - in_use, high - in_use, "difference", note
+        ),
         CardPart("outside-pool", _OUTSIDE_POOL, outside.low, outside.high, "reports"),
         CardPart("free", "free, or other processes", free_low, free_high, "difference"),
     )

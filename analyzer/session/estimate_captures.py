@@ -62,7 +62,9 @@ def capture_target(
     """Capture a named target for an estimate in a child process; return the run folder."""
 
     def capture_step(options: CaptureOptions, kind: CaptureKind) -> Path:
-        return capture(spec, options, out, force=force, progress=progress, kind=kind, copies=copies)
+        return capture(
+            spec, options, out, force=force, progress=progress, kind=kind, copies=copies
+        )
 
     return _capture(capture_step, options)
 
@@ -101,7 +103,9 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
         raise InputError(
             f"Several cards need a run on simulated ones ({reason}).", hint="Name one."
         )
-    return capture_step(replace(options, jit=False, note=_NO_RUN.format(reason)), "static")
+    return capture_step(
+        replace(options, jit=False, note=_NO_RUN.format(reason)), "static"
+    )
 
 
 def find_obstacle(options: CaptureOptions) -> str:
@@ -125,7 +129,9 @@ def _run_on_card(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     try:
         return _run_to_end(capture_step, options)
     except StepOutOfMemory:
-        return _run_to_end(capture_step, replace(options, growth=None, is_unlimited=True))
+        return _run_to_end(
+            capture_step, replace(options, growth=None, is_unlimited=True)
+        )
 
 
 def _run_to_end(capture_step: CaptureStep, options: CaptureOptions) -> Path:

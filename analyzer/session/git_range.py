@@ -20,7 +20,12 @@ from analyzer.session.target_results import estimate_target
 
 
 def find_commit(
-    revisions: str, target: str, folder: Path, progress: Progress, batch_size: int | None, gpu: str
+    revisions: str,
+    target: str,
+    folder: Path,
+    progress: Progress,
+    batch_size: int | None,
+    gpu: str,
 ) -> Diff:
     """Return the difference that one commit of ``OLD..NEW`` made; ``folder`` gets the estimates."""
     card, device = (find_gpu(gpu).id, "gpu") if gpu else ("", "cpu")
@@ -31,10 +36,14 @@ def find_commit(
         place, here = folder / commit, Path.cwd()
         _git("worktree", "add", "--quiet", "--detach", str(place), commit)
         try:
-            os.chdir(place / _git("rev-parse", "--show-prefix"))  # for the commit's own modules
+            os.chdir(
+                place / _git("rev-parse", "--show-prefix")
+            )  # for the commit's own modules
             return estimate_target(
                 *(parse_target(target), options, folder / f"{commit}-estimate"),
-                progress=lambda stage, share: progress(f"{commit[:10]}: {stage}", share),
+                progress=lambda stage, share: progress(
+                    f"{commit[:10]}: {stage}", share
+                ),
             )
         finally:
             os.chdir(here)
@@ -44,7 +53,9 @@ def find_commit(
         peaks = [estimate_at(one).report.peak.requested_bytes for one in (older, newer)]
         return peaks[1] - peaks[0]
 
-    first, last = (_git("rev-parse", f"{one or 'HEAD'}^0") for one in revisions.split("..", 1))
+    first, last = (
+        _git("rev-parse", f"{one or 'HEAD'}^0") for one in revisions.split("..", 1)
+    )
     log = _git("rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
     if not log:
         raise InputError(f"{revisions} holds no commit.", hint="Write it as OLD..NEW.")
@@ -52,29 +63,43 @@ def find_commit(
     while len(commits) > 2:
         middle = len(commits) // 2
         try:
-            sides = grow(commits[0], commits[middle]), grow(commits[middle], commits[-1])
+            sides = (
+                grow(commits[0], commits[middle]),
+                grow(commits[middle], commits[-1]),
+            )
         except AnalyzerError:  # of a commit that does not run: its neighbours decide
             del commits[middle]
             failed += 1
             continue
-        commits = commits[: middle + 1] if abs(sides[0]) >= abs(sides[1]) else commits[middle:]
+        commits = (
+            commits[: middle + 1]
+            if abs(sides[0]) >= abs(sides[1])
+            else commits[middle:]
+        )
     older, newer = ((one.report, one.recording) for one in map(estimate_at, commits))
     found = build_diff(older, newer, names=[one[:10] for one in commits])
     notes = (
         f"{len(log)} commits changed the requested peak by {signed_bytes(total)} in all.",
-        *[f"{failed} of them could not be estimated; one may be the cause."] * bool(failed),
+        *[f"{failed} of them could not be estimated; one may be the cause."]
+        * bool(failed),
         *found.report.notes,
     )
     subject = _git("show", "--no-patch", "--format=%s (%an, %as)", commits[1])
     headline = f"{commits[1][:10]} {subject}: {found.report.headline}"
-    return replace(found, report=structs.replace(found.report, headline=headline, notes=notes))
+    return replace(
+        found, report=structs.replace(found.report, headline=headline, notes=notes)
+    )
 
 
 def _git(*words: str) -> str:
     """Return the output of git."""
     try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", *words], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         last = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
-        raise InputError(f"git {words[0]}: {last}.", hint="Run it in the repository.") from None
+        raise InputError(
+            f"git {words[0]}: {last}.", hint="Run it in the repository."
+        ) from None
     return done.stdout.strip()

@@ -32,9 +32,13 @@ if TYPE_CHECKING:
 
 _OUTLIER_DEVIATIONS: Final = 3 * 1.4826
 """Median absolute deviations of an outlier: three standard deviations of a normal distribution."""
-_OUTLIER_SHARE: Final = 0.01  # of the median; a smaller difference from it is never an outlier
+_OUTLIER_SHARE: Final = (
+    0.01  # of the median; a smaller difference from it is never an outlier
+)
 
-_SMALL_BYTES: Final = 4 << 20  # traces of this size are read faster than a process starts
+_SMALL_BYTES: Final = (
+    4 << 20
+)  # traces of this size are read faster than a process starts
 _WORKER_BYTES: Final = 400 << 20
 _BYTES_PER_BYTE: Final = 2
 """Memory for reading a trace: a process with its libraries plus twice the trace (measured on traces of
@@ -64,7 +68,9 @@ def open_hosts(
     worst = next(row for row in rows if row.host == figures.worst.host and row.devices)
     options["allocator"] = figures.worst.allocator
     options["progress"] = lambda stage, share: report(stage, 0.8 + 0.2 * share)
-    result = open_result(next(one for one in files if one.name == worst.file), **options)
+    result = open_result(
+        next(one for one in files if one.name == worst.file), **options
+    )
     whole = structs.replace(
         result.report,
         hosts=figures,
@@ -75,15 +81,22 @@ def open_hosts(
 
 
 def read_hosts(
-    files: Sequence[Path], allocator: str, engine: WorkEngine, progress: Callable[[float], None]
+    files: Sequence[Path],
+    allocator: str,
+    engine: WorkEngine,
+    progress: Callable[[float], None],
 ) -> tuple[HostRow, ...]:
     """Return a row for each trace, in the order of ``files``."""
     sizes = [file.stat().st_size for file in files]
-    if not engine.scheduler:  # as many processes as the traces need and the memory allows
+    if (
+        not engine.scheduler
+    ):  # as many processes as the traces need and the memory allows
         need_bytes = _WORKER_BYTES + _BYTES_PER_BYTE * max(sizes)
         room = read_memory_bytes("SC_AVPHYS_PAGES") // need_bytes
         is_small = sum(sizes) < _SMALL_BYTES
-        engine = WorkEngine(workers=1 if is_small else max(min(engine.workers, room), 1))
+        engine = WorkEngine(
+            workers=1 if is_small else max(min(engine.workers, room), 1)
+        )
     requests = [(os.path.abspath(file), allocator) for file in files]
     rows: dict[int, HostRow] = {}
     for place, row in engine.run(host_row, requests):
@@ -112,7 +125,9 @@ def host_row(request: tuple[str, str]) -> HostRow:
     except AnalyzerError as error:
         return structs.replace(row, failed=str(error).replace(f"{path} ", "It ", 1))
     except MemoryError:
-        return structs.replace(row, failed="There is not enough host memory to read it.")
+        return structs.replace(
+            row, failed="There is not enough host memory to read it."
+        )
     integrity = recording.integrity
     return structs.replace(
         row,
@@ -165,7 +180,9 @@ def compare_hosts(rows: Sequence[HostRow]) -> HostsFigures:
         for device in row.devices
     ]
     has_limits = all(device.limit_bytes is not None for device in devices)
-    over = [one.allocated_bytes - (one.limit_bytes or 0) * has_limits for one in devices]
+    over = [
+        one.allocated_bytes - (one.limit_bytes or 0) * has_limits for one in devices
+    ]
     outliers = [place for place in places if abs(place.differs_bytes) > least]
     return HostsFigures(
         worst=places[over.index(max(over))],
@@ -180,7 +197,10 @@ def compare_hosts(rows: Sequence[HostRow]) -> HostsFigures:
 
 def _list_warnings(worst: HostRow, rows: Sequence[HostRow]) -> list[str]:
     """Return which host the figures are of, and warnings about unreadable or incomplete traces."""
-    failed, damaged = [row for row in rows if row.failed], [row for row in rows if row.damaged]
+    failed, damaged = (
+        [row for row in rows if row.failed],
+        [row for row in rows if row.damaged],
+    )
     of_all = f" that could be read, of {len(rows)}" if failed else ""
     count = len(rows) - len(failed)
     warnings = [f"The figures are of {worst.host}, the worst of {count} hosts{of_all}."]
@@ -190,7 +210,9 @@ def _list_warnings(worst: HostRow, rows: Sequence[HostRow]) -> list[str]:
             f"{_names(failed)}. {failed[0].host}: {failed[0].failed}"
         )
     if damaged:
-        warnings.append(f"Hosts with incomplete traces: {_names(damaged)} ({times(len(damaged))}).")
+        warnings.append(
+            f"Hosts with incomplete traces: {_names(damaged)} ({times(len(damaged))})."
+        )
     return warnings
 
 

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from analyzer.tracing.measure.measured_recording import Measured
     from analyzer.tracing.parse.run_folder import RunNote
 
-Progress = Callable[[str, float], None]  # takes the stage and the share of the work done, 0 to 1
+Progress = Callable[
+    [str, float], None
+]  # takes the stage and the share of the work done, 0 to 1
 
 
 class OpenOptions(TypedDict, total=False):
@@ -95,7 +97,11 @@ def _last_stage(search: bool) -> str:
 
 
 def make_result(
-    measured: Measured, path: Path, what_if: WhatIf | None = None, *, search: bool = True
+    measured: Measured,
+    path: Path,
+    what_if: WhatIf | None = None,
+    *,
+    search: bool = True,
 ) -> Result:
     """Explain a measured trace and return its result."""
     from analyzer.report.document import build_document
@@ -148,7 +154,9 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
     if note is None or not (note.is_estimate or note.phantom):
         check_note(path)
         hint = suggest_command(path) or "Open a trace with `analyze trace`."
-        raise TraceError(f"{path} holds neither an estimate nor a SavedModel.", hint=hint)
+        raise TraceError(
+            f"{path} holds neither an estimate nor a SavedModel.", hint=hint
+        )
     if not note.is_estimate:
         measured, what_if = _open_run(note, path, options)
         return make_result(measured, path, what_if, search=options.get("search", True))
@@ -156,7 +164,9 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
     return Result.of(analysis, build_document(analysis), path)
 
 
-def _open_run(note: RunNote, path: Path, options: PredictOptions) -> tuple[Measured, WhatIf]:
+def _open_run(
+    note: RunNote, path: Path, options: PredictOptions
+) -> tuple[Measured, WhatIf]:
     """Return a recorded run on a simulated card, and the settings that it did not run with."""
     from analyzer.tracing.measure.measured_recording import open_measured
 
@@ -171,7 +181,9 @@ def _open_run(note: RunNote, path: Path, options: PredictOptions) -> tuple[Measu
 
 
 @pause_collector()
-def analyse_step(note: RunNote, folder: Path, **options: Unpack[PredictOptions]) -> Analysis:
+def analyse_step(
+    note: RunNote, folder: Path, **options: Unpack[PredictOptions]
+) -> Analysis:
     """Explain the capture of an estimate: the recorded run on a simulated card, or a prediction.
 
     A TraceError says that the note has no graph.
@@ -192,7 +204,9 @@ def analyse_step(note: RunNote, folder: Path, **options: Unpack[PredictOptions])
         threads=options.get("threads"),
         inter_op=options.get("inter_op"),
         # a limit and growth apply to the card itself: they decide which chunk fits best
-        allocator=None if target.gpu is None else replaced_options(target.options, what_if),
+        allocator=None
+        if target.gpu is None
+        else replaced_options(target.options, what_if),
         search=search,
         progress=lambda share: report("predicting", 0.8 * share),
     )
@@ -211,7 +225,11 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
 
     analysis = analyse(measured.recording)
     uses = find_uses(
-        analysis.alive, measured.structure, measured.sharing, measured.op_runs, analysis.step
+        analysis.alive,
+        measured.structure,
+        measured.sharing,
+        measured.op_runs,
+        analysis.step,
     )
     analysis = add_pool(replace(analysis, uses=uses), what_if, search=search)
     analysis = with_run_range(analysis, search=search)

@@ -134,7 +134,9 @@ def estimate(
     return explain_folder(folder, threads=threads)
 
 
-def open_trace(path: str | os.PathLike[str], *, host: str = "", allocator: str = "") -> Result:
+def open_trace(
+    path: str | os.PathLike[str], *, host: str = "", allocator: str = ""
+) -> Result:
     """Open a trace: an ``.xplane.pb``, a run folder or a TensorBoard logdir.
 
     A trace of several hosts compares all of them and explains the one with the least room.
@@ -148,7 +150,9 @@ def open_trace(path: str | os.PathLike[str], *, host: str = "", allocator: str =
     return open_hosts(Path(path), host=host, allocator=allocator)
 
 
-def diff(a: str | os.PathLike[str] | Result, b: str | os.PathLike[str] | Result) -> Diff:
+def diff(
+    a: str | os.PathLike[str] | Result, b: str | os.PathLike[str] | Result
+) -> Diff:
     """Compare the peaks of two steps: new, removed and grown tensors from ``a`` to ``b``.
 
     Each is a run folder, a logdir, an ``.xplane.pb`` or a result; a TraceError if it is not readable.
@@ -204,7 +208,9 @@ def watch(
         TargetError: TensorFlow was imported with an allocator that records no memory events.
     """
     watched = Watched()
-    block = begin_watch(watched, out, on_oom, steps=steps, warmup=warmup, name=name, force=force)
+    block = begin_watch(
+        watched, out, on_oom, steps=steps, warmup=warmup, name=name, force=force
+    )
     try:
         yield watched
     except BaseException as error:
@@ -239,11 +245,15 @@ def begin_watch(
         with suppress(Exception):  # an error of ours must not replace the program's
             end_watch(block, watched, error)
 
-    block = WatchBlock(_to_path(out), on_oom=_to_path(on_oom), on_failure=end_at_failure, **options)
+    block = WatchBlock(
+        _to_path(out), on_oom=_to_path(on_oom), on_failure=end_at_failure, **options
+    )
     return block
 
 
-def end_watch(block: WatchBlock, watched: Watched, error: BaseException | None = None) -> None:
+def end_watch(
+    block: WatchBlock, watched: Watched, error: BaseException | None = None
+) -> None:
     """Explain the traced steps, save the report, fill ``watched``; ``error`` ended the steps."""
     if not block.is_running:  # it ended when a step ran out of memory
         return

@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 
 
 def open_with_target(
-    path: Path, target: TargetSpec, options: CaptureOptions, **opening: Unpack[OpenOptions]
+    path: Path,
+    target: TargetSpec,
+    options: CaptureOptions,
+    **opening: Unpack[OpenOptions],
 ) -> Result:
     """Explain one host's trace with the graph of a target, joined by op name.
 
@@ -79,7 +82,9 @@ def open_with_target(
         options = replace(options, batch_size=batch_size)
         measured = join(_capture_source(target, options, report))
     report("explaining", 1.0)
-    return make_result(measured, path, opening.get("what_if"), search=opening.get("search", True))
+    return make_result(
+        measured, path, opening.get("what_if"), search=opening.get("search", True)
+    )
 
 
 def _find_host(path: Path, host: str) -> Path:
@@ -99,7 +104,9 @@ def _find_host(path: Path, host: str) -> Path:
     return chosen[0]
 
 
-def _capture_source(target: TargetSpec, options: CaptureOptions, report: Progress) -> SourceGraph:
+def _capture_source(
+    target: TargetSpec, options: CaptureOptions, report: Progress
+) -> SourceGraph:
     from analyzer.tracing.parse.run_folder import read_run
 
     with tempfile.TemporaryDirectory(prefix="analyze-") as place:
@@ -134,7 +141,11 @@ def open_with_estimate(path: Path, folder: Path) -> Result:
     from analyzer.tracing.parse.run_folder import read_run
 
     source = _make_source(read_run(folder / RUN_FILE), str(folder))
-    if source is None or is_estimate(path) or find_run_file(find_traces(path)[0]) is not None:
+    if (
+        source is None
+        or is_estimate(path)
+        or find_run_file(find_traces(path)[0]) is not None
+    ):
         return open_result(path)
     return make_result(open_measured(path, source=source), path)
 
@@ -188,7 +199,9 @@ def _find_convolutions(recording: Recording) -> list[MeasuredConvolution]:
                 op=str(op),
                 kind=CONVOLUTION_KINDS[str(rows["op_type"].iloc[0])],
                 shape=tuple(map(int, shape)),
-                workspace_bytes=int(scratch["requested_bytes"].max()) if len(scratch) else 0,
+                workspace_bytes=int(scratch["requested_bytes"].max())
+                if len(scratch)
+                else 0,
                 algorithm=role.partition(", ")[2],
             )
         )

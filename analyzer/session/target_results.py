@@ -83,7 +83,9 @@ def trace_script(
             has_memory = note is None or any(note.own_peaks)
             if not has_memory:
                 remove_run(end.folder)  # nothing in it can be opened
-            return replace(end, note=note, unread=str(error) if has_memory else ""), None
+            return replace(
+                end, note=note, unread=str(error) if has_memory else ""
+            ), None
         return end, save_report(result, end.folder)
 
 
@@ -103,7 +105,9 @@ def estimate_target(
     check_steps(options)
     report = prediction.get("progress") or (lambda stage, share: None)
     prediction["progress"] = _share(report, 0.8, 0.9)
-    folder = capture_target(spec, options, out, force=force, progress=_share(report, 0.0, 0.8))
+    folder = capture_target(
+        spec, options, out, force=force, progress=_share(report, 0.0, 0.8)
+    )
     create_cache_folder()
     result = explain_folder(folder, save=save, **prediction)
     report("done", 1.0)
@@ -115,7 +119,9 @@ def _share(report: Progress, begin: float, end: float) -> Progress:
     return lambda stage, share: report(stage, begin + (end - begin) * share)
 
 
-def explain_folder(folder: Path, *, save: bool = True, **options: Unpack[PredictOptions]) -> Result:
+def explain_folder(
+    folder: Path, *, save: bool = True, **options: Unpack[PredictOptions]
+) -> Result:
     """Explain a new capture of an estimate and write the report; on failure remove the folder."""
     try:
         result = open_estimate(folder, **options)

@@ -41,7 +41,9 @@ class WorkEngine:
             return
         waiting = dict(enumerate(items))
         with ExitStack() as stack:
-            own_folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="analyze-"))
+            own_folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="analyze-")
+            )
             folder = "" if self.scheduler else own_folder
             died = self._connect(stack)
             while waiting:
@@ -55,7 +57,9 @@ class WorkEngine:
                         results: list[tuple[int, _Result]] = []
                         for _ in range(_TRIES):
                             with suppress(*died):
-                                results = results or list(_run_calls(call, alone, folder))
+                                results = results or list(
+                                    _run_calls(call, alone, folder)
+                                )
                         yield index, results[0][1] if results else None
 
     def _connect(self, stack: ExitStack) -> tuple[type[BaseException], ...]:
@@ -71,17 +75,23 @@ class WorkEngine:
         try:
             from distributed import Client, KilledWorker
 
-            client = Client(self.scheduler, timeout=_CONNECT_TIMEOUT_S, set_as_default=False)
+            client = Client(
+                self.scheduler, timeout=_CONNECT_TIMEOUT_S, set_as_default=False
+            )
         except ImportError:
             hint = "pip install 'tf-memory-analyzer[dask]'"
-            raise InputError("--scheduler needs Dask, which is not installed.", hint=hint) from None
+            raise InputError(
+                "--scheduler needs Dask, which is not installed.", hint=hint
+            ) from None
         except (OSError, ValueError, TimeoutError) as error:
             reason = str(error).splitlines()[0][:200]
             raise InputError(
                 f"No Dask scheduler answers at {self.scheduler}: {reason}.",
                 hint="Use the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786.",
             ) from None
-        stack.enter_context(parallel_config("dask", client=stack.enter_context(client), n_jobs=-1))
+        stack.enter_context(
+            parallel_config("dask", client=stack.enter_context(client), n_jobs=-1)
+        )
         return (KilledWorker,)
 
 
@@ -90,14 +100,18 @@ def _run_calls(
 ) -> Iterator[tuple[int, _Result]]:
     from joblib import Parallel, delayed
 
-    parallel = Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
+    parallel = Parallel(
+        return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1
+    )
     results = parallel(delayed(_call)(call, *item, folder) for item in items.items())
     try:
         for result in results:  # noqa: UP028 - so that they are closed below
             yield result
     finally:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # joblib warns about the calls that it cancels
+            warnings.simplefilter(
+                "ignore"
+            )  # joblib warns about the calls that it cancels
             results.close()
 
 

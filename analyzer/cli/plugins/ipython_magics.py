@@ -24,7 +24,9 @@ from analyzer.model.errors import AnalyzerError
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics, and select the CPU allocator that records memory events."""
     os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no log lines between the results
+    os.environ.setdefault(
+        "TF_CPP_MIN_LOG_LEVEL", "2"
+    )  # no log lines between the results
 
     def memory(line: str, cell: str | None = None) -> Any:
         """Run the cell and print its memory; without a cell, trace or estimate the target."""
@@ -66,7 +68,9 @@ def _analyze_target(shell: Any, line: str) -> Any:
         return None
     target = targets[0]
     if target.isidentifier() and not Path(target).exists():
-        target = shell.user_ns.get(target, target)  # a model, a step, or the name of a target
+        target = shell.user_ns.get(
+            target, target
+        )  # a model, a step, or the name of a target
     return analyzer.estimate(target) if is_estimate else analyzer.trace(target)
 
 
@@ -106,7 +110,9 @@ def _explain_cell(result: Any) -> None:
 
         is_out = isinstance(result.error_in_exec, errors.ResourceExhaustedError)
         try:
-            if is_out or has_new_record():  # an eager constant or a copy has other errors
+            if (
+                is_out or has_new_record()
+            ):  # an eager constant or a copy has other errors
                 _print_explanation(str(result.error_in_exec))
         except Exception as error:
             print(f"No explanation: {type(error).__name__}: {error}", file=sys.stderr)
@@ -132,7 +138,11 @@ def _print_explanation(message: str) -> None:
         TableColumn("holder", least=30),
         TableColumn("line"),
     )
-    rows = sorted((row for row in find_pool_holders(pool) if row[0]), reverse=True) if pool else []
+    rows = (
+        sorted((row for row in find_pool_holders(pool) if row[0]), reverse=True)
+        if pool
+        else []
+    )
     held = Section("Who holds it", (Table(columns, tuple(rows[:_MOST_HOLDERS])),))
     sections = (*(replace(section, note="") for section in page.sections[:2]), held)
     print_answer(replace(page, subtitle="", footer="", sections=sections), quiet=False)

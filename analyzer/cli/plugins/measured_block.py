@@ -38,14 +38,20 @@ class BlockMeasure:
         """Fill the figures from the block's trace."""
         recording = open_measured(folder).recording
         events, rows = recording.events, main_allocator_rows(recording)
-        own = events[(events["allocator"] == recording.allocator) & (events["kind"] != 0)]
+        own = events[
+            (events["allocator"] == recording.allocator) & (events["kind"] != 0)
+        ]
         first = own.iloc[0]
         line = timeline(rows, len(events))
-        requested, allocated = (each - each[0] for each in (line.requested, line.allocated))
+        requested, allocated = (
+            each - each[0] for each in (line.requested, line.allocated)
+        )
         top = int(requested.argmax())
         born_here = rows[rows["born"] >= 0]
         self.allocator = recording.allocator
-        self.start_bytes = int(first["in_use_bytes"] - first["kind"] * first["allocated_bytes"])
+        self.start_bytes = int(
+            first["in_use_bytes"] - first["kind"] * first["allocated_bytes"]
+        )
         self.peak_bytes, self.peak_chunk_bytes = (
             int(requested[top]),
             int(allocated.max()),
@@ -76,7 +82,9 @@ def tracing_block() -> Iterator[BlockMeasure]:
         measure.read(Path(folder))
 
 
-def describe_excess(measure: BlockMeasure, memory: int | None, growth: int | None) -> str:
+def describe_excess(
+    measure: BlockMeasure, memory: int | None, growth: int | None
+) -> str:
     """Return the limits in bytes that are exceeded, with the largest tensors; empty if none is."""
     parts = []
     peak, left = measure.peak_bytes, measure.growth_bytes
@@ -97,8 +105,12 @@ def tensor_lines(rows: pd.DataFrame, state: str) -> Iterator[str]:
         return
     count = f"{len(rows):,} tensors" if len(rows) > 1 else "1 tensor"
     yield f"  {count} {state}{'' if len(rows) <= _ROWS else f', the largest {_ROWS}'}:"
-    texts = rows.assign(**rows[["dtype", "shape", "tensor", "op"]].astype(object).fillna(""))
-    largest = texts.sort_values("requested_bytes", ascending=False, kind="stable").head(_ROWS)
+    texts = rows.assign(
+        **rows[["dtype", "shape", "tensor", "op"]].astype(object).fillna("")
+    )
+    largest = texts.sort_values("requested_bytes", ascending=False, kind="stable").head(
+        _ROWS
+    )
     for row in largest.itertuples():
         shape = printable(f"{row.dtype}{row.shape}", 40)
         name = printable(row.tensor or row.op or "(no op)", 60)

@@ -39,7 +39,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             item.runtest = measured  # type: ignore[method-assign]
 
 
-def _run_measured(item: pytest.Item, run: Callable[[], None], limits: dict[str, int]) -> None:
+def _run_measured(
+    item: pytest.Item, run: Callable[[], None], limits: dict[str, int]
+) -> None:
     """Run and measure a marked test, and fail it if it exceeds a limit."""
     from analyzer.cli.plugins.measured_block import describe_excess, tracing_block
     from analyzer.model.errors import AnalyzerError
@@ -48,19 +50,27 @@ def _run_measured(item: pytest.Item, run: Callable[[], None], limits: dict[str, 
         with tracing_block() as measure:
             run()
     except AnalyzerError as error:
-        pytest.fail(f"{' and '.join(limits)} cannot be measured: {error}", pytrace=False)
+        pytest.fail(
+            f"{' and '.join(limits)} cannot be measured: {error}", pytrace=False
+        )
     item.user_properties += [
         ("tf_memory_peak_bytes", measure.peak_bytes),
         ("tf_memory_growth_bytes", measure.growth_bytes),
     ]
-    excess = describe_excess(measure, limits.get("limit_memory"), limits.get("limit_growth"))
+    excess = describe_excess(
+        measure, limits.get("limit_memory"), limits.get("limit_growth")
+    )
     if excess:
         pytest.fail(excess, pytrace=False)
 
 
 def _read_limits(item: pytest.Item) -> dict[str, int]:
     """Return the limits of a test in bytes, by mark."""
-    marks = {name: mark for name in MARKS if (mark := item.get_closest_marker(name)) is not None}
+    marks = {
+        name: mark
+        for name in MARKS
+        if (mark := item.get_closest_marker(name)) is not None
+    }
     if not marks:
         return {}
     from analyzer.model.errors import InputError

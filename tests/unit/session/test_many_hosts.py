@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import SAMPLES, TraceBuilder, analyze, sample_trace
@@ -20,7 +18,6 @@ from analyzer.session.many_hosts import compare_hosts, host_row, open_hosts, rea
 from analyzer.session.public_calls import open_trace
 from analyzer.session.work_engine import WorkEngine
 from analyzer.tracing.parse.logdir import find_traces
-from analyzer.tracing.parse.protobuf import Space
 
 
 def logdir(folder: Path, hosts: int) -> Path:
@@ -140,77 +137,6 @@ def test_no_scheduler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     folder = logdir(tmp_path, 2)
     with pytest.raises(InputError, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         open_hosts(folder, engine=WorkEngine(scheduler="tcp://127.0.0.1:9"))
-
-
-def with_changes(folder: Path, hosts: int) -> Path:
-    """Return a run of copies of the samples, each with one buffer of another size."""
-    run = folder / "plugins" / "profile" / "run"
-    run.mkdir(parents=True)
-    for number in range(hosts):
-        sample = sample_trace(SAMPLES[number % len(SAMPLES)])
-        space = Space.FromString(gzip.decompress(sample.read_bytes()))
-        ask_for_less(space, number)
-        (run / f"host{number:03}.xplane.pb").write_bytes(space.SerializeToString())
-    return folder
-
-
-def ask_for_less(space: Any, less_bytes: int) -> None:
-    """Have the largest buffer that is never freed be asked for with some bytes less."""
-    plane = next(plane for plane in space.planes if plane.lines)
-    stats = {entry.value.name: entry.key for entry in plane.stat_metadata}
-    names = {entry.key: entry.value.name for entry in plane.event_metadata}
-
-    def stat(event: Any, name: bytes) -> Any:
-        return next(stat for stat in event.stats if stat.metadata_id == stats[name])
-
-    def address(event: Any) -> int:
-        told = stat(event, b"addr")
-        return int(told.int64_value or told.uint64_value)
-
-    events = [event for line in plane.lines for event in line.events]
-    freed = {
-        address(event) for event in events if names[event.metadata_id] == b"MemoryDeallocation"
-    }
-    kept = [
-        stat(event, b"requested_bytes")
-        for event in events
-        if names[event.metadata_id] == b"MemoryAllocation" and address(event) not in freed
-    ]
-    max(kept, key=lambda requested: requested.int64_value).int64_value -= less_bytes
-
-
-def die_half_way(asked: tuple[str, str]) -> object:
-    """Read a host's trace; the process that is asked for the hundredth dies, once."""
-    mark = Path(asked[0]).parents[3] / "died"
-    if "host100" in asked[0] and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return host_row(asked)
-
-
-@pytest.mark.slow
-def test_two_hundred_hosts(tmp_path: Path) -> None:
-    # GIVEN 200 hosts of which no two are alike
-    folder = with_changes(tmp_path, 200)
-    files = find_traces(folder)
-    asked = [(str(file), "") for file in files]
-    # WHEN they are read one after the other, and by processes of which one is killed half-way
-    alone = dict(WorkEngine().run(host_row, asked))
-    assert dict(WorkEngine(workers=2).run(die_half_way, asked)) == alone
-    assert (folder / "died").exists()
-    # THEN one report has all of them
-    result = open_hosts(folder, engine=WorkEngine(workers=2))
-    hosts = result.report.hosts
-    assert hosts is not None
-    assert hosts.rows == tuple(alone[place] for place in range(200))
-    assert not any(row.failed for row in hosts.rows)
-    assert len({row.devices[0].requested_bytes for row in hosts.rows}) == 200
-    assert result.report.peak.allocated_bytes == hosts.worst.allocated_bytes
-
-
-@pytest.mark.slow
-def test_two_hundred_hosts_on_dask(tmp_path: Path) -> None:
-    the_same_on_dask(with_changes(tmp_path, 200), die_half_way)
 
 
 def test_the_call_and_the_command_open_several_hosts_alike(tmp_path: Path) -> None:
