@@ -28,7 +28,9 @@ class PhantomHook(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """Return the packages that the build needs beside hatchling."""
-        needs_zig = PLATFORM.startswith("manylinux") or _library().find_compiler() is None
+        needs_zig = (
+            PLATFORM.startswith("manylinux") or _library().find_compiler() is None
+        )
         return ["ziglang"] if _is_served() and needs_zig else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
@@ -41,10 +43,14 @@ class PhantomHook(BuildHookInterface[Any]):
         if compiler is None:
             self.app.display_warning("No compiler: this wheel has no simulated card.")
             return
-        self._folder = tempfile.TemporaryDirectory()  # not in dist, which is uploaded whole
+        self._folder = (
+            tempfile.TemporaryDirectory()
+        )  # not in dist, which is uploaded whole
         target = Path(self._folder.name) / library.CORE
         library.build(target, compiler)
-        build_data["force_include"][str(target)] = f"analyzer/phantom/native/{library.CORE}"
+        build_data["force_include"][str(target)] = (
+            f"analyzer/phantom/native/{library.CORE}"
+        )
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{PLATFORM}"
 

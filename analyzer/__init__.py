@@ -32,11 +32,21 @@ _MODULES = {
     "device": "session.device_report",
     "fit": "fitting.fit_calls",
     "fits": "fitting.fit_calls",
-    **dict.fromkeys(("diff", "estimate", "open_trace", "trace", "watch"), "session.public_calls"),
+    **dict.fromkeys(
+        ("diff", "estimate", "open_trace", "trace", "watch"), "session.public_calls"
+    ),
 }
 """Module of each public name. `__getattr__` imports it on first use."""
 
-__all__ = ["Diff", "FitAnswer", "MemoryCallback", "Result", "__version__", "device", "diff"]
+__all__ = [
+    "Diff",
+    "FitAnswer",
+    "MemoryCallback",
+    "Result",
+    "__version__",
+    "device",
+    "diff",
+]
 __all__ += ["estimate", "fit", "fits", "open_trace", "trace", "watch"]
 
 

@@ -16,7 +16,11 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser"), str(ROOT / "tests" / "unit" / "report")]
+sys.path[:0] = [
+    str(ROOT),
+    str(ROOT / "tests" / "browser"),
+    str(ROOT / "tests" / "unit" / "report"),
+]
 
 from make_recording import Made, make_recording  # noqa: E402
 from page_driver import Page, browser, missing  # noqa: E402

@@ -37,7 +37,9 @@ def as_sequence(slot: np.ndarray, request: np.ndarray) -> Sequence:
     birth = request > 0
     latest = np.empty(slot.max() + 1, np.int64)
     buffer, count = np.empty(slot.size, np.int64), 0
-    for i, (name, is_birth) in enumerate(zip(slot.tolist(), birth.tolist(), strict=True)):
+    for i, (name, is_birth) in enumerate(
+        zip(slot.tolist(), birth.tolist(), strict=True)
+    ):
         if is_birth:
             latest[name] = count
             count += 1

@@ -23,7 +23,10 @@ from typing import Final
 
 from analyzer.cards import find_gpu
 from analyzer.model.ranges import Range
-from analyzer.simulate.kernels.gpu.convolution_algorithms import Candidate, find_candidates
+from analyzer.simulate.kernels.gpu.convolution_algorithms import (
+    Candidate,
+    find_candidates,
+)
 from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
 
 CARDS: Final = {
@@ -71,7 +74,9 @@ SMALL_BYTES: Final = 1 << 16
 def read_convolution(row: Mapping[str, str]) -> Convolution | None:
     """Return the convolution of a row; None if its shapes are not known or cuDNN does not run it."""
     names = ("N", "C", "K", "R", "S", "P", "Q")
-    if row["type"] not in PASSES or not all(row[name] for name in ("N", "C", "K", "R", "S")):
+    if row["type"] not in PASSES or not all(
+        row[name] for name in ("N", "C", "K", "R", "S")
+    ):
         return None
     result = [row["P"] or row["H"], row["Q"] or row["W"]]
     image = [row["H"] or row["P"], row["W"] or row["Q"]]
@@ -114,13 +119,17 @@ def score(path: Path) -> Iterator[tuple[str, dict[str, float]]]:
             if convolution is None or row["card"] not in CARDS:
                 continue
             size_bytes = int(row["workspace_bytes"])
-            candidates = find_candidates(convolution, find_gpu(CARDS[row["card"]]), LIMIT_BYTES)
+            candidates = find_candidates(
+                convolution, find_gpu(CARDS[row["card"]]), LIMIT_BYTES
+            )
             batch, depth, *axes = convolution.image
             tensors = depth * math.prod(axes) + convolution.kernel[0] * math.prod(
                 convolution.result
             )
             tensors *= 4 * batch
-            expected = expect_range(candidates, max(int(SMALL_SHARE * tensors), SMALL_BYTES))
+            expected = expect_range(
+                candidates, max(int(SMALL_SHARE * tensors), SMALL_BYTES)
+            )
             names = ALGORITHMS.get(row["algorithm"])
             fastest = min(candidates, key=lambda one: one.microseconds, default=None)
             for card in (row["card"], "all"):
@@ -134,7 +143,9 @@ def score(path: Path) -> Iterator[tuple[str, dict[str, float]]]:
                     }
                     figures["exact"].append(size_bytes in sizes)
                 figures["inside"].append(size_bytes in expected)
-                sizes = (fastest.bytes, *fastest.variants) if fastest is not None else ()
+                sizes = (
+                    (fastest.bytes, *fastest.variants) if fastest is not None else ()
+                )
                 figures["expected"].append(size_bytes in sizes)
                 figures["width"].append(expected.width / tensors)
     for card, figures in sorted(found.items()):

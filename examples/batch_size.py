@@ -27,7 +27,11 @@ if __name__ == "__main__":
     import numpy as np
 
     batch = int(sys.argv[1]) if len(sys.argv) > 1 else 32
-    images = np.random.default_rng(1).normal(size=(STEPS * batch, 32, 32, 3)).astype("float32")
+    images = (
+        np.random.default_rng(1)
+        .normal(size=(STEPS * batch, 32, 32, 3))
+        .astype("float32")
+    )
     labels = np.zeros((STEPS * batch,), "int32")
     model().fit(images, labels, batch_size=batch, epochs=1, verbose=0)
     print(f"an epoch of {STEPS * batch} images in batches of {batch}")

@@ -47,7 +47,9 @@ def persistent_deleted():
 
 
 if __name__ == "__main__":
-    makers = {maker.__name__: maker for maker in (plain, persistent, persistent_deleted)}
+    makers = {
+        maker.__name__: maker for maker in (plain, persistent, persistent_deleted)
+    }
     for name in sys.argv[1:] or makers:
         function, args = makers[name]()
         sums = [len(function(*args)) for _ in range(STEPS)]

@@ -40,7 +40,10 @@ def whole_batch(batch=BATCH):
 
 def accumulated(batch=BATCH):
     model, optimizer = _model()
-    sums = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in model.trainable_variables]
+    sums = [
+        tf.Variable(tf.zeros(v.shape), trainable=False)
+        for v in model.trainable_variables
+    ]
 
     @tf.function
     def step(features, labels):
@@ -53,7 +56,9 @@ def accumulated(batch=BATCH):
             added = [s.assign_add(g) for s, g in zip(sums, gradients)]
             with tf.control_dependencies(added):
                 total += loss
-        optimizer.apply_gradients(zip([s.read_value() for s in sums], model.trainable_variables))
+        optimizer.apply_gradients(
+            zip([s.read_value() for s in sums], model.trainable_variables)
+        )
         for s in sums:
             s.assign(tf.zeros_like(s))
         return total

@@ -26,6 +26,8 @@ if __name__ == "__main__":
     for _ in range(STEPS):
         small = float(function(*args))
     print(f"small: {small:.0f}")
-    large = tf.ones((4096, 4096))  # 64 MiB, given back to the pool below, and not to the card
+    large = tf.ones(
+        (4096, 4096)
+    )  # 64 MiB, given back to the pool below, and not to the card
     print(f"large: {float(tf.reduce_sum(large)):.0f}")
     del large

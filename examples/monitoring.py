@@ -2,7 +2,9 @@
 
 import os
 
-os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")  # before TensorFlow makes its first tensor
+os.environ.setdefault(
+    "TF_CPU_ALLOCATOR_USE_BFC", "1"
+)  # before TensorFlow makes its first tensor
 
 import tensorflow as tf
 
@@ -25,4 +27,6 @@ if __name__ == "__main__":
         tf.config.experimental.reset_memory_stats(device())
         function(*args)
         memory = tf.config.experimental.get_memory_info(device())
-        print(f"step {number}: {memory['current']:,} bytes in use, {memory['peak']:,} at the peak")
+        print(
+            f"step {number}: {memory['current']:,} bytes in use, {memory['peak']:,} at the peak"
+        )

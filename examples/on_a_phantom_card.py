@@ -28,7 +28,9 @@ print(analyzer.device())
 
 if __name__ == "__main__":
     if len(sys.argv) < 3:
-        sys.exit("on_a_phantom_card.py CARD SCRIPT [ARGS], such as t4 examples/memory_growth.py")
+        sys.exit(
+            "on_a_phantom_card.py CARD SCRIPT [ARGS], such as t4 examples/memory_growth.py"
+        )
     with tempfile.TemporaryDirectory() as folder:
         options = PhantomOptions(gpus=parse_cards(sys.argv[1]))
         environment = {"TF_CPP_MIN_LOG_LEVEL": "1", **os.environ}

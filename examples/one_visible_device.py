@@ -28,4 +28,6 @@ if __name__ == "__main__":
     function, args = step()
     for _ in range(STEPS):
         total = float(function(*args))
-    print(f"{found} cards, {len(tf.config.list_logical_devices('GPU'))} used: {total:.0f}")
+    print(
+        f"{found} cards, {len(tf.config.list_logical_devices('GPU'))} used: {total:.0f}"
+    )

@@ -21,7 +21,11 @@ def set_up():
 
 def model():
     made = keras.Sequential(
-        [keras.Input((64,)), keras.layers.Dense(256, activation="relu"), keras.layers.Dense(1)]
+        [
+            keras.Input((64,)),
+            keras.layers.Dense(256, activation="relu"),
+            keras.layers.Dense(1),
+        ]
     )
     made.compile("adam", "mse", jit_compile=False)
     return made

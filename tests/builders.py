@@ -57,10 +57,14 @@ class TraceBuilder:
             self._planes[name] = self.space.planes.add(name=raw_name(name))
         return self._planes[name]
 
-    def line(self, thread: int = 1, plane: str = "/host:CPU", timestamp_ns: int = 0) -> Any:
+    def line(
+        self, thread: int = 1, plane: str = "/host:CPU", timestamp_ns: int = 0
+    ) -> Any:
         key = (plane, thread)
         if key not in self._lines:
-            self._lines[key] = self._plane(plane).lines.add(id=thread, timestamp_ns=timestamp_ns)
+            self._lines[key] = self._plane(plane).lines.add(
+                id=thread, timestamp_ns=timestamp_ns
+            )
         return self._lines[key]
 
     def _id(self, table: str, plane: str, name: str | bytes) -> int:
@@ -187,13 +191,22 @@ class TraceBuilder:
             **stats,
         )
 
-    def step(self, start_ns: int, end_ns: int, number: int = 0, *, thread: int = 1) -> TraceBuilder:
+    def step(
+        self, start_ns: int, end_ns: int, number: int = 0, *, thread: int = 1
+    ) -> TraceBuilder:
         self.event(
-            "train", start_ns, duration_ns=end_ns - start_ns, thread=thread, step_num=number, _r=1
+            "train",
+            start_ns,
+            duration_ns=end_ns - start_ns,
+            thread=thread,
+            step_num=number,
+            _r=1,
         )
         return self
 
-    def run(self, op: str | bytes, start_ns: int, end_ns: int, *, thread: int = 1) -> TraceBuilder:
+    def run(
+        self, op: str | bytes, start_ns: int, end_ns: int, *, thread: int = 1
+    ) -> TraceBuilder:
         """Add the executor's event of one run of an op."""
         self.event(op, start_ns, duration_ns=end_ns - start_ns, thread=thread)
         return self
@@ -217,7 +230,9 @@ def small_trace(**first: Any) -> TraceBuilder:
     return trace
 
 
-def events_of(*rows: tuple[int, int, int], allocator: str = "GPU_0_bfc") -> pd.DataFrame:
+def events_of(
+    *rows: tuple[int, int, int], allocator: str = "GPU_0_bfc"
+) -> pd.DataFrame:
     """Return an event table from ``(kind, address, size)``, one picosecond apart."""
     table = pd.DataFrame(
         {
@@ -233,7 +248,9 @@ def events_of(*rows: tuple[int, int, int], allocator: str = "GPU_0_bfc") -> pd.D
     for name, column in EVENTS.items():
         if name not in table:
             table[name] = "" if column.dtype == "category" else 0
-    return table.astype({name: column.dtype for name, column in EVENTS.items()})[list(EVENTS)]
+    return table.astype({name: column.dtype for name, column in EVENTS.items()})[
+        list(EVENTS)
+    ]
 
 
 @dataclass(frozen=True)
@@ -247,12 +264,16 @@ class Ended:
     @property
     def complaint(self) -> str:
         """What standard error has beside the files that were written."""
-        return "".join(line for line in self.err.splitlines(True) if not line.startswith("Wrote "))
+        return "".join(
+            line for line in self.err.splitlines(True) if not line.startswith("Wrote ")
+        )
 
 
 def complaints(err: str) -> str:
     """Return what was said on standard error but for the files that were written."""
-    return "".join(line for line in err.splitlines(True) if not line.startswith("Wrote "))
+    return "".join(
+        line for line in err.splitlines(True) if not line.startswith("Wrote ")
+    )
 
 
 def analyze(*arguments: str | os.PathLike[str]) -> Ended:
@@ -270,7 +291,10 @@ def analyze(*arguments: str | os.PathLike[str]) -> Ended:
 
 
 def analyze_in_child(
-    *arguments: str | os.PathLike[str], cwd: Path, timeout_s: float = 120, **environment: str
+    *arguments: str | os.PathLike[str],
+    cwd: Path,
+    timeout_s: float = 120,
+    **environment: str,
 ) -> Ended:
     """Run the command in a process of its own; needed for what starts TensorFlow."""
     done = subprocess.run(

@@ -12,7 +12,9 @@ import analyzer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell began the tests in the background
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell began the tests in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # they were begun by nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -66,9 +68,13 @@ def useless_cuda_tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, useless_cuda_tools: Path) -> None:
+def clean_environment(
+    monkeypatch: pytest.MonkeyPatch, useless_cuda_tools: Path
+) -> None:
     monkeypatch.setenv("PATH", str(useless_cuda_tools), prepend=os.pathsep)
     for name in list(os.environ):
         if name.startswith(_KNOBS):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", "off")  # nothing of ours in the user's folder
+    monkeypatch.setenv(
+        "TF_MEMORY_ANALYZER_CACHE", "off"
+    )  # nothing of ours in the user's folder

@@ -23,7 +23,10 @@ from analyzer.session.device_report import DeviceFile
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {
-    "report": ("Output of analyze trace, estimate and diff --json", (ReportFile, DiffFile)),
+    "report": (
+        "Output of analyze trace, estimate and diff --json",
+        (ReportFile, DiffFile),
+    ),
     "fit": ("The answer of analyze fit --json", (FitAnswer,)),
     "oom": ("Output of analyze oom --json", (OomDocument, LogAnswer)),
     "sweep": ("Output of analyze sweep (sweep.json)", (SweepFile,)),
@@ -73,7 +76,9 @@ def build_schema(title: str, types: tuple[type, ...]) -> str:
             part["description"] = cleandoc(part["description"])
         classes = [cls.__name__ for cls in _find_class(record).__mro__]
         for name, field in part.get("properties", {}).items():
-            if note := next((notes[cls, name] for cls in classes if (cls, name) in notes), ""):
+            if note := next(
+                (notes[cls, name] for cls in classes if (cls, name) in notes), ""
+            ):
                 field["description"] = note
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -110,14 +115,17 @@ def _breaches(
 ) -> Iterator[str]:
     assert set(schema) <= KNOWN, set(schema) - KNOWN
     if "$ref" in schema:
-        yield from _breaches(value, parts[schema["$ref"].rpartition("/")[2]], parts, where)
+        yield from _breaches(
+            value, parts[schema["$ref"].rpartition("/")[2]], parts, where
+        )
     if "anyOf" in schema:
         found = [list(_breaches(value, one, parts, where)) for one in schema["anyOf"]]
         if all(found):
             yield from min(found, key=len)
     kind = schema.get("type")
     if kind and not (
-        isinstance(value, TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+        isinstance(value, TYPES[kind])
+        and (kind == "boolean" or not isinstance(value, bool))
     ):
         yield f"{where} is no {kind}: {str(value)[:40]}"
         return
@@ -138,12 +146,18 @@ def _object_breaches(
     value: dict[str, Any], schema: dict[str, Any], parts: dict[str, Any], where: str
 ) -> Iterator[str]:
     known = schema.get("properties", {})
-    yield from (f"{where} lacks {name}" for name in schema.get("required", ()) if name not in value)
+    yield from (
+        f"{where} lacks {name}"
+        for name in schema.get("required", ())
+        if name not in value
+    )
     for name, item in value.items():
         if name in known:
             yield from _breaches(item, known[name], parts, f"{where}.{name}")
         elif isinstance(schema.get("additionalProperties"), dict):
-            yield from _breaches(item, schema["additionalProperties"], parts, f"{where}.{name}")
+            yield from _breaches(
+                item, schema["additionalProperties"], parts, f"{where}.{name}"
+            )
         elif schema.get("type") == "object":
             yield f"{where}.{name} is not in the schema"
 

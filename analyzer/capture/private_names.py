@@ -64,19 +64,28 @@ ResourceVariable: Final = resource_variable_ops.ResourceVariable
 UninitializedVariable: Final = resource_variable_ops.UninitializedVariable
 KerasVariable: Final = keras_tensorflow.Variable
 keras_name_scope: Final = keras_tensorflow.name_scope
-KerasTrainer: Final = getattr(keras_trainer, "BaseTrainer", None) or keras_trainer.Trainer
+KerasTrainer: Final = (
+    getattr(keras_trainer, "BaseTrainer", None) or keras_trainer.Trainer
+)
 """The base class of models that train; Keras 3.16 renamed it."""
 keras_nn: Final = getattr(keras_tensorflow, "ops", keras_tensorflow).nn
 """The module of convolutions, which Keras 3.16 moved into ``ops``."""
 keras_rnn: Final = importlib.import_module("keras.src.backend.tensorflow.rnn")
 """The module: ``keras.src.backend.tensorflow`` has a function of that name."""
-READ_IN: Final[Mapping[str, tuple[int, int]]] = {"TensorFlow": (2, 21), "Keras": (3, 15)}
+READ_IN: Final[Mapping[str, tuple[int, int]]] = {
+    "TensorFlow": (2, 21),
+    "Keras": (3, 15),
+}
 """The newest supported release of each package, major and minor."""
 RESOLVE_JIT: Final = "_resolve_auto_jit_compile"  # of ``Trainer``: resolves "auto"
-CPU_ONLY: Final = "_cpu_only"  # of ``nn.py``: whether a convolution in NCHW must be transposed
+CPU_ONLY: Final = (
+    "_cpu_only"  # of ``nn.py``: whether a convolution in NCHW must be transposed
+)
 IS_GPU_AVAILABLE: Final = "_is_gpu_available"
 """Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel."""
-INITIALIZE_KERAS_VARIABLE: Final = "_initialize_with_initializer"  # computes the initial value
+INITIALIZE_KERAS_VARIABLE: Final = (
+    "_initialize_with_initializer"  # computes the initial value
+)
 INITIALIZE_VARIABLE: Final = "_init_from_args"  # computes the initial value
 
 
@@ -100,7 +109,10 @@ def mark_placed_variables() -> Iterator[None]:
         yield
 
 
-_STRATEGIES: Final = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+_STRATEGIES: Final = (
+    tf.distribute.MirroredStrategy,
+    tf.distribute.MultiWorkerMirroredStrategy,
+)
 """They place a replica on each GPU, and on the CPU if there is none (``all_local_devices``)."""
 
 
@@ -121,7 +133,10 @@ def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[s
         versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
     for package, version in versions.items():
         newest = READ_IN[package]
-        if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) > newest:
+        if (
+            tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+            > newest
+        ):
             yield (
                 f"{package} {version} is newer than {newest[0]}.{newest[1]}, the newest supported "
                 "release: the record of a step may be incomplete."
@@ -138,7 +153,9 @@ def build_executors_anew(number: int) -> Iterator[None]:
     options = runtime.function_call_options
     config = type(runtime.config).FromString(options.config_proto_serialized)
     config.placement_period = number
-    runtime.function_call_options = context.FunctionCallOptions(options.executor_type, config)
+    runtime.function_call_options = context.FunctionCallOptions(
+        options.executor_type, config
+    )
     try:
         yield
     finally:
@@ -163,9 +180,13 @@ def get_device_limits() -> dict[str, int]:
     limits = {}
     try:
         for index in range(pywrap_tfe.TF_DeviceListCount(devices)):
-            name = str(pywrap_tfe.TF_DeviceListName(devices, index)).rpartition("/device:")[2]
+            name = str(pywrap_tfe.TF_DeviceListName(devices, index)).rpartition(
+                "/device:"
+            )[2]
             if name.startswith("GPU:"):
-                limits[name] = int(pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index))
+                limits[name] = int(
+                    pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index)
+                )
         return limits
     finally:
         pywrap_tfe.TF_DeleteDeviceList(devices)
@@ -174,14 +195,20 @@ def get_device_limits() -> dict[str, int]:
 @contextlib.contextmanager
 def disable_python_tracing() -> Iterator[None]:
     """Keep the profiler from writing an event of each conversion to a tensor (60,000 for ResNet50)."""
-    off = (lambda: False) if callable(python_trace.enabled) else False  # a value up to 2.16
+    off = (
+        (lambda: False) if callable(python_trace.enabled) else False
+    )  # a value up to 2.16
     with patch.object(python_trace, "enabled", off):
         yield
 
 
 def get_traced_function(run: Any, name: str) -> Any:
     """Return the ``tf.function`` that a ``train_function`` is or calls by ``name``; None if eager."""
-    inner = run if isinstance(run, Function) else inspect.getclosurevars(run).nonlocals.get(name)
+    inner = (
+        run
+        if isinstance(run, Function)
+        else inspect.getclosurevars(run).nonlocals.get(name)
+    )
     while inner is not None and not isinstance(inner, Function):
         inner = getattr(inner, "__wrapped__", None)
     return inner
@@ -215,7 +242,11 @@ def set_keras_value(variable: Any, value: Any) -> None:
 
 def get_layers(model: Any, **options: bool) -> list[Any]:
     """Return a model's layers and their inner layers; none if it is not a Keras model."""
-    return list(model._flatten_layers(**options)) if hasattr(model, "_flatten_layers") else []
+    return (
+        list(model._flatten_layers(**options))
+        if hasattr(model, "_flatten_layers")
+        else []
+    )
 
 
 def set_chosen_jit(model: Any, value: bool | None) -> None:
@@ -241,7 +272,9 @@ def get_last_layer(tensor: Any) -> Any:
 def get_layer_outputs(layer: Any) -> list[Any]:
     """Return the symbolic outputs of a layer's calls; none if it was called in code only."""
     nodes = getattr(layer, "_inbound_nodes", ())
-    return list(tf.nest.flatten([getattr(node, "output_tensors", ()) for node in nodes]))
+    return list(
+        tf.nest.flatten([getattr(node, "output_tensors", ()) for node in nodes])
+    )
 
 
 def has_own_handle(variable: Any) -> bool:
@@ -258,36 +291,68 @@ def _make_reader(*names: str, default: Any = None) -> Callable[..., Any]:
     """Return a function that reads the first of these attributes; the default if there is none."""
 
     def read(thing: Any, default: Any = default) -> Any:
-        return next((getattr(thing, name) for name in names if hasattr(thing, name)), default)
+        return next(
+            (getattr(thing, name) for name in names if hasattr(thing, name)), default
+        )
 
     return read
 
 
 get_keras_shape = _make_reader("_shape")  # of a Keras variable under construction
 get_keras_dtype = _make_reader("_dtype")
-get_builder = _make_reader("_symbolic_build")  # builds model, metrics and optimizer as ``fit`` does
-get_flat_call = _make_reader("_call_flat")  # calls a function with other tensors than its captures
-get_own_weights = _make_reader("_trainable_variables", "_trainable_weights")  # in Keras 3, or 2
-get_gradient_accumulators = _make_reader("_accumulated_gradients")  # an optimizer's variables
-holds_recording = _make_reader("_tape")  # the record of a ``GradientTape``, while it holds one
-get_functions = _make_reader("_functions", default={})  # the functions inside a graph, by name
-get_handle_data = _make_reader("_handle_data")  # dtype and shape behind a resource handle
-is_persistent = _make_reader("_persistent", default=False)  # whether a tape keeps its record
-get_keras_value = _make_reader("_value")  # the ``tf.Variable`` that holds a Keras variable's value
+get_builder = _make_reader(
+    "_symbolic_build"
+)  # builds model, metrics and optimizer as ``fit`` does
+get_flat_call = _make_reader(
+    "_call_flat"
+)  # calls a function with other tensors than its captures
+get_own_weights = _make_reader(
+    "_trainable_variables", "_trainable_weights"
+)  # in Keras 3, or 2
+get_gradient_accumulators = _make_reader(
+    "_accumulated_gradients"
+)  # an optimizer's variables
+holds_recording = _make_reader(
+    "_tape"
+)  # the record of a ``GradientTape``, while it holds one
+get_functions = _make_reader(
+    "_functions", default={}
+)  # the functions inside a graph, by name
+get_handle_data = _make_reader(
+    "_handle_data"
+)  # dtype and shape behind a resource handle
+is_persistent = _make_reader(
+    "_persistent", default=False
+)  # whether a tape keeps its record
+get_keras_value = _make_reader(
+    "_value"
+)  # the ``tf.Variable`` that holds a Keras variable's value
 get_iterator_handle = _make_reader("_iterator_resource")  # of ``iter(dataset)``
 get_dataset = _make_reader("_dataset")  # of an iterator
 get_input_dataset = _make_reader("_input_dataset")  # the stage before one of a data set
 get_batch_size = _make_reader("_batch_size")  # of a stage that makes batches
 get_buffer_size = _make_reader("_buffer_size")  # of a stage that shuffles or prefetches
-get_cache_file = _make_reader("_filename")  # of a stage that caches; an empty text for memory
+get_cache_file = _make_reader(
+    "_filename"
+)  # of a stage that caches; an empty text for memory
 get_array_tensors = _make_reader("_tensors", default=())  # of ``from_tensor_slices``
-is_distributed = _make_reader("_distribute_strategy")  # the strategy that a model was made under
-get_chosen_jit = _make_reader("_jit_compile")  # the set or resolved value of ``Model.jit_compile``
-get_built_variables = _make_reader("_trainable_variables")  # that an optimizer was built for
+is_distributed = _make_reader(
+    "_distribute_strategy"
+)  # the strategy that a model was made under
+get_chosen_jit = _make_reader(
+    "_jit_compile"
+)  # the set or resolved value of ``Model.jit_compile``
+get_built_variables = _make_reader(
+    "_trainable_variables"
+)  # that an optimizer was built for
 get_build_shapes = _make_reader("_build_shapes_dict")  # of a built model, by argument
-get_input_structure = _make_reader("_inputs_struct", "_nested_inputs", "_saved_model_inputs_spec")
+get_input_structure = _make_reader(
+    "_inputs_struct", "_nested_inputs", "_saved_model_inputs_spec"
+)
 # The symbolic inputs; of a subclass of Keras 2, the specs of its first call
-get_output_structure = _make_reader("_outputs_struct", "_nested_outputs")  # the symbolic outputs
+get_output_structure = _make_reader(
+    "_outputs_struct", "_nested_outputs"
+)  # the symbolic outputs
 get_compiled_loss = _make_reader("_compile_loss", "compiled_loss")
 """The object that every use of a model's loss goes through, in Keras 3 or 2."""
 closes_scope = _make_reader("_pop_on_exit")  # False in an inner scope of a layer
@@ -322,7 +387,8 @@ def has_host_results(op: Any) -> bool:
     attributes = op.node_def.attr
     for kernel in _list_card_kernels(op.type):
         if all(
-            attributes[one.name].type in one.allowed_values.list.type for one in kernel.constraint
+            attributes[one.name].type in one.allowed_values.list.type
+            for one in kernel.constraint
         ):
             return results <= set(kernel.host_memory_arg)
     return True  # there is no kernel for a card
@@ -356,7 +422,9 @@ def is_stateful(op: Any) -> bool:
 
 def copy_op(op: Any, inputs: list[Any]) -> Any:
     """Add a copy of an op with other inputs to its graph, on the device of the scope."""
-    attributes = {name: one for name, one in op.node_def.attr.items() if not name.startswith("_")}
+    attributes = {
+        name: one for name, one in op.node_def.attr.items() if not name.startswith("_")
+    }
     dtypes = [one.dtype for one in op.outputs]
     return op.graph._create_op_internal(
         op.type,
@@ -381,7 +449,9 @@ def import_branch(branch: Any, inputs: list[Any]) -> list[Any]:
     return list(
         tf.graph_util.import_graph_def(
             branch.as_graph_def(),
-            input_map={own.name: one for own, one in zip(branch.inputs, given, strict=True)},
+            input_map={
+                own.name: one for own, one in zip(branch.inputs, given, strict=True)
+            },
             return_elements=[one.name for one in branch.outputs],
             name="",
         )

@@ -23,7 +23,9 @@ _RANGES: Final = read_table("cards/memory_ranges.toml", dict[str, MemoryRange])
 _CONTEXT, _LIBRARIES = _RANGES["cuda_context"], _RANGES["libraries"]
 
 
-def check_limit(gpu: Gpu, limit_bytes: int | None, context_bytes: int | None = None) -> None:
+def check_limit(
+    gpu: Gpu, limit_bytes: int | None, context_bytes: int | None = None
+) -> None:
     """Refuse a memory limit that is larger than the free memory of an otherwise empty card.
 
     TensorFlow accepts such a limit (a logical device with its own limit skips
@@ -83,9 +85,13 @@ def usable_memory(gpu: Gpu) -> MemoryRange:
     margin = 200 * _MIB if gpu.memory_source else 300 * _MIB
     total = gpu.memory_bytes
     has_display = any(word in gpu.name for word in ("GeForce", "TITAN", "RTX"))
-    shared = min(round(_DISPLAY_SHARE * total), _MOST_DISPLAY_BYTES) if has_display else 0
+    shared = (
+        min(round(_DISPLAY_SHARE * total), _MOST_DISPLAY_BYTES) if has_display else 0
+    )
     bounds = Range(total - margin - shared, total + margin)
-    return MemoryRange(bytes=total, range=bounds, source="the total that the driver reports")
+    return MemoryRange(
+        bytes=total, range=bounds, source="the total that the driver reports"
+    )
 
 
 def memory_limit(gpu: Gpu) -> MemoryRange:
@@ -108,7 +114,9 @@ def memory_limit(gpu: Gpu) -> MemoryRange:
 def process_overhead(gpu: Gpu) -> MemoryRange:
     """Return the memory of one process outside the pool: context, libraries (CUDA's), kernels."""
     context = _context(gpu)
-    workspace = 32 * _MIB if gpu.compute_capability >= (9, 0) else 8 * _MIB + (128 << 10)
+    workspace = (
+        32 * _MIB if gpu.compute_capability >= (9, 0) else 8 * _MIB + (128 << 10)
+    )
     return MemoryRange(
         bytes=context.bytes + _LIBRARIES.bytes + workspace,
         range=(context.range + _LIBRARIES.range).widened(0, workspace),
@@ -118,4 +126,6 @@ def process_overhead(gpu: Gpu) -> MemoryRange:
 
 def memory_beside_pool(gpu: Gpu) -> int:
     """Return the bytes of ``process_overhead``, at most the part that TensorFlow leaves by default."""
-    return min(process_overhead(gpu).bytes, usable_memory(gpu).bytes - memory_limit(gpu).bytes)
+    return min(
+        process_overhead(gpu).bytes, usable_memory(gpu).bytes - memory_limit(gpu).bytes
+    )

@@ -32,7 +32,9 @@ _DRIVER_MIB: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600, "AMD": 16}
 measured cards on Linux (GDDR 220 to 560, depending on the driver; with ECC 250 to 680 after the
 sixteenth for the codes; HBM 110 to 910; AMD 16 in logs of idle cards by TensorFlow-ROCm)."""
 
-_JETSON_SHARE: Final = 0.05  # of the host's memory; 4 to 7 % is missing on the measured boards
+_JETSON_SHARE: Final = (
+    0.05  # of the host's memory; 4 to 7 % is missing on the measured boards
+)
 
 _NOISE: Final = re.compile(
     r"nvidia|amd|instinct|geforce|tesla|gpu|graphics|generation|edition|workstation|server|card|the|memory"
@@ -57,12 +59,16 @@ class Architecture(msgspec.Struct, frozen=True):
 
 def _read_rows(name: str) -> list[dict[str, str]]:
     """Return the rows of a table of the package, without empty cells."""
-    rows = csv.DictReader((files("analyzer.cards") / name).read_text("utf-8").splitlines())
+    rows = csv.DictReader(
+        (files("analyzer.cards") / name).read_text("utf-8").splitlines()
+    )
     return [{name: value for name, value in row.items() if value} for row in rows]
 
 
 ARCHITECTURES: Final = {
-    (int(row["major"]), int(row["minor"])): msgspec.convert(row, Architecture, strict=False)
+    (int(row["major"]), int(row["minor"])): msgspec.convert(
+        row, Architecture, strict=False
+    )
     for row in _read_rows("architectures.csv")
 }
 """By compute capability: CUDA C++ Programming Guide, table "Technical Specifications per Compute
@@ -78,7 +84,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     capability_text: Annotated[str, Meta(pattern=r"^\d{1,2}\.\d$")] = field(
         name="compute_capability"
     )
-    sm_count: Annotated[int, Meta(ge=1, le=4096)]  # multiprocessors, and their highest clock
+    sm_count: Annotated[
+        int, Meta(ge=1, le=4096)
+    ]  # multiprocessors, and their highest clock
     clock_mhz: _Positive
     bandwidth_gb_s: _Positive  # between the chip and its memory
     l2_kib: _Positive
@@ -153,8 +161,12 @@ def _rows() -> Mapping[str, dict[str, str]]:
 
 def _load_cards(path: Path) -> tuple[Gpu, ...]:
     if not path.exists():
-        raise InputError(f"The file {path} does not exist.", hint="`analyze gpus` lists the cards.")
-    decode = msgspec.json.decode if path.suffix.lower() == ".json" else msgspec.toml.decode
+        raise InputError(
+            f"The file {path} does not exist.", hint="`analyze gpus` lists the cards."
+        )
+    decode = (
+        msgspec.json.decode if path.suffix.lower() == ".json" else msgspec.toml.decode
+    )
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_FILE_BYTES + 1)
@@ -179,7 +191,9 @@ def _complete_card(given: dict[str, Any]) -> Gpu:
         close = [card for card in sorted(_rows()) if _words(like) <= _words(card)]
         raise InputError(
             f"The card {name!r} is like {like!r}, which is not in the catalogue.",
-            hint=f"Did you mean {' or '.join(close[:3])}?" if close else "`analyze gpus` lists it.",
+            hint=f"Did you mean {' or '.join(close[:3])}?"
+            if close
+            else "`analyze gpus` lists it.",
         )
     row: dict[str, Any] = dict(_rows().get(like, {}))
     if given.keys() & {"nominal_mib", "memory"}:
@@ -224,7 +238,9 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
         name = _load_cards(path)[0].id
         os.environ[VARIABLE] = str(path)
     cards = all_gpus()
-    exact = [card for card in cards if name.strip().lower() in (card.id, card.name.lower())]
+    exact = [
+        card for card in cards if name.strip().lower() in (card.id, card.name.lower())
+    ]
     if exact:
         return tuple(exact)
     wanted = _words(name)
@@ -237,10 +253,13 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
                 matches.setdefault(more, {})[card] = None
     if matches:
         found = matches[min(matches)]
-        return tuple(sorted(found, key=lambda card: (card.nominal_bytes, "sxm" not in card.id)))
+        return tuple(
+            sorted(found, key=lambda card: (card.nominal_bytes, "sxm" not in card.id))
+        )
     if name.strip().lower() == "all":
         raise InputError(
-            "--gpu all is an option of `analyze fit`.", hint="Name one card, such as t4."
+            "--gpu all is an option of `analyze fit`.",
+            hint="Name one card, such as t4.",
         )
     if several := _SEVERAL.search(name):
         first = name.replace(several[0], "", 1).partition(",")[0].strip()
@@ -256,17 +275,27 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
         for text in (card.id, card.id.partition("-")[2])
         for short in (text, text.rsplit("-", 1)[0], text.rsplit("-", 2)[0])
     }
-    near = difflib.get_close_matches("-".join(name.lower().split()), names, n=3, cutoff=0.6)
+    near = difflib.get_close_matches(
+        "-".join(name.lower().split()), names, n=3, cutoff=0.6
+    )
     similar = " or ".join(dict.fromkeys(names[one] for one in near))
-    start = f"Did you mean {similar}? " if near else "For example: t4, a100-80gb, h100. "
-    raise InputError(f"No card is called {name!r}.", hint=f"{start}--gpu list shows all.")
+    start = (
+        f"Did you mean {similar}? " if near else "For example: t4, a100-80gb, h100. "
+    )
+    raise InputError(
+        f"No card is called {name!r}.", hint=f"{start}--gpu list shows all."
+    )
 
 
 def _words(name: str) -> frozenset[str]:
     """Split a name into its words: ``RTX4070Ti 16G`` is rtx, 4070, ti, 16gb."""
     text = name.lower().replace("max-q", "maxq")
     text = re.sub(r"(\d)\s*(?:gib|gb|g)\b(?!\.)", r"\1gb", text)
-    text = re.sub(r"\b([rg]t?x|quadro|titan|tesla|geforce|nvidia|jetson)(?=[a-z]?\d)", r"\1 ", text)
+    text = re.sub(
+        r"\b([rg]t?x|quadro|titan|tesla|geforce|nvidia|jetson)(?=[a-z]?\d)",
+        r"\1 ",
+        text,
+    )
     text = re.sub(r"(?<=\d)(ti|super|laptop|xtx|xt|gre)\b", r" \1", text)
     text = re.sub(r"\bsxm\d\b", "sxm", text)
     text = re.sub(r"\b(a100|h100|h200|v100|p100)(?=\d+gb|sxm|pcie)", r"\1 ", text)
@@ -274,7 +303,9 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word for word in words if word and not _NOISE.fullmatch(word))
 
 
-_HINT: Final = "Write lines such as `t4,0.35` in a CSV file, or `t4 = 0.35` in a TOML file."
+_HINT: Final = (
+    "Write lines such as `t4,0.35` in a CSV file, or `t4 = 0.35` in a TOML file."
+)
 _Price = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
@@ -288,12 +319,18 @@ def read_prices(path: Path) -> dict[Gpu, float]:
         else:
             table = csv.reader(text.splitlines())
             rows = [(name, price.strip()) for name, price, *_ in filter(any, table)]
-            rows = [row for row in rows if row[0].strip().lower() not in ("card", "gpu")]
+            rows = [
+                row for row in rows if row[0].strip().lower() not in ("card", "gpu")
+            ]
         if not rows:
             raise ValueError
     except (OSError, ValueError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or "each line needs a card and a price"
-        raise InputError(f"{path} is no table of prices: {reason}.", hint=_HINT) from None
+        reason = (
+            getattr(error, "strerror", None) or "each line needs a card and a price"
+        )
+        raise InputError(
+            f"{path} is no table of prices: {reason}.", hint=_HINT
+        ) from None
     prices: dict[Gpu, float] = {}
     for name, price in rows:
         try:

@@ -51,21 +51,30 @@ def _read_card(nvml: Any, index: int, own_pids: frozenset[int]) -> NvmlCard:
     )
 
 
-def _read_processes(nvml: Any, handle: Any, own_pids: frozenset[int]) -> tuple[NvmlProcess, ...]:
+def _read_processes(
+    nvml: Any, handle: Any, own_pids: frozenset[int]
+) -> tuple[NvmlProcess, ...]:
     """Return the processes on a card; NVML lists a process twice if it draws and computes."""
     rows: dict[int, NvmlProcess] = {}
     for kind in ("Compute", "Graphics"):
         with contextlib.suppress(nvml.NVMLError):
             for one in getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses")(handle):
                 pid = int(one.pid)
-                sizes = [one.usedGpuMemory, rows[pid].used_bytes if pid in rows else None]
+                sizes = [
+                    one.usedGpuMemory,
+                    rows[pid].used_bytes if pid in rows else None,
+                ]
                 rows[pid] = NvmlProcess(
                     pid=pid,
-                    used_bytes=max((int(size) for size in sizes if size is not None), default=None),
+                    used_bytes=max(
+                        (int(size) for size in sizes if size is not None), default=None
+                    ),
                     name=_read_proc(pid, "comm").decode("utf-8", "replace").strip(),
                     is_own=pid in own_pids,
                 )
-    return tuple(sorted(rows.values(), key=lambda row: (-(row.used_bytes or 0), row.pid)))
+    return tuple(
+        sorted(rows.values(), key=lambda row: (-(row.used_bytes or 0), row.pid))
+    )
 
 
 def own_pids() -> frozenset[int]:

@@ -148,8 +148,12 @@ class Outputs(PageOutputs):
         writers += [result.export] * len(self.export or ())
         if not write_all(*zip(self.paths, writers, strict=True)):
             headline = summarize(result.report).headline
-            print_answer(report_document(result.report), quiet=self.quiet, headline=headline)
-        self.show_page(result.folder / REPORT_HTML if result.folder else None, result.to_html)
+            print_answer(
+                report_document(result.report), quiet=self.quiet, headline=headline
+            )
+        self.show_page(
+            result.folder / REPORT_HTML if result.folder else None, result.to_html
+        )
         if limit is not None and peak > limit:
             raise LimitError(peak_limit_words(peak, limit))
 

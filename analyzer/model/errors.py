@@ -36,10 +36,14 @@ class FailureKind(Choice):
     INVALID_SHAPE = "invalid-shape"  # TensorFlow or Keras refused the shapes
     FIXED_SIZE = "fixed-size"  # the target fixes its batch size
     CRASHED = "crashed"  # the process died of a signal that its own code caused
-    KILLED = "killed"  # by another process (kill, a time limit); it may work the next time
+    KILLED = (
+        "killed"  # by another process (kill, a time limit); it may work the next time
+    )
     EXITED = "exited"  # the user's code ended its own process
     TIMED_OUT = "timed-out"  # ended after a time limit; this says nothing about memory
-    NO_CARD = "no-simulated-card"  # this TensorFlow cannot run the step on simulated cards
+    NO_CARD = (
+        "no-simulated-card"  # this TensorFlow cannot run the step on simulated cards
+    )
     OTHER = "other"
 
 
@@ -49,7 +53,9 @@ class AnalyzerError(Exception):
     exit_code = ExitCode.BUG
     kind = FailureKind.OTHER
 
-    def __init__(self, message: str, *, hint: str = "", kind: FailureKind | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", kind: FailureKind | None = None
+    ) -> None:
         super().__init__(message)
         self.message = " ".join(message.split())
         self.hint = " ".join(hint.split())

@@ -16,12 +16,16 @@ from types import FrameType
 from typing import Final
 
 ENDING: Final = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP")
+    if hasattr(signal, name)
 )
 """The signals that ask a process to end."""
 
 EXIT_BASE: Final = 128  # a shell's exit status: this plus the number of the signal
-_PR_SET_PDEATHSIG: Final = 1  # option of ``prctl(2)``: the signal sent when the parent ends
+_PR_SET_PDEATHSIG: Final = (
+    1  # option of ``prctl(2)``: the signal sent when the parent ends
+)
 
 _Handler = Callable[[int, FrameType | None], None]
 
@@ -95,7 +99,11 @@ def _handlers(handler: _Handler, numbers: tuple[int, ...] = ENDING) -> Iterator[
     """Handle these signals, except ignored ones, inside the block of the main thread."""
     is_main = threading.current_thread() is threading.main_thread()
     ignored = (signal.SIG_IGN, None)
-    handled = [number for number in numbers if is_main and signal.getsignal(number) not in ignored]
+    handled = [
+        number
+        for number in numbers
+        if is_main and signal.getsignal(number) not in ignored
+    ]
     earlier = {}
     try:
         for number in handled:

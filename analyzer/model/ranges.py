@@ -48,7 +48,11 @@ class Range:
     def __str__(self) -> str:
         """Return the size; with "about" if its digits are uncertain."""
         shown = format_bytes(self.middle)
-        return shown if format_bytes(self.low) == format_bytes(self.high) else f"about {shown}"
+        return (
+            shown
+            if format_bytes(self.low) == format_bytes(self.high)
+            else f"about {shown}"
+        )
 
     def __contains__(self, size_bytes: int) -> bool:
         return self.low <= size_bytes <= self.high
@@ -106,5 +110,7 @@ class BoundedBytes:
         return BoundedBytes(self.bytes + other.bytes, self.range + other.range)
 
     def __str__(self) -> str:
-        shown, low, high = map(format_bytes, (self.bytes, self.range.low, self.range.high))
+        shown, low, high = map(
+            format_bytes, (self.bytes, self.range.low, self.range.high)
+        )
         return shown if low == high else f"{shown} ({low} to {high})"

@@ -58,7 +58,9 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text)
     number, unit = match.groups() if match else ("", "")
     if match is None or unit.lower() not in _FACTORS:
-        raise InputError(f"{text!r} is not a size.", hint="Write it as 10GiB, 512MiB or 16GB.")
+        raise InputError(
+            f"{text!r} is not a size.", hint="Write it as 10GiB, 512MiB or 16GB."
+        )
     if not unit and float(number):
         raise InputError(
             f"{text!r} is a size without a unit.",

@@ -204,7 +204,9 @@ def find_batch(failure: LoggedFailure) -> int:
     """Return the first axis of the request; 0 if it is not the batch, as in a variable's update."""
     shape = failure.shape or ()
     names = f"{failure.op} {failure.requested_by}".lower()
-    is_variable = any(word in names for word in _VARIABLE_OPS) or "variable" in failure.kernel
+    is_variable = (
+        any(word in names for word in _VARIABLE_OPS) or "variable" in failure.kernel
+    )
     if len(shape) < 2 or shape[0] < 2 or is_variable:
         return 0
     return shape[0]
@@ -218,7 +220,11 @@ def find_fit_options(failure: LoggedFailure) -> tuple[str, int | None] | None:
 
     name = failure.card.name if failure.card else ""
     gpu, limit = look_up_gpu(name) if name else None, failure.figures.get("limit")
-    if limit is not None and gpu is not None and limit.low > memory_limit(gpu).range.high:
+    if (
+        limit is not None
+        and gpu is not None
+        and limit.low > memory_limit(gpu).range.high
+    ):
         limit = None  # the driver gives less than such a limit
     return gpu.id if gpu else "", limit.low if limit else None
 

@@ -20,7 +20,9 @@ _NOTABLE: Final = 0.05  # share of the bytes in use from which waste is reported
 _BACK_OFF: Final = 0.9  # factor between a refused region and the next try (``Extend``)
 _NEARLY_FULL: Final = 3  # free marks of 100 on the map of a pool that is called full
 _OTHERS_SHARE: Final = 0.2  # of a card: less is not worth naming other processes
-_CONTEXT_BYTES: Final = 1 << 30  # a process's own context and a desktop may take this much
+_CONTEXT_BYTES: Final = (
+    1 << 30
+)  # a process's own context and a desktop may take this much
 
 Judgement = tuple[Cause, str]  # and the title of the verdict
 
@@ -28,10 +30,16 @@ Judgement = tuple[Cause, str]  # and the title of the verdict
 def find_cause(failure: LoggedFailure) -> OomVerdict:
     """Return the verdict on one failure."""
     cause, title = _judge(failure)
-    if failure.budget is not None and failure.is_compiled and cause is Cause.CANNOT_TELL:
+    if (
+        failure.budget is not None
+        and failure.is_compiled
+        and cause is Cause.CANNOT_TELL
+    ):
         budget, reached = map(format_bytes, failure.budget)
         cause = Cause.LARGER_THAN_LIMIT
-        title = f"XLA planned {reached} for the program, more than its budget of {budget}."
+        title = (
+            f"XLA planned {reached} for the program, more than its budget of {budget}."
+        )
 
     if title.startswith("about"):
         title = f"A{title[1:]}"
@@ -177,7 +185,9 @@ def _judge_by_map(failure: LoggedFailure, shown: Range, want: Range) -> Judgemen
     return Cause.CANNOT_TELL, title
 
 
-def _judge_full(failure: LoggedFailure, shown: Range, want: Range, left: Range) -> Judgement:
+def _judge_full(
+    failure: LoggedFailure, shown: Range, want: Range, left: Range
+) -> Judgement:
     waste, limit = failure.figures.get("waste"), failure.figures.get("limit")
     least = max(want.high - left.middle, int(_NOTABLE * failure.in_use_bytes), 1)
     if waste is not None and waste.low >= least:
@@ -187,7 +197,9 @@ def _judge_full(failure: LoggedFailure, shown: Range, want: Range, left: Range) 
 
     others_bytes = _find_others(failure, want)
     if others_bytes:
-        title = f"{format_bytes(others_bytes)} of the card's {failure.card_memory} are not "
+        title = (
+            f"{format_bytes(others_bytes)} of the card's {failure.card_memory} are not "
+        )
         title += f"tensors of this process; {left} were left for {shown}."
         return Cause.HELD_BY_OTHERS, title
 
@@ -202,7 +214,9 @@ def _judge_full(failure: LoggedFailure, shown: Range, want: Range, left: Range) 
     return Cause.FULL, f"{title}{left} left: {short} too little."
 
 
-def _describe_fragments(failure: LoggedFailure, shown: Range, want: Range, free: Range) -> str:
+def _describe_fragments(
+    failure: LoggedFailure, shown: Range, want: Range, free: Range
+) -> str:
     room, hole = failure.figures.get("room"), failure.figures.get("largest_hole")
     if free.middle < want.middle and room is not None:
         title = f"{shown} requested; {free} were free in the pool and the limit "
@@ -242,7 +256,9 @@ def _find_others(failure: LoggedFailure, want: Range) -> int:
 
     others_bytes = failure.card_total - failure.card_free - failure.in_use_bytes
     need_bytes = failure.in_use_bytes + want.middle
-    least = max(_CONTEXT_BYTES, _OTHERS_SHARE * failure.card_total, failure.in_use_bytes)
+    least = max(
+        _CONTEXT_BYTES, _OTHERS_SHARE * failure.card_total, failure.in_use_bytes
+    )
     would_fit = need_bytes <= failure.card_total - _CONTEXT_BYTES
     return others_bytes if others_bytes > least and would_fit else 0
 

@@ -81,7 +81,9 @@ def _find_owner(
     return owner
 
 
-def start_dump(log: Log, process: Process, line: LogLine, allocator: str = "") -> LoggedFailure:
+def start_dump(
+    log: Log, process: Process, line: LogLine, allocator: str = ""
+) -> LoggedFailure:
     """Add a failure whose dump is all that the log has."""
     failure = log.add_failure(process, line, reports=1)
     failure.allocator = allocator
@@ -170,7 +172,9 @@ def _add_sum(failure: LoggedFailure, text: str) -> bool:
 
     elif match := find("pool_summary", text):
         parts = find_all("pool_summary_part", match["parts"])
-        found = [(_FIGURES.get(part["name"], "largest_hole"), part["size"]) for part in parts]
+        found = [
+            (_FIGURES.get(part["name"], "largest_hole"), part["size"]) for part in parts
+        ]
 
     for name, printed in found:
         size = parse_positive(printed)
@@ -203,7 +207,9 @@ def take_async_line(log: Log, process: Process, line: LogLine) -> bool:
         return True
 
     if match := find("card_free", text):
-        owner.card_free, owner.card_total = map(parse_count, match.group("free", "total"))
+        owner.card_free, owner.card_total = map(
+            parse_count, match.group("free", "total")
+        )
         return True
 
     if row := find("histogram_row", text):

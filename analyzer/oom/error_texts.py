@@ -74,7 +74,9 @@ def _find_failure(log: Log, process: Process, line: LogLine) -> LoggedFailure | 
     return None
 
 
-def _find_tensor(log: Log, process: Process, line: LogLine, match: re.Match[str]) -> LoggedFailure:
+def _find_tensor(
+    log: Log, process: Process, line: LogLine, match: re.Match[str]
+) -> LoggedFailure:
     """Return the failure of a request for a tensor, a new one if no known failure may be it."""
     shape, dtype = parse_shape(match["shape"]), match["dtype"] or ""
     device = (match["device"] or "").rstrip(".,;")
@@ -116,7 +118,9 @@ def _may_need(failure: LoggedFailure, size_bytes: int | None) -> bool:
     return size_bytes is not None and may_be_size(failure, size_bytes)
 
 
-def _find_module(log: Log, process: Process, line: LogLine, size: Range | None) -> LoggedFailure:
+def _find_module(
+    log: Log, process: Process, line: LogLine, size: Range | None
+) -> LoggedFailure:
     """Return the failure of a module that XLA compiled, or of a convolution's workspace."""
     for failure in log.recent(process):
         if failure.size is None or size is None or failure.shape is not None:

@@ -70,7 +70,9 @@ def explain_log(log: Log, name: str) -> OomDocument:
         failures=failures,
         failures_not_shown=log.more_failures,
         refusals=tuple(log.refusals),
-        survived=tuple(OomSurvived(who, count, size.middle) for who, (count, size) in survived),
+        survived=tuple(
+            OomSurvived(who, count, size.middle) for who, (count, size) in survived
+        ),
         notes=tuple(_write_notes(log)),
         next_command=write_fit_command(log.failures[0]) if log.failures else None,
     )
@@ -97,7 +99,9 @@ def _compute(failure: LoggedFailure, log: Log) -> None:
         failure.refusals = [
             run
             for run in log.refusals
-            if run.is_host and run.process == failure.process and run.line <= failure.line
+            if run.is_host
+            and run.process == failure.process
+            and run.line <= failure.line
         ]
 
 
@@ -135,7 +139,9 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
         if size is not None and not size.is_exact:
             ranges[f"{name}_bytes"] = (size.low, size.high)
 
-    plan = OomPlan(failure.plan_sums, tuple(failure.buffers)) if failure.has_plan else None
+    plan = (
+        OomPlan(failure.plan_sums, tuple(failure.buffers)) if failure.has_plan else None
+    )
     return OomFailure(
         line=failure.line,
         told=max(failure.reports, 1),
@@ -183,7 +189,9 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
         return f"{failures[0].verdict.title}{more}"
 
     runs = [run for run in log.refusals if not run.is_host]
-    largest = format_bytes(max((run.first_bytes for run in runs or log.refusals), default=0))
+    largest = format_bytes(
+        max((run.first_bytes for run in runs or log.refusals), default=0)
+    )
 
     if runs:
         least = format_bytes(min(run.last_bytes for run in runs))

@@ -123,7 +123,9 @@ class LoggedFailure(Struct):
 
     # the allocator's dump
     size_classes: int = 0
-    waste: Range | None = None  # bytes in use beyond the requests, in these size classes
+    waste: Range | None = (
+        None  # bytes in use beyond the requests, in these size classes
+    )
     regions: list[int] = []  # bytes
     chunks: list[Chunk] = []
     omitted_chunks: int = 0
@@ -228,7 +230,9 @@ class Log:
         self.failures: list[LoggedFailure] = []
         self.more_failures = 0
         self.refusals: list[OomRefusals] = []
-        self.tolerated: dict[str, tuple[int, Range]] = {}  # count and largest, by allocator
+        self.tolerated: dict[
+            str, tuple[int, Range]
+        ] = {}  # count and largest, by allocator
         self.cards: list[Card] = []
         self.xla_budgets: list[tuple[int, int]] = []  # budget, and bytes reached
         self.garbage_collections = 0
@@ -248,7 +252,9 @@ class Log:
         reports: int = 0,
     ) -> LoggedFailure:
         """Return a new failure with the refusals before it; count it if there are too many."""
-        failure = LoggedFailure(line.number, process.tag, kind, line.text.strip(), reports)
+        failure = LoggedFailure(
+            line.number, process.tag, kind, line.text.strip(), reports
+        )
         failure.framework = process.framework
         failure.refusals = process.refusals
         process.refusals = []
@@ -297,9 +303,13 @@ class Process:
         self.framework = ""  # package of another framework in a traceback
         self.frame = ""  # the last line of the user's code in a traceback
         self.node = ""  # an op that was named before its error
-        self.error: LoggedFailure | None = None  # the next lines of a text may describe it
+        self.error: LoggedFailure | None = (
+            None  # the next lines of a text may describe it
+        )
 
-        self.current: dict[str, LoggedFailure] = {}  # their dump is being read, by thread
+        self.current: dict[
+            str, LoggedFailure
+        ] = {}  # their dump is being read, by thread
         self.latest: LoggedFailure | None = None  # that of the thread that wrote last
 
         self.refusal: OomRefusals | None = None  # may continue

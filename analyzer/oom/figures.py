@@ -29,7 +29,11 @@ def find_request(failure: LoggedFailure) -> AskedFor | None:
     elif size is None:
         return None
     else:
-        basis = "the size in the log" if size.is_exact else "the printed size, which is rounded"
+        basis = (
+            "the size in the log"
+            if size.is_exact
+            else "the printed size, which is rounded"
+        )
         rounded_bytes = round_up_request(size.high)
 
     return _describe(failure, size, rounded_bytes, basis)
@@ -50,7 +54,9 @@ def _unround(rounded_bytes: int, size: Range | None) -> Range:
     return requested.intersection(size) or requested
 
 
-def _describe(failure: LoggedFailure, size: Range, rounded_bytes: int, basis: str) -> AskedFor:
+def _describe(
+    failure: LoggedFailure, size: Range, rounded_bytes: int, basis: str
+) -> AskedFor:
     likely_bytes = size.high if size.width < 256 else size.middle
     failure.requested = size
     low_bytes = rounded_bytes if size.width < 256 else round_up_request(size.low)
@@ -109,7 +115,9 @@ def compute_figures(failure: LoggedFailure) -> None:
     failure.figures = {name: size for name, size in figures.items() if size is not None}
 
 
-def _find_in_use(failure: LoggedFailure, used_bytes: int, listed_bytes: int) -> Range | None:
+def _find_in_use(
+    failure: LoggedFailure, used_bytes: int, listed_bytes: int
+) -> Range | None:
     """Return the bytes in use: exact if a list adds up to the printed figure."""
     printed = failure.printed.get("in_use")
     summed = sum(size * count for size, count in failure.used_sizes)

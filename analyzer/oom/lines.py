@@ -57,7 +57,9 @@ def read_lines(stream: BinaryIO, name: str = "") -> Iterator[LogLine]:
     blocks = _read_text(stream, name)
     first = next(blocks, b"")
     head = first[:4096].lstrip()
-    is_notebook = head.startswith(b"{") and (b'"cells"' in head or b'"nbformat"' in head)
+    is_notebook = head.startswith(b"{") and (
+        b'"cells"' in head or b'"nbformat"' in head
+    )
     is_array = not is_notebook and first[:1] in (b"[", b"{")
     labels = Counter(_LABEL.findall(first))
     is_labelled = max(labels.values(), default=0) >= _LEAST_REPEATED
@@ -197,7 +199,9 @@ def _find_encoding(first: bytes) -> str:
 def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
     first = stream.read(_BLOCK_BYTES)
     if first.startswith(b"PK\x03\x04"):
-        raise InputError(f"{name or 'The log'} is a zip archive.", hint="Unpack it first.")
+        raise InputError(
+            f"{name or 'The log'} is a zip archive.", hint="Unpack it first."
+        )
 
     if not first.startswith(GZIP_MAGIC):
         while first:
@@ -223,10 +227,14 @@ def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
             ) from None
 
 
-_HEAD: Final = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+: [IWEF] |[IWEF]\d{4} \d\d:\d\d")
+_HEAD: Final = re.compile(
+    rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+: [IWEF] |[IWEF]\d{4} \d\d:\d\d"
+)
 """Start of a line of TensorFlow's logger."""
 _WIDTHS: Final = range(40, 401)  # columns of a terminal
-_DROPPED_BLANKS: Final = 2  # at the end of a line, which copying from a terminal may remove
+_DROPPED_BLANKS: Final = (
+    2  # at the end of a line, which copying from a terminal may remove
+)
 _LEAST_BROKEN: Final = 3  # lines that must look broken
 
 
@@ -250,7 +258,9 @@ def _find_screen_width(sample: bytes) -> int:
     return width if broken >= max(_LEAST_BROKEN, 10 * whole) else 0
 
 
-def _join_broken_rows(rows: Iterable[tuple[int, bytes]], width: int) -> Iterator[tuple[int, bytes]]:
+def _join_broken_rows(
+    rows: Iterable[tuple[int, bytes]], width: int
+) -> Iterator[tuple[int, bytes]]:
     """Yield rows that a terminal of this width broke as one, with the number of the first."""
     number, whole = 0, b""
     missing = 0  # blanks that the last part lost

@@ -27,7 +27,9 @@ from analyzer.report.render.sections import (
 _MOST_FAILURES: Final = 5  # in full; the others have a row in a table
 _MOST_ROWS: Final = 12  # of a table
 _SIZE: Final = TableColumn("size", "bytes")
-_FOOTER: Final = "Sizes are exact if the log lists the chunks, else as precise as printed there."
+_FOOTER: Final = (
+    "Sizes are exact if the log lists the chunks, else as precise as printed there."
+)
 _FACTS: Final = {
     "op": "op",
     "op_type": "type",
@@ -50,7 +52,9 @@ _FIGURES: Final = {
 }
 
 
-def build_sections(document: OomDocument, failures: Sequence[LoggedFailure] = ()) -> Document:
+def build_sections(
+    document: OomDocument, failures: Sequence[LoggedFailure] = ()
+) -> Document:
     """Return the document as sections; ``failures`` adds a drawing of each one's pool."""
     shown, others = (
         document.failures[:_MOST_FAILURES],
@@ -65,12 +69,16 @@ def build_sections(document: OomDocument, failures: Sequence[LoggedFailure] = ()
 
     left = len(others) + document.failures_not_shown
     if left:
-        sections.append(Section("", (Paragraph(f"{left:,} more failures: see the JSON."),)))
+        sections.append(
+            Section("", (Paragraph(f"{left:,} more failures: see the JSON."),))
+        )
 
     notes, command = document.notes, document.next_command or ""
     if "TARGET" in command:
         card = ", and CARD is your card, such as t4" if "CARD" in command else ""
-        target = "In the next command, TARGET is your model, such as train.py:build_model"
+        target = (
+            "In the next command, TARGET is your model, such as train.py:build_model"
+        )
         notes += (f"{target}{card}.",)
 
     if notes:
@@ -129,19 +137,27 @@ def _parts(failure: OomFailure, logged: LoggedFailure | None) -> Iterator[Sectio
     matched = tuple(map(Paragraph, failure.matched))
 
     if failure.sizes:
-        yield Section("Chunks in use by size", (*matched, _list_sizes(failure)), level=2)
+        yield Section(
+            "Chunks in use by size", (*matched, _list_sizes(failure)), level=2
+        )
     elif matched:
         yield Section("Chunks in use by size", matched, level=2)
 
     if failure.compiled is not None:
-        yield Section("Buffers of the program", _list_buffers(failure.compiled), level=2)
+        yield Section(
+            "Buffers of the program", _list_buffers(failure.compiled), level=2
+        )
 
     if failure.verdict.missing:
-        lines = tuple(Paragraph(line, "muted", "- ") for line in failure.verdict.missing)
+        lines = tuple(
+            Paragraph(line, "muted", "- ") for line in failure.verdict.missing
+        )
         yield Section("The log lacks", lines, level=2)
 
     if failure.words and logged is not None:
-        yield Section("The line itself", (Code(failure.words),), level=2, is_folded=True)
+        yield Section(
+            "The line itself", (Code(failure.words),), level=2, is_folded=True
+        )
 
 
 def _facts(failure: OomFailure) -> Iterator[tuple[str, str]]:

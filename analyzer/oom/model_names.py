@@ -52,14 +52,20 @@ def add_names(
     command = document.next_command
     if command is not None and is_target:
         command = command.replace("TARGET", shlex.quote(model_name))
-    return replace(document, failures=failures, matched_with=model_name, next_command=command)
+    return replace(
+        document, failures=failures, matched_with=model_name, next_command=command
+    )
 
 
-def _add_to_failure(failure: OomFailure, names: dict[int, tuple[str, ...]]) -> OomFailure:
+def _add_to_failure(
+    failure: OomFailure, names: dict[int, tuple[str, ...]]
+) -> OomFailure:
     sizes = []
     for row in failure.sizes:
         is_large = row.size_bytes >= _LEAST_BYTES
-        sizes.append(replace(row, names=names.get(row.size_bytes, ()) if is_large else ()))
+        sizes.append(
+            replace(row, names=names.get(row.size_bytes, ()) if is_large else ())
+        )
 
     sentences = []
 

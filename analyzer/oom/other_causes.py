@@ -60,7 +60,9 @@ def take_unknown_cause(log: Log, process: Process, line: LogLine) -> None:
         _add_report(log, process, line, "unknown", match)
 
 
-def _add_report(log: Log, process: Process, line: LogLine, name: str, match: re.Match[str]) -> None:
+def _add_report(
+    log: Log, process: Process, line: LogLine, name: str, match: re.Match[str]
+) -> None:
     """Add a failure, or a line that reports the last one again."""
     row = OTHER_CAUSES[name]
     last = log.latest_of(process)

@@ -44,7 +44,9 @@ def draw_pool(failure: LoggedFailure) -> Drawing | None:
         return None
 
     row_bytes = -(-total // _ROWS)
-    boxes = list(_draw(0, total, row_bytes, "pool-free", f"the pool: {format_bytes(total)}"))
+    boxes = list(
+        _draw(0, total, row_bytes, "pool-free", f"the pool: {format_bytes(total)}")
+    )
     start = 0
 
     for size, look, title in _merge_small(failure, chunks, row_bytes // _WIDTH):
@@ -104,7 +106,9 @@ def _merge_small(
             )
 
 
-def _draw(offset: int, size: int, row_bytes: int, look: str, title: str) -> Iterator[Markup]:
+def _draw(
+    offset: int, size: int, row_bytes: int, look: str, title: str
+) -> Iterator[Markup]:
     """Yield a range of bytes: one rectangle for each row that it touches."""
     end = offset + size
     while offset < end:

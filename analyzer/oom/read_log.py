@@ -100,7 +100,9 @@ def _take_refusal(log: Log, process: Process, line: LogLine) -> bool:
         return True
 
     code = fields.get("code", "").strip()[:200]
-    run = OomRefusals(line.number, size_bytes, size_bytes, 1, code, is_host, process.tag)
+    run = OomRefusals(
+        line.number, size_bytes, size_bytes, 1, code, is_host, process.tag
+    )
     process.refusal = run
     log.refusals.append(run)
 

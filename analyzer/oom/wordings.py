@@ -14,7 +14,9 @@ from analyzer.model.ranges import Range
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, round_up
 
-_NUMBER: Final = r"(?<!\d)\d{1,19}(?!\d)"  # a number of any pattern; a longer one is damage
+_NUMBER: Final = (
+    r"(?<!\d)\d{1,19}(?!\d)"  # a number of any pattern; a longer one is damage
+)
 _SIZE: Final = (
     r"-?(?<!\d)\d{1,19}(?:,\d{3}){0,6}(?!\d)(?:\.\d{1,9}(?!\d))?"
     r"(?:[KMGTPEk]?i?[Bb]|[KMGTPE]|\s(?:[KMGTPEk]?i?B|[Bb]ytes)\b)?"
@@ -82,7 +84,9 @@ def read_groups(match: re.Match[str]) -> dict[str, str]:
 
 
 _UNITS: Final = "KMGTPE"
-_PRINTED: Final = re.compile(r"(-?)(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:i?B|BYTES)?", re.IGNORECASE)
+_PRINTED: Final = re.compile(
+    r"(-?)(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:i?B|BYTES)?", re.IGNORECASE
+)
 _LONGEST: Final = 40  # characters of a number
 _MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
 _LARGEST_ITEM: Final = 16  # bytes of an element

@@ -9,7 +9,12 @@ from analyzer.phantom.core_build import CORE
 from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates
 from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES, Convolution
 
-_DTYPES: Final = {0: "float32", 1: "float64", 2: "float16", 9: "bfloat16"}  # of ``cudnnDataType_t``
+_DTYPES: Final = {
+    0: "float32",
+    1: "float64",
+    2: "float16",
+    9: "bfloat16",
+}  # of ``cudnnDataType_t``
 _NO_LIMIT: Final = 1 << 62  # bytes; TensorFlow applies its own limit
 _MOST_CHOICES: Final = 32
 

@@ -33,12 +33,17 @@ _MULTIPLES: Final = {"symbols": 8, "relocation": 8, "code": 16, "dynamic": _PAGE
 
 def read_exports(path: Path) -> Iterator[bytes]:
     """Yield the functions that a library exports, or raise a ValueError if it is not 64-bit ELF."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data,
+    ):
         if data[:5] != b"\x7fELF\x02":
             raise ValueError(f"{path} is not a 64-bit ELF file")
         at = struct.unpack_from("<Q", data, 0x28)[0]
         size, count = struct.unpack_from("<HH", data, 0x3A)
-        heads = [_SECTION.unpack_from(data, at + number * size) for number in range(count)]
+        heads = [
+            _SECTION.unpack_from(data, at + number * size) for number in range(count)
+        ]
         for head in heads:
             if head[1] != _SHT_DYNSYM:
                 continue
@@ -51,7 +56,9 @@ def read_exports(path: Path) -> Iterator[bytes]:
                     yield strings[name : strings.index(b"\0", name)]
 
 
-def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname: bytes) -> bytes:
+def make_library(
+    names: Sequence[bytes], *, answer: bytes, needed: bytes, soname: bytes
+) -> bytes:
     """Return a shared library called ``soname`` that exports a function for each name.
 
     All of them call ``answer``, a function of the library ``needed`` in the same folder.
@@ -62,7 +69,9 @@ def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname
         (len(text) + 1 for text in texts), initial=1
     )
     chain = [0, *range(2, len(names) + 2), 0]
-    at: Counter[str] = Counter()  # the offset of each part; zero at first, to find the sizes
+    at: Counter[str] = (
+        Counter()
+    )  # the offset of each part; zero at first, to find the sizes
     for _ in range(2):
         stubs = [at["code"] + _STUB_BYTES * number for number in range(len(names))]
         common = _common(at["common"], at["offsets"], at["strings"], at["slot"])
@@ -70,7 +79,11 @@ def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname
             *((_NEEDED, needed_at), (_SONAME, soname_at), (_RUNPATH, origin_at)),
             *((_HASH, at["hash"]), (_STRTAB, at["strings"]), (_STRSZ, len(strings))),
             *((_SYMTAB, at["symbols"]), (_SYMENT, _SYMBOL.size)),
-            *((_RELA, at["relocation"]), (_RELASZ, _RELOCATION.size), (_RELAENT, _RELOCATION.size)),
+            *(
+                (_RELA, at["relocation"]),
+                (_RELASZ, _RELOCATION.size),
+                (_RELAENT, _RELOCATION.size),
+            ),
             (0, 0),
         )
         symbols = (
@@ -78,7 +91,9 @@ def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname
             for offset, stub_at in zip(offsets, stubs, strict=True)
         )
         code = (
-            struct.pack("<BIBi", 0xB8, number, 0xE9, at["common"] - stub_at - _STUB_BYTES)
+            struct.pack(
+                "<BIBi", 0xB8, number, 0xE9, at["common"] - stub_at - _STUB_BYTES
+            )
             for number, stub_at in enumerate(stubs)
         )
         undefined = _SYMBOL.pack(answer_at, _GLOBAL_FUNC, 0, 0, 0, 0)
@@ -88,7 +103,9 @@ def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname
             "hash": struct.pack(f"<{3 + len(chain)}I", 1, len(chain), 1, *chain),
             "symbols": b"".join((bytes(_SYMBOL.size), *symbols, undefined)),
             "strings": strings,
-            "relocation": _RELOCATION.pack(at["slot"], (len(names) + 1) << 32 | _R_GLOB_DAT, 0),
+            "relocation": _RELOCATION.pack(
+                at["slot"], (len(names) + 1) << 32 | _R_GLOB_DAT, 0
+            ),
             "offsets": struct.pack(f"<{len(names)}I", *offsets),
             "code": b"".join(code),
             "common": common,

@@ -30,7 +30,9 @@ Libraries of tf-memory-analyzer's simulated card. Processes started by `analyze 
 them instead of CUDA's; they compute nothing. Made for {tensorflow}. Safe to delete at any time.
 """
 
-SONAMES: Final = Path(__file__).with_name("library_names.txt").read_text("utf-8").split()
+SONAMES: Final = (
+    Path(__file__).with_name("library_names.txt").read_text("utf-8").split()
+)
 """Libraries that TensorFlow opens, of CUDA 12 and 13 with cuDNN 9."""
 
 _APIS: Final = re.compile(
@@ -51,7 +53,9 @@ def make_library_folder(cache: Path) -> Path:
     file = tensorflow / "python/platform/build_info.py"
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     found = re.search(r"'cudnn_version', '(\d+)", text)
-    if found and int(found[1]) < CUDNN_MAJOR:  # TensorFlow 2.17 is built for 8, 2.18 for 9
+    if (
+        found and int(found[1]) < CUDNN_MAJOR
+    ):  # TensorFlow 2.17 is built for 8, 2.18 for 9
         raise InputError(
             f"Simulated cards need TensorFlow 2.18 or newer: the installed one uses cuDNN {found[1]}.",
             hint=f"pip install -U tensorflow; {_PREDICT}",
@@ -136,7 +140,9 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
         )
     rest = sorted(names - set(elf.read_exports(core)))
     answer = b"phantom_unwritten"  # the core's function for all names without one of their own
-    content = elf.make_library(rest, answer=answer, needed=CORE.encode(), soname=NAMES.encode())
+    content = elf.make_library(
+        rest, answer=answer, needed=CORE.encode(), soname=NAMES.encode()
+    )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as place:
         staging = Path(place) / "lib"
@@ -146,7 +152,9 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
         for soname in SONAMES:
             (staging / soname).symlink_to(NAMES)
         _make_toolkit(staging / TOOLKIT)
-        (staging / NOTE).write_text(_NOTE_TEXT.format(tensorflow=tensorflow), encoding="utf-8")
+        (staging / NOTE).write_text(
+            _NOTE_TEXT.format(tensorflow=tensorflow), encoding="utf-8"
+        )
         shutil.rmtree(folder, ignore_errors=True)
         try:
             staging.rename(folder)

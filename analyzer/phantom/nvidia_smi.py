@@ -47,7 +47,9 @@ def _read_cards() -> list[_Card]:
             rows = list(_ROW.iter_unpack(file.read()))
     rows = [row for row in rows if os.path.exists(f"/proc/{row[0]}")]
     cards = []
-    for index, text in enumerate(filter(None, os.environ.get("PHANTOM_CARDS", "").split(";"))):
+    for index, text in enumerate(
+        filter(None, os.environ.get("PHANTOM_CARDS", "").split(";"))
+    ):
         name, *figures = text.split(",")
         use = {pid: sizes[index] for pid, *sizes in rows if sizes[index]}
         cards.append(_Card(index, name, int(figures[-2]), use))
@@ -77,7 +79,11 @@ def main(arguments: list[str]) -> int:
     while True:
         wanted = set(filter(None, options.id.split(",")))
         all_cards = _read_cards()
-        cards = [one for one in all_cards if not wanted or wanted & {str(one.index), one.uuid}]
+        cards = [
+            one
+            for one in all_cards
+            if not wanted or wanted & {str(one.index), one.uuid}
+        ]
         if options.list_gpus:
             lines = [f"GPU {one.index}: {one.name} (UUID: {one.uuid})" for one in cards]
         elif options.query_gpu:
@@ -109,7 +115,12 @@ def _get_fields(card: _Card, count: int) -> dict[str, tuple[object, str]]:
         "driver_version": _DRIVER,
         "timestamp": time.strftime("%Y/%m/%d %H:%M:%S.000"),
     }
-    sizes = {"total": total, "used": card.used_mib, "free": total - card.used_mib, "reserved": 0}
+    sizes = {
+        "total": total,
+        "used": card.used_mib,
+        "free": total - card.used_mib,
+        "reserved": 0,
+    }
     return {
         **{name: (text, "") for name, text in texts.items()},
         **{f"memory.{name}": (size, "MiB") for name, size in sizes.items()},
@@ -117,7 +128,9 @@ def _get_fields(card: _Card, count: int) -> dict[str, tuple[object, str]]:
     }
 
 
-def _get_process_fields(card: _Card, pid: int, used: int) -> dict[str, tuple[object, str]]:
+def _get_process_fields(
+    card: _Card, pid: int, used: int
+) -> dict[str, tuple[object, str]]:
     return {
         "pid": (pid, ""),
         **dict.fromkeys(("process_name", "name"), (_name_process(pid), "")),
@@ -127,16 +140,25 @@ def _get_process_fields(card: _Card, pid: int, used: int) -> dict[str, tuple[obj
     }
 
 
-def _query(fields: str, form: str, rows: list[dict[str, tuple[object, str]]]) -> list[str]:
+def _query(
+    fields: str, form: str, rows: list[dict[str, tuple[object, str]]]
+) -> list[str]:
     """Return a table of comma-separated values; fields that are not simulated are not available."""
     names = [name.strip() for name in fields.split(",")]
     lines = []
     if "noheader" not in form:
-        units = [(name, (rows[0] if rows else {}).get(name, ("", ""))[1]) for name in names]
-        lines.append(", ".join(f"{name} [{unit}]" if unit else name for name, unit in units))
+        units = [
+            (name, (rows[0] if rows else {}).get(name, ("", ""))[1]) for name in names
+        ]
+        lines.append(
+            ", ".join(f"{name} [{unit}]" if unit else name for name, unit in units)
+        )
     for row in rows:
         values = [row.get(name, (_UNKNOWN, "")) for name in names]
-        shown = (f"{value} {'' if 'nounits' in form else unit}".strip() for value, unit in values)
+        shown = (
+            f"{value} {'' if 'nounits' in form else unit}".strip()
+            for value, unit in values
+        )
         lines.append(", ".join(shown))
     return lines
 
@@ -144,7 +166,10 @@ def _query(fields: str, form: str, rows: list[dict[str, tuple[object, str]]]) ->
 def _draw_table(cards: list[_Card]) -> list[str]:
     """Return the table that ``nvidia-smi`` prints without options."""
     line = "+" + "-" * 89 + "+"
-    rows = [line, f"| NVIDIA-SMI {_DRIVER} (simulated)   Driver {_DRIVER}   CUDA Version: {_CUDA}"]
+    rows = [
+        line,
+        f"| NVIDIA-SMI {_DRIVER} (simulated)   Driver {_DRIVER}   CUDA Version: {_CUDA}",
+    ]
     rows += [line, f"| GPU  {'Name':27}{'Bus-Id':23}Memory-Usage   GPU-Util"]
     for one in cards:
         use = f"{one.used_mib}MiB / {one.total_bytes // _MIB}MiB"
@@ -153,7 +178,9 @@ def _draw_table(cards: list[_Card]) -> list[str]:
     for one in cards:
         for pid, used in one.processes.items():
             name = _name_process(pid)[-38:]
-            rows.append(f"|             {one.index:3}  {pid:7}   {name:38}  {used // _MIB:7}MiB")
+            rows.append(
+                f"|             {one.index:3}  {pid:7}   {name:38}  {used // _MIB:7}MiB"
+            )
     return [f"{row:90}|" if row[0] == "|" else row for row in [*rows, line]]
 
 

@@ -19,7 +19,9 @@ from analyzer.phantom import nvidia_smi
 from analyzer.phantom.library_folder import TOOLKIT, make_library_folder
 
 SHORT_POOL: Final = "PHANTOM_POOL_MOST"
-_BUS_BITS: Final = 256  # assumed: the catalogue has only bandwidths; the clock follows from both
+_BUS_BITS: Final = (
+    256  # assumed: the catalogue has only bandwidths; the clock follows from both
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +30,19 @@ class PhantomOptions:
 
     gpus: tuple[Gpu, ...]
     pool_bytes: int | None = None  # most free memory that TensorFlow sees; None: all
-    memory_bytes: int | None = None  # of each card as CUDA reports it; None: the catalogue's
-    context_bytes: int | None = None  # of the driver; None: the catalogue's middle figure
-    workspace_bytes: int | None = None  # of each cuDNN plan; None: that of its algorithms
+    memory_bytes: int | None = (
+        None  # of each card as CUDA reports it; None: the catalogue's
+    )
+    context_bytes: int | None = (
+        None  # of the driver; None: the catalogue's middle figure
+    )
+    workspace_bytes: int | None = (
+        None  # of each cuDNN plan; None: that of its algorithms
+    )
     product_workspace_bytes: int = 0  # of each cuBLASLt product
-    recurrent_reserve: int = 0  # numbers for each unit, step and row; 0 for cuDNN's formula
+    recurrent_reserve: int = (
+        0  # numbers for each unit, step and row; 0 for cuDNN's formula
+    )
     batch_norm_reserve_bytes: int = 0
     kernel_ns: int = 0  # duration of each kernel on its stream
 
@@ -67,16 +77,24 @@ def parse_cards(text: str) -> tuple[Gpu, ...]:
     cards: list[Gpu] = []
     for part in map(str.strip, text.split(",")):
         if not part:
-            raise InputError(f"--gpu {text} has an empty name.", hint="Write it as t4,a100.")
+            raise InputError(
+                f"--gpu {text} has an empty name.", hint="Write it as t4,a100."
+            )
         count, _, name = part.partition("x")
-        cards += [find_gpu(name)] * int(count) if count.isdecimal() and name else [find_gpu(part)]
+        cards += (
+            [find_gpu(name)] * int(count)
+            if count.isdecimal() and name
+            else [find_gpu(part)]
+        )
     if amd := [card.name for card in cards if card.is_amd]:
         raise InputError(
             f"Simulated cards are NVIDIA's, and {amd[0]} is not.",
             hint="`analyze estimate --gpu NAME` predicts for it.",
         )
     if not 1 <= len(cards) <= 16:
-        raise InputError(f"--gpu {text} names {len(cards)} cards.", hint="Name 1 to 16.")
+        raise InputError(
+            f"--gpu {text} names {len(cards)} cards.", hint="Name 1 to 16."
+        )
     return tuple(cards)
 
 
@@ -84,7 +102,11 @@ def normalize_cards(text: str) -> str:
     """Return the ids of one card or several simulated ones, or raise an InputError."""
     count, times, _ = text.partition("x")
     is_list = "," in text or (times and count.strip().isdecimal())
-    return ",".join(card.id for card in parse_cards(text)) if is_list else find_gpu(text).id
+    return (
+        ",".join(card.id for card in parse_cards(text))
+        if is_list
+        else find_gpu(text).id
+    )
 
 
 def find_smallest_card(text: str) -> Gpu:

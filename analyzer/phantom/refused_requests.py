@@ -15,5 +15,7 @@ def describe_refusals() -> str:
     if not count:
         return ""
     core.phantom_refused_bytes.restype = ctypes.c_long
-    size = f"Out of memory while trying to allocate {core.phantom_refused_bytes()} bytes"
+    size = (
+        f"Out of memory while trying to allocate {core.phantom_refused_bytes()} bytes"
+    )
     return f". {size}; {count} requests were refused."

@@ -38,7 +38,9 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 STATIC: Final = "TF_MEMORY_ANALYZER_STATIC"
 """Environment variable: ``1`` estimates cards without a run, for tests and benchmarks."""
 
-_NO_RUN: Final = "Estimated op by op without a run on a simulated card ({}). XLA may need less."
+_NO_RUN: Final = (
+    "Estimated op by op without a run on a simulated card ({}). XLA may need less."
+)
 _OF_RUN: Final = (FailureKind.NO_CARD, FailureKind.CRASHED, FailureKind.TIMED_OUT)
 """Failures of a process that a graph without a run avoids."""
 
@@ -79,7 +81,9 @@ def capture_object(
             return capture_unrun(target, options, out, force=force)
         try:
             return capture_live(target, options, out, force=force)
-        except TargetError as error:  # such as of a model that another process cannot load
+        except (
+            TargetError
+        ) as error:  # such as of a model that another process cannot load
             raise _RunError(error.message, kind=error.kind) from error
 
     return _capture(capture_step, options)

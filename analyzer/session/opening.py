@@ -131,8 +131,12 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
             analysis, peak = open_estimate(path).analysis, saved.peak
             found = analysis.peak.requested_bytes, analysis.peak.allocated_bytes
             if found != (peak.requested_bytes, peak.allocated_bytes):
-                hint = "Run `analyze estimate` for the target again, with all its options."
-                raise TraceError(f"{path} was estimated with other settings.", hint=hint)
+                hint = (
+                    "Run `analyze estimate` for the target again, with all its options."
+                )
+                raise TraceError(
+                    f"{path} was estimated with other settings.", hint=hint
+                )
             return analysis
 
         return Result(cache(predict_again), saved, path)

@@ -106,12 +106,16 @@ class Bench:
         key = _hash("".join(path.read_text(encoding="utf-8") for path in sources))
         out = self.folder(case) / f"note-{key}"
         if out.is_dir() or not self.may_run:
-            older = sorted(self.folder(case).glob("note-*"), key=lambda path: path.stat().st_mtime)
+            older = sorted(
+                self.folder(case).glob("note-*"), key=lambda path: path.stat().st_mtime
+            )
             return out if out.is_dir() else (older[-1] if older else None)
         for old in self.folder(case).glob("note-*"):
             shutil.rmtree(old)
         options = ("--device", "cpu", "--no-jit", *self.batch(case), "-q")
-        ended = _analyze("estimate", f"{self.models}:{case}", *options, "--out", str(out))
+        ended = _analyze(
+            "estimate", f"{self.models}:{case}", *options, "--out", str(out)
+        )
         if ended.returncode:
             print(f"{case}: estimate: {ended.stderr.strip()[-300:]}", flush=True)
             return None
@@ -165,7 +169,11 @@ class Bench:
         return json.loads(file.read_text(encoding="utf-8"))
 
     def _run(
-        self, case: str, series: str, out: Path, environment: dict[str, str] | None = None
+        self,
+        case: str,
+        series: str,
+        out: Path,
+        environment: dict[str, str] | None = None,
     ) -> dict[str, Any] | None:
         options = ("--no-jit", *self.batch(case), *THREADS[series], "-q", "--force")
         ended = _analyze(
@@ -180,25 +188,41 @@ class Bench:
             if not environment:
                 print(f"{case}: trace: {ended.stderr.strip()[-300:]}", flush=True)
             return None
-        return table.summary(json.loads((out / "report.json").read_text(encoding="utf-8")))
+        return table.summary(
+            json.loads((out / "report.json").read_text(encoding="utf-8"))
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*")
-    parser.add_argument("--cache", type=Path, required=True, help="folder of what was run")
+    parser.add_argument(
+        "--cache", type=Path, required=True, help="folder of what was run"
+    )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--half", choices=["tuning", "held-out"])
-    parser.add_argument("--other", action="store_true", help="steps in the manner of tutorials")
-    parser.add_argument("--hub", action="store_true", help="steps after KerasHub's models")
+    parser.add_argument(
+        "--other", action="store_true", help="steps in the manner of tutorials"
+    )
+    parser.add_argument(
+        "--hub", action="store_true", help="steps after KerasHub's models"
+    )
     parser.add_argument(
         "--packages", action="store_true", help="steps with other people's packages"
     )
-    parser.add_argument("--packages-keras-2", action="store_true", help="those that need Keras 2")
-    parser.add_argument("--no-run", action="store_true", help="only score what the cache holds")
+    parser.add_argument(
+        "--packages-keras-2", action="store_true", help="those that need Keras 2"
+    )
+    parser.add_argument(
+        "--no-run", action="store_true", help="only score what the cache holds"
+    )
     parser.add_argument("--series", default="one,default", help="one, default or both")
-    parser.add_argument("--capped", action="store_true", help="real runs under the stated need")
-    parser.add_argument("--peers", action="store_true", help="other methods' figures beside ours")
+    parser.add_argument(
+        "--capped", action="store_true", help="real runs under the stated need"
+    )
+    parser.add_argument(
+        "--peers", action="store_true", help="other methods' figures beside ours"
+    )
     parser.add_argument("--write", type=Path, help="Markdown file for the tables")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -215,7 +239,10 @@ def main() -> None:
         options.cases
         or (_names(models) if bench.is_other else None)
         or [
-            case for half, cases in halves.items() if options.half in (None, half) for case in cases
+            case
+            for half, cases in halves.items()
+            if options.half in (None, half)
+            for case in cases
         ]
     )
     rows = []
@@ -231,13 +258,17 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if options.write:
-        old = options.write.read_text(encoding="utf-8") if options.write.is_file() else ""
+        old = (
+            options.write.read_text(encoding="utf-8") if options.write.is_file() else ""
+        )
         before, heading, cards = old.partition(
             "\n## Cards: "
         )  # benchmarks/phantom/cards.py wrote it
         main, _, held = before.partition(table.HELD_BACK)
         if options.hub:
-            _, own, others = held.partition("\n## Held back: networks of other people's packages")
+            _, own, others = held.partition(
+                "\n## Held back: networks of other people's packages"
+            )
             held = table.held_back(rows) + own + others
         else:
             main = table.markdown(rows)
@@ -245,16 +276,25 @@ def main() -> None:
         options.write.write_text("".join(parts), encoding="utf-8")
 
 
-def score(bench: Bench, case: str, options: argparse.Namespace) -> dict[str, Any] | None:
+def score(
+    bench: Bench, case: str, options: argparse.Namespace
+) -> dict[str, Any] | None:
     """Return the case's row; None where nothing is known of it."""
     from analyzer.session.opening import open_estimate
 
     bench.folder(case).mkdir(parents=True, exist_ok=True)
-    real = {name: bench.real(case, name) for name in THREADS if name in options.series.split(",")}
+    real = {
+        name: bench.real(case, name)
+        for name in THREADS
+        if name in options.series.split(",")
+    }
     note = bench.note(case)
     if not any(real.values()) or note is None:
         return None
-    told = {name: table.summary(open_estimate(note, inter_op=n).document) for name, n in INTER_OP}
+    told = {
+        name: table.summary(open_estimate(note, inter_op=n).document)
+        for name, n in INTER_OP
+    }
     row = table.compare(case, told, real)
     if options.capped:
         for name, found in row["series"].items():

@@ -100,7 +100,9 @@ def depthwise() -> tuple[Any, Any]:
 
 def attend(x: Any, width: int, heads: int, causal: bool, rate: float = 0.0) -> Any:
     h = layers.LayerNormalization()(x)
-    h = layers.MultiHeadAttention(heads, width // heads, dropout=rate)(h, h, use_causal_mask=causal)
+    h = layers.MultiHeadAttention(heads, width // heads, dropout=rate)(
+        h, h, use_causal_mask=causal
+    )
     x = layers.Add()([x, layers.Dropout(rate)(h) if rate else h])
     h = layers.Dense(4 * width, activation="gelu")(layers.LayerNormalization()(x))
     h = layers.Dense(width)(h)
@@ -133,7 +135,9 @@ def unet() -> tuple[Any, Any]:
     for width, skip in zip((64, 32, 16), reversed(skips), strict=True):
         x = layers.Conv2DTranspose(width, 2, 2, padding="same")(x)
         x = conv(conv(layers.Concatenate()([x, skip]), width), width)
-    return keras.Model(entry, layers.Conv2D(1, 1, activation="sigmoid")(x)), "binary_crossentropy"
+    return keras.Model(
+        entry, layers.Conv2D(1, 1, activation="sigmoid")(x)
+    ), "binary_crossentropy"
 
 
 def recommender() -> tuple[Any, Any]:
@@ -168,13 +172,18 @@ def accumulation(batch: int, optimizer: str) -> tuple[Any, Any]:
         ]
     )
     rule = OPTIMIZERS[optimizer]()
-    sums = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in model.trainable_variables]
+    sums = [
+        tf.Variable(tf.zeros(v.shape), trainable=False)
+        for v in model.trainable_variables
+    ]
 
     @tf.function
     def step(x: Any, y: Any) -> Any:
         for part in range(2):
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((model(x[part::2], training=True) - y[part::2]) ** 2)
+                loss = tf.reduce_mean(
+                    (model(x[part::2], training=True) - y[part::2]) ** 2
+                )
             gradients = tape.gradient(loss, model.trainable_variables)
             for total, gradient in zip(sums, gradients, strict=True):
                 total.assign_add(gradient)
@@ -226,7 +235,9 @@ def decoder() -> tuple[Any, Any]:
     x = layers.Embedding(3000, 128)(entry)
     for _ in range(3):
         x = attend(x, 128, 8, causal=True)
-    return keras.Model(entry, layers.Dense(3000)(layers.LayerNormalization()(x))), SPARSE_LOGITS
+    return keras.Model(
+        entry, layers.Dense(3000)(layers.LayerNormalization()(x))
+    ), SPARSE_LOGITS
 
 
 class Positions(layers.Layer):
@@ -260,7 +271,9 @@ def gru() -> tuple[Any, Any]:
 def temporal() -> tuple[Any, Any]:
     entry = x = keras.Input((256, 24))
     for rate in (1, 2, 4, 8):
-        y = layers.Conv1D(64, 3, padding="causal", dilation_rate=rate, activation="relu")(x)
+        y = layers.Conv1D(
+            64, 3, padding="causal", dilation_rate=rate, activation="relu"
+        )(x)
         y = layers.LayerNormalization()(layers.SpatialDropout1D(0.1)(y))
         x = layers.Add()([layers.Conv1D(64, 1)(x) if x.shape[-1] != 64 else x, y])
     return keras.Model(entry, layers.Dense(1)(layers.GlobalMaxPooling1D()(x))), "mse"
@@ -276,12 +289,16 @@ def autoencoder() -> tuple[Any, Any]:
     for width in (64, 32):
         x = layers.Conv2DTranspose(width, 3, 2, padding="same", activation="relu")(x)
     x = layers.UpSampling2D()(x)
-    return keras.Model(entry, layers.Conv2D(3, 3, padding="same", activation="tanh")(x)), "mse"
+    return keras.Model(
+        entry, layers.Conv2D(3, 3, padding="same", activation="tanh")(x)
+    ), "mse"
 
 
 def gan(batch: int, optimizer: str) -> tuple[Any, Any]:
     """A generator and a discriminator, each with its own tape and optimizer, in one step."""
-    maker = keras.Sequential([keras.Input((64,)), layers.Dense(8 * 8 * 64), layers.LeakyReLU()])
+    maker = keras.Sequential(
+        [keras.Input((64,)), layers.Dense(8 * 8 * 64), layers.LeakyReLU()]
+    )
     maker.add(layers.Reshape((8, 8, 64)))
     for width in (64, 32):
         maker.add(layers.Conv2DTranspose(width, 4, 2, padding="same"))
@@ -303,7 +320,10 @@ def gan(batch: int, optimizer: str) -> tuple[Any, Any]:
         noise = tf.random.normal((batch, 64))
         with tf.GradientTape() as first, tf.GradientTape() as second:
             fake = maker(noise, training=True)
-            said_real, said_fake = judge(real, training=True), judge(fake, training=True)
+            said_real, said_fake = (
+                judge(real, training=True),
+                judge(fake, training=True),
+            )
             made = entropy(tf.ones_like(said_fake), said_fake)
             told = entropy(tf.ones_like(said_real), said_real)
             told += entropy(tf.zeros_like(said_fake), said_fake)
@@ -312,7 +332,9 @@ def gan(batch: int, optimizer: str) -> tuple[Any, Any]:
             (rules[1], second, told, judge),
         ):
             variables = model.trainable_variables
-            rule.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            rule.apply_gradients(
+                zip(tape.gradient(loss, variables), variables, strict=True)
+            )
         return made, told
 
     return step, (tf.random.normal((batch, 32, 32, 3)),)
@@ -325,7 +347,9 @@ def convnext() -> tuple[Any, Any]:
         if width != x.shape[-1]:
             x = layers.Conv2D(width, 2, 2)(layers.LayerNormalization()(x))
         for _ in range(2):
-            y = layers.LayerNormalization()(layers.DepthwiseConv2D(7, padding="same")(x))
+            y = layers.LayerNormalization()(
+                layers.DepthwiseConv2D(7, padding="same")(x)
+            )
             y = layers.Dense(width)(layers.Dense(4 * width, activation="gelu")(y))
             x = layers.Add()([x, y])
     return classify(entry, x)
@@ -341,7 +365,9 @@ def swish() -> tuple[Any, Any]:
     """Inverted residuals with squeeze and excitation, as in EfficientNet."""
     entry = keras.Input((64, 64, 3))
     x = layers.Activation("swish")(
-        layers.BatchNormalization()(layers.Conv2D(16, 3, 2, padding="same", use_bias=False)(entry))
+        layers.BatchNormalization()(
+            layers.Conv2D(16, 3, 2, padding="same", use_bias=False)(entry)
+        )
     )
     for width, stride in ((24, 2), (24, 1), (48, 2), (48, 1)):
         y = layers.Conv2D(4 * x.shape[-1], 1, use_bias=False)(x)
@@ -350,7 +376,9 @@ def swish() -> tuple[Any, Any]:
         y = layers.Activation("swish")(layers.BatchNormalization()(y))
         s = layers.GlobalAveragePooling2D(keepdims=True)(y)
         s = layers.Conv2D(y.shape[-1] // 8, 1, activation="swish")(s)
-        y = layers.Multiply()([y, layers.Conv2D(y.shape[-1], 1, activation="sigmoid")(s)])
+        y = layers.Multiply()(
+            [y, layers.Conv2D(y.shape[-1], 1, activation="sigmoid")(s)]
+        )
         y = layers.BatchNormalization()(layers.Conv2D(width, 1, use_bias=False)(y))
         x = layers.Add()([x, layers.Dropout(0.2)(y)]) if x.shape == y.shape else y
     return classify(entry, x)

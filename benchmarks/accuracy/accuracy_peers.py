@@ -59,7 +59,11 @@ def layers(program: Program, batch: int, weights: int) -> int | None:
         for layer in model.layers:
             outputs = tf.nest.flatten(getattr(layer, "output", []))
             for tensor in outputs:
-                total += batch * math.prod(axis or 1 for axis in tensor.shape[1:]) * FLOAT_BYTES
+                total += (
+                    batch
+                    * math.prod(axis or 1 for axis in tensor.shape[1:])
+                    * FLOAT_BYTES
+                )
     return total + 4 * weights if total else None
 
 
@@ -69,7 +73,9 @@ def grappler(program: Program) -> int | None:
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
         outputs = [
-            op for op in graph.get_operations() if not any(t.consumers() for t in op.outputs)
+            op
+            for op in graph.get_operations()
+            if not any(t.consumers() for t in op.outputs)
         ]
         for op in outputs:
             ops.add_to_collection("train_op", op)

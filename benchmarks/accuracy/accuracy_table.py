@@ -43,7 +43,9 @@ def compare(
     for kind in ("requested", "allocated"):
         prefix = "" if kind == "requested" else "allocated_"
         for name, found in series.items():
-            low, high = (told[name]["range"][f"{prefix}{end}_bytes"] for end in ("low", "high"))
+            low, high = (
+                told[name]["range"][f"{prefix}{end}_bytes"] for end in ("low", "high")
+            )
             peaks = sorted(found[f"real_{kind}_bytes"])
             middle = statistics.median(peaks)
             found[f"{kind}_inside"] = [low <= peak <= high for peak in peaks]
@@ -92,7 +94,11 @@ def _fits(told: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
     A real run lives under a limit where replaying its trace does; the verdict is that of the
     estimate's own replay. The need stated is the upper one, which holds for every order drawn.
     """
-    need = told["range"].get("limit_high_bytes") or told["safe_limit"] or told["least_limit"]
+    need = (
+        told["range"].get("limit_high_bytes")
+        or told["safe_limit"]
+        or told["least_limit"]
+    )
     real = [run["safe_limit"] or run["least_limit"] for run in runs]
     middle = statistics.median(real)
     verdicts = []
@@ -141,22 +147,33 @@ def totals(rows: list[dict[str, Any]]) -> str:
 def figures(rows: list[dict[str, Any]], series: str) -> dict[str, str]:
     """Return the protocol's figures over some rows and one series, as text."""
     scores = [row["series"][series] for row in rows]
-    found = {"cases": str(len(rows)), "real runs": str(sum(one["runs"] for one in scores))}
+    found = {
+        "cases": str(len(rows)),
+        "real runs": str(sum(one["runs"] for one in scores)),
+    }
     for kind in ("requested", "allocated"):
         for key in ("error", "plain"):
             words = f"{kind} peak" + (", plain" if key == "plain" else "")
             found[words] = _spread([abs(one[f"{kind}_{key}"]) for one in scores])
-        found[f"{kind} resident"] = _spread([abs(one[f"resident_{kind}_error"]) for one in scores])
+        found[f"{kind} resident"] = _spread(
+            [abs(one[f"resident_{kind}_error"]) for one in scores]
+        )
         inside = [one for found in scores for one in found[f"{kind}_inside"]]
-        found[f"{kind}: runs inside the range"] = f"{_share(inside):.1%} of {len(inside)}"
-        found[f"{kind}: width of the range"] = _spread([one[f"{kind}_width"] for one in scores])
+        found[f"{kind}: runs inside the range"] = (
+            f"{_share(inside):.1%} of {len(inside)}"
+        )
+        found[f"{kind}: width of the range"] = _spread(
+            [one[f"{kind}_width"] for one in scores]
+        )
         wide = [
             one[f"{kind}_width"] <= max(3 * one[f"{kind}_real_width"], 0.02) + 1e-9
             for one in scores
         ]
         found[f"{kind} ranges narrow enough"] = f"{_share(wide):.1%} of {len(wide)}"
     found["worst category"] = _spread([abs(one["category_error"]) for one in scores])
-    found["verdicts right"] = f"{_share([v for one in scores for v in one['verdicts']]):.1%}"
+    found["verdicts right"] = (
+        f"{_share([v for one in scores for v in one['verdicts']]):.1%}"
+    )
     found["need suffices (replayed)"] = (
         f"{_share([one for found in scores for one in found['suffices']]):.1%}"
     )
@@ -211,7 +228,9 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     for name, found in _halves(rows).items():
         if found:
             parts.append(f"\n## Every case: {name}\n\n{_CASES}")
-            parts += [_case_line(row, series) for row in found for series in row["series"]]
+            parts += [
+                _case_line(row, series) for row in found for series in row["series"]
+            ]
     return "\n".join(parts) + "\n"
 
 
@@ -296,7 +315,9 @@ def _peers(rows: list[dict[str, Any]]) -> str:
         f"| method | plain error of the requested peak, {len(found)} cases |",
         "|---|---|",
     ]
-    lines.append(f"| this | {_spread([abs(row['requested_plain']) for row in found])} |")
+    lines.append(
+        f"| this | {_spread([abs(row['requested_plain']) for row in found])} |"
+    )
     for key, words in names.items():
         errors = []
         for row in found:

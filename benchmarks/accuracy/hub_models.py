@@ -45,9 +45,13 @@ class Rotary(layers.Layer):
         length, half = x.shape[1], x.shape[-1] // 2
         frequencies = ops.power(10000.0, -ops.arange(half, dtype="float32") / half)
         angles = ops.expand_dims(ops.arange(length, dtype="float32"), 1) * frequencies
-        cos, sin = (ops.reshape(f(angles), (1, length, 1, half)) for f in (ops.cos, ops.sin))
+        cos, sin = (
+            ops.reshape(f(angles), (1, length, 1, half)) for f in (ops.cos, ops.sin)
+        )
         left, right = ops.split(x, 2, axis=-1)
-        return ops.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
+        return ops.concatenate(
+            [left * cos - right * sin, right * cos + left * sin], axis=-1
+        )
 
 
 class GroupedAttention(layers.Layer):
@@ -118,7 +122,9 @@ def tied_language_model() -> Step:
     @tf.function
     def train_step(tokens: Any, following: Any) -> Any:
         with tf.GradientTape() as tape:
-            logits = tf.matmul(body(tokens, training=True), table.embeddings, transpose_b=True)
+            logits = tf.matmul(
+                body(tokens, training=True), table.embeddings, transpose_b=True
+            )
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(following, logits)
             loss = tf.reduce_mean(losses)
         gradients = tape.gradient(loss, body.trainable_variables)
@@ -144,7 +150,9 @@ class RelativeAttention(layers.Layer):
 
     def call(self, x: Any, context: Any) -> Any:
         rows, columns = x.shape[1], context.shape[1]
-        distance = ops.expand_dims(ops.arange(columns), 0) - ops.expand_dims(ops.arange(rows), 1)
+        distance = ops.expand_dims(ops.arange(columns), 0) - ops.expand_dims(
+            ops.arange(rows), 1
+        )
         bias = ops.transpose(self.bias(ops.clip(distance + 16, 0, 31)), (2, 0, 1))
         q, k, v = self.query(x), self.key(context), self.value(context)
         scores = ops.einsum("bqhk,bshk->bhqs", q, k) + bias
@@ -177,11 +185,17 @@ def t5() -> Step:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(following, logits)
             loss = tf.reduce_mean(losses)
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
         return loss
 
     train_step.model, train_step.optimizer = model, optimizer
-    return train_step, (_tokens(24, 80, 1200), _tokens(24, 48, 1200), _tokens(24, 48, 1200))
+    return train_step, (
+        _tokens(24, 80, 1200),
+        _tokens(24, 48, 1200),
+        _tokens(24, 48, 1200),
+    )
 
 
 def mobilenet_v3() -> Any:
@@ -189,7 +203,13 @@ def mobilenet_v3() -> Any:
     entry = keras.Input((64, 64, 3))
     x = layers.Conv2D(16, 3, 2, padding="same", use_bias=False)(entry)
     x = layers.Activation("hard_swish")(layers.BatchNormalization()(x))
-    for width, stride, expand in ((16, 2, 2), (24, 2, 4), (24, 1, 4), (48, 2, 4), (48, 1, 6)):
+    for width, stride, expand in (
+        (16, 2, 2),
+        (24, 2, 4),
+        (24, 1, 4),
+        (48, 2, 4),
+        (48, 1, 6),
+    ):
         h = layers.Conv2D(x.shape[-1] * expand, 1, use_bias=False)(x)
         h = layers.Activation("hard_swish")(layers.BatchNormalization()(h))
         h = layers.DepthwiseConv2D(5, stride, padding="same", use_bias=False)(h)
@@ -214,10 +234,14 @@ def densenet() -> Any:
             h = layers.ReLU()(layers.BatchNormalization()(h))
             x = layers.Concatenate()([x, layers.Conv2D(12, 3, padding="same")(h)])
         if block < 2:
-            x = layers.Conv2D(x.shape[-1] // 2, 1)(layers.ReLU()(layers.BatchNormalization()(x)))
+            x = layers.Conv2D(x.shape[-1] // 2, 1)(
+                layers.ReLU()(layers.BatchNormalization()(x))
+            )
             x = layers.AveragePooling2D(2)(x)
     x = layers.GlobalAveragePooling2D()(x)
-    return _classifier(entry, layers.Dense(10)(x), keras.optimizers.SGD(0.1, momentum=0.9))
+    return _classifier(
+        entry, layers.Dense(10)(x), keras.optimizers.SGD(0.1, momentum=0.9)
+    )
 
 
 def deeplab() -> Step:
@@ -249,7 +273,9 @@ def deeplab() -> Step:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             loss = tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
         return loss
 
     train_step.model, train_step.optimizer = model, optimizer
@@ -274,12 +300,16 @@ def retinanet() -> Step:
         pyramid.append(layers.Conv2D(48, 3, padding="same")(top))
 
     def head(outputs: int) -> Any:
-        hidden = [layers.Conv2D(48, 3, padding="same", activation="relu") for _ in range(2)]
+        hidden = [
+            layers.Conv2D(48, 3, padding="same", activation="relu") for _ in range(2)
+        ]
         last = layers.Conv2D(outputs, 3, padding="same")
         return keras.Sequential([keras.Input((None, None, 48)), *hidden, last])
 
     classes, boxes = head(9 * 4), head(9 * 4)
-    told = [[layers.Reshape((-1, 4))(part(p)) for p in pyramid] for part in (classes, boxes)]
+    told = [
+        [layers.Reshape((-1, 4))(part(p)) for p in pyramid] for part in (classes, boxes)
+    ]
     model = keras.Model(entry, [layers.Concatenate(axis=1)(each) for each in told])
     optimizer = keras.optimizers.SGD(0.01, momentum=0.9, global_clipnorm=10.0)
     focal = keras.losses.BinaryFocalCrossentropy(from_logits=True)
@@ -291,13 +321,19 @@ def retinanet() -> Step:
             scores, corners = model(images, training=True)
             loss = focal(labels, scores) + huber(places, corners)
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
         return loss
 
     train_step.model, train_step.optimizer = model, optimizer
     anchors = (8, 9 * (6 * 6 + 12 * 12 + 24 * 24), 4)
     labels = tf.cast(tf.random.uniform(anchors) > 0.9, tf.float32)
-    return train_step, (tf.random.normal((8, 96, 96, 3)), labels, tf.random.normal(anchors))
+    return train_step, (
+        tf.random.normal((8, 96, 96, 3)),
+        labels,
+        tf.random.normal(anchors),
+    )
 
 
 def wavenet() -> Any:
@@ -306,8 +342,12 @@ def wavenet() -> Any:
     x = layers.Conv1D(32, 2, padding="causal")(entry)
     skips = []
     for rate in (1, 2, 4, 8, 16, 32, 64):
-        f = layers.Conv1D(32, 2, padding="causal", dilation_rate=rate, activation="tanh")(x)
-        g = layers.Conv1D(32, 2, padding="causal", dilation_rate=rate, activation="sigmoid")(x)
+        f = layers.Conv1D(
+            32, 2, padding="causal", dilation_rate=rate, activation="tanh"
+        )(x)
+        g = layers.Conv1D(
+            32, 2, padding="causal", dilation_rate=rate, activation="sigmoid"
+        )(x)
         h = layers.Multiply()([f, g])
         skips.append(layers.Conv1D(48, 1)(h))
         x = layers.Add()([x, layers.Conv1D(32, 1)(h)])
@@ -373,7 +413,9 @@ def autoencoder_kl() -> Step:
     coder = keras.Model(entry, layers.Conv2D(8, 1)(block(x, 48)))
     y = block(layers.Conv2D(48, 3, padding="same")(code), 48)
     for width in (48, 24):
-        y = layers.Conv2D(width, 3, padding="same")(layers.UpSampling2D(2)(block(y, width)))
+        y = layers.Conv2D(width, 3, padding="same")(
+            layers.UpSampling2D(2)(block(y, width))
+        )
     decoder = keras.Model(code, layers.Conv2D(3, 3, padding="same")(y))
     optimizer = keras.optimizers.Adam(1e-4)
 
@@ -413,7 +455,9 @@ def whisper() -> Step:
         y = y + layers.MultiHeadAttention(4, 24)(h, h, use_causal_mask=True)
         h = layers.LayerNormalization()(y)
         y = feed_forward(y + layers.MultiHeadAttention(4, 24)(h, x))
-    model = keras.Model([sound, text], layers.Dense(800)(layers.LayerNormalization()(y)))
+    model = keras.Model(
+        [sound, text], layers.Dense(800)(layers.LayerNormalization()(y))
+    )
     optimizer = keras.optimizers.AdamW(1e-4)
 
     @tf.function
@@ -424,7 +468,9 @@ def whisper() -> Step:
             counts = tf.cast(following != 1, losses.dtype)
             loss = tf.reduce_sum(losses * counts) / tf.reduce_sum(counts)
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
         return loss
 
     train_step.model, train_step.optimizer = model, optimizer

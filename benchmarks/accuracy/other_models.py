@@ -40,7 +40,9 @@ def _dense(inputs: int, *widths: int, last: str | None = None) -> Any:
 
 
 def _apply(optimizer: Any, tape: Any, loss: Any, variables: Any) -> None:
-    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+    optimizer.apply_gradients(
+        zip(tape.gradient(loss, variables), variables, strict=True)
+    )
 
 
 # -- reinforcement learning ----------------------------------------------------------------------
@@ -113,7 +115,9 @@ def actor_critic() -> Step:
             discounted_sum.set_shape(discounted_sum_shape)
             returns = returns.write(i, discounted_sum)
         returns = returns.stack()[::-1]
-        return (returns - tf.math.reduce_mean(returns)) / (tf.math.reduce_std(returns) + 1e-6)
+        return (returns - tf.math.reduce_mean(returns)) / (
+            tf.math.reduce_std(returns) + 1e-6
+        )
 
     @tf.function
     def train_step(initial_state: Any) -> Any:
@@ -124,7 +128,9 @@ def actor_critic() -> Step:
                 tf.expand_dims(x, 1) for x in [action_probs, values, returns]
             )
             advantage = returns - values
-            actor_loss = -tf.math.reduce_sum(tf.math.log(action_probs + 1e-6) * advantage)
+            actor_loss = -tf.math.reduce_sum(
+                tf.math.log(action_probs + 1e-6) * advantage
+            )
             loss = actor_loss + huber(values, returns)
         _apply(optimizer, tape, loss, model.trainable_variables)
         return tf.math.reduce_sum(rewards)
@@ -154,7 +160,9 @@ def dqn() -> Step:
     loss_of = keras.losses.Huber()
 
     @tf.function
-    def train_step(state: Any, action: Any, reward: Any, following: Any, done: Any) -> Any:
+    def train_step(
+        state: Any, action: Any, reward: Any, following: Any, done: Any
+    ) -> Any:
         future = target(following)
         updated = reward + 0.99 * tf.reduce_max(future, axis=1) * (1 - done)
         masks = tf.one_hot(action, 4)
@@ -197,7 +205,9 @@ class Translator(keras.Model):
     def __init__(self, units: int, vocabulary: int) -> None:
         super().__init__()
         self.source = layers.Embedding(vocabulary, units, mask_zero=True)
-        self.rnn = layers.Bidirectional(layers.GRU(units, return_sequences=True), merge_mode="sum")
+        self.rnn = layers.Bidirectional(
+            layers.GRU(units, return_sequences=True), merge_mode="sum"
+        )
         self.aim = layers.Embedding(vocabulary, units, mask_zero=True)
         self.decoder = layers.GRU(units, return_sequences=True, return_state=True)
         self.attention = CrossAttention(units)
@@ -213,7 +223,9 @@ class Translator(keras.Model):
 def translation() -> Step:
     model = Translator(96, 2000)
     optimizer = keras.optimizers.Adam()
-    compare = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+    compare = keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction="none"
+    )
     context, aim, label = (_tokens(32, length, 2000) for length in (20, 18, 18))
     model((context, aim))
 
@@ -241,7 +253,9 @@ def bahdanau() -> Step:
     out = layers.Dense(vocabulary)
     parts = [embed_source, embed_target, encoder, decoder, first, second, score, out]
     optimizer = keras.optimizers.Adam()
-    compare = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+    compare = keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction="none"
+    )
 
     def attend(query: Any, values: Any) -> Any:
         scores = score(tf.nn.tanh(first(tf.expand_dims(query, 1)) + second(values)))
@@ -310,7 +324,9 @@ def masked_language() -> Any:
     x = layers.Embedding(4000, 64)(entry) + layers.Embedding(48, 64)(ops.arange(48))
     for _ in range(2):
         x = layers.LayerNormalization()(x + layers.MultiHeadAttention(4, 16)(x, x, x))
-        x = layers.LayerNormalization()(x + layers.Dense(64)(layers.Dense(128, "relu")(x)))
+        x = layers.LayerNormalization()(
+            x + layers.Dense(64)(layers.Dense(128, "relu")(x))
+        )
     model = MaskedLanguageModel(entry, layers.Dense(4000, activation="softmax")(x))
     model.compile("adam", "sparse_categorical_crossentropy")
     return model
@@ -321,7 +337,9 @@ def masked_bilstm() -> Any:
     entry = keras.Input((30,), dtype="int32")
     x = layers.Embedding(5000, 64, mask_zero=True)(entry)
     x = layers.Bidirectional(layers.LSTM(64, return_sequences=True, dropout=0.1))(x)
-    model = keras.Model(entry, layers.TimeDistributed(layers.Dense(17, activation="softmax"))(x))
+    model = keras.Model(
+        entry, layers.TimeDistributed(layers.Dense(17, activation="softmax"))(x)
+    )
     model.compile("rmsprop", "sparse_categorical_crossentropy")
     return model
 
@@ -344,7 +362,9 @@ def ragged_classifier() -> Step:
             pooled = tf.reduce_mean(scored, axis=1)
             logits = model(pooled, training=True)
             loss = tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+                tf.nn.sparse_softmax_cross_entropy_with_logits(
+                    labels=labels, logits=logits
+                )
             )
         _apply(optimizer, tape, loss, [table, *model.trainable_variables])
         return loss
@@ -359,7 +379,9 @@ def ragged_to_dense() -> Step:
     model.build((None, None, 24))
     optimizer = keras.optimizers.SGD(0.1)
     lengths = [3 + (11 * k) % 50 for k in range(48)]
-    rows = tf.RaggedTensor.from_row_lengths(tf.random.normal((sum(lengths), 24)), lengths)
+    rows = tf.RaggedTensor.from_row_lengths(
+        tf.random.normal((sum(lengths), 24)), lengths
+    )
 
     @tf.function
     def train_step(rows: Any) -> Any:
@@ -387,7 +409,9 @@ class VAE(keras.Model):
         x = layers.Dense(16, activation="relu")(layers.Flatten()(x))
         self.encoder = keras.Model(entry, [layers.Dense(2)(x), layers.Dense(2)(x)])
         latent = keras.Input((2,))
-        x = layers.Reshape((7, 7, 64))(layers.Dense(7 * 7 * 64, activation="relu")(latent))
+        x = layers.Reshape((7, 7, 64))(
+            layers.Dense(7 * 7 * 64, activation="relu")(latent)
+        )
         x = layers.Conv2DTranspose(64, 3, 2, "same", activation="relu")(x)
         x = layers.Conv2DTranspose(32, 3, 2, "same", activation="relu")(x)
         x = layers.Conv2DTranspose(1, 3, padding="same", activation="sigmoid")(x)
@@ -501,7 +525,9 @@ def _down(filters: int, norm: bool = True) -> Any:
 
 def _up(filters: int, dropout: bool = False) -> Any:
     block = keras.Sequential()
-    block.add(layers.Conv2DTranspose(filters, 4, strides=2, padding="same", use_bias=False))
+    block.add(
+        layers.Conv2DTranspose(filters, 4, strides=2, padding="same", use_bias=False)
+    )
     block.add(layers.BatchNormalization())
     if dropout:
         block.add(layers.Dropout(0.5))
@@ -528,7 +554,9 @@ def pix2pix() -> Step:
     x = _down(48)(_down(24, False)(layers.Concatenate()([one, two])))
     x = layers.Conv2D(96, 4, use_bias=False)(layers.ZeroPadding2D()(x))
     x = layers.LeakyReLU()(layers.BatchNormalization()(x))
-    discriminator = keras.Model([one, two], layers.Conv2D(1, 4)(layers.ZeroPadding2D()(x)))
+    discriminator = keras.Model(
+        [one, two], layers.Conv2D(1, 4)(layers.ZeroPadding2D()(x))
+    )
     judge = keras.losses.BinaryCrossentropy(from_logits=True)
     first, second = keras.optimizers.Adam(2e-4, 0.5), keras.optimizers.Adam(2e-4, 0.5)
 
@@ -538,8 +566,12 @@ def pix2pix() -> Step:
             made = generator(image, training=True)
             real = discriminator([image, target], training=True)
             fake = discriminator([image, made], training=True)
-            gen_loss = judge(tf.ones_like(fake), fake) + 100 * tf.reduce_mean(tf.abs(target - made))
-            disc_loss = judge(tf.ones_like(real), real) + judge(tf.zeros_like(fake), fake)
+            gen_loss = judge(tf.ones_like(fake), fake) + 100 * tf.reduce_mean(
+                tf.abs(target - made)
+            )
+            disc_loss = judge(tf.ones_like(real), real) + judge(
+                tf.zeros_like(fake), fake
+            )
         _apply(first, gen_tape, gen_loss, generator.trainable_variables)
         _apply(second, disc_tape, disc_loss, discriminator.trainable_variables)
         return gen_loss, disc_loss
@@ -566,11 +598,16 @@ def cyclegan() -> Step:
     def train_step(a: Any, b: Any) -> Any:
         with tf.GradientTape(persistent=True) as tape:
             fake_b, fake_a = there(a, training=True), back(b, training=True)
-            cycled_a, cycled_b = back(fake_b, training=True), there(fake_a, training=True)
+            cycled_a, cycled_b = (
+                back(fake_b, training=True),
+                there(fake_a, training=True),
+            )
             same_a, same_b = back(a, training=True), there(b, training=True)
             real_1, real_2 = one(a, training=True), two(b, training=True)
             fake_1, fake_2 = one(fake_a, training=True), two(fake_b, training=True)
-            cycle = tf.reduce_mean(tf.abs(a - cycled_a)) + tf.reduce_mean(tf.abs(b - cycled_b))
+            cycle = tf.reduce_mean(tf.abs(a - cycled_a)) + tf.reduce_mean(
+                tf.abs(b - cycled_b)
+            )
             losses = [
                 judge(tf.ones_like(fake_2), fake_2)
                 + 10 * cycle
@@ -578,15 +615,21 @@ def cyclegan() -> Step:
                 judge(tf.ones_like(fake_1), fake_1)
                 + 10 * cycle
                 + tf.reduce_mean(tf.abs(a - same_a)),
-                judge(tf.ones_like(real_1), real_1) + judge(tf.zeros_like(fake_1), fake_1),
-                judge(tf.ones_like(real_2), real_2) + judge(tf.zeros_like(fake_2), fake_2),
+                judge(tf.ones_like(real_1), real_1)
+                + judge(tf.zeros_like(fake_1), fake_1),
+                judge(tf.ones_like(real_2), real_2)
+                + judge(tf.zeros_like(fake_2), fake_2),
             ]
         gradients = [
             tape.gradient(loss, network.trainable_variables)
             for loss, network in zip(losses, networks, strict=True)
         ]
-        for optimizer, found, network in zip(optimizers, gradients, networks, strict=True):
-            optimizer.apply_gradients(zip(found, network.trainable_variables, strict=True))
+        for optimizer, found, network in zip(
+            optimizers, gradients, networks, strict=True
+        ):
+            optimizer.apply_gradients(
+                zip(found, network.trainable_variables, strict=True)
+            )
         return losses
 
     train_step.model, train_step.optimizer = there, optimizers[0]
@@ -613,7 +656,9 @@ def nerf() -> Step:
     def render(points: Any, depths: Any) -> Any:
         raw = model(encode(points), training=True)
         colours, density = tf.sigmoid(raw[..., :-1]), tf.nn.relu(raw[..., -1])
-        delta = tf.concat([depths[:, 1:] - depths[:, :-1], tf.fill((64, 1), 1e10)], axis=-1)
+        delta = tf.concat(
+            [depths[:, 1:] - depths[:, :-1], tf.fill((64, 1), 1e10)], axis=-1
+        )
         alpha = 1.0 - tf.exp(-density * delta)
         weights = alpha * tf.math.cumprod(1.0 - alpha + 1e-10, axis=-1, exclusive=True)
         return tf.reduce_sum(weights[..., None] * colours, axis=-2)
@@ -657,7 +702,9 @@ def siamese() -> Step:
     @tf.function
     def train_step(anchor: Any, positive: Any, negative: Any) -> Any:
         with tf.GradientTape() as tape:
-            a, p, n = (embedding(x, training=True) for x in (anchor, positive, negative))
+            a, p, n = (
+                embedding(x, training=True) for x in (anchor, positive, negative)
+            )
             near = tf.reduce_sum(tf.square(a - p), -1)
             far = tf.reduce_sum(tf.square(a - n), -1)
             loss = tf.reduce_mean(tf.maximum(near - far + 0.5, 0.0))
@@ -691,7 +738,9 @@ class Contrastive(keras.Model):
         labels = tf.range(tf.shape(one)[0])
         return tf.reduce_mean(
             tf.nn.sparse_softmax_cross_entropy_with_logits(labels, similar)
-            + tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.transpose(similar))
+            + tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels, tf.transpose(similar)
+            )
         )
 
 
@@ -700,7 +749,10 @@ def simclr() -> Step:
 
     @tf.function
     def train_step(images: Any, labels: Any) -> Any:
-        one, two = model.augment(images, training=True), model.augment(images, training=True)
+        one, two = (
+            model.augment(images, training=True),
+            model.augment(images, training=True),
+        )
         with tf.GradientTape() as tape:
             left = model.head(model.encoder(one, training=True), training=True)
             right = model.head(model.encoder(two, training=True), training=True)
@@ -709,7 +761,9 @@ def simclr() -> Step:
         _apply(model.first, tape, loss, weights)
         with tf.GradientTape() as tape:
             logits = model.probe(model.encoder(images, training=False), training=True)
-            probe = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+            probe = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            )
         _apply(model.second, tape, probe, model.probe.trainable_weights)
         return loss, probe
 
@@ -751,8 +805,15 @@ def moco() -> Step:
 def masked_autoencoder() -> Step:
     """Patches gathered by a random order of their own, as in masked autoencoders."""
     count, width = 64, 64
-    embed, position = layers.Dense(width), tf.Variable(tf.random.normal((count, width)) * 0.02)
-    mixer = [layers.MultiHeadAttention(2, 32), layers.LayerNormalization(), layers.Dense(width)]
+    embed, position = (
+        layers.Dense(width),
+        tf.Variable(tf.random.normal((count, width)) * 0.02),
+    )
+    mixer = [
+        layers.MultiHeadAttention(2, 32),
+        layers.LayerNormalization(),
+        layers.Dense(width),
+    ]
     out = layers.Dense(48)
     optimizer = keras.optimizers.AdamW(1e-3)
     embed.build((None, count, 48))
@@ -763,7 +824,9 @@ def masked_autoencoder() -> Step:
 
     @tf.function
     def train_step(images: Any) -> Any:
-        patches = tf.image.extract_patches(images, [1, 4, 4, 1], [1, 4, 4, 1], [1] * 4, "VALID")
+        patches = tf.image.extract_patches(
+            images, [1, 4, 4, 1], [1, 4, 4, 1], [1] * 4, "VALID"
+        )
         patches = tf.reshape(patches, (tf.shape(images)[0], count, 48))
         order = tf.argsort(tf.random.uniform((tf.shape(images)[0], count)), axis=-1)
         kept, hidden = order[:, :16], order[:, 16:]
@@ -776,7 +839,10 @@ def masked_autoencoder() -> Step:
             made = out(tf.concat([x, blank], axis=1))
             aim = tf.gather(patches, hidden, axis=1, batch_dims=1)
             loss = tf.reduce_mean(tf.square(aim - made[:, 16:]))
-        variables = [position, *(v for m in (embed, *mixer, out) for v in m.trainable_variables)]
+        variables = [
+            position,
+            *(v for m in (embed, *mixer, out) for v in m.trainable_variables),
+        ]
         _apply(optimizer, tape, loss, variables)
         return loss
 
@@ -818,14 +884,20 @@ def graph_network() -> Step:
     features = tf.random.normal((nodes, 128))
     pairs = tf.random.uniform((2, edges), 0, nodes, tf.int32)
     labels = tf.random.uniform((nodes,), 0, 7, tf.int32)
-    first, message, update = _dense(128, width), _dense(width, width), _dense(2 * width, width)
+    first, message, update = (
+        _dense(128, width),
+        _dense(width, width),
+        _dense(2 * width, width),
+    )
     last = _dense(width, 7)
     parts = (first, message, update, last)
     optimizer = keras.optimizers.Adam(0.01)
 
     def convolve(x: Any, pairs: Any) -> Any:
         sent = message(tf.gather(x, pairs[1]))
-        summed = tf.math.unsorted_segment_sum(sent, pairs[0], num_segments=tf.shape(x)[0])
+        summed = tf.math.unsorted_segment_sum(
+            sent, pairs[0], num_segments=tf.shape(x)[0]
+        )
         return tf.math.l2_normalize(update(tf.concat([x, summed], axis=1)), axis=-1)
 
     @tf.function
@@ -836,9 +908,16 @@ def graph_network() -> Step:
             x = x + convolve(x, pairs)
             logits = last(tf.gather(x, batch))
             loss = tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(tf.gather(labels, batch), logits)
+                tf.nn.sparse_softmax_cross_entropy_with_logits(
+                    tf.gather(labels, batch), logits
+                )
             )
-        _apply(optimizer, tape, loss, [v for part in parts for v in part.trainable_variables])
+        _apply(
+            optimizer,
+            tape,
+            loss,
+            [v for part in parts for v in part.trainable_variables],
+        )
         return loss
 
     train_step.model, train_step.optimizer = update, optimizer
@@ -866,7 +945,9 @@ def gat() -> Step:
             around = tf.gather(x, pairs[:, 1]) * scores[:, None]
             out = tf.math.unsorted_segment_sum(around, pairs[:, 0], nodes)
             loss = tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(labels, readout(tf.nn.relu(out)))
+                tf.nn.sparse_softmax_cross_entropy_with_logits(
+                    labels, readout(tf.nn.relu(out))
+                )
             )
         _apply(optimizer, tape, loss, [kernel, attention, *readout.trainable_variables])
         return loss
@@ -885,7 +966,9 @@ def gat() -> Step:
 
 def dlrm_sparse() -> Step:
     """Multi-hot features as sparse tensors, embedded and crossed by dot products."""
-    tables = [tf.Variable(tf.random.normal((size, 32)) * 0.1) for size in (20000, 5000, 800)]
+    tables = [
+        tf.Variable(tf.random.normal((size, 32)) * 0.1) for size in (20000, 5000, 800)
+    ]
     bottom, top = _dense(13, 64, 32), _dense(32 + 6, 64, 1)
     optimizer = keras.optimizers.Adagrad(0.01)
     count = 256
@@ -896,7 +979,9 @@ def dlrm_sparse() -> Step:
         ids = np.random.default_rng(each).integers(0, vocabulary, count * each)
         return tf.SparseTensor(np.stack([rows, columns], 1), ids, (count, each))
 
-    bags = tuple(bag(table.shape[0], each) for table, each in zip(tables, (4, 3, 2), strict=True))
+    bags = tuple(
+        bag(table.shape[0], each) for table, each in zip(tables, (4, 3, 2), strict=True)
+    )
 
     @tf.function
     def train_step(dense: Any, one: Any, two: Any, three: Any, labels: Any) -> Any:
@@ -942,11 +1027,15 @@ def wide_and_deep() -> Any:
 def deep_and_cross() -> Any:
     """Cross layers beside dense ones, one embedding a feature."""
     inputs = [keras.Input((), dtype="int32", name=f"feature{k}") for k in range(8)]
-    found = [layers.Embedding(900 + 50 * k, 32)(entry) for k, entry in enumerate(inputs)]
+    found = [
+        layers.Embedding(900 + 50 * k, 32)(entry) for k, entry in enumerate(inputs)
+    ]
     x = start = layers.Concatenate()(found)
     for _ in range(3):
         x = layers.Add()([layers.Multiply()([start, layers.Dense(256)(x)]), x])
-    deep = layers.Dense(128, activation="relu")(layers.Dense(256, activation="relu")(start))
+    deep = layers.Dense(128, activation="relu")(
+        layers.Dense(256, activation="relu")(start)
+    )
     out = layers.Dense(1)(layers.Concatenate()([x, deep]))
     model = keras.Model(inputs, out)
     model.compile(keras.optimizers.Adagrad(), "mse")
@@ -971,9 +1060,16 @@ def two_tower() -> Step:
             hard, _ = tf.math.top_k(others, 20)
             logits = tf.concat([positive, hard], axis=1)
             loss = tf.reduce_sum(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(tf.zeros((256,), tf.int32), logits)
+                tf.nn.sparse_softmax_cross_entropy_with_logits(
+                    tf.zeros((256,), tf.int32), logits
+                )
             )
-        _apply(optimizer, tape, loss, [v for part in parts for v in part.trainable_variables])
+        _apply(
+            optimizer,
+            tape,
+            loss,
+            [v for part in parts for v in part.trainable_variables],
+        )
         return loss
 
     train_step.model, train_step.optimizer = left, optimizer
@@ -1042,7 +1138,10 @@ def neural_ode() -> Step:
                 return time + step, x + step / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
 
             _, end = tf.while_loop(
-                lambda time, x: time < until - 1e-4, advance, (time, start), maximum_iterations=24
+                lambda time, x: time < until - 1e-4,
+                advance,
+                (time, start),
+                maximum_iterations=24,
             )
             loss = tf.reduce_mean(tf.square(end - aim))
         _apply(optimizer, tape, loss, field.trainable_variables)
@@ -1073,7 +1172,9 @@ def while_counted() -> Step:
                 state = states[0] if isinstance(states, (list, tuple)) else states
                 i += 1
             loss = tf.reduce_mean(tf.square(out(state) - y))
-        _apply(optimizer, tape, loss, cell.trainable_variables + out.trainable_variables)
+        _apply(
+            optimizer, tape, loss, cell.trainable_variables + out.trainable_variables
+        )
         return loss
 
     train_step.model, train_step.optimizer = out, optimizer
@@ -1092,20 +1193,31 @@ def early_exit() -> Step:
             for _ in tf.range(8):
                 if not sure:
                     x = x + block(x)
-                    sure = tf.reduce_min(tf.reduce_max(tf.nn.softmax(out(x)), -1)) > 0.95
+                    sure = (
+                        tf.reduce_min(tf.reduce_max(tf.nn.softmax(out(x)), -1)) > 0.95
+                    )
             loss = tf.reduce_mean(
                 tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=out(x))
             )
-        _apply(optimizer, tape, loss, block.trainable_variables + out.trainable_variables)
+        _apply(
+            optimizer, tape, loss, block.trainable_variables + out.trainable_variables
+        )
         return loss
 
     train_step.model, train_step.optimizer = block, optimizer
-    return train_step, (tf.random.normal((64, 256)), tf.random.uniform((64,), 0, 10, tf.int32))
+    return train_step, (
+        tf.random.normal((64, 256)),
+        tf.random.uniform((64,), 0, 10, tf.int32),
+    )
 
 
 def switching() -> Step:
     """Nested ``tf.cond`` and ``tf.switch_case``: a curriculum that picks a head and a depth."""
-    stem, deep, shallow = _dense(200, 600, last="relu"), _dense(600, 900, 600), _dense(600, 600)
+    stem, deep, shallow = (
+        _dense(200, 600, last="relu"),
+        _dense(600, 900, 600),
+        _dense(600, 600),
+    )
     heads = [_dense(600, width, 10) for width in (200, 500, 1000)]
     optimizer = keras.optimizers.Adam()
 
@@ -1115,7 +1227,9 @@ def switching() -> Step:
             x = stem(x)
             x = tf.cond(
                 hard,
-                lambda: tf.cond(tf.reduce_mean(x) > 1e6, lambda: shallow(x), lambda: deep(x)),
+                lambda: tf.cond(
+                    tf.reduce_mean(x) > 1e6, lambda: shallow(x), lambda: deep(x)
+                ),
                 lambda: shallow(x),
             )
             logits = tf.switch_case(task, [lambda head=head: head(x) for head in heads])
@@ -1123,7 +1237,12 @@ def switching() -> Step:
                 tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
             )
         parts = [stem, deep, shallow, *heads]
-        _apply(optimizer, tape, loss, [v for part in parts for v in part.trainable_variables])
+        _apply(
+            optimizer,
+            tape,
+            loss,
+            [v for part in parts for v in part.trainable_variables],
+        )
         return loss
 
     train_step.model, train_step.optimizer = stem, optimizer
@@ -1165,10 +1284,17 @@ def mixture_of_experts() -> Step:
             )
             mixed = tf.einsum("abc,xab->xc", made, combine)
             loss = tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=out(mixed))
+                tf.nn.sparse_softmax_cross_entropy_with_logits(
+                    labels=y, logits=out(mixed)
+                )
             )
         parts = [router, *networks, out]
-        _apply(optimizer, tape, loss, [v for part in parts for v in part.trainable_variables])
+        _apply(
+            optimizer,
+            tape,
+            loss,
+            [v for part in parts for v in part.trainable_variables],
+        )
         return loss
 
     train_step.model, train_step.optimizer = out, optimizer
@@ -1184,9 +1310,13 @@ def mixture_of_experts() -> Step:
 def convlstm() -> Any:
     """The next frame of a film."""
     entry = keras.Input((6, 24, 24, 1))
-    x = layers.ConvLSTM2D(16, 5, padding="same", return_sequences=True, activation="relu")(entry)
+    x = layers.ConvLSTM2D(
+        16, 5, padding="same", return_sequences=True, activation="relu"
+    )(entry)
     x = layers.BatchNormalization()(x)
-    x = layers.ConvLSTM2D(16, 3, padding="same", return_sequences=True, activation="relu")(x)
+    x = layers.ConvLSTM2D(
+        16, 3, padding="same", return_sequences=True, activation="relu"
+    )(x)
     x = layers.Conv3D(1, 3, activation="sigmoid", padding="same")(x)
     model = keras.Model(entry, x)
     model.compile("adam", "binary_crossentropy")
@@ -1198,9 +1328,13 @@ def tcn() -> Any:
     entry = keras.Input((128, 12))
     x = layers.Conv1D(48, 1)(entry)
     for rate in (1, 2, 4, 8):
-        h = layers.Conv1D(48, 3, padding="causal", dilation_rate=rate, activation="relu")(x)
+        h = layers.Conv1D(
+            48, 3, padding="causal", dilation_rate=rate, activation="relu"
+        )(x)
         h = layers.SpatialDropout1D(0.1)(layers.LayerNormalization()(h))
-        x = x + layers.Conv1D(48, 3, padding="causal", dilation_rate=rate, activation="relu")(h)
+        x = x + layers.Conv1D(
+            48, 3, padding="causal", dilation_rate=rate, activation="relu"
+        )(h)
     model = keras.Model(entry, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
     model.compile("adam", "mae")
     return model
@@ -1221,7 +1355,9 @@ def scanned() -> Step:
             states = tf.scan(
                 lambda h, u: tf.tanh(tf.matmul(h, matrix) + u), fed, tf.zeros((48, 64))
             )
-            loss = tf.reduce_mean(tf.square(outward(tf.transpose(states, (1, 0, 2))) - y))
+            loss = tf.reduce_mean(
+                tf.square(outward(tf.transpose(states, (1, 0, 2))) - y)
+            )
         parts = [matrix, *inward.trainable_variables, *outward.trainable_variables]
         _apply(optimizer, tape, loss, parts)
         return loss
@@ -1246,22 +1382,31 @@ def mapped() -> Step:
             one, label = pair
             with tf.GradientTape() as tape:
                 logits = model(one[None])
-                loss = tf.nn.sparse_softmax_cross_entropy_with_logits(label[None], logits)[0]
+                loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
+                    label[None], logits
+                )[0]
             return tape.gradient(loss, model.trainable_variables)
 
         found = tf.vectorized_map(gradient_of, (x, y))
         clipped = []
         norms = tf.sqrt(
-            tf.add_n([tf.reduce_sum(tf.square(g), range(1, g.shape.rank)) for g in found])
+            tf.add_n(
+                [tf.reduce_sum(tf.square(g), range(1, g.shape.rank)) for g in found]
+            )
         )
         for g in found:
-            scale = tf.reshape(1.0 / tf.maximum(norms, 1.0), (-1, *[1] * (g.shape.rank - 1)))
+            scale = tf.reshape(
+                1.0 / tf.maximum(norms, 1.0), (-1, *[1] * (g.shape.rank - 1))
+            )
             clipped.append(tf.reduce_mean(g * scale, 0))
         optimizer.apply_gradients(zip(clipped, model.trainable_variables, strict=True))
         return norms
 
     train_step.model, train_step.optimizer = model, optimizer
-    return train_step, (tf.random.normal((32, 100)), tf.random.uniform((32,), 0, 10, tf.int32))
+    return train_step, (
+        tf.random.normal((32, 100)),
+        tf.random.uniform((32,), 0, 10, tf.int32),
+    )
 
 
 def ctc_reader() -> Step:
@@ -1308,7 +1453,9 @@ def perceiver() -> Any:
     entry = keras.Input((32, 32, 3))
     x = layers.Reshape((256, 48))(layers.Conv2D(48, 2, 2)(entry))
     x = layers.Dense(64)(x)
-    latent = layers.Embedding(32, 64)(ops.zeros_like(entry[:, :, 0, 0], "int32") + ops.arange(32))
+    latent = layers.Embedding(32, 64)(
+        ops.zeros_like(entry[:, :, 0, 0], "int32") + ops.arange(32)
+    )
     for _ in range(2):
         h = layers.LayerNormalization()(latent)
         h = layers.Attention(use_scale=True)([h, layers.LayerNormalization()(x)])
@@ -1373,7 +1520,9 @@ def unet3d() -> Any:
 
 def recomputed() -> Step:
     """A residual network whose blocks are computed anew in the backward pass."""
-    stem = keras.Sequential([keras.Input((48, 48, 3)), layers.Conv2D(24, 3, padding="same")])
+    stem = keras.Sequential(
+        [keras.Input((48, 48, 3)), layers.Conv2D(24, 3, padding="same")]
+    )
     blocks = [
         keras.Sequential(
             [
@@ -1397,10 +1546,17 @@ def recomputed() -> Step:
             for one in again:
                 x = one(x)
             loss = tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=head(x))
+                tf.nn.sparse_softmax_cross_entropy_with_logits(
+                    labels=labels, logits=head(x)
+                )
             )
         parts = [stem, *blocks, head]
-        _apply(optimizer, tape, loss, [v for part in parts for v in part.trainable_variables])
+        _apply(
+            optimizer,
+            tape,
+            loss,
+            [v for part in parts for v in part.trainable_variables],
+        )
         return loss
 
     train_step.model, train_step.optimizer = head, optimizer
@@ -1433,7 +1589,9 @@ def detector() -> Step:
             logits = tf.reshape(classes(x), (-1, 16 * 16 * 9, 6))
             moved = tf.reshape(boxes(x), (-1, 16 * 16 * 9, 4))
             labels = tf.one_hot(tf.cast(kinds, tf.int32), 6)
-            entropy = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+            entropy = tf.nn.sigmoid_cross_entropy_with_logits(
+                labels=labels, logits=logits
+            )
             chance = tf.nn.sigmoid(logits)
             alpha = tf.where(tf.equal(labels, 1.0), 0.25, 0.75)
             right = tf.where(tf.equal(labels, 1.0), chance, 1 - chance)
@@ -1445,7 +1603,12 @@ def detector() -> Step:
             count = tf.maximum(tf.reduce_sum(tf.cast(positive, tf.float32)), 1.0)
             loss = (tf.reduce_sum(focal) + tf.reduce_sum(smooth)) / count
         parts = [body, classes, boxes]
-        _apply(optimizer, tape, loss, [v for part in parts for v in part.trainable_variables])
+        _apply(
+            optimizer,
+            tape,
+            loss,
+            [v for part in parts for v in part.trainable_variables],
+        )
         return loss
 
     train_step.model, train_step.optimizer = body, optimizer
@@ -1461,7 +1624,8 @@ class Accumulating(keras.Model):
         self.every = 3
         self.calls = tf.Variable(0, dtype=tf.int32, trainable=False)
         self.sums = [
-            tf.Variable(tf.zeros_like(v), trainable=False) for v in self.trainable_variables
+            tf.Variable(tf.zeros_like(v), trainable=False)
+            for v in self.trainable_variables
         ]
 
     def train_step(self, data: Any) -> Any:
@@ -1476,7 +1640,9 @@ class Accumulating(keras.Model):
         return {"loss": loss}
 
     def _apply_sums(self) -> None:
-        self.optimizer.apply_gradients(zip(self.sums, self.trainable_variables, strict=True))
+        self.optimizer.apply_gradients(
+            zip(self.sums, self.trainable_variables, strict=True)
+        )
         self.calls.assign(0)
         for kept in self.sums:
             kept.assign(tf.zeros_like(kept))
@@ -1502,18 +1668,27 @@ def scaled() -> Step:
     def train_step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             logits = model(x, training=True)
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            )
             scaled_loss = loss * scale
-        found = [g / scale for g in tape.gradient(scaled_loss, model.trainable_variables)]
+        found = [
+            g / scale for g in tape.gradient(scaled_loss, model.trainable_variables)
+        ]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in found])
         if finite:
-            optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+            optimizer.apply_gradients(
+                zip(found, model.trainable_variables, strict=True)
+            )
         else:
             scale.assign(scale / 2)
         return loss
 
     train_step.model, train_step.optimizer = model, optimizer
-    return train_step, (tf.random.normal((128, 300)), tf.random.uniform((128,), 0, 10, tf.int32))
+    return train_step, (
+        tf.random.normal((128, 300)),
+        tf.random.uniform((128,), 0, 10, tf.int32),
+    )
 
 
 def style_transfer() -> Step:
@@ -1532,7 +1707,10 @@ def style_transfer() -> Step:
         with tf.GradientTape() as tape:
             found = features(image)
             style = tf.add_n(
-                [tf.reduce_mean((gram(x) - a) ** 2) for x, a in zip(found, aims, strict=True)]
+                [
+                    tf.reduce_mean((gram(x) - a) ** 2)
+                    for x, a in zip(found, aims, strict=True)
+                ]
             )
             loss = style + tf.reduce_mean((found[-1] - aim) ** 2)
             loss += 30 * tf.reduce_sum(tf.image.total_variation(image))
@@ -1548,8 +1726,12 @@ def style_transfer() -> Step:
 def _encoder_features() -> Any:
     entry = keras.Input((96, 96, 3))
     one = layers.Conv2D(24, 3, padding="same", activation="relu")(entry)
-    two = layers.Conv2D(48, 3, padding="same", activation="relu")(layers.AveragePooling2D(2)(one))
-    three = layers.Conv2D(96, 3, padding="same", activation="relu")(layers.AveragePooling2D(2)(two))
+    two = layers.Conv2D(48, 3, padding="same", activation="relu")(
+        layers.AveragePooling2D(2)(one)
+    )
+    three = layers.Conv2D(96, 3, padding="same", activation="relu")(
+        layers.AveragePooling2D(2)(two)
+    )
     model = keras.Model(entry, [one, two, three])
     model.trainable = False
     return model
@@ -1560,7 +1742,9 @@ def diffusion() -> Step:
 
     def network() -> Any:
         entry, time = keras.Input((32, 32, 3)), keras.Input((1, 1, 1))
-        x = layers.Concatenate()([layers.Conv2D(24, 1)(entry), layers.UpSampling2D(32)(time)])
+        x = layers.Concatenate()(
+            [layers.Conv2D(24, 1)(entry), layers.UpSampling2D(32)(time)]
+        )
         skips = []
         for width in (24, 48):
             h = layers.BatchNormalization(center=False, scale=False)(x)
@@ -1572,7 +1756,9 @@ def diffusion() -> Step:
             x = layers.UpSampling2D(interpolation="bilinear")(x)
             x = layers.Concatenate()([x, skips.pop()])
             x = layers.Conv2D(width, 3, padding="same", activation="swish")(x)
-        return keras.Model([entry, time], layers.Conv2D(3, 1, kernel_initializer="zeros")(x))
+        return keras.Model(
+            [entry, time], layers.Conv2D(3, 1, kernel_initializer="zeros")(x)
+        )
 
     model, average = network(), network()
     average.set_weights(model.get_weights())
@@ -1640,7 +1826,9 @@ def python_augmented() -> Step:
         changed.set_shape(images.shape)
         with tf.GradientTape() as tape:
             logits = head(model(changed, training=True))
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            )
         variables = model.trainable_variables + head.trainable_variables
         _apply(optimizer, tape, loss, variables)
         return loss

@@ -32,7 +32,9 @@ def _labels(count: int, classes: int) -> Any:
 
 
 def _cross_entropy(labels: Any, logits: Any) -> Any:
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+    return tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    )
 
 
 def tcn() -> Any:
@@ -126,7 +128,10 @@ def sonnet_mlp() -> Step:
 def sonnet_resnet() -> Step:
     import sonnet as snt
 
-    network, optimizer = snt.nets.ResNet([1, 1, 1, 1], 10), snt.optimizers.Momentum(0.1, 0.9)
+    network, optimizer = (
+        snt.nets.ResNet([1, 1, 1, 1], 10),
+        snt.optimizers.Momentum(0.1, 0.9),
+    )
     images, labels = tf.random.normal((8, 64, 64, 3)), _labels(8, 10)
     network(images, is_training=True)
 
@@ -155,7 +160,11 @@ def sonnet_vqvae() -> Step:
     )
     quantizer = snt.nets.VectorQuantizerEMA(32, 256, 0.25, 0.99)
     decoder = snt.Sequential(
-        [snt.Conv2DTranspose(64, 4, stride=2), tf.nn.relu, snt.Conv2DTranspose(3, 4, stride=2)]
+        [
+            snt.Conv2DTranspose(64, 4, stride=2),
+            tf.nn.relu,
+            snt.Conv2DTranspose(3, 4, stride=2),
+        ]
     )
     optimizer, images = snt.optimizers.Adam(3e-4), tf.random.normal((32, 32, 32, 3))
     decoder(quantizer(encoder(images), is_training=True)["quantize"])
@@ -211,7 +220,9 @@ def hub_vit() -> Any:
         mlp_dim=256,
     )
     images = keras.Input((96, 96, 3))
-    model = keras.Model(images, layers.Dense(10)(layers.GlobalAveragePooling1D()(backbone(images))))
+    model = keras.Model(
+        images, layers.Dense(10)(layers.GlobalAveragePooling1D()(backbone(images)))
+    )
     model.compile(keras.optimizers.AdamW(), LOGITS)
     return model
 
@@ -229,9 +240,12 @@ def hub_gemma() -> Any:
         head_dim=32,
     )
     inputs = {
-        name: keras.Input((64,), dtype="int32", name=name) for name in ("token_ids", "padding_mask")
+        name: keras.Input((64,), dtype="int32", name=name)
+        for name in ("token_ids", "padding_mask")
     }
-    model = keras.Model(inputs, backbone.token_embedding(backbone(inputs), reverse=True))
+    model = keras.Model(
+        inputs, backbone.token_embedding(backbone(inputs), reverse=True)
+    )
     model.compile(keras.optimizers.Adafactor(), LOGITS)
     return model
 
@@ -249,6 +263,8 @@ def hub_resnet() -> Any:
         image_shape=(96, 96, 3),
     )
     images = keras.Input((96, 96, 3))
-    model = keras.Model(images, layers.Dense(10)(layers.GlobalAveragePooling2D()(backbone(images))))
+    model = keras.Model(
+        images, layers.Dense(10)(layers.GlobalAveragePooling2D()(backbone(images)))
+    )
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True), LOGITS)
     return model

@@ -136,7 +136,11 @@ class _DeepAndCross(keras.Model):
         super().__init__()
         self.embeddings = [layers.Embedding(2000, 32) for _ in range(6)]
         self.cross = tfrs.layers.dcn.Cross(projection_dim=64)
-        self.deep = [layers.Dense(192, "relu"), layers.Dense(64, "relu"), layers.Dense(1)]
+        self.deep = [
+            layers.Dense(192, "relu"),
+            layers.Dense(64, "relu"),
+            layers.Dense(1),
+        ]
 
     def call(self, inputs: Any) -> Any:
         columns = enumerate(self.embeddings)
@@ -190,11 +194,17 @@ def tfp_bayes() -> Any:
         [
             keras.Input((28, 28, 1)),
             tfp.layers.Convolution2DFlipout(
-                16, 5, padding="same", activation="relu", kernel_divergence_fn=divergence
+                16,
+                5,
+                padding="same",
+                activation="relu",
+                kernel_divergence_fn=divergence,
             ),
             layers.MaxPooling2D(),
             layers.Flatten(),
-            tfp.layers.DenseFlipout(64, activation="relu", kernel_divergence_fn=divergence),
+            tfp.layers.DenseFlipout(
+                64, activation="relu", kernel_divergence_fn=divergence
+            ),
             tfp.layers.DenseFlipout(10, kernel_divergence_fn=divergence),
         ]
     )
@@ -206,12 +216,15 @@ def tfp_flow() -> Step:
     import tensorflow_probability as tfp
 
     networks = [
-        tfp.bijectors.AutoregressiveNetwork(params=2, hidden_units=[128, 128], activation="relu")
+        tfp.bijectors.AutoregressiveNetwork(
+            params=2, hidden_units=[128, 128], activation="relu"
+        )
         for _ in range(4)
     ]
     flows = [tfp.bijectors.MaskedAutoregressiveFlow(network) for network in networks]
     distribution = tfp.distributions.TransformedDistribution(
-        tfp.distributions.MultivariateNormalDiag(tf.zeros(16)), tfp.bijectors.Chain(flows)
+        tfp.distributions.MultivariateNormalDiag(tf.zeros(16)),
+        tfp.bijectors.Chain(flows),
     )
     points = tf.random.normal((256, 16))
     distribution.log_prob(points)

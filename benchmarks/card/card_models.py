@@ -80,7 +80,9 @@ def gpt2() -> keras.Model:
     )  # fmt: skip
     model = keras_hub.models.GPT2CausalLM(backbone=backbone, preprocessor=None)
     model.compile(
-        keras.optimizers.AdamW(5e-5, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0),
+        keras.optimizers.AdamW(
+            5e-5, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0
+        ),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         weighted_metrics=["accuracy"],
     )
@@ -122,7 +124,9 @@ def unet() -> keras.Model:
         x = layers.Conv2DTranspose(width, 2, strides=2)(x)
         x = layers.Concatenate()([x, skip])
         x = layers.Conv2D(width, 3, padding="same", activation="relu")(x)
-    return _compile(entry, layers.Conv2D(1, 1, activation="sigmoid")(x), "binary_crossentropy")
+    return _compile(
+        entry, layers.Conv2D(1, 1, activation="sigmoid")(x), "binary_crossentropy"
+    )
 
 
 def one_axis() -> keras.Model:

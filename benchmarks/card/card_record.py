@@ -169,7 +169,9 @@ def write_record(path: Path, record: CardRecord) -> None:
     """
     text = msgspec.json.encode(record)
     if len(text) > MOST_BYTES:
-        raise ValueError(f"the record has {len(text):,} bytes; at most {MOST_BYTES:,} are allowed")
+        raise ValueError(
+            f"the record has {len(text):,} bytes; at most {MOST_BYTES:,} are allowed"
+        )
     path.write_bytes(gzip.compress(text))
 
 
@@ -188,5 +190,7 @@ def read_record(path: Path) -> CardRecord:
     except (OSError, EOFError, msgspec.DecodeError) as error:
         raise ValueError(f"{path} is not a record of a card: {error}") from None
     if record.version != RECORD_VERSION:
-        raise ValueError(f"{path} has version {record.version}; this code reads {RECORD_VERSION}")
+        raise ValueError(
+            f"{path} has version {record.version}; this code reads {RECORD_VERSION}"
+        )
     return record

@@ -25,7 +25,11 @@ _CROSS_CORRELATION: Final = 1
 _TENSOR_OP, _FMA = 1, 3  # cudnnMathType_t: tensor cores; no rounding to TF32
 _MOST_CANDIDATES: Final = 16
 
-KINDS: Final = {"forward": "Forward", "input": "BackwardData", "filter": "BackwardFilter"}
+KINDS: Final = {
+    "forward": "Forward",
+    "input": "BackwardData",
+    "filter": "BackwardFilter",
+}
 """Name of each result in cuDNN's functions."""
 
 
@@ -63,10 +67,16 @@ class Convolution:
         """Shape of the result."""
         batch, _, *sides = self.shape
         reach = 2 * self.padding - self.kernel
-        return (batch, self.filters, *((side + reach) // self.stride + 1 for side in sides))
+        return (
+            batch,
+            self.filters,
+            *((side + reach) // self.stride + 1 for side in sides),
+        )
 
 
-def list_convolutions(batches: tuple[int, ...] = (1, 8, 32, 128)) -> Iterator[Convolution]:
+def list_convolutions(
+    batches: tuple[int, ...] = (1, 8, 32, 128),
+) -> Iterator[Convolution]:
     """Yield convolutions of common networks at several batch sizes."""
     for batch in batches:
         for side, channels, filters, kernel, stride in (
@@ -97,7 +107,10 @@ def list_convolutions(batches: tuple[int, ...] = (1, 8, 32, 128)) -> Iterator[Co
             )  # fmt: skip
         for side, channels in ((32, 16), (16, 32)):
             yield Convolution(
-                shape=(batch, channels, side, side, side), filters=channels, kernel=3, padding=1
+                shape=(batch, channels, side, side, side),
+                filters=channels,
+                kernel=3,
+                padding=1,
             )
 
 
@@ -152,18 +165,24 @@ class Cudnn:
                 "filter": (values, result, convolution, weights),
             }[kind]
             found = self._candidates(kind, operands)
-            return _with_candidates(row, found, "" if found else "cuDNN offers no algorithm")
+            return _with_candidates(
+                row, found, "" if found else "cuDNN offers no algorithm"
+            )
         except CudnnError as error:
             return _with_candidates(row, (), str(error))
         finally:
             for destroy, thing in made:
                 self._function(destroy)(thing)
 
-    def _candidates(self, kind: str, operands: tuple[c_void_p, ...]) -> tuple[Candidate, ...]:
+    def _candidates(
+        self, kind: str, operands: tuple[c_void_p, ...]
+    ) -> tuple[Candidate, ...]:
         found = (_Performance * _MOST_CANDIDATES)()
         count = c_int(0)
         name = f"cudnn{self._prefix}Convolution{KINDS[kind]}Algorithm{self._suffix}"
-        self._call(name, self._handle, *operands, c_int(_MOST_CANDIDATES), byref(count), found)
+        self._call(
+            name, self._handle, *operands, c_int(_MOST_CANDIDATES), byref(count), found
+        )
         return tuple(
             Candidate(
                 algorithm=one.algorithm,
@@ -176,30 +195,53 @@ class Cudnn:
         )
 
     def _tensor(
-        self, shape: tuple[int, ...], dtype: str, layout: str, made: list[tuple[str, c_void_p]]
+        self,
+        shape: tuple[int, ...],
+        dtype: str,
+        layout: str,
+        made: list[tuple[str, c_void_p]],
     ) -> c_void_p:
         thing = self._make("cudnnCreateTensorDescriptor")
         made.append(("cudnnDestroyTensorDescriptor", thing))
         axes = (c_int * len(shape))(*shape)
         self._call(
-            "cudnnSetTensorNdDescriptorEx", thing, FORMATS[layout], DTYPES[dtype], len(shape), axes
+            "cudnnSetTensorNdDescriptorEx",
+            thing,
+            FORMATS[layout],
+            DTYPES[dtype],
+            len(shape),
+            axes,
         )
         return thing
 
     def _filter(
-        self, one: Convolution, dtype: str, layout: str, made: list[tuple[str, c_void_p]]
+        self,
+        one: Convolution,
+        dtype: str,
+        layout: str,
+        made: list[tuple[str, c_void_p]],
     ) -> c_void_p:
         thing = self._make("cudnnCreateFilterDescriptor")
         made.append(("cudnnDestroyFilterDescriptor", thing))
         sides = [one.kernel] * (len(one.shape) - 2)
         axes = (c_int * len(one.shape))(one.filters, one.shape[1] // one.groups, *sides)
         self._call(
-            "cudnnSetFilterNdDescriptor", thing, DTYPES[dtype], FORMATS[layout], len(axes), axes
+            "cudnnSetFilterNdDescriptor",
+            thing,
+            DTYPES[dtype],
+            FORMATS[layout],
+            len(axes),
+            axes,
         )
         return thing
 
     def _convolution(
-        self, one: Convolution, dtype: str, made: list[tuple[str, c_void_p]], *, tf32: bool
+        self,
+        one: Convolution,
+        dtype: str,
+        made: list[tuple[str, c_void_p]],
+        *,
+        tf32: bool,
     ) -> c_void_p:
         thing = self._make("cudnnCreateConvolutionDescriptor")
         made.append(("cudnnDestroyConvolutionDescriptor", thing))
@@ -255,5 +297,7 @@ def sweep(cudnn: Cudnn, convolutions: list[Convolution]) -> Iterator[Convolution
         ("float16", "NHWC", True),
         ("bfloat16", "NHWC", True),
     )
-    for one, kind, (dtype, layout, tf32) in itertools.product(convolutions, KINDS, variants):
+    for one, kind, (dtype, layout, tf32) in itertools.product(
+        convolutions, KINDS, variants
+    ):
         yield cudnn.ask(kind, one, dtype, layout, tf32=tf32)

@@ -133,7 +133,9 @@ LARGEST: Final = (
 def list_own() -> Iterator[Measured]:
     """Yield the peaks of the card kit, op by op."""
     for row in read_record(HERE / "records" / "h200.json.gz").peaks:
-        if "compiled" not in row.name and "gpt2" not in row.name:  # gpt2 needs keras-hub
+        if (
+            "compiled" not in row.name and "gpt2" not in row.name
+        ):  # gpt2 needs keras-hub
             yield Measured(
                 name=f"h200 {row.name.partition(':')[2]}", target=row.name, batch=row.batch,
                 card="h200-141gb-sxm", source="the card kit", requested=row.requested_bytes,
@@ -141,7 +143,9 @@ def list_own() -> Iterator[Measured]:
             )  # fmt: skip
 
 
-def run(arguments: list[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+def run(
+    arguments: list[str], environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return the JSON of a command of ``analyze``, or its error.
 
     Args:
@@ -165,9 +169,20 @@ def run(arguments: list[str], environment: Mapping[str, str] | None = None) -> d
 
 def estimate(row: Measured) -> dict[str, Any]:
     """Return the figures of an estimate of a peak."""
-    target = str(HERE / (row.target if ":" in row.target else f"real_models.py:{row.target}"))
-    options = ["--batch-size", str(row.batch), "--gpu", row.card, "--no-jit", "--no-save"]
-    is_own = ":" in row.target  # several processes shared the card, so that pools grew on demand
+    target = str(
+        HERE / (row.target if ":" in row.target else f"real_models.py:{row.target}")
+    )
+    options = [
+        "--batch-size",
+        str(row.batch),
+        "--gpu",
+        row.card,
+        "--no-jit",
+        "--no-save",
+    ]
+    is_own = (
+        ":" in row.target
+    )  # several processes shared the card, so that pools grew on demand
     options += ["--growth"] * is_own
     found = run(["estimate", target, *options], {} if is_own else OLD)
     if "failed" in found:
@@ -180,7 +195,10 @@ def estimate(row: Measured) -> dict[str, Any]:
         "requested": found["peak"]["requested_bytes"],
         "allocated": found["peak"]["allocated_bytes"],
         "requested_range": [stated["low_bytes"], stated["high_bytes"]],
-        "allocated_range": [stated["allocated_low_bytes"], stated["allocated_high_bytes"]],
+        "allocated_range": [
+            stated["allocated_low_bytes"],
+            stated["allocated_high_bytes"],
+        ],
         "first": need["first_step"]["bytes"],
         "first_range": list(need["first_step"]["range"].values()),
     }
@@ -190,7 +208,9 @@ def fit(row: Largest) -> dict[str, Any]:
     """Return the sizes of a search of the largest batch."""
     target = f"{HERE / 'real_models.py'}:{row.target}"
     found = run(["fit", target, "--gpu", row.card, "--no-jit"])
-    return found if "failed" in found else {key: found[key] for key in ("largest", "safe")}
+    return (
+        found if "failed" in found else {key: found[key] for key in ("largest", "safe")}
+    )
 
 
 QUANTITIES: Final = {
@@ -266,7 +286,13 @@ def peak_table(measured: Iterable[Measured], results: dict[str, Any]) -> Iterato
 def write(path: Path, results: dict[str, Any]) -> None:
     """Replace the tables between the marks of a page."""
     lines = [
-        *(BEGIN, "", "### An H200, by the card kit", "", *peak_table(list_own(), results)),
+        *(
+            BEGIN,
+            "",
+            "### An H200, by the card kit",
+            "",
+            *peak_table(list_own(), results),
+        ),
         *("### Public traces", "", *peak_table(PEAKS, results)),
         "| row | largest batch that ran | largest by estimate | safe to possible | inside |",
         "|---|--:|--:|--:|---|",
@@ -281,7 +307,9 @@ def write(path: Path, results: dict[str, Any]) -> None:
 def main(arguments: Iterable[str] | None = None) -> None:
     """Estimate the rows that the cache lacks, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", help="start of the names of rows; default all")
+    parser.add_argument(
+        "rows", nargs="*", help="start of the names of rows; default all"
+    )
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--no-run", action="store_true")
     parser.add_argument("--write", type=Path)

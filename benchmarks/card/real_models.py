@@ -27,7 +27,9 @@ layers = keras.layers
 class FusedBatchNorm3(layers.Layer):
     """Batch norm of Keras 3 with TensorFlow's fused kernel in place of single ops."""
 
-    def __init__(self, axis: int = -1, epsilon: float = 1e-3, name: str | None = None) -> None:
+    def __init__(
+        self, axis: int = -1, epsilon: float = 1e-3, name: str | None = None
+    ) -> None:
         super().__init__(name=name)
         self.epsilon = epsilon
 
@@ -36,7 +38,9 @@ class FusedBatchNorm3(layers.Layer):
         size = (shape[-1],)
         self.gamma = self.add_weight(shape=size, initializer="ones", name="gamma")
         self.beta = self.add_weight(shape=size, initializer="zeros", name="beta")
-        self.mean = self.add_weight(shape=size, initializer="zeros", trainable=False, name="mean")
+        self.mean = self.add_weight(
+            shape=size, initializer="zeros", trainable=False, name="mean"
+        )
         self.variance = self.add_weight(
             shape=size, initializer="ones", trainable=False, name="variance"
         )
@@ -44,7 +48,11 @@ class FusedBatchNorm3(layers.Layer):
     def call(self, values: Any, training: bool | None = None) -> Any:
         """Return the normalized values."""
         is_training = bool(training) and self.trainable
-        moments = {} if is_training else {"mean": self.mean.value, "variance": self.variance.value}
+        moments = (
+            {}
+            if is_training
+            else {"mean": self.mean.value, "variance": self.variance.value}
+        )
         result, mean, variance = tf.compat.v1.nn.fused_batch_norm(
             values, self.gamma.value, self.beta.value, epsilon=self.epsilon,
             is_training=is_training, **moments,
@@ -196,11 +204,15 @@ class Autoencoder(keras.Model):
             divergence = -0.5 * (1 + variance - tf.square(mean) - tf.exp(variance))
             loss = first + tf.reduce_mean(tf.reduce_sum(divergence, axis=1))
         gradients = tape.gradient(loss, self.trainable_weights)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        self.optimizer.apply_gradients(
+            zip(gradients, self.trainable_weights, strict=True)
+        )
         return {"loss": loss}
 
 
-def autoencoder(depth: int, filters: int, window: int, sides: tuple[int, int]) -> keras.Model:
+def autoencoder(
+    depth: int, filters: int, window: int, sides: tuple[int, int]
+) -> keras.Model:
     """Variational autoencoder of gray images."""
     entry = x = keras.Input((*sides, 1))
     for level in range(depth):
@@ -215,10 +227,14 @@ def autoencoder(depth: int, filters: int, window: int, sides: tuple[int, int]) -
     code = keras.Input((16,))
     x = layers.Reshape(x.shape[1:])(layers.Dense(flat.shape[1])(code))
     for level in reversed(range(depth)):
-        x = layers.Conv2D(filters << level, window, activation="relu", padding="same")(x)
+        x = layers.Conv2D(filters << level, window, activation="relu", padding="same")(
+            x
+        )
         x = layers.UpSampling2D(2)(x)
     last = (x.shape[1] - sides[0] + 1, x.shape[2] - sides[1] + 1)
-    decoder = keras.Model(code, layers.Conv2D(1, last, activation="sigmoid")(x), name="decoder")
+    decoder = keras.Model(
+        code, layers.Conv2D(1, last, activation="sigmoid")(x), name="decoder"
+    )
     model = Autoencoder(encoder, decoder)
     model(tf.zeros((1, *sides, 1)))
     model.compile(make_adam())
@@ -249,7 +265,9 @@ def resnet101() -> keras.Model:
     """ResNet101 for ImageNet."""
     with fused_batch_norm():
         model = keras.applications.ResNet101(weights=None)
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy")
+    model.compile(
+        keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy"
+    )
     return model
 
 
@@ -278,7 +296,9 @@ def _name_berts() -> None:
     for name, sizes in (("base", (768, 12, 12)), ("large", (1024, 24, 16))):
         for tokens in (64, 128, 256, 320, 384, 512):
 
-            def make(sizes: tuple[int, int, int] = sizes, tokens: int = tokens) -> keras.Model:
+            def make(
+                sizes: tuple[int, int, int] = sizes, tokens: int = tokens
+            ) -> keras.Model:
                 return bert(*sizes, tokens)
 
             globals()[f"bert_{name}_{tokens}"] = make

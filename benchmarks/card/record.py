@@ -50,7 +50,11 @@ CASES: Final = (
     *((REAL, "bert_base_128", 32), (COMMON, "bert512_half", 8)),
     *((COMMON, "resnet50", 64), (COMMON, "resnet50_half", 64), (COMMON, "vgg16", 32)),
     *((COMMON, "mobilenet", 64), (COMMON, "densenet", 32), (COMMON, "inception", 32)),
-    *((COMMON, "efficientnet", 32), (COMMON, "efficientnet_half", 32), (COMMON, "convnext", 16)),
+    *(
+        (COMMON, "efficientnet", 32),
+        (COMMON, "efficientnet_half", 32),
+        (COMMON, "convnext", 16),
+    ),
     *((COMMON, "unet", 32), (COMMON, "three_axes", 16), (COMMON, "one_axis", 64)),
     *((COMMON, "lstm", 64), (COMMON, "dense", 256)),
 )
@@ -148,7 +152,9 @@ def record_choices(environment: dict[str, str]) -> tuple[ConvolutionChoice, ...]
             timeout=LONGEST_S, check=False, env=os.environ | environment,
         )  # fmt: skip
         if done.returncode:
-            raise OSError((done.stderr.strip().splitlines() or ["it gave no error"])[-1])
+            raise OSError(
+                (done.stderr.strip().splitlines() or ["it gave no error"])[-1]
+            )
         traces = Path(folder).rglob("*.xplane.pb")
         return tuple(choice for trace in traces for choice in read_choices(trace))
 
@@ -167,7 +173,15 @@ def trace_case(target: str, batch: int, option: str, name: str, gpu: str) -> Pea
     command = Path(sys.executable).with_name("analyze")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "report.json"
-        arguments = [target, "--batch-size", str(batch), option, *place, "--json", str(out)]
+        arguments = [
+            target,
+            "--batch-size",
+            str(batch),
+            option,
+            *place,
+            "--json",
+            str(out),
+        ]
         try:
             done = subprocess.run(
                 [command, "trace", *arguments, "--out", str(Path(folder) / "run")],
@@ -218,11 +232,25 @@ def record(gpu: str, *, with_peaks: bool) -> CardRecord:
     with tempfile.TemporaryDirectory() as folder:
         environment = simulate(gpu, Path(folder)) if gpu else {}
         out, empty = Path(folder) / "part.json.gz", CardRecord(card=CardFacts())
-        context = try_part("context", lambda: run_in_child("context", environment, out), empty)
-        swept = try_part("convolutions", lambda: run_in_child("cudnn", environment, out), empty)
-        version, limit = try_part("TensorFlow", lambda: read_limit(environment), ("", None))
-        choices = try_part("choices", lambda: record_choices(environment), ()) if version else ()
-    peaks = try_part("peaks", lambda: tuple(trace_cases(gpu)), ()) if with_peaks and version else ()
+        context = try_part(
+            "context", lambda: run_in_child("context", environment, out), empty
+        )
+        swept = try_part(
+            "convolutions", lambda: run_in_child("cudnn", environment, out), empty
+        )
+        version, limit = try_part(
+            "TensorFlow", lambda: read_limit(environment), ("", None)
+        )
+        choices = (
+            try_part("choices", lambda: record_choices(environment), ())
+            if version
+            else ()
+        )
+    peaks = (
+        try_part("peaks", lambda: tuple(trace_cases(gpu)), ())
+        if with_peaks and version
+        else ()
+    )
     card = msgspec.structs.replace(
         context.card, tensorflow=version, limit_bytes=limit, is_simulated=bool(gpu)
     )
@@ -269,7 +297,9 @@ def describe(found: CardRecord) -> Iterator[str]:
     answered = sum(bool(row.candidates) for row in found.convolutions)
     yield f"cuDNN {found.cudnn}: {answered} of {len(found.convolutions)} convolutions answered"
     reasons = Counter(row.failed for row in found.convolutions if row.failed)
-    yield from (f"{count} convolutions: {reason}" for reason, count in reasons.most_common(3))
+    yield from (
+        f"{count} convolutions: {reason}" for reason, count in reasons.most_common(3)
+    )
     for row in found.peaks:
         sizes = f"{row.requested_bytes} requested, {row.allocated_bytes} allocated, first step "
         yield f"{row.name}, batch {row.batch}: {row.failed or sizes + str(row.first_requested_bytes)}"

@@ -28,7 +28,9 @@ BATCHES: Final = (8, 64)
 DTYPES: Final = ("float32", "float16", "bfloat16")
 PASSES: Final = ("forward", "input_gradient", "filter_gradient")
 _GUARDS: Final = 16 << 20  # of a trial, before and after its workspace
-_NAME: Final = re.compile(r"n(\d+)_h(\d+)_c(\d+)_k(\d+)_r(\d+)_s(\d+)_([a-z0-9]+)/(\w+_?\w+)$")
+_NAME: Final = re.compile(
+    r"n(\d+)_h(\d+)_c(\d+)_k(\d+)_r(\d+)_s(\d+)_([a-z0-9]+)/(\w+_?\w+)$"
+)
 
 
 def run(logdir: Path) -> None:
@@ -36,14 +38,18 @@ def run(logdir: Path) -> None:
     import tensorflow as tf
 
     offer_algorithms()
-    options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=2, python_tracer_level=0
+    )
     tf.profiler.experimental.start(str(logdir), options=options)
     for side, channels, filters, window, stride in SHAPES:
         for batch in BATCHES:
             for dtype in DTYPES:
                 name = f"n{batch}_h{side}_c{channels}_k{filters}_r{window}_s{stride}_{dtype}"
                 images = tf.cast(tf.random.normal((batch, side, side, channels)), dtype)
-                weights = tf.cast(tf.random.normal((window, window, channels, filters)), dtype)
+                weights = tf.cast(
+                    tf.random.normal((window, window, channels, filters)), dtype
+                )
                 step = tf.function(_step)
                 for _ in range(2):
                     step(images, weights, stride, name)
@@ -64,7 +70,9 @@ def _step(images, weights, stride, name):  # type: ignore[no-untyped-def]
             input=images, filter_sizes=tf.shape(weights), out_backprop=result, strides=steps,
             padding="SAME", name=PASSES[2],
         )  # fmt: skip
-    return tf.reduce_sum(tf.cast(one, tf.float32)) + tf.reduce_sum(tf.cast(other, tf.float32))
+    return tf.reduce_sum(tf.cast(one, tf.float32)) + tf.reduce_sum(
+        tf.cast(other, tf.float32)
+    )
 
 
 def read_choices(trace: Path) -> Iterator[ConvolutionChoice]:
@@ -81,7 +89,9 @@ def read_choices(trace: Path) -> Iterator[ConvolutionChoice]:
         *numbers, dtype, direction = match.groups()
         batch, side, channels, filters, window, stride = map(int, numbers)
         result = -(-side // stride)
-        side += max((result - 1) * stride + window - side, 0) % 2  # asymmetric padding is copied
+        side += (
+            max((result - 1) * stride + window - side, 0) % 2
+        )  # asymmetric padding is copied
         sizes = rows["requested_bytes"].where(rows["region"] == "workspace").dropna()
         trials = rows["requested_bytes"].where(rows["region"] == "trial").dropna()
         yield ConvolutionChoice(

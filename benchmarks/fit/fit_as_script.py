@@ -112,7 +112,9 @@ def train(name: str, *, jit: bool | None) -> None:
         return tf.random.stateless_uniform(axes, (0, number), dtype=dtype)
 
     def make_batch(number: Any) -> Any:
-        parts = [tuple(draw(*spec, number) for spec in specs) for specs in (inputs, outputs)]
+        parts = [
+            tuple(draw(*spec, number) for spec in specs) for specs in (inputs, outputs)
+        ]
         return tuple(part[0] if len(part) == 1 else part for part in parts)
 
     options = tf.data.Options()
@@ -126,8 +128,17 @@ def read_peak(*arguments: str) -> int:
     """Return the requested bytes at the peak that a command reports, without unattributed bytes."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
-        command = [sys.executable, str(COMMAND), *arguments[:2], "--no-save", "--json", str(file)]
-        ended = subprocess.run([*command, *arguments[2:]], capture_output=True, text=True)
+        command = [
+            sys.executable,
+            str(COMMAND),
+            *arguments[:2],
+            "--no-save",
+            "--json",
+            str(file),
+        ]
+        ended = subprocess.run(
+            [*command, *arguments[2:]], capture_output=True, text=True
+        )
         if not file.is_file():
             raise SystemExit(f"{' '.join(command)}: {ended.stderr[-2000:]}")
         document = json.loads(file.read_text())
@@ -151,7 +162,10 @@ def compare(name: str, options: argparse.Namespace) -> bool:
         if abs(found["trace"] / real - 1) > MOST_RATIO:
             found["trace"] = read_peak("trace", *target)
     ratios = {kind: value / real - 1 for kind, value in found.items()}
-    rows = [f"{kind} {found[kind] / 2**20:9.2f} MiB ({ratios[kind]:+7.3%})" for kind in kinds]
+    rows = [
+        f"{kind} {found[kind] / 2**20:9.2f} MiB ({ratios[kind]:+7.3%})"
+        for kind in kinds
+    ]
     print(f"{name:24} fit {real / 2**20:9.2f} MiB  {'  '.join(rows)}", flush=True)
     return abs(ratios["trace"]) <= MOST_RATIO
 
@@ -162,7 +176,9 @@ def main() -> None:
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--gpu", default="")
     parser.add_argument("--no-jit", action="store_true")
-    parser.add_argument("--estimate", action="store_true", help="also estimate the target")
+    parser.add_argument(
+        "--estimate", action="store_true", help="also estimate the target"
+    )
     options = parser.parse_args()
     cases = options.cases or NAMES.split()
     agreed = sum(compare(name, options) for name in cases)

@@ -45,7 +45,17 @@ CASES = [
 NOT_FIT = 3
 """Exit code if the step does not fit, which is an answer."""
 
-COLUMNS = ("case", "CPU s", "estimates", "by", "sizes", "failed", "fits", "fails", "safe")
+COLUMNS = (
+    "case",
+    "CPU s",
+    "estimates",
+    "by",
+    "sizes",
+    "failed",
+    "fits",
+    "fails",
+    "safe",
+)
 
 
 def run_command(command: list[str], cache: Path) -> tuple[float, float]:

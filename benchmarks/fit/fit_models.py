@@ -48,8 +48,12 @@ def decoder() -> keras.Model:
 def unet() -> keras.Model:
     image = keras.Input((32, 32, 3))
     a = layers.Conv2D(8, 3, padding="same", activation="relu")(image)
-    b = layers.Conv2D(16, 3, padding="same", activation="relu")(layers.MaxPooling2D()(a))
-    c = layers.Conv2D(32, 3, padding="same", activation="relu")(layers.MaxPooling2D()(b))
+    b = layers.Conv2D(16, 3, padding="same", activation="relu")(
+        layers.MaxPooling2D()(a)
+    )
+    c = layers.Conv2D(32, 3, padding="same", activation="relu")(
+        layers.MaxPooling2D()(b)
+    )
     b = layers.Concatenate()([layers.UpSampling2D()(c), b])
     b = layers.Conv2D(16, 3, padding="same", activation="relu")(b)
     a = layers.Concatenate()([layers.UpSampling2D()(b), a])
@@ -74,7 +78,9 @@ def residual() -> keras.Model:
     image = keras.Input((32, 32, 3))
     x = layers.Conv2D(32, 3, padding="same")(image)
     for _ in range(8):
-        y = layers.Conv2D(32, 3, padding="same", activation="relu")(layers.BatchNormalization()(x))
+        y = layers.Conv2D(32, 3, padding="same", activation="relu")(
+            layers.BatchNormalization()(x)
+        )
         x = layers.Add()([x, layers.Conv2D(32, 3, padding="same")(y)])
     return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 

@@ -23,8 +23,12 @@ def squeeze_excite() -> keras.Model:
     x = image
     for width in (16, 32, 64):
         x = layers.Conv2D(width, 3, strides=2, padding="same", activation="swish")(x)
-        gate = layers.Dense(width // 4, activation="relu")(layers.GlobalAveragePooling2D()(x))
-        gate = layers.Reshape((1, 1, width))(layers.Dense(width, activation="sigmoid")(gate))
+        gate = layers.Dense(width // 4, activation="relu")(
+            layers.GlobalAveragePooling2D()(x)
+        )
+        gate = layers.Reshape((1, 1, width))(
+            layers.Dense(width, activation="sigmoid")(gate)
+        )
         x = layers.Multiply()([x, gate])
     return keras.Model(image, layers.Dense(7)(layers.GlobalMaxPooling2D()(x)))
 
@@ -47,7 +51,9 @@ def encoder() -> keras.Model:
     tokens = keras.Input((40,), dtype="int32")
     x = layers.Embedding(1000, 64)(tokens)
     for _ in range(2):
-        x = layers.LayerNormalization()(layers.Add()([x, layers.MultiHeadAttention(4, 16)(x, x)]))
+        x = layers.LayerNormalization()(
+            layers.Add()([x, layers.MultiHeadAttention(4, 16)(x, x)])
+        )
         y = layers.Dense(64)(layers.Dense(192, activation="relu")(x))
         x = layers.LayerNormalization()(layers.Add()([x, y]))
     return keras.Model(tokens, layers.Dense(4)(layers.GlobalMaxPooling1D()(x)))
@@ -63,7 +69,9 @@ def causal_convolutions() -> keras.Model:
     series = keras.Input((128, 8))
     x = layers.Conv1D(32, 1)(series)
     for rate in (1, 2, 4, 8):
-        y = layers.Conv1D(32, 3, padding="causal", dilation_rate=rate, activation="tanh")(x)
+        y = layers.Conv1D(
+            32, 3, padding="causal", dilation_rate=rate, activation="tanh"
+        )(x)
         x = layers.Add()([x, layers.Conv1D(32, 1)(y)])
     return keras.Model(series, layers.Dense(2)(layers.Flatten()(x)))
 
@@ -76,7 +84,9 @@ def autoencoder() -> keras.Model:
     x = layers.Dense(64)(layers.Flatten()(x))
     x = layers.Reshape((8, 8, 32))(layers.Dense(2048, activation="elu")(x))
     for width in (32, 16):
-        x = layers.Conv2DTranspose(width, 3, strides=2, padding="same", activation="elu")(x)
+        x = layers.Conv2DTranspose(
+            width, 3, strides=2, padding="same", activation="elu"
+        )(x)
     return keras.Model(image, layers.Conv2D(3, 3, padding="same")(x))
 
 
@@ -106,7 +116,9 @@ def towers() -> keras.Model:
     )
     left, right = keras.Input((24, 24, 1)), keras.Input((24, 24, 1))
     apart = layers.Subtract()([tower(left), tower(right)])
-    return keras.Model([left, right], layers.Dense(1)(layers.Multiply()([apart, apart])))
+    return keras.Model(
+        [left, right], layers.Dense(1)(layers.Multiply()([apart, apart]))
+    )
 
 
 def video() -> keras.Model:

@@ -12,7 +12,9 @@ def mobilenet_v3() -> keras.Model:
 
 
 def efficientnet_v2() -> keras.Model:
-    return keras.applications.EfficientNetV2B0(weights=None, input_shape=(64, 64, 3), classes=10)
+    return keras.applications.EfficientNetV2B0(
+        weights=None, input_shape=(64, 64, 3), classes=10
+    )
 
 
 def gru_text() -> keras.Model:
@@ -79,8 +81,12 @@ class Adversaries(keras.Model):  # type: ignore[misc]
                 keras.Input((32,)),
                 layers.Dense(7 * 7 * 32),
                 layers.Reshape((7, 7, 32)),
-                layers.Conv2DTranspose(32, 4, strides=2, padding="same", activation="relu"),
-                layers.Conv2DTranspose(1, 4, strides=2, padding="same", activation="tanh"),
+                layers.Conv2DTranspose(
+                    32, 4, strides=2, padding="same", activation="relu"
+                ),
+                layers.Conv2DTranspose(
+                    1, 4, strides=2, padding="same", activation="tanh"
+                ),
             ]
         )
         self.of_critic = keras.optimizers.Adam(1e-4)
@@ -92,8 +98,13 @@ class Adversaries(keras.Model):  # type: ignore[misc]
         count = tf.shape(images)[0]
         with tf.GradientTape(persistent=True) as tape:
             made = self.generator(tf.random.normal([count, 32]), training=True)
-            real, false = self.critic(images, training=True), self.critic(made, training=True)
-            of_critic = crossed(tf.ones_like(real), real) + crossed(tf.zeros_like(false), false)
+            real, false = (
+                self.critic(images, training=True),
+                self.critic(made, training=True),
+            )
+            of_critic = crossed(tf.ones_like(real), real) + crossed(
+                tf.zeros_like(false), false
+            )
             of_maker = crossed(tf.ones_like(false), false)
         for loss, part, rule in (
             (of_critic, self.critic, self.of_critic),

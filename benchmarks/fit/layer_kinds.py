@@ -18,7 +18,9 @@ def grouped_attention() -> keras.Model:
         y = layers.GroupQueryAttention(16, 4, 2)(y, y, use_causal_mask=True)
         x = layers.Add()([x, y])
         y = layers.RMSNormalization()(x)
-        y = layers.Multiply()([layers.Dense(160, activation="silu")(y), layers.Dense(160)(y)])
+        y = layers.Multiply()(
+            [layers.Dense(160, activation="silu")(y), layers.Dense(160)(y)]
+        )
         x = layers.Add()([x, layers.Dense(64)(y)])
     return keras.Model(tokens, layers.Dense(800)(layers.RMSNormalization()(x)))
 
@@ -28,9 +30,13 @@ class SpectralDecoder(keras.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.narrow = [layers.Conv1D(w, 8, strides=4, padding="same") for w in (16, 32, 48)]
+        self.narrow = [
+            layers.Conv1D(w, 8, strides=4, padding="same") for w in (16, 32, 48)
+        ]
         self.widen = [
-            layers.SpectralNormalization(layers.Conv1DTranspose(w, 8, strides=4, padding="same"))
+            layers.SpectralNormalization(
+                layers.Conv1DTranspose(w, 8, strides=4, padding="same")
+            )
             for w in (32, 16, 1)
         ]
 
@@ -48,8 +54,12 @@ class SpectralDecoder(keras.Model):
         sound = data[0] if isinstance(data, tuple) else data
         with tf.GradientTape() as tape:
             made = self(sound, training=True)
-            steps = tf.abs(sound[:, 1:] - sound[:, :-1]) - tf.abs(made[:, 1:] - made[:, :-1])
-            loss = tf.reduce_mean(tf.square(sound - made)) + tf.reduce_mean(tf.square(steps))
+            steps = tf.abs(sound[:, 1:] - sound[:, :-1]) - tf.abs(
+                made[:, 1:] - made[:, :-1]
+            )
+            loss = tf.reduce_mean(tf.square(sound - made)) + tf.reduce_mean(
+                tf.square(steps)
+            )
         weights = self.trainable_variables
         self.optimizer.apply(tape.gradient(loss, weights), weights)
         return {"loss": loss}
@@ -82,7 +92,9 @@ def augmented_bytes() -> keras.Model:
         x = layers.Activation("relu")(layers.GroupNormalization(6)(x))
         x = layers.DepthwiseConv2D(5, padding="same", depth_multiplier=2)(x)
         x = layers.PReLU(shared_axes=[1, 2])(layers.Conv2D(width, 1)(x))
-    return keras.Model(image, layers.Dense(8)(layers.Flatten()(layers.MaxPooling2D(2)(x))))
+    return keras.Model(
+        image, layers.Dense(8)(layers.Flatten()(layers.MaxPooling2D(2)(x)))
+    )
 
 
 class Distiller(keras.Model):
@@ -97,7 +109,9 @@ class Distiller(keras.Model):
             for _ in range(depth):
                 x = layers.Conv2D(width, 3, padding="same", activation="relu")(x)
                 x = layers.LayerNormalization()(layers.MaxPooling2D(2)(x))
-            return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+            return keras.Model(
+                image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
+            )
 
         self.teacher, self.student = classifier(48, 3), classifier(16, 2)
         self.teacher.trainable = False
@@ -113,7 +127,9 @@ class Distiller(keras.Model):
         with tf.GradientTape() as tape:
             said = self.student(images, training=True)
             hard = self.compute_loss(images, labels, said)
-            soft = tf.reduce_mean(keras.losses.kl_divergence(taught, tf.nn.softmax(said / 4.0)))
+            soft = tf.reduce_mean(
+                keras.losses.kl_divergence(taught, tf.nn.softmax(said / 4.0))
+            )
             loss = 0.2 * hard + 16.0 * soft
         weights = self.student.trainable_variables
         self.optimizer.apply(tape.gradient(loss, weights), weights)
@@ -133,7 +149,9 @@ def double_precision() -> keras.Model:
     series = keras.Input((64, 6), dtype="float64")
     x = series
     for width in (24, 32):
-        x = layers.Conv1D(width, 5, padding="same", activation="softplus", dtype="float64")(x)
+        x = layers.Conv1D(
+            width, 5, padding="same", activation="softplus", dtype="float64"
+        )(x)
         x = layers.LayerNormalization(dtype="float64")(x)
     x = layers.Flatten(dtype="float64")(x)
     x = layers.Dense(96, activation="tanh", dtype="float64")(x)
@@ -150,7 +168,9 @@ def accumulated_clipped() -> keras.Model:
         x = layers.AveragePooling2D(2)(x)
     x = layers.Dense(256, activation="gelu")(layers.Flatten()(x))
     model = keras.Model(image, layers.Dense(10)(x))
-    rule = keras.optimizers.AdamW(1e-3, gradient_accumulation_steps=4, global_clipnorm=1.0)
+    rule = keras.optimizers.AdamW(
+        1e-3, gradient_accumulation_steps=4, global_clipnorm=1.0
+    )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=rule, loss=loss, jit_compile=False)
     return model
@@ -190,9 +210,15 @@ def factors() -> keras.Model:
     flat = layers.Concatenate()([layers.Flatten()(x), pairs, layers.Flatten()(scores)])
     y = flat
     for _ in range(2):
-        y = layers.Add()([layers.Multiply()([flat, layers.Dense(flat.shape[-1])(y)]), y])
-    return keras.Model(fields, layers.Dense(1, activation="sigmoid")(layers.Dropout(0.1)(y)))
+        y = layers.Add()(
+            [layers.Multiply()([flat, layers.Dense(flat.shape[-1])(y)]), y]
+        )
+    return keras.Model(
+        fields, layers.Dense(1, activation="sigmoid")(layers.Dropout(0.1)(y))
+    )
 
 
 def convnext() -> keras.Model:
-    return keras.applications.ConvNeXtTiny(weights=None, input_shape=(32, 32, 3), classes=10)
+    return keras.applications.ConvNeXtTiny(
+        weights=None, input_shape=(32, 32, 3), classes=10
+    )

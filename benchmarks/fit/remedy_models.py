@@ -7,7 +7,9 @@ from keras import layers  # noqa: TID253
 
 
 def resnet50_v2() -> keras.Model:
-    return keras.applications.ResNet50V2(weights=None, input_shape=(56, 56, 3), classes=10)
+    return keras.applications.ResNet50V2(
+        weights=None, input_shape=(56, 56, 3), classes=10
+    )
 
 
 def small_gpt() -> keras.Model:

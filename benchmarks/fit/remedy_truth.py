@@ -43,7 +43,9 @@ def _spec(name: str):
     """Return a target: a path with a colon, or a function in one of the files of models."""
     if ":" in name:
         return parse_target(name)
-    file = next(file for file in MODELS if f"def {name}(" in file.read_text(encoding="utf-8"))
+    file = next(
+        file for file in MODELS if f"def {name}(" in file.read_text(encoding="utf-8")
+    )
     return parse_target(f"{file}:{name}")
 
 
@@ -58,18 +60,26 @@ def _measured(spec, options: CaptureOptions, name: str) -> list[int]:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / f"{name}{number}"
             made = capture(
-                spec, replace(options, steps=steps), out, force=False, progress=_report, kind="run"
+                spec,
+                replace(options, steps=steps),
+                out,
+                force=False,
+                progress=_report,
+                kind="run",
             )
             recording = open_result(made, search=False).recording
             line = timeline(main_allocator_rows(recording), len(recording.events))
             shown = recording.steps[-1:] if steps == 3 else recording.steps[2:]
-            peaks += [find_peak(line, one.first, one.last).requested_bytes for one in shown]
+            peaks += [
+                find_peak(line, one.first, one.last).requested_bytes for one in shown
+            ]
     return sorted(peaks)
 
 
 def remedies(cases: list[str]) -> None:
     print(
-        "| model | remedy | predicted | measured | off, of the peak | runs | in range |", flush=True
+        "| model | remedy | predicted | measured | off, of the peak | runs | in range |",
+        flush=True,
     )
     print("|---|---|--:|--:|--:|---|---|")
     for case in cases:
@@ -77,7 +87,11 @@ def remedies(cases: list[str]) -> None:
         batch, _, chosen = rest.partition("@")
         threads = {} if DEFAULT_THREADS or CARD else {"inter_op_threads": 1}
         options = CaptureOptions(
-            jit=JIT, gpu=CARD, device="gpu" if CARD else "cpu", batch_size=int(batch), **threads
+            jit=JIT,
+            gpu=CARD,
+            device="gpu" if CARD else "cpu",
+            batch_size=int(batch),
+            **threads,
         )
         with access_target(_spec(name)) as access:
             note = estimate_step(access, options, "plans").note
@@ -89,7 +103,10 @@ def remedies(cases: list[str]) -> None:
             before = _measured(_spec(name), options, "before")
             for remedy in found:
                 if remedy.saves_bytes is None:
-                    print(f"| {name} | {remedy.id} | {remedy.failed} | | | | |", flush=True)
+                    print(
+                        f"| {name} | {remedy.id} | {remedy.failed} | | | | |",
+                        flush=True,
+                    )
                     continue
                 try:
                     after = _measured(_spec(name), plans[remedy.id].options, remedy.id)
@@ -128,7 +145,10 @@ JIT = "--jit" in sys.argv
 
 def _given(name: str, default: str) -> str:
     start = f"--{name}="
-    return next((word.removeprefix(start) for word in sys.argv if word.startswith(start)), default)
+    return next(
+        (word.removeprefix(start) for word in sys.argv if word.startswith(start)),
+        default,
+    )
 
 
 CARD = _given("card", "")

@@ -25,7 +25,9 @@ def two_optimizers() -> Any:
             keras.Input((16,)),
             layers.Dense(7 * 7 * 48, activation="swish"),
             layers.Reshape((7, 7, 48)),
-            layers.Conv2DTranspose(24, 4, strides=2, padding="same", activation="swish"),
+            layers.Conv2DTranspose(
+                24, 4, strides=2, padding="same", activation="swish"
+            ),
             layers.Conv2DTranspose(1, 4, strides=2, padding="same"),
         ]
     )
@@ -39,12 +41,16 @@ def two_optimizers() -> Any:
             middle, spread = tf.split(narrow(images, training=True), 2, axis=1)
             code = middle + tf.exp(0.5 * spread) * tf.random.normal(tf.shape(middle))
             made = widen(code, training=True)
-            crossed = tf.nn.sigmoid_cross_entropy_with_logits(labels=images, logits=made)
+            crossed = tf.nn.sigmoid_cross_entropy_with_logits(
+                labels=images, logits=made
+            )
             apart = tf.square(middle) + tf.exp(spread) - spread - 1.0
             loss = tf.reduce_mean(tf.reduce_sum(crossed, (1, 2, 3)))
             loss += 0.5 * tf.reduce_mean(tf.reduce_sum(apart, 1))
         for rule, half in zip(rules, (narrow, widen), strict=True):
-            rule.apply(tape.gradient(loss, half.trainable_variables), half.trainable_variables)
+            rule.apply(
+                tape.gradient(loss, half.trainable_variables), half.trainable_variables
+            )
         return loss
 
     return step
@@ -139,7 +145,9 @@ def hard_triplets() -> Any:
             apart = 2.0 - 2.0 * tf.matmul(codes, codes, transpose_b=True)
             alike = tf.equal(labels[:, None], labels[None, :])
             furthest = tf.reduce_max(tf.where(alike, apart, tf.zeros_like(apart)), 1)
-            nearest = tf.reduce_min(tf.where(alike, tf.fill(tf.shape(apart), 4.0), apart), 1)
+            nearest = tf.reduce_min(
+                tf.where(alike, tf.fill(tf.shape(apart), 4.0), apart), 1
+            )
             loss = tf.reduce_mean(tf.nn.relu(furthest - nearest + 0.2))
         weights = describe.trainable_variables
         rule.apply(tape.gradient(loss, weights), weights)
@@ -183,6 +191,8 @@ def ragged_words() -> Any:
 
     @tf.function(input_signature=[tf.RaggedTensorSpec((None, None), tf.int32)])
     def step(words: Any) -> Any:
-        return tf.reduce_sum(tf.ragged.map_flat_values(tf.nn.embedding_lookup, table, words))
+        return tf.reduce_sum(
+            tf.ragged.map_flat_values(tf.nn.embedding_lookup, table, words)
+        )
 
     return step

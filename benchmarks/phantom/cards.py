@@ -176,9 +176,17 @@ class Bench:
         file = self.folder(case) / ("-".join(("ran", key, *again, *options)) + ".json")
         if not file.is_file():
             if not self.may_run:
-                older = sorted(self.folder(case).glob("-".join(("ran", "*", *options)) + ".json"))
-                older = [path for path in older if len(path.stem.split("-")) == 2 + len(options)]
-                return json.loads(older[-1].read_text(encoding="utf-8")) if older else None
+                older = sorted(
+                    self.folder(case).glob("-".join(("ran", "*", *options)) + ".json")
+                )
+                older = [
+                    path
+                    for path in older
+                    if len(path.stem.split("-")) == 2 + len(options)
+                ]
+                return (
+                    json.loads(older[-1].read_text(encoding="utf-8")) if older else None
+                )
             out = file.with_suffix("")
             said = _analyze("trace", case, out, *options)
             report = out / "report.json"
@@ -206,7 +214,11 @@ class Bench:
                 print(f"{case.name}: estimate: {said[-300:]}", flush=True)
         notes = [out] if out.is_dir() else sorted(self.folder(case).glob("note-*"))
         threads = 1 if case.way == "one" else None
-        return summary(open_estimate(notes[-1], inter_op=threads).document) if notes else None
+        return (
+            summary(open_estimate(notes[-1], inter_op=threads).document)
+            if notes
+            else None
+        )
 
 
 def summary(document: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +228,8 @@ def summary(document: dict[str, Any]) -> dict[str, Any]:
         "requested": last["requested_bytes"],
         "allocated": last["allocated_bytes"],
         "later": [
-            [step["requested_bytes"], step["allocated_bytes"]] for step in document["steps"][2:]
+            [step["requested_bytes"], step["allocated_bytes"]]
+            for step in document["steps"][2:]
         ],
         "op": document["peak"]["op"],
         "resident": document["resident"]["requested_bytes"],
@@ -236,29 +249,50 @@ def later_steps(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         one | {"requested": requested, "allocated": allocated}
         for one in runs
-        for requested, allocated in one.get("later") or [[one["requested"], one["allocated"]]]
+        for requested, allocated in one.get("later")
+        or [[one["requested"], one["allocated"]]]
     ]
 
 
-def score(bench: Bench, case: Case, *, verdict: bool, repeat: int) -> dict[str, Any] | None:
+def score(
+    bench: Bench, case: Case, *, verdict: bool, repeat: int
+) -> dict[str, Any] | None:
     """Return the case's row: bytes and shares of the runs' median; None where a side is missing."""
     bench.folder(case).mkdir(parents=True, exist_ok=True)
     runs, told = bench.runs(case, repeat), bench.told(case)
     if not runs or told is None:
         return None
     ran = sorted(runs, key=lambda one: one["requested"])[(len(runs) - 1) // 2]
-    row: dict[str, Any] = {"case": case.name, "step": case.step, "card": case.card, "way": case.way}
+    row: dict[str, Any] = {
+        "case": case.name,
+        "step": case.step,
+        "card": case.card,
+        "way": case.way,
+    }
     row["runs"] = len(runs)
-    for key in ("requested", "allocated", "resident", "ever", "ever_allocated", "least"):
+    for key in (
+        "requested",
+        "allocated",
+        "resident",
+        "ever",
+        "ever_allocated",
+        "least",
+    ):
         values = [one[key] for one in runs if one[key] is not None]
         real, said = statistics.median_low(values) if values else None, told[key]
         row[key] = real
         row[f"{key}_off"] = (said - real) / real if real and said is not None else None
         row[f"{key}_runs"] = [min(values), max(values)] if values else None
-        row[f"{key}_beyond"] = _beyond(said, values) if values and said is not None else None
+        row[f"{key}_beyond"] = (
+            _beyond(said, values) if values and said is not None else None
+        )
     for key in ENDS:
         row[f"{key}_inside"] = _inside(key, runs, told["range"] or {})
-    row |= {"op": ran["op"], "told_op": told["op"], "told_least": told["safe"] or told["least"]}
+    row |= {
+        "op": ran["op"],
+        "told_op": told["op"],
+        "told_least": told["safe"] or told["least"],
+    }
     if verdict and row["told_least"]:
         row |= _tried(bench, case, told)
     return row
@@ -284,7 +318,11 @@ def _inside(
     values = [one[key] for one in runs if one[key] is not None]
     if low is None or high is None:
         return 0, len(values), None
-    return sum(low <= value <= high for value in values), len(values), (high - low) / low
+    return (
+        sum(low <= value <= high for value in values),
+        len(values),
+        (high - low) / low,
+    )
 
 
 def _tried(bench: Bench, case: Case, told: dict[str, Any]) -> dict[str, Any]:
@@ -338,7 +376,9 @@ def section(rows: list[dict[str, Any]]) -> str:
     ]
     lines += ["|---|---|---|--:|--:|--:|--:|--:|"]
     for row in rows:
-        shown = " | ".join(_cell(row, key) for key in ("requested", "allocated", "least"))
+        shown = " | ".join(
+            _cell(row, key) for key in ("requested", "allocated", "least")
+        )
         lines.append(
             f"| {row['step']} | {row['card']} | {WORDS[row['way']]} | {row.get('runs', 1)} | "
             f"{row['requested']:,} | {shown} |"
@@ -358,7 +398,11 @@ def _ranges(rows: list[dict[str, Any]]) -> list[str]:
                 continue
             widths = sorted(one[2] for one in counts if one[2] is not None)
             high = min(len(widths) - 1, int(0.9 * len(widths)))
-            told = f"{statistics.median(widths):.1%} | {widths[high]:.1%}" if widths else "- | -"
+            told = (
+                f"{statistics.median(widths):.1%} | {widths[high]:.1%}"
+                if widths
+                else "- | -"
+            )
             lines.append(
                 f"| {key} peak, {words} | {runs} | {inside} ({inside / runs:.0%}) | {told} |"
             )
@@ -381,7 +425,9 @@ def write(file: Path, rows: list[dict[str, Any]]) -> None:
     """Put the tables between the two marks on a page."""
     before, _, rest = file.read_text(encoding="utf-8").partition(BEGINS)
     _, _, after = rest.partition(ENDS_HERE)
-    file.write_text(f"{before}{BEGINS}\n\n{section(rows)}\n{ENDS_HERE}{after}", encoding="utf-8")
+    file.write_text(
+        f"{before}{BEGINS}\n\n{section(rows)}\n{ENDS_HERE}{after}", encoding="utf-8"
+    )
 
 
 def chosen(names: list[str], cards: str, ways: str) -> Iterator[Case]:
@@ -397,26 +443,38 @@ def chosen(names: list[str], cards: str, ways: str) -> Iterator[Case]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*")
-    parser.add_argument("--cache", type=Path, required=True, help="folder of what was run")
+    parser.add_argument(
+        "--cache", type=Path, required=True, help="folder of what was run"
+    )
     parser.add_argument("--cards", default=",".join(CARDS))
     parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--verdict", action="store_true", help="run under the limit that is stated")
+    parser.add_argument(
+        "--verdict", action="store_true", help="run under the limit that is stated"
+    )
     parser.add_argument(
         "--repeat", type=int, default=1, help="runs of each case; the median counts"
     )
     parser.add_argument("--steps", type=int, default=3, help="steps of each run")
-    parser.add_argument("--no-run", action="store_true", help="only score what the cache holds")
+    parser.add_argument(
+        "--no-run", action="store_true", help="only score what the cache holds"
+    )
     parser.add_argument(
         "--write", type=Path, help="Markdown file whose part about cards is written"
     )
     parser.add_argument("--rows", type=Path, help="JSON file for the rows")
-    parser.add_argument("--of", type=Path, nargs="+", help="score nothing: tables of such files")
+    parser.add_argument(
+        "--of", type=Path, nargs="+", help="score nothing: tables of such files"
+    )
     options = parser.parse_args()
     bench = Bench(options.cache.resolve(), not options.no_run, options.steps)
     rows = [
-        row for file in options.of or () for row in json.loads(file.read_text(encoding="utf-8"))
+        row
+        for file in options.of or ()
+        for row in json.loads(file.read_text(encoding="utf-8"))
     ]
-    for case in () if options.of else chosen(options.cases, options.cards, options.ways):
+    for case in (
+        () if options.of else chosen(options.cases, options.cards, options.ways)
+    ):
         row = score(bench, case, verdict=options.verdict, repeat=options.repeat)
         if row is not None:
             rows.append(row)
@@ -425,7 +483,9 @@ def main() -> None:
                 options.rows.write_text(json.dumps(rows), encoding="utf-8")
     for way in WAYS:
         for key in ("requested", "allocated", "least"):
-            print(way, key, spread(row[f"{key}_off"] for row in rows if row["way"] == way))
+            print(
+                way, key, spread(row[f"{key}_off"] for row in rows if row["way"] == way)
+            )
     print(*_ranges(rows), sep="\n")
     if options.write:
         write(options.write, rows)
@@ -435,7 +495,14 @@ def _analyze(command: str, case: Case, out: Path, *options: str) -> str:
     """Run a command for a case; return what it said on standard error."""
     ended = subprocess.run(
         [
-            *(sys.executable, str(ROOT / "cli.py"), command, case.target, *case.options, *options),
+            *(
+                sys.executable,
+                str(ROOT / "cli.py"),
+                command,
+                case.target,
+                *case.options,
+                *options,
+            ),
             *("--out", str(out), "-q", "--force"),
         ],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},

@@ -22,17 +22,23 @@ def compiled(model: Any, loss: Any = LOGITS, optimizer: Any = "adam") -> Any:
     return model
 
 
-def _sentences(backbone: Any, names: tuple[str, ...], length: int, key: str = "") -> Any:
+def _sentences(
+    backbone: Any, names: tuple[str, ...], length: int, key: str = ""
+) -> Any:
     entries = {name: keras.Input((length,), dtype="int32", name=name) for name in names}
     x = backbone(entries)
     x = x[key] if key else x
-    return compiled(keras.Model(entries, layers.Dense(8)(layers.GlobalAveragePooling1D()(x))))
+    return compiled(
+        keras.Model(entries, layers.Dense(8)(layers.GlobalAveragePooling1D()(x)))
+    )
 
 
 def hub_bert() -> Any:
     import keras_hub
 
-    backbone = keras_hub.models.BertBackbone(4000, 3, 4, 128, 512, max_sequence_length=64)
+    backbone = keras_hub.models.BertBackbone(
+        4000, 3, 4, 128, 512, max_sequence_length=64
+    )
     names = ("token_ids", "padding_mask", "segment_ids")
     return _sentences(backbone, names, 64, "sequence_output")
 
@@ -40,21 +46,27 @@ def hub_bert() -> Any:
 def hub_gpt2() -> Any:
     import keras_hub
 
-    backbone = keras_hub.models.GPT2Backbone(4000, 3, 4, 128, 512, max_sequence_length=64)
+    backbone = keras_hub.models.GPT2Backbone(
+        4000, 3, 4, 128, 512, max_sequence_length=64
+    )
     return _sentences(backbone, ("token_ids", "padding_mask"), 64)
 
 
 def hub_llama() -> Any:
     import keras_hub
 
-    backbone = keras_hub.models.LlamaBackbone(4000, 3, 8, 128, 384, num_key_value_heads=4)
+    backbone = keras_hub.models.LlamaBackbone(
+        4000, 3, 8, 128, 384, num_key_value_heads=4
+    )
     return _sentences(backbone, ("token_ids", "padding_mask"), 64)
 
 
 def hub_roberta() -> Any:
     import keras_hub
 
-    backbone = keras_hub.models.RobertaBackbone(4000, 2, 4, 96, 256, max_sequence_length=64)
+    backbone = keras_hub.models.RobertaBackbone(
+        4000, 2, 4, 96, 256, max_sequence_length=64
+    )
     return _sentences(backbone, ("token_ids", "padding_mask"), 64)
 
 

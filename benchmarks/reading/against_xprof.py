@@ -68,7 +68,9 @@ def compare(events: int, rounds: int) -> float:
     assert {peak for _, peak in ours} == {peak for _, peak in theirs}, (ours, theirs)
     mine, other = (median(taken for taken, _ in all_) for all_ in (ours, theirs))
     ratio = mine / other
-    print(f"| {written:,} | {size / 2**20:.1f} MiB | {mine:.2f} s | {other:.2f} s | {ratio:.2f} |")
+    print(
+        f"| {written:,} | {size / 2**20:.1f} MiB | {mine:.2f} s | {other:.2f} s | {ratio:.2f} |"
+    )
     return ratio
 
 
@@ -82,7 +84,9 @@ def main() -> None:
     print("|---|---|---|---|---|")
     ratios = [compare(events, given.rounds) for events in given.events]
     if given.most is not None and max(ratios) > given.most:
-        sys.exit(f"Reading takes {max(ratios):.2f} of XProf's time, more than {given.most}.")
+        sys.exit(
+            f"Reading takes {max(ratios):.2f} of XProf's time, more than {given.most}."
+        )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from analyzer.tracing.parse.protobuf import Space
 SAMPLE: Final = "traces/transformer/plugins/profile/run/host.xplane.pb.gz"
 _KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}
 _LINES = 3  # number of the field of a plane's lines
-_STEPS: Final = 100  # steps that a line holds; a longer trace has lines of its own for each so many
+_STEPS: Final = (
+    100  # steps that a line holds; a longer trace has lines of its own for each so many
+)
 Line: Final = type(Space().planes.add().lines.add())
 
 
@@ -58,7 +60,9 @@ def write_trace(path: Path, *, memory_events: int = 0, size_bytes: int = 0) -> i
             for at in range(rounds)
         ]
         rest = _without_lines(window.space.planes[0])
-        whole = rounds * sum(map(len, parts)) + sum(len(head) for some in heads for head in some)
+        whole = rounds * sum(map(len, parts)) + sum(
+            len(head) for some in heads for head in some
+        )
         file.write(_key(1, len(rest) + whole))
         file.write(rest)
         for some in heads:
@@ -96,7 +100,8 @@ def _window(sample: Path) -> Window:
         events = [
             event
             for _, at, event in inside
-            if at == number and (names[event.metadata_id] not in _KINDS or id(event) in kept)
+            if at == number
+            and (names[event.metadata_id] not in _KINDS or id(event) in kept)
         ]
         base = line.timestamp_ns * 1000
         for event in events:
@@ -107,7 +112,9 @@ def _window(sample: Path) -> Window:
     return Window(space, lines, len(kept), last - first + 1_000_000)
 
 
-def _balanced(inside: list[Any], names: dict[int, bytes], stats: dict[int, bytes]) -> Iterator[int]:
+def _balanced(
+    inside: list[Any], names: dict[int, bytes], stats: dict[int, bytes]
+) -> Iterator[int]:
     """Yield the identity of the memory events whose other half lies in the window too.
 
     The bytes in use are written anew for what is left.
@@ -117,7 +124,10 @@ def _balanced(inside: list[Any], names: dict[int, bytes], stats: dict[int, bytes
     pairs = []
     memory = [event for _, _, event in inside if names[event.metadata_id] in _KINDS]
     for event in memory:
-        address = _stat(event, key[b"addr"]).int64_value or _stat(event, key[b"addr"]).uint64_value
+        address = (
+            _stat(event, key[b"addr"]).int64_value
+            or _stat(event, key[b"addr"]).uint64_value
+        )
         if _KINDS[names[event.metadata_id]] > 0:
             alive[address] = event
         elif address in alive:
@@ -150,7 +160,9 @@ def _stat(event: Any, key: int) -> Any:
 def _repeated(window: Window, events: list[Any], number: int) -> bytes:
     """Return the bytes of a line's events of one repetition."""
     shift = window.period_ps if number else 0
-    stats = {entry.key: entry.value.name for entry in window.space.planes[0].stat_metadata}
+    stats = {
+        entry.key: entry.value.name for entry in window.space.planes[0].stat_metadata
+    }
     counted = {key for key, name in stats.items() if name in (b"step_num", b"id")}
     for event in events:
         event.offset_ps += shift
@@ -162,7 +174,9 @@ def _repeated(window: Window, events: list[Any], number: int) -> bytes:
 
 def _head(line: Any, events: bytes, time_ns: int) -> bytes:
     """Return what stands before a line's events, at ``time_ns``."""
-    head = bytes(Line(id=line.id, name=line.name, timestamp_ns=time_ns).SerializeToString())
+    head = bytes(
+        Line(id=line.id, name=line.name, timestamp_ns=time_ns).SerializeToString()
+    )
     return _key(_LINES, len(head) + len(events)) + head
 
 
@@ -189,7 +203,9 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=0.0)
     given = parser.parse_args()
     written = write_trace(
-        given.path, memory_events=given.memory_events, size_bytes=int(given.gib * (1 << 30))
+        given.path,
+        memory_events=given.memory_events,
+        size_bytes=int(given.gib * (1 << 30)),
     )
     print(f"{given.path}: {written} memory events, {given.path.stat().st_size} bytes")
 

@@ -33,8 +33,12 @@ class Subject:
         self.plane = max(
             self.space.planes, key=lambda plane: sum(len(x.events) for x in plane.lines)
         )
-        self.kinds = {bytes(entry.value.name): entry.key for entry in self.plane.event_metadata}
-        self.stats = {bytes(entry.value.name): entry.key for entry in self.plane.stat_metadata}
+        self.kinds = {
+            bytes(entry.value.name): entry.key for entry in self.plane.event_metadata
+        }
+        self.stats = {
+            bytes(entry.value.name): entry.key for entry in self.plane.stat_metadata
+        }
 
     def events(self, *names: bytes) -> list[tuple[Any, Any]]:
         """Return (line, event) of the events of these names, in the order of time."""
@@ -65,7 +69,9 @@ class Subject:
         """Return a share of ``pool``, at least one."""
         if not pool:
             return []
-        return self.rng.sample(pool, max(1, min(len(pool), round(self.rate * len(pool)))))
+        return self.rng.sample(
+            pool, max(1, min(len(pool), round(self.rate * len(pool))))
+        )
 
     def memory(self, *names: bytes) -> list[tuple[Any, Any]]:
         return self.chosen(self.events(*(names or MEMORY)))
@@ -88,7 +94,9 @@ class Subject:
         for line in self.plane.lines:
             kept = [event for event in line.events if id(event) not in gone]
             if len(kept) < len(line.events):
-                copies = [type(event).FromString(event.SerializeToString()) for event in kept]
+                copies = [
+                    type(event).FromString(event.SerializeToString()) for event in kept
+                ]
                 del line.events[:]
                 line.events.extend(copies)
 
@@ -104,7 +112,9 @@ class Subject:
         return lambda value: value ^ (1 << self.rng.randint(lowest, highest))
 
     def factor(self) -> Callable[[int], int]:
-        return lambda value: int(value * self.rng.choice([0.1, 0.5, 0.9, 1.1, 2, 10])) + 1
+        return lambda value: (
+            int(value * self.rng.choice([0.1, 0.5, 0.9, 1.1, 2, 10])) + 1
+        )
 
     def middle(self) -> int:
         """Return a time in the middle of the memory events."""

@@ -43,7 +43,15 @@ from analyzer.tracing.parse.run_folder import RunNote, read_run  # noqa: E402
 from analyzer.tracing.parse.xplane import read_trace  # noqa: E402
 
 RATES = (0.0, 0.001, 0.01, 0.1)
-OUTCOMES = ("refused", "announced", "same", "below 256 B", "categories", "peak", "broke")
+OUTCOMES = (
+    "refused",
+    "announced",
+    "same",
+    "below 256 B",
+    "categories",
+    "peak",
+    "broke",
+)
 BAD = OUTCOMES[4:]
 
 
@@ -67,10 +75,14 @@ def show(space: Any, note: RunNote | None, path: Path) -> Shown:
     assert trust is not None
     peak = analysis.peak
     says = (*trust.says, *analysis.recording.warnings)
-    return Shown((peak.requested_bytes, peak.allocated_bytes), analysis.categories, says)
+    return Shown(
+        (peak.requested_bytes, peak.allocated_bytes), analysis.categories, says
+    )
 
 
-def outcome_of(whole: Shown, space: Any, note: RunNote | None, path: Path) -> tuple[str, str]:
+def outcome_of(
+    whole: Shown, space: Any, note: RunNote | None, path: Path
+) -> tuple[str, str]:
     """Return what came of a damaged trace, in a word, and what was said."""
     try:
         shown = show(Space.FromString(space.SerializeToString()), note, path)
@@ -89,7 +101,9 @@ def _moved(whole: Shown, shown: Shown) -> str | None:
     """Return what moved; a request may pass for another one of as many times 256 bytes."""
     if whole.peak == shown.peak and whole.categories == shown.categories:
         return None
-    moved = [abs(shown.categories[name] - size) for name, size in whole.categories.items()]
+    moved = [
+        abs(shown.categories[name] - size) for name, size in whole.categories.items()
+    ]
     if whole.peak[1] == shown.peak[1] and max(moved) < GRANULE_BYTES:
         return "below 256 B"
     return "categories" if whole.peak == shown.peak else "peak"
@@ -107,7 +121,9 @@ def cases(
         yield sample, names[number % len(names)], rate, f"{seed}-{number}"
 
 
-def damaged(content: dict[str, bytes], sample: str, name: str, rate: float, seed: str) -> Any:
+def damaged(
+    content: dict[str, bytes], sample: str, name: str, rate: float, seed: str
+) -> Any:
     """Return a sample's trace with one kind of damage in it."""
     rng = random.Random(seed)
     other = rng.choice([one for one in content if one != sample] or [sample])
@@ -119,7 +135,9 @@ def damaged(content: dict[str, bytes], sample: str, name: str, rate: float, seed
 def run(arguments: argparse.Namespace) -> Counter[tuple[str, str]]:
     """Run all cases; print what is bad; return how often each damage had each outcome."""
     samples = [arguments.sample] if arguments.sample else list(SAMPLES)
-    content = {name: gzip.decompress(sample_trace(name).read_bytes()) for name in SAMPLES}
+    content = {
+        name: gzip.decompress(sample_trace(name).read_bytes()) for name in SAMPLES
+    }
     notes = {
         name: None if arguments.alone else read_run(sample_folder(name) / "run.json")
         for name in samples
@@ -139,9 +157,13 @@ def run(arguments: argparse.Namespace) -> Counter[tuple[str, str]]:
         if arguments.only in name and not (arguments.alone and name in SHORTER)
     ]
     sizes = {name: len(content[name]) for name in samples}
-    for sample, name, rate, seed in cases(arguments.count, arguments.seed, sizes, names):
+    for sample, name, rate, seed in cases(
+        arguments.count, arguments.seed, sizes, names
+    ):
         space = damaged(content, sample, name, rate, seed)
-        outcome, said = outcome_of(whole[sample], space, notes[sample], sample_trace(sample))
+        outcome, said = outcome_of(
+            whole[sample], space, notes[sample], sample_trace(sample)
+        )
         found[name, outcome] += 1
         found[sample, "cases"] += 1
         if outcome in BAD or arguments.verbose:
@@ -157,7 +179,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sample", choices=SAMPLES)
-    parser.add_argument("--only", default="", help="damages with this text in their name")
+    parser.add_argument(
+        "--only", default="", help="damages with this text in their name"
+    )
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     found = run(parser.parse_args())
@@ -166,10 +190,14 @@ def main() -> int:
         row = [found[name, outcome] for outcome in OUTCOMES]
         if any(row):
             print(f"{name:36}" + "".join(f"{number:>12}" for number in row))
-    total = [sum(n for (_, o), n in found.items() if o == outcome) for outcome in OUTCOMES]
+    total = [
+        sum(n for (_, o), n in found.items() if o == outcome) for outcome in OUTCOMES
+    ]
     print(f"{'all':36}" + "".join(f"{number:>12}" for number in total))
     print(", ".join(f"{name}: {found[name, 'cases']}" for name in SAMPLES))
-    bad = sum(n for (_, outcome), n in found.items() if outcome in (*BAD, "false alarm"))
+    bad = sum(
+        n for (_, outcome), n in found.items() if outcome in (*BAD, "false alarm")
+    )
     return 1 if bad else 0
 
 

@@ -210,7 +210,9 @@ def time_jumps(subject: Subject) -> None:
 @damage
 def a_thread_shifted(subject: Subject) -> None:
     line = subject.rng.choice([line for line, _ in subject.events(*MEMORY)])
-    line.timestamp_ns += int(10 ** subject.rng.uniform(3, 9)) * subject.rng.choice([-1, 1])
+    line.timestamp_ns += int(10 ** subject.rng.uniform(3, 9)) * subject.rng.choice(
+        [-1, 1]
+    )
 
 
 @damage
@@ -222,7 +224,9 @@ def a_thread_lost(subject: Subject) -> None:
 @damage
 def second_half_lost(subject: Subject) -> None:
     middle = subject.middle()
-    subject.drop([pair for pair in subject.events(*MEMORY) if subject.time(*pair) > middle])
+    subject.drop(
+        [pair for pair in subject.events(*MEMORY) if subject.time(*pair) > middle]
+    )
 
 
 @damage
@@ -235,7 +239,9 @@ def second_half_lost_with_its_marks(subject: Subject) -> None:
 @damage
 def first_half_lost(subject: Subject) -> None:
     middle = subject.middle()
-    subject.drop([pair for pair in subject.events(*MEMORY) if subject.time(*pair) < middle])
+    subject.drop(
+        [pair for pair in subject.events(*MEMORY) if subject.time(*pair) < middle]
+    )
 
 
 @damage
@@ -251,7 +257,9 @@ def a_step_lost(subject: Subject) -> None:
     line, step = subject.rng.choice(subject.steps())
     first = subject.time(line, step)
     last = first + step.duration_ps
-    subject.drop([p for p in subject.events(*MEMORY) if first <= subject.time(*p) <= last])
+    subject.drop(
+        [p for p in subject.events(*MEMORY) if first <= subject.time(*p) <= last]
+    )
 
 
 @damage
@@ -262,7 +270,9 @@ def two_hosts_mixed(subject: Subject) -> None:
         added = subject.space.planes.add()
         added.CopyFrom(plane)
         added.name = b"/host:CPU"
-        base = min((line.timestamp_ns for line in plane.lines if line.events), default=0)
+        base = min(
+            (line.timestamp_ns for line in plane.lines if line.events), default=0
+        )
         for line in added.lines:
             line.timestamp_ns += start - base
     subject.space.hostnames.append(b"another")
@@ -285,7 +295,9 @@ def step_marks_shifted(subject: Subject) -> None:
 @damage
 def step_marks_shortened(subject: Subject) -> None:
     for _, event in subject.chosen(subject.steps()):
-        event.duration_ps = int(event.duration_ps * subject.rng.choice([0, 0.1, 0.5, 0.9]))
+        event.duration_ps = int(
+            event.duration_ps * subject.rng.choice([0, 0.1, 0.5, 0.9])
+        )
 
 
 @damage
@@ -317,10 +329,16 @@ def notes_of_the_capture_lost(subject: Subject) -> None:
 def notes_of_the_capture_shifted(subject: Subject) -> None:
     names = [name for name in subject.kinds if name.startswith(b"analyzer:")]
     for _, event in subject.chosen(subject.events(*names)):
-        event.offset_ps += int(10 ** subject.rng.uniform(8, 12)) * subject.rng.choice([-1, 1])
+        event.offset_ps += int(10 ** subject.rng.uniform(8, 12)) * subject.rng.choice(
+            [-1, 1]
+        )
 
 
 @damage
 def runs_of_ops_lost(subject: Subject) -> None:
-    names = [name for name in subject.kinds if b":" in name and not name.startswith(b"analyzer:")]
+    names = [
+        name
+        for name in subject.kinds
+        if b":" in name and not name.startswith(b"analyzer:")
+    ]
     subject.drop(subject.chosen(subject.events(*names)))

@@ -40,7 +40,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.model.contract.report.writing import DIGESTS_FILE, convert_report, encode_digests
+from analyzer.model.contract.report.writing import (
+    DIGESTS_FILE,
+    convert_report,
+    encode_digests,
+)
 from analyzer.model.errors import AccountingError, AnalyzerError
 from analyzer.tracing.parse.hlo import HloProto
 from analyzer.tracing.parse.protobuf import Space
@@ -63,7 +67,19 @@ TEXTS: Final = (
     "Switch", "NextIteration", "Enter", "Exit", "Merge", "TensorListPushBack", "While",
     "_Arg", "_Retval",
 )  # fmt: skip
-OTHERS: Final = (None, True, False, [], {}, [[]], [None], {"": None}, [1, 2, 3], [-1], [2**40] * 3)
+OTHERS: Final = (
+    None,
+    True,
+    False,
+    [],
+    {},
+    [[]],
+    [None],
+    {"": None},
+    [1, 2, 3],
+    [-1],
+    [2**40] * 3,
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +93,10 @@ class Sample:
 def samples() -> list[Sample]:
     """Return the folders, the small ones first."""
     notes = ROOT / "tests" / "unit" / "predict" / "notes"
-    found = [Sample(notes / name, 3) for name in ("cnn", "accumulation", "gpu", "infer", "jit")]
+    found = [
+        Sample(notes / name, 3)
+        for name in ("cnn", "accumulation", "gpu", "infer", "jit")
+    ]
     traces = ("infer", "jit", "oom", "eager", "accumulation", "cnn")
     found += [Sample(ROOT / "traces" / name, 2) for name in traces]
     return [*found, Sample(finished(), 6)]
@@ -91,9 +110,13 @@ def finished() -> Path:
 
     place = Path(tempfile.mkdtemp(prefix="hostile-finished-"))
     owner = os.getpid()
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(place, ignore_errors=True))
+    atexit.register(
+        lambda: os.getpid() == owner and shutil.rmtree(place, ignore_errors=True)
+    )
     folder = Path(
-        shutil.copytree(ROOT / "tests" / "unit" / "predict" / "notes" / "infer", place / "finished")
+        shutil.copytree(
+            ROOT / "tests" / "unit" / "predict" / "notes" / "infer", place / "finished"
+        )
     )
     save_report(open_estimate(folder), folder)
     return folder
@@ -122,7 +145,10 @@ def damage(folder: Path, rng: random.Random) -> str:
         if packed:
             content = gzip.compress(content, 1)
         if rng.random() < 0.01:
-            name, content = "bomb", gzip.compress(bytes(rng.choice((10**6, 3 * 10**8))), 9)
+            name, content = (
+                "bomb",
+                gzip.compress(bytes(rng.choice((10**6, 3 * 10**8))), 9),
+            )
         file.write_bytes(content)
         done.append(f"{file.name}: {name}")
     if (folder / TABLES).is_file() and rng.random() < 0.8:
@@ -161,7 +187,9 @@ def _columns(content: bytes, rng: random.Random) -> tuple[str, bytes]:
                     rng.choice(("float64", "int8", "uint64", "bool", "U4"))
                 )
         elif kind == "shape":
-            columns[name] = rng.choice((column[None], column[:0], np.zeros((), column.dtype)))
+            columns[name] = rng.choice(
+                (column[None], column[:0], np.zeros((), column.dtype))
+            )
         elif kind == "json" and column.dtype == np.uint8:
             text = _json(bytes(column), rng)[1]
             columns[name] = np.frombuffer(text, np.uint8)
@@ -247,7 +275,10 @@ def _json(content: bytes, rng: random.Random) -> tuple[str, bytes]:
         ].encode() + b', "deep": ' + b"[" * depth + b"]" * depth + b"}"
     if rng.random() < 0.03 and isinstance(tree, dict) and tree:
         key = rng.choice(list(tree))
-        text = json.dumps(tree)[:-1] + f", {json.dumps(key)}: {json.dumps(_hostile(rng))}}}"
+        text = (
+            json.dumps(tree)[:-1]
+            + f", {json.dumps(key)}: {json.dumps(_hostile(rng))}}}"
+        )
         return f"{key} twice", text.encode()
     return ", ".join(done), json.dumps(tree).encode("utf-8", "surrogatepass")
 
@@ -265,7 +296,9 @@ def _change(tree: Any, rng: random.Random) -> str:
     elif kind == "graft":
         node[key] = _like(tree, node, key, rng)
     elif kind == "scale" and isinstance(node[key], int):
-        node[key] = node[key] * rng.choice((-1, 0, 2, 1000, 10**9, 10**15)) + rng.choice((-1, 0, 1))
+        node[key] = node[key] * rng.choice(
+            (-1, 0, 2, 1000, 10**9, 10**15)
+        ) + rng.choice((-1, 0, 1))
     else:
         node[key] = _hostile(rng)
     return f"{kind} {told}"
@@ -349,9 +382,13 @@ def _set(node: Any, field: Any, value: Any, rng: random.Random) -> None:
         if field.cpp_type == field.CPPTYPE_DOUBLE:
             return float(rng.choice(NUMBERS))
         low, high = (
-            (0, 2**64 - 1) if field.cpp_type == field.CPPTYPE_UINT64 else (-(2**63), 2**63 - 1)
+            (0, 2**64 - 1)
+            if field.cpp_type == field.CPPTYPE_UINT64
+            else (-(2**63), 2**63 - 1)
         )
-        return max(low, min(high, int(rng.choice([n for n in NUMBERS if isinstance(n, int)]))))
+        return max(
+            low, min(high, int(rng.choice([n for n in NUMBERS if isinstance(n, int)])))
+        )
 
     if hasattr(value, "extend"):
         if value and rng.random() < 0.7:
@@ -429,7 +466,9 @@ def _open(place: Path, pipe: int) -> None:
 
 def _make(seed: int, place: Path, pipe: int) -> None:
     """Make a case's folder; write into the pipe what was damaged."""
-    os.write(pipe, json.dumps({"damage": make_case(seed, place / "run")}).encode()[:60_000])
+    os.write(
+        pipe, json.dumps({"damage": make_case(seed, place / "run")}).encode()[:60_000]
+    )
 
 
 def _forked(call: Callable[[int], None]) -> tuple[dict[str, Any], int, Any]:
@@ -490,7 +529,9 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=10**9)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", type=int, help="run this seed alone, here, with its traceback")
+    parser.add_argument(
+        "--only", type=int, help="run this seed alone, here, with its traceback"
+    )
     chosen = parser.parse_args()
     _warm()
     if chosen.only is not None:
@@ -504,7 +545,9 @@ def main() -> int:
     until = time.monotonic() + chosen.seconds
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
         seeds = iter(range(chosen.seed, chosen.seed + chosen.cases))
-        running = {pool.submit(run_case, seed) for seed in itertools.islice(seeds, chosen.jobs)}
+        running = {
+            pool.submit(run_case, seed) for seed in itertools.islice(seeds, chosen.jobs)
+        }
         while running:
             ready, running = concurrent.futures.wait(
                 running, return_when=concurrent.futures.FIRST_COMPLETED

@@ -90,7 +90,9 @@ def tensorflow_alone(target: str, batch: int) -> None:
         lambda tensor: tf.zeros((batch, *tensor.shape[1:]), tensor.dtype), model.input
     )
     per_token = len(model.output.shape) == 3
-    labels = tf.zeros((batch, model.output.shape[1]) if per_token else (batch,), tf.int32)
+    labels = tf.zeros(
+        (batch, model.output.shape[1]) if per_token else (batch,), tf.int32
+    )
     # As Keras' own train function is: autograph has nothing to convert in it.
     step = tf.function(lambda x, y: model.train_step((x, y)), autograph=False)
     function = step.get_concrete_function(given, labels)
@@ -113,7 +115,9 @@ def _own_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def seconds_of(*command: str, variables: Mapping[str, str] | None = None) -> tuple[float, str]:
+def seconds_of(
+    *command: str, variables: Mapping[str, str] | None = None
+) -> tuple[float, str]:
     """Run a command and return its CPU seconds, children included, and what it printed.
 
     Args:
@@ -128,12 +132,19 @@ def seconds_of(*command: str, variables: Mapping[str, str] | None = None) -> tup
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **shown}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     ended = subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if ended.returncode:
         raise SystemExit(f"{' '.join(command)} failed: {ended.stderr.strip()[-400:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, ended.stdout
+    return (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        ended.stdout,
+    )
 
 
 def compared(folder: Path, wanted: str) -> list[str]:
@@ -150,7 +161,9 @@ def compared(folder: Path, wanted: str) -> list[str]:
         own, parts = seconds_of(str(HERE), "--alone", target, str(batch))
         out = folder / f"run{len(rows)}"
         options = ("--batch-size", str(batch), "--device", "cpu", "--no-jit", "-q")
-        whole, _ = seconds_of(str(COMMAND), "estimate", target, *options, "--out", str(out))
+        whole, _ = seconds_of(
+            str(COMMAND), "estimate", target, *options, "--out", str(out)
+        )
         ours, _ = seconds_of("-c", _PREDICT.format(str(out)))
         told = ", ".join(parts.split("\n")).rstrip(", ")
         rows.append(
@@ -175,7 +188,9 @@ def grown(folder: Path, counts: list[int]) -> list[str]:
         seconds, printed = seconds_of("-c", _PREDICT.format(str(made)))
         first = first or seconds
         memory = int(printed.split()[-1]) >> 10
-        rows.append(f"| {count:,} | {seconds:.1f} | {memory:,} MiB | {seconds / first:.1f} |")
+        rows.append(
+            f"| {count:,} | {seconds:.1f} | {memory:,} MiB | {seconds / first:.1f} |"
+        )
         print(rows[-1], flush=True)
     return rows
 
@@ -184,7 +199,12 @@ def write_step(folder: Path, count: int) -> None:
     """Leave a run folder of a generated training step of about ``count`` ops."""
     from analyzer.model.choice import Category
     from analyzer.model.contract.graph_note import GraphFile, encode_graph
-    from analyzer.model.contract.run_note import RunFile, ThreadsNote, VariableNote, encode_run
+    from analyzer.model.contract.run_note import (
+        RunFile,
+        ThreadsNote,
+        VariableNote,
+        encode_run,
+    )
 
     layers = max(count // OPS_OF_A_LAYER, 1)
     shapes = [shape for _ in range(layers) for shape in ((64, 64), (64,))]
@@ -216,7 +236,9 @@ def write_step(folder: Path, count: int) -> None:
 def _ops(layers: int) -> list[Any]:
     from analyzer.model.contract.graph_note import Op, TensorSpec
 
-    rows, kernel, bias = (TensorSpec("float32", shape) for shape in ((32, 64), (64, 64), (64,)))
+    rows, kernel, bias = (
+        TensorSpec("float32", shape) for shape in ((32, 64), (64, 64), (64,))
+    )
     handle = TensorSpec("resource", ())
     ops: list[Op] = []
 
@@ -236,13 +258,17 @@ def _ops(layers: int) -> list[Any]:
         kernels.append(add(f"read_w{k}", "ReadVariableOp", w, spec=kernel))
         read = add(f"read_b{k}", "ReadVariableOp", b, spec=bias)
         product = add(f"product{k}", "MatMul", x[-1], kernels[-1])
-        activations.append(add(f"relu{k}", "Relu", add(f"biased{k}", "BiasAdd", product, read)))
+        activations.append(
+            add(f"relu{k}", "Relu", add(f"biased{k}", "BiasAdd", product, read))
+        )
         x.append(add(f"sum{k}", "AddV2", activations[-1], x[-1]))
     gradient = add("top", "Mul", x[-1], x[-1])
     for k in reversed(range(layers)):
         inner = add(f"relu_grad{k}", "ReluGrad", gradient, activations[k])
         of_bias = add(f"bias_grad{k}", "BiasAddGrad", inner, spec=bias)
-        of_kernel = add(f"kernel_grad{k}", "MatMul", x[k], inner, spec=kernel, transpose_a=True)
+        of_kernel = add(
+            f"kernel_grad{k}", "MatMul", x[k], inner, spec=kernel, transpose_a=True
+        )
         back = add(f"back{k}", "MatMul", inner, kernels[k], transpose_b=True)
         update = "ResourceApplyGradientDescent"
         add(f"update_w{k}", update, f"w{k}:0", rate, of_kernel, spec=None)
@@ -254,8 +280,12 @@ def _ops(layers: int) -> list[Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--alone", nargs=2, metavar=("TARGET", "BATCH"), help=argparse.SUPPRESS)
-    parser.add_argument("--case", default="", help="models with this in their names alone")
+    parser.add_argument(
+        "--alone", nargs=2, metavar=("TARGET", "BATCH"), help=argparse.SUPPRESS
+    )
+    parser.add_argument(
+        "--case", default="", help="models with this in their names alone"
+    )
     parser.add_argument(
         "--growth", type=int, nargs="*", help="generated steps of so many ops alone"
     )

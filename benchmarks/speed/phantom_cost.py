@@ -57,7 +57,9 @@ def tensorflow_alone(target: str, batch: int, way: str) -> None:
     entry = model.input
     given = np.zeros((batch, *entry.shape[1:]), entry.dtype)
     per_token = len(model.output.shape) == 3
-    labels = np.zeros((batch, model.output.shape[1]) if per_token else (batch,), "int32")
+    labels = np.zeros(
+        (batch, model.output.shape[1]) if per_token else (batch,), "int32"
+    )
     for _ in range(STEPS):
         model.train_on_batch(given, labels)
     os._exit(0)  # taking the graph apart is nobody's work
@@ -86,9 +88,15 @@ def compare(folder: Path, wanted: str, repeat: int) -> float:
             jit = "--jit" if way == "xla" else "--no-jit"
             options = ("--batch-size", str(batch), "--gpu", CARD, jit, "-q")
             out = folder / f"run{number}-{turn}"
-            whole.append(seconds_of(str(COMMAND), "trace", target, *options, "--out", str(out))[0])
+            whole.append(
+                seconds_of(str(COMMAND), "trace", target, *options, "--out", str(out))[
+                    0
+                ]
+            )
         ratio = min(whole) / min(own)
-        print(f"| {name} | {min(own):.1f} | {min(whole):.1f} | {ratio:.2f} |", flush=True)
+        print(
+            f"| {name} | {min(own):.1f} | {min(whole):.1f} | {ratio:.2f} |", flush=True
+        )
         largest = max(largest, ratio)
     return largest
 
@@ -98,14 +106,19 @@ def main() -> None:
     parser.add_argument(
         "--alone", nargs=3, metavar=("TARGET", "BATCH", "WAY"), help=argparse.SUPPRESS
     )
-    parser.add_argument("--case", default="", help="steps with this in their names alone")
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each, the least counts")
+    parser.add_argument(
+        "--case", default="", help="steps with this in their names alone"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=1, help="runs of each, the least counts"
+    )
     options = parser.parse_args()
     if options.alone:
         target, batch, way = options.alone
         tensorflow_alone(target, int(batch), way)
     print(
-        "| step | TensorFlow's own (s) | whole command (s) | ratio |\n|---|--:|--:|--:|", flush=True
+        "| step | TensorFlow's own (s) | whole command (s) | ratio |\n|---|--:|--:|--:|",
+        flush=True,
     )
     with tempfile.TemporaryDirectory() as made:
         largest = compare(Path(made), options.case, options.repeat)

@@ -110,7 +110,11 @@ def counter_s(calls: int = 400, batches: int = 15) -> float:
                 block = None
                 if watched:
                     block = WatchBlock(
-                        Path(folder) / "out", steps=1, warmup=1, name="empty", force=False
+                        Path(folder) / "out",
+                        steps=1,
+                        warmup=1,
+                        name="empty",
+                        force=False,
                     )
                 timed(lambda: empty(x), 20)  # the traced one and more
                 start = time.process_time()
@@ -122,7 +126,9 @@ def counter_s(calls: int = 400, batches: int = 15) -> float:
     return min(found[True]) - min(found[False])
 
 
-def alternate(block: WatchBlock, step: Callable[[], object], runs: int) -> dict[str, float]:
+def alternate(
+    block: WatchBlock, step: Callable[[], object], runs: int
+) -> dict[str, float]:
     """Return the median step after the traced ones with the hooks (after) and without (bare)."""
     hooks = block._watcher._hooks
     found: dict[str, list[float]] = {"bare": [], "after": []}
@@ -154,8 +160,12 @@ def measured(
     def watched() -> None:
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "watched"
-            block = WatchBlock(place, steps=count, warmup=WARMUP, name=name, force=False)
-            timed(step, WARMUP + 3)  # a function that was traced before may be no training
+            block = WatchBlock(
+                place, steps=count, warmup=WARMUP, name=name, force=False
+            )
+            timed(
+                step, WARMUP + 3
+            )  # a function that was traced before may be no training
             found["watched"] = statistics.median(timed(step, count)[:-4])
             found.update(alternate(block, step, max(count // 5, 4) * 4))
             block.end()
@@ -200,7 +210,9 @@ class HookClock:
     def __init__(self, steps: int) -> None:
         self.left, self._steps = steps, 0
         hooks = [one for one in gc.get_objects() if isinstance(one, Hooks)]
-        self._hooks = next(one for one in hooks if one._undo)  # others are of earlier blocks
+        self._hooks = next(
+            one for one in hooks if one._undo
+        )  # others are of earlier blocks
         self._hooks.remove()
         self._calls = [(Function, "__call__"), (keras.optimizers.Optimizer, "apply")]
         self._old = [getattr(owner, name) for owner, name in self._calls]
@@ -288,13 +300,29 @@ def after(kind: str, way: str, count: int) -> str:
         place = os.path.join(folder, "run")
         if way == "script":
             call = "from analyzer.cli import main; main()"
-            command = (sys.executable, "-c", call, "trace", __file__, "--out", place, "--")
+            command = (
+                sys.executable,
+                "-c",
+                call,
+                "trace",
+                __file__,
+                "--out",
+                place,
+                "--",
+            )
             own = ("--inside", kind, "--count", str(count))
-            done = subprocess.run((*command, *own), capture_output=True, text=True, check=False)
-            return next(line for line in done.stdout.splitlines() if line.endswith(" steps"))
+            done = subprocess.run(
+                (*command, *own), capture_output=True, text=True, check=False
+            )
+            return next(
+                line for line in done.stdout.splitlines() if line.endswith(" steps")
+            )
         if way == "callback":
             timer = Timer(count)
-            x, y = tf.random.normal((32 * 100, 16, 16, 3)), tf.zeros((32 * 100,), tf.int32)
+            x, y = (
+                tf.random.normal((32 * 100, 16, 16, 3)),
+                tf.zeros((32 * 100,), tf.int32),
+            )
             callbacks = [analyzer.MemoryCallback(place), timer]
             epochs = (count + SETTLED) // 100 + 1
             network().fit(x, y, epochs=epochs, verbose=0, callbacks=callbacks)
@@ -318,7 +346,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=600, help="steps with --after")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--seconds", type=float, default=75, help="for each kind of step")
+    parser.add_argument(
+        "--seconds", type=float, default=75, help="for each kind of step"
+    )
     asked = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     if asked.inside:
@@ -338,9 +368,12 @@ def print_ratios(asked: argparse.Namespace) -> None:
         rounds = rounds_of(name, step, asked)
         kinds = ("alone", "profiled", "watched", "bare", "after")
         ms = "".join(
-            f" {statistics.median(one[kind] for one in rounds) * 1e3:7.2f}ms" for kind in kinds
+            f" {statistics.median(one[kind] for one in rounds) * 1e3:7.2f}ms"
+            for kind in kinds
         )
-        ratios = f"{told(rounds, 'watched', 'profiled')}, {told(rounds, 'after', 'bare')}"
+        ratios = (
+            f"{told(rounds, 'watched', 'profiled')}, {told(rounds, 'after', 'bare')}"
+        )
         print(f"{name:16}{ms}   {ratios}, {len(rounds)} rounds", flush=True)
     print(f"the counter adds {counter_s() * 1e6:.1f} microseconds to a call")
 

@@ -72,7 +72,8 @@ def row(case: str, folder: Path) -> tuple[str, bool]:
     peak = real["peak"]["requested_bytes"]
     categories = told["categories_at_peak"]
     worst = max(
-        abs(categories[name] - size) / peak for name, size in real["categories_at_peak"].items()
+        abs(categories[name] - size) / peak
+        for name, size in real["categories_at_peak"].items()
     )
     return f"| {case} | {' | '.join(cells)} | {worst:.2%} |", holds
 
@@ -80,7 +81,9 @@ def row(case: str, folder: Path) -> tuple[str, bool]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("cases", nargs="*")
-    parser.add_argument("--out", type=Path, required=True, help="folder of what was run")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder of what was run"
+    )
     options = parser.parse_args()
     lines = [
         "Written by `benchmarks/xla/compiled.py`: real runs of steps that XLA compiles for the CPU,",

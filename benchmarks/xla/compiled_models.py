@@ -20,7 +20,9 @@ def compiled(model: Any, loss: Any, optimizer: Any) -> Any:
 
 
 def network(make: Any, size: int, optimizer: Any) -> Any:
-    return compiled(make(input_shape=(size, size, 3), weights=None, classes=50), SPARSE, optimizer)
+    return compiled(
+        make(input_shape=(size, size, 3), weights=None, classes=50), SPARSE, optimizer
+    )
 
 
 def mobilenet() -> Any:
@@ -36,7 +38,9 @@ def densenet() -> Any:
 
 
 def resnet50v2() -> Any:
-    return network(networks.ResNet50V2, 64, optimizers.SGD(0.01, momentum=0.9, nesterov=True))
+    return network(
+        networks.ResNet50V2, 64, optimizers.SGD(0.01, momentum=0.9, nesterov=True)
+    )
 
 
 def xception() -> Any:
@@ -59,7 +63,9 @@ def block(x: Any, width: int, heads: int, causal: bool, memory: Any = None) -> A
     x = layers.Add()([x, attend(y, y, use_causal_mask=causal)])
     if memory is not None:
         y = layers.LayerNormalization()(x)
-        x = layers.Add()([x, layers.MultiHeadAttention(heads, width // heads)(y, memory)])
+        x = layers.Add()(
+            [x, layers.MultiHeadAttention(heads, width // heads)(y, memory)]
+        )
     y = layers.Dense(4 * width, activation="gelu")(layers.LayerNormalization()(x))
     return layers.Add()([x, layers.Dropout(0.1)(layers.Dense(width)(y))])
 
@@ -75,7 +81,10 @@ def decoder() -> Any:
 
 
 def translator() -> Any:
-    source, target = keras.Input((48,), dtype="int32"), keras.Input((40,), dtype="int32")
+    source, target = (
+        keras.Input((48,), dtype="int32"),
+        keras.Input((40,), dtype="int32"),
+    )
     memory = Positions()(layers.Embedding(3000, 128)(source))
     x = Positions()(layers.Embedding(4000, 128)(target))
     for _ in range(2):
@@ -107,8 +116,12 @@ def recommender() -> Any:
     dense = keras.Input((13,))
     tables = [keras.Input((), dtype="int32", name=f"table_{k}") for k in range(8)]
     x = layers.Dense(64, activation="relu")(layers.Dense(256, activation="relu")(dense))
-    rows = [layers.Embedding(5000 * (k + 1), 64)(table) for k, table in enumerate(tables)]
-    stack = layers.Concatenate(axis=1)([layers.Reshape((1, 64))(row) for row in [x, *rows]])
+    rows = [
+        layers.Embedding(5000 * (k + 1), 64)(table) for k, table in enumerate(tables)
+    ]
+    stack = layers.Concatenate(axis=1)(
+        [layers.Reshape((1, 64))(row) for row in [x, *rows]]
+    )
     y = layers.Concatenate()([x, layers.Flatten()(layers.Dot(axes=2)([stack, stack]))])
     for width in (256, 128):
         y = layers.Dense(width, activation="relu")(y)
@@ -151,7 +164,9 @@ class Variational(keras.Model):
         x = self.inner(x)
         mean, spread = self.mean(x), self.spread(x)
         noise = keras.random.normal(keras.ops.shape(mean), seed=self.seed)
-        self.add_loss(-0.5 * keras.ops.mean(1 + spread - mean**2 - keras.ops.exp(spread)))
+        self.add_loss(
+            -0.5 * keras.ops.mean(1 + spread - mean**2 - keras.ops.exp(spread))
+        )
         return self.shown(self.outer(mean + keras.ops.exp(0.5 * spread) * noise))
 
 
@@ -171,7 +186,9 @@ def half() -> Any:
         x = layers.MaxPooling2D()(layers.ReLU()(layers.BatchNormalization()(x)))
     x = layers.Dense(200, activation="relu")(layers.Flatten()(x))
     x = layers.Dense(10, dtype="float32", activation="softmax")(x)
-    return compiled(keras.Model(entry, x), SPARSE, optimizers.Adam(use_ema=True, clipvalue=0.5))
+    return compiled(
+        keras.Model(entry, x), SPARSE, optimizers.Adam(use_ema=True, clipvalue=0.5)
+    )
 
 
 def transformer() -> Any:
@@ -203,7 +220,9 @@ def loop() -> Any:
         with tf.GradientTape() as tape:
             loss = LOGITS(y, model(x, training=True))
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
         return loss
 
     step.model, step.optimizer = model, optimizer

@@ -74,7 +74,9 @@ def comparison_report(made: Made, written: Callable[..., Path]) -> Path:
     earlier = make_recording(1200, kind=Kind.ESTIMATE)
     return written(
         made,
-        comparison=compare(earlier.report, earlier.recording, made.report, made.recording),
+        comparison=compare(
+            earlier.report, earlier.recording, made.report, made.recording
+        ),
     )
 
 

@@ -87,7 +87,9 @@ class Page:
         """Wait until an expression is true."""
         until = time.monotonic() + seconds
         while not self.js(f"Boolean({expression})"):
-            assert time.monotonic() < until, f"still not true after {seconds} s: {expression}"
+            assert time.monotonic() < until, (
+                f"still not true after {seconds} s: {expression}"
+            )
             time.sleep(0.02)
 
     def settle(self) -> None:
@@ -143,7 +145,9 @@ class Page:
         box = self.box(selector)
         y = box["y"] + box["height"] / 2
         places = [start + (end - start) * part / 5 for part in range(6)]
-        self.mouse("mouseMoved", box["x"] + start * box["width"], y, modifiers=modifiers)
+        self.mouse(
+            "mouseMoved", box["x"] + start * box["width"], y, modifiers=modifiers
+        )
         for place, across in enumerate(places):
             kind = "mousePressed" if place == 0 else "mouseMoved"
             self.mouse(
@@ -176,7 +180,9 @@ class Page:
     def scheme(self, theme: str) -> None:
         """Set the colour scheme that the system asks for."""
         feature = {"name": "prefers-color-scheme", "value": theme}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [feature]}
+        )
         self.settle()
 
     def cut_numbers(self) -> list[str]:
@@ -192,7 +198,9 @@ class Page:
             if message["method"] == "Network.requestWillBeSent":
                 requests.append(message["params"]["request"]["url"])
         foreign = [
-            url for url in requests if not url.startswith(("file:", "data:", "about:", "blob:"))
+            url
+            for url in requests
+            if not url.startswith(("file:", "data:", "about:", "blob:"))
         ]
         others = [
             url
@@ -211,7 +219,9 @@ def browser() -> Iterator[Page]:
     options.binary_location = _browser() or ""
     for flag in FLAGS:
         options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    options.set_capability(
+        "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"}
+    )
     driver = webdriver.Chrome(
         options=options, service=webdriver.ChromeService(shutil.which("chromedriver"))
     )

@@ -39,8 +39,12 @@ class Picture:
 
 PICTURES = (
     Picture("report", "transformer", height=1076),
-    Picture("timeline-lifetimes", "cnn", "#tab=lifetimes", start="#explore", height=1080),
-    Picture("allocator-map", "transformer", "#tab=map", "dark", start=".views", height=640),
+    Picture(
+        "timeline-lifetimes", "cnn", "#tab=lifetimes", start="#explore", height=1080
+    ),
+    Picture(
+        "allocator-map", "transformer", "#tab=map", "dark", start=".views", height=640
+    ),
 )
 
 
@@ -79,7 +83,10 @@ def _take_one(page: Page, picture: Picture, pages: Path, folder: Path) -> Path:
     page.open(report, picture.fragment)
     page.size(picture.width, HIGHEST)
     page.settle()
-    top = page.js("document.querySelector(arguments[0]).getBoundingClientRect().top", picture.start)
+    top = page.js(
+        "document.querySelector(arguments[0]).getBoundingClientRect().top",
+        picture.start,
+    )
     shot = page.driver.execute_cdp_cmd(
         "Page.captureScreenshot",
         {

@@ -83,7 +83,9 @@ def open_sample(name: str) -> Result:
 
 
 @pytest.mark.parametrize("name", ["transformer", "oom", "replayed"])
-def test_the_page_of_a_sample_shows_its_document(page: Page, name: str, tmp_path: Path) -> None:
+def test_the_page_of_a_sample_shows_its_document(
+    page: Page, name: str, tmp_path: Path
+) -> None:
     result, path = open_sample(name), tmp_path / "report.html"
     document = result.document
     result.to_html(path)
@@ -100,7 +102,9 @@ def test_the_page_of_a_sample_shows_its_document(page: Page, name: str, tmp_path
     assert sorted(listed) == sorted(rows)
     assert page.js(f"{RECORDED}.header.document.ops") == document["ops"]
     for change in document["pool_timeline"]:
-        assert page.js(f"{RECORDED}.pool[{change['instant'] + 1}]") == change["pool_bytes"]
+        assert (
+            page.js(f"{RECORDED}.pool[{change['instant'] + 1}]") == change["pool_bytes"]
+        )
     for width, theme in ((1280, "light"), (390, "dark")):
         page.size(width, 800)
         page.scheme(theme)
@@ -108,13 +112,20 @@ def test_the_page_of_a_sample_shows_its_document(page: Page, name: str, tmp_path
         for place, tab in enumerate(TABS, start=1):
             page.keys(str(place))
             page.settle()
-            assert page.js("document.documentElement.scrollWidth") <= width, (tab, width)
-            assert page.js(f"document.querySelector('#panel-{tab}').innerText.length") > 10
+            assert page.js("document.documentElement.scrollWidth") <= width, (
+                tab,
+                width,
+            )
+            assert (
+                page.js(f"document.querySelector('#panel-{tab}').innerText.length") > 10
+            )
             assert page.text("#problems") == ""
             assert page.cut_numbers() == [], (tab, width)
 
 
-def test_out_of_memory_and_a_replay_are_told_and_drawn(page: Page, tmp_path: Path) -> None:
+def test_out_of_memory_and_a_replay_are_told_and_drawn(
+    page: Page, tmp_path: Path
+) -> None:
     failed, replayed = open_sample("oom"), open_sample("replayed")
     failed.to_html(tmp_path / "oom.html")
     replayed.to_html(tmp_path / "replayed.html")
@@ -141,7 +152,9 @@ def test_two_steps_are_compared(page: Page, tmp_path: Path) -> None:
         assert page.js("document.documentElement.scrollWidth") <= width
         assert page.cut_numbers() == [], width
     both = {**open_sample("cnn").document, "comparison": found.document}
-    assert any(path.startswith("comparison.peak") for path in check_figures(page, both, 20))
+    assert any(
+        path.startswith("comparison.peak") for path in check_figures(page, both, 20)
+    )
     choose(page, "#panel-compare select", "ops")
     first = page.js(f"{TABLE}.rows()[0]")
     assert first["delta_bytes"] == first["b_bytes"] - first["a_bytes"]
@@ -167,7 +180,9 @@ def test_an_instant_drives_every_view(page: Page, report: Path, made: Made) -> N
         assert int(page.js(size)) == int(alive[column].sum()), tab
 
 
-def test_the_timeline_zooms_and_shows_each_peak(page: Page, report: Path, made: Made) -> None:
+def test_the_timeline_zooms_and_shows_each_peak(
+    page: Page, report: Path, made: Made
+) -> None:
     page.open(report)
     whole = span_of(page)
     page.drag("#timeline canvas", 0.4, 0.6)
@@ -244,9 +259,9 @@ def test_tables_search_sort_filter_sum_and_copy(page: Page, report: Path) -> Non
     assert page.js("document.querySelectorAll('#panel-tensors tbody tr').length") < 60
     page.js("document.querySelector('#panel-tensors .scroller').scrollTo(0, 1e7)")
     page.wait(f"document.querySelector('tbody tr[aria-rowindex=\"{everything + 1}\"]')")
-    assert page.js("arguments[0].map((size) => memoryReport.formatBytes(size))", CASES) == [
-        format_bytes(size) for size in CASES
-    ]
+    assert page.js(
+        "arguments[0].map((size) => memoryReport.formatBytes(size))", CASES
+    ) == [format_bytes(size) for size in CASES]
 
 
 def test_a_chosen_tensor_stays_in_view(page: Page, report: Path) -> None:
@@ -256,10 +271,14 @@ def test_a_chosen_tensor_stays_in_view(page: Page, report: Path) -> None:
         page.keys("conv3/Conv2D:0", selector="#panel-tensors .search")
         page.click("#panel-tensors tbody tr:nth-child(2) button")
         assert "conv3/grad" in page.text("#detail")
-        pane = page.js("document.querySelector('#detail').getBoundingClientRect().toJSON()")
+        pane = page.js(
+            "document.querySelector('#detail').getBoundingClientRect().toJSON()"
+        )
         assert 0 <= pane["left"] < pane["right"] <= width
         page.js("document.querySelector('#detail .neighbours li li button').click()")
-        page.wait("document.querySelector('#detail .name').innerText.includes('conv2/Conv2D:0')")
+        page.wait(
+            "document.querySelector('#detail .name').innerText.includes('conv2/Conv2D:0')"
+        )
         page.js("document.querySelector('#detail .jumps button').click()")
         page.settle()
         assert page.text("#panel-lifetimes .note")
@@ -280,7 +299,11 @@ def test_the_address_holds_the_view(page: Page, report: Path) -> None:
     page.wait("location.hash === '' || location.hash === '#'")
     page.driver.execute_script("history.back();")
     page.wait("memoryReport.state.values.buffer === 12")
-    for broken in ("#at=-5&tab=nothing&buffer=99999999", "#at=abc&from=9&to=3", "#%00%ff"):
+    for broken in (
+        "#at=-5&tab=nothing&buffer=99999999",
+        "#at=abc&from=9&to=3",
+        "#%00%ff",
+    ):
         page.open(report, broken)
         assert instant_of(page) >= 0
 
@@ -314,7 +337,10 @@ def test_the_theme_is_the_systems_and_paper_is_light(page: Page, report: Path) -
 
 
 def test_buffers_that_are_not_listed_still_count(
-    page: Page, made: Made, written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    page: Page,
+    made: Made,
+    written: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(payload, "MAX_BUFFERS", 50)
     page.open(written(made))
@@ -366,7 +392,9 @@ def test_hostile_names_run_nothing(page: Page, hostile_report: Path) -> None:
     assert shown == HOSTILE.replace("\r", "\n")
 
 
-def test_the_policy_refuses_foreign_script_and_requests(page: Page, report: Path) -> None:
+def test_the_policy_refuses_foreign_script_and_requests(
+    page: Page, report: Path
+) -> None:
     page.open(report)
     page.driver.execute_script(
         "const script = document.createElement('script'); script.textContent = 'window.hacked = 1';"

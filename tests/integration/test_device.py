@@ -43,11 +43,17 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def environment(cache: Path, gpu: str = "t4", **more: str) -> dict[str, str]:
     cards = PhantomOptions(gpus=parse_cards(gpu), context_bytes=CONTEXT + OTHERS)
-    own = {"PYTHONPATH": str(INSTALLED), "PHANTOM_NEIGHBOURS": f"{os.getppid()}:{OTHERS}", **more}
+    own = {
+        "PYTHONPATH": str(INSTALLED),
+        "PHANTOM_NEIGHBOURS": f"{os.getppid()}:{OTHERS}",
+        **more,
+    }
     return {**os.environ, **make_phantom_environment(cards, cache), **own}
 
 
-def read_inside(cache: Path, set_up: str = "", **more: str) -> tuple[dict[str, Any], ...]:
+def read_inside(
+    cache: Path, set_up: str = "", **more: str
+) -> tuple[dict[str, Any], ...]:
     ended = subprocess.run(
         [sys.executable, "-c", HEAD + set_up + TAIL],
         env=environment(cache, **more),
@@ -101,7 +107,9 @@ def test_two_devices_on_one_card_are_one_account(cache: Path) -> None:
 
 def test_the_command_reads_the_driver_alone(cache: Path, tmp_path: Path) -> None:
     env = environment(cache)
-    changed = {name: value for name, value in env.items() if os.environ.get(name) != value}
+    changed = {
+        name: value for name, value in env.items() if os.environ.get(name) != value
+    }
     path = tmp_path / "device.json"
     ended = analyze_in_child("device", "--json", str(path), cwd=tmp_path, **changed)
     assert ended.code == 0, ended.err
@@ -114,10 +122,15 @@ def test_the_command_reads_the_driver_alone(cache: Path, tmp_path: Path) -> None
 
 def test_a_run_on_a_simulated_card_is_divided(tmp_path: Path) -> None:
     target = f"{TARGETS}/steps.py:network"
-    ended = analyze_in_child("trace", target, "--gpu", "t4", "--out", "run", cwd=tmp_path)
+    ended = analyze_in_child(
+        "trace", target, "--gpu", "t4", "--out", "run", cwd=tmp_path
+    )
     assert ended.code == 0, ended.err
     ended = analyze_in_child("device", "run", "--json", "-", cwd=tmp_path)
     (card,) = json.loads(ended.out)["cards"]
     *parts, free = card["rows"]
     assert card["total_bytes"] == find_gpu("t4").memory_bytes
-    assert sum(row["low_bytes"] for row in parts) + free["high_bytes"] == card["total_bytes"]
+    assert (
+        sum(row["low_bytes"] for row in parts) + free["high_bytes"]
+        == card["total_bytes"]
+    )

@@ -36,8 +36,16 @@ def ran(script: str) -> str:
 def peak(folder: Path, target: str, *options: str) -> dict[str, Any]:
     script = target.partition(":")[0]
     shutil.copy(EXAMPLES / f"{script}.py", folder)
-    words = ("trace", f"{script}.py:{target.partition(':')[2]}", "--no-save", "--json", "-")
-    ended = analyze_in_child(*words, "--inter-op-threads", "1", *options, cwd=folder, timeout_s=300)
+    words = (
+        "trace",
+        f"{script}.py:{target.partition(':')[2]}",
+        "--no-save",
+        "--json",
+        "-",
+    )
+    ended = analyze_in_child(
+        *words, "--inter-op-threads", "1", *options, cwd=folder, timeout_s=300
+    )
     assert ended.code == 0, ended.err
     told: dict[str, Any] = json.loads(ended.out)
     return told
@@ -48,7 +56,9 @@ def requested(told: dict[str, Any]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [name for name in SCRIPTS if name != "on_a_phantom_card"])
+@pytest.mark.parametrize(
+    "script", [name for name in SCRIPTS if name != "on_a_phantom_card"]
+)
 def test_a_script_runs_as_it_is(script: str) -> None:
     assert ran(script).strip()
 
@@ -69,18 +79,26 @@ def test_a_deleted_tape_gives_its_activations_back(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_more_batch_is_more_activations_and_no_more_parameters(tmp_path: Path) -> None:
-    small, large = (peak(tmp_path, "batch_size:model", "--batch-size", str(n)) for n in (16, 64))
+    small, large = (
+        peak(tmp_path, "batch_size:model", "--batch-size", str(n)) for n in (16, 64)
+    )
     assert requested(large) > requested(small)
     key = "parameter"
     assert small["categories_at_peak"][key] == large["categories_at_peak"][key]
 
 
 @pytest.mark.slow
-def test_accumulated_gradients_need_less_activations_and_one_more_copy(tmp_path: Path) -> None:
+def test_accumulated_gradients_need_less_activations_and_one_more_copy(
+    tmp_path: Path,
+) -> None:
     whole, parts = (
-        peak(tmp_path, f"gradient_accumulation:{name}") for name in ("whole_batch", "accumulated")
+        peak(tmp_path, f"gradient_accumulation:{name}")
+        for name in ("whole_batch", "accumulated")
     )
-    assert parts["categories_at_peak"]["activation"] < whole["categories_at_peak"]["activation"]
+    assert (
+        parts["categories_at_peak"]["activation"]
+        < whole["categories_at_peak"]["activation"]
+    )
 
 
 @pytest.mark.slow

@@ -31,13 +31,20 @@ def make_fixed():
 """
 
 
-def find_kind(folder: Path, name: str, kind: CaptureKind, options: CaptureOptions) -> FailureKind:
+def find_kind(
+    folder: Path, name: str, kind: CaptureKind, options: CaptureOptions
+) -> FailureKind:
     file = folder / "steps.py"
     file.write_text(STEPS)
     target = parse_target(f"{file}:{name}")
     try:
         run = capture(
-            target, options, folder / name, force=True, progress=lambda *_: None, kind=kind
+            target,
+            options,
+            folder / name,
+            force=True,
+            progress=lambda *_: None,
+            kind=kind,
         )
     except AnalyzerError as error:
         return error.kind
@@ -60,5 +67,7 @@ def test_a_fixed_batch_size(tmp_path: Path) -> None:
 @ON_CARD
 @pytest.mark.slow
 def test_a_launch_with_more_than_2_31_elements(tmp_path: Path) -> None:
-    kind = find_kind(tmp_path, "make_large", "sizes", CaptureOptions(steps=1, gpu="a100-80gb"))
+    kind = find_kind(
+        tmp_path, "make_large", "sizes", CaptureOptions(steps=1, gpu="a100-80gb")
+    )
     assert kind is FailureKind.TOO_LARGE

@@ -15,7 +15,11 @@ SCRIPT = Path(__file__).parent / "targets" / "fixed_inputs.py"
 
 def test_what_is_compiled_in() -> None:
     ended = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, str(SCRIPT)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
     found = json.loads(ended.stdout.splitlines()[-1])

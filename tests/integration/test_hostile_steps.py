@@ -20,7 +20,9 @@ from builders import COMMAND, listing
 
 pytestmark = [
     pytest.mark.tf,
-    pytest.mark.skipif(sys.platform != "linux", reason="strays are looked for in /proc"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="strays are looked for in /proc"
+    ),
 ]
 
 
@@ -32,9 +34,7 @@ def some(names: Iterable[str]) -> list[Any]:
     ]
 
 
-HEAD = (
-    "import ctypes, os, signal, subprocess, sys, threading, time\nimport tensorflow as tf, keras\n"
-)
+HEAD = "import ctypes, os, signal, subprocess, sys, threading, time\nimport tensorflow as tf, keras\n"
 MODEL = """
 def model():
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
@@ -64,7 +64,9 @@ class Place:
     mark: str
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def start(self, code: str, *arguments: str, name: str = "t.py") -> subprocess.Popen[bytes]:
+    def start(
+        self, code: str, *arguments: str, name: str = "t.py"
+    ) -> subprocess.Popen[bytes]:
         (self.folder / name).write_text(HEAD + code)
         process = subprocess.Popen(
             [sys.executable, str(COMMAND), *arguments],
@@ -87,20 +89,27 @@ class Place:
         assert "is a bug" not in text, text
         assert self.strays() == []
         for left in listing(self.temporary):
-            assert str(self.temporary / left) in text, f"{left} is left behind, and not named"
+            assert str(self.temporary / left) in text, (
+                f"{left} is left behind, and not named"
+            )
         return process.returncode, text
 
     def strays(self) -> list[str]:
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                if f"HOSTILE={self.mark}\0".encode() in (folder / "environ").read_bytes():
+                if (
+                    f"HOSTILE={self.mark}\0".encode()
+                    in (folder / "environ").read_bytes()
+                ):
                     found.append(f"{folder.name} {(folder / 'cmdline').read_bytes()!r}")
             except OSError:
                 continue
         return found
 
-    def wait_for(self, process: subprocess.Popen[bytes], text: str, what: str = "log") -> None:
+    def wait_for(
+        self, process: subprocess.Popen[bytes], text: str, what: str = "log"
+    ) -> None:
         """Wait until the child's log, or the progress that it told, has a text."""
         limit = time.monotonic() + 90
         while time.monotonic() < limit and process.poll() is None:
@@ -146,7 +155,9 @@ CRASHES = {
 @pytest.mark.parametrize("name", some(CRASHES))
 def test_a_crash_is_the_targets(name: str, place: Place) -> None:
     body, says = CRASHES[name]
-    code, err = place.run(body + "\n", "trace", "t.py:model", "--shape", "4", "--out", "run")
+    code, err = place.run(
+        body + "\n", "trace", "t.py:model", "--shape", "4", "--out", "run"
+    )
     assert code == 2, err
     assert err.count("\n") == 1, err
     assert says in err
@@ -167,10 +178,17 @@ STRAYS = {
 @pytest.mark.parametrize("name", some(STRAYS))
 def test_a_step_that_leaves_things_behind(name: str, place: Place) -> None:
     started = time.monotonic()
-    code, err = place.run(STRAYS[name] + MODEL, "trace", "t.py:model", "--out", "run", "-q")
+    code, err = place.run(
+        STRAYS[name] + MODEL, "trace", "t.py:model", "--out", "run", "-q"
+    )
     assert code == 0, err
     assert time.monotonic() - started < 100
-    assert {path.name for path in place.folder.iterdir()} <= {"t.py", "run", "there", "__pycache__"}
+    assert {path.name for path in place.folder.iterdir()} <= {
+        "t.py",
+        "run",
+        "there",
+        "__pycache__",
+    }
     assert (place.folder / "run" / "report.json").is_file()
     assert not list(place.folder.glob("there/*"))
 
@@ -178,9 +196,15 @@ def test_a_step_that_leaves_things_behind(name: str, place: Place) -> None:
 @pytest.mark.parametrize("deaf", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
+    [
+        signal.SIGINT,
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
 )
-def test_a_signal_while_stuck_in_tensorflow(number: int, deaf: bool, place: Place) -> None:
+def test_a_signal_while_stuck_in_tensorflow(
+    number: int, deaf: bool, place: Place
+) -> None:
     # GIVEN a step that never comes back to Python, in one case deaf to whatever it is asked
     body = STUCK + SLEEPER + (DEAF if deaf else "")
     body += "def target(): return stuck, (tf.ones([4]),)\n"
@@ -209,7 +233,9 @@ def test_kill_9_of_the_command(place: Place) -> None:
     process.kill()
     process.communicate()
     limit = time.monotonic() + 10
-    while (place.strays() or len(listing(place.folder)) > 1) and time.monotonic() < limit:
+    while (
+        place.strays() or len(listing(place.folder)) > 1
+    ) and time.monotonic() < limit:
         time.sleep(0.1)
     assert place.strays() == []
     assert listing(place.folder) == {"t.py"}

@@ -30,7 +30,9 @@ for step in range(10**9):
 """
 
 
-def interrupt(folder: Path, code: str, gaps_s: tuple[float, ...]) -> tuple[int, str, float]:
+def interrupt(
+    folder: Path, code: str, gaps_s: tuple[float, ...]
+) -> tuple[int, str, float]:
     """Press Ctrl-C with gaps, as a terminal does; return the status, stderr, and the seconds after."""
     (folder / "program.py").write_text(code)
     command = subprocess.Popen(

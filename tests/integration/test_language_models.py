@@ -32,16 +32,28 @@ PRESET = {
 
 
 def report(folder: Path, command: str, target: str, *options: str) -> dict[str, Any]:
-    arguments = (command, target, "--batch-size", str(BATCH), *options, "--out", command)
+    arguments = (
+        command,
+        target,
+        "--batch-size",
+        str(BATCH),
+        *options,
+        "--out",
+        command,
+    )
     ended = analyze_in_child(*arguments, "--force", cwd=folder, timeout_s=300)
     assert ended.code == 0, ended.err
-    document: dict[str, Any] = json.loads((folder / command / "report.json").read_text())
+    document: dict[str, Any] = json.loads(
+        (folder / command / "report.json").read_text()
+    )
     return document
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit", ["--jit", "--no-jit"])
-def test_generated_tokens_need_what_tensorflow_allocates(tmp_path: Path, jit: str) -> None:
+def test_generated_tokens_need_what_tensorflow_allocates(
+    tmp_path: Path, jit: str
+) -> None:
     shutil.copy(TARGET, tmp_path)
     options = ("--mode", "generate", "--shape", str(TOKENS), jit)
     found, real = (
@@ -51,10 +63,14 @@ def test_generated_tokens_need_what_tensorflow_allocates(tmp_path: Path, jit: st
     assert found["step"]["mode"] == "generate"
     assert found["step"]["options"][:2] == ["--shape", str(TOKENS)]
     bounds = found["uncertainty"]
-    assert bounds["low_bytes"] <= real["peak"]["requested_bytes"] <= bounds["high_bytes"]
+    assert (
+        bounds["low_bytes"] <= real["peak"]["requested_bytes"] <= bounds["high_bytes"]
+    )
     # THEN the loop's trips follow from the prompt, and the cache is a category of its own
     assert not any("Data decide" in warning for warning in found["warnings"])
-    ops = json.loads(gzip.decompress((tmp_path / "estimate" / "graph.json.gz").read_bytes()))["ops"]
+    ops = json.loads(
+        gzip.decompress((tmp_path / "estimate" / "graph.json.gz").read_bytes())
+    )["ops"]
     starts = [op["attrs"]["value"]["values"] for op in ops if op["type"] == "Min"]
     assert starts == ([] if jit == "--jit" else [[TOKENS - 3]])
     for one in (found, real):
@@ -68,22 +84,35 @@ def write_preset(folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("keras_hub"), reason="keras-hub is not installed")
+@pytest.mark.skipif(
+    not importlib.util.find_spec("keras_hub"), reason="keras-hub is not installed"
+)
 def test_preset_without_weights_needs_what_tensorflow_allocates(tmp_path: Path) -> None:
     target = write_preset(tmp_path)
-    found, real = (report(tmp_path, one, target, "--shape", "64") for one in ("estimate", "trace"))
+    found, real = (
+        report(tmp_path, one, target, "--shape", "64") for one in ("estimate", "trace")
+    )
     bounds = found["uncertainty"]
-    assert bounds["low_bytes"] <= real["peak"]["requested_bytes"] <= bounds["high_bytes"]
+    assert (
+        bounds["low_bytes"] <= real["peak"]["requested_bytes"] <= bounds["high_bytes"]
+    )
     for category in ("parameter", "optimizer_state"):
-        assert found["categories_at_peak"][category] == real["categories_at_peak"][category]
+        assert (
+            found["categories_at_peak"][category]
+            == real["categories_at_peak"][category]
+        )
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("keras_hub"), reason="keras-hub is not installed")
+@pytest.mark.skipif(
+    not importlib.util.find_spec("keras_hub"), reason="keras-hub is not installed"
+)
 @pytest.mark.parametrize(
     ("preset", "expected"),
     [("gemma_2b", "Did you mean gemma_2b_en?"), ("folder", "has no config.json")],
 )
-def test_presets_that_cannot_be_built(tmp_path: Path, preset: str, expected: str) -> None:
+def test_presets_that_cannot_be_built(
+    tmp_path: Path, preset: str, expected: str
+) -> None:
     (tmp_path / "folder").mkdir()
     ended = analyze_in_child("estimate", f"hub:{preset}", cwd=tmp_path)
     assert ended.code == 2
@@ -92,8 +121,12 @@ def test_presets_that_cannot_be_built(tmp_path: Path, preset: str, expected: str
 
 
 def test_preset_without_keras_hub_names_the_package(tmp_path: Path) -> None:
-    (tmp_path / "keras_hub.py").write_text("raise ImportError('No module named keras_hub')")
-    ended = analyze_in_child("estimate", "hub:gemma_2b_en", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    (tmp_path / "keras_hub.py").write_text(
+        "raise ImportError('No module named keras_hub')"
+    )
+    ended = analyze_in_child(
+        "estimate", "hub:gemma_2b_en", cwd=tmp_path, PYTHONPATH=str(tmp_path)
+    )
     assert ended.code == 2
     assert "pip install keras-hub" in ended.err
     assert len(complaints(ended.err).splitlines()) == 1

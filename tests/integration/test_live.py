@@ -49,7 +49,11 @@ def run(code: str, folder: Path, **environment: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-c", COMMON + code],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{INSTALLED}{os.pathsep}{TARGETS}", **environment},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{INSTALLED}{os.pathsep}{TARGETS}",
+            **environment,
+        },
         capture_output=True,
         text=True,
         timeout=150,

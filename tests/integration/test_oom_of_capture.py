@@ -16,10 +16,20 @@ pytestmark = pytest.mark.tf
 
 
 @pytest.mark.slow
-def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(tmp_path: Path) -> None:
+def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(
+    tmp_path: Path,
+) -> None:
     shutil.copy(ROOT / "traces" / "models.py", tmp_path)
     ended = analyze_in_child(
-        *("trace", "models.py:too_large", "--batch-size", "16", "--out", "run", "--quiet"),
+        *(
+            "trace",
+            "models.py:too_large",
+            "--batch-size",
+            "16",
+            "--out",
+            "run",
+            "--quiet",
+        ),
         cwd=tmp_path,
         TF_CPU_BFC_MEM_LIMIT_IN_MB="48",
     )
@@ -27,7 +37,9 @@ def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(tmp_pat
     assert "Traceback" not in ended.err
     result = analyzer.open_trace(tmp_path / "run")
     assert result.recording.device.memory_limit_bytes == 48 << 20
-    finding = next(row for row in result.document["findings"] if row["id"] == "out-of-memory")
+    finding = next(
+        row for row in result.document["findings"] if row["id"] == "out-of-memory"
+    )
     assert "MiB" in finding["title"]
     assert (tmp_path / "run" / "report.html").is_file()
     log = (tmp_path / "run" / "capture.log").read_text("utf-8", "replace")

@@ -20,10 +20,22 @@ T = "option_targets.py:"
 SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
     # name: target, options, what the refusal says
     "step, batch": (T + "step", {"batch_size": 4}, "--batch-size cannot be used"),
-    "signature, fixed": (T + "fixed_signature", {"batch_size": 4}, "'features' has a batch of 6"),
+    "signature, fixed": (
+        T + "fixed_signature",
+        {"batch_size": 4},
+        "'features' has a batch of 6",
+    ),
     "shape": (T + "network", {"shapes": {"": [10]}}, "does not fit the input's axes 8"),
-    "infer, optimizer": (T + "compiled", {"mode": "infer", "optimizer": "sgd"}, "inference uses"),
-    "own step, optimizer": (T + "passing", {"optimizer": "lion"}, "--optimizer lion cannot be"),
+    "infer, optimizer": (
+        T + "compiled",
+        {"mode": "infer", "optimizer": "sgd"},
+        "inference uses",
+    ),
+    "own step, optimizer": (
+        T + "passing",
+        {"optimizer": "lion"},
+        "--optimizer lion cannot be",
+    ),
     "own policy": (
         T + "own_policy",
         {"dtype_policy": "mixed_bfloat16"},
@@ -36,9 +48,18 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "model": (
         T + "network",
         {"optimizer": "sgd", "loss": "mae", "batch_size": 4, "jit": False},
-        {"optimizer": "SGD", "loss": "mean_absolute_error", "batch_size": 4, "jit": False},
+        {
+            "optimizer": "SGD",
+            "loss": "mean_absolute_error",
+            "batch_size": 4,
+            "jit": False,
+        },
     ),
-    "compiled, alone": (T + "compiled", {}, {"optimizer": "RMSprop", "loss": "mae", "notes": []}),
+    "compiled, alone": (
+        T + "compiled",
+        {},
+        {"optimizer": "RMSprop", "loss": "mae", "notes": []},
+    ),
     "signature, parameters": (
         T + "unnamed_signature",
         {"batch_size": 4, "shapes": {"tokens": [7], "pair_1": [5, 2]}},
@@ -50,13 +71,22 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             ],
         },
     ),
-    "file": ("model.keras", {"batch_size": 4, "optimizer": "sgd"}, {"optimizer": "SGD"}),
+    "file": (
+        "model.keras",
+        {"batch_size": 4, "optimizer": "sgd"},
+        {"optimizer": "SGD"},
+    ),
 }
 
 
 BROKEN = {
     # name: target, its code, options, what is said
-    "imports": ("imports.py:x", "import nothing_like_it", {}, "No module named 'nothing_like_it'"),
+    "imports": (
+        "imports.py:x",
+        "import nothing_like_it",
+        {},
+        "No module named 'nothing_like_it'",
+    ),
     "damaged": ("damaged.keras", "no archive", {}, "is damaged"),
     "call reads values": (
         "reads.py:x",
@@ -78,7 +108,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("options")
     for name in ("option_targets.py", "run_options.py"):
         shutil.copy(TARGETS / name, folder)
-    cases = {name: case[:2] for table in (SENTENCES, HONOURED) for name, case in table.items()}
+    cases = {
+        name: case[:2]
+        for table in (SENTENCES, HONOURED)
+        for name, case in table.items()
+    }
     for name, (target, code, options, _) in BROKEN.items():
         if code:
             (folder / target.partition(":")[0]).write_text(code)

@@ -69,9 +69,18 @@ def test_factorizations_copy_their_matrices(folder: Path) -> None:
 
 
 def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
-    options = ("--no-jit", "--batch-size", "8", "--inter-op-threads", "1")  # so that runs repeat
+    options = (
+        "--no-jit",
+        "--batch-size",
+        "8",
+        "--inter-op-threads",
+        "1",
+    )  # so that runs repeat
     ran = run(folder, "trace", "cnn", *options)
-    assert "TensorFlow's own GPU runtime on a simulated t4; no kernel ran" in ran["printed"]
+    assert (
+        "TensorFlow's own GPU runtime on a simulated t4; no kernel ran"
+        in ran["printed"]
+    )
     assert ran["kind"] == "phantom"
     assert ran["device"]["kind"] == "gpu"
     assert ran["device"]["memory_limit_bytes"] == memory_limit(find_gpu("t4")).bytes
@@ -79,11 +88,16 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     assert len(ran["steps"]) == 3
     assert ran["printed"].startswith("FITS Tesla T4: needs ")
     assert (ran["verdict"]["basis"], ran["verdict"]["limit_of"]) == ("phantom", "card")
-    need = ran["verdict"]["need_high_bytes"] - ran["verdict"]["need"]["beside_pool"]["bytes"]
+    need = (
+        ran["verdict"]["need_high_bytes"]
+        - ran["verdict"]["need"]["beside_pool"]["bytes"]
+    )
     needs = -(-need // (1 << 20))  # the order of ops varies
     under = run(folder, "trace", "cnn", *options, "--limit", f"{needs}MiB")
     assert (under["fits"], under["verdict"]["limit_of"]) == (True, "user")
-    assert under["verdict"]["need_bytes"] <= under["verdict"]["limit_bytes"] == needs << 20
+    assert (
+        under["verdict"]["need_bytes"] <= under["verdict"]["limit_bytes"] == needs << 20
+    )
     bounds = ran["uncertainty"]
     for run_of_it in (ran, under):  # two processes
         peak = run_of_it["peak"]
@@ -95,15 +109,23 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     grown = run(folder, "trace", "cnn", *options, "--growth")
     assert grown["peak"]["allocated_bytes"] <= grown["peak"]["pool_bytes"] < 1 << 30
     said = run(folder, "estimate", "cnn", *options)
-    requested, allocated = ran["peak"]["requested_bytes"], ran["peak"]["allocated_bytes"]
+    requested, allocated = (
+        ran["peak"]["requested_bytes"],
+        ran["peak"]["allocated_bytes"],
+    )
     assert said["peak"]["requested_bytes"] == pytest.approx(requested, rel=0.001)
     table = open_result(ran["folder"]).recording.allocations
     predicted = open_result(said["folder"]).recording.allocations
     assert places_of_parameters(predicted) == places_of_parameters(table)
     # A run has the setup's small tensors on the host; they move whole chunks of this small network.
     assert said["peak"]["allocated_bytes"] == pytest.approx(allocated, rel=0.2)
-    first, ever = said["peak_ever"]["requested_bytes"], ran["peak_ever"]["requested_bytes"]
-    assert first == pytest.approx(ever, rel=0.02)  # the first step's trials, in an order of chance
+    first, ever = (
+        said["peak_ever"]["requested_bytes"],
+        ran["peak_ever"]["requested_bytes"],
+    )
+    assert first == pytest.approx(
+        ever, rel=0.02
+    )  # the first step's trials, in an order of chance
 
 
 def places_of_parameters(table: pd.DataFrame) -> dict[str, int]:
@@ -111,14 +133,20 @@ def places_of_parameters(table: pd.DataFrame) -> dict[str, int]:
     own = table[table["allocator"] == "GPU_0_bfc"]
     chosen = own[own["category"] == "parameter"].drop_duplicates("variable")
     first = int(own["address"].min())
-    return dict(zip(chosen["variable"], chosen["address"].astype(int) - first, strict=True))
+    return dict(
+        zip(chosen["variable"], chosen["address"].astype(int) - first, strict=True)
+    )
 
 
 @pytest.mark.slow
-def test_the_gradient_of_a_table_is_finite_so_that_the_scaled_loss_applies_it(folder: Path) -> None:
+def test_the_gradient_of_a_table_is_finite_so_that_the_scaled_loss_applies_it(
+    folder: Path,
+) -> None:
     ran = run(folder, "trace", "scaled_table", "--no-jit", "--batch-size", "16")
     recording = open_result(ran["folder"]).recording
-    last = recording.allocations[recording.allocations["step"] == recording.steps[-1].index]
+    last = recording.allocations[
+        recording.allocations["step"] == recording.steps[-1].index
+    ]
     assert last["op"].astype(str).str.contains("adam/").any()
 
 
@@ -134,17 +162,23 @@ def test_a_limit_is_tensorflows_own_and_the_end_its_own_message(folder: Path) ->
 
 
 @pytest.mark.slow
-def test_a_compiled_step_that_does_not_fit_is_told_what_was_in_use_then(folder: Path) -> None:
+def test_a_compiled_step_that_does_not_fit_is_told_what_was_in_use_then(
+    folder: Path,
+) -> None:
     """Not what the algorithms held that were tried while it was compiled."""
     ran = run(folder, "trace", "deep", "--limit", "350MiB", code=5)
     in_use = told_in_use(ran["folder"])
-    assert ran["failure"]["in_use_bytes"] == in_use < ran["peak_ever"]["allocated_bytes"]
+    assert (
+        ran["failure"]["in_use_bytes"] == in_use < ran["peak_ever"]["allocated_bytes"]
+    )
     assert 500 << 20 < ran["failure"]["requested_bytes"] < 540 << 20
     said = f"failed with {format_bytes(in_use)} of 350.0 MiB in use"
     assert said in " ".join(ran["printed"].split())
 
 
-def test_requests_that_xlas_trials_repeat_are_refused_soon_and_named(folder: Path) -> None:
+def test_requests_that_xlas_trials_repeat_are_refused_soon_and_named(
+    folder: Path,
+) -> None:
     """TensorFlow waits 10 s for each of them, and for the first on a simulated card 1 s."""
     began_s = time.monotonic()
     ran = run(folder, "trace", "broadcast_kernel", "--batch-size", "512", code=5)
@@ -186,7 +220,9 @@ def test_a_compiled_step_takes_its_tokens_on_the_card(folder: Path) -> None:
 def told_in_use(run: Path) -> int:
     """Return the bytes of the chunks in use in the last list that TensorFlow's allocator wrote."""
     dump = (
-        (run / "capture.log").read_text("utf-8", "replace").rpartition("BFCAllocator dump for")[2]
+        (run / "capture.log")
+        .read_text("utf-8", "replace")
+        .rpartition("BFCAllocator dump for")[2]
     )
     sizes = re.findall(r"\] InUse at \w+ of size (\d+)", dump.partition("] Stats:")[0])
     assert sizes
@@ -194,7 +230,8 @@ def told_in_use(run: Path) -> int:
 
 
 @pytest.mark.skipif(
-    tuple(map(int, version("tensorflow").split(".")[:2])) < (2, 21), reason="NCCL is built in"
+    tuple(map(int, version("tensorflow").split(".")[:2])) < (2, 21),
+    reason="NCCL is built in",
 )
 def test_both_cards_are_shown_and_the_all_reduces_buffers_named(folder: Path) -> None:
     ran = run(folder, "trace", "mirrored", "--no-jit", gpu="2xt4")
@@ -226,7 +263,9 @@ def test_a_reserve_space_is_what_is_assumed(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bare", [False, True], ids=["without the graph", "without any note"])
+@pytest.mark.parametrize(
+    "bare", [False, True], ids=["without the graph", "without any note"]
+)
 @pytest.mark.parametrize("name", ["cnn", "transformer", "recurrent"])
 def test_a_trace_keeps_its_categories_without_the_capture(
     folder: Path, name: str, bare: bool

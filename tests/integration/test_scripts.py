@@ -80,7 +80,10 @@ QUICK = ("kept_list.py",)
 
 @pytest.mark.parametrize(
     "script",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in PLANTED],
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in PLANTED
+    ],
 )
 def test_what_is_planted_is_found_first(tmp_path: Path, script: str) -> None:
     done, report = run(tmp_path, script)
@@ -107,14 +110,25 @@ def test_a_clean_script_is_told_nothing(tmp_path: Path, script: str) -> None:
     assert report["integrity"]["damages"] == []
 
 
-ENDS = {"fork": (0, ""), "crash": (1, "RuntimeError: my own"), "leave": (9, ""), "15": (143, "")}
+ENDS = {
+    "fork": (0, ""),
+    "crash": (1, "RuntimeError: my own"),
+    "leave": (9, ""),
+    "15": (143, ""),
+}
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param(name, marks=() if name == "crash" else pytest.mark.slow) for name in ENDS]
+    "how",
+    [
+        pytest.param(name, marks=() if name == "crash" else pytest.mark.slow)
+        for name in ENDS
+    ],
 )
 def test_a_script_ends_as_it_would_and_is_reported(tmp_path: Path, how: str) -> None:
-    done, report = run(tmp_path, "fit_ends.py", "--steps", "2", "--", how, given="a line\n")
+    done, report = run(
+        tmp_path, "fit_ends.py", "--steps", "2", "--", how, given="a line\n"
+    )
     status, said = ENDS[how]
     assert done.returncode == status, done.stderr
     assert said in done.stderr
@@ -126,7 +140,9 @@ def test_a_script_ends_as_it_would_and_is_reported(tmp_path: Path, how: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["out_of_memory.py", "out_of_memory_first.py"])
-def test_a_script_that_runs_out_of_memory_is_explained(tmp_path: Path, script: str) -> None:
+def test_a_script_that_runs_out_of_memory_is_explained(
+    tmp_path: Path, script: str
+) -> None:
     done, report = run(tmp_path, script, TF_CPU_BFC_MEM_LIMIT_IN_MB="400")
     assert done.returncode == 1
     assert "ResourceExhaustedError" in done.stderr
@@ -184,7 +200,11 @@ def test_steps_of_ones_own_process_are_watched(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCH],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(INSTALLED), "TF_CPU_ALLOCATOR_USE_BFC": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(INSTALLED),
+            "TF_CPU_ALLOCATOR_USE_BFC": "1",
+        },
         capture_output=True,
         text=True,
         timeout=300,
@@ -200,7 +220,12 @@ def test_steps_of_ones_own_process_are_watched(tmp_path: Path) -> None:
     assert kept_by_watching == 0
     for name in ("callback", "block", "failed", "eager"):
         assert (tmp_path / name / "report.html").is_file()
-    assert {path.name for path in tmp_path.iterdir()} == {"callback", "block", "failed", "eager"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "callback",
+        "block",
+        "failed",
+        "eager",
+    }
 
 
 def assert_owners_are_named(report: dict[str, Any], script: str) -> None:
@@ -209,7 +234,9 @@ def assert_owners_are_named(report: dict[str, Any], script: str) -> None:
     assert line_of(script, "kept.append(") in first["title"]
     rows = first["evidence"]
     assert next(row for row in rows if "`kept`" in row["name"])["bytes"] > 250 << 20
-    named = sum(row["bytes"] for row in rows if row["name"] or row["where"] or row["layer"])
+    named = sum(
+        row["bytes"] for row in rows if row["name"] or row["where"] or row["layer"]
+    )
     known = sum(row["bytes"] for row in rows if row["what"] != "unattributed")
     assert min(named, known) >= 0.95 * sum(row["bytes"] for row in rows)
     assert report["program"]["steps"] >= 1000
@@ -217,7 +244,9 @@ def assert_owners_are_named(report: dict[str, Any], script: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["watch", "callback", "own"])
-def test_a_flight_recorder_names_the_owners_in_a_late_step(tmp_path: Path, way: str) -> None:
+def test_a_flight_recorder_names_the_owners_in_a_late_step(
+    tmp_path: Path, way: str
+) -> None:
     done = run_alone(tmp_path, str(SCRIPTS / "late_fit.py"), way)
     assert "ResourceExhaustedError" in done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())

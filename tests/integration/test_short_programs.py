@@ -20,7 +20,8 @@ model = tf.keras.Sequential([tf.keras.Input((96,)), tf.keras.layers.Dense(256, "
                              tf.keras.layers.Dense(256)])
 """
 PROGRAMS = {
-    "predict": LAYERS + "import numpy\nmodel.predict(numpy.zeros((8, 96), 'float32'), verbose=0)\n",
+    "predict": LAYERS
+    + "import numpy\nmodel.predict(numpy.zeros((8, 96), 'float32'), verbose=0)\n",
     "product": "import sys\nimport tensorflow as tf\na = tf.ones((512, 512))\nb = tf.matmul(a, a)\n",
     "reset": "import tensorflow as tf\na = tf.ones((1024, 512)) + 1.0\n"
     "tf.config.experimental.reset_memory_stats(DEVICE)\ndel a\n",
@@ -30,12 +31,22 @@ print("own", tf.config.experimental.get_memory_info(DEVICE)["peak"])
 """
 
 
-def run(folder: Path, text: str, *arguments: str, status: int = 0) -> tuple[int, dict[str, Any]]:
+def run(
+    folder: Path, text: str, *arguments: str, status: int = 0
+) -> tuple[int, dict[str, Any]]:
     """Run a program under the command; return its own peak and the report."""
     device = "GPU:0" if "--gpu" in arguments else "CPU:0"
     (folder / "program.py").write_text((text + END).replace("DEVICE", repr(device)))
     done = subprocess.run(
-        [sys.executable, str(COMMAND), "trace", "program.py", "--out", "out", *arguments],
+        [
+            sys.executable,
+            str(COMMAND),
+            "trace",
+            "program.py",
+            "--out",
+            "out",
+            *arguments,
+        ],
         cwd=folder,
         env=dict(os.environ),
         capture_output=True,
@@ -44,14 +55,19 @@ def run(folder: Path, text: str, *arguments: str, status: int = 0) -> tuple[int,
         check=False,
     )
     assert done.returncode == status, done.stderr
-    own = next(int(line.split()[1]) for line in done.stdout.splitlines() if line[:4] == "own ")
+    own = next(
+        int(line.split()[1]) for line in done.stdout.splitlines() if line[:4] == "own "
+    )
     assert "cupti_error_manager" not in done.stderr
     return own, json.loads((folder / "out" / "report.json").read_text())
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(one, marks=() if one == "product" else pytest.mark.slow) for one in PROGRAMS],
+    [
+        pytest.param(one, marks=() if one == "product" else pytest.mark.slow)
+        for one in PROGRAMS
+    ],
 )
 def test_no_need_is_below_the_allocators_own_peak(tmp_path: Path, name: str) -> None:
     own, report = run(tmp_path, PROGRAMS[name])

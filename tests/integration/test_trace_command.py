@@ -61,7 +61,9 @@ def assert_books_balance(result: analyzer.Result) -> None:
     own = recording.events[recording.events["allocator"] == recording.allocator]
     ours = line.allocated[1:][own.index.to_numpy()]
     assert np.array_equal(ours, own["in_use_bytes"].to_numpy())
-    assert np.array_equal(np.maximum.accumulate(ours), own["peak_in_use_bytes"].to_numpy())
+    assert np.array_equal(
+        np.maximum.accumulate(ours), own["peak_in_use_bytes"].to_numpy()
+    )
     total = document["peak"]["requested_bytes"]
     assert sum(document["categories_at_peak"].values()) == total
     # A peak of a few KiB is mostly scalars; a kibibyte of them has no name at times.
@@ -80,7 +82,10 @@ FORMS: dict[str, tuple[str, list[str], str]] = {
 
 @pytest.mark.parametrize(
     "name",
-    ["function", *(pytest.param(n, marks=pytest.mark.slow) for n in ("module", "eager", "step"))],
+    [
+        "function",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("module", "eager", "step")),
+    ],
 )
 def test_adam_models(name: str, captures: Captures) -> None:
     target, options, optimizer = FORMS[name]
@@ -132,13 +137,17 @@ def test_labels_of_a_step(captures: Captures) -> None:
         ("network/out/kernel", "network/out", "parameter", 4 * 64 * 4),
         ("network/out/bias", "network/out", "parameter", 4 * 4),
     }
-    assert {"activation", "gradient", "input", "optimizer_state"} <= set(rows["category"])
+    assert {"activation", "gradient", "input", "optimizer_state"} <= set(
+        rows["category"]
+    )
 
 
 def test_accumulators_of_a_custom_step(captures: Captures) -> None:
     result = captures.get("step", "steps.py:make_step")
     rows = result.allocations
-    sums = rows[rows["variable"].str.startswith("sum") & (rows["dies"] == rows["dies"].max())]
+    sums = rows[
+        rows["variable"].str.startswith("sum") & (rows["dies"] == rows["dies"].max())
+    ]
     assert set(sums["category"]) == {"gradient"}
     assert set(sums["role"]) == {"gradient accumulator"}
     assert sums["requested_bytes"].sum() == PARAMETERS
@@ -189,7 +198,9 @@ model.save("saved.keras"); model.save("saved.h5"); model.export("saved_model", v
     return captures.folder
 
 
-@pytest.mark.parametrize("file", ["saved.keras", pytest.param("saved.h5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "file", ["saved.keras", pytest.param("saved.h5", marks=pytest.mark.slow)]
+)
 def test_saved_models(file: str, captures: Captures, saved: Path) -> None:
     result = captures.get(f"of-{file}", file)
     assert_books_balance(result)
@@ -252,7 +263,9 @@ def interrupted(
 
 def test_an_interrupted_estimate_leaves_nothing(tmp_path: Path) -> None:
     def started(child: subprocess.Popen[bytes]) -> None:
-        while child.poll() is None and not list(tmp_path.glob(".analyze-*/capture.log")):
+        while child.poll() is None and not list(
+            tmp_path.glob(".analyze-*/capture.log")
+        ):
             time.sleep(0.05)
 
     target = ("keras:MobileNetV2", "--out", "stopped")
@@ -292,7 +305,11 @@ def _wait_for_steps(folder: Path, child: subprocess.Popen[bytes]) -> None:
 
 BAD = {  # more of them, all in one process: test_options.py
     "syntax": ("bad.py:x", "def (:\n", "SyntaxError"),
-    "maker raises": ("bad.py:x", "def x():\n    raise KeyError('lr')", "bad.py:2: KeyError: 'lr'"),
+    "maker raises": (
+        "bad.py:x",
+        "def x():\n    raise KeyError('lr')",
+        "bad.py:2: KeyError: 'lr'",
+    ),
 }
 
 

@@ -20,7 +20,13 @@ def trace(folder: Path, name: str, *options: str) -> dict[str, Any]:
     shutil.copy(TARGETS / "value_steps.py", folder)
     out = folder / "-".join((name, *options))
     ended = analyze_in_child(
-        "trace", f"value_steps.py:{name}", "--no-jit", "--out", str(out), *options, cwd=folder
+        "trace",
+        f"value_steps.py:{name}",
+        "--no-jit",
+        "--out",
+        str(out),
+        *options,
+        cwd=folder,
     )
     assert ended.code == 0, ended.err
     document: dict[str, Any] = json.loads((out / "report.json").read_text())
@@ -40,7 +46,9 @@ def test_values_of_inputs_and_counters_decide_as_on_the_cpu(tmp_path: Path) -> N
 
 def test_a_value_of_the_weights_is_named_and_gives_a_range(tmp_path: Path) -> None:
     document = trace(tmp_path, "undecided", "--gpu", "t4")
-    (warning,) = [text for text in document["warnings"] if "depend on the weights" in text]
+    (warning,) = [
+        text for text in document["warnings"] if "depend on the weights" in text
+    ]
     assert "Where at value_steps.py" in warning
     peaks = [step["requested_bytes"] for step in document["steps"]]
     assert peaks[1] >= peaks[2] + ROWS_BYTES / 2

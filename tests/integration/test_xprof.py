@@ -23,7 +23,9 @@ def memory_profile(content: bytes, folder: Path) -> dict[str, Any]:
     run.mkdir(parents=True, exist_ok=True)
     path = run / "host.xplane.pb"
     path.write_bytes(content)
-    data, _ = xprof.xspace_to_tool_data([str(path)], "memory_profile", {"use_saved_result": False})
+    data, _ = xprof.xspace_to_tool_data(
+        [str(path)], "memory_profile", {"use_saved_result": False}
+    )
     profiles = json.loads(data)["memoryProfilePerAllocator"]
     assert len(profiles) == 1
     return next(iter(profiles.values()))
@@ -58,13 +60,21 @@ def test_same_peak_and_capacity(name: str, tmp_path: Path) -> None:
     # THEN the peak and the capacity are ours
     document = opened(name).document
     assert peak_of(profile) == document["peak_ever"]["allocated_bytes"]
-    assert int(summary["peakBytesUsageLifetime"]) == document["peak_ever"]["allocated_bytes"]
+    assert (
+        int(summary["peakBytesUsageLifetime"])
+        == document["peak_ever"]["allocated_bytes"]
+    )
     assert int(summary["memoryCapacity"]) == document["device"]["memory_limit_bytes"]
     # AND its time is one at which our books, too, are at the peak
     events, line = opened(name).recording.events, opened(name).analysis.line
     at_peak = events["time_ps"][line.allocated[1:] == line.allocated.max()]
     space = Space.FromString(content)
-    zero = min(line.timestamp_ns for plane in space.planes for line in plane.lines if line.events)
+    zero = min(
+        line.timestamp_ns
+        for plane in space.planes
+        for line in plane.lines
+        if line.events
+    )
     assert int(summary["peakStatsTimePs"]) + zero * 1000 in set(at_peak)
 
 
@@ -89,7 +99,9 @@ def test_the_lifetime_peak_follows_the_order_of_lines(tmp_path: Path) -> None:
     for name, content in (("a", in_order), ("b", out_of_order)):
         path = tmp_path / f"{name}.xplane.pb"
         path.write_bytes(content)
-        assert analyzer.open_trace(path).document["peak_ever"]["allocated_bytes"] == 4096
+        assert (
+            analyzer.open_trace(path).document["peak_ever"]["allocated_bytes"] == 4096
+        )
 
 
 def test_a_real_trace_with_its_lines_reversed(tmp_path: Path) -> None:
@@ -111,7 +123,9 @@ def test_a_real_trace_with_its_lines_reversed(tmp_path: Path) -> None:
 
 def test_what_is_alive_from_earlier_steps_has_no_name(tmp_path: Path) -> None:
     # GIVEN a training step, most of whose variables were made before it
-    profile = memory_profile(gzip.decompress(sample_trace("jit").read_bytes()), tmp_path)
+    profile = memory_profile(
+        gzip.decompress(sample_trace("jit").read_bytes()), tmp_path
+    )
     special = [row["tfOpName"] for row in profile["specialAllocations"]]
     # THEN XProf names only what was made in the step of the peak
     assert special == ["unused preallocated device memory"]

@@ -51,7 +51,9 @@ def test_no_function_is_longer_than_60_lines() -> None:
                 assert before is not None
                 count = node.end_lineno - before
                 if count > MOST_LINES:
-                    long.append(f"{_name(path)}:{node.lineno} {node.name}: {count} lines")
+                    long.append(
+                        f"{_name(path)}:{node.lineno} {node.name}: {count} lines"
+                    )
     assert not long
 
 
@@ -72,7 +74,9 @@ def test_the_documents_name_files_that_are_there() -> None:
     roots = {path.name for path in PACKAGE.iterdir()}
     wrong = []
     for document in (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"):
-        for given in re.findall(r"`([\w/]+\.(?:py|csv|js))`", document.read_text("utf-8")):
+        for given in re.findall(
+            r"`([\w/]+\.(?:py|csv|js))`", document.read_text("utf-8")
+        ):
             name = given.removeprefix("analyzer/")
             if "/" in name and name.split("/")[0] in roots:
                 wrong += [given] if name not in known else []
@@ -91,14 +95,22 @@ def test_the_import_contract_names_every_package() -> None:
     assert packages - set(re.findall(r'"analyzer\.(\w+)"', found[1])) == {"capture"}
 
 
-PRIVATE_MODULES = ("tensorflow.python", "tensorflow.core", "tensorflow.compiler", "keras.src")
+PRIVATE_MODULES = (
+    "tensorflow.python",
+    "tensorflow.core",
+    "tensorflow.compiler",
+    "keras.src",
+)
 READERS = ("getattr", "hasattr", "setattr", "delattr")
 
 
 def test_private_names_of_tensorflow_and_keras_stand_in_one_file() -> None:
     found = []
     for path in _modules():
-        if path.relative_to(PACKAGE).parts[0] != "capture" or path.stem == "private_names":
+        if (
+            path.relative_to(PACKAGE).parts[0] != "capture"
+            or path.stem == "private_names"
+        ):
             continue
         for node in ast.walk(_tree(path)):
             for name in _private_names(node):
@@ -108,10 +120,14 @@ def test_private_names_of_tensorflow_and_keras_stand_in_one_file() -> None:
 
 def _private_names(node: ast.AST) -> Iterator[str]:
     """Yield what a node imports or reads of TensorFlow's or Keras' insides."""
-    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PRIVATE_MODULES):
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+        PRIVATE_MODULES
+    ):
         yield str(node.module)
     if isinstance(node, ast.Import):
-        yield from (one.name for one in node.names if one.name.startswith(PRIVATE_MODULES))
+        yield from (
+            one.name for one in node.names if one.name.startswith(PRIVATE_MODULES)
+        )
     if isinstance(node, ast.Constant) and str(node.value).startswith(PRIVATE_MODULES):
         yield str(node.value)
     if isinstance(node, ast.Attribute) and _is_private(node.attr):

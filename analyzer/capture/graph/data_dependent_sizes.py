@@ -41,13 +41,29 @@ _Basis: TypeAlias = Literal["inputs", "told", "most"]
 _IMAGE_RANKS: Final = (4, 5)
 """Ranks of the tensors that the layout pass transposes (``generic_layout_optimizer.cc``)."""
 _CALLS: Final = frozenset(
-    ("PartitionedCall", "StatefulPartitionedCall", "PyFunc", "PyFuncStateless", "EagerPyFunc")
+    (
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+        "PyFunc",
+        "PyFuncStateless",
+        "EagerPyFunc",
+    )
 )
 """Op types that the layout pass does not change."""
-_MAX_ROUNDS: Final = 12  # of inference; each starts with the shapes learnt in earlier rounds
+_MAX_ROUNDS: Final = (
+    12  # of inference; each starts with the shapes learnt in earlier rounds
+)
 _BOUNDS: Final = {
     **dict.fromkeys(
-        ["Where", "Unique", "UniqueV2", "ListDiff", "UniqueWithCounts", "UniqueWithCountsV2"], 0
+        [
+            "Where",
+            "Unique",
+            "UniqueV2",
+            "ListDiff",
+            "UniqueWithCounts",
+            "UniqueWithCountsV2",
+        ],
+        0,
     ),
     **dict.fromkeys(("SegmentSum", "SegmentMean"), 1),
     **dict.fromkeys(("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"), 2),
@@ -107,10 +123,14 @@ class _Sizing:
         self.known = read_arguments(self.function, self.given)
         self._infer()
         for _ in range(_MAX_ROUNDS):
-            if not any(is_open(spec) for specs in self.outputs.values() for spec in specs):
+            if not any(
+                is_open(spec) for specs in self.outputs.values() for spec in specs
+            ):
                 break
             known, known_sizes = self.known, dict(self.sizes)
-            self.known = replace(known, shapes=dict(known.shapes), values=dict(known.values))
+            self.known = replace(
+                known, shapes=dict(known.shapes), values=dict(known.values)
+            )
             if not (
                 self._learn_from_iterators()
                 or self._learn_from_trace()
@@ -127,9 +147,15 @@ class _Sizing:
                 break
         least = self._infer_least()
         sizes = tuple(self.sizes.values())
-        evaluator = Evaluator(self.graph_def, self.graph, self.function, self.given, self.outputs)
-        bounds = {tensor: int(value) for tensor, value in evaluator.evaluate_bounds().items()}
-        return InferredSizes(outputs=self.outputs, least=least, sizes=sizes, bounds=bounds)
+        evaluator = Evaluator(
+            self.graph_def, self.graph, self.function, self.given, self.outputs
+        )
+        bounds = {
+            tensor: int(value) for tensor, value in evaluator.evaluate_bounds().items()
+        }
+        return InferredSizes(
+            outputs=self.outputs, least=least, sizes=sizes, bounds=bounds
+        )
 
     def _infer(self) -> None:
         """Infer the shapes; drop learnt shapes (of other ops of the same name) that contradict them."""
@@ -164,7 +190,9 @@ class _Sizing:
 
     def _learn_value(self, tensor: str, value: Any) -> bool:
         """Record a value if none is known; return whether it is new."""
-        return value is not None and self.known.values.setdefault(tensor, value) is value
+        return (
+            value is not None and self.known.values.setdefault(tensor, value) is value
+        )
 
     def _learn_from_iterators(self) -> bool:
         """Learn the shapes of batches from the stages of the data sets that the step reads."""
@@ -174,12 +202,22 @@ class _Sizing:
         nodes = {node.name: node for node in self.graph_def.node}
         learnt = False
         for node in nodes.values():
-            source = nodes.get(get_node_name(node.input[0])) if node.op == ITERATOR else None
-            index = int(source.attr["index"].i) if source and source.op in ARGUMENT_TYPES else count
-            dataset = by_handle.get(id(tensors[index])) if index < len(tensors) else None
+            source = (
+                nodes.get(get_node_name(node.input[0])) if node.op == ITERATOR else None
+            )
+            index = (
+                int(source.attr["index"].i)
+                if source and source.op in ARGUMENT_TYPES
+                else count
+            )
+            dataset = (
+                by_handle.get(id(tensors[index])) if index < len(tensors) else None
+            )
             for output, spec in enumerate(list_batch_specs(dataset) if dataset else ()):
                 size = spec.shape[0] if spec.shape else None
-                learnt |= self._learn(f"{node.name}:{output}", spec.shape, size, "inputs")
+                learnt |= self._learn(
+                    f"{node.name}:{output}", spec.shape, size, "inputs"
+                )
         return learnt
 
     def _learn_from_trace(self) -> bool:
@@ -187,8 +225,14 @@ class _Sizing:
         calls = {node.name for node in self.graph_def.node if node.op in _CALLS}
         for name, specs in self.outputs.items():
             traced = find_inlined(name, self.traced) if any(map(is_open, specs)) else ()
-            for index, (spec, other) in enumerate(zip(specs, traced or (), strict=False)):
-                if self.transposed and name not in calls and len(other.shape or ()) in _IMAGE_RANKS:
+            for index, (spec, other) in enumerate(
+                zip(specs, traced or (), strict=False)
+            ):
+                if (
+                    self.transposed
+                    and name not in calls
+                    and len(other.shape or ()) in _IMAGE_RANKS
+                ):
                     continue
                 if is_open(spec) and other.dtype == spec.dtype:
                     learnt |= self._learn(f"{name}:{index}", other.shape)
@@ -196,7 +240,9 @@ class _Sizing:
 
     def _learn_from_lists(self) -> bool:
         learnt = False
-        for tensor, shape, value in infer_list_elements(self.graph_def, self.graph, self.outputs):
+        for tensor, shape, value in infer_list_elements(
+            self.graph_def, self.graph, self.outputs
+        ):
             spec = look_up_spec(self.outputs, tensor)
             if spec is not None and is_open(spec):
                 learnt |= self._learn(tensor, shape)
@@ -204,10 +250,14 @@ class _Sizing:
         return learnt
 
     def _learn_from_inputs(self) -> bool:
-        evaluator = Evaluator(self.graph_def, self.graph, self.function, self.given, self.outputs)
+        evaluator = Evaluator(
+            self.graph_def, self.graph, self.function, self.given, self.outputs
+        )
         learnt = False
         for tensor, shape, decides in evaluator.infer_shapes():
-            learnt |= self._learn(tensor, shape, shape[0] if decides else None, "inputs")
+            learnt |= self._learn(
+                tensor, shape, shape[0] if decides else None, "inputs"
+            )
         for tensor, value in evaluator.evaluate_numbers().items():
             learnt |= self._learn_value(tensor, value)
         return learnt
@@ -230,16 +280,24 @@ class _Sizing:
             if most is None:
                 continue
             for index, spec in enumerate(specs):
-                shape = spec.shape and tuple(most if axis < 0 else axis for axis in spec.shape)
+                shape = spec.shape and tuple(
+                    most if axis < 0 else axis for axis in spec.shape
+                )
                 learnt |= self._learn(f"{node.name}:{index}", shape, most, "most")
         return learnt
 
     def _find_bound(self, node: Any) -> int | None:
         """Return the largest number of output rows of an op that depends on data; None if unknown."""
-        inputs = [look_up_spec(self.outputs, name) for name in node.input if name[0] != "^"]
+        inputs = [
+            look_up_spec(self.outputs, name) for name in node.input if name[0] != "^"
+        ]
         if node.op == "DynamicPartition":
             first = inputs[0]
-            return first.shape[0] if first and first.shape and first.shape[0] >= 0 else None
+            return (
+                first.shape[0]
+                if first and first.shape and first.shape[0] >= 0
+                else None
+            )
         spec = inputs[_BOUNDS[node.op]] if node.op in _BOUNDS else None
         if spec is None or spec.shape is None or is_open(spec):
             return None
@@ -255,7 +313,9 @@ class _Sizing:
             for tensor, shape in self.known.shapes.items()
             if tensor.rpartition(":")[0] not in bounded
         }
-        open_outputs, _ = infer_graph(self.graph_def, replace(self.known, shapes=shapes))
+        open_outputs, _ = infer_graph(
+            self.graph_def, replace(self.known, shapes=shapes)
+        )
         least = {
             f"{name}:{index}": tuple(1 if axis < 0 else axis for axis in spec.shape)
             for name in bounded
@@ -263,10 +323,16 @@ class _Sizing:
             if spec.shape is not None and is_open(spec)
         }
         try:
-            inferred, _ = infer_graph(self.graph_def, replace(self.known, shapes=shapes | least))
+            inferred, _ = infer_graph(
+                self.graph_def, replace(self.known, shapes=shapes | least)
+            )
         except (ValueError, tf.errors.OpError):
             return {}
-        return {name: specs for name, specs in inferred.items() if specs != self.outputs[name]}
+        return {
+            name: specs
+            for name, specs in inferred.items()
+            if specs != self.outputs[name]
+        }
 
 
 def _merge_shapes(one: Shape, other: Shape) -> tuple[int, ...] | None:

@@ -33,9 +33,16 @@ from analyzer.capture.run.step_capture import (
     trace_function,
 )
 from analyzer.capture.run.step_variables import StepVariables
-from analyzer.capture.targets.keras_api import find_open_optimizers, get_optimizer_variables
+from analyzer.capture.targets.keras_api import (
+    find_open_optimizers,
+    get_optimizer_variables,
+)
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.xla.xla_lowering import build_compiled_graph, compile_calls, is_compiled
+from analyzer.capture.xla.xla_lowering import (
+    build_compiled_graph,
+    compile_calls,
+    is_compiled,
+)
 from analyzer.cards import Gpu, find_gpu
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import DeviceNote
@@ -93,10 +100,14 @@ def capture_graph(
     """Capture the graph of a step, with the variables as they are unless they are ``unbacked``."""
     gpu = find_gpu(options.gpu) if options.gpu else None
     with contextlib.ExitStack() as stack:
-        stack.enter_context(pretend_gpu(cudnn=not options.jit) if gpu else contextlib.nullcontext())
+        stack.enter_context(
+            pretend_gpu(cudnn=not options.jit) if gpu else contextlib.nullcontext()
+        )
         observed = stack.enter_context(observe_step())
         stack.enter_context(mark_numpy_tensors())
-        stack.enter_context(leave_out_values() if unbacked else contextlib.nullcontext())
+        stack.enter_context(
+            leave_out_values() if unbacked else contextlib.nullcontext()
+        )
         report("building the model", 0.05)
         program = make()
         if gpu is not None:
@@ -112,18 +123,24 @@ def capture_graph(
         report("optimising the graph", 0.5)
         step = _build_graph(program, function, gpu, options)
         given = program.make_tensors()
-        report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
+        report(
+            "compiling with XLA" if program.config.jit else "compiling functions", 0.6
+        )
         compiled, messages = compile_calls(function, step.ops, dump, given)
         program.messages.extend(messages)
         report("reading the graph", 0.9)
         held = [*given, *function.captured_inputs]
         inputs: list[int | None] = [None] * len(program.args)
-        state = Capturing(program, observed, variables, inputs, options.step_count, function)
+        state = Capturing(
+            program, observed, variables, inputs, options.step_count, function
+        )
         capture = describe_capture(state, ops=list(step.ops))
     capture.run = replace(
         capture.run,
         kind="static",
-        device=DeviceNote(kind="gpu", name=gpu.name, id=gpu.id) if gpu else capture.run.device,
+        device=DeviceNote(kind="gpu", name=gpu.name, id=gpu.id)
+        if gpu
+        else capture.run.device,
         data_bytes=count_held_bytes(held)
         | {"inputs": sum(count_bytes(one) for one in held if hasattr(one, FROM_NUMPY))},
         threads=note_threads(caches=True),
@@ -139,7 +156,8 @@ def _trace(program: Program) -> Any:
     """Return the concrete function of the step."""
     if program.function is None:
         raise TargetError(
-            "The step runs eagerly: there is no graph to predict from.", hint=program.eager_hint
+            "The step runs eagerly: there is no graph to predict from.",
+            hint=program.eager_hint,
         )
     return trace_function(program)
 
@@ -156,8 +174,12 @@ def _build_graph(
     step = build_compiled_graph(function, given)
     if gpu is None:
         return step
-    ops = [replace(op, device="") for op in step.ops]  # placement here knew only the CPU
-    is_called = not is_compiled(function)  # its arguments come from an iterator on the host
+    ops = [
+        replace(op, device="") for op in step.ops
+    ]  # placement here knew only the CPU
+    is_called = not is_compiled(
+        function
+    )  # its arguments come from an iterator on the host
     return replace(step, ops=tuple(insert_host_copies(ops) if is_called else ops))
 
 
@@ -178,8 +200,12 @@ def _describe_first_bound(program: Program) -> str:
         if is_training:
             high_bytes += sum(map(count_bytes, model.trainable_variables))
         outputs = [
-            out for layer in private.get_layers(model) for out in private.get_layer_outputs(layer)
+            out
+            for layer in private.get_layers(model)
+            for out in private.get_layer_outputs(layer)
         ]
-        outputs_bytes = sum(count_bytes(out, program.config.batch_size or 1) for out in outputs)
+        outputs_bytes = sum(
+            count_bytes(out, program.config.batch_size or 1) for out in outputs
+        )
         high_bytes += (1 + is_training) * outputs_bytes
     return f"; first bound: {format_bytes(low_bytes)} to roughly {format_bytes(high_bytes)}"

@@ -19,7 +19,13 @@ from analyzer.capture.graph.data_dependent_sizes import infer_sizes
 from analyzer.capture.graph.plain_graphs import find_sources, read_executed_ops
 from analyzer.capture.graph.shape_inference import Shape
 from analyzer.model.contract.fields import COPIED
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, LEAST_SHAPES, MERGED_PLACE, PLACE, Op
+from analyzer.model.contract.graph_note import (
+    ARGUMENT_TYPES,
+    LEAST_SHAPES,
+    MERGED_PLACE,
+    PLACE,
+    Op,
+)
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
 
@@ -45,7 +51,9 @@ def build_executor_graph(
     """Return the graph that a call with ``given`` would run here; ``assumed`` are sizes by op."""
     partitions, places = instantiate(function)
     step = read_step(function, partitions, given, assumed)
-    placed = (replace(op, attrs={**op.attrs, **places.get(op.name, {})}) for op in step.ops)
+    placed = (
+        replace(op, attrs={**op.attrs, **places.get(op.name, {})}) for op in step.ops
+    )
     return replace(step, ops=tuple(placed))
 
 
@@ -65,13 +73,23 @@ def read_step(
     another order of axes than in the traced graphs.
     """
     ops = []
-    sized = infer_sizes(function, partitions, given, assumed or {}, transposed=transposed)
-    for op in read_executed_ops(partitions, sized.outputs, find_sources(function.graph)):
+    sized = infer_sizes(
+        function, partitions, given, assumed or {}, transposed=transposed
+    )
+    for op in read_executed_ops(
+        partitions, sized.outputs, find_sources(function.graph)
+    ):
         attrs = {**op.attrs, **_describe_argument(op, given)}
         if (bound := sized.bounds.get(f"{op.name}:0")) is not None:
-            attrs["value"] = {"dtype": op.outputs[0].dtype, "shape": [], "values": [bound]}
+            attrs["value"] = {
+                "dtype": op.outputs[0].dtype,
+                "shape": [],
+                "values": [bound],
+            }
         if op.name in sized.least:
-            attrs[LEAST_SHAPES] = [s.shape and list(s.shape) for s in sized.least[op.name]]
+            attrs[LEAST_SHAPES] = [
+                s.shape and list(s.shape) for s in sized.least[op.name]
+            ]
         ops.append(replace(op, attrs=attrs))
     return StaticStep(ops=tuple(ops), sizes=sized.sizes)
 
@@ -82,7 +100,9 @@ def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
     described: dict[str, Any] = {COPIED: True} if hasattr(tensor, COPIED) else {}
     if not hasattr(tensor, "numpy") or tensor.shape.num_elements() != 1:
         return described
-    if not (tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool):
+    if not (
+        tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool
+    ):
         return described
     value = {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
     return {**described, "value": {**value, "values": [tensor.numpy().item()]}}
@@ -110,7 +130,9 @@ def instantiate(function: Any) -> tuple[list[Any], dict[str, dict[str, int]]]:
                     private.get_flat_call(function)(feeds, captured)
         metadata = _collect()
     except tf.errors.OpError as error:
-        raise TargetError(f"The step's graph cannot be built: {error.message}") from None
+        raise TargetError(
+            f"The step's graph cannot be built: {error.message}"
+        ) from None
     finally:
         private.context.disable_run_metadata()
     partitions: list[Any] = []
@@ -125,8 +147,12 @@ def instantiate(function: Any) -> tuple[list[Any], dict[str, dict[str, int]]]:
         nodes = collected.post_optimization_graph.node if own else ()
         for node in nodes:
             places.setdefault(node.name, {PLACE: len(places)})
-        biases = {node.input[0]: node.name for node in nodes if node.op == "BiasAddGrad"}
-        for node in nodes:  # a filter gradient has the place of the bias gradient merged into it
+        biases = {
+            node.input[0]: node.name for node in nodes if node.op == "BiasAddGrad"
+        }
+        for node in (
+            nodes
+        ):  # a filter gradient has the place of the bias gradient merged into it
             if node.op == "Conv2DBackpropFilter" and node.input[2] in biases:
                 places[node.name][MERGED_PLACE] = places[biases[node.input[2]]][PLACE]
     if not partitions:
@@ -136,7 +162,9 @@ def instantiate(function: Any) -> tuple[list[Any], dict[str, dict[str, int]]]:
 
 def _collect() -> Any:
     """Return the run metadata so far; only a successful call writes it, so make one."""
-    tf.function(lambda: tf.constant(0, name=_FLUSH), autograph=False).get_concrete_function()()
+    tf.function(
+        lambda: tf.constant(0, name=_FLUSH), autograph=False
+    ).get_concrete_function()()
     return private.context.export_run_metadata()
 
 
@@ -165,4 +193,6 @@ def get_handle_type(capture: Any) -> tuple[Any, Shape]:
         return None, None
     first = data.shape_and_type[0]
     dtype = tf.dtypes.as_dtype(first.dtype)
-    return dtype, None if first.shape.unknown_rank else tuple(d.size for d in first.shape.dim)
+    return dtype, None if first.shape.unknown_rank else tuple(
+        d.size for d in first.shape.dim
+    )

@@ -24,7 +24,11 @@ from analyzer.capture import private_names as private
 from analyzer.capture.graph.executor_graph import StaticStep, get_handle_type, read_step
 from analyzer.cards import Gpu, memory_limit
 from analyzer.model.errors import TargetError
-from analyzer.model.graph.host_copies import VARIABLES_ON_HOST, insert_host_copies, place_by_handles
+from analyzer.model.graph.host_copies import (
+    VARIABLES_ON_HOST,
+    insert_host_copies,
+    place_by_handles,
+)
 
 _HOST: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _CARD: Final = "/job:localhost/replica:0/task:0/device:GPU:0"
@@ -57,7 +61,9 @@ def build_gpu_graph(
         graph_def = _optimize(item, _describe_devices(gpu, limit_bytes))
     except (tf.errors.OpError, ValueError) as error:
         message = getattr(error, "message", None) or str(error)
-        raise TargetError(f"The step's graph cannot be optimised for a GPU: {message}") from None
+        raise TargetError(
+            f"The step's graph cannot be optimised for a GPU: {message}"
+        ) from None
     step = read_step(function, [graph_def], given, assumed, transposed=True)
     return replace(step, ops=tuple(insert_host_copies(place_by_handles(step.ops))))
 
@@ -85,7 +91,9 @@ def _wrap_body(function: Any) -> Any:
     results = zip(function.graph.outputs, signature.output_arg, strict=True)
     for index, (tensor, result) in enumerate(results):
         source = f"{names.get(tensor.op.name, tensor.op.name)}:{tensor.value_index}"
-        node = graph_def.node.add(name=f"{result.name}_RetVal", op="_Retval", input=[source])
+        node = graph_def.node.add(
+            name=f"{result.name}_RetVal", op="_Retval", input=[source]
+        )
         node.attr["T"].type = tensor.dtype.as_datatype_enum
         node.attr["index"].i = index
     return graph_def
@@ -93,14 +101,21 @@ def _wrap_body(function: Any) -> Any:
 
 def _make_item(graph_def: Any, function: Any) -> Any:
     """Return a graph with the nodes that the optimiser must keep: results and side effects."""
-    bodies = (graph_def.node, *(called.node_def for called in graph_def.library.function))
+    bodies = (
+        graph_def.node,
+        *(called.node_def for called in graph_def.library.function),
+    )
     is_placed = any("cpu" in node.device.lower() for nodes in bodies for node in nodes)
     replicas = private.count_replicas() if is_placed else 0
     if replicas > 1:
-        raise TargetError(f"Its strategy names {replicas} devices, and a card runs one: name none.")
+        raise TargetError(
+            f"Its strategy names {replicas} devices, and a card runs one: name none."
+        )
     for nodes in bodies:
         for node in nodes:  # the user's choice, or of a strategy that finds no GPU here
-            node.device = _HOST if "cpu" in node.device.lower() and not replicas else _CARD
+            node.device = (
+                _HOST if "cpu" in node.device.lower() and not replicas else _CARD
+            )
             if _CLASS in node.attr:
                 node.attr[_CLASS_COPY].CopyFrom(node.attr[_CLASS])
     effects = {op.name for op in function.graph.control_outputs}
@@ -153,11 +168,18 @@ def _inline_calls(meta: Any, cluster: Any) -> None:
     rewrites.memory_optimization = rewrites.NO_MEM_OPT
     rewrites.meta_optimizer_iterations = rewrites.ONE
     graph_def = meta.graph_def
-    calls = [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]
+    calls = [
+        *graph_def.node,
+        *(n for f in graph_def.library.function for n in f.node_def),
+    ]
     calls = [node for node in calls if node.op in _CALLS]
     names = tuple(f"/{node.name}" for node in calls)
-    waits = tuple(f"/{node.name}" for node in calls if any(one[0] == "^" for one in node.input))
-    graph_def.CopyFrom(private.tf_optimizer.OptimizeGraph(config, meta, cluster=cluster))
+    waits = tuple(
+        f"/{node.name}" for node in calls if any(one[0] == "^" for one in node.input)
+    )
+    graph_def.CopyFrom(
+        private.tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
+    )
     new: dict[str, list[str]] = {}  # input -> the inputs in its place
     kept = []
     for node in graph_def.node:
@@ -173,7 +195,9 @@ def _inline_calls(meta: Any, cluster: Any) -> None:
             node.op = "NoOp"
             node.attr.clear()
             del node.input[: len(data)]
-    result = private.graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    result = private.graph_pb2.GraphDef(
+        versions=graph_def.versions, library=graph_def.library
+    )
     for node in kept:
         inputs = [other for one in node.input for other in new.get(one, [one])]
         del node.input[:]
@@ -206,7 +230,9 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
             # Only the shape of a large constant matters, and copying the values takes seconds.
             tensor = node.attr["value"].tensor
             for field, values in tensor.ListFields():
-                is_content = field.name == "tensor_content" or field.name.endswith("_val")
+                is_content = field.name == "tensor_content" or field.name.endswith(
+                    "_val"
+                )
                 if is_content and len(values) > _MAX_VALUES:
                     tensor.ClearField(field.name)
         if node.op == _ARGUMENT and "index" in node.attr:
@@ -254,14 +280,18 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
     properties.environment["architecture"] = f"{major}.{minor}"
     properties.environment["cuda"] = _CUDA
     properties.environment["cudnn"] = _CUDNN
-    host = private.device_properties_pb2.DeviceProperties(type="CPU", num_cores=1, frequency=1000)
+    host = private.device_properties_pb2.DeviceProperties(
+        type="CPU", num_cores=1, frequency=1000
+    )
     return [
         private.device_properties_pb2.NamedDevice(name=_CARD, properties=properties),
         private.device_properties_pb2.NamedDevice(name=_HOST, properties=host),
     ]
 
 
-_RESOLVED: Final = "_analyzer_auto_jit"  # set on a model if Keras chose its ``jit_compile``
+_RESOLVED: Final = (
+    "_analyzer_auto_jit"  # set on a model if Keras chose its ``jit_compile``
+)
 
 
 @contextlib.contextmanager
@@ -277,13 +307,17 @@ def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
         patch.object(private.KerasTrainer, private.RESOLVE_JIT, _resolve_jit),
         # Not in every Keras:
         patch.object(private.keras_nn, private.CPU_ONLY, lambda: False, create=True),
-        patch.object(private.keras_rnn, private.IS_GPU_AVAILABLE, lambda: cudnn, create=True),
+        patch.object(
+            private.keras_rnn, private.IS_GPU_AVAILABLE, lambda: cudnn, create=True
+        ),
     ):
         yield
 
 
 def _find_device(variable: Any) -> str:
-    is_placed = variable.dtype.name in VARIABLES_ON_HOST or private.is_placed(variable.handle)
+    is_placed = variable.dtype.name in VARIABLES_ON_HOST or private.is_placed(
+        variable.handle
+    )
     return _HOST if is_placed else _CARD
 
 
@@ -296,10 +330,16 @@ def _resolve_jit(model: Any) -> bool:
         cell = getattr(layer, "cell", None)
         if cell is None or getattr(layer, "use_cudnn", None) not in ("auto", True):
             continue
-        options = {"reset_after": cell.reset_after} if hasattr(cell, "reset_after") else {}
+        options = (
+            {"reset_after": cell.reset_after} if hasattr(cell, "reset_after") else {}
+        )
         activations = cell.activation, cell.recurrent_activation
-        if private.keras_backend.cudnn_ok(*activations, layer.unroll, cell.use_bias, **options):
-            layer.supports_jit = False  # as an LSTM says itself when it is made on a GPU machine
+        if private.keras_backend.cudnn_ok(
+            *activations, layer.unroll, cell.use_bias, **options
+        ):
+            layer.supports_jit = (
+                False  # as an LSTM says itself when it is made on a GPU machine
+            )
     return bool(private.keras_trainer.model_supports_jit(model))
 
 
@@ -307,14 +347,22 @@ def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
     """Return a sentence on why a Keras model's step uses XLA on a GPU; ``asked`` is --jit."""
     how = f"Estimated {'with XLA' if jit else 'op by op'}"
     if asked is not None:
-        choice = "compile this step with XLA" if _resolve_jit(model) else "run this step op by op"
+        choice = (
+            "compile this step with XLA"
+            if _resolve_jit(model)
+            else "run this step op by op"
+        )
         return f"{how} as asked; by default Keras' fit would {choice} on a GPU."
     if jit:
         return f"{how}, as Keras' fit runs on a GPU. A custom loop runs op by op (--no-jit)."
     blocking = [layer for layer in private.get_layers(model) if not layer.supports_jit]
     if not blocking or not getattr(model, _RESOLVED, False):
-        return f"{how}: the model has jit_compile=False or is distributed; --jit uses XLA."
-    names = ", ".join(f"{layer.name} ({type(layer).__name__})" for layer in blocking[:3])
+        return (
+            f"{how}: the model has jit_compile=False or is distributed; --jit uses XLA."
+        )
+    names = ", ".join(
+        f"{layer.name} ({type(layer).__name__})" for layer in blocking[:3]
+    )
     return (
         f"{how}: Keras' fit cannot compile {names} with XLA. Recurrent layers with use_cudnn=False "
         "can be compiled (--jit)."

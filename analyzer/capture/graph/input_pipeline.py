@@ -26,8 +26,15 @@ def find_datasets(tensors: Iterable[Any]) -> dict[int, Any]:
     """Return the data sets of iterators by the ``id`` of the iterator's handle."""
     handles = {id(tensor) for tensor in tensors if tensor.dtype == tf.resource}
     iterators = find_live_objects(tf.data.Iterator) if handles else []
-    found = {id(private.get_iterator_handle(one)): private.get_dataset(one) for one in iterators}
-    return {handle: one for handle, one in found.items() if handle in handles and one is not None}
+    found = {
+        id(private.get_iterator_handle(one)): private.get_dataset(one)
+        for one in iterators
+    }
+    return {
+        handle: one
+        for handle, one in found.items()
+        if handle in handles and one is not None
+    }
 
 
 def _list_stages(dataset: Any) -> list[Any]:
@@ -46,7 +53,11 @@ def list_batch_specs(dataset: Any) -> list[TensorSpec]:
     size, specs = -1 if size is None else int(size), []
     for leaf in tf.nest.flatten(dataset.element_spec):
         # Sparse and ragged components are variants.
-        spec = get_spec(leaf) if isinstance(leaf, tf.TensorSpec) else TensorSpec("variant", None)
+        spec = (
+            get_spec(leaf)
+            if isinstance(leaf, tf.TensorSpec)
+            else TensorSpec("variant", None)
+        )
         if spec.shape and spec.shape[0] < 0:
             spec = TensorSpec(spec.dtype, (size, *spec.shape[1:]))
         specs.append(spec)
@@ -67,9 +78,12 @@ def count_held_bytes(tensors: Iterable[Any]) -> dict[str, int]:
         for at, stage in enumerate(stages):
             kind = type(stage).__name__.strip("_").removesuffix("Dataset").lower()
             file = private.get_cache_file(stage)
-            if kind in ("shuffle", "prefetch", "cache") and (file is None or not file.numpy()):
+            if kind in ("shuffle", "prefetch", "cache") and (
+                file is None or not file.numpy()
+            ):
                 is_slice = bool(arrays) and all(
-                    one.element_spec == stage.element_spec and "Map" not in type(one).__name__
+                    one.element_spec == stage.element_spec
+                    and "Map" not in type(one).__name__
                     for one in stages[at:]
                 )
                 element_bytes = count_element_bytes(stage, is_slice=is_slice)
@@ -88,5 +102,9 @@ def _count_elements(stage: Any) -> int:
 def count_element_bytes(stage: Any, *, is_slice: bool = False) -> int | None:
     """Return the bytes of one element, except shared slices of an array; None if a shape is open."""
     sizes = [spec.size_bytes for spec in list_batch_specs(stage)]
-    own = [size for size in sizes if not is_slice or size is None or size % _ALIGNMENT_BYTES]
+    own = [
+        size
+        for size in sizes
+        if not is_slice or size is None or size % _ALIGNMENT_BYTES
+    ]
     return None if None in own else sum(size or 0 for size in own)

@@ -16,11 +16,15 @@ from analyzer.model.graph.graph_index import find_inlined
 _MAX_VALUES: Final = 64
 """Constants with at most this many elements keep their values (axes, paddings, shapes)."""
 _INT64_END: Final = 1 << 63  # larger numbers of uint64 are stored as text
-_MAX_TEXT: Final = 256  # longer text attributes (serialised messages) are left out; bytes
+_MAX_TEXT: Final = (
+    256  # longer text attributes (serialised messages) are left out; bytes
+)
 _CALLERS: Final = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 )
-_PRIVATE_ATTRIBUTES: Final = frozenset({"_handle_dtypes", "_handle_shapes", "_XlaMustCompile"})
+_PRIVATE_ATTRIBUTES: Final = frozenset(
+    {"_handle_dtypes", "_handle_shapes", "_XlaMustCompile"}
+)
 """Attributes beginning with an underscore that matter for memory."""
 
 
@@ -36,17 +40,23 @@ def read_executed_ops(
             nodes.setdefault(node.name, node)
     ops = []
     for node in nodes.values():
-        values = {key: _get_plain_attribute(key, attr) for key, attr in node.attr.items()}
+        values = {
+            key: _get_plain_attribute(key, attr) for key, attr in node.attr.items()
+        }
         inputs = (name for name in node.input if not name.startswith("^"))
         ops.append(
             Op(
                 name=node.name,
                 type=node.op,
                 inputs=tuple(name if ":" in name else f"{name}:0" for name in inputs),
-                control_inputs=tuple(name[1:] for name in node.input if name.startswith("^")),
+                control_inputs=tuple(
+                    name[1:] for name in node.input if name.startswith("^")
+                ),
                 outputs=_get_outputs(node, find_inlined(node.name, traced) or ()),
                 device=node.device,
-                attrs={key: value for key, value in values.items() if value is not None},
+                attrs={
+                    key: value for key, value in values.items() if value is not None
+                },
                 source=find_inlined(node.name, sources) or "",
             )
         )
@@ -54,11 +64,16 @@ def read_executed_ops(
 
 
 def _get_outputs(node: Any, known: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    own = tuple(TensorSpec(dtype, _get_declared_shape(node)) for dtype in get_output_dtypes(node))
+    own = tuple(
+        TensorSpec(dtype, _get_declared_shape(node))
+        for dtype in get_output_dtypes(node)
+    )
     if node.op == "_Arg":
         return known or own
     agreeing = zip_longest(known[: len(own)], own)
-    return tuple(spec if spec and spec.dtype == one.dtype else one for spec, one in agreeing)
+    return tuple(
+        spec if spec and spec.dtype == one.dtype else one for spec, one in agreeing
+    )
 
 
 def _get_declared_shape(node: Any) -> tuple[int, ...] | None:
@@ -97,9 +112,15 @@ def _get_plain_attribute(key: str, attr: Any) -> Any:
         return None
     if attr.HasField("list"):
         fields = attr.list.ListFields()
-        return [_get_plain_value(kind.name, value) for kind, values in fields for value in values]
+        return [
+            _get_plain_value(kind.name, value)
+            for kind, values in fields
+            for value in values
+        ]
     field = attr.WhichOneof("value")
-    if field is None or (field == "s" and len(attr.s) > _MAX_TEXT and key != "frame_name"):
+    if field is None or (
+        field == "s" and len(attr.s) > _MAX_TEXT and key != "frame_name"
+    ):
         return None
     return _get_plain_value(field, getattr(attr, field))
 
@@ -153,7 +174,11 @@ def get_spec(tensor: Any) -> TensorSpec:
 def get_shape(tensor: Any) -> tuple[int, ...] | None:
     """Return the static shape of a tensor or variable, -1 for an unknown axis."""
     shape = tf.TensorShape(tensor.shape)
-    return None if shape.rank is None else tuple(-1 if axis is None else axis for axis in shape)
+    return (
+        None
+        if shape.rank is None
+        else tuple(-1 if axis is None else axis for axis in shape)
+    )
 
 
 def count_bytes(tensor: Any, batch: int = 1) -> int:
@@ -217,7 +242,11 @@ def read_traced_graphs(function: Any) -> list[TracedGraph]:
         TracedGraph(
             names.get(id(nested), ""),
             tuple(
-                TracedOp(op.name, tuple(tensor.name for tensor in op.inputs), list_callees(op))
+                TracedOp(
+                    op.name,
+                    tuple(tensor.name for tensor in op.inputs),
+                    list_callees(op),
+                )
                 for op in nested.get_operations()
             ),
         )
@@ -286,4 +315,8 @@ def find_sources(graph: Any) -> dict[str, str]:
 
 def find_op_line(op: Any) -> str:
     """Return ``file:line`` of the innermost line of user code that made an op, or ""."""
-    return "" if op.traceback is None else find_own_line(reversed(op.traceback.get_user_frames()))
+    return (
+        ""
+        if op.traceback is None
+        else find_own_line(reversed(op.traceback.get_user_frames()))
+    )

@@ -26,7 +26,9 @@ from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Ten
 
 Shape: TypeAlias = tuple[int, ...] | None
 """Sizes of the axes, -1 for an unknown one; None for an unknown number of axes."""
-Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]  # the output specs of ops, by name
+Outputs: TypeAlias = dict[
+    str, tuple[TensorSpec, ...]
+]  # the output specs of ops, by name
 _LOOP: Final = ("Enter", "Exit", "NextIteration")
 _PREFIXES: Final = ("_MklNative", "_MklFused", "_Mkl")
 _BIAS_SUFFIX: Final = "WithBias"
@@ -92,7 +94,10 @@ def infer_graph(graph_def: Any, known: Known) -> tuple[Outputs, tf.Graph]:
         if node.op in RESULT_TYPES:
             outputs[node.name] = ()
             continue
-        specs = [_read_spec(tensor) for tensor in graph.get_operation_by_name(node.name).outputs]
+        specs = [
+            _read_spec(tensor)
+            for tensor in graph.get_operation_by_name(node.name).outputs
+        ]
         if node.name in biases:
             specs.append(_read_spec(graph.get_tensor_by_name(f"{biases[node.name]}:0")))
         elif re.fullmatch("_Mkl.*MaxPool(?!.*Grad).*", node.op) and len(specs) == 1:
@@ -121,7 +126,10 @@ def infer_executed_outputs(
     function: Any, partitions: Sequence[Any], given: Sequence[Any] = ()
 ) -> Outputs:
     """Return the output specs of executed ops: traced ones if TensorFlow cannot import a graph."""
-    outputs, known = read_traced_outputs(function.graph), read_arguments(function, given)
+    outputs, known = (
+        read_traced_outputs(function.graph),
+        read_arguments(function, given),
+    )
     for graph_def in partitions:
         with contextlib.suppress(ValueError, TypeError, KeyError, tf.errors.OpError):
             outputs |= infer_graph(graph_def, known)[0]
@@ -160,7 +168,9 @@ def _make_importable(graph_def: Any, known: Known) -> tuple[Any, dict[str, str]]
         if _PADDED.fullmatch(node.op):
             _pad_first(twin, copy.node.add(name=f"{node.name}/analyzer_pad"))
         if re.fullmatch(rf"_Mkl.*BackpropFilter.*{_BIAS_SUFFIX}", node.op):
-            bias = copy.node.add(name=f"{node.name}/analyzer_bias", input=[node.input[2]])
+            bias = copy.node.add(
+                name=f"{node.name}/analyzer_bias", input=[node.input[2]]
+            )
             _retype(bias, "BiasAddGrad", T=node.attr["T"].type)
             bias.attr["data_format"].CopyFrom(node.attr["data_format"])
             biases[node.name] = bias.name
@@ -178,7 +188,8 @@ def _rewrite(twin: Any, node: Any, nodes: Mapping[str, Any], known: Known) -> No
     firsts = [
         name
         for name in twin.input
-        if (source := nodes.get(get_node_name(name))) is None or source.op != "NextIteration"
+        if (source := nodes.get(get_node_name(name))) is None
+        or source.op != "NextIteration"
     ]
     is_loop_head = node.op == "Merge" and len(firsts) < len(twin.input)
     if node.op in ARGUMENT_TYPES:
@@ -243,7 +254,11 @@ def _skip_switches(nodes: Mapping[str, Any]) -> dict[str, str]:
         source = node
         while source is not None and source.op in ("Switch", "RefSwitch"):
             source = nodes.get(get_node_name(source.input[0]))
-        if source is not None and source is not node and source.op in ("Const", "HostConst"):
+        if (
+            source is not None
+            and source is not node
+            and source.op in ("Const", "HostConst")
+        ):
             redirects |= {name: source.name, f"{name}:1": source.name}
     return redirects
 
@@ -285,9 +300,13 @@ def _make_plain(twin: Any, kind: str) -> None:
             core = kind.removeprefix(prefix)
             fused = f"_Fused{core}" if prefix == "_MklFused" else f"_{core}"
             names += [fused, core, f"{core}V2", f"{core}V3"]
-    names += [name.removeprefix("_Fused") for name in names if name.startswith("_Fused")]
+    names += [
+        name.removeprefix("_Fused") for name in names if name.startswith("_Fused")
+    ]
     definitions = map(op_def_registry.get, names)
-    plain = next((one for one in definitions if one is not None and _accepts(one, twin)), None)
+    plain = next(
+        (one for one in definitions if one is not None and _accepts(one, twin)), None
+    )
     if plain is None:
         return
     twin.op = plain.name
@@ -298,5 +317,7 @@ def _make_plain(twin: Any, kind: str) -> None:
 
 
 def _accepts(definition: Any, node: Any) -> bool:
-    allowed = next((a.allowed_values.list.type for a in definition.attr if a.name == "T"), ())
+    allowed = next(
+        (a.allowed_values.list.type for a in definition.attr if a.name == "T"), ()
+    )
     return not allowed or "T" not in node.attr or node.attr["T"].type in allowed

@@ -35,7 +35,9 @@ _LARGE_BYTES: Final = 1 << 20
 _MAX_FILLED_BYTES: Final = 64 << 20  # values above this are not filled with numbers
 _NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
 """``MAP_NORESERVE``: the system reserves no memory for the mapping, so its size does not count."""
-_UNBACKED: Final = "_analyzer_unbacked"  # set on a variable without memory for its value
+_UNBACKED: Final = (
+    "_analyzer_unbacked"  # set on a variable without memory for its value
+)
 FROM_NUMPY: Final = "_analyzer_from_numpy"
 """Set on a tensor that was made from a NumPy array. It shares the array's memory if the address is a
 multiple of 64 bytes; TensorFlow copies others (``TF_NewTensor`` in ``tf_tensor.cc``)."""
@@ -49,7 +51,9 @@ class StandIns:
     inputs: set[int] = field(default_factory=set)  # ``id`` of each input of the step
     _bytes: Any = None
 
-    def make_tensor(self, dtype: Any, shape: Sequence[int], least: int = _LARGE_BYTES) -> Any:
+    def make_tensor(
+        self, dtype: Any, shape: Sequence[int], least: int = _LARGE_BYTES
+    ) -> Any:
         """Return zeros of this shape; without memory if they take at least ``least`` bytes."""
         size_bytes = math.prod(shape) * dtype.size
         # Bytes cannot be viewed as bool or string.
@@ -58,7 +62,9 @@ class StandIns:
         if self._bytes is None or len(self._bytes) < size_bytes:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
             # Addresses that get memory only when they are written.
-            self._bytes = np.frombuffer(mmap.mmap(-1, size_bytes, flags=flags), dtype=np.uint8)
+            self._bytes = np.frombuffer(
+                mmap.mmap(-1, size_bytes, flags=flags), dtype=np.uint8
+            )
         # TensorFlow copies a slice that does not end at a multiple of 64 bytes
         # (``IsDim0SliceAligned`` in ``ops_util.h``), NumPy does not.
         flat = tf.experimental.dlpack.from_dlpack(self._bytes[:size_bytes].__dlpack__())
@@ -72,11 +78,17 @@ class StandIns:
             return self.make_tensor(dtype, shape)
         return tf.random.stateless_uniform(list(shape), (0, 0), dtype=dtype)
 
-    def make_variable(self, dtype: Any, shape: Sequence[int], *, filled: bool = False) -> Any:
+    def make_variable(
+        self, dtype: Any, shape: Sequence[int], *, filled: bool = False
+    ) -> Any:
         """Return the handle of a variable of zeros, or with a ``make_filled`` value."""
         name = f"analyzer_xla_{id(self)}_{len(self.handles)}"
-        handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=list(shape), shared_name=name)
-        value = self.make_filled(dtype, shape) if filled else self.make_tensor(dtype, shape)
+        handle = tf.raw_ops.VarHandleOp(
+            dtype=dtype, shape=list(shape), shared_name=name
+        )
+        value = (
+            self.make_filled(dtype, shape) if filled else self.make_tensor(dtype, shape)
+        )
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
         self.handles.append(handle)
         return handle
@@ -153,7 +165,9 @@ def build_slots(optimizer: Any, variables: list[Any]) -> None:
         optimizer.build(variables)
 
 
-def _create_from_constant(create: Callable[..., Any], *, initial_value: Any, **kwargs: Any) -> Any:
+def _create_from_constant(
+    create: Callable[..., Any], *, initial_value: Any, **kwargs: Any
+) -> Any:
     """Create a variable; one with a constant of the graph as its value (Nadam) gets a copy of it."""
     if tf.is_tensor(initial_value) and tf.is_symbolic_tensor(initial_value):
         initial_value = tf.get_static_value(initial_value)
@@ -168,13 +182,20 @@ class _Patches:
 
     def apply(self) -> None:
         """Replace the methods."""
-        self._wrap(private.KerasVariable, private.INITIALIZE_KERAS_VARIABLE, self._initialize)
+        self._wrap(
+            private.KerasVariable, private.INITIALIZE_KERAS_VARIABLE, self._initialize
+        )
         for owner in (private.KerasVariable, private.BaseResourceVariable):
             self._wrap(owner, "assign", self._assign)
             self._wrap(owner, "numpy", self._numpy)
-        self._wrap(private.ResourceVariable, private.INITIALIZE_VARIABLE, self._init_from_args)
+        self._wrap(
+            private.ResourceVariable, private.INITIALIZE_VARIABLE, self._init_from_args
+        )
         self._wrap(private.UnliftedInitializerVariable, "__init__", self._init_lifted)
-        for optimizer in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+        for optimizer in (
+            keras.optimizers.Optimizer,
+            keras.optimizers.LossScaleOptimizer,
+        ):
             self._wrap(optimizer, "apply", self._build_and_apply)
 
     def _wrap(self, owner: Any, name: str, new: Callable[..., Any]) -> None:
@@ -196,7 +217,10 @@ class _Patches:
             if (is_unbacked or is_traced) and not tf.distribute.has_strategy():
                 # Not through tf.function's creator, which would trace the step a second time.
                 value = private.UninitializedVariable(
-                    trainable=variable.trainable, name=variable.name, shape=shape, dtype=dtype
+                    trainable=variable.trainable,
+                    name=variable.name,
+                    shape=shape,
+                    dtype=dtype,
                 )
                 if not is_unbacked:
                     value.assign(tf.cast(initializer(shape, dtype=dtype), dtype))
@@ -220,7 +244,12 @@ class _Patches:
         return old(optimizer, grads, trainable_variables)
 
     def _init_from_args(
-        self, old: Any, variable: Any, initial_value: Any = None, *args: Any, **kwargs: Any
+        self,
+        old: Any,
+        variable: Any,
+        initial_value: Any = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         """Make a variable of TensorFlow that has its value at once."""
         with tf.init_scope():
@@ -268,7 +297,9 @@ class _Patches:
             else:
                 variable.assign(_compute_value(initial_value, shape, dtype))
 
-    def _assign(self, old: Any, variable: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def _assign(
+        self, old: Any, variable: Any, value: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         is_unbacked = getattr(variable, _UNBACKED, False) and tf.executing_eagerly()
         if is_unbacked and tuple(np.shape(value)) == tuple(variable.shape):
             return value if isinstance(variable, private.KerasVariable) else variable
@@ -294,7 +325,9 @@ class _Patches:
 
 def _can_be_unbacked(shape: Any, dtype: Any) -> bool:
     count = tf.TensorShape(shape).num_elements()
-    return count is not None and count > SMALL_ELEMENTS and bool(dtype.is_numpy_compatible)
+    return (
+        count is not None and count > SMALL_ELEMENTS and bool(dtype.is_numpy_compatible)
+    )
 
 
 def _trace_spec(make: Callable[[], Any]) -> Any:
@@ -302,7 +335,11 @@ def _trace_spec(make: Callable[[], Any]) -> Any:
     # An error of the user's code is shown when it is called again later.
     with contextlib.suppress(Exception), tf.Graph().as_default():
         value = tf.convert_to_tensor(make())
-        return tf.TensorSpec(value.shape, value.dtype) if value.shape.is_fully_defined() else None
+        return (
+            tf.TensorSpec(value.shape, value.dtype)
+            if value.shape.is_fully_defined()
+            else None
+        )
     return None
 
 

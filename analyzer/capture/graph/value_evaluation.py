@@ -22,7 +22,13 @@ _MAX_NUMBERS: Final = 64
 """Elements of an integer tensor that may be a shape, a limit or a number of segments."""
 _MAX_BYTES: Final = 64 << 20  # largest tensor that is evaluated to learn a shape, bytes
 _MERGES: Final = frozenset({"Merge", "RefMerge"})
-_CONTROL_FLOW: Final = _MERGES | {"Switch", "RefSwitch", "Enter", "Exit", "NextIteration"}
+_CONTROL_FLOW: Final = _MERGES | {
+    "Switch",
+    "RefSwitch",
+    "Enter",
+    "Exit",
+    "NextIteration",
+}
 _NOT_EVALUATED: Final = (
     _CONTROL_FLOW
     | {"_SwitchN", "LoopCond", "Placeholder", "VarHandleOp", "LookupTableFindV2"}
@@ -45,7 +51,12 @@ class Evaluator:
     """Computes values that follow from the given inputs; ``graph`` is the copy of ``infer_graph``."""
 
     def __init__(
-        self, graph_def: Any, graph: Any, function: Any, given: Sequence[Any], outputs: Outputs
+        self,
+        graph_def: Any,
+        graph: Any,
+        function: Any,
+        given: Sequence[Any],
+        outputs: Outputs,
     ) -> None:
         self._nodes = {node.name: node for node in graph_def.node}
         self._graph = graph
@@ -54,7 +65,9 @@ class Evaluator:
         for node in graph_def.node:
             index = int(node.attr["index"].i) if node.op in ARGUMENT_TYPES else -1
             tensor: Any = given[index] if 0 <= index < len(given) else None
-            if not hasattr(tensor, "numpy") or (tensor.dtype.is_floating and is_stand_in(tensor)):
+            if not hasattr(tensor, "numpy") or (
+                tensor.dtype.is_floating and is_stand_in(tensor)
+            ):
                 continue
             dtype = tensor.dtype
             if dtype == function.inputs[index].dtype and dtype.is_numpy_compatible:
@@ -75,7 +88,10 @@ class Evaluator:
             and not definition.is_stateful
             and node.op not in _NOT_EVALUATED
             and bool(specs)
-            and all(spec.dtype not in ("resource", "variant", "string", "") for spec in specs)
+            and all(
+                spec.dtype not in ("resource", "variant", "string", "")
+                for spec in specs
+            )
             and all((spec.size_bytes or 0) <= _MAX_BYTES for spec in specs)
         )
 
@@ -90,7 +106,9 @@ class Evaluator:
                 continue
             tensors = [f"{name}:{i}" for i, spec in enumerate(specs) if is_open(spec)]
             inputs = (look_up_spec(self._outputs, source) for source in node.input)
-            decides = bool(feeds) or not any(spec is not None and is_open(spec) for spec in inputs)
+            decides = bool(feeds) or not any(
+                spec is not None and is_open(spec) for spec in inputs
+            )
             for tensor, value in self._evaluate(tensors, feeds).items():
                 yield tensor, value.shape, decides and bool(value.shape)
 
@@ -100,12 +118,16 @@ class Evaluator:
             return None
         feeds = {}
         tensors = self._graph.get_operation_by_name(node.name).inputs
-        for position, (source, tensor) in enumerate(zip(node.input, tensors, strict=False)):
+        for position, (source, tensor) in enumerate(
+            zip(node.input, tensors, strict=False)
+        ):
             spec = look_up_spec(self._outputs, source)
             if position in _DATA_INPUTS[node.op]:
                 if spec is None or is_open(spec) or (spec.size_bytes or 0) > _MAX_BYTES:
                     return None
-                feeds[tensor.name] = np.zeros(spec.shape or (), tensor.dtype.as_numpy_dtype)
+                feeds[tensor.name] = np.zeros(
+                    spec.shape or (), tensor.dtype.as_numpy_dtype
+                )
             elif get_node_name(source) not in self._known:
                 return None
         return feeds
@@ -142,7 +164,9 @@ class Evaluator:
             and math.prod(spec.shape or ()) <= _MAX_NUMBERS
         )
 
-    def _evaluate(self, tensors: Sequence[str], data: Mapping[str, Any]) -> dict[str, Any]:
+    def _evaluate(
+        self, tensors: Sequence[str], data: Mapping[str, Any]
+    ) -> dict[str, Any]:
         feeds = {
             f"{name}:0": value
             for name, value in self._fed.items()
@@ -171,19 +195,29 @@ Element: TypeAlias = tuple[str, tuple[int, ...] | None, Any]
 """A tensor that is taken from a list, its shape, and its value if it is a known shape itself."""
 
 
-def infer_list_elements(graph_def: Any, graph: Any, outputs: Outputs) -> Iterator[Element]:
+def infer_list_elements(
+    graph_def: Any, graph: Any, outputs: Outputs
+) -> Iterator[Element]:
     """Yield the known properties of each tensor that an executed graph takes from a list."""
     nodes = {node.name: node for node in graph_def.node}
     for node in graph_def.node:
-        elements, makers = _trace_list(nodes, node.input[0]) if node.op in _TAKE else (set(), [])
+        elements, makers = (
+            _trace_list(nodes, node.input[0]) if node.op in _TAKE else (set(), [])
+        )
         if elements:
             shape, value = _merge_elements(elements, graph, outputs)
             if node.op == "TensorListStack":
                 # The first axis is the size that the list's makers reserve; an empty list has none.
                 sizes = [_get_static_value(graph, maker.input[1]) for maker in makers]
                 is_same = all(size is not None and size == sizes[0] for size in sizes)
-                is_same = is_same and all(maker.op == "TensorListReserve" for maker in makers)
-                shape = (int(sizes[0]), *shape) if sizes and is_same and shape is not None else None
+                is_same = is_same and all(
+                    maker.op == "TensorListReserve" for maker in makers
+                )
+                shape = (
+                    (int(sizes[0]), *shape)
+                    if sizes and is_same and shape is not None
+                    else None
+                )
                 value = None
             yield f"{node.name}:{_TAKE[node.op]}", shape, value
 
@@ -208,12 +242,18 @@ def _trace_list(nodes: Mapping[str, Any], source: str) -> tuple[set[str], list[A
     return elements, list(makers.values())
 
 
-def _merge_elements(elements: set[str], graph: Any, outputs: Outputs) -> tuple[Any, Any]:
+def _merge_elements(
+    elements: set[str], graph: Any, outputs: Outputs
+) -> tuple[Any, Any]:
     """Return the common shape and the common value of the tensors put into a list, or None."""
     specs = [look_up_spec(outputs, source) for source in elements]
     shapes = {None if spec is None or is_open(spec) else spec.shape for spec in specs}
     shape = shapes.pop() if len(shapes) == 1 else None
-    if shape is None or len(shape) > 1 or not all(one and one.dtype == "int32" for one in specs):
+    if (
+        shape is None
+        or len(shape) > 1
+        or not all(one and one.dtype == "int32" for one in specs)
+    ):
         return shape, None
     values = [_get_static_value(graph, source) for source in elements]
     is_same = all(one is not None and np.array_equal(one, values[0]) for one in values)

@@ -26,7 +26,11 @@ from typing import TYPE_CHECKING, Final
 
 from analyzer.capture.process import child_environment
 from analyzer.capture.process.launch import SIZES_PIPE, STOPPING
-from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_culprit
+from analyzer.capture.run.source_frames import (
+    clean_message,
+    describe_user_error,
+    find_culprit,
+)
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import REQUEST_VERSION, CaptureRequest
 from analyzer.model.contract.child_messages import (
@@ -125,7 +129,9 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
         traceback.print_exc()
         return channel.fail(convert_error(error, target, channel.stage))
     channel.send(CaptureDone())
-    if all(one.daemon or one is threading.main_thread() for one in threading.enumerate()):
+    if all(
+        one.daemon or one is threading.main_thread() for one in threading.enumerate()
+    ):
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -136,18 +142,24 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
 def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerError:
     """Return the typed error for an unexpected one: the user's, the machine's or a bug of ours."""
     text = clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
-    if any(os.strerror(full) in str(error) for full in _DISK_FULL):  # TensorFlow gives no number
+    if any(
+        os.strerror(full) in str(error) for full in _DISK_FULL
+    ):  # TensorFlow gives no number
         return InputError(
             f"The disk is full: {target} was stopped while {stage} ({text}).",
             hint="Free some space, or name another --out.",
         )
     if isinstance(error, MemoryError):
-        return StepOutOfMemory(f"There is not enough host memory for {target} while {stage}.")
+        return StepOutOfMemory(
+            f"There is not enough host memory for {target} while {stage}."
+        )
     if isinstance(error, SystemExit):
         message = f"{target} called sys.exit({error.code}) while {stage}."
         return TargetError(message, kind=FailureKind.EXITED)
     if find_culprit(error) == "user":
-        return TargetError(f"{target} failed while {stage}: {describe_user_error(error)}")
+        return TargetError(
+            f"{target} failed while {stage}: {describe_user_error(error)}"
+        )
     return AnalyzerError(f"The capture of {target} failed while {stage}: {text}")
 
 
@@ -203,7 +215,9 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if request.kind != "sizes":
         flags = os.environ.get("XLA_FLAGS", "")
-        os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, flags, is_run=not is_static)
+        os.environ["XLA_FLAGS"] = add_dump_flags(
+            folder / DUMP, flags, is_run=not is_static
+        )
 
     with pause_collector():
         import_all()
@@ -235,7 +249,11 @@ def _configure(request: CaptureRequest, *, on_card: bool) -> None:
     import tensorflow as tf
 
     options = request.options
-    if options.device == "gpu" and not options.gpu and not tf.config.list_physical_devices("GPU"):
+    if (
+        options.device == "gpu"
+        and not options.gpu
+        and not tf.config.list_physical_devices("GPU")
+    ):
         raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
     if options.inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)

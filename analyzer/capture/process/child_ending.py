@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
-from analyzer.model.errors import AnalyzerError, FailureKind, StepOutOfMemory, TargetError
+from analyzer.model.errors import (
+    AnalyzerError,
+    FailureKind,
+    StepOutOfMemory,
+    TargetError,
+)
 
 _MAX_LINE: Final = 300  # characters of the log in a message
 _TAIL_BYTES: Final = 256 << 10  # of the log that are searched
@@ -37,7 +42,9 @@ _NO_HOST_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Cannot allocate memo
 _COUNT_OVERFLOW: Final = "Check failed: work_element_count"
 """``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative."""
 _BY_OTHERS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-_PYTHON_DIED: Final = "Fatal Python error: "  # first line of faulthandler; the stack follows
+_PYTHON_DIED: Final = (
+    "Fatal Python error: "  # first line of faulthandler; the stack follows
+)
 _FRAME: Final = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
@@ -50,7 +57,13 @@ def count_memory_kills(file: Path = Path("/proc/vmstat")) -> int:
 
 
 def explain_end(
-    code: int | None, at: str, target: str, log: str, saved_log: Path | None, *, kills: int
+    code: int | None,
+    at: str,
+    target: str,
+    log: str,
+    saved_log: Path | None,
+    *,
+    kills: int,
 ) -> AnalyzerError:
     """Return the error for the end of a child that reported none, with its kind.
 
@@ -66,7 +79,9 @@ def explain_end(
         message = f"The system killed the process {at}: it ran out of host memory."
         return StepOutOfMemory(message, hint="Try a smaller --batch-size.")
     if any(sign in reason for sign in _NO_HOST_MEMORY):
-        return StepOutOfMemory(f"The process ran out of host memory {at}{suffix}", hint=hint)
+        return StepOutOfMemory(
+            f"The process ran out of host memory {at}{suffix}", hint=hint
+        )
     if code == -signal.SIGKILL:
         message = (
             f"The process of {target} was killed (SIGKILL) {at}, and the system reports no lack of "
@@ -75,19 +90,23 @@ def explain_end(
     elif code is None:
         message = f"Another process ended the process of {target} {at}."
     elif code >= 0:
-        last = f"; its last output: {reason}" if reason else " (os._exit or a library call)."
+        last = (
+            f"; its last output: {reason}"
+            if reason
+            else " (os._exit or a library call)."
+        )
         message = f"{target} ended its own process with exit code {code} {at}{last}"
         kind = FailureKind.EXITED
     elif any(sign in reason for sign in _NO_MEMORY):
         # oneDNN's convolution crashes when it gets no memory (TensorFlow 2.21).
-        message = (
-            f"{target} ran out of memory {at} and crashed ({_describe_signal(-code)}): {reason}"
-        )
+        message = f"{target} ran out of memory {at} and crashed ({_describe_signal(-code)}): {reason}"
         return StepOutOfMemory(
             message, hint=f"analyze oom {saved_log} explains it." if saved_log else ""
         )
     else:
-        message = f"The process of {target} died of {_describe_signal(-code)} {at}{suffix}"
+        message = (
+            f"The process of {target} died of {_describe_signal(-code)} {at}{suffix}"
+        )
         if reason.startswith(_COUNT_OVERFLOW):
             kind = FailureKind.TOO_LARGE
         elif -code not in _BY_OTHERS:

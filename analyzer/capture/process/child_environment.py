@@ -38,7 +38,13 @@ from analyzer.phantom.convolution_choices import register_convolutions
 OLDEST_KERAS: Final = (3, 9)
 """First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory."""
 _BUILDS: Final = (
-    *("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tensorflow-macos"),
+    *(
+        "tensorflow",
+        "tensorflow-cpu",
+        "tensorflow-gpu",
+        "tensorflow-rocm",
+        "tensorflow-macos",
+    ),
     *("tf-nightly", "tf-nightly-cpu", "tf-nightly-rocm"),
 )
 """Distributions that install the same package ``tensorflow``."""
@@ -58,7 +64,9 @@ def check_packages() -> None:
                 f"The package {package} is not installed, and this command needs it.",
                 hint=f"pip install {package}. {_ELSEWHERE}",
             )
-    with contextlib.suppress(PackageNotFoundError, ValueError):  # such as a nightly build
+    with contextlib.suppress(
+        PackageNotFoundError, ValueError
+    ):  # such as a nightly build
         keras = version("keras")
         release = tuple(map(int, keras.split(".")[:2]))
         if release < OLDEST_KERAS:
@@ -103,14 +111,19 @@ _DECLARED: Final = re.compile(
 """A variable set at the top level, except those for the allocator and the log, which a capture sets."""
 
 
-def make_base_environment(*, log_level: str | None, host_events: bool = True) -> dict[str, str]:
+def make_base_environment(
+    *, log_level: str | None, host_events: bool = True
+) -> dict[str, str]:
     """Return the variables that every child gets; InputError if steps cannot be run here.
 
     Level ``0`` of the log has the list of chunks of a full allocator; None is TensorFlow's own level.
     With ``host_events`` the CPU's allocator writes memory events, as a card's always does.
     """
     check_packages()
-    environment = {**os.environ, "KERAS_BACKEND": os.environ.get("KERAS_BACKEND") or "tensorflow"}
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": os.environ.get("KERAS_BACKEND") or "tensorflow",
+    }
     _check_backend(environment, "the environment")
     if host_events:
         environment.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
@@ -122,7 +135,9 @@ def make_base_environment(*, log_level: str | None, host_events: bool = True) ->
 def _check_backend(variables: Mapping[str, str], place: str) -> None:
     """Raise InputError if the variables of a place select another backend than TensorFlow."""
     if (backend := variables.get("KERAS_BACKEND", "tensorflow")) != "tensorflow":
-        traces = " `analyze trace LOGDIR` opens profiles of JAX." if backend == "jax" else ""
+        traces = (
+            " `analyze trace LOGDIR` opens profiles of JAX." if backend == "jax" else ""
+        )
         raise InputError(
             f"In {place}, KERAS_BACKEND is {backend}; only TensorFlow can be analysed.",
             hint=f"Set it to tensorflow.{traces}",
@@ -162,7 +177,9 @@ def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, 
     InputError if they select another backend of Keras.
     """
     declared: dict[str, str] = {}
-    with contextlib.suppress(OSError, UnicodeError):  # loading the file reports the error
+    with contextlib.suppress(
+        OSError, UnicodeError
+    ):  # loading the file reports the error
         for found in _DECLARED.finditer(file.read_text("utf-8")):
             if not (found["default"] and found["name"] in {*base, *declared}):
                 declared[found["name"]] = found["value"]
@@ -193,7 +210,9 @@ def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, s
     elif options.has_short_pool:
         cards = replace(cards, pool_bytes=_SHORT_BYTES)
     own = staging / PHANTOM_FOLDER
-    variables = phantom_environment.make_phantom_environment(cards, cache_folder() or own)
+    variables = phantom_environment.make_phantom_environment(
+        cards, cache_folder() or own
+    )
     return variables | phantom_environment.make_tool_environment(own, variables["PATH"])
 
 
@@ -209,14 +228,19 @@ def find_spare_bytes(options: CaptureOptions) -> tuple[int, ...]:
             for size in (free, min(free, _SHORT_BYTES))
         )
         if options.memory_limit_bytes is not None:
-            whole, short = options.memory_limit_bytes, min(options.memory_limit_bytes, _SHORT_BYTES)
+            whole, short = (
+                options.memory_limit_bytes,
+                min(options.memory_limit_bytes, _SHORT_BYTES),
+            )
         spare.append(whole - short)
     return tuple(spare)
 
 
 def can_have_short_pool(options: CaptureOptions, kind: CaptureKind) -> bool:
     """Return whether a run may start with a short pool, because the card's is larger."""
-    is_whole = kind == "static" or not options.gpu or options.growth or options.is_unlimited
+    is_whole = (
+        kind == "static" or not options.gpu or options.growth or options.is_unlimited
+    )
     return not is_whole and any(find_spare_bytes(options))
 
 

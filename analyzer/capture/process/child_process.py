@@ -18,7 +18,9 @@ from analyzer.model.contract.child_messages import ChildEnd, Message, parse_mess
 from analyzer.model.interrupts import delay_signals
 
 _POLL_S: Final = 0.5  # interval of checks whether the supervisor itself is gone
-_END_S: Final = 15.0  # longer than a supervisor needs, even if a process cannot be killed
+_END_S: Final = (
+    15.0  # longer than a supervisor needs, even if a process cannot be killed
+)
 
 
 class Child:
@@ -29,14 +31,25 @@ class Child:
     """
 
     def __init__(
-        self, command: Sequence[str], log: Path, folder: Path, environment: Mapping[str, str]
+        self,
+        command: Sequence[str],
+        log: Path,
+        folder: Path,
+        environment: Mapping[str, str],
     ) -> None:
         self.end: ChildEnd | None = None  # None while it runs
         self._deadline_s = math.inf
         self._text = b""
         with log.open("ab") as log_file:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor.__file__, str(folder), *command],
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    supervisor.__file__,
+                    str(folder),
+                    *command,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
@@ -45,7 +58,11 @@ class Child:
             )
         assert process.stdin is not None
         assert process.stdout is not None
-        self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
+        self._process, self._stdin, self._stdout = (
+            process,
+            process.stdin,
+            process.stdout,
+        )
 
     def limit_time(self, seconds: float) -> None:
         """Let ``messages`` stop after some seconds from now."""

@@ -15,7 +15,11 @@ from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.capture.process.supervisor import end_all, list_descendants
 from analyzer.model.contract.child_messages import CopyEnd
 from analyzer.model.errors import AnalyzerError
-from analyzer.model.interrupts import die_with_parent, freeze_loaded_objects, pause_collector
+from analyzer.model.interrupts import (
+    die_with_parent,
+    freeze_loaded_objects,
+    pause_collector,
+)
 
 
 def main(pipe: str, places: list[str], modules: frozenset[str]) -> int:
@@ -46,7 +50,9 @@ def main(pipe: str, places: list[str], modules: frozenset[str]) -> int:
 def _serve_in_fork(request: Path, places: list[str], channel: Channel) -> int:
     """Serve a request file, with output to the log in its folder; return the exit code."""
     die_with_parent()
-    log = os.open(request.with_name(LOG_FILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    log = os.open(
+        request.with_name(LOG_FILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666
+    )
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.close(log)

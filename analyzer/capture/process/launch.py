@@ -45,7 +45,13 @@ from analyzer.model.contract.child_messages import (
     write_message,
 )
 from analyzer.model.contract.run_note import TargetNote, read_run_file
-from analyzer.model.errors import AnalyzerError, ExitCode, FailureKind, StepOutOfMemory, TargetError
+from analyzer.model.errors import (
+    AnalyzerError,
+    ExitCode,
+    FailureKind,
+    StepOutOfMemory,
+    TargetError,
+)
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
@@ -56,10 +62,14 @@ STOPPING: Final = "stopping"
 """Stage that the child reports in answer to Ctrl-C, before it writes the trace so far."""
 SIZES_PIPE: Final = ".sizes"  # in the run folder: sizes to run, one a line
 _INTERRUPTED: Final = "Interrupted; no run was written."
-_ANSWER_S: Final = 3.0  # for the child to answer Ctrl-C; inside TensorFlow it never does
+_ANSWER_S: Final = (
+    3.0  # for the child to answer Ctrl-C; inside TensorFlow it never does
+)
 _WRITING_S: Final = 60.0  # for the child to write its trace after its answer
 _PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
-Progress = Callable[[str, float], None]  # called with the stage and the share done, 0 to 1
+Progress = Callable[
+    [str, float], None
+]  # called with the stage and the share done, 0 to 1
 NextSize = Callable[[SizeRun], int | None]
 """Takes the answer for a size and returns the next size, or None."""
 
@@ -128,7 +138,9 @@ def _capture_once(
         folder = copies.folder if copies else staging
         environment = make_environment(spec, options, kind, folder)
         with run_folders.convert_os_errors(out):
-            content = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
+            content = CaptureRequest(
+                target=spec, options=options, folder=str(staging), kind=kind
+            )
             write_message(request, content)
             server = None
             if copies and hides_own_gpus(options):
@@ -139,7 +151,15 @@ def _capture_once(
             else:
                 child = server.serve(request)
             with _send_sizes(staging / SIZES_PIPE, next_size) as answer:
-                _run(child, log, spec, progress, answer, is_partial=kind == "run", limit_s=limit_s)
+                _run(
+                    child,
+                    log,
+                    spec,
+                    progress,
+                    answer,
+                    is_partial=kind == "run",
+                    limit_s=limit_s,
+                )
             request.unlink(missing_ok=True)
         shutil.rmtree(staging / PHANTOM_FOLDER, ignore_errors=True)
         if not (staging / RUN_FILE).is_file():
@@ -260,7 +280,10 @@ def _interrupt(child: Child | Fork, progress: Progress) -> Message | None:
 
 
 def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
-    known = {ExitCode.BAD_INPUT: TargetError, ExitCode.STEP_OUT_OF_MEMORY: StepOutOfMemory}
+    known = {
+        ExitCode.BAD_INPUT: TargetError,
+        ExitCode.STEP_OUT_OF_MEMORY: StepOutOfMemory,
+    }
     for code, error in known.items():
         if failed.exit_code == code:
             return error(failed.error, hint=failed.hint, kind=failed.kind)
@@ -299,10 +322,14 @@ def capture_live(
     if hasattr(target, "get_config") and hasattr(target, "layers"):
         jit = options.jit
         if jit is None and not options.gpu and getattr(target, "compiled", False):
-            jit = bool(target.jit_compile)  # on a card, the child's Keras chooses for the card
+            jit = bool(
+                target.jit_compile
+            )  # on a card, the child's Keras chooses for the card
         options = replace(options, jit=jit)
         with save_model(target) as path:
-            file = TargetSpec(text=spec.text, kind=TargetKind.KERAS_FILE, path=str(path))
+            file = TargetSpec(
+                text=spec.text, kind=TargetKind.KERAS_FILE, path=str(path)
+            )
             return capture(file, options, out, force=force, progress=_report_nothing)
     if options.gpu:
         raise TargetError(
@@ -329,7 +356,9 @@ def _capture_here(
     make = partial(make_program, target, spec.text, options)
     with run_folders.make_staging_folder(out) as staging:
         with profiling(staging):
-            captured = run_steps(make, options.step_count, _report_nothing, own_process=False)
+            captured = run_steps(
+                make, options.step_count, _report_nothing, own_process=False
+            )
         return _write(captured, spec, staging, out, force=force)
 
 
@@ -364,16 +393,22 @@ def can_trace_here() -> bool:
     return is_chosen or bool(tf.config.list_physical_devices("GPU"))
 
 
-def _check_target(target: Any, out: Path | None, *, force: bool) -> tuple[TargetSpec, Path]:
+def _check_target(
+    target: Any, out: Path | None, *, force: bool
+) -> tuple[TargetSpec, Path]:
     """Return a live target's spec and its folder, which is absolute: the step may change folders."""
-    name = str(getattr(target, "name", None) or getattr(target, "__name__", None) or "step")
+    name = str(
+        getattr(target, "name", None) or getattr(target, "__name__", None) or "step"
+    )
     spec = TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
     out = (out or run_folders.make_default_path(spec)).absolute()
     run_folders.check_writable(out, force=force)
     return spec, out
 
 
-def _write(captured: Captured, spec: TargetSpec, staging: Path, out: Path, *, force: bool) -> Path:
+def _write(
+    captured: Captured, spec: TargetSpec, staging: Path, out: Path, *, force: bool
+) -> Path:
     from analyzer.capture.process.capture_worker import write_run
 
     target = TargetNote(text=spec.text, kind="live", name=spec.name)

@@ -55,10 +55,13 @@ def check_writable(out: Path, *, force: bool) -> None:
         if not out.is_dir() or not any(out.iterdir()):
             return
     if not force:
-        raise InputError(f"{out} is not empty.", hint="Name another --out, or add --force.")
+        raise InputError(
+            f"{out} is not empty.", hint="Name another --out, or add --force."
+        )
     if not _is_run(out):
         raise InputError(
-            f"{out} is not empty, and holds no run to replace.", hint="Name another --out."
+            f"{out} is not empty, and holds no run to replace.",
+            hint="Name another --out.",
         )
 
 
@@ -67,9 +70,15 @@ def make_staging_folder(out: Path) -> Iterator[Path]:
     """Make a temporary folder next to ``out``, or in it if it exists; return its whole path."""
     with convert_os_errors(out):
         real = Path(os.path.realpath(out))
-        missing = [folder for folder in (real.parent, *real.parent.parents) if not folder.exists()]
+        missing = [
+            folder
+            for folder in (real.parent, *real.parent.parents)
+            if not folder.exists()
+        ]
         real.parent.mkdir(parents=True, exist_ok=True)
-        staging = (real if real.is_dir() else real.parent) / f".analyze-{secrets.token_hex(6)}"
+        staging = (
+            real if real.is_dir() else real.parent
+        ) / f".analyze-{secrets.token_hex(6)}"
         staging.mkdir()
     try:
         yield staging
@@ -90,7 +99,9 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
             if is_empty or (force and _is_run(real)):
                 _remove_parts(real)
                 # The note comes last: without it the folder is no run.
-                for part in sorted(staging.iterdir(), key=lambda part: part.name == RUN_FILE):
+                for part in sorted(
+                    staging.iterdir(), key=lambda part: part.name == RUN_FILE
+                ):
                     part.rename(real / part.name)
                 return out
         for name in _number(real.name):
@@ -137,5 +148,6 @@ def convert_os_errors(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"{out} cannot be written: {error.strerror or error}.", hint="Name another --out."
+            f"{out} cannot be written: {error.strerror or error}.",
+            hint="Name another --out.",
         ) from None

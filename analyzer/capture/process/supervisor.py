@@ -23,7 +23,11 @@ INTERRUPT = b"i"  # pass Ctrl-C on to the child
 END = b"e"  # end the child and all its descendants
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-_ENDS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))  # not on Windows
+_ENDS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    getattr(signal, "SIGHUP", signal.SIGTERM),
+)  # not on Windows
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL
 _MAX_KILL_S = 5.0  # for a process in uninterruptible sleep, which cannot be killed
 _PAUSE_S = 0.01  # between two checks
@@ -34,7 +38,10 @@ class Supervised:
 
     def __init__(self, command: list[str]) -> None:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent
+            command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
         )
         self.pid = child.pid
         self.code: int | None = None
@@ -97,7 +104,9 @@ def list_descendants(pid: int) -> Iterator[int]:
 
 def main(folder: str, command: list[str]) -> None:
     """Run ``command`` until it ends or an order or signal ends it; see the module."""
-    signals, write = os.pipe()  # a byte for each signal: a child's end, or an end signal
+    signals, write = (
+        os.pipe()
+    )  # a byte for each signal: a child's end, or an end signal
     os.set_blocking(write, False)
     for number in (*_ENDS, signal.SIGCHLD):
         signal.signal(number, lambda number, frame: None)

@@ -14,7 +14,15 @@ import tensorflow as tf
 from analyzer.capture import private_names as private
 from analyzer.capture.run.host_values import HostValues, NeedLoopTwin, get_tables
 
-_CARRIED: Final = (tf.float64, tf.float32, tf.int64, tf.int32, tf.bool, tf.float16, tf.bfloat16)
+_CARRIED: Final = (
+    tf.float64,
+    tf.float32,
+    tf.int64,
+    tf.int32,
+    tf.bool,
+    tf.float16,
+    tf.bfloat16,
+)
 
 
 def make_loop(
@@ -59,7 +67,9 @@ class _Loop:
         self.lost = lost  # carried variables without a twin
         self.loop_vars = loop_vars
         self.flat = [_get_tensor(one) for one in _flatten(self.loop_vars)]
-        self.twins: dict[int, Any] = {}  # index of the variable -> its first twin, or None
+        self.twins: dict[
+            int, Any
+        ] = {}  # index of the variable -> its first twin, or None
         self.counters: set[int] = set()
 
     def build(self, old: Any, shape_invariants: Any, args: Any, kwargs: Any) -> Any:
@@ -73,7 +83,14 @@ class _Loop:
             self.twins[index] = self.values.find(first) if is_carried else None
         names = [index for index in self.carried if self.twins[index] is not None]
         if not names:
-            return old(self._decide, self._run, self.loop_vars, shape_invariants, *args, **kwargs)
+            return old(
+                self._decide,
+                self._run,
+                self.loop_vars,
+                shape_invariants,
+                *args,
+                **kwargs,
+            )
         with self.values.making(graph):
             encoded = [_encode(self.twins[index]) for index in names]
         invariants = shape_invariants
@@ -82,7 +99,9 @@ class _Loop:
         flat_invariants = tf.nest.flatten(invariants)
         is_flat = len(flat_invariants) == len(self.flat)
         limits = [
-            _limit_shape(flat_invariants[index] if is_flat else None, twin, self.twins[index])
+            _limit_shape(
+                flat_invariants[index] if is_flat else None, twin, self.twins[index]
+            )
             for index, twin in zip(names, encoded, strict=True)
         ]
 
@@ -92,13 +111,22 @@ class _Loop:
         def run(own: Any, others: Any) -> Any:
             return self._run(*own, others=dict(zip(names, others, strict=True)))
 
-        result = old(decide, run, (self.loop_vars, encoded), (invariants, limits), *args, **kwargs)
+        result = old(
+            decide,
+            run,
+            (self.loop_vars, encoded),
+            (invariants, limits),
+            *args,
+            **kwargs,
+        )
         own, others = result
         tables = get_tables(graph)
         flat_results = [_get_tensor(one) for one in _flatten(own)]
         with self.values.making(graph):
             for index, twin in zip(names, others, strict=True):
-                tables.twins[flat_results[index].name] = _decode(twin, self.twins[index].dtype)
+                tables.twins[flat_results[index].name] = _decode(
+                    twin, self.twins[index].dtype
+                )
         if len(flat_results) == 1 and not kwargs.get("return_same_structure", True):
             return _flatten(own)[0]
         return own
@@ -156,7 +184,9 @@ class _Loop:
         flat = [_get_tensor(one) for one in _flatten(results)]
         twins = []
         for index in others or ():
-            tensor = graph.capture(tf.convert_to_tensor(flat[index], self.twins[index].dtype))
+            tensor = graph.capture(
+                tf.convert_to_tensor(flat[index], self.twins[index].dtype)
+            )
             twin = self.values.find(tensor)
             if twin is None:
                 raise NeedLoopTwin(self, index, is_lost=True)
@@ -187,7 +217,11 @@ def _limit_shape(invariant: Any, encoded: Any, twin: Any) -> Any:
     if invariant is None:
         return encoded.shape
     shape = tf.TensorShape(getattr(invariant, "shape", invariant))
-    if shape.rank is None or encoded.shape.rank is None or encoded.shape.rank == twin.shape.rank:
+    if (
+        shape.rank is None
+        or encoded.shape.rank is None
+        or encoded.shape.rank == twin.shape.rank
+    ):
         return shape
     return shape.concatenate(encoded.shape[twin.shape.rank :])
 
@@ -198,7 +232,9 @@ def _encode(twin: Any) -> Any:
         twin = tf.cast(twin, tf.float32)
     if twin.dtype == tf.int32:
         return tf.identity(twin)
-    return tf.cast(twin, tf.int32) if twin.dtype == tf.bool else tf.bitcast(twin, tf.int32)
+    return (
+        tf.cast(twin, tf.int32) if twin.dtype == tf.bool else tf.bitcast(twin, tf.int32)
+    )
 
 
 def _decode(bits: Any, dtype: Any) -> Any:

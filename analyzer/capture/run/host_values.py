@@ -26,12 +26,22 @@ from analyzer.model.contract.graph_note import read_op_types
 _HOST: Final = "/device:CPU:0"
 _IN_HOST_MEMORY: Final = frozenset(
     (
-        *("Const", "Shape", "ShapeN", "Size", "Rank", "VariableShape", "TensorListLength"),
+        *(
+            "Const",
+            "Shape",
+            "ShapeN",
+            "Size",
+            "Rank",
+            "VariableShape",
+            "TensorListLength",
+        ),
         *("IsFinite", "VarIsInitializedOp"),
     )
 )
 """Op types whose value the executor has without a kernel of the card; a finite number is assumed."""
-_COMPUTED: Final = frozenset(("Prod", "GatherV2", "DynamicStitch", "All", "Any", "ConcatV2"))
+_COMPUTED: Final = frozenset(
+    ("Prod", "GatherV2", "DynamicStitch", "All", "Any", "ConcatV2")
+)
 """Op types that the simulated card computes for shapes and truths (``kernels.c``)."""
 _TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
 _SIZED: Final = (
@@ -45,16 +55,18 @@ _SIZED: Final = (
 _BRANCHES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
 _BRANCH_ATTRIBUTES: Final = ("then_branch", "else_branch")
 _RANDOM: Final = ("Random", "Truncated", "Multinomial", "ParameterizedTruncated")
-_CALLS: Final = frozenset(("While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall"))
+_CALLS: Final = frozenset(
+    ("While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall")
+)
 _NOT_MOVED: Final = _CALLS | {"Placeholder", "Const", "NoOp", "SymbolicGradient"}
 _PYTHON: Final = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
-_ASSIGNMENTS: Final = frozenset(("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"))
+_ASSIGNMENTS: Final = frozenset(
+    ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+)
 _ASSERTION: Final = "AssertGuard"  # in the name of the branches around an assertion
 _MOST_BYTES: Final = 1 << 28  # of the results of the twins of a step
 _MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
-_SMALL_BYTES: Final = (
-    4096  # of a constant of the card that keeps its value, and of a variable whose twin does
-)
+_SMALL_BYTES: Final = 4096  # of a constant of the card that keeps its value, and of a variable whose twin does
 _MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
 _MOST_FRAMES: Final = (
     20_000  # Python's limit while the step is traced: a slice is as long as a model
@@ -83,9 +95,13 @@ class _GraphTables:
 
     twins: dict[str, Any] = field(default_factory=dict)  # None if there is no twin
     fixed: dict[str, bool] = field(default_factory=dict)
-    moved: set[str] = field(default_factory=set)  # ops that run on the host with true inputs
+    moved: set[str] = field(
+        default_factory=set
+    )  # ops that run on the host with true inputs
     arguments: dict[str, Callable[[], Any]] = field(default_factory=dict)
-    captured: dict[str, Any] = field(default_factory=dict)  # placeholder -> tensor outside
+    captured: dict[str, Any] = field(
+        default_factory=dict
+    )  # placeholder -> tensor outside
     fixed_arguments: Callable[[str], bool] | None = None
 
 
@@ -102,9 +118,15 @@ class HostValues:
     """Gives deciding ops their true inputs while the step is traced."""
 
     setup: SetupValues
-    arguments: Sequence[Any]  # eager tensors and arrays in the order of the step's inputs
-    unknown: dict[str, str] = field(default_factory=dict)  # op -> what its value decides
-    computed: dict[str, None] = field(default_factory=dict)  # ops whose true value decides
+    arguments: Sequence[
+        Any
+    ]  # eager tensors and arrays in the order of the step's inputs
+    unknown: dict[str, str] = field(
+        default_factory=dict
+    )  # op -> what its value decides
+    computed: dict[str, None] = field(
+        default_factory=dict
+    )  # ops whose true value decides
     depth: int = 0  # of functions that can be inlined
     is_making: bool = False  # of twins
     is_compiled: bool = False  # inside a function that XLA compiles
@@ -114,7 +136,9 @@ class HostValues:
     followers: dict[int, Any] = field(
         default_factory=dict
     )  # id of a handle -> variable on the host
-    followed: set[int] = field(default_factory=set)  # variables whose followers are assigned to
+    followed: set[int] = field(
+        default_factory=set
+    )  # variables whose followers are assigned to
     # id of a handle -> graph, op type and value of each assignment so far
     assigned: dict[int, list[tuple[Any, str, Any]]] = field(default_factory=dict)
 
@@ -320,7 +344,9 @@ class HostValues:
             with self.making(graph):
                 results = private.copy_op(op, inputs).outputs
         twins = get_tables(graph).twins
-        twins.update({own.name: one for own, one in zip(op.outputs, results, strict=True)})
+        twins.update(
+            {own.name: one for own, one in zip(op.outputs, results, strict=True)}
+        )
         return twins[tensor.name]
 
     def _copy_branches(self, graph: Any, op: Any) -> list[Any]:
@@ -328,14 +354,21 @@ class HostValues:
         if op.type not in ("If", "StatelessIf"):
             raise UnknownValueError
         # a branch also writes to lists, which do not decide
-        given = [one if one.dtype == tf.variant else self._require(one) for one in op.inputs]
+        given = [
+            one if one.dtype == tf.variant else self._require(one) for one in op.inputs
+        ]
         branches = [private.get_inner_graph(op, one) for one in _BRANCH_ATTRIBUTES]
         if any(
-            one.type in _CALLS | _BRANCHES for inner in branches for one in inner.get_operations()
+            one.type in _CALLS | _BRANCHES
+            for inner in branches
+            for one in inner.get_operations()
         ):
             raise UnknownValueError
         with self.making(graph):
-            calls = [functools.partial(private.import_branch, one, given[1:]) for one in branches]
+            calls = [
+                functools.partial(private.import_branch, one, given[1:])
+                for one in branches
+            ]
             return list(tf.cond(given[0], *calls))
 
     def _find_argument(self, graph: Any, tensor: Any) -> Any:
@@ -375,7 +408,9 @@ class HostValues:
         if is_new and not _is_open(graph):
             raise UnknownValueError
         if private.is_eager(twin) and isinstance(graph.outer_graph, private.FuncGraph):
-            twin = self._capture(graph.outer_graph, twin)  # else the outer graph takes the card's
+            twin = self._capture(
+                graph.outer_graph, twin
+            )  # else the outer graph takes the card's
         with self.making(graph):
             return graph.capture(twin)
 
@@ -383,9 +418,13 @@ class HostValues:
         """Raise UnknownValueError if the twins of the step would cost too much."""
         for one in op.outputs:
             self.bytes += (one.shape.num_elements() or 0) * max(one.dtype.size or 1, 1)
-        if op.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum") or (
-            op.type.startswith(("Conv", "DepthwiseConv"))
-        ):
+        if op.type in (
+            "MatMul",
+            "BatchMatMul",
+            "BatchMatMulV2",
+            "BatchMatMulV3",
+            "Einsum",
+        ) or (op.type.startswith(("Conv", "DepthwiseConv"))):
             sizes = [one.shape.num_elements() or 1 for one in (*op.inputs, *op.outputs)]
             # of a product exactly; for a convolution at least
             self.products += round(math.sqrt(math.prod(map(float, sizes[:3]))))
@@ -403,7 +442,9 @@ class HostValues:
         size_bytes = (spec.shape.num_elements() or 0) * spec.dtype.size
         if size_bytes > _MOST_WEIGHT_BYTES:
             raise UnknownValueError
-        follower = self._get_follower(eager, spec, has_assignments=size_bytes <= _SMALL_BYTES)
+        follower = self._get_follower(
+            eager, spec, has_assignments=size_bytes <= _SMALL_BYTES
+        )
         handle = self._capture(graph, follower.handle)
         with self.making(graph):
             return tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
@@ -415,7 +456,9 @@ class HostValues:
             with tf.init_scope(), tf.device(_HOST):
                 value = value() if callable(value) else value
                 value = tf.identity(tf.convert_to_tensor(value, spec.dtype))
-                self.followers[id(eager)] = private.ResourceVariable(value, trainable=False)
+                self.followers[id(eager)] = private.ResourceVariable(
+                    value, trainable=False
+                )
             if has_assignments:
                 self.followed.add(id(eager))
                 for assignment in self.assigned.get(id(eager), ()):
@@ -452,7 +495,11 @@ class HostValues:
         """Create ops of the block in a graph, on the host, without further twins."""
         before, self.is_making = self.is_making, True
         try:
-            with graph.as_default(), _place_on_host(graph), graph.control_dependencies(None):
+            with (
+                graph.as_default(),
+                _place_on_host(graph),
+                graph.control_dependencies(None),
+            ):
                 with private.stop_recording():
                     yield
         finally:
@@ -464,7 +511,10 @@ def _can_be_read(tensor: Any) -> bool:
 
     The card keeps only short constants (``copies.c``); Grappler may fold a longer value into one.
     """
-    if tensor.dtype in (tf.int32, tf.variant, tf.resource) or tensor.op.type == "IsFinite":
+    if (
+        tensor.dtype in (tf.int32, tf.variant, tf.resource)
+        or tensor.op.type == "IsFinite"
+    ):
         return True
     elements = tensor.shape.num_elements()
     return elements is not None and elements * tensor.dtype.size <= _SMALL_BYTES
@@ -553,7 +603,9 @@ def _give_true_values(values: HostValues) -> Iterator[None]:
 
             stack.enter_context(patch.object(owner, name, new))
 
-        def capture(old: Any, graph: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        def capture(
+            old: Any, graph: Any, tensor: Any, *args: Any, **kwargs: Any
+        ) -> Any:
             is_own = not values.is_making and not values.is_compiled
             if is_own and private.is_eager(tensor) and "CPU" in tensor.device:
                 tensor = values.setup.move(tensor)
@@ -572,7 +624,9 @@ def _give_true_values(values: HostValues) -> Iterator[None]:
         yield
 
 
-def _call_function(values: HostValues, old: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+def _call_function(
+    values: HostValues, old: Any, function: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Call a function inside the step; without a function of its own if its arguments decide."""
     if tf.executing_eagerly():
         return old(function, *args, **kwargs)

@@ -14,7 +14,12 @@ from typing import Any, Final
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import closes_scope, context, is_eager, keras_name_scope
+from analyzer.capture.private_names import (
+    closes_scope,
+    context,
+    is_eager,
+    keras_name_scope,
+)
 from analyzer.capture.run.step_variables import find_address, find_variable_address
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
@@ -35,7 +40,9 @@ class Observations:
     scopes: dict[str, tuple[str, str]] = field(default_factory=dict)
     # Index of a marker in the trace -> addresses of the gradients at that time.
     eager_gradients: dict[int, list[int]] = field(default_factory=dict)
-    eager: bool = False  # whether the step runs eagerly under a trace, which then gets markers
+    eager: bool = (
+        False  # whether the step runs eagerly under a trace, which then gets markers
+    )
     _marks: int = 0
 
     def restart(self) -> None:
@@ -48,9 +55,15 @@ class Observations:
         addresses: list[int | None] = []
         for leaf in tf.nest.flatten(gradients, expand_composites=False):
             tensor = leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf
-            if isinstance(tensor, tf.Variable):  # a program's own loop accumulates gradients in it
+            if isinstance(
+                tensor, tf.Variable
+            ):  # a program's own loop accumulates gradients in it
                 addresses.append(find_variable_address(tensor) if self.eager else None)
-            elif tf.is_tensor(tensor) and hasattr(tensor, "graph") and not is_eager(tensor):
+            elif (
+                tf.is_tensor(tensor)
+                and hasattr(tensor, "graph")
+                and not is_eager(tensor)
+            ):
                 while (key := (id(tensor.graph), tensor.name)) not in self.gradients:
                     self.gradients.add(key)
                     if tensor.op.type not in _ALIASES:
@@ -62,14 +75,22 @@ class Observations:
         found = [address for address in addresses if address is not None]
         if found and self.eager:
             self.eager_gradients[self._marks] = found
-            with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}gradients", index=self._marks):
+            with tf.profiler.experimental.Trace(
+                f"{MARKER_PREFIX}gradients", index=self._marks
+            ):
                 self._marks += 1
 
 
-def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
+def replace_attribute(
+    owner: Any, name: str, make: Callable[[Any], Any]
+) -> Callable[[], None]:
     """Replace a function of a class or module by ``make(function)``; return an undo function."""
     is_class = isinstance(owner, type)
-    old = inspect.getattr_static(owner, name, None) if is_class else getattr(owner, name, None)
+    old = (
+        inspect.getattr_static(owner, name, None)
+        if is_class
+        else getattr(owner, name, None)
+    )
     if old is None:
         return lambda: None
     plain = old.__func__ if isinstance(old, staticmethod) else old
@@ -78,7 +99,9 @@ def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> Call
     return lambda: setattr(owner, name, old)
 
 
-def wrap_attribute(owner: Any, name: str, call: Callable[..., Any]) -> Callable[[], None]:
+def wrap_attribute(
+    owner: Any, name: str, call: Callable[..., Any]
+) -> Callable[[], None]:
     """Let ``call`` make the calls of a function, with the function and their own arguments."""
     return replace_attribute(
         owner, name, lambda old: lambda *args, **kwargs: call(old, *args, **kwargs)
@@ -137,7 +160,9 @@ def collect_graphs(partitions: list[Any] | None) -> Iterator[None]:
             metadata = context.export_run_metadata()
             context.disable_run_metadata()
             functions = [] if metadata is None else metadata.function_graphs
-            partitions[:] = [graph for one in functions for graph in one.partition_graphs]
+            partitions[:] = [
+                graph for one in functions for graph in one.partition_graphs
+            ]
 
 
 def _mark_phase(observed: Observations, name: str) -> Any:
@@ -165,5 +190,7 @@ def _observe_scope(observed: Observations, scope: Any) -> None:
         if name := tf.get_current_name_scope():
             observed.scopes.setdefault(name, (kind, path))
     elif observed.eager and kind == "layer":
-        scope.analyzer_mark = tf.profiler.experimental.Trace(f"{MARKER_PREFIX}layer", path=path)
+        scope.analyzer_mark = tf.profiler.experimental.Trace(
+            f"{MARKER_PREFIX}layer", path=path
+        )
         scope.analyzer_mark.__enter__()

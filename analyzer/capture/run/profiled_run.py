@@ -15,7 +15,11 @@ from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.private_names import disable_python_tracing
 from analyzer.capture.process.child_environment import check_collectives
 from analyzer.capture.run.host_values import trace_with_true_values
-from analyzer.capture.run.instrumentation import Observations, collect_graphs, observe_step
+from analyzer.capture.run.instrumentation import (
+    Observations,
+    collect_graphs,
+    observe_step,
+)
 from analyzer.capture.run.source_frames import find_user_line
 from analyzer.capture.run.step_capture import (
     Captured,
@@ -42,7 +46,9 @@ _MOST_REPEATS: Final = 37
 """Repeats of a step on a simulated card. With two traced steady steps they make 39 runs, and one more
 run lies outside their least and largest peak with a chance of 2 in 40, 5 %."""
 
-_EQUAL_REPEATS: Final = 8  # repeats after which no further one follows if all peaks are equal
+_EQUAL_REPEATS: Final = (
+    8  # repeats after which no further one follows if all peaks are equal
+)
 _FEWEST_REPEATS: Final = 3  # repeats even if they take longer than their share
 _REPEAT_SHARE: Final = 0.1  # of the time of tracing and running the step
 
@@ -86,7 +92,9 @@ def run_steps(
             # The weights or inputs alone do not fit: there is no step.
             program = Program(call=lambda: None, args=(), config=StepConfig())
             error = replace(describe_failure(cause), where=find_user_line(cause))
-            unmade = Capturing(program, Observations(), StepVariables(program), [], 0, error=error)
+            unmade = Capturing(
+                program, Observations(), StepVariables(program), [], 0, error=error
+            )
             if then is not None:
                 then(unmade)
             return describe_capture(unmade)
@@ -115,7 +123,9 @@ def run_steps(
     with pause_collector():
         captured = describe_capture(state, partitions)
         if dump is not None and state.function is not None:
-            captured.compiled, captured.inside = read_compiled_functions(state.function, dump)
+            captured.compiled, captured.inside = read_compiled_functions(
+                state.function, dump
+            )
     return captured
 
 
@@ -156,7 +166,10 @@ def _run(
     try:
         state.variables.snapshot()
         for index in range(state.wanted):
-            report(f"running step {index + 1} of {state.wanted}", 0.3 + 0.6 * index / state.wanted)
+            report(
+                f"running step {index + 1} of {state.wanted}",
+                0.3 + 0.6 * index / state.wanted,
+            )
             state.started = True
             if state.assumed is not None:
                 state.assumed.assign(index == STEP_WITH_ALL)
@@ -165,7 +178,9 @@ def _run(
                 # Held until the next step returns, as a training loop holds its logs.
                 outputs = _call_step(state, _STEP_NAME, index)
             state.done += 1
-            for promise in state.program.promises if index == 0 and state.function is None else ():
+            for promise in (
+                state.program.promises if index == 0 and state.function is None else ()
+            ):
                 promise(None)
             state.variables.snapshot()
         if "PHANTOM_CARDS" in os.environ and partitions is not None:

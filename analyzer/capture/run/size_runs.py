@@ -63,7 +63,9 @@ def _measure(program: Program, steps: int, size: int | None = None) -> Failure |
 
 
 def _list_cards() -> list[str]:
-    return [f"GPU:{index}" for index in range(len(tf.config.list_logical_devices("GPU")))]
+    return [
+        f"GPU:{index}" for index in range(len(tf.config.list_logical_devices("GPU")))
+    ]
 
 
 def _describe_run(error: Failure | None, *, is_open: bool) -> SizeRun:

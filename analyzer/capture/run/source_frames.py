@@ -34,11 +34,17 @@ with contextlib.suppress(OSError):  # it has been removed
 
 def describe_user_error(error: BaseException) -> str:
     """Return ``file:line: Type: message`` for the innermost line of the user's code."""
-    lines = [line.strip() for line in _ANSI.sub("", str(error)).splitlines() if line.strip()]
+    lines = [
+        line.strip() for line in _ANSI.sub("", str(error)).splitlines() if line.strip()
+    ]
     if lines and lines[0] == "in user code:":
         return _describe_traced_error(lines)
     # Keras names the layer in the first line and the reason in a later one.
-    reasons = [after for line, after in itertools.pairwise(lines) if line.endswith(_KERAS_REASON)]
+    reasons = [
+        after
+        for line, after in itertools.pairwise(lines)
+        if line.endswith(_KERAS_REASON)
+    ]
     has_layer = bool(lines) and lines[0].startswith("Exception encountered")
     reason = " ".join(reasons[:1] or lines[: 2 if has_layer else 1])
     text = f"{type(error).__name__}: {reason}".rstrip(": ")
@@ -88,12 +94,19 @@ def find_culprit(error: BaseException) -> str:
 def find_library(error: BaseException) -> str:
     """Return the name of the package that raised an error, or "" if the user's code or ours did."""
     cause = error.__context__
-    if cause is not None and hasattr(cause, "ag_error_metadata"):  # autograph raises a copy of it
+    if cause is not None and hasattr(
+        cause, "ag_error_metadata"
+    ):  # autograph raises a copy of it
         error = cause
-    frames = [(one, one.f_code.co_filename) for one, _ in traceback.walk_tb(error.__traceback__)]
+    frames = [
+        (one, one.f_code.co_filename)
+        for one, _ in traceback.walk_tb(error.__traceback__)
+    ]
     for frame, file in reversed(frames):
         if not file.startswith("<frozen"):  # Python's import system
-            is_own = not is_library(file) or file.startswith(_OURS) or "__autograph" in file
+            is_own = (
+                not is_library(file) or file.startswith(_OURS) or "__autograph" in file
+            )
             return "" if is_own else str(frame.f_globals["__name__"]).partition(".")[0]
     return ""
 
@@ -101,7 +114,9 @@ def find_library(error: BaseException) -> str:
 def find_cell(filename: str) -> str:
     """Return ``cell 3`` for the code of a cell of the notebook in this process; else empty."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    find_label = getattr(getattr(shell, "compile", None), "format_code_name", _find_old_label)
+    find_label = getattr(
+        getattr(shell, "compile", None), "format_code_name", _find_old_label
+    )
     label = None if shell is None else find_label(filename)  # ("Cell", "In[3]")
     return f"cell {label[1].strip('In[]')}" if label else ""
 
@@ -132,7 +147,9 @@ def _describe_traced_error(lines: list[str]) -> str:
     Autograph runs a rewritten copy of the user's code, so only its message has the user's lines.
     """
     frames = [match for line in lines if (match := _FRAME.match(line)) is not None]
-    own = [f"{shorten_path(one[1])}:{one[2]}: " for one in frames if not is_library(one[1])]
+    own = [
+        f"{shorten_path(one[1])}:{one[2]}: " for one in frames if not is_library(one[1])
+    ]
     at = next((at for at in reversed(range(len(lines))) if _ERROR.match(lines[at])), -1)
     text = lines[at]
     if "Exception encountered" in text and at + 1 < len(lines):

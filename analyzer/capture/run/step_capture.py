@@ -16,7 +16,11 @@ from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.graph.shape_inference import infer_executed_outputs
 from analyzer.capture.process.child_environment import describe_builds
 from analyzer.capture.run.instrumentation import Observations
-from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_user_line
+from analyzer.capture.run.source_frames import (
+    clean_message,
+    describe_user_error,
+    find_user_line,
+)
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
@@ -40,7 +44,15 @@ from analyzer.phantom.refused_requests import describe_refusals
 
 _MOST_NAMED: Final = 3  # ops in a note
 _ENVIRONMENT: Final = (
-    *("TF_CPU_", "TF_CUDNN_", "TF_CUBLAS_", "TF_CUDA_", "TF_DETERMINISTIC_", "TF_GPU_", "TF_NUM_"),
+    *(
+        "TF_CPU_",
+        "TF_CUDNN_",
+        "TF_CUBLAS_",
+        "TF_CUDA_",
+        "TF_DETERMINISTIC_",
+        "TF_GPU_",
+        "TF_NUM_",
+    ),
     *("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "TF_ENABLE_GPU_GARBAGE_COLLECTION"),
     *("TF_ENABLE_ONEDNN_OPTS", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_USE_CUBLASLT"),
     *("TF_XLA_FLAGS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES"),
@@ -54,7 +66,9 @@ class Captured:
 
     run: RunFile
     ops: list[Op] = field(default_factory=list)  # that ran; none for an eager step
-    traced: list[TracedGraph] = field(default_factory=list)  # before TensorFlow optimised it
+    traced: list[TracedGraph] = field(
+        default_factory=list
+    )  # before TensorFlow optimised it
     compiled: list[LoweredFunction] = field(default_factory=list)
     inside: list[Op] = field(default_factory=list)  # of compiled functions, before XLA
 
@@ -72,9 +86,13 @@ class Capturing:
     started: bool = False
     done: int = 0
     error: Failure | None = None
-    setup: SetupValues | None = None  # true values, if the step runs on a simulated card
+    setup: SetupValues | None = (
+        None  # true values, if the step runs on a simulated card
+    )
     unknown: dict[str, str] | None = None  # op -> what its unknown value decides
-    computed: tuple[str, ...] = ()  # ops whose value decides; the host computes it for the card
+    computed: tuple[
+        str, ...
+    ] = ()  # ops whose value decides; the host computes it for the card
     assumed: Any = None  # variable: whether unknown conditions are taken to be true
 
 
@@ -82,7 +100,9 @@ def trace_function(program: Program) -> Any:
     """Trace the step and return its concrete function; None for an eager step."""
     if program.function is None:
         return None
-    if hasattr(program.function, "captured_inputs"):  # already concrete (a SavedModel's)
+    if hasattr(
+        program.function, "captured_inputs"
+    ):  # already concrete (a SavedModel's)
         return program.function
     try:
         function = program.function.get_concrete_function(*program.traced_args)
@@ -108,7 +128,11 @@ def describe_capture(
         partitions: The graphs that the executor ran.
         ops: The ops that the executor would run; None to read them from the graphs.
     """
-    program, observed, variables = capturing.program, capturing.observed, capturing.variables
+    program, observed, variables = (
+        capturing.program,
+        capturing.observed,
+        capturing.variables,
+    )
     function = capturing.function
     traced_graphs = [] if function is None else graphs.read_traced_graphs(function)
     graph_kind: GraphKind = "executed"
@@ -133,11 +157,15 @@ def describe_capture(
         variables=variables.rows(),
         snapshots=tuple(map(tuple, variables.snapshots)),
         inputs=_describe_inputs(program, function, capturing.inputs),
-        gradients=frozenset(name for graph, name in observed.gradients if graph == own_graph),
+        gradients=frozenset(
+            name for graph, name in observed.gradients if graph == own_graph
+        ),
         nested_gradients=frozenset(
             name for graph, name in observed.gradients if graph != own_graph
         ),
-        eager_gradients={mark: tuple(rows) for mark, rows in observed.eager_gradients.items()},
+        eager_gradients={
+            mark: tuple(rows) for mark, rows in observed.eager_gradients.items()
+        },
         scopes=observed.scopes,
         graph_kind=graph_kind,
         function="" if function is None else graphs.decode_name(function.name),
@@ -165,7 +193,9 @@ def _note_computed(capturing: Capturing) -> list[str]:
     if not names:
         return []
     sources = graphs.find_sources(capturing.function.graph)
-    named = [f"{name} at {sources[name]}" if sources.get(name) else name for name in names]
+    named = [
+        f"{name} at {sources[name]}" if sources.get(name) else name for name in names
+    ]
     more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
     return [
         f"Values decide sizes, branches or trips: {', '.join(named[:_MOST_NAMED])}{more}. The host "
@@ -198,7 +228,9 @@ def _read_ops(
     return graphs.read_executed_ops(partitions, outputs, sources), "executed"
 
 
-def _describe_step(program: Program, observed: Observations, *, is_eager: bool) -> StepConfig:
+def _describe_step(
+    program: Program, observed: Observations, *, is_eager: bool
+) -> StepConfig:
     config = program.config
     optimizer = type(program.optimizers[0]).__name__ if program.optimizers else ""
     # A step of the user's own trains if it takes gradients.
@@ -214,7 +246,10 @@ def _describe_step(program: Program, observed: Observations, *, is_eager: bool) 
 
 def _check_accumulation(program: Program, steps: int) -> list[str]:
     """Return a note for each optimizer that does not apply its gradients in the last step."""
-    every = [getattr(one, "gradient_accumulation_steps", None) or 1 for one in program.optimizers]
+    every = [
+        getattr(one, "gradient_accumulation_steps", None) or 1
+        for one in program.optimizers
+    ]
     return [
         f"The optimizer accumulates gradients over {count} steps and applies them in the last, "
         f"which needs more memory. Step {steps - 1} (from 0) applies none: use --steps "
@@ -231,7 +266,9 @@ def note_compiled_functions(program: Program, function: Any) -> list[str]:
     """Return a note if XLA compiles functions inside a step that runs op by op."""
     if function is None or program.config.jit:
         return []
-    names = list(dict.fromkeys(map(_get_python_name, graphs.find_compiled_calls(function.graph))))
+    names = list(
+        dict.fromkeys(map(_get_python_name, graphs.find_compiled_calls(function.graph)))
+    )
     if not names:
         return []
     shown = ", ".join(names[:_MOST_NAMES])
@@ -265,7 +302,9 @@ def _describe_device() -> DeviceNote:
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
         return DeviceNote(kind="cpu", name=platform.processor() or platform.machine())
-    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
+    details = tf.config.experimental.get_device_details(
+        tf.config.list_physical_devices("GPU")[0]
+    )
     return DeviceNote(kind="gpu", name=str(details.get("device_name", gpus[0].name)))
 
 
@@ -295,7 +334,9 @@ def classify_failure(failure: BaseException | None) -> FailureKind:
     text = str(failure)
     if isinstance(failure, tf.errors.NotFoundError) and _NO_MEMORY_TO_TRY in text:
         return FailureKind.OUT_OF_MEMORY
-    if "PHANTOM_CARDS" in os.environ and any(words in text for words in _PHANTOM_NO_MEMORY):
+    if "PHANTOM_CARDS" in os.environ and any(
+        words in text for words in _PHANTOM_NO_MEMORY
+    ):
         return FailureKind.OUT_OF_MEMORY
     if isinstance(failure, tf.errors.InvalidArgumentError | ValueError):
         is_large = any(words in text for words in _TOO_LARGE)
@@ -309,7 +350,11 @@ def describe_failure(failure: BaseException) -> Failure:
     name, message, code = type(failure).__name__, str(failure), ExitCode.BAD_INPUT
     where = None
     if isinstance(failure, KeyboardInterrupt):
-        name, message, code = "Interrupted", "The run was interrupted.", ExitCode.INTERRUPTED
+        name, message, code = (
+            "Interrupted",
+            "The run was interrupted.",
+            ExitCode.INTERRUPTED,
+        )
     elif isinstance(failure, SystemExit):
         message = f"The step called sys.exit({failure.code})."
     elif kind is FailureKind.OUT_OF_MEMORY:
@@ -318,7 +363,11 @@ def describe_failure(failure: BaseException) -> Failure:
         where = find_user_line(failure)
     message = clean_message(message)
     has_size = isinstance(failure, tf.errors.ResourceExhaustedError)
-    if "PHANTOM_CARDS" in os.environ and kind is FailureKind.OUT_OF_MEMORY and not has_size:
+    if (
+        "PHANTOM_CARDS" in os.environ
+        and kind is FailureKind.OUT_OF_MEMORY
+        and not has_size
+    ):
         message += describe_refusals()
     return Failure(type=name, message=message, exit_code=code, where=where, kind=kind)
 
@@ -337,8 +386,12 @@ def note_threads(*, caches: bool) -> ThreadsNote:
 
     cores = count_cores()
     threading = tf.config.threading
-    intra = threading.get_intra_op_parallelism_threads() or read_count("TF_NUM_INTRAOP_THREADS")
-    inter = threading.get_inter_op_parallelism_threads() or read_count("TF_NUM_INTEROP_THREADS")
+    intra = threading.get_intra_op_parallelism_threads() or read_count(
+        "TF_NUM_INTRAOP_THREADS"
+    )
+    inter = threading.get_inter_op_parallelism_threads() or read_count(
+        "TF_NUM_INTEROP_THREADS"
+    )
     # Grappler's cluster of this machine has the caches that Eigen reads (``GetLocalCPUInfo``).
     devices = []
     if caches:
@@ -349,5 +402,7 @@ def note_threads(*, caches: bool) -> ThreadsNote:
         intra_op=intra or cores,
         inter_op=inter or cores,
         inter_op_fixed=bool(inter),
-        l3_bytes=max((one.l3_cache_size for one in devices if one.type == "CPU"), default=0),
+        l3_bytes=max(
+            (one.l3_cache_size for one in devices if one.type == "CPU"), default=0
+        ),
     )

@@ -47,7 +47,9 @@ class StepVariables:
 
     program: Program
     function: Any = None  # concrete; None if the step runs eagerly
-    snapshots: list[list[int | None]] = field(default_factory=list)  # None: an unknown address
+    snapshots: list[list[int | None]] = field(
+        default_factory=list
+    )  # None: an unknown address
     raw: list[Any] = field(default_factory=list)  # the ``tf.Variable`` of each row
     _known: set[int] = field(default_factory=set)
     _owners: list[tuple[Category, str, str]] = field(default_factory=list)
@@ -83,7 +85,9 @@ class StepVariables:
         for variable in self.raw:
             if id(variable) in values:
                 # A copy, or the variable would stay in NumPy's memory.
-                variable.assign(tf.raw_ops.DeepCopy(x=tf.constant(values[id(variable)])))
+                variable.assign(
+                    tf.raw_ops.DeepCopy(x=tf.constant(values[id(variable)]))
+                )
             elif variable.dtype.is_floating or variable.dtype.is_integer:
                 variable.assign(tf.zeros_like(variable))
 
@@ -91,7 +95,9 @@ class StepVariables:
         """Find new variables; optimizers make theirs in the first step."""
         for model in self.program.models:
             self._add(model.variables, Category.PARAMETER)
-            self._add(getattr(model, "metrics_variables", ()), Category.CONSTANT, "metric")
+            self._add(
+                getattr(model, "metrics_variables", ()), Category.CONSTANT, "metric"
+            )
             unused = getattr(model, "unused_variables", ())
             self._add(unused, Category.CONSTANT, "loaded, but not used")
         for optimizer in self.program.optimizers:
@@ -101,8 +107,12 @@ class StepVariables:
             captured = list(self.function.variables)
             self._unread = self._unread or _find_sparse_variables(self.function)
         elif self.program.function is None:  # a step run from Python may use any
-            captured = [one for one in find_live_objects(tf.Variable) if hasattr(one, "handle")]
-        unknown = [one for one in captured if id(get_raw_variable(one)) not in self._known]
+            captured = [
+                one for one in find_live_objects(tf.Variable) if hasattr(one, "handle")
+            ]
+        unknown = [
+            one for one in captured if id(get_raw_variable(one)) not in self._known
+        ]
         if unknown:
             self._add_by_owner(unknown)
 
@@ -111,11 +121,16 @@ class StepVariables:
 
         After the first step, variables with sparse access cannot be read without a copy.
         """
-        with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}snapshot", index=len(self.snapshots)):
+        with tf.profiler.experimental.Trace(
+            f"{MARKER_PREFIX}snapshot", index=len(self.snapshots)
+        ):
             self.refresh()
             unread = self._unread if self.snapshots else set()
             self.snapshots.append(
-                [None if id(one) in unread else find_variable_address(one) for one in self.raw]
+                [
+                    None if id(one) in unread else find_variable_address(one)
+                    for one in self.raw
+                ]
             )
 
     def rows(self) -> tuple[VariableNote, ...]:
@@ -124,7 +139,9 @@ class StepVariables:
         if self.function is not None:
             given = len(self.function.inputs) - len(self.function.captured_inputs)
             handles = self.function.captured_inputs
-            arguments = {id(handle): given + index for index, handle in enumerate(handles)}
+            arguments = {
+                id(handle): given + index for index, handle in enumerate(handles)
+            }
         return tuple(
             VariableNote(
                 path=path,
@@ -136,10 +153,14 @@ class StepVariables:
                 argument=arguments.get(id(variable.handle)) if arguments else None,
                 device=variable.device,
             )
-            for variable, (category, role, path) in zip(self.raw, self._owners, strict=True)
+            for variable, (category, role, path) in zip(
+                self.raw, self._owners, strict=True
+            )
         )
 
-    def _add(self, variables: Iterable[Any], category: Category, role: str = "") -> None:
+    def _add(
+        self, variables: Iterable[Any], category: Category, role: str = ""
+    ) -> None:
         """Add new variables, and their copies on other devices."""
         for variable in variables:
             raw = get_raw_variable(variable)
@@ -170,11 +191,17 @@ class StepVariables:
         """
         wanted = {id(get_raw_variable(variable)) for variable in variables}
         optimizers, metrics = get_optimizer_classes(), get_classes("metrics.Metric")
-        for thing in find_live_objects((*optimizers, *metrics, *get_classes("layers.Layer"))):
+        for thing in find_live_objects(
+            (*optimizers, *metrics, *get_classes("layers.Layer"))
+        ):
             is_optimizer = issubclass(type(thing), optimizers)
             owned: list[Any] = []
-            with contextlib.suppress(AttributeError):  # of an object whose constructor failed
-                owned = get_optimizer_variables(thing) if is_optimizer else thing.variables
+            with contextlib.suppress(
+                AttributeError
+            ):  # of an object whose constructor failed
+                owned = (
+                    get_optimizer_variables(thing) if is_optimizer else thing.variables
+                )
             used = [one for one in owned if id(get_raw_variable(one)) in wanted]
             if is_optimizer and used:
                 self.program.optimizers.append(thing)
@@ -228,10 +255,14 @@ def _find_sparse_handles(graph: Any) -> set[str]:
         attrs = op.node_def.attr
         is_compiled = "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b
         called = () if is_compiled else set(list_callees(op))
-        for nested in filter(None, (getattr(functions.get(one), "graph", None) for one in called)):
+        for nested in filter(
+            None, (getattr(functions.get(one), "graph", None) for one in called)
+        ):
             handles = _find_sparse_handles(nested)
             pairs = zip(reversed(op.inputs), reversed(nested.inputs), strict=False)
-            found |= {outside.name for outside, inside in pairs if inside.name in handles}
+            found |= {
+                outside.name for outside, inside in pairs if inside.name in handles
+            }
     return found
 
 
@@ -248,7 +279,11 @@ def find_address(tensor: Any) -> int | None:
     TensorFlow copies and allocates nothing. ``DLTensor`` begins with the address, and TensorFlow sets
     its ``byte_offset`` to 0 (``tensorflow/c/eager/dlpack.cc``).
     """
-    if not tf.is_tensor(tensor) or not is_eager(tensor) or tensor.dtype in _WITHOUT_BYTES:
+    if (
+        not tf.is_tensor(tensor)
+        or not is_eager(tensor)
+        or tensor.dtype in _WITHOUT_BYTES
+    ):
         return None  # DLPack would crash the process
     try:
         capsule = tf.experimental.dlpack.to_dlpack(tensor)

@@ -5,7 +5,11 @@ from typing import Any
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_last_layer, get_layers
-from analyzer.capture.targets.keras_api import get_classes, get_keras, get_output_tensors
+from analyzer.capture.targets.keras_api import (
+    get_classes,
+    get_keras,
+    get_output_tensors,
+)
 from analyzer.capture.targets.synthetic_inputs import make_part
 from analyzer.model.errors import TargetError
 
@@ -23,13 +27,17 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
     classification loss. Integers and strings cannot be trained on.
     """
     specs, losses = tf.nest.flatten(outputs), get_keras(model).losses
-    has_integer_inputs = any(tensor.dtype.is_integer for tensor in tf.nest.flatten(inputs))
+    has_integer_inputs = any(
+        tensor.dtype.is_integer for tensor in tf.nest.flatten(inputs)
+    )
     activations = _find_last_activations(model, len(specs))
     chosen = [
         _choose_loss(spec, activation, losses, has_integer_inputs=has_integer_inputs)
         for spec, activation in zip(specs, activations, strict=True)
     ]
-    if len(specs) > 1:  # Keras weighs each of several outputs by its batch; a number has none
+    if (
+        len(specs) > 1
+    ):  # Keras weighs each of several outputs by its batch; a number has none
         chosen = [None if loss is output_itself else loss for loss in chosen]
     if all(loss is None for loss in chosen):
         dtypes = ", ".join(sorted({str(spec.dtype) for spec in specs})) or "nothing"
@@ -48,7 +56,9 @@ def format_losses(losses: Any) -> str:
 
 def get_loss_name(loss: Any) -> str:
     """Return the name of a loss object, function or string; empty for None."""
-    return str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss or "")
+    return str(
+        getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss or ""
+    )
 
 
 def make_labels(model: Any, outputs: Any) -> Any:
@@ -57,13 +67,17 @@ def make_labels(model: Any, outputs: Any) -> Any:
     losses = _get_losses_by_output(model, outputs, len(specs))
     is_uncompiled = all(loss is None for loss in losses)
     labels = [
-        _make_label(model, spec, get_loss_name(loss)) if is_uncompiled or loss is not None else None
+        _make_label(model, spec, get_loss_name(loss))
+        if is_uncompiled or loss is not None
+        else None
         for spec, loss in zip(specs, losses, strict=True)
     ]
     return tf.nest.pack_sequence_as(outputs, labels)
 
 
-def _choose_loss(spec: Any, activation: str, losses: Any, *, has_integer_inputs: bool) -> Any:
+def _choose_loss(
+    spec: Any, activation: str, losses: Any, *, has_integer_inputs: bool
+) -> Any:
     if not tf.as_dtype(spec.dtype).is_floating:
         return None
     shape = tf.TensorShape(spec.shape)
@@ -95,7 +109,11 @@ def _find_last_activations(model: Any, count: int) -> list[str]:
 def _get_activation(layer: Any) -> str:
     if type(layer).__name__ == "Softmax":
         return "softmax"
-    outputs = getattr(layer, "outputs", None) if isinstance(layer, get_classes("Model")) else None
+    outputs = (
+        getattr(layer, "outputs", None)
+        if isinstance(layer, get_classes("Model"))
+        else None
+    )
     if outputs:
         return _get_activation(get_last_layer(outputs[-1]))
     return str(getattr(getattr(layer, "activation", None), "__name__", ""))
@@ -136,5 +154,7 @@ def _get_losses_by_output(model: Any, outputs: Any, count: int) -> list[Any]:
 
 def _spread(loss: Any, count: int) -> list[Any]:
     """Return one loss for each of ``count`` outputs; the first one if their numbers differ."""
-    flat: list[Any] = tf.nest.flatten(loss) if isinstance(loss, dict | list | tuple) else [loss]
+    flat: list[Any] = (
+        tf.nest.flatten(loss) if isinstance(loss, dict | list | tuple) else [loss]
+    )
     return flat if len(flat) == count else [flat[0] if flat else None] * count

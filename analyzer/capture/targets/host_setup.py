@@ -35,13 +35,19 @@ class SetupValues:
     originals: dict[int, tuple[Any, Any]] = field(
         default_factory=dict
     )  # card's id -> card's, host's
-    copies: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # host's id -> host's, card's
+    copies: dict[int, tuple[Any, Any]] = field(
+        default_factory=dict
+    )  # host's id -> host's, card's
     # id of a variable's handle -> the handle, the initial value or a function that makes it
     initial: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def move(self, tensor: Any) -> Any:
         """Return the card's copy of an eager tensor of the setup; itself if it belongs on the host."""
-        if not tf.is_tensor(tensor) or not private.is_eager(tensor) or tensor.dtype in _STAYS:
+        if (
+            not tf.is_tensor(tensor)
+            or not private.is_eager(tensor)
+            or tensor.dtype in _STAYS
+        ):
             return tensor
         if "GPU" in tensor.device or getattr(tensor, _IS_CONSTANT, False):
             return tensor
@@ -53,14 +59,22 @@ class SetupValues:
 
     def copy(self, value: Any) -> Any:
         """Return a copy on the card of an eager tensor of the host; any other value itself."""
-        if not tf.is_tensor(value) or not private.is_eager(value) or value.dtype in _STAYS:
+        if (
+            not tf.is_tensor(value)
+            or not private.is_eager(value)
+            or value.dtype in _STAYS
+        ):
             return value
-        return private.copy_to_device(value, tf.config.list_logical_devices("GPU")[0].name)
+        return private.copy_to_device(
+            value, tf.config.list_logical_devices("GPU")[0].name
+        )
 
     def remember(self, variable: Any, value: Any) -> None:
         """Keep the initial value of a variable, or the function that makes it."""
         handle = getattr(variable, "handle", None)
-        is_small = callable(value) or math.prod(variable.shape.as_list()) <= _MOST_ELEMENTS
+        is_small = (
+            callable(value) or math.prod(variable.shape.as_list()) <= _MOST_ELEMENTS
+        )
         if handle is not None and is_small:
             self.initial[id(handle)] = (handle, value)
 
@@ -123,7 +137,9 @@ def run_setup_on_host() -> Iterator[None]:
             call = _call_on_card(model_class.__call__, own_scope)
             stack.enter_context(patch.object(model_class, "__call__", call))
         convert = _mark_constants(private.constant_op.convert_to_eager_tensor)
-        stack.enter_context(patch.object(private.constant_op, convert.__name__, convert))
+        stack.enter_context(
+            patch.object(private.constant_op, convert.__name__, convert)
+        )
         yield
 
 
@@ -132,7 +148,9 @@ def _call_on_card(call: Any, own_scope: Any) -> Any:
 
     def call_model(model: Any, *args: Any, **kwargs: Any) -> Any:
         is_free = tf.executing_eagerly() and private.get_eager_device() is own_scope
-        with tf.device(_CARD) if is_free and model.weights else contextlib.nullcontext():
+        with (
+            tf.device(_CARD) if is_free and model.weights else contextlib.nullcontext()
+        ):
             return call(model, *args, **kwargs)
 
     return call_model

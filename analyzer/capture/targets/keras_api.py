@@ -69,7 +69,10 @@ def get_classes(path: str) -> tuple[type, ...]:
 
 def get_optimizer_classes() -> tuple[type, ...]:
     """Return the base classes of optimizers; Keras 2 has two generations."""
-    return (*get_classes("optimizers.Optimizer"), *get_classes("optimizers.legacy.Optimizer"))
+    return (
+        *get_classes("optimizers.Optimizer"),
+        *get_classes("optimizers.legacy.Optimizer"),
+    )
 
 
 def get_optimizer_variables(optimizer: Any) -> list[Any]:
@@ -82,8 +85,14 @@ def find_open_optimizers(program: Any) -> Iterator[tuple[Any, list[Any]]]:
     """Yield unbuilt optimizers that a step is known to apply to all weights of its model, and those."""
     for model in program.models if program.config.mode == "train" else ():
         optimizer = model.optimizer
-        is_open = isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
-        if is_open and not has_own_step(model) and not private_names.is_distributed(model):
+        is_open = (
+            isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
+        )
+        if (
+            is_open
+            and not has_own_step(model)
+            and not private_names.is_distributed(model)
+        ):
             yield optimizer, list(model.trainable_variables)
 
 

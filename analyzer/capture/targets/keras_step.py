@@ -11,10 +11,24 @@ from analyzer.capture import private_names as private
 from analyzer.capture.graph.gpu_graph import explain_jit
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets import synthetic_inputs, target_spec
-from analyzer.capture.targets.default_losses import choose_losses, format_losses, make_labels
-from analyzer.capture.targets.keras_api import get_keras, has_own_step, is_compiled, is_keras_3
+from analyzer.capture.targets.default_losses import (
+    choose_losses,
+    format_losses,
+    make_labels,
+)
+from analyzer.capture.targets.keras_api import (
+    get_keras,
+    has_own_step,
+    is_compiled,
+    is_keras_3,
+)
 from analyzer.capture.targets.model_changes import change_layers, rebuild
-from analyzer.capture.targets.step_program import Program, Promise, is_tf_function, promise_use
+from analyzer.capture.targets.step_program import (
+    Program,
+    Promise,
+    is_tf_function,
+    promise_use,
+)
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import Mode, StepConfig
 from analyzer.model.errors import InputError, TargetError
@@ -23,7 +37,10 @@ _KERAS_2_JIT: Final = (
     "Estimated as compile() says: Keras 2 uses XLA only with jit_compile=True (--jit)."
 )
 _KINDS: Final = {
-    "optimizer": ("optimizers", "adam, adamw, sgd, rmsprop, adagrad, adafactor or lion"),
+    "optimizer": (
+        "optimizers",
+        "adam, adamw, sgd, rmsprop, adagrad, adafactor or lion",
+    ),
     "loss": ("losses", "mse, binary_crossentropy or sparse_categorical_crossentropy"),
 }
 """Kinds of objects that Keras looks up by name: the module, and examples for an error."""
@@ -56,13 +73,20 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     jit = bool(model.jit_compile) and not getattr(model, "run_eagerly", False)
     data = _make_data(model, inputs, outputs) if train else (inputs,)
     opened = None
-    if options.is_open and train and is_keras_3(model) and not private.is_distributed(model):
+    if (
+        options.is_open
+        and train
+        and is_keras_3(model)
+        and not private.is_distributed(model)
+    ):
         opened = synthetic_inputs.open_batch(model, data, batch_size)
     call, function, arguments, values = _STEPS[mode](model, opened or data)
     optimizer = getattr(model, "optimizer", None) if train else None
     jit_reason = ""
     if options.gpu:
-        jit_reason = explain_jit(model, jit, options.jit) if is_keras_3(model) else _KERAS_2_JIT
+        jit_reason = (
+            explain_jit(model, jit, options.jit) if is_keras_3(model) else _KERAS_2_JIT
+        )
     return Program(
         call=call,
         args=values,
@@ -87,10 +111,14 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
 def _make_fit_step(model: Any, data: Any) -> _KerasStep:
     """Return the step of ``fit``: the training function that Keras makes, called with an iterator."""
     if is_keras_3(model) and private.is_distributed(model):
-        with model.distribute_strategy.scope():  # slots made in the step lie on one device only
+        with (
+            model.distribute_strategy.scope()
+        ):  # slots made in the step lie on one device only
             private.get_builder(model)(data_batch=data)
     model.train_function = None  # made for other settings
-    return _take_batches(model, model.make_train_function() or model.train_function, data)
+    return _take_batches(
+        model, model.make_train_function() or model.train_function, data
+    )
 
 
 def _make_predict_step(model: Any, data: Any) -> _KerasStep:
@@ -152,12 +180,15 @@ def _make_trainable(
     """Compile the model if it is not compiled or another optimizer or loss is requested."""
     if not model.trainable_variables:
         raise TargetError(
-            f"The model {model.name!r} has no trainable variables.", hint="Use --mode infer."
+            f"The model {model.name!r} has no trainable variables.",
+            hint="Use --mode infer.",
         )
     was_compiled = is_compiled(model)
     optimizer = loss = None
     if options.optimizer or not was_compiled:
-        optimizer = _look_up(model, "optimizer", options.optimizer or target_spec.OPTIMIZER)
+        optimizer = _look_up(
+            model, "optimizer", options.optimizer or target_spec.OPTIMIZER
+        )
     if options.loss:
         loss = _look_up(model, "loss", options.loss)
     elif not was_compiled:
@@ -173,7 +204,10 @@ def _make_trainable(
     elif optimizer is not None or loss is not None:
         messages.append(_recompile(model, optimizer, loss))
     optimizer = model.optimizer
-    if getattr(optimizer, "built", False) and private.get_built_variables(optimizer) == []:
+    if (
+        getattr(optimizer, "built", False)
+        and private.get_built_variables(optimizer) == []
+    ):
         # Keras' .h5 loader built it before the model had variables.
         model.optimizer = type(optimizer).from_config(optimizer.get_config())
         messages.append(
@@ -190,7 +224,8 @@ def _set_jit(model: Any, jit: bool) -> None:
     model.jit_compile = jit
     if jit and not model.jit_compile:
         raise TargetError(
-            f"The model {model.name!r} has layers that XLA cannot compile.", hint="Use --no-jit."
+            f"The model {model.name!r} has layers that XLA cannot compile.",
+            hint="Use --no-jit.",
         )
 
 
@@ -208,7 +243,9 @@ def _make_data(model: Any, inputs: Any, outputs: Any) -> Any:
             return inputs
     if count == 1:
         return (inputs,)
-    weights = synthetic_inputs.make_part(tf.nest.flatten(inputs)[0].shape[:1], tf.float32)
+    weights = synthetic_inputs.make_part(
+        tf.nest.flatten(inputs)[0].shape[:1], tf.float32
+    )
     return (inputs, make_labels(model, outputs), weights)[:count]
 
 
@@ -240,13 +277,20 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
         if is_keras_3(model):
             make = get_keras(model).KerasTensor
             specs = model(
-                tf.nest.map_structure(lambda one: make(one.shape, one.dtype.name), inputs)
+                tf.nest.map_structure(
+                    lambda one: make(one.shape, one.dtype.name), inputs
+                )
             )
-            if all(tf.TensorShape(s.shape).is_fully_defined() for s in tf.nest.flatten(specs)):
+            if all(
+                tf.TensorShape(s.shape).is_fully_defined()
+                for s in tf.nest.flatten(specs)
+            ):
                 return specs
         with private.FuncGraph("outputs").as_default():
             outputs = model(synthetic_inputs.make_values(inputs))
-        return tf.nest.map_structure(lambda out: tf.TensorSpec(out.shape, out.dtype), outputs)
+        return tf.nest.map_structure(
+            lambda out: tf.TensorSpec(out.shape, out.dtype), outputs
+        )
     except Exception as error:
         raise TargetError(
             f"The model {model.name!r} cannot be called on its inputs: "
@@ -260,7 +304,9 @@ def _look_up(model: Any, kind: str, name: str) -> Any:
     try:
         return getattr(get_keras(model), module).get(name)
     except ValueError:
-        raise TargetError(f"Keras has no {kind} {name!r}.", hint=f"Try {examples}.") from None
+        raise TargetError(
+            f"Keras has no {kind} {name!r}.", hint=f"Try {examples}."
+        ) from None
 
 
 def _recompile(model: Any, optimizer: Any, loss: Any) -> str:

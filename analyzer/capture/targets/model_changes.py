@@ -24,7 +24,11 @@ from unittest.mock import patch
 
 import keras
 
-from analyzer.capture.private_names import forget_kernel, get_compile_arguments, get_layers
+from analyzer.capture.private_names import (
+    forget_kernel,
+    get_compile_arguments,
+    get_layers,
+)
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets.recomputed_blocks import recompute_blocks
 from analyzer.model.errors import TargetError
@@ -135,8 +139,12 @@ def _replace_optimizers(name: str) -> Iterator[list[str]]:
             replaced.append(kind.__name__)
             if args:
                 options["learning_rate"] = args[0]
-            object.__setattr__(self, "__class__", classes[name])  # Keras tracks plain assignments
-            make(self, **{key: options[key] for key in options.keys() & _COMMON_OPTIONS})
+            object.__setattr__(
+                self, "__class__", classes[name]
+            )  # Keras tracks plain assignments
+            make(
+                self, **{key: options[key] for key in options.keys() & _COMMON_OPTIONS}
+            )
 
         return init
 
@@ -155,15 +163,21 @@ def rebuild(model: Any, remedy: str) -> Any:
     if not isinstance(model, keras.Model) or not model.inputs:
         raise TargetError(f"The model {model.name!r} is not made of layers in a graph.")
     if type(model).train_step is not keras.Model.train_step:
-        raise TargetError(f"A rebuilt {model.name!r} would lose the train_step of its own.")
+        raise TargetError(
+            f"A rebuilt {model.name!r} would lose the train_step of its own."
+        )
     try:
-        rebuilt = _scale_units(model, float(parts["units"])) if "units" in parts else model
+        rebuilt = (
+            _scale_units(model, float(parts["units"])) if "units" in parts else model
+        )
         if "recompute" in parts:
             blocks = [block.split(">") for block in parts["recompute"].split("|")]
             rebuilt = recompute_blocks(rebuilt, blocks)
     except (ValueError, AttributeError, KeyError) as error:
         reason = describe_user_error(error)
-        raise TargetError(f"The model {model.name!r} cannot be rebuilt: {reason}") from error
+        raise TargetError(
+            f"The model {model.name!r} cannot be rebuilt: {reason}"
+        ) from error
     if model.compiled:
         rebuilt.compile(**get_compile_arguments(model))
     return rebuilt
@@ -199,7 +213,9 @@ def change_layers(model: Any, remedy: str) -> None:
         _quantize_after_calibration(model)
     elif "quantize" in parts:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about each layer without weights to quantize
+            warnings.simplefilter(
+                "ignore"
+            )  # about each layer without weights to quantize
             model.quantize(parts["quantize"])
     if "lora" in parts:
         _train_low_rank(model, int(parts["lora"]))
@@ -208,7 +224,9 @@ def change_layers(model: Any, remedy: str) -> None:
     layers = get_layers(model, include_self=False, recursive=False)
     weighted = [layer for layer in layers if layer.trainable_variables]
     if len(weighted) < 2:
-        raise TargetError(f"The model {model.name!r} has fewer than two layers with weights.")
+        raise TargetError(
+            f"The model {model.name!r} has fewer than two layers with weights."
+        )
     for layer in weighted[:-1]:
         layer.trainable = False
 
@@ -221,8 +239,12 @@ def _quantize_after_calibration(model: Any) -> None:
     """
     make = getattr(keras.quantizers, "GPTQConfig", None)
     if make is None:
-        raise TargetError(f"Keras {keras.__version__} has no GPTQ.", hint="Keras 3.13 has it.")
-    structure = getattr(model, "get_quantization_layer_structure", lambda mode: None)("gptq")
+        raise TargetError(
+            f"Keras {keras.__version__} has no GPTQ.", hint="Keras 3.13 has it."
+        )
+    structure = getattr(model, "get_quantization_layer_structure", lambda mode: None)(
+        "gptq"
+    )
     if not structure:
         raise TargetError(
             f"The model {model.name!r} names no blocks to quantize.",
@@ -239,7 +261,9 @@ def _quantize_after_calibration(model: Any) -> None:
 def _train_low_rank(model: Any, rank: int) -> None:
     """Freeze the model, and give each layer that supports it low-rank updates to train."""
     layers = get_layers(model, include_self=False, recursive=True)
-    able = [one for one in layers if hasattr(one, "enable_lora") and one.trainable_variables]
+    able = [
+        one for one in layers if hasattr(one, "enable_lora") and one.trainable_variables
+    ]
     if not able:
         raise TargetError(f"No layer of the model {model.name!r} has enable_lora.")
     for layer in layers:

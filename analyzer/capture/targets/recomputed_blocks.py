@@ -39,9 +39,15 @@ class Recomputed(keras.layers.Layer):  # type: ignore[misc]
                     if again.dtype.is_floating:
                         tape.watch(again)
                     output = self.block(again, training=training)
-                of_y, *of_weights = tape.gradient(output, [again, *variables], of_output)
-                if of_y is not None:  # earlier blocks wait for the gradients of the weights
-                    with tf.control_dependencies([one for one in of_weights if one is not None]):
+                of_y, *of_weights = tape.gradient(
+                    output, [again, *variables], of_output
+                )
+                if (
+                    of_y is not None
+                ):  # earlier blocks wait for the gradients of the weights
+                    with tf.control_dependencies(
+                        [one for one in of_weights if one is not None]
+                    ):
                         of_y = tf.identity(of_y)
                 return (of_y, of_weights) if variables else of_y
 

@@ -24,10 +24,21 @@ from analyzer.capture.targets import step_program, target_spec
 from analyzer.capture.targets.host_setup import move_to_card, run_setup_on_host
 from analyzer.capture.targets.keras_api import get_classes, set_keras_2_policy
 from analyzer.capture.targets.keras_step import make_model_program
-from analyzer.capture.targets.model_changes import apply_while_building, check_step_remedy
+from analyzer.capture.targets.model_changes import (
+    apply_while_building,
+    check_step_remedy,
+)
 from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
-from analyzer.capture.targets.target_spec import TargetForm, check_honoured, list_given_options
-from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
+from analyzer.capture.targets.target_spec import (
+    TargetForm,
+    check_honoured,
+    list_given_options,
+)
+from analyzer.model.contract.capture_request import (
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
+)
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError, suggest_names
 
@@ -36,7 +47,9 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
     """Return the step that ``spec`` names; InputError for an option that it cannot honour."""
     if options.dtype_policy:
         try:
-            keras.config.set_dtype_policy(options.dtype_policy)  # of all layers made from now on
+            keras.config.set_dtype_policy(
+                options.dtype_policy
+            )  # of all layers made from now on
         except ValueError:
             raise TargetError(
                 f"Keras has no dtype policy {options.dtype_policy!r}.",
@@ -75,12 +88,16 @@ def make_program(
     if isinstance(thing, get_classes("Model")):
         return make_model_program(thing, options)
     if isinstance(thing, get_classes("layers.Layer")):
-        raise TargetError(f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential.")
+        raise TargetError(
+            f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential."
+        )
     parts = list(thing) if isinstance(thing, tuple | list) else []
     has_tensors = any(hasattr(one, "shape") for one in tf.nest.flatten(parts[1:]))
     if parts and isinstance(parts[0], get_classes("Model")) and not has_tensors:
         message = f"{text} returns a {type(thing).__name__} with a model, and no tensors for it."
-        raise TargetError(message, hint="Return the model alone, or (tf_function, args).")
+        raise TargetError(
+            message, hint="Return the model alone, or (tf_function, args)."
+        )
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
         check_step_remedy(options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
@@ -132,7 +149,9 @@ def _convert_errors(text: str) -> Iterator[None]:
     except TargetError:
         raise
     except SystemExit as error:
-        raise TargetError(f"{text} called sys.exit({error.code}).", hint=_ONLY_BUILD) from None
+        raise TargetError(
+            f"{text} called sys.exit({error.code}).", hint=_ONLY_BUILD
+        ) from None
     except Exception as error:
         hint = "Correct this line of your code."
         if library := find_library(error):
@@ -140,11 +159,17 @@ def _convert_errors(text: str) -> Iterator[None]:
         if isinstance(error, OSError | EOFError | tf.errors.NotFoundError):
             hint = f"No data is needed. {_ONLY_BUILD}"
         elif isinstance(error, ModuleNotFoundError):
-            hint = f"{library} needs it: " if library else "Start analyze in its folder, or "
+            hint = (
+                f"{library} needs it: "
+                if library
+                else "Start analyze in its folder, or "
+            )
             hint += f"pip install {error.name} (for {sys.executable})."
         elif isinstance(error, KeyError) and _is_of_environment(error):
             hint = f"Set the environment variable {error.args[0]}."
-        raise TargetError(f"{text} failed: {describe_user_error(error)}.", hint=hint) from error
+        raise TargetError(
+            f"{text} failed: {describe_user_error(error)}.", hint=hint
+        ) from error
 
 
 def _check_policy(program: step_program.Program, text: str, policy: str) -> None:
@@ -187,10 +212,19 @@ def _load_preset(spec: TargetSpec) -> Any:
         import keras_hub
     except ImportError as error:
         hint = "Install it: pip install keras-hub."
-        raise TargetError(f"{spec.text} needs keras-hub: {error}.", hint=hint) from error
+        raise TargetError(
+            f"{spec.text} needs keras-hub: {error}.", hint=hint
+        ) from error
     models, known = keras_hub.models, keras_hub.models.Backbone.presets
-    if "://" not in spec.path and spec.path not in known and not Path(spec.path).is_dir():
-        hint = suggest_names(spec.path, known) or "Give a preset's name, or a folder: hub:FOLDER."
+    if (
+        "://" not in spec.path
+        and spec.path not in known
+        and not Path(spec.path).is_dir()
+    ):
+        hint = (
+            suggest_names(spec.path, known)
+            or "Give a preset's name, or a folder: hub:FOLDER."
+        )
         raise TargetError(f"keras-hub has no preset {spec.path!r}.", hint=hint)
     hint = "It needs the preset's config.json: from the network, or from a folder (hub:FOLDER)."
     with _convert_building(spec, hint):
@@ -215,7 +249,9 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
         raise  # the weights do not fit: the result that the user asked for
     except Exception as error:
         reason = describe_user_error(error)
-        if isinstance(error, OSError):  # of the network: with addresses and all attempts
+        if isinstance(
+            error, OSError
+        ):  # of the network: with addresses and all attempts
             reason = f"its config cannot be fetched ({type(error).__name__})."
         message = f"{spec.text} cannot be built: {reason.rstrip('.')}."
         raise TargetError(message, hint=hint) from error
@@ -234,7 +270,10 @@ def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
             for name, value in sorted(vars(module).items()):
                 if name[0] != "_" and not inspect.ismodule(value):
                     own.append(name)
-            hint = suggest_names(part, own) or f"It defines {', '.join(own[:9]) or 'no name'}."
+            hint = (
+                suggest_names(part, own)
+                or f"It defines {', '.join(own[:9]) or 'no name'}."
+            )
             raise TargetError(f"{spec.path} has no {part!r}.", hint=hint)
         thing = getattr(thing, part)
     return thing
@@ -254,7 +293,9 @@ def _import_file(spec: TargetSpec) -> Any:
     name = f"_target_{path.stem}" if is_taken else path.stem
     module_spec = importlib.util.spec_from_file_location(name, path)
     if module_spec is None or module_spec.loader is None:
-        raise TargetError(f"{spec.path} cannot be imported.", hint="Is it a Python file?")
+        raise TargetError(
+            f"{spec.path} cannot be imported.", hint="Is it a Python file?"
+        )
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     module_spec.loader.exec_module(module)
@@ -301,7 +342,9 @@ class _LoadedModel:
     """The variables of a SavedModel: all are loaded, and a signature may use some of them."""
 
     def __init__(self, loaded: Any, function: Any) -> None:
-        self.loaded = loaded  # owns the variables, so it must live as long as the program
+        self.loaded = (
+            loaded  # owns the variables, so it must live as long as the program
+        )
         self.variables: list[Any] = []
         self.unused_variables: list[Any] = []
         used = {id(variable.handle) for variable in function.variables}
@@ -321,15 +364,25 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
     try:
         loaded = tf.saved_model.load(spec.path)
     except Exception as error:
-        raise TargetError(f"{spec.path} cannot be loaded: {describe_user_error(error)}") from error
+        raise TargetError(
+            f"{spec.path} cannot be loaded: {describe_user_error(error)}"
+        ) from error
     signatures = getattr(loaded, "signatures", {})
-    name = "serving_default" if "serving_default" in signatures else next(iter(signatures), None)
+    name = (
+        "serving_default"
+        if "serving_default" in signatures
+        else next(iter(signatures), None)
+    )
     if name is None:
         raise TargetError(f"{spec.path} has no signature to call.", hint=_SIGNATURE)
     function = signatures[name]
     specs = function.structured_input_signature[1]
-    shapes = fill_shapes({name: step_program.get_axes(one) for name, one in specs.items()}, options)
-    tensors = {name: make_tensor(shapes[name], one.dtype) for name, one in specs.items()}
+    shapes = fill_shapes(
+        {name: step_program.get_axes(one) for name, one in specs.items()}, options
+    )
+    tensors = {
+        name: make_tensor(shapes[name], one.dtype) for name, one in specs.items()
+    }
     batch_size = next((shape[0] for shape in [*shapes.values()][:1] if shape), None)
     return step_program.Program(
         call=lambda: function(**tensors),

@@ -48,11 +48,15 @@ class Program:
     # the tensors that the step is fed, and the NumPy arrays, which each call copies to tensors
     args: tuple[Any, ...]
     config: StepConfig
-    function: Any = None  # the ``tf.function`` behind ``call``; None if the step runs eagerly
+    function: Any = (
+        None  # the ``tf.function`` behind ``call``; None if the step runs eagerly
+    )
     traced_args: tuple[Any, ...] = ()
     models: list[Any] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)  # choices for the user, one sentence each
+    messages: list[str] = field(
+        default_factory=list
+    )  # choices for the user, one sentence each
     promises: list[Promise] = field(default_factory=list)
     # returns the call for another size of an open batch axis; None if the axis is not open
     resize: Callable[[int], Callable[[], Any]] | None = None
@@ -99,7 +103,9 @@ def get_axes(spec: Any) -> Axes:
     return None if spec.shape.rank is None else tuple(spec.shape.as_list())
 
 
-def check_arguments(function: Any, args: Any, text: str, options: CaptureOptions) -> None:
+def check_arguments(
+    function: Any, args: Any, text: str, options: CaptureOptions
+) -> None:
     """Refuse options for a step that comes with arguments, unless its batch size is the given one."""
     form = TargetForm.STEP if is_tf_function(function) else TargetForm.EAGER_STEP
     given = list_given_options(options)
@@ -108,7 +114,9 @@ def check_arguments(function: Any, args: Any, text: str, options: CaptureOptions
     check_honoured(text, form, given)
 
 
-def make_signature_program(function: Any, text: str, options: CaptureOptions) -> Program:
+def make_signature_program(
+    function: Any, text: str, options: CaptureOptions
+) -> Program:
     """Return the step of a ``tf.function``, with arguments made from its input signature."""
     signature = get_signature(function)
     if signature is None:
@@ -126,9 +134,14 @@ def make_signature_program(function: Any, text: str, options: CaptureOptions) ->
                 f"{text} takes a {type(spec).__name__}, and analyze cannot create a value for it.",
                 hint="Return (tf_function, args) with real arguments.",
             )
-    axes = dict(zip(_name_inputs(function, signature), map(get_axes, specs), strict=True))
+    axes = dict(
+        zip(_name_inputs(function, signature), map(get_axes, specs), strict=True)
+    )
     shapes = fill_shapes(axes, options).values()
-    tensors = [make_tensor(shape, spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
+    tensors = [
+        make_tensor(shape, spec.dtype)
+        for shape, spec in zip(shapes, specs, strict=True)
+    ]
     args = tuple(tf.nest.pack_sequence_as(signature, tensors))
     program = make_function_program(function, args, text, options)
     shared = [repr(name) for name, own in axes.items() if own and own[0] is None]
@@ -190,7 +203,9 @@ def _name_inputs(function: Any, signature: Any) -> list[str]:
 
 
 def _get_batch_size(args: Any) -> int | None:
-    tensors = (one for one in tf.nest.flatten(args) if tf.is_tensor(one) and one.shape.rank)
+    tensors = (
+        one for one in tf.nest.flatten(args) if tf.is_tensor(one) and one.shape.rank
+    )
     return next((int(tensor.shape[0]) for tensor in tensors), None)
 
 
@@ -200,10 +215,17 @@ def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
         return function
     python_function = getattr(function, "python_function", None)
     if python_function is None:
-        raise TargetError(f"{text} is already traced.", hint="Leave out --jit/--no-jit.")
+        raise TargetError(
+            f"{text} is already traced.", hint="Leave out --jit/--no-jit."
+        )
     options = get_function_options(function)
     rebuilt = tf.function(
-        python_function, input_signature=function.input_signature, jit_compile=jit, **options
+        python_function,
+        input_signature=function.input_signature,
+        jit_compile=jit,
+        **options,
     )
-    vars(rebuilt).update((name, vars(function)[name]) for name in _OWNERS if name in vars(function))
+    vars(rebuilt).update(
+        (name, vars(function)[name]) for name in _OWNERS if name in vars(function)
+    )
     return rebuilt

@@ -73,10 +73,14 @@ class BatchPart:
         if dtype in _RANDOM_FLOATS:
             size_bytes = math.prod(shape) * dtype.size
             if "PHANTOM_CARDS" in os.environ and size_bytes > _LONGEST_COPY:
-                return tf.raw_ops.Empty(shape=shape, dtype=dtype)  # drawing takes seconds
+                return tf.raw_ops.Empty(
+                    shape=shape, dtype=dtype
+                )  # drawing takes seconds
             return tf.random.stateless_uniform(shape, seed, dtype=dtype)
         if self.classes and dtype in (tf.int32, tf.int64):
-            return tf.random.stateless_uniform(shape, seed, maxval=self.classes, dtype=dtype)
+            return tf.random.stateless_uniform(
+                shape, seed, maxval=self.classes, dtype=dtype
+            )
         if dtype == tf.string:
             return tf.fill(shape, "")
         # With nothing masked out, the step takes the most memory; a switch stays off.
@@ -85,7 +89,9 @@ class BatchPart:
         return tf.fill(shape, tf.cast(value, dtype))
 
 
-def make_part(shape: Sequence[int], dtype: Any, classes: int | None = None) -> BatchPart:
+def make_part(
+    shape: Sequence[int], dtype: Any, classes: int | None = None
+) -> BatchPart:
     """Return a part of a batch; TargetError if it is too large."""
     part = BatchPart(tuple(shape), tf.as_dtype(dtype), classes)
     _check_size(part.shape, part.dtype)
@@ -96,7 +102,9 @@ def open_batch(model: Any, data: Any, batch_size: int | None) -> Any:
     """Return the data with an open batch axis; None if some axis is fixed or no batch axis."""
     inputs = tf.nest.flatten(get_input_specs(model))
     parts = [part for part in tf.nest.flatten(data) if part is not None]
-    is_fixed = any(one is not None and (not one.shape or one.shape[0]) for one in inputs)
+    is_fixed = any(
+        one is not None and (not one.shape or one.shape[0]) for one in inputs
+    )
     if is_fixed or any(part.shape[:1] != (batch_size,) for part in parts):
         return None
     return resize(data, batch_size)
@@ -109,10 +117,14 @@ def resize(data: Any, size: Any) -> Any:
 
 def make_values(data: Any) -> Any:
     """Return eager values of a structure of parts: without memory in an estimate."""
-    return tf.nest.map_structure(lambda part: part and make_tensor(part.shape, part.dtype), data)
+    return tf.nest.map_structure(
+        lambda part: part and make_tensor(part.shape, part.dtype), data
+    )
 
 
-def make_prompt(data: Mapping[str, BatchPart], open_tokens: int) -> dict[str, tf.Tensor]:
+def make_prompt(
+    data: Mapping[str, BatchPart], open_tokens: int
+) -> dict[str, tf.Tensor]:
     """Return inputs of a language model, with masks of a prompt that leaves a few tokens open."""
     values: dict[str, tf.Tensor] = {}
     for name, part in data.items():
@@ -140,7 +152,9 @@ def make_iterator(data: Any, strategy: Any) -> Any:
     options.experimental_optimization.apply_default_optimizations = False
     options.experimental_optimization.inject_prefetch = False
     with tf.device("CPU:0"):  # the data set's own numbers would lie on the card
-        dataset = tf.data.Dataset.range(_MOST_BATCHES).map(make_batch).with_options(options)
+        dataset = (
+            tf.data.Dataset.range(_MOST_BATCHES).map(make_batch).with_options(options)
+        )
     return iter(strategy.experimental_distribute_dataset(dataset))
 
 
@@ -168,9 +182,15 @@ def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
                 f"The input {name!r} is sparse or ragged: its size depends on the data.",
                 hint="Return (tf_function, args) from your file, with real arguments.",
             )
-    axes = {name: None if spec.shape is None else tuple(spec.shape) for name, spec in specs.items()}
+    axes = {
+        name: None if spec.shape is None else tuple(spec.shape)
+        for name, spec in specs.items()
+    }
     shapes = fill_shapes(axes, options)
-    parts = [make_part(shapes[str(spec.name)], spec.dtype) for spec in tf.nest.flatten(structure)]
+    parts = [
+        make_part(shapes[str(spec.name)], spec.dtype)
+        for spec in tf.nest.flatten(structure)
+    ]
     batch_size = parts[0].shape[0] if parts[0].shape else None
     return tf.nest.pack_sequence_as(structure, parts), batch_size
 
@@ -212,7 +232,9 @@ def _make_spec(model: Any, axes: Any, name: str) -> Any:
     An input with at most one axis holds token numbers if the model has an embedding. Keras casts floats
     before it looks them up, so a wrong guess changes only the dtype.
     """
-    has_embedding = any(type(layer).__name__ == "Embedding" for layer in get_layers(model))
+    has_embedding = any(
+        type(layer).__name__ == "Embedding" for layer in get_layers(model)
+    )
     dtype = str(getattr(model, "input_dtype", None) or "float32")
     if has_embedding and len(axes) < 2:
         dtype = "int32"
@@ -225,7 +247,9 @@ def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
     _check_size(axes, dtype)
     if dtype == tf.string:
         value = tf.fill(axes, "")
-    elif dtype == tf.bool and axes:  # a mask: without masked elements, the peak is largest
+    elif (
+        dtype == tf.bool and axes
+    ):  # a mask: without masked elements, the peak is largest
         value = tf.fill(axes, True)
     else:
         value = make_unbacked_value(dtype, axes)
@@ -250,17 +274,23 @@ def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
         )
 
 
-def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str, tuple[int, ...]]:
+def fill_shapes(
+    specs: Mapping[str, Axes], options: CaptureOptions
+) -> dict[str, tuple[int, ...]]:
     """Return the inputs' shapes, with open axes filled from the batch size and ``--shape``."""
     for name in options.shapes:
         if name and name not in specs:
             inputs = ", ".join(sorted(specs))
-            raise TargetError(f"There is no input {name!r}.", hint=f"Its inputs: {inputs}.")
+            raise TargetError(
+                f"There is no input {name!r}.", hint=f"Its inputs: {inputs}."
+            )
     _check_batch(specs, options.batch_size)
 
     open_inputs = list(specs)
     if len(specs) > 1:
-        open_inputs = [name for name, axes in specs.items() if axes is None or None in axes[1:]]
+        open_inputs = [
+            name for name, axes in specs.items() if axes is None or None in axes[1:]
+        ]
     shared = options.shapes.get("")  # of every open input
     if shared is not None:
         _check_shared_shape(specs, open_inputs, shared)
@@ -275,7 +305,9 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str,
     if lacking:
         fill = " ".join(f"--shape {name}={axes}" for name, axes in lacking.items())
         names = ", ".join(lacking)
-        raise TargetError(f"Inputs with open axes: {names}.", hint=f"Fill them: {fill}.")
+        raise TargetError(
+            f"Inputs with open axes: {names}.", hint=f"Fill them: {fill}."
+        )
 
     filled = {}
     for name, axes in specs.items():

@@ -53,26 +53,40 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
     if text.startswith("keras:"):
         name = text.removeprefix("keras:")
         if not name.isidentifier():
-            raise TargetError(f"{text!r} names no application.", hint="Write it as keras:ResNet50.")
-        return TargetSpec(text=text, kind=TargetKind.APPLICATION, path="keras", attribute=name)
+            raise TargetError(
+                f"{text!r} names no application.", hint="Write it as keras:ResNet50."
+            )
+        return TargetSpec(
+            text=text, kind=TargetKind.APPLICATION, path="keras", attribute=name
+        )
     if text.startswith("hub:"):
         if text == "hub:":
-            raise TargetError("hub: names no preset.", hint="Write it as hub:gemma_2b_en.")
-        return TargetSpec(text=text, kind=TargetKind.PRESET, path=text.removeprefix("hub:"))
+            raise TargetError(
+                "hub: names no preset.", hint="Write it as hub:gemma_2b_en."
+            )
+        return TargetSpec(
+            text=text, kind=TargetKind.PRESET, path=text.removeprefix("hub:")
+        )
     path = Path(text)
     if text and path.exists():
         return _parse_existing(text, path, scripts=scripts)
     if "://" in text:
-        raise TargetError(f"{text} is an address.", hint="Download it, and give the file.")
+        raise TargetError(
+            f"{text} is an address.", hint="Download it, and give the file."
+        )
     base, _, attribute = text.rpartition(":")
     is_file = base.endswith(".py")
     if base.endswith(".ipynb"):
         raise _refuse_notebook(base)
     if not is_file and not _MODULE_NAME.fullmatch(base):
         hint = _suggest_form(text) or _FORMS
-        raise TargetError(f"There is no {text}." if text else "The target is empty.", hint=hint)
+        raise TargetError(
+            f"There is no {text}." if text else "The target is empty.", hint=hint
+        )
     if is_file and not Path(base).is_file():
-        raise TargetError(f"There is no file {base}.", hint="Check the path before the colon.")
+        raise TargetError(
+            f"There is no file {base}.", hint="Check the path before the colon."
+        )
     if not all(part.isidentifier() for part in attribute.split(".")):
         raise TargetError(
             f"{text!r} has no name after the colon.", hint="Write it as file.py:name."
@@ -111,14 +125,18 @@ def name_module(text: str) -> TargetSpec:
         hint = "Write it as -m package.train, or leave out -m for a file."
         raise TargetError(f"{text} is no module.", hint=hint)
     name = text.rpartition(".")[2]
-    return TargetSpec(text=f"-m {text}", kind=TargetKind.SCRIPT, path=text, attribute=name)
+    return TargetSpec(
+        text=f"-m {text}", kind=TargetKind.SCRIPT, path=text, attribute=name
+    )
 
 
 def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
     if path.suffix == ".ipynb" and not scripts:
         raise _refuse_notebook(text)
     if path.is_dir():
-        is_saved = (path / "saved_model.pb").is_file() or (path / "saved_model.pbtxt").is_file()
+        is_saved = (path / "saved_model.pb").is_file() or (
+            path / "saved_model.pbtxt"
+        ).is_file()
         kind = TargetKind.SAVED_MODEL if is_saved else TargetKind.TRACE
     elif path.suffix in SCRIPT_SUFFIXES and not scripts:
         raise TargetError(
@@ -134,7 +152,8 @@ def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
         kind = TargetKind.TRACE
     else:
         raise TargetError(
-            f"{text} is neither a model nor a trace.", hint=suggest_command(path) or _FORMS
+            f"{text} is neither a model nor a trace.",
+            hint=suggest_command(path) or _FORMS,
         )
     return TargetSpec(text=text, kind=kind, path=text)
 
@@ -144,7 +163,11 @@ def parse_assumptions(texts: list[str]) -> dict[str, int]:
     assumed: dict[str, int] = {}
     for text in texts:
         name, _, number = text.rpartition("=")
-        if not name.strip() or not number.strip().isdecimal() or len(number.strip()) > 9:
+        if (
+            not name.strip()
+            or not number.strip().isdecimal()
+            or len(number.strip()) > 9
+        ):
             raise TargetError(
                 f"--assume {text!r} is not NAME=N.",
                 hint="Use a name that the estimate prints, and a whole number.",
@@ -175,7 +198,9 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
             most = str(one.most)
             if one.is_bytes:
                 most = format_bytes(one.most)
-            raise TargetError(f"--assume {text!r}: give 0 to {most}.", hint=f"{one.source}.")
+            raise TargetError(
+                f"--assume {text!r}: give 0 to {most}.", hint=f"{one.source}."
+            )
     return assumed
 
 

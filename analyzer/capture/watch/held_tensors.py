@@ -32,11 +32,17 @@ if TYPE_CHECKING:
 
 _MAX_ADDRESSES: Final = 4000  # noted for one holder
 _MAX_SHAPES: Final = 8
-_MAX_RESIDENT: Final = 64  # tensors from before the trace whose holders are looked for, the largest
+_MAX_RESIDENT: Final = (
+    64  # tensors from before the trace whose holders are looked for, the largest
+)
 _MAX_LATER: Final = 32  # holders noted by a later check
-_MANY: Final = 4  # tensors under an attribute name that count as an attribute of many objects
+_MANY: Final = (
+    4  # tensors under an attribute name that count as an attribute of many objects
+)
 _MIN_LATER: Final = 3  # tensors of a holder that a later check records
-_LARGE_BYTES: Final = 1 << 20  # of old tensors that are noted; of growth that is checked
+_LARGE_BYTES: Final = (
+    1 << 20
+)  # of old tensors that are noted; of growth that is checked
 _MIN_ENTRY_BYTES: Final = (
     4096  # of a container's entry: smaller ones take a million steps to matter
 )
@@ -129,7 +135,9 @@ def find_held_objects(
     )
 
 
-def _find_resident(trace: StepTrace, made: set[int], search: HolderSearch) -> list[LargeConstant]:
+def _find_resident(
+    trace: StepTrace, made: set[int], search: HolderSearch
+) -> list[LargeConstant]:
     """Return the large tensors that existed through all traced steps, and name them in ``trace``."""
     old = [tensor for tensor in find_live_tensors() if id(tensor) not in made]
     old.sort(key=count_tensor_bytes, reverse=True)
@@ -180,7 +188,12 @@ class GrowthCheck:
         self.step = step
 
     def look(
-        self, step: int, in_use_bytes: int, frame: types.FrameType | None, *, is_last: bool
+        self,
+        step: int,
+        in_use_bytes: int,
+        frame: types.FrameType | None,
+        *,
+        is_last: bool,
     ) -> None:
         """Look for containers if more is in use than at the end of the trace.
 
@@ -191,8 +204,12 @@ class GrowthCheck:
             return
         self._next_step = 2 * step
         rows = find_holders(_find_new_tensors(self._before), HolderSearch(frame))
-        rows = [row for row in rows if row.count >= _MIN_LATER and (row.grows or row.bound)]
-        if rows or not self.held:  # after the program's end, its functions' names are gone
+        rows = [
+            row for row in rows if row.count >= _MIN_LATER and (row.grows or row.bound)
+        ]
+        if (
+            rows or not self.held
+        ):  # after the program's end, its functions' names are gone
             self.held = tuple(rows[:_MAX_LATER])
             self.step = step
 
@@ -220,7 +237,9 @@ def find_grown_containers(
     for size_bytes, added, container in grown:
         names = [one for one in holders.get(id(container), ()) if one.grows]
         for holder in names[:1]:
-            rows.append(msgspec.structs.replace(holder, count=added, size_bytes=size_bytes))
+            rows.append(
+                msgspec.structs.replace(holder, count=added, size_bytes=size_bytes)
+            )
     return rows
 
 
@@ -228,7 +247,9 @@ def _list_containers() -> list[Any]:
     """Return the unbounded lists, dictionaries and deques with large entries."""
     found = []
     for one in gc.get_objects():
-        is_container = type(one) in (list, dict) or (type(one) is deque and one.maxlen is None)
+        is_container = type(one) in (list, dict) or (
+            type(one) is deque and one.maxlen is None
+        )
         if is_container and one and _count_entry_bytes(one) >= _MIN_ENTRY_BYTES:
             found.append(one)
     return found

@@ -32,8 +32,17 @@ _MAX_DEPTH: Final = 8  # references between a name and an object
 _MAX_OBJECTS: Final = 1_000_000  # that are followed
 _TIMEOUT_S: Final = 5.0  # processor time for one search
 _MAX_FILES: Final = 40  # of the user's that are searched for a statement
-_LEAVES: Final = (types.ModuleType, types.FrameType, types.CodeType, types.BuiltinFunctionType)
-_GRAPHS: Final = ["tensorflow", "python", "framework"]  # package of graphs, ops and tensors
+_LEAVES: Final = (
+    types.ModuleType,
+    types.FrameType,
+    types.CodeType,
+    types.BuiltinFunctionType,
+)
+_GRAPHS: Final = [
+    "tensorflow",
+    "python",
+    "framework",
+]  # package of graphs, ops and tensors
 _OWN_REFERENCES: Final = 3
 """References to a frame's dictionary of names: the frame's, ours, and the argument of the count."""
 
@@ -93,7 +102,9 @@ class HolderSearch:
 
     def _find_classes(self) -> tuple[type, ...]:
         kinds = {id(kind): kind for kind in map(type, gc.get_objects())}
-        return tuple(kind for kind in kinds.values() if kind.__module__ in self._modules)
+        return tuple(
+            kind for kind in kinds.values() if kind.__module__ in self._modules
+        )
 
     def _walk(self) -> list[Link]:
         """Return a link to each object; globals come before locals, which hold it for less long."""
@@ -129,7 +140,9 @@ class HolderSearch:
         attributes = _get_attributes(place)
         if kind.__module__ in self._modules and attributes is not None:
             article = "an" if kind.__name__[:1] in "AEIOUaeio" else "a"
-            owner = f"class {kind.__name__}" if is_class else f"{article} {kind.__name__}"
+            owner = (
+                f"class {kind.__name__}" if is_class else f"{article} {kind.__name__}"
+            )
             words = f"the {{}} `{{}}` of {owner}"
             file = self._modules[kind.__module__]
             for name, value in list(attributes.items()):
@@ -189,7 +202,9 @@ class HolderSearch:
             self._holders[key] = self._locate(named, grows, bound, by_traceback)
         return self._holders[key]
 
-    def _locate(self, link: Link, grows: bool, bound: int, by_traceback: bool) -> HeldTensors:
+    def _locate(
+        self, link: Link, grows: bool, bound: int, by_traceback: bool
+    ) -> HeldTensors:
         """Return the holder with the line that makes it grow, or else the line that binds its name."""
         file, name = link.file, link.name
         if not file:  # of a cell

@@ -47,7 +47,13 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         on_oom: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        self._options = {"out": out, "steps": steps, "warmup": warmup, "name": name, "force": force}
+        self._options = {
+            "out": out,
+            "steps": steps,
+            "warmup": warmup,
+            "name": name,
+            "force": force,
+        }
         self._options |= {"on_oom": on_oom, "watched": self, "in_fit": True}
         self.result: Any = None
         self.steps = 0

@@ -12,7 +12,12 @@ from analyzer.capture.graph.plain_graphs import count_bytes
 from analyzer.capture.private_names import get_layers, holds_recording, is_persistent
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.user_lines import find_calling_frame, format_line, is_own
-from analyzer.model.contract.watch_note import DataStage, LargeConstant, LiveModels, TapesNote
+from analyzer.model.contract.watch_note import (
+    DataStage,
+    LargeConstant,
+    LiveModels,
+    TapesNote,
+)
 
 _MAX_STAGES: Final = 200  # stages in the note; a program with more makes them in a loop
 _MIN_MODELS: Final = 3  # models of one line that are reported
@@ -28,7 +33,9 @@ class ProgramObjects:
     def __init__(self) -> None:
         self.stages: dict[tuple[str, str], DataStage] = {}
         self.slices: dict[str, LargeConstant] = {}
-        self.used_tapes: weakref.WeakSet[Any] = weakref.WeakSet()  # were asked for gradients
+        self.used_tapes: weakref.WeakSet[Any] = (
+            weakref.WeakSet()
+        )  # were asked for gradients
         # By line, and for tapes whether they are persistent:
         self._tapes: dict[tuple[str, bool], weakref.WeakSet[Any]] = {}
         self._models: dict[str, weakref.WeakSet[Any]] = {}
@@ -44,7 +51,9 @@ class ProgramObjects:
         """Note a stage that the user's own code made, except a cache in a file."""
         dataset, *options = args
         where = _format_own_line(frame)
-        in_file = kind == "cache" and any(isinstance(one, str) and one for one in options)
+        in_file = kind == "cache" and any(
+            isinstance(one, str) and one for one in options
+        )
         if not where or in_file or len(self.stages) >= _MAX_STAGES:
             return
         elements = _count_elements(dataset)
@@ -60,7 +69,9 @@ class ProgramObjects:
             element_bytes=count_element_bytes(dataset),
         )
 
-    def add_slices(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
+    def add_slices(
+        self, _: Any, args: tuple[Any, ...], frame: FrameType | None
+    ) -> None:
         """Note a data set that the user's own code made from arrays."""
         where = _format_own_line(frame)
         arrays = [one for one in tf.nest.flatten(args) if getattr(one, "nbytes", 0)]
@@ -126,7 +137,9 @@ class ProgramObjects:
         inner: set[int] = set()
         for models in self._models.values():
             for model in models:
-                inner.update(id(part) for part in get_layers(model) if part is not model)
+                inner.update(
+                    id(part) for part in get_layers(model) if part is not model
+                )
             model = None  # holds it no longer
 
         rows = []

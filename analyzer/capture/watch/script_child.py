@@ -24,7 +24,10 @@ from runpy import _get_module_details  # type: ignore[attr-defined]
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
-from analyzer.capture.process.child_environment import configure_cards, make_phantom_note
+from analyzer.capture.process.child_environment import (
+    configure_cards,
+    make_phantom_note,
+)
 from analyzer.capture.watch.script_launch import (
     BEGUN_FILE,
     DUMP,
@@ -50,9 +53,14 @@ class _ImportHook(importlib.abc.MetaPathFinder):
         self._loading: set[str] = set()
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+        self,
+        name: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(name) if name in _WATCHED else None
+        spec = (
+            importlib.machinery.PathFinder.find_spec(name) if name in _WATCHED else None
+        )
         if spec is None or spec.loader is None:
             return spec
         load = spec.loader.exec_module
@@ -64,7 +72,9 @@ class _ImportHook(importlib.abc.MetaPathFinder):
             finally:
                 self._loading.discard(name)
             if "tensorflow" in sys.modules and not self._loading:
-                sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+                sys.meta_path[:] = [
+                    finder for finder in sys.meta_path if finder is not self
+                ]
                 self._ready()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
@@ -89,7 +99,9 @@ class ScriptRun:
         """Run the script and end as it ends."""
         module = types.ModuleType("__main__")
         path = self._request.script
-        vars(module).update(__file__=path, __builtins__=builtins, __spec__=None, __cached__=None)
+        vars(module).update(
+            __file__=path, __builtins__=builtins, __spec__=None, __cached__=None
+        )
         sys.modules["__main__"] = module
         sys.argv[:] = [path, *self._request.arguments]
         sys.path[:] = [self._script_folder, *places]
@@ -115,13 +127,17 @@ class ScriptRun:
         if os.getpid() != self._owner:
             sys.exit(status)  # a fork by the script that ran to the script's end
 
-        with contextlib.suppress(KeyboardInterrupt):  # it ends the wait for the script's threads
+        with contextlib.suppress(
+            KeyboardInterrupt
+        ):  # it ends the wait for the script's threads
             self._is_script = True
             for thread in threading.enumerate():
                 if not thread.daemon and thread is not threading.current_thread():
                     thread.join()
         self.finish(ended, fatal)
-        if isinstance(fatal, KeyboardInterrupt):  # Python ends as usual, without a second traceback
+        if isinstance(
+            fatal, KeyboardInterrupt
+        ):  # Python ends as usual, without a second traceback
             sys.excepthook = lambda *_: None
             raise KeyboardInterrupt
         sys.exit(status)
@@ -133,7 +149,9 @@ class ScriptRun:
             name = module.partition(".")[0]
             if name in kept or name == "analyzer":
                 continue
-            if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
+            if (folder / f"{name}.py").is_file() or (
+                folder / name / "__init__.py"
+            ).is_file():
                 del sys.modules[module]
 
     def _note_usage(self, stop: SystemExit) -> None:
@@ -148,7 +166,11 @@ class ScriptRun:
         if self._request.is_module:
             code: types.CodeType
             _, spec, code = _get_module_details(path, SystemExit)
-            names = {"__file__": spec.origin, "__spec__": spec, "__package__": spec.parent}
+            names = {
+                "__file__": spec.origin,
+                "__spec__": spec,
+                "__package__": spec.parent,
+            }
             vars(module).update(names, __loader__=spec.loader)
             sys.argv[0] = spec.origin or path
             return code
@@ -174,7 +196,9 @@ class ScriptRun:
     def _begin(self) -> None:
         """Start to watch; called when the script has imported TensorFlow."""
         paths = list(sys.path)
-        sys.path[:] = [place for place in paths if os.path.realpath(place) != self._script_folder]
+        sys.path[:] = [
+            place for place in paths if os.path.realpath(place) != self._script_folder
+        ]
         try:
             self._watcher = self._make_watcher()
             self._watcher.begin()
@@ -193,7 +217,9 @@ class ScriptRun:
         from analyzer.capture.watch.watcher import Watcher
 
         if options.inter_op_threads:
-            tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
+            tf.config.threading.set_inter_op_parallelism_threads(
+                options.inter_op_threads
+            )
         return Watcher(
             self._folder,
             steps=self._request.steps,
@@ -224,7 +250,9 @@ class ScriptRun:
         self.finish(name, KeyboardInterrupt(name))
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        signal.signal(number, signal.SIG_DFL)  # die of it, as a Python that does not catch it does
+        signal.signal(
+            number, signal.SIG_DFL
+        )  # die of it, as a Python that does not catch it does
         os.kill(os.getpid(), number)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -261,7 +289,9 @@ def _print_as_python(error: BaseException) -> None:
         seen.add(id(link))
         link.__traceback__ = _remove_our_frames(link.__traceback__)
         link = link.__cause__ or link.__context__
-    if sys.excepthook is sys.__excepthook__:  # which reads a notebook's lines from the file
+    if (
+        sys.excepthook is sys.__excepthook__
+    ):  # which reads a notebook's lines from the file
         traceback.print_exception(error)
     else:
         sys.excepthook(type(error), error, error.__traceback__)

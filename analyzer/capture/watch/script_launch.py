@@ -33,7 +33,11 @@ from analyzer.capture.process.child_environment import (
     read_declared_environment,
 )
 from analyzer.capture.process.child_process import make_start_command
-from analyzer.capture.process.run_folders import check_writable, make_staging_folder, publish
+from analyzer.capture.process.run_folders import (
+    check_writable,
+    make_staging_folder,
+    publish,
+)
 from analyzer.capture.process.supervisor import adopt_orphans, end_all, list_descendants
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import WatchRequest
@@ -79,14 +83,18 @@ def run_script(
     if request.script.endswith(".ipynb"):
         read_notebook(request.script)
     environment = make_base_environment(log_level=None)
-    read_declared_environment(Path(request.script), environment)  # refuses other backends
+    read_declared_environment(
+        Path(request.script), environment
+    )  # refuses other backends
     options = request.options
     with make_staging_folder(out) as staging:
         if options.gpu:
             environment |= make_card_environment(options, staging)
         elif options.device == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
-        environment["XLA_FLAGS"] = add_dump_flags(staging / DUMP, environment.get("XLA_FLAGS", ""))
+        environment["XLA_FLAGS"] = add_dump_flags(
+            staging / DUMP, environment.get("XLA_FLAGS", "")
+        )
         file = staging / "request.json"
         write_message(file, replace(request, folder=str(staging)))
         command = make_start_command("watch.script_child", str(file))
@@ -125,7 +133,10 @@ def _take_text(path: Path) -> str | None:
 
 
 def _run_in_terminal(
-    command: list[str], environment: dict[str, str], folder: Path, view: ScriptView | None
+    command: list[str],
+    environment: dict[str, str],
+    folder: Path,
+    view: ScriptView | None,
 ) -> tuple[int, float]:
     """Run a command with this process' terminal; return its status as in a shell, and the last Ctrl-C.
 
@@ -139,9 +150,13 @@ def _run_in_terminal(
     watched = {*ENDING, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     stack = contextlib.ExitStack()
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if view else {}
+    pipes: dict[str, Any] = (
+        {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if view else {}
+    )
     try:
-        child = subprocess.Popen(command, env=environment, preexec_fn=_prepare_child, **pipes)
+        child = subprocess.Popen(
+            command, env=environment, preexec_fn=_prepare_child, **pipes
+        )
         if view and child.stdout:
             stack.enter_context(view(folder, child.stdout))
         while child.poll() is None:
@@ -153,13 +168,17 @@ def _run_in_terminal(
                 continue
             now_s = time.monotonic()
             if received.si_signo == signal.SIGINT and now_s - interrupted_s >= REPEAT_S:
-                is_second = math.isfinite(interrupted_s) and (folder / REPORT_FILE).exists()
+                is_second = (
+                    math.isfinite(interrupted_s) and (folder / REPORT_FILE).exists()
+                )
                 interrupted_s = now_s
             if received.si_code != _FROM_KERNEL or is_second:
                 child.send_signal(signal.SIGKILL if is_second else received.si_signo)
     finally:
         stack.close()
-        while pending := signal.sigpending() & watched:  # signals that were meant for the child
+        while (
+            pending := signal.sigpending() & watched
+        ):  # signals that were meant for the child
             signal.sigwait(pending)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if child.returncode < 0 and os.path.isdir("/proc/self/task"):
@@ -182,11 +201,19 @@ def _reap() -> None:
             pass
 
 
-_UNTRACED_FILE: Final = "watch.json"  # the ``WatchNote`` of a program without a traced step
-_FAULT_FILE: Final = "watch.error"  # the traceback of an error of ours, which the script survives
+_UNTRACED_FILE: Final = (
+    "watch.json"  # the ``WatchNote`` of a program without a traced step
+)
+_FAULT_FILE: Final = (
+    "watch.error"  # the traceback of an error of ours, which the script survives
+)
 BEGUN_FILE: Final = "watch.begun"  # exists once the script has imported TensorFlow
-REPORT_FILE: Final = "watch.report"  # exists once the script's observations are being written
-LIVE_FILE: Final = "watch.live"  # exists with a view; step, bytes in use, peak, resident bytes
+REPORT_FILE: Final = (
+    "watch.report"  # exists once the script's observations are being written
+)
+LIVE_FILE: Final = (
+    "watch.live"  # exists with a view; step, bytes in use, peak, resident bytes
+)
 USAGE_FILE: Final = "watch.usage"  # exists if the script's own ``argparse`` ended it
 DUMP: Final = ".xla"  # folder of XLA's compiled modules while the script runs
 POOL_FOLDER: Final = ".pool"  # folder of TensorFlow's records of full memory pools
@@ -215,7 +242,9 @@ def read_untraced(folder: Path) -> WatchNote | None:
     return None
 
 
-_FOREIGN_CELL: Final = re.compile(r"%%(?!time|capture|prun|timeit)")  # no Python: %%bash, %%html
+_FOREIGN_CELL: Final = re.compile(
+    r"%%(?!time|capture|prun|timeit)"
+)  # no Python: %%bash, %%html
 # Allowed at the start of every cell, but only at the start of a script:
 _FUTURE: Final = re.compile(r"^from __future__ import [\w, ]+", re.MULTILINE)
 _MAGIC: Final = re.compile(r"^([ \t]*)([%!])", re.MULTILINE)  # or a shell command
@@ -236,7 +265,11 @@ def read_notebook(path: str) -> str:
             if cell["cell_type"] == "code":
                 code = "".join(cell["source"])
                 futures += _FUTURE.findall(code)
-                code = "" if _FOREIGN_CELL.match(code) else _MAGIC.sub(r"\1pass  # \2", code)
+                code = (
+                    ""
+                    if _FOREIGN_CELL.match(code)
+                    else _MAGIC.sub(r"\1pass  # \2", code)
+                )
                 cells.append(f"# cell {len(cells) + 1}\n{_FUTURE.sub('pass', code)}\n")
     except (ValueError, KeyError, TypeError) as error:
         hint = f"Convert it: jupyter nbconvert --to script {path}"
@@ -244,5 +277,10 @@ def read_notebook(path: str) -> str:
         raise InputError(message, hint=hint) from None
     text = "\n".join(["; ".join([*futures, "display = print"]), "", *cells])
     lines = text.splitlines(keepends=True)
-    linecache.cache[path] = (len(text), None, lines, path)  # None: never read from the file
+    linecache.cache[path] = (
+        len(text),
+        None,
+        lines,
+        path,
+    )  # None: never read from the file
     return text

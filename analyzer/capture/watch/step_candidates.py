@@ -16,7 +16,9 @@ from analyzer.capture.watch.user_lines import find_calling_line
 if TYPE_CHECKING:
     from analyzer.capture.watch.traced_functions import FunctionRecord
 
-_EXTRA_CALLS: Final = 3  # additional calls to wait for, in case a call that trains follows
+_EXTRA_CALLS: Final = (
+    3  # additional calls to wait for, in case a call that trains follows
+)
 GRADIENTS: Final = "gradients"
 """Key of the steps of a program that takes gradients eagerly and has no optimizer."""
 
@@ -61,11 +63,15 @@ class StepCandidates:
         extra = 0 if self._ranks[key] is StepRank.TRAINS else _EXTRA_CALLS
         return self._counts[key] >= max(self._warmup + extra, 1)
 
-    def choose(self, key: Hashable, record: FunctionRecord | None, every: int = 1) -> None:
+    def choose(
+        self, key: Hashable, record: FunctionRecord | None, every: int = 1
+    ) -> None:
         """Choose the key of the steps; ``every``: micro-batches for each update."""
         self.chosen, self.where = key, find_calling_line()
         if record is not None:
-            owner, line = ("Keras' ", self.where) if record.is_keras else ("", record.where)
+            owner, line = (
+                ("Keras' ", self.where) if record.is_keras else ("", record.where)
+            )
             self.words, self.where = f"a call of {owner}{record.name}", line
         elif every > 1:
             self.words = f"a micro-batch, op by op, with an update after every {every}"
@@ -87,7 +93,9 @@ class StepCandidates:
     @property
     def most_calls(self) -> int:
         """Number of steps so far; before the choice, calls of the most frequent key."""
-        return max(self._counts.values(), default=0) if self.chosen is None else self.steps
+        return (
+            max(self._counts.values(), default=0) if self.chosen is None else self.steps
+        )
 
 
 class SteadyCalls:
@@ -96,7 +104,9 @@ class SteadyCalls:
     def __init__(self) -> None:
         self.find_function: Callable[[], Any] = lambda: None  # a weak reference
         self.traces = 0  # of the function so far
-        self.counted = self.free = 0  # calls since the last reading, and before the next one
+        self.counted = self.free = (
+            0  # calls since the last reading, and before the next one
+        )
 
 
 class GradientSteps:
@@ -111,7 +121,9 @@ class GradientSteps:
     def __init__(self) -> None:
         self.pending = False  # whether gradients were taken since the last recording
         self._ended = self._updates = 0
-        self.open_tapes: weakref.WeakSet[Any] = weakref.WeakSet()  # their `with` has begun
+        self.open_tapes: weakref.WeakSet[Any] = (
+            weakref.WeakSet()
+        )  # their `with` has begun
         self._lines: set[Hashable] = set()
 
     def start_recording(self) -> bool:

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import Function, framework_ops, keras_trainer, profiler_v2
+from analyzer.capture.private_names import (
+    Function,
+    framework_ops,
+    keras_trainer,
+    profiler_v2,
+)
 from analyzer.capture.run.instrumentation import replace_attribute, wrap_attribute
 
 if TYPE_CHECKING:
@@ -36,7 +41,10 @@ class Hooks:
     def install(self) -> None:
         """Install all wrappers."""
         self.install_lasting(has_tapes=True)
-        for module in (tf.profiler.experimental, profiler_v2):  # tf_keras calls the second
+        for module in (
+            tf.profiler.experimental,
+            profiler_v2,
+        ):  # tf_keras calls the second
             self._report(module, "start", self._release_profiler, first=True)
         for module, name in (
             (tf.config, "list_physical_devices"),
@@ -68,15 +76,24 @@ class Hooks:
             first=True,
         )
         if watcher.in_fit:
-            self._report(framework_ops, "raise_from_not_ok_status", self._note_op, first=True)
+            self._report(
+                framework_ops, "raise_from_not_ok_status", self._note_op, first=True
+            )
         if has_tapes:
             tape, opened = tf.GradientTape, watcher.gradients.open_tapes
             self._report(tape, "__init__", self._note_tape)
             self._report(tape, "__enter__", self._open_tape, first=True)
-            self._report(tape, "__exit__", lambda _, args, __: opened.discard(args[0]), first=True)
+            self._report(
+                tape,
+                "__exit__",
+                lambda _, args, __: opened.discard(args[0]),
+                first=True,
+            )
             self._report(tape, "reset", lambda *_: watcher.reset_tape())
             self._report(
-                tape, "gradient", lambda _, args, frame: watcher.note_gradient(args[0], frame)
+                tape,
+                "gradient",
+                lambda _, args, frame: watcher.note_gradient(args[0], frame),
             )
 
     def _release_profiler(self, *_: Any) -> None:
@@ -88,9 +105,13 @@ class Hooks:
         """Note an eager op that finds no memory."""
         if args[0].code == tf.errors.RESOURCE_EXHAUSTED:
             message = args[0].message
-            self._watcher.note_failure(tf.errors.ResourceExhaustedError(None, None, message))
+            self._watcher.note_failure(
+                tf.errors.ResourceExhaustedError(None, None, message)
+            )
 
-    def _note_tape(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
+    def _note_tape(
+        self, _: Any, args: tuple[Any, ...], frame: FrameType | None
+    ) -> None:
         self._watcher.reset_tape()
         self._watcher.objects.add_tape(args[0], frame)
 
@@ -98,7 +119,9 @@ class Hooks:
         self._watcher.reset_tape()
         self._watcher.gradients.open_tapes.add(args[0])
 
-    def _note_query(self, result: Any, args: tuple[Any, ...], _: FrameType | None) -> None:
+    def _note_query(
+        self, result: Any, args: tuple[Any, ...], _: FrameType | None
+    ) -> None:
         self._watcher.misses_gpu |= not result and "CPU" not in args
 
     def _is_outermost(self) -> bool:
@@ -129,7 +152,9 @@ class Hooks:
 
         self._undo.append(replace_attribute(owner, name, make))
 
-    def _report(self, owner: Any, name: str, report: Report, *, first: bool = False) -> None:
+    def _report(
+        self, owner: Any, name: str, report: Report, *, first: bool = False
+    ) -> None:
         """Report the calls of a function; ``first``: before the call, with None as its result."""
 
         def wrapper(old: Any, *args: Any, **kwargs: Any) -> Any:

@@ -28,7 +28,9 @@ from analyzer.model.contract.watch_note import MOST_ROWS, FailedStep, LiveChunk,
 _ALWAYS_READ: Final = 64  # first steps that are all read
 _MAX_READINGS: Final = 1024  # number of readings at which every second one is dropped
 _INTERVAL_S: Final = 0.05  # between readings, which take about 30 us
-_MAX_FREE: Final = 50  # most steps in a row that are only counted: later ones may last longer
+_MAX_FREE: Final = (
+    50  # most steps in a row that are only counted: later ones may last longer
+)
 _PAGE_BYTES: Final = resource.getpagesize()
 
 
@@ -37,8 +39,12 @@ class StepReadings:
 
     def __init__(self) -> None:
         self.rows: list[Reading] = []
-        self.peaks: tuple[int, ...] = ()  # TensorFlow's own, of each GPU, else of the CPU
-        self.live_file: Path | None = None  # gets each reading, for a view of the running script
+        self.peaks: tuple[
+            int, ...
+        ] = ()  # TensorFlow's own, of each GPU, else of the CPU
+        self.live_file: Path | None = (
+            None  # gets each reading, for a view of the running script
+        )
         self._interval_s = _INTERVAL_S
         self._read_s, self._read_step = time.perf_counter(), 0  # of the last reading
         self._free_steps = 0
@@ -65,13 +71,17 @@ class StepReadings:
 
         in_use_bytes = self._read_statistic("current")[0]
         host_bytes = self._read_resident_bytes()
-        self.rows.append(Reading(step=step, in_use_bytes=in_use_bytes, host_bytes=host_bytes))
+        self.rows.append(
+            Reading(step=step, in_use_bytes=in_use_bytes, host_bytes=host_bytes)
+        )
         if len(self.rows) >= _MAX_READINGS:
             self.rows = self.rows[::2]
             self._interval_s *= 2
         if self.live_file is not None:
             peak_bytes = self._read_statistic("peak")[0]
-            self.live_file.write_text(f"{step} {in_use_bytes} {peak_bytes} {host_bytes or 0}")
+            self.live_file.write_text(
+                f"{step} {in_use_bytes} {peak_bytes} {host_bytes or 0}"
+            )
         return True
 
     def count_free_steps(self) -> int:
@@ -101,9 +111,14 @@ class StepReadings:
 
     def _read_resident_bytes(self) -> int | None:
         """Return the process' resident memory; None if the system does not state it."""
-        with contextlib.suppress(OSError, LookupError, ValueError):  # the program closed the file
+        with contextlib.suppress(
+            OSError, LookupError, ValueError
+        ):  # the program closed the file
             if self._resident is not None:
-                return int(os.pread(self._resident.fileno(), 128, 0).split()[1]) * _PAGE_BYTES
+                return (
+                    int(os.pread(self._resident.fileno(), 128, 0).split()[1])
+                    * _PAGE_BYTES
+                )
         return None
 
 
@@ -140,7 +155,11 @@ def find_pool_holders(pool: Any) -> Iterator[tuple[int, str, str]]:
         return sum(sizes.pop(address, 0) for address in addresses)
 
     variables = find_live_objects(tf.Variable)
-    yield take(map(find_variable_address, variables)), "variables: weights, optimizer", ""
+    yield (
+        take(map(find_variable_address, variables)),
+        "variables: weights, optimizer",
+        "",
+    )
     for held in find_holders(find_live_tensors(), HolderSearch(None)):
         yield take(held.addresses), held.holder, held.where
     yield take(list(sizes)), "the step: activations, gradients, workspace", ""
@@ -169,7 +188,11 @@ class FailureRecord:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def read(
-        self, failure: Failure, step: int, variables: StepVariables | None, frame: FrameType | None
+        self,
+        failure: Failure,
+        step: int,
+        variables: StepVariables | None,
+        frame: FrameType | None,
     ) -> FailedStep | None:
         """Return the buffers of the pool that became full last, and their holders from ``frame`` on."""
         pool = read_full_pool()

@@ -44,11 +44,15 @@ from analyzer.tracing.parse.xplane import WATCHED_STEP
 _START, _STOP = profiler_v2.start, profiler_v2.stop
 """The profiler's functions, as they are before the hooks wrap them."""
 
-_ENOUGH: Final = 2  # traced steps that suffice if the program's own profile ends the trace early
+_ENOUGH: Final = (
+    2  # traced steps that suffice if the program's own profile ends the trace early
+)
 _MAX_TENSORS: Final = 200_000
 """Eager tensors before the steps from which on the trace from the program's start ends: about 100 MB."""
 
-_RESIDENT_BYTES: Final = 256  # smallest tensor from before the traced steps that is noted
+_RESIDENT_BYTES: Final = (
+    256  # smallest tensor from before the traced steps that is noted
+)
 _MAX_RESIDENT: Final = 2000
 
 
@@ -70,7 +74,9 @@ class StepTrace:
         self.observed = Observations()
         self.is_observing = False
         self.batch_size: int | None = None  # first axis of the steps' input
-        self.is_cut = False  # whether the program went on after the trace of its run ended
+        self.is_cut = (
+            False  # whether the program went on after the trace of its run ended
+        )
         self._is_running = self._has_trace = False  # the profiler
         self._first_tensor = 0
         self._reset()
@@ -78,7 +84,9 @@ class StepTrace:
     def _reset(self) -> None:
         self.captured: Captured | None = None  # None until the trace is closed
         self.failure: Failure | None = None  # of a traced step
-        self.is_open = self.is_whole = False  # chosen steps are traced; the run counts as one step
+        self.is_open = self.is_whole = (
+            False  # chosen steps are traced; the run counts as one step
+        )
         self.done = self._wanted = 0  # steps
         # By identity: the tensors before the first step, the large ones with their holders, which are
         # named after the last step, and the lengths of host containers.
@@ -155,7 +163,11 @@ class StepTrace:
         self.containers = count_host_containers()
         tensors = find_live_tensors()  # some of them without an event
         self.before = make_references(tensors)
-        large = [tensor for tensor in tensors if count_tensor_bytes(tensor) >= _RESIDENT_BYTES]
+        large = [
+            tensor
+            for tensor in tensors
+            if count_tensor_bytes(tensor) >= _RESIDENT_BYTES
+        ]
         for tensor in large[:_MAX_RESIDENT]:
             self.resident[id(tensor)] = Input(
                 "a tensor", tensor.dtype.name, get_shape(tensor), find_address(tensor)
@@ -234,7 +246,9 @@ class StepTrace:
         self._end_step()  # a marker that ends after the trace is not in it
 
     def _begin_step(self) -> None:
-        self._mark = tf.profiler.experimental.Trace(WATCHED_STEP, step_num=self.done, _r=1)
+        self._mark = tf.profiler.experimental.Trace(
+            WATCHED_STEP, step_num=self.done, _r=1
+        )
         self._mark.__enter__()
 
     def _end_step(self) -> None:
@@ -270,7 +284,9 @@ class StepTrace:
             phantom=self._phantom,
         )
         if self._dump is not None and function is not None:
-            compiled, self.captured.inside = read_compiled_functions(function, self._dump)
+            compiled, self.captured.inside = read_compiled_functions(
+                function, self._dump
+            )
             self.captured.compiled = compiled
 
     def write(self, note: WatchNote) -> None:

@@ -14,7 +14,12 @@ from analyzer.capture.private_names import list_concrete_functions
 from analyzer.capture.run.source_frames import shorten_path
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.user_lines import find_calling_line, get_code
-from analyzer.model.contract.watch_note import LargeConstant, Retrace, RetraceCause, TracedFunction
+from analyzer.model.contract.watch_note import (
+    LargeConstant,
+    Retrace,
+    RetraceCause,
+    TracedFunction,
+)
 
 _MAX_RETRACES: Final = 50  # of one function, the latest
 _MAX_LEAVES: Final = 256  # of a call's arguments that are compared
@@ -38,8 +43,12 @@ class FunctionRecord:
     calls: int = 0
     traces: int = 0
     called_at: str = ""
-    retraces: deque[Retrace] = field(default_factory=lambda: deque(maxlen=_MAX_RETRACES))
-    partitions: list[Any] = field(default_factory=list)  # graphs that the executor ran first
+    retraces: deque[Retrace] = field(
+        default_factory=lambda: deque(maxlen=_MAX_RETRACES)
+    )
+    partitions: list[Any] = field(
+        default_factory=list
+    )  # graphs that the executor ran first
     _arguments: dict[str, _Argument] = field(default_factory=dict)
 
     @property
@@ -88,9 +97,13 @@ class FunctionRecord:
         elif not changes and self.made > 1:
             changes = ["a new tf.function object"]
         elif not changes:
-            changes = ["another object of the same type, or a value that the function closes over"]
+            changes = [
+                "another object of the same type, or a value that the function closes over"
+            ]
         changed = "; ".join(changes)
-        self.retraces.append(Retrace(step=step, call=self.calls, changed=changed, cause=cause))
+        self.retraces.append(
+            Retrace(step=step, call=self.calls, changed=changed, cause=cause)
+        )
 
     def describe(self, search: HolderSearch) -> TracedFunction:
         """Return the record as plain data."""
@@ -126,7 +139,9 @@ class FunctionLedger:
     """The records of all called functions, by code."""
 
     def __init__(self) -> None:
-        self._known: weakref.WeakKeyDictionary[Any, FunctionRecord] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Any, FunctionRecord] = (
+            weakref.WeakKeyDictionary()
+        )
         self._records: dict[Any, FunctionRecord] = {}
 
     def get_record(self, function: Any) -> FunctionRecord:
@@ -134,7 +149,9 @@ class FunctionLedger:
         record = self._known.get(function)
         if record is None:
             code = get_code(function.python_function)
-            record = self._records.setdefault(code or id(function), FunctionRecord(code))
+            record = self._records.setdefault(
+                code or id(function), FunctionRecord(code)
+            )
             self._known[function] = record
             record.objects = [ref for ref in record.objects if ref() is not None]
             record.objects.append(weakref.ref(function))

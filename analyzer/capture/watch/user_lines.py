@@ -106,11 +106,15 @@ def removes_entries(filename: str, name: str) -> bool:
     owners: list[ast.expr] = []
     for node in ast.walk(_parse_file(filename)):
         match node:
-            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _TAKES:
+            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if (
+                method in _TAKES
+            ):
                 owners.append(owner)
             case ast.Delete(targets=[ast.Subscript(value=owner)]):
                 owners.append(owner)
-            case ast.Assign(targets=[target], value=ast.Subscript(value=owner, slice=ast.Slice())):
+            case ast.Assign(
+                targets=[target], value=ast.Subscript(value=owner, slice=ast.Slice())
+            ):
                 if _get_name(target) == _get_name(owner):
                     owners.append(owner)
     return name in map(_get_name, owners)
@@ -135,7 +139,10 @@ def find_binding_line(filename: str, name: str) -> int:
 def _find_bindings(root: ast.AST, name: str) -> Iterator[int]:
     for node in ast.walk(root):
         match node:
-            case ast.Name(id=found, ctx=ast.Store()) | ast.Attribute(attr=found, ctx=ast.Store()):
+            case (
+                ast.Name(id=found, ctx=ast.Store())
+                | ast.Attribute(attr=found, ctx=ast.Store())
+            ):
                 if found == name:
                     yield node.lineno
 

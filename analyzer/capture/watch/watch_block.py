@@ -51,7 +51,9 @@ class WatchBlock:
         in_fit: bool = False,
     ) -> None:
         if steps < 1 or warmup < 1:
-            raise InputError(f"steps={steps}, warmup={warmup}: both must be at least 1.")
+            raise InputError(
+                f"steps={steps}, warmup={warmup}: both must be at least 1."
+            )
         spec = TargetSpec(text=name, kind=TargetKind.SCRIPT, path="", attribute=name)
         if out is None and on_oom is None:
             out = make_default_path(spec)
@@ -69,7 +71,8 @@ class WatchBlock:
             )
         if _running:
             raise InputError(
-                "The steps of this process are already watched.", hint="End that block first."
+                "The steps of this process are already watched.",
+                hint="End that block first.",
             )
         from analyzer.capture.watch.watcher import Watcher
 
@@ -101,7 +104,9 @@ class WatchBlock:
             watcher.finish("" if error is None else type(error).__name__, error)
             out = self._places[-1] if watcher.has_failed else self._out
             is_traced = (self._folder / RUN_FILE).is_file()
-            if is_traced and watcher.trace.is_whole:  # TensorFlow may have requested nothing
+            if (
+                is_traced and watcher.trace.is_whole
+            ):  # TensorFlow may have requested nothing
                 is_traced = _holds_memory(self._folder)
             if out is None or not is_traced:
                 self.note = read_untraced(self._folder)

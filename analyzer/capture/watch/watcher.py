@@ -38,7 +38,11 @@ from analyzer.capture.watch.step_candidates import (
     StepRank,
 )
 from analyzer.capture.watch.step_hooks import Hooks
-from analyzer.capture.watch.step_readings import FailureRecord, StepReadings, has_new_record
+from analyzer.capture.watch.step_readings import (
+    FailureRecord,
+    StepReadings,
+    has_new_record,
+)
 from analyzer.capture.watch.step_trace import StepTrace
 from analyzer.capture.watch.traced_functions import (
     FunctionLedger,
@@ -51,7 +55,9 @@ from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
 
 _MAX_FUNCTIONS: Final = 50  # functions in the note, those traced most often
-_CHECK_S: Final = 0.5  # time between two checks of the length of the trace before the first step
+_CHECK_S: Final = (
+    0.5  # time between two checks of the length of the trace before the first step
+)
 
 
 class Watcher:
@@ -77,7 +83,9 @@ class Watcher:
     ) -> None:
         self._folder, self._warmup = folder, warmup
         self._owner = os.getpid()
-        self.trace = StepTrace(folder, steps=steps, target=target, dump=dump, phantom=phantom)
+        self.trace = StepTrace(
+            folder, steps=steps, target=target, dump=dump, phantom=phantom
+        )
         self.functions = FunctionLedger()
         self.objects = ProgramObjects()
         self.gradients = GradientSteps()
@@ -88,7 +96,9 @@ class Watcher:
         self.steady = SteadyCalls()
         self._hooks = Hooks(self)
         self._candidates = StepCandidates(warmup)
-        self._held = WatchNote()  # fields of objects that are held after the traced steps
+        self._held = (
+            WatchNote()
+        )  # fields of objects that are held after the traced steps
         self._failure_record = FailureRecord(folder)
         self._on_failure = on_failure
         self._failed: FailedStep | None = None
@@ -147,11 +157,18 @@ class Watcher:
     # Calls that may be steps
 
     def call_function(
-        self, call: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        call: Callable[..., Any],
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Call a ``tf.function`` as ``call(function, *args, **kwargs)``, and count it as a step."""
         observed = self.trace.observed
-        traces, gradients = function.experimental_get_tracing_count(), len(observed.gradients)
+        traces, gradients = (
+            function.experimental_get_tracing_count(),
+            len(observed.gradients),
+        )
         if traces or self.trace.captured is not None or self._is_over.is_set():
             result = call(function, *args, **kwargs)
         else:
@@ -161,7 +178,11 @@ class Watcher:
         return result
 
     def call_steady(
-        self, call: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        call: Callable[..., Any],
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Call the steps' function after the traced steps with as little work as possible."""
         steady = self.steady
@@ -221,7 +242,11 @@ class Watcher:
             self._candidates.add(calls)
 
     def call_optimizer(
-        self, call: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        call: Callable[..., Any],
+        owner: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Call an optimizer eagerly, and count it as a step or as the end of a micro-batch."""
         result = call(owner, *args, **kwargs)
@@ -275,7 +300,9 @@ class Watcher:
 
     # Steps
 
-    def _count(self, key: Hashable, rank: StepRank, record: FunctionRecord | None = None) -> None:
+    def _count(
+        self, key: Hashable, rank: StepRank, record: FunctionRecord | None = None
+    ) -> None:
         """Count a call that may be a step."""
         self._guard(lambda: self._count_step(key, rank, record))
 
@@ -288,7 +315,9 @@ class Watcher:
             self.forget()
             write_fault(self._folder)
 
-    def _count_step(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
+    def _count_step(
+        self, key: Hashable, rank: StepRank, record: FunctionRecord | None
+    ) -> None:
         """Count a call; it may end a step, or start the trace."""
         count = self._candidates.count(key, rank)
         if key == self._candidates.chosen:
@@ -308,7 +337,9 @@ class Watcher:
     def _check_growth(self, *, is_last: bool = False) -> None:
         if self._growth is not None:
             steps, in_use_bytes = self._candidates.steps, self.readings.last_bytes
-            self._growth.look(steps, in_use_bytes, inspect.currentframe(), is_last=is_last)
+            self._growth.look(
+                steps, in_use_bytes, inspect.currentframe(), is_last=is_last
+            )
 
     def _open_trace(self, key: Hashable, record: FunctionRecord | None) -> None:
         """Trace a key's calls as steps, and discard a trace of calls less like a step."""
@@ -343,7 +374,9 @@ class Watcher:
             self._held = find_held_objects(self.trace, self.functions, self.objects)
             self.trace.describe()
             if not self.trace.is_whole:
-                self._growth = GrowthCheck(self._candidates.steps, self.readings.last_bytes)
+                self._growth = GrowthCheck(
+                    self._candidates.steps, self.readings.last_bytes
+                )
                 for one in self.functions.list_records():
                     one.partitions.clear()
             self.trace.write(self._make_note(""))

@@ -30,7 +30,11 @@ def _load_needs() -> Mapping[str, frozenset[str]]:
 
     Source: ``CompileTimeConstantInput`` in ``compiler/tf2xla/kernels``.
     """
-    text = files("analyzer.capture.xla").joinpath("compile_time_inputs.csv").read_text("utf-8")
+    text = (
+        files("analyzer.capture.xla")
+        .joinpath("compile_time_inputs.csv")
+        .read_text("utf-8")
+    )
     needs: dict[str, frozenset[str]] = {}
     for row in csv.DictReader(text.splitlines()):
         inputs = frozenset(row["inputs"].split())
@@ -88,7 +92,10 @@ class FixedInputs:
             for part in ("cond", "body") if body is not None else ():
                 for index, reason in self.find(attrs[part].func.name).items():
                     # Only inputs that the body passes on unchanged can be known.
-                    if index < len(body.outputs) and body.outputs[index] is body.inputs[index]:
+                    if (
+                        index < len(body.outputs)
+                        and body.outputs[index] is body.inputs[index]
+                    ):
                         yield index, reason
         elif op.type in _load_needs():
             for index in _find_positions(op, _load_needs()[op.type]):

@@ -16,7 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.graph import plain_graphs
-from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph, get_handle_type
+from analyzer.capture.graph.executor_graph import (
+    StaticStep,
+    build_executor_graph,
+    get_handle_type,
+)
 from analyzer.capture.graph.unbacked_variables import CPU_DEVICE, StandIns
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import clean_message
@@ -63,8 +67,15 @@ def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
         return build_executor_graph(function)
     fed_tensors = chain(args, repeat(None))
     arguments = [
-        Op(name=own.op.name, type="_Arg", outputs=(_get_spec(own, fed),), attrs={"index": index})
-        for index, (own, fed) in enumerate(zip(function.inputs, fed_tensors, strict=False))
+        Op(
+            name=own.op.name,
+            type="_Arg",
+            outputs=(_get_spec(own, fed),),
+            attrs={"index": index},
+        )
+        for index, (own, fed) in enumerate(
+            zip(function.inputs, fed_tensors, strict=False)
+        )
     ]
     name = plain_graphs.decode_name(function.name)
     call = name.removeprefix(_FUNCTION).rpartition("_")[0] or name
@@ -109,7 +120,9 @@ def compile_calls(
     messages: list[str] = []
     for (name, inputs), callers in calls.items():
         fixed = fixed_inputs.find(name)
-        values = {index: _find_fed(callers[0].inputs[index], by_name, args) for index in fixed}
+        values = {
+            index: _find_fed(callers[0].inputs[index], by_name, args) for index in fixed
+        }
         names = tuple(op.name for op in callers)
         try:
             with StandIns.open() as stand_ins:
@@ -125,18 +138,26 @@ def compile_calls(
             messages.append(f"The function of {names[0]} cannot be compiled: {reason}")
         else:
             pairs = tuple(fixed.items())
-            note = CompiledFunction(ops=names, function=name, platform="cpu", fixed=pairs)
+            note = CompiledFunction(
+                ops=names, function=name, platform="cpu", fixed=pairs
+            )
             lowered.append(LoweredFunction(note, plan))
     return lowered, messages
 
 
 def _find_compile_error(error: Exception) -> str:
     """Return the first sentence of an error of XLA's compiler."""
-    text = clean_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
+    text = (
+        clean_message(str(error))
+        .removeprefix("Failed getting HLO text: ")
+        .strip("'\" ")
+    )
     return text.split(". ")[0].splitlines()[0] if text else type(error).__name__
 
 
-def read_compiled_functions(function: Any, dump: Path) -> tuple[list[LoweredFunction], list[Op]]:
+def read_compiled_functions(
+    function: Any, dump: Path
+) -> tuple[list[LoweredFunction], list[Op]]:
     """Return the functions of a step that ran and that XLA compiled, from its dump; and their ops."""
     callers: dict[str, list[str]] = {}
     if is_compiled(function):
@@ -156,7 +177,9 @@ def read_compiled_functions(function: Any, dump: Path) -> tuple[list[LoweredFunc
                 compilations=len(list_dumps(dump, name)),
             )
             compiled.append(LoweredFunction(note, plan))
-    return compiled, plain_graphs.read_inner_ops(function, [one.note.function for one in compiled])
+    return compiled, plain_graphs.read_inner_ops(
+        function, [one.note.function for one in compiled]
+    )
 
 
 def _group_calls(
@@ -174,7 +197,9 @@ def _group_calls(
     for op in by_name.values():
         called = op.attrs.get("f")
         if op.attrs.get("_XlaMustCompile") and isinstance(called, dict):
-            inputs = [_describe(tensor, by_name, variables, graphs) for tensor in op.inputs]
+            inputs = [
+                _describe(tensor, by_name, variables, graphs) for tensor in op.inputs
+            ]
             key = called["function"], tuple(inputs)
             calls.setdefault(key, []).append(op)
     return calls
@@ -199,7 +224,11 @@ def _describe(
         return "variable", dtype and dtype.name, shape
 
     value = op.attrs.get("value")
-    if op.type in ("Const", "HostConst") and isinstance(value, dict) and "values" in value:
+    if (
+        op.type in ("Const", "HostConst")
+        and isinstance(value, dict)
+        and "values" in value
+    ):
         return "value", spec.dtype, spec.shape, tuple(value["values"])
     # A function's gradient gets its needs from the function, axes and shapes included.
     called = op.attrs.get("f")
@@ -244,7 +273,9 @@ def _compile(
         if values.get(index) is not None:
             arguments.append(values[index])
         elif kind == "variable":
-            handle = stand_ins.make_variable(tf.as_dtype(dtype), shape, filled=is_filled)
+            handle = stand_ins.make_variable(
+                tf.as_dtype(dtype), shape, filled=is_filled
+            )
             arguments.append(handle)
         elif kind == "value":
             arguments.append(tf.constant(constant[0], dtype, shape))

@@ -22,7 +22,9 @@ several sizes and answer for each whether it ran."""
 
 DEFAULT_STEPS: Final = 3  # traced steps of a model
 BATCH_SIZE: Final = 32  # examples in a batch if neither the user nor the target says
-SCRIPT_STEPS: Final = 5  # traced; without the first and the last, two pairs of neighbours remain
+SCRIPT_STEPS: Final = (
+    5  # traced; without the first and the last, two pairs of neighbours remain
+)
 SCRIPT_WARMUP_STEPS: Final = 3
 """Steps of a script before the traced ones: functions are traced, slots made, iterators filled."""
 
@@ -101,11 +103,17 @@ class CaptureOptions:
     inter_op_threads: int | None = None
     device: str = ""  # default: ``gpu`` if there is one
     gpu: str = ""  # simulated card; several as ``t4,t4`` or ``2xt4``
-    memory_limit_bytes: int | None = None  # of a simulated card or a traced CPU (there whole MiB)
+    memory_limit_bytes: int | None = (
+        None  # of a simulated card or a traced CPU (there whole MiB)
+    )
     growth: bool | None = None  # whether a simulated card's pool grows
-    has_short_pool: bool = False  # whether a simulated card's pool may be smaller than its limit
+    has_short_pool: bool = (
+        False  # whether a simulated card's pool may be smaller than its limit
+    )
     is_unlimited: bool = False  # whether a simulated card has room for any step
-    is_open: bool = False  # whether the batch axis stays open, so that one step serves all sizes
+    is_open: bool = (
+        False  # whether the batch axis stays open, so that one step serves all sizes
+    )
     note: str = ""  # sentence for the report
     # trip counts, branches and result sizes by name, or ``ASSUMPTIONS`` of a simulated card
     assume: dict[str, int] = field(default_factory=dict)
@@ -162,7 +170,9 @@ class Assumption(ReportRecord, frozen=True):
 ASSUMPTIONS: Final = read_table(
     "model/contract/assumptions.toml", dict[str, tuple[Assumption, ...]]
 )["assumptions"]
-WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT = ASSUMPTIONS
+WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT = (
+    ASSUMPTIONS
+)
 
 
 class MeasuredConvolution(Struct, frozen=True, kw_only=True):
@@ -181,6 +191,8 @@ class LikeNote(Struct, frozen=True, kw_only=True):
     trace: Text  # the user's path
     card: Name
     memory_limit_bytes: Bytes | None = None
-    batch_size: Bytes | None = None  # first axis of most results; None without convolutions
+    batch_size: Bytes | None = (
+        None  # first axis of most results; None without convolutions
+    )
     convolutions: tuple[MeasuredConvolution, ...] = ()  # of the steady step
     is_op_by_op: bool = False  # whether the trace has no event of XLA

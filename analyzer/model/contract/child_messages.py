@@ -54,7 +54,9 @@ class CopyEnd(Struct, frozen=True, tag_field="message", tag="copy ended"):
     code: int
 
 
-Message: TypeAlias = StageBegun | SizeRun | CaptureDone | ChildFailed | CopyEnd | ChildEnd
+Message: TypeAlias = (
+    StageBegun | SizeRun | CaptureDone | ChildFailed | CopyEnd | ChildEnd
+)
 
 
 def encode_message(message: Message) -> bytes:
@@ -136,7 +138,9 @@ class AllocatorFigures(Struct, frozen=True, kw_only=True):
     peak_in_use_bytes: Bytes
     limit_bytes: Bytes | None  # upper bound of the pool
     grows: bool | None
-    region_bytes: Bytes  # regions with a tensor visible in Python: a lower bound of the pool
+    region_bytes: (
+        Bytes  # regions with a tensor visible in Python: a lower bound of the pool
+    )
     regions: Count
     is_pool: bool  # False if the driver has the pool
 
@@ -156,6 +160,8 @@ class ProcessFigures(Struct, frozen=True, kw_only=True):
     """A process at one instant."""
 
     pid: int
-    allocators: tuple[AllocatorFigures, ...]  # one for each GPU; empty before they are made
+    allocators: tuple[
+        AllocatorFigures, ...
+    ]  # one for each GPU; empty before they are made
     reading: NvmlReading | None  # None if the driver cannot be asked
     refusal: Text = ""  # why not

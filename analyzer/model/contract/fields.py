@@ -6,25 +6,45 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 MOST_BYTES: Final = 1 << 50  # limit of the size of one buffer: 1 PiB
-MOST_EVENTS: Final = 1_000_000  # limit of a number of repetitions: steps, constants, compilations
-MOST_AXES: Final = 254  # limit of the axes of a tensor (``MaxDimensions`` in ``tensor_shape.h``)
-MOST_TOTAL: Final = (1 << 62) - 1  # limit of a sum, so that the sum of two such still fits 64 bits
+MOST_EVENTS: Final = (
+    1_000_000  # limit of a number of repetitions: steps, constants, compilations
+)
+MOST_AXES: Final = (
+    254  # limit of the axes of a tensor (``MaxDimensions`` in ``tensor_shape.h``)
+)
+MOST_TOTAL: Final = (
+    1 << 62
+) - 1  # limit of a sum, so that the sum of two such still fits 64 bits
 Bytes = Annotated[int, Meta(ge=0, le=MOST_BYTES)]  # a size in bytes
 Count = Annotated[int, Meta(ge=0, le=MOST_EVENTS)]  # a number of repetitions
 Index = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]  # a position in a list
 Threads = Annotated[int, Meta(ge=0, le=4096)]  # a number of threads; 0 if unknown
-Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # a signed integer of 64 bits
+Integer = Annotated[
+    int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)
+]  # a signed integer of 64 bits
 Address = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # a memory address
 Axis = Annotated[int, Meta(ge=-1, le=MOST_BYTES)]  # the size of an axis; -1 if unknown
-Shape = Annotated[tuple[Axis, ...], Meta(max_length=MOST_AXES)]  # the sizes of a tensor's axes
-Name = Annotated[str, Meta(max_length=1 << 16)]  # the name of an op, a tensor, a type, a device
-Text = Annotated[str, Meta(max_length=1 << 20)]  # a message, or the text of an environment variable
-Total = Annotated[int, Meta(ge=0, le=MOST_TOTAL)]  # a sum of bytes, or a number of items
-Signed = Annotated[int, Meta(ge=-MOST_TOTAL, le=MOST_TOTAL)]  # a difference of two totals
+Shape = Annotated[
+    tuple[Axis, ...], Meta(max_length=MOST_AXES)
+]  # the sizes of a tensor's axes
+Name = Annotated[
+    str, Meta(max_length=1 << 16)
+]  # the name of an op, a tensor, a type, a device
+Text = Annotated[
+    str, Meta(max_length=1 << 20)
+]  # a message, or the text of an environment variable
+Total = Annotated[
+    int, Meta(ge=0, le=MOST_TOTAL)
+]  # a sum of bytes, or a number of items
+Signed = Annotated[
+    int, Meta(ge=-MOST_TOTAL, le=MOST_TOTAL)
+]  # a difference of two totals
 
 Instant = Annotated[int, Meta(ge=-1, le=(1 << 40))]
 """The state just after a row of the events table; -1 is the state before the first event."""
-Picoseconds = Annotated[int, Meta(ge=-MOST_TOTAL, le=MOST_TOTAL)]  # a time on the trace's clock
+Picoseconds = Annotated[
+    int, Meta(ge=-MOST_TOTAL, le=MOST_TOTAL)
+]  # a time on the trace's clock
 
 Cell = bool | Signed | float | Text | None  # null for a number that JSON does not have
 EvidenceRow = dict[Name, Cell]  # by column; all rows of a finding have the same columns
@@ -39,7 +59,9 @@ SMALL_ELEMENTS: Final = 64
 A variable made from a Python number may share NumPy's memory on the CPU, which no allocator counts.
 Whether it does depends on the address that NumPy got, so the capture and the prediction exclude it."""
 
-COPIED: Final = "copied"  # attribute of an argument that is a NumPy array; each call copies it
+COPIED: Final = (
+    "copied"  # attribute of an argument that is a NumPy array; each call copies it
+)
 
 ITEM_BYTES: Final[dict[str, int]] = {
     **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8"), 1),
@@ -56,7 +78,9 @@ stores up to 22 characters and points to longer text. Resources and variants hav
 
 def numpy_name(dtype: str) -> str:
     """Return NumPy's name of a type in a message (``DataTypeString`` in ``types.cc``)."""
-    return {"float": "float32", "half": "float16", "double": "float64"}.get(dtype, dtype)
+    return {"float": "float32", "half": "float16", "double": "float64"}.get(
+        dtype, dtype
+    )
 
 
 def tensor_bytes(dtype: str, shape: tuple[int, ...] | None) -> int | None:

@@ -35,7 +35,8 @@ def read_op_types(place: str) -> dict[str, dict[str, frozenset[str]]]:
     """Return the tables of a file of the package, with the op types of each row."""
     tables = read_table(place, dict[str, dict[str, str]])
     return {
-        name: {key: op_types(text) for key, text in rows.items()} for name, rows in tables.items()
+        name: {key: op_types(text) for key, text in rows.items()}
+        for name, rows in tables.items()
     }
 
 
@@ -52,7 +53,9 @@ PARAMETER_GRADIENTS: Final = _TYPES["parameter_gradients"]
 
 _LEAST: Final = {
     **dict.fromkeys(("_Arg", "_DeviceArg", "Const"), (0, 1)),
-    **dict.fromkeys(op_types("Enter Exit Identity LoopCond NextIteration RefEnter"), (1, 1)),
+    **dict.fromkeys(
+        op_types("Enter Exit Identity LoopCond NextIteration RefEnter"), (1, 1)
+    ),
     "Merge": (1, 2),
     **dict.fromkeys(("RefSwitch", "Switch"), (2, 2)),
 }
@@ -91,7 +94,9 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def known_shape(self) -> tuple[int, ...] | None:
         """The shape; None unless it is fully known."""
-        return None if self.shape is None or min(self.shape, default=0) < 0 else self.shape
+        return (
+            None if self.shape is None or min(self.shape, default=0) < 0 else self.shape
+        )
 
     @property
     def shape_text(self) -> str:
@@ -122,7 +127,11 @@ _ATTRIBUTE_TYPES: Final[dict[Any, str]] = {
 }
 _KnownAttributes: Final = msgspec.defstruct(
     "_KnownAttributes",
-    [(name, kind, None) for kind, names in _ATTRIBUTE_TYPES.items() for name in op_types(names)],
+    [
+        (name, kind, None)
+        for kind, names in _ATTRIBUTE_TYPES.items()
+        for name in op_types(names)
+    ],
 )
 """The attributes that the package reads, with the types of TensorFlow's op registry."""
 
@@ -167,14 +176,18 @@ class GraphFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_graph_file(path: Path) -> GraphFile:
     """Read the graph of a run folder, or raise a TraceError."""
-    return read_record(path, GraphFile, version=GRAPH_VERSION, hint=DAMAGED, check=_check)
+    return read_record(
+        path, GraphFile, version=GRAPH_VERSION, hint=DAMAGED, check=_check
+    )
 
 
 def encode_graph(graph: GraphFile) -> bytes:
     """Return a graph as JSON text that ``read_graph_file`` reads."""
     plain = msgspec.to_builtins(graph)
     for name in ("ops", "inside"):
-        plain[name] = [{key: value for key, value in op.items() if value} for op in plain[name]]
+        plain[name] = [
+            {key: value for key, value in op.items() if value} for op in plain[name]
+        ]
     return json.dumps(plain).encode()
 
 

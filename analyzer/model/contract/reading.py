@@ -19,7 +19,9 @@ from analyzer.model.errors import TraceError
 _Record = TypeVar("_Record")
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
-_MOST_BYTES: Final = (1 << 31) - 1  # limit of an unpacked file: that of a protobuf message
+_MOST_BYTES: Final = (
+    1 << 31
+) - 1  # limit of an unpacked file: that of a protobuf message
 _PIECE_BYTES: Final = 4 << 20
 FREE_BYTES: Final = 8 << 20  # every file may unpack to this size, however small it is
 _MOST_RATIO: Final = 24
@@ -101,7 +103,8 @@ def read_record(
         check(decoded)
     except _NewerVersionError:
         raise TraceError(
-            f"{path} was written by a newer version.", hint="Upgrade tf-memory-analyzer."
+            f"{path} was written by a newer version.",
+            hint="Upgrade tf-memory-analyzer.",
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise TraceError(f"{path} is damaged ({error}).", hint=hint) from None
@@ -112,7 +115,9 @@ def decode_record(content: bytes, record: type[_Record], version: int) -> _Recor
     """Return the record in a JSON text, or raise a ValueError or RecursionError."""
     if _SURROGATE.search(content):
         # JSON can hold half a surrogate pair, UTF-8 cannot: replace it by "?".
-        content = json.dumps(json.loads(content), ensure_ascii=False).encode("utf-8", "replace")
+        content = json.dumps(json.loads(content), ensure_ascii=False).encode(
+            "utf-8", "replace"
+        )
     if msgspec.json.decode(content, type=_Version).schema_version > version:
         raise _NewerVersionError
     return msgspec.json.decode(content, type=record)

@@ -37,9 +37,13 @@ RUN_VERSION: Final = 1
 MOST_STEPS: Final = 500
 """Limit of the steps of an estimate; each is simulated from the start, several times."""
 
-DAMAGED: Final = "Repeat the capture, or move the .xplane.pb to another folder and open it alone."
+DAMAGED: Final = (
+    "Repeat the capture, or move the .xplane.pb to another folder and open it alone."
+)
 Mode = Literal["train", "infer", "generate", ""]  # empty if unknown
-GraphKind = Literal["executed", "traced", ""]  # the executor's or the traced graph; empty for none
+GraphKind = Literal[
+    "executed", "traced", ""
+]  # the executor's or the traced graph; empty for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +55,13 @@ class StepConfig:
     batch_size: Bytes | None = None  # size of the first axis of its inputs
     optimizer: Name = ""
     dtype_policy: Name = ""
-    options: tuple[Text, ...] = ()  # the user's further options, as words: ``--loss``, ``mse``
+    options: tuple[
+        Text, ...
+    ] = ()  # the user's further options, as words: ``--loss``, ``mse``
     eager: bool = False  # whether it runs op by op
-    own: bool = False  # whether it is the user's function, no model's training or inference
+    own: bool = (
+        False  # whether it is the user's function, no model's training or inference
+    )
     is_jax: bool = False  # whether it is JAX's, and not TensorFlow's
 
     @property
@@ -111,7 +119,9 @@ class CompiledFunction:
     function: Name
     platform: Name  # the device that ``plan`` was compiled for
     plan: Name | None = None  # the compiled module with its buffer assignment
-    fixed: tuple[tuple[Index, Name], ...] = ()  # compiled-in inputs, and the op that needs each
+    fixed: tuple[
+        tuple[Index, Name], ...
+    ] = ()  # compiled-in inputs, and the op that needs each
     compilations: Count = 0  # in the run; 0 if nothing ran
 
 
@@ -162,10 +172,16 @@ class PhantomNote(Struct, frozen=True, kw_only=True):
     """The simulated cards and the assumptions about them."""
 
     cards: tuple[Name, ...] = ()
-    assumed: Mapping[Name, Bytes] = {}  # settings of ``ASSUMPTIONS`` that are not the default
+    assumed: Mapping[
+        Name, Bytes
+    ] = {}  # settings of ``ASSUMPTIONS`` that are not the default
     memory_limit_bytes: Bytes | None = None  # None for TensorFlow's own
-    is_unlimited: bool = False  # whether the step ran with room for any step, not the card's
-    spare_bytes: tuple[Bytes, ...] = ()  # of each card's limit, by which its pool was smaller
+    is_unlimited: bool = (
+        False  # whether the step ran with room for any step, not the card's
+    )
+    spare_bytes: tuple[
+        Bytes, ...
+    ] = ()  # of each card's limit, by which its pool was smaller
 
     def spare_of(self, card: int | None) -> int:
         """Return the bytes by which a card's pool was smaller than its limit, by number."""
@@ -184,7 +200,9 @@ class RunFile:
     target: TargetNote | None = None
     versions: dict[Name, Name] = field(default_factory=dict)
     environment: dict[Name, Text] = field(default_factory=dict)
-    from_process_start: bool = False  # whether the trace has every allocation of the process
+    from_process_start: bool = (
+        False  # whether the trace has every allocation of the process
+    )
     steps_wanted: Count | None = None
     steps_done: Count = 0
     notes: tuple[Text, ...] = ()
@@ -206,7 +224,9 @@ class RunFile:
     threads: ThreadsNote = ThreadsNote()
     xla: tuple[CompiledFunction, ...] = ()
     sizes: tuple[DataSize, ...] = ()
-    assumed: Mapping[Name, Bytes] = field(default_factory=dict)  # trips, branches, sizes
+    assumed: Mapping[Name, Bytes] = field(
+        default_factory=dict
+    )  # trips, branches, sizes
     phantom: PhantomNote | None = None  # None for real devices
     # op whose value is unknown on a simulated card, with its line -> decision; None if not observed
     unknown_values: Mapping[Name, Text] | None = None

@@ -143,7 +143,9 @@ class WatchNote:
     steps: Index = 0
     readings: _Rows[Reading] = ()  # thinned out if there are many
     held: _Rows[HeldTensors] = ()  # after the traced steps
-    on_host: _Rows[HeldTensors] = ()  # NumPy arrays, bytes or texts that each traced step added
+    on_host: _Rows[
+        HeldTensors
+    ] = ()  # NumPy arrays, bytes or texts that each traced step added
     held_later: _Rows[HeldTensors] = ()  # later, if the program grew
     later_step: Index = 0  # number of steps at the time of ``held_later``
     tapes: _Rows[TapesNote] = ()
@@ -158,4 +160,6 @@ class WatchNote:
     whole_run: bool = False  # whether the run counts as one step, as no call repeats
     is_cut: bool = False  # whether the program went on after its trace ended
     misses_gpu: bool = False  # whether the program asked for a GPU and none is visible
-    failed: FailedStep | None = None  # the first step after the traced ones without memory
+    failed: FailedStep | None = (
+        None  # the first step after the traced ones without memory
+    )

@@ -49,8 +49,16 @@ class Sharing:
     def consumers(self, tensor: str) -> Iterable[str]:
         """Return the names of the ops that use the buffer, except ops that only pass it on."""
         structure = self._structure
-        users = (name for one in self.members(tensor) for name in structure.consumers.get(one, ()))
-        return [name for name in dict.fromkeys(users) if structure.ops[name].type not in ALIAS_OPS]
+        users = (
+            name
+            for one in self.members(tensor)
+            for name in structure.consumers.get(one, ())
+        )
+        return [
+            name
+            for name in dict.fromkeys(users)
+            if structure.ops[name].type not in ALIAS_OPS
+        ]
 
     def _find_shared(self, op: Op, own: Collection[str]) -> Iterable[tuple[str, int]]:
         """Yield inputs of an op with the index of an output in the same buffer."""
@@ -58,7 +66,9 @@ class Sharing:
         if op.type == "IdentityN":
             yield from zip(op.inputs, outputs, strict=False)
         elif op.type in ALIAS_OPS:
-            sources = op.inputs if op.type in ("Merge", "NextIteration") else op.inputs[:1]
+            sources = (
+                op.inputs if op.type in ("Merge", "NextIteration") else op.inputs[:1]
+            )
             for tensor in sources:
                 for index in range(2 if op.type == "Switch" else 1):
                     yield tensor, index
@@ -70,7 +80,9 @@ class Sharing:
                         yield tensor, index
         else:
             for index in outputs:
-                if f"{op.name}:{index}" not in own and (source := self._find_source(op, index)):
+                if f"{op.name}:{index}" not in own and (
+                    source := self._find_source(op, index)
+                ):
                     yield source, index
 
     def _find_source(self, op: Op, index: int) -> str:
@@ -87,7 +99,9 @@ class Sharing:
             not in ("ReadVariableOp", "Const", "_Arg")
         ]
         return min(
-            candidates, key=lambda tensor: len(structure.consumers.get(tensor, ())), default=""
+            candidates,
+            key=lambda tensor: len(structure.consumers.get(tensor, ())),
+            default="",
         )
 
     def _size(self, tensor: str) -> int:
@@ -100,7 +114,9 @@ class Sharing:
         if size_bytes is None and spec is not None:
             maker = self._structure.ops[split_tensor(tensor)[0]]
             specs = ((source, self._structure.spec(source)) for source in maker.inputs)
-            same = (source for source, found in specs if found and found.dtype == spec.dtype)
+            same = (
+                source for source, found in specs if found and found.dtype == spec.dtype
+            )
             size_bytes = max(map(self._size, same), default=0)
         self._sizes[tensor] = size_bytes or 0
         return self._sizes[tensor]

@@ -15,7 +15,13 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp, split_tensor
+from analyzer.model.contract.graph_note import (
+    Op,
+    TensorSpec,
+    TracedGraph,
+    TracedOp,
+    split_tensor,
+)
 from analyzer.model.graph.phases import Phase, ScopeTable, find_phases
 from analyzer.model.graph.reachability import reach
 from analyzer.model.recording.records import TensorLinks
@@ -36,7 +42,9 @@ class GraphIndex:
     layers: Mapping[str, str]  # empty for none
     # input and op of an edge -> how it is known, if derived from a trace
     evidence: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    early: frozenset[str] = frozenset()  # ops of the tape that began before any gradient existed
+    early: frozenset[str] = (
+        frozenset()
+    )  # ops of the tape that began before any gradient existed
 
     def spec(self, tensor: str) -> TensorSpec | None:
         """Return dtype and shape of a tensor, None if unknown."""
@@ -58,8 +66,14 @@ class GraphIndex:
                 if op.outputs
                 for tensor in list_outputs(op)
             },
-            readers={tensor: list(dict.fromkeys(ops)) for tensor, ops in self.consumers.items()},
-            facts={name: (op.type, self.layers[name], op.source) for name, op in self.ops.items()},
+            readers={
+                tensor: list(dict.fromkeys(ops))
+                for tensor, ops in self.consumers.items()
+            },
+            facts={
+                name: (op.type, self.layers[name], op.source)
+                for name, op in self.ops.items()
+            },
         )
 
 
@@ -121,17 +135,24 @@ def list_outputs(op: Op) -> list[str]:
 
 
 def _find_executed_phases(
-    ops: Mapping[str, Op], consumers: Mapping[str, list[str]], traced: Mapping[str, Phase]
+    ops: Mapping[str, Op],
+    consumers: Mapping[str, list[str]],
+    traced: Mapping[str, Phase],
 ) -> dict[str, Phase]:
     """Return the phase of each executed op; a new one runs before its first consumer."""
     order = list(Phase)
     found = {name: find_inlined(name, traced) for name in ops}
     phases = {name: phase for name, phase in found.items() if phase is not None}
     for name in [name for name, phase in found.items() if phase is None]:
-        users = [user for tensor in list_outputs(ops[name]) for user in consumers.get(tensor, ())]
+        users = [
+            user
+            for tensor in list_outputs(ops[name])
+            for user in consumers.get(tensor, ())
+        ]
         producers = [split_tensor(tensor)[0] for tensor in ops[name].inputs]
         later, earlier = (
-            [phases[one] for one in ones if one in phases] for ones in (users, producers)
+            [phases[one] for one in ones if one in phases]
+            for ones in (users, producers)
         )
         latest = max(earlier, key=order.index, default=Phase.FORWARD)
         phases[name] = min(later, key=order.index, default=latest)
@@ -177,7 +198,17 @@ _FORWARD_ROLE: Final = "read in the forward pass only"
 PASSING_ROLES: Final = frozenset({_PASSED_GRADIENT_ROLE, _FORWARD_ROLE})
 """Roles of activations and gradients that are freed in the pass that made them."""
 _FLOATS: Final = frozenset(
-    {"", "float16", "bfloat16", "float32", "float64", "complex64", "complex128", "half", "float"}
+    {
+        "",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+        "half",
+        "float",
+    }
 )
 """Element types of activations and gradients; empty if unknown."""
 _GRADIENT_TYPE: Final = re.compile(r"\w*(Grad|GradV\d|GradWithArgmax|Backprop\w*)")
@@ -190,7 +221,9 @@ _NO_FLOATS: Final = re.compile(
 )
 """Types of ops that make truths or bits; MLIR's kernels request memory without an element type."""
 _LOSS_WITH_GRADIENT: Final = "SoftmaxCrossEntropyWithLogits"
-_ZEROS: Final = re.compile(r"\b(zeros_like|ZerosLike)(_\d+)?(#\d+)?$")  # in a name without a type
+_ZEROS: Final = re.compile(
+    r"\b(zeros_like|ZerosLike)(_\d+)?(#\d+)?$"
+)  # in a name without a type
 
 
 def describe_value(
@@ -241,17 +274,23 @@ def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:
     Others compute a value of the forward pass again, or copy it. A graph that is derived from a trace
     lacks edges: there all ops of the tape read a gradient that begin after the loss.
     """
-    backward = {name for name, phase in structure.phases.items() if phase is Phase.BACKWARD}
+    backward = {
+        name for name, phase in structure.phases.items() if phase is Phase.BACKWARD
+    }
     found = {
         op.name
         for op in structure.ops.values()
         if op.name in backward
-        and (_GRADIENT_TYPE.fullmatch(op.type) or _reads_unknown_gradient(structure, op))
+        and (
+            _GRADIENT_TYPE.fullmatch(op.type) or _reads_unknown_gradient(structure, op)
+        )
     }
 
     def find_users(name: str) -> set[str]:
         op = structure.ops[name]
-        floats = (index for index, spec in enumerate(op.outputs) if is_float(spec.dtype))
+        floats = (
+            index for index, spec in enumerate(op.outputs) if is_float(spec.dtype)
+        )
         users = (structure.consumers.get(f"{name}:{index}", ()) for index in floats)
         return backward.intersection(chain.from_iterable(users))
 
@@ -268,6 +307,12 @@ def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:
         is_size = op.type == "Cast" and all(spec.shape == () for spec in op.outputs)
         return not (is_size or op.name in structure.early or _ZEROS.search(op.name))
     specs = {tensor: structure.spec(tensor) for tensor in op.inputs}
-    values = [tensor for tensor, spec in specs.items() if spec is None or is_float(spec.dtype)]
-    losses = (structure.ops.get(name) for name, at in map(split_tensor, values) if at == 1)
-    return not values or any(loss and loss.type.endswith(_LOSS_WITH_GRADIENT) for loss in losses)
+    values = [
+        tensor for tensor, spec in specs.items() if spec is None or is_float(spec.dtype)
+    ]
+    losses = (
+        structure.ops.get(name) for name, at in map(split_tensor, values) if at == 1
+    )
+    return not values or any(
+        loss and loss.type.endswith(_LOSS_WITH_GRADIENT) for loss in losses
+    )

@@ -40,9 +40,16 @@ HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
 
 _TABLES: Final = read_op_types("model/graph/graph_op_types.toml")
 _HOST_ONLY, _SHAPES = _TABLES["types"]["host_only"], _TABLES["types"]["shapes"]
-_COMPARISONS, _DEVICE_INT32 = _TABLES["types"]["comparisons"], _TABLES["types"]["device_int32"]
+_COMPARISONS, _DEVICE_INT32 = (
+    _TABLES["types"]["comparisons"],
+    _TABLES["types"]["device_int32"],
+)
 _DEVICE_INT32_INPUTS, _HOST_INPUTS = (
-    {name: {*map(int, inputs.split())} for inputs, names in _TABLES[key].items() for name in names}
+    {
+        name: {*map(int, inputs.split())}
+        for inputs, names in _TABLES[key].items()
+        for name in names
+    }
     for key in ("device_int32_inputs", "host_inputs")
 )
 """Op type -> numbers of inputs; ``graph_op_types.toml`` describes each table."""
@@ -84,11 +91,15 @@ def place_by_handles(ops: Sequence[Op]) -> list[Op]:
 
     The device of the variable's argument says where it lies.
     """
-    hosted = {op.name: op.device for op in ops if op.type == "_Arg" and runs_on_host(op)}
+    hosted = {
+        op.name: op.device for op in ops if op.type == "_Arg" and runs_on_host(op)
+    }
     result = []
     for op in ops:
         devices = [
-            hosted[name] for tensor in op.inputs if (name := split_tensor(tensor)[0]) in hosted
+            hosted[name]
+            for tensor in op.inputs
+            if (name := split_tensor(tensor)[0]) in hosted
         ]
         if devices and any(spec.dtype == "resource" for spec in op.outputs):
             hosted[op.name] = devices[0]
@@ -105,14 +116,18 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
         for index, spec in enumerate(op.outputs)
     }
     inputs = {
-        op.name: tuple(specs.get("{}:{}".format(*split_tensor(tensor))) for tensor in op.inputs)
+        op.name: tuple(
+            specs.get("{}:{}".format(*split_tensor(tensor))) for tensor in op.inputs
+        )
         for op in by_name.values()
     }
     result: list[Op] = []
     copies: dict[str, str] = {}
     for op in by_name.values():
         feeds = list(op.inputs)
-        for index, (tensor, spec) in enumerate(zip(op.inputs, inputs[op.name], strict=True)):
+        for index, (tensor, spec) in enumerate(
+            zip(op.inputs, inputs[op.name], strict=True)
+        ):
             if spec is None:
                 continue
             name, output = split_tensor(tensor)
@@ -123,12 +138,16 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
             if reads_host and op.type in RESULT_TYPES:
                 continue
             if tensor not in copies:
-                copies[tensor] = f"{name}/copy_to_{'host' if reads_host else 'gpu'}_{output}"
+                copies[tensor] = (
+                    f"{name}/copy_to_{'host' if reads_host else 'gpu'}_{output}"
+                )
                 kind = COPY_BACK if reads_host else COPY
                 copy = Op(copies[tensor], kind, inputs=(tensor,), outputs=(spec,))
                 result.append(replace(copy, device=op.device, source=source.source))
             feeds[index] = f"{copies[tensor]}:0"
-        result.append(op if tuple(feeds) == op.inputs else replace(op, inputs=tuple(feeds)))
+        result.append(
+            op if tuple(feeds) == op.inputs else replace(op, inputs=tuple(feeds))
+        )
     return result
 
 
@@ -138,7 +157,9 @@ def join_device_edges(ops: Iterable[Op]) -> tuple[Op, ...]:
     sends = {
         key: op
         for op in listed
-        if op.type in ("_Send", "_HostSend") and op.inputs and (key := _find_pair_key(op))
+        if op.type in ("_Send", "_HostSend")
+        and op.inputs
+        and (key := _find_pair_key(op))
     }
     receives = {
         op.name: sends[key]
@@ -161,7 +182,9 @@ def join_device_edges(ops: Iterable[Op]) -> tuple[Op, ...]:
         return tuple(dict.fromkeys(name for name in names if name not in gone))
 
     return tuple(
-        replace(op, inputs=tuple(map(source, op.inputs)), control_inputs=waits(op)) if gone else op
+        replace(op, inputs=tuple(map(source, op.inputs)), control_inputs=waits(op))
+        if gone
+        else op
         for op in listed
         if op.name not in gone
     )
@@ -170,9 +193,14 @@ def join_device_edges(ops: Iterable[Op]) -> tuple[Op, ...]:
 def _find_pair_key(op: Op) -> tuple[str, str, str] | None:
     """Return the common key of a pair; None if one of its devices is no CPU."""
     name, sent, received = (
-        str(op.attrs.get(name, "")) for name in ("tensor_name", "send_device", "recv_device")
+        str(op.attrs.get(name, ""))
+        for name in ("tensor_name", "send_device", "recv_device")
     )
-    return (name, sent, received) if "device:CPU:" in sent and "device:CPU:" in received else None
+    return (
+        (name, sent, received)
+        if "device:CPU:" in sent and "device:CPU:" in received
+        else None
+    )
 
 
 PACKED_ROLE: Final = "gradients packed for the all-reduce"

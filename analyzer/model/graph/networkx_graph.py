@@ -21,8 +21,13 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
     graph: nx.MultiDiGraph = nx.MultiDiGraph()
     for op in structure.ops.values():
         node = ("op", op.name)
-        facts = {"layer": structure.layers[op.name], "phase": str(structure.phases[op.name])}
-        graph.add_node(node, kind="op", type=op.type, **facts, source=op.source, device=op.device)
+        facts = {
+            "layer": structure.layers[op.name],
+            "phase": str(structure.phases[op.name]),
+        }
+        graph.add_node(
+            node, kind="op", type=op.type, **facts, source=op.source, device=op.device
+        )
         for index, spec in enumerate(op.outputs):
             tensor = f"{op.name}:{index}"
             graph.add_node(
@@ -45,7 +50,9 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
             if ("tensor", tensor) not in graph:
                 graph.add_node(("tensor", tensor), kind="tensor", **unknown)
             facts = evidence(tensor, name)
-            graph.add_edge(("tensor", tensor), ("op", name), index=index, control=False, **facts)
+            graph.add_edge(
+                ("tensor", tensor), ("op", name), index=index, control=False, **facts
+            )
         for control in op.control_inputs:
             if ("op", control) in graph:
                 facts = evidence(control, name)

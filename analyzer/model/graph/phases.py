@@ -50,9 +50,13 @@ def find_phases(
     inherited: dict[str, Phase] = {}
     for number, graph in enumerate(graphs):
         tensors = gradients if number == 0 else nested_gradients
-        phase_of = _classify(graph, {split_tensor(tensor)[0] for tensor in tensors}, scopes)
+        phase_of = _classify(
+            graph, {split_tensor(tensor)[0] for tensor in tensors}, scopes
+        )
         for op in graph.ops:
-            phase = phase_of.get(op.name) or inherited.get(graph.function, Phase.FORWARD)
+            phase = phase_of.get(op.name) or inherited.get(
+                graph.function, Phase.FORWARD
+            )
             phases.setdefault(op.name, phase)
             for function in op.calls:
                 inherited.setdefault(function, phase)
@@ -69,9 +73,13 @@ def is_in_gradient_scope(name: str) -> bool:
     return is_gradient and _ACCUMULATOR not in parts
 
 
-def _classify(graph: TracedGraph, gradient_ops: set[str], scopes: ScopeTable) -> dict[str, Phase]:
+def _classify(
+    graph: TracedGraph, gradient_ops: set[str], scopes: ScopeTable
+) -> dict[str, Phase]:
     """Return the phases of the ops of a graph that are not forward."""
-    producers = {op.name: [split_tensor(tensor)[0] for tensor in op.inputs] for op in graph.ops}
+    producers = {
+        op.name: [split_tensor(tensor)[0] for tensor in op.inputs] for op in graph.ops
+    }
     consumers = defaultdict(list)
     for consumer, names in producers.items():
         for name in names:
@@ -96,7 +104,9 @@ class ScopeTable:
     @cached_property
     def _bounds(self) -> tuple[int, set[str]]:
         """Most parts of a scope, and the first parts of all."""
-        deepest = min(max((scope.count("/") + 1 for scope in self.owners), default=0), _DEEPEST)
+        deepest = min(
+            max((scope.count("/") + 1 for scope in self.owners), default=0), _DEEPEST
+        )
         return deepest, {scope.partition("/")[0] for scope in self.owners}
 
     @cached_property
@@ -124,7 +134,9 @@ class ScopeTable:
         if self.owners:
             kind, path = self.owner_of(op_name) or ("", "")
             return path if kind == "layer" else ""
-        return "/".join(part for part in op_name.split("/")[:-1] if part not in _GRADIENT_SCOPES)
+        return "/".join(
+            part for part in op_name.split("/")[:-1] if part not in _GRADIENT_SCOPES
+        )
 
     def is_optimizer(self, op_name: str) -> bool:
         """Say whether the innermost known scope around the op is an optimizer's."""

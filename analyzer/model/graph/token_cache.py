@@ -28,14 +28,20 @@ def find_cache(structure: GraphIndex) -> frozenset[str]:
         if op.type in _UPDATES and seed not in found and _is_value(structure, seed):
             related = _find_related(structure, seed)
             makers = {split_tensor(one)[0] for one in related}
-            found |= related if any(_is_carried(structure, maker) for maker in makers) else set()
+            found |= (
+                related
+                if any(_is_carried(structure, maker) for maker in makers)
+                else set()
+            )
     return frozenset(found)
 
 
 def _is_carried(structure: GraphIndex, name: str) -> bool:
     """Say whether an op passes a value to the next iteration, or is an argument of a loop's body."""
     kind, loop = structure.ops[name].type, structure.ops.get(name.rpartition("/")[0])
-    return kind in _CARRIES or (kind == "Placeholder" and loop is not None and loop.type in _LOOPS)
+    return kind in _CARRIES or (
+        kind == "Placeholder" and loop is not None and loop.type in _LOOPS
+    )
 
 
 def _find_related(structure: GraphIndex, seed: str) -> set[str]:

@@ -25,11 +25,21 @@ from analyzer.model.graph.graph_index import (
     is_float,
     makes_activation,
 )
-from analyzer.model.graph.host_copies import INPUT_TYPES, ITERATOR, find_all_reduce_roles
+from analyzer.model.graph.host_copies import (
+    INPUT_TYPES,
+    ITERATOR,
+    find_all_reduce_roles,
+)
 from analyzer.model.graph.phases import Phase
 from analyzer.model.graph.reachability import reach
 from analyzer.model.graph.token_cache import CACHE_ROLE, find_cache
-from analyzer.model.recording.labels import BATCH_ROLE, COPIED_BATCH, COPIED_INPUT, Labels, Mask
+from analyzer.model.recording.labels import (
+    BATCH_ROLE,
+    COPIED_BATCH,
+    COPIED_INPUT,
+    Labels,
+    Mask,
+)
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import COPY_ROLE, SUMS_ROLE
 
@@ -48,7 +58,9 @@ _RING_ROLE: Final = "part of an all-reduce, from another device"
 POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
 """Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
 product into their own scratch memory, do not."""
-_CARD_SCRATCH_ROLE: Final = "requested outside of an op, such as a trial of an algorithm"
+_CARD_SCRATCH_ROLE: Final = (
+    "requested outside of an op, such as a trial of an algorithm"
+)
 """``RedzoneAllocator`` requests the memory of trials on a card."""
 HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
 """Requested outside of ops on the program's thread, which converts values to tensors
@@ -76,7 +88,9 @@ def label_graph(
     """
     values = _Values(structure, sharing, infers=infer)
     names = ("op", "dtype", "region")
-    ops, dtypes, regions = (allocations[name].astype(object).to_numpy() for name in names)
+    ops, dtypes, regions = (
+        allocations[name].astype(object).to_numpy() for name in names
+    )
     dies = allocations["dies"].to_numpy()
     steps = allocations["step"].fillna(-1).to_numpy(dtype=np.int64).tolist()
     on_card = _is_on_card(allocations)
@@ -93,7 +107,12 @@ def label_graph(
         if labels.is_open(row):
             is_alive = dies[row] > backward_starts.get(steps[row], 1 << 62)
             category, role = values.describe_buffer(
-                op, tensors[row], dtypes[row], regions[row], on_card=on_card[row], is_alive=is_alive
+                op,
+                tensors[row],
+                dtypes[row],
+                regions[row],
+                on_card=on_card[row],
+                is_alive=is_alive,
             )
             labels.set(row, category, role=role)
 
@@ -111,7 +130,9 @@ def match_outputs(
     columns = (allocations[name].astype(object).tolist() for name in names)
     used: dict[tuple[int, str], set[int]] = {}
     tensors = [""] * len(allocations)
-    for row, (known, name, run, dtype, shape, size) in enumerate(zip(*columns, strict=True)):
+    for row, (known, name, run, dtype, shape, size) in enumerate(
+        zip(*columns, strict=True)
+    ):
         op = structure.ops.get(name)
         if known:
             tensors[row] = str(known)
@@ -124,7 +145,9 @@ def match_outputs(
 class _Values:
     """The outputs of a graph's ops, as ``describe_value`` names them."""
 
-    def __init__(self, structure: GraphIndex, sharing: Sharing, *, infers: bool) -> None:
+    def __init__(
+        self, structure: GraphIndex, sharing: Sharing, *, infers: bool
+    ) -> None:
         self._structure, self._sharing, self._infers = structure, sharing, infers
         self._has_backward = Phase.BACKWARD in structure.phases.values()
         self._gradients = _with_partial_sums(structure)
@@ -133,7 +156,14 @@ class _Values:
         self._cache = find_cache(structure) if infers else frozenset()
 
     def describe_buffer(
-        self, op: Op, tensor: str, dtype: str, region: str, *, on_card: bool, is_alive: bool
+        self,
+        op: Op,
+        tensor: str,
+        dtype: str,
+        region: str,
+        *,
+        on_card: bool,
+        is_alive: bool,
     ) -> tuple[Category, str]:
         """Return the category and the role of a buffer that an op requested.
 
@@ -142,7 +172,9 @@ class _Values:
         """
         structure, phase = self._structure, self._structure.phases[op.name]
         is_temp, is_convolution = region == "temp", op.type in CONVOLUTIONS
-        is_convolution |= is_temp and on_card and dtype == "uint8" and op.type in FUSED_INTO
+        is_convolution |= (
+            is_temp and on_card and dtype == "uint8" and op.type in FUSED_INTO
+        )
         is_scratch = not tensor or (is_temp and tensor not in structure.consumers)
         if op.type in CONSTANTS:
             return Category.CONSTANT, "constant"
@@ -163,17 +195,24 @@ class _Values:
             sources = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs)
             types = {source.type for source in sources if source is not None}
             if ITERATOR in types or types & INPUT_TYPES:
-                return Category.INPUT, COPIED_BATCH if ITERATOR in types else COPIED_INPUT
+                return (
+                    Category.INPUT,
+                    COPIED_BATCH if ITERATOR in types else COPIED_INPUT,
+                )
         if region == "dynamic" and op.type != "_Recv":
             return Category.INPUT, _COPY_FROM_HOST_ROLE
         if tensor in self._reduced:
             return Category.GRADIENT, self._reduced[tensor]
         if is_scratch:
             return Category.TEMPORARY, f"{phase} scratch"
-        members = self._sharing.members(tensor) if phase is Phase.BACKWARD else (tensor,)
+        members = (
+            self._sharing.members(tensor) if phase is Phase.BACKWARD else (tensor,)
+        )
         readers = {structure.phases[user] for user in self._sharing.consumers(tensor)}
         # TensorFlow prunes an op whose only result no op reads. A convolution may replace its output.
-        is_result = bool(structure.evidence) and region == "output" and len(op.outputs) == 1
+        is_result = (
+            bool(structure.evidence) and region == "output" and len(op.outputs) == 1
+        )
         of_floats = is_float(dtype, op.type)
         is_read = (bool(readers) or (is_result and not is_convolution)) and of_floats
         is_activation = is_read and makes_activation(op.type)
@@ -195,7 +234,11 @@ def _with_partial_sums(structure: GraphIndex) -> set[str]:
     def find_terms(tensor: str) -> list[str]:
         name, _, _ = tensor.rpartition(":")
         op = structure.ops.get(name)
-        if op is None or op.type not in _ADDS or structure.phases[name] is not Phase.BACKWARD:
+        if (
+            op is None
+            or op.type not in _ADDS
+            or structure.phases[name] is not Phase.BACKWARD
+        ):
             return []
         shape = op.outputs[0].shape if op.outputs else None
         specs = [(one, structure.spec(one)) for one in op.inputs]
@@ -204,7 +247,9 @@ def _with_partial_sums(structure: GraphIndex) -> set[str]:
     return reach(structure.gradients, find_terms)
 
 
-def match_output(op: Op, used: set[int], dtype: str, shape: str, size_bytes: int) -> str:
+def match_output(
+    op: Op, used: set[int], dtype: str, shape: str, size_bytes: int
+) -> str:
     """Return the op's output that a buffer was requested for; empty for none.
 
     A kernel requests outputs in any order, and scratch memory in between; dtype and shape decide, then
@@ -218,11 +263,14 @@ def match_output(op: Op, used: set[int], dtype: str, shape: str, size_bytes: int
         if index not in used and spec.dtype not in ("resource", "variant")
     ]
     found = [
-        index for index, spec in left if shape and spec.dtype == dtype and spec.shape_text == shape
+        index
+        for index, spec in left
+        if shape and spec.dtype == dtype and spec.shape_text == shape
     ] or [
         index
         for index, spec in left
-        if (not dtype or spec.dtype in ("", dtype)) and spec.size_bytes in (None, size_bytes)
+        if (not dtype or spec.dtype in ("", dtype))
+        and spec.size_bytes in (None, size_bytes)
     ]
     used.update(found[:1])
     return f"{op.name}:{found[0]}" if found else ""
@@ -256,10 +304,18 @@ def label_eager(
     inside, short = lives.inside, lives.short
     is_read = is_value & bool(backward_starts)
     result = Category.ACTIVATION if infer else Category.TEMPORARY
-    unnamed = short & ~named & (is_captured or bool(named.any()))  # JAX names no requests
+    unnamed = (
+        short & ~named & (is_captured or bool(named.any()))
+    )  # JAX names no requests
     on_card = _is_on_card(allocations)
     has_one_card = allocations["allocator"][on_card].nunique() == 1
-    copied = inside & (op == RECEIVED).to_numpy() & on_card & has_one_card & (not is_captured)
+    copied = (
+        inside
+        & (op == RECEIVED).to_numpy()
+        & on_card
+        & has_one_card
+        & (not is_captured)
+    )
     outside = "building the model" if is_captured else "outside the steps"
     # The first rule that matches decides; None leaves a buffer unattributed.
     rules: tuple[tuple[Mask, Category | None, str], ...] = (
@@ -275,7 +331,10 @@ def label_eager(
         (~named, None, ""),
         (lives.before, Category.UNATTRIBUTED, outside),
         (~inside, Category.TEMPORARY, outside),
-        ((phases == 1) & is_value, *describe_value(Phase.BACKWARD, carries_gradient=True)),
+        (
+            (phases == 1) & is_value,
+            *describe_value(Phase.BACKWARD, carries_gradient=True),
+        ),
         (phases == 1, *describe_value(Phase.BACKWARD)),
         (phases == 2, *describe_value(Phase.UPDATE)),
         (short & infer, *describe_value(Phase.FORWARD, infers=True)),
@@ -300,12 +359,17 @@ class Lifetimes:
     """Masks of buffers by their lifetimes and the steps, shape ``(n,)``."""
 
     def __init__(
-        self, allocations: pd.DataFrame, steps: Sequence[Step], backward_starts: dict[int, int]
+        self,
+        allocations: pd.DataFrame,
+        steps: Sequence[Step],
+        backward_starts: dict[int, int],
     ) -> None:
         born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
         step = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
         ends = np.array([step.last for step in steps] or [-1], np.int64)
-        starts = np.array([backward_starts.get(step.index, -1) for step in steps] or [-1], np.int64)
+        starts = np.array(
+            [backward_starts.get(step.index, -1) for step in steps] or [-1], np.int64
+        )
         self.inside: Mask = step >= 0  # allocated in a step
         self.short: Mask = self.inside & (dies <= ends[step])  # and freed in it
         next_end = np.append(ends, np.iinfo(np.int64).max)[step + 1]

@@ -38,13 +38,24 @@ class Labels:
     def __init__(self, count: int) -> None:
         """Start with ``count`` unattributed buffers."""
         self.category = np.full(count, Category.UNATTRIBUTED.value, object)
-        self.op_type, self.layer, self.source = (np.full(count, "", object) for _ in range(3))
-        self.tensor, self.variable, self.role = (np.full(count, "", object) for _ in range(3))
+        self.op_type, self.layer, self.source = (
+            np.full(count, "", object) for _ in range(3)
+        )
+        self.tensor, self.variable, self.role = (
+            np.full(count, "", object) for _ in range(3)
+        )
         self._turns_at, self._turns = np.zeros(count, np.int64), np.zeros(count, bool)
-        self.specs: dict[int, TensorSpec] = {}  # of rows for which the trace may have none
+        self.specs: dict[
+            int, TensorSpec
+        ] = {}  # of rows for which the trace may have none
 
     def set(
-        self, row: int, category: Category | str, *, role: str, turns_at: int | None = None
+        self,
+        row: int,
+        category: Category | str,
+        *,
+        role: str,
+        turns_at: int | None = None,
     ) -> None:
         """Set the category of one buffer, from the instant ``turns_at`` (None: from its birth)."""
         self.category[row] = Category(category).value
@@ -67,7 +78,9 @@ class Labels:
     def apply(self, allocations: pd.DataFrame) -> pd.DataFrame:
         """Return ``allocations`` with these columns."""
         if self.specs:
-            dtype, shape = (allocations[key].astype(object).tolist() for key in ("dtype", "shape"))
+            dtype, shape = (
+                allocations[key].astype(object).tolist() for key in ("dtype", "shape")
+            )
             for row, spec in self.specs.items():
                 if not shape[row]:
                     dtype[row], shape[row] = spec.dtype, spec.shape_text
@@ -80,7 +93,10 @@ class Labels:
 
 
 def label_variables(
-    labels: Labels, note: RunFile, holdings: Sequence[Holding], roles: dict[int, tuple[str, str]]
+    labels: Labels,
+    note: RunFile,
+    holdings: Sequence[Holding],
+    roles: dict[int, tuple[str, str]],
 ) -> None:
     """Label the buffers that hold variables; ``roles`` are those that the graph shows instead."""
     paths = [_REPLICA.sub("", variable.path) for variable in note.variables]
@@ -99,7 +115,9 @@ def label_variables(
             labels.specs[row] = TensorSpec(variable.dtype, variable.shape)
         layer, _, name = paths[number].rpartition("/")
         if variable.category != Category.PARAMETER.value:
-            while name and name not in layers:  # adam/conv1_kernel_momentum: the longest prefix
+            while (
+                name and name not in layers
+            ):  # adam/conv1_kernel_momentum: the longest prefix
                 name = name.rpartition("_")[0]
             layer = layers.get(name, "")
         labels.layer[row] = layer

@@ -15,13 +15,22 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.report.peak_figures import StatedRange, TwoSizes, UnmodelledType
+from analyzer.model.contract.report.peak_figures import (
+    StatedRange,
+    TwoSizes,
+    UnmodelledType,
+)
 from analyzer.model.contract.report.subject import Device as Device
 from analyzer.model.contract.report.subject import Finding as Finding
 from analyzer.model.contract.report.subject import Kind as Kind
 from analyzer.model.contract.report.subject import PhantomNotice
 from analyzer.model.contract.report.subject import Severity as Severity
-from analyzer.model.contract.run_note import Failure, PhantomNote, StepConfig, TargetNote
+from analyzer.model.contract.run_note import (
+    Failure,
+    PhantomNote,
+    StepConfig,
+    TargetNote,
+)
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.tables import read_table
 from analyzer.model.units import times
@@ -62,7 +71,9 @@ class DamageReason(Choice):
     CAPTURE_MARKS = "capture-marks"
 
 
-_DAMAGE_TEXTS: Final = read_table("model/recording/damages.toml", dict[DamageReason, str])
+_DAMAGE_TEXTS: Final = read_table(
+    "model/recording/damages.toml", dict[DamageReason, str]
+)
 
 
 class Damage(Struct, frozen=True, kw_only=True):
@@ -115,11 +126,22 @@ class TensorLinks(Struct, frozen=True):
 
     makers: Mapping[str, str]  # tensor -> op
     readers: Mapping[str, list[str]]  # tensor -> ops
-    facts: Mapping[str, tuple[str, str, str]]  # op -> type, layer, line of the user's code
+    facts: Mapping[
+        str, tuple[str, str, str]
+    ]  # op -> type, layer, line of the user's code
 
 
 REPORTED: Final = (
-    *("kind", "target", "device", "allocator", "unmodelled", "warnings", "notes", "phantom"),
+    *(
+        "kind",
+        "target",
+        "device",
+        "allocator",
+        "unmodelled",
+        "warnings",
+        "notes",
+        "phantom",
+    ),
     *("error", "versions"),
 )
 """Fields that the report of a recording has too."""
@@ -150,7 +172,9 @@ class Recording:
     uncertainty: StatedRange | None = None  # None for a trace
     phantom: PhantomNotice | None = None  # for the report
     phantom_run: PhantomNote | None = None  # as the capture recorded it
-    repeats: tuple[TwoSizes, ...] = ()  # peaks of further runs of the step, on a simulated card
+    repeats: tuple[
+        TwoSizes, ...
+    ] = ()  # peaks of further runs of the step, on a simulated card
     watch: WatchNote | None = None
 
     @property

@@ -17,13 +17,22 @@ import pandas as pd
 
 from analyzer.model.errors import AccountingError
 
-TRIAL: Final = "trial"  # region of buffers for trials of algorithms, which a kernel can do without
-TRIAL_ROLE: Final = "trial of an algorithm"  # of all buffers of a convolution for trials
-COPY_ROLE: Final = "layout copy"  # of a convolution's copy of an operand or result for cuDNN
+TRIAL: Final = (
+    "trial"  # region of buffers for trials of algorithms, which a kernel can do without
+)
+TRIAL_ROLE: Final = (
+    "trial of an algorithm"  # of all buffers of a convolution for trials
+)
+COPY_ROLE: Final = (
+    "layout copy"  # of a convolution's copy of an operand or result for cuDNN
+)
 SUMS_ROLE: Final = "partial sums of a bias gradient"
 """Scratch memory as large as the input, for the sums over the points of each channel with channels first
 (``BiasGradOp::ComputeWithReduceSum`` in ``bias_op.cc``)."""
-FIXED_ROLES: Final = (COPY_ROLE, SUMS_ROLE)  # of workspaces that no other algorithm avoids
+FIXED_ROLES: Final = (
+    COPY_ROLE,
+    SUMS_ROLE,
+)  # of workspaces that no other algorithm avoids
 WORKSPACE: Final = "workspace"
 """Region of a library's workspace, without which TensorFlow uses another algorithm."""
 IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
@@ -53,7 +62,9 @@ _OPTIONAL: Final = frozenset({"part_of", "instruction"})
 
 def empty(columns: dict[str, Column]) -> pd.DataFrame:
     """Return a table with these columns and no rows."""
-    return pd.DataFrame({name: pd.Series([], dtype=col.dtype) for name, col in columns.items()})
+    return pd.DataFrame(
+        {name: pd.Series([], dtype=col.dtype) for name, col in columns.items()}
+    )
 
 
 def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
@@ -61,10 +72,14 @@ def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
     missing = [name for name in columns if name not in table]
     if wrong := set(missing) - _OPTIONAL:
         raise AccountingError(f"the table lacks the columns {', '.join(sorted(wrong))}")
-    absent = {name: "" if columns[name].dtype == "category" else pd.NA for name in missing}
+    absent = {
+        name: "" if columns[name].dtype == "category" else pd.NA for name in missing
+    }
     if absent:
         table = table.assign(**absent)
-    fits = {name: str(table[name].dtype) == column.dtype for name, column in columns.items()}
+    fits = {
+        name: str(table[name].dtype) == column.dtype for name, column in columns.items()
+    }
     return pd.DataFrame(
         {
             name: table[name] if fits[name] else table[name].astype(column.dtype)

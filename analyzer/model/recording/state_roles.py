@@ -16,11 +16,15 @@ from analyzer.model.graph.reachability import reach
 
 _ADDS: Final = frozenset({"Add", "AddV2", "AddN"})
 # Ops between a gradient and an accumulator: a scale or a change of dtype.
-_SCALES: Final = frozenset({"Mul", "RealDiv", "DivNoNan", "Cast", "Neg", "Select", "SelectV2"})
+_SCALES: Final = frozenset(
+    {"Mul", "RealDiv", "DivNoNan", "Cast", "Neg", "Select", "SelectV2"}
+)
 _READS: Final = frozenset({"ReadVariableOp", "ResourceGather"})
 
 
-def find_roles_of_state(note: RunFile, structure: GraphIndex) -> dict[int, tuple[str, str]]:
+def find_roles_of_state(
+    note: RunFile, structure: GraphIndex
+) -> dict[int, tuple[str, str]]:
     """Return category and role of the note's plain state variables, by their index in it."""
     handles = find_handles(structure)
     users = {
@@ -37,7 +41,9 @@ def find_roles_of_state(note: RunFile, structure: GraphIndex) -> dict[int, tuple
         for number, found in writers.items()
         if any(_accumulates(structure, op, users[number]) for op in found)
     }
-    sums = {op.name for number in accumulators for op in users[number] if op.type in _READS}
+    sums = {
+        op.name for number in accumulators for op in users[number] if op.type in _READS
+    }
     roles = {}
     for number, found in writers.items():
         if number in accumulators:
@@ -54,7 +60,11 @@ def find_roles_of_state(note: RunFile, structure: GraphIndex) -> dict[int, tuple
 
 def find_handles(structure: GraphIndex) -> dict[object, str]:
     """Return the argument ops by index."""
-    return {op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"}
+    return {
+        op.attrs.get("index"): op.name
+        for op in structure.ops.values()
+        if op.type == "_Arg"
+    }
 
 
 def _is_of_update(structure: GraphIndex, writer: Op, sums: set[str]) -> bool:
@@ -67,7 +77,9 @@ def _is_of_update(structure: GraphIndex, writer: Op, sums: set[str]) -> bool:
 
     def find_sources(name: str) -> set[str]:
         op = structure.ops.get(name)
-        return set() if op is None else {split_tensor(tensor)[0] for tensor in op.inputs}
+        return (
+            set() if op is None else {split_tensor(tensor)[0] for tensor in op.inputs}
+        )
 
     sources = reach(find_sources(writer.name), find_sources) if sums else set()
     return not sums.isdisjoint(sources)
@@ -83,7 +95,11 @@ def _find_users(structure: GraphIndex, handle: str) -> list[Op]:
         return structure.users_of(name) if structure.ops[name].type in ALIAS_OPS else []
 
     users = (structure.ops[name] for name in reach(structure.users_of(handle), pass_on))
-    return [op for op in users if not (op.type in ALIAS_OPS or op.attrs.get("_XlaMustCompile"))]
+    return [
+        op
+        for op in users
+        if not (op.type in ALIAS_OPS or op.attrs.get("_XlaMustCompile"))
+    ]
 
 
 def _accumulates(structure: GraphIndex, op: Op, users: list[Op]) -> bool:
@@ -97,7 +113,9 @@ def _accumulates(structure: GraphIndex, op: Op, users: list[Op]) -> bool:
         return False
     reads = {user.name for user in users if user.type in _READS}
     terms = [tensor for tensor in total.inputs if split_tensor(tensor)[0] not in reads]
-    return len(terms) < len(total.inputs) and any(_is_gradient(structure, t) for t in terms)
+    return len(terms) < len(total.inputs) and any(
+        _is_gradient(structure, t) for t in terms
+    )
 
 
 def _is_gradient(structure: GraphIndex, tensor: str, depth: int = 4) -> bool:
@@ -107,5 +125,7 @@ def _is_gradient(structure: GraphIndex, tensor: str, depth: int = 4) -> bool:
     op = structure.ops.get(split_tensor(tensor)[0])
     if op is None or depth == 0 or op.type not in _SCALES | ALIAS_OPS:
         return False
-    found = [source for source in op.inputs if _is_gradient(structure, source, depth - 1)]
+    found = [
+        source for source in op.inputs if _is_gradient(structure, source, depth - 1)
+    ]
     return len(found) == 1  # a product of two gradients is no gradient

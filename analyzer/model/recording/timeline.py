@@ -25,7 +25,9 @@ class Timeline:
 
     requested: np.ndarray
     allocated: np.ndarray
-    idle: np.ndarray  # requested bytes inside compiled steps' buffers that hold no value
+    idle: (
+        np.ndarray
+    )  # requested bytes inside compiled steps' buffers that hold no value
 
     def at(self, instant: int) -> tuple[int, int]:
         """Return requested and allocated bytes at ``instant``."""
@@ -42,7 +44,9 @@ class Peak:
     allocated_instant: int
 
 
-def running_sum(born: Instants, dies: Instants, sizes: Instants, events: int) -> Instants:
+def running_sum(
+    born: Instants, dies: Instants, sizes: Instants, events: int
+) -> Instants:
     """Return the live bytes at every instant, shape ``(events + 1,)``, entry 0 before the first."""
     change = np.zeros(events + 2, dtype=np.int64)
     np.add.at(change, born + 1, sizes)
@@ -62,14 +66,20 @@ def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
     """
     names = [category.value for category in Category]
     codes = category_codes(table["category"], names)
-    born, dies, sizes = (table[name].to_numpy(dtype=np.int64) for name in ("born", "dies", column))
-    turns = table["turns_at"].astype("Int64").fillna(table["born"]).to_numpy(dtype=np.int64)
+    born, dies, sizes = (
+        table[name].to_numpy(dtype=np.int64) for name in ("born", "dies", column)
+    )
+    turns = (
+        table["turns_at"].astype("Int64").fillna(table["born"]).to_numpy(dtype=np.int64)
+    )
     turns = np.clip(turns, born, dies)
     sums = np.zeros((len(names), events + 1), dtype=np.int64)
     for code in range(len(names)):
         own = codes == code
         sums[code] = running_sum(turns[own], dies[own], sizes[own], events)
-    sums[names.index(Category.TEMPORARY.value)] += running_sum(born, turns, sizes, events)
+    sums[names.index(Category.TEMPORARY.value)] += running_sum(
+        born, turns, sizes, events
+    )
     return sums
 
 
@@ -95,7 +105,11 @@ def find_peak(line: Timeline, first: int, last: int) -> Peak:
     is constant, it is the instant with the fewest idle bytes.
     """
     span = slice(first + 1, last + 2)
-    requested, allocated, idle = line.requested[span], line.allocated[span], line.idle[span]
+    requested, allocated, idle = (
+        line.requested[span],
+        line.allocated[span],
+        line.idle[span],
+    )
     at_requested = _pick(-requested, -allocated, idle)
     at_allocated = _pick(-allocated, idle)
     return Peak(
@@ -116,7 +130,9 @@ def _pick(*keys: np.ndarray) -> int:
 
 def alive_at(allocations: pd.DataFrame, instant: int) -> pd.DataFrame:
     """Return the rows alive at ``instant``, with their category at that instant."""
-    alive = allocations[(allocations["born"] <= instant) & (allocations["dies"] > instant)]
+    alive = allocations[
+        (allocations["born"] <= instant) & (allocations["dies"] > instant)
+    ]
     later = (alive["turns_at"] > instant).fillna(False).astype(bool)
     if not later.any():
         return alive
@@ -193,7 +209,8 @@ def choose_allocator(events: pd.DataFrame, wanted: str) -> str:
     if wanted:
         if wanted not in peaks:
             raise TraceError(
-                f"The trace has no allocator {wanted!r}.", hint=f"It has {', '.join(peaks)}."
+                f"The trace has no allocator {wanted!r}.",
+                hint=f"It has {', '.join(peaks)}.",
             )
         return wanted
     return max(device_allocators(events), key=lambda name: peaks[name])
@@ -204,12 +221,18 @@ def _peaks(events: pd.DataFrame) -> dict[str, int]:
     return {str(name): int(size) for name, size in peaks.items()}
 
 
-def find_steps_of_births(born: np.ndarray, steps: Sequence[Step]) -> pd.arrays.IntegerArray:
+def find_steps_of_births(
+    born: np.ndarray, steps: Sequence[Step]
+) -> pd.arrays.IntegerArray:
     """Return the index of the step of each birth (an instant), missing outside steps."""
     full = [step for step in steps if step.last >= step.first]
     if not full:
-        return pd.arrays.IntegerArray(np.zeros(len(born), np.int64), np.ones(len(born), bool))
-    first, last, index = np.array([(s.first, s.last, s.index) for s in full], dtype=np.int64).T
+        return pd.arrays.IntegerArray(
+            np.zeros(len(born), np.int64), np.ones(len(born), bool)
+        )
+    first, last, index = np.array(
+        [(s.first, s.last, s.index) for s in full], dtype=np.int64
+    ).T
     # An instant that belongs to two steps counts for the later one.
     place = np.searchsorted(first, born, side="right") - 1
     outside = (place < 0) | (born > last[place])

@@ -37,7 +37,9 @@ class BfcOptions:
     growth: bool = True
     # whether neighbouring regions become one; false on a GPU: no allocation spans two regions there
     coalesce_regions: bool = True
-    garbage_collection: bool = False  # give wholly free regions back to the driver before failing
+    garbage_collection: bool = (
+        False  # give wholly free regions back to the driver before failing
+    )
     # share of the limit; a chunk with more spare bytes is always split
     # (``internal_fragmentation_fraction``). 0 for the default of 128 MiB.
     fragmentation_fraction: float = 0.0
@@ -119,7 +121,9 @@ class BfcAllocator:
         first_bytes = FIRST_REGION_BYTES if options.growth else UNLIMITED_BYTES
         self._next_region_bytes = round_up(min(options.memory_limit_bytes, first_bytes))
         self._max_spare_bytes = options.max_spare_bytes
-        self._free: list[tuple[int, int]] = []  # bytes and address of each free chunk, ascending
+        self._free: list[
+            tuple[int, int]
+        ] = []  # bytes and address of each free chunk, ascending
         self._free_chunks: dict[int, Chunk] = {}  # free chunks by address
         self.regions: list[Chunk] = []  # the lowest chunk of each region
         self._lowest = self._highest = 0  # ends of the addresses of all regions
@@ -129,7 +133,9 @@ class BfcAllocator:
         """Size of the largest free chunk; 0 if none is free."""
         return self._free[-1][0] if self._free else 0
 
-    def allocate(self, requested_bytes: int, region_address: int | None = None) -> Chunk | None:
+    def allocate(
+        self, requested_bytes: int, region_address: int | None = None
+    ) -> Chunk | None:
         """Return the chunk for a request; None if it does not fit.
 
         A region that the request needs lies at ``region_address``, unless another is there.
@@ -234,7 +240,8 @@ class BfcAllocator:
     def _overlaps(self, address: int, size_bytes: int) -> bool:
         end = address + size_bytes
         return any(
-            first.address < end and address < last.end for first, last in self._find_region_ends()
+            first.address < end and address < last.end
+            for first, last in self._find_region_ends()
         )
 
     def _find_region_ends(self) -> Iterator[tuple[Chunk, Chunk]]:
@@ -258,7 +265,9 @@ class BfcAllocator:
         """Give wholly free regions back to the driver if the request then fits; return whether so."""
         if not self.options.garbage_collection:
             return False
-        idle = [first for first in self.regions if first.is_free and first.above is None]
+        idle = [
+            first for first in self.regions if first.is_free and first.above is None
+        ]
         idle_bytes = sum(first.size_bytes for first in idle)
         available_bytes = self.options.memory_limit_bytes - self.pool_bytes + idle_bytes
         if not idle or rounded_bytes > available_bytes:

@@ -30,10 +30,14 @@ OPERATIONS: Final = 2_000_000
 class LimitSearch:
     """A search for one sequence; ``tried`` are the results by limit, all multiples of the step."""
 
-    def __init__(self, sequence: Sequence, options: BfcOptions, step_bytes: int = 0) -> None:
+    def __init__(
+        self, sequence: Sequence, options: BfcOptions, step_bytes: int = 0
+    ) -> None:
         needed = sequence.without(sequence.spare)
         bound_bytes = int(needed.live_rounded_bytes().max(initial=GRANULE_BYTES))
-        step_bytes = max(round_up(step_bytes), round_up(bound_bytes // FINENESS), GRANULE_BYTES)
+        step_bytes = max(
+            round_up(step_bytes), round_up(bound_bytes // FINENESS), GRANULE_BYTES
+        )
         top_bytes = _find_sufficient_limit(sequence, options)
         runs = min(max(OPERATIONS // max(len(sequence), 1), 3), 32)
         self.probes = min(PROBES, runs // 4)
@@ -86,7 +90,9 @@ class LimitSearch:
             for (low, is_enough), (high, is_next_enough) in pairwise(limits)
             if is_next_enough and not is_enough
         ]
-        return Range.spanning(self.bisect(*change) for change in (changes[0], changes[-1]))
+        return Range.spanning(
+            self.bisect(*change) for change in (changes[0], changes[-1])
+        )
 
 
 def _find_sufficient_limit(sequence: Sequence, options: BfcOptions) -> int:
@@ -162,7 +168,10 @@ def remedies(sequence: Sequence, options: BfcOptions) -> tuple[Remedy, ...]:
         limit_bytes = minimum_limit(sequence, under, step_bytes=step_bytes).high
         pool_bytes = replay(sequence, under).peak_pool_bytes
         remedy = Remedy(
-            id=name, setting=setting, peak_pool_bytes=pool_bytes, minimum_limit_bytes=limit_bytes
+            id=name,
+            setting=setting,
+            peak_pool_bytes=pool_bytes,
+            minimum_limit_bytes=limit_bytes,
         )
         found.append(remedy)
     is_over = np.append(live, 2 * UNLIMITED_BYTES) > options.memory_limit_bytes

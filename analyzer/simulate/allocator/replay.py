@@ -13,7 +13,12 @@ from analyzer.model.errors import InputError, TraceError
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.model.units import format_bytes, round_up
-from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcAllocator, BfcOptions, Chunk
+from analyzer.simulate.allocator.bfc import (
+    UNLIMITED_BYTES,
+    BfcAllocator,
+    BfcOptions,
+    Chunk,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,9 +27,13 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-MAX_REQUEST_BYTES: Final = 1 << 44  # 16 TiB: a larger request in a trace is a damaged number
+MAX_REQUEST_BYTES: Final = (
+    1 << 44
+)  # 16 TiB: a larger request in a trace is a damaged number
 
-NOWHERE: Final = -1  # an unknown address, no row of a table, or an instant before the first event
+NOWHERE: Final = (
+    -1
+)  # an unknown address, no row of a table, or an instant before the first event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +42,9 @@ class Sequence:
 
     slot: Table  # buffer of each operation, shape ``(n_ops,)``
     request: Table  # bytes requested, 0 for a free, shape ``(n_ops,)``
-    instant: Table  # row of the events table of each operation; -1 before the first event
+    instant: (
+        Table  # row of the events table of each operation; -1 before the first event
+    )
     requested_bytes: Table  # bytes of each buffer, shape ``(n_buffers,)``
     address: Table  # address of each buffer in the source; -1 if it has none
     # row of each buffer in the source table (of events: the row of its allocation); -1 for a buffer
@@ -53,11 +64,15 @@ class Sequence:
 
     def live_requested_bytes(self) -> Table:
         """Return the requested bytes alive after each operation, shape ``(n_ops,)``."""
-        return np.cumsum(np.where(self.request > 0, 1, -1) * self.requested_bytes[self.slot])
+        return np.cumsum(
+            np.where(self.request > 0, 1, -1) * self.requested_bytes[self.slot]
+        )
 
     def live_rounded_bytes(self) -> Table:
         """Return the bytes alive after each operation, with requests rounded up to 256 bytes."""
-        return replace(self, requested_bytes=round_up(self.requested_bytes)).live_requested_bytes()
+        return replace(
+            self, requested_bytes=round_up(self.requested_bytes)
+        ).live_requested_bytes()
 
     def without(self, buffers: Mask) -> Sequence:
         """Return the sequence without the operations on some buffers, a mask of ``n_buffers``."""
@@ -79,12 +94,17 @@ class Sequence:
 def from_recording(recording: Recording) -> Sequence:
     """Return the sequence of a recording's allocator, measured or predicted."""
     return from_allocations(
-        recording.allocations, allocator=recording.allocator, n_events=len(recording.events) or None
+        recording.allocations,
+        allocator=recording.allocator,
+        n_events=len(recording.events) or None,
     )
 
 
 def from_allocations(
-    allocations: pd.DataFrame, *, allocator: str | None = None, n_events: int | None = None
+    allocations: pd.DataFrame,
+    *,
+    allocator: str | None = None,
+    n_events: int | None = None,
 ) -> Sequence:
     """Return the births and frees of the rows of an allocations table, in order.
 
@@ -96,7 +116,8 @@ def from_allocations(
     if "part_of" in allocations:  # a part of another allocation is no request
         rows = rows[allocations["part_of"].isna().to_numpy()[rows]]
     requested, born, dies = (
-        allocations[name].to_numpy(np.int64)[rows] for name in ("requested_bytes", "born", "dies")
+        allocations[name].to_numpy(np.int64)[rows]
+        for name in ("requested_bytes", "born", "dies")
     )
     wrong = (requested < 0) | (requested > MAX_REQUEST_BYTES)
     if wrong.any():
@@ -108,9 +129,16 @@ def from_allocations(
         )
     if (born < NOWHERE).any():
         at = rows[born < NOWHERE][0]
-        raise TraceError(f"Row {at} is born at instant {born[born < NOWHERE][0]}, before -1.")
+        raise TraceError(
+            f"Row {at} is born at instant {born[born < NOWHERE][0]}, before -1."
+        )
     valid = (dies > born) & (requested > 0)
-    rows, requested, born, dies = rows[valid], requested[valid], born[valid], dies[valid]
+    rows, requested, born, dies = (
+        rows[valid],
+        requested[valid],
+        born[valid],
+        dies[valid],
+    )
     if rows.size == 0:
         raise TraceError("The allocations contain nothing to replay.")
     last = int(max(born.max() + 1, dies.max())) if n_events is None else n_events
@@ -127,8 +155,15 @@ def from_allocations(
     order = np.lexsort((slot, rank, birth, instant))
     slot, instant, birth = slot[order], instant[order], birth[order]
     spare = np.zeros(rows.size, bool)
-    if "region" in allocations:  # TensorFlow can do without workspaces and trials of algorithms
-        spare = allocations["region"].astype("str").isin((TRIAL, WORKSPACE)).to_numpy()[rows]
+    if (
+        "region" in allocations
+    ):  # TensorFlow can do without workspaces and trials of algorithms
+        spare = (
+            allocations["region"]
+            .astype("str")
+            .isin((TRIAL, WORKSPACE))
+            .to_numpy()[rows]
+        )
     return Sequence(
         slot=slot,
         request=np.where(birth, requested[slot], 0),
@@ -155,7 +190,9 @@ def _choose_rows(allocations: pd.DataFrame, allocator: str | None) -> Table:
             )
         rows = rows[(names == present[0]).to_numpy()]
         if rows.size == 0:
-            raise TraceError(f"The allocations have no rows of the allocator {allocator!r}.")
+            raise TraceError(
+                f"The allocations have no rows of the allocator {allocator!r}."
+            )
     return rows
 
 
@@ -215,7 +252,9 @@ class Replay:
     def fragmentation(self, places: Table | slice = slice(None)) -> NDArray[np.float64]:
         """Return (free - largest free) / free after operations; 0 if nothing is free."""
         free = self.pool_bytes[places] - self.in_use_bytes[places]
-        return np.asarray((free - self.largest_free_bytes[places]) / np.maximum(free, 1))
+        return np.asarray(
+            (free - self.largest_free_bytes[places]) / np.maximum(free, 1)
+        )
 
     @property
     def peak_in_use_bytes(self) -> int:
@@ -233,13 +272,21 @@ class Replay:
         return int(self.sequence.live_requested_bytes()[: len(self)].max(initial=0))
 
 
-def replay(sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = False) -> Replay:
+def replay(
+    sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = False
+) -> Replay:
     """Run a sequence through an allocator; ``follow_addresses`` places regions as the trace does."""
     allocator = BfcAllocator(options)
-    addresses = sequence.address.tolist() if follow_addresses else [NOWHERE] * sequence.n_buffers
+    addresses = (
+        sequence.address.tolist()
+        if follow_addresses
+        else [NOWHERE] * sequence.n_buffers
+    )
     chunks: list[Chunk | None] = [None] * sequence.n_buffers
     columns = array("q")
-    for slot, request in zip(sequence.slot.tolist(), sequence.request.tolist(), strict=True):
+    for slot, request in zip(
+        sequence.slot.tolist(), sequence.request.tolist(), strict=True
+    ):
         if request:
             known = addresses[slot]
             chunk = allocator.allocate(request, None if known == NOWHERE else known)
@@ -256,7 +303,9 @@ def replay(sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = 
         columns.append(allocator.in_use_bytes)
         columns.append(allocator.pool_bytes)
         columns.append(allocator.largest_free_bytes)
-    address, chunk_bytes, in_use, pool, largest = np.frombuffer(columns, np.int64).reshape(-1, 5).T
+    address, chunk_bytes, in_use, pool, largest = (
+        np.frombuffer(columns, np.int64).reshape(-1, 5).T
+    )
     return Replay(
         sequence=sequence,
         options=options,
@@ -273,7 +322,9 @@ def fits(sequence: Sequence, options: BfcOptions) -> bool:
     allocator = BfcAllocator(options)
     spare = sequence.spare.tolist() or [False] * sequence.n_buffers
     chunks: list[Chunk | None] = [None] * sequence.n_buffers
-    for slot, request in zip(sequence.slot.tolist(), sequence.request.tolist(), strict=True):
+    for slot, request in zip(
+        sequence.slot.tolist(), sequence.request.tolist(), strict=True
+    ):
         if request:
             chunks[slot] = allocator.allocate(request)
             if chunks[slot] is None and not spare[slot]:
@@ -283,7 +334,9 @@ def fits(sequence: Sequence, options: BfcOptions) -> bool:
     return True
 
 
-DETECTION_EVENTS: Final = 50_000  # events that are replayed to find the settings of a trace
+DETECTION_EVENTS: Final = (
+    50_000  # events that are replayed to find the settings of a trace
+)
 FRAGMENTATION_DIGITS: Final = 6  # significant digits of the fragmentation in a trace
 
 _BLOCK_EVENTS: Final = 1 << 18
@@ -304,7 +357,9 @@ class Match:
         return self.equal == self.events and self.replay.failure is None
 
 
-def compare(sequence: Sequence, events: pd.DataFrame, options: BfcOptions | None = None) -> Match:
+def compare(
+    sequence: Sequence, events: pd.DataFrame, options: BfcOptions | None = None
+) -> Match:
     """Replay the sequence of a trace and compare each operation with its event.
 
     Regions get the addresses of the trace; all else follows from the requests alone. The sequence's
@@ -316,12 +371,16 @@ def compare(sequence: Sequence, events: pd.DataFrame, options: BfcOptions | None
     shown[:-1] &= np.diff(result.instant) != 0
     places = np.flatnonzero(shown)
     blocks = range(0, places.size, _BLOCK_EVENTS)
-    parts = [_compare_block(result, events, places[at : at + _BLOCK_EVENTS]) for at in blocks]
+    parts = [
+        _compare_block(result, events, places[at : at + _BLOCK_EVENTS]) for at in blocks
+    ]
     equal = sum(int(part.sum()) for part in parts)
     return Match(events=int(places.size), equal=equal, replay=result)
 
 
-def _compare_block(result: Replay, events: pd.DataFrame, places: Table) -> NDArray[np.bool_]:
+def _compare_block(
+    result: Replay, events: pd.DataFrame, places: Table
+) -> NDArray[np.bool_]:
     rows = result.instant[places]
 
     def column(name: str) -> NDArray[Any]:
@@ -332,7 +391,9 @@ def _compare_block(result: Replay, events: pd.DataFrame, places: Table) -> NDArr
     before = int(result.in_use_bytes[:start].max(initial=0))
     # Nothing free counts as 0; the trace has a few digits only.
     theirs = np.nan_to_num(column("fragmentation").astype(float))
-    unit = 10.0 ** (np.floor(np.log10(np.maximum(theirs, 1e-300))) - FRAGMENTATION_DIGITS + 1)
+    unit = 10.0 ** (
+        np.floor(np.log10(np.maximum(theirs, 1e-300))) - FRAGMENTATION_DIGITS + 1
+    )
     is_equal = np.asarray(np.abs(result.fragmentation(places) - theirs) <= 0.51 * unit)
     is_equal &= result.address[places] == column("address")
     is_equal &= result.chunk_bytes[places] == column("allocated_bytes")

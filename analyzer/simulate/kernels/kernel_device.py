@@ -23,10 +23,16 @@ class KernelDevice:
     kind: str
     allocator: str  # TensorFlow's name of the device's allocator
     plan: Callable[[Call], MemoryPlan]
-    held_bytes: Callable[[Op], int]  # of a constant or an argument, held outside the step
+    held_bytes: Callable[
+        [Op], int
+    ]  # of a constant or an argument, held outside the step
     handle_bytes: int
-    scratch_bytes: int = 0  # bytes that TensorFlow allocates with the device and never frees
-    host_dtypes: frozenset[str] = frozenset()  # element types of variables in host memory
+    scratch_bytes: int = (
+        0  # bytes that TensorFlow allocates with the device and never frees
+    )
+    host_dtypes: frozenset[str] = (
+        frozenset()
+    )  # element types of variables in host memory
     is_cheap: bool  # whether the executor gives no kernel to another thread
 
     def holds(self, variable: VariableNote) -> bool:

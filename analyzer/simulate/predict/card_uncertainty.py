@@ -6,7 +6,11 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.model.contract.report.peak_figures import StatedRange, WorkspaceFigures, shift_bounds
+from analyzer.model.contract.report.peak_figures import (
+    StatedRange,
+    WorkspaceFigures,
+    shift_bounds,
+)
 from analyzer.model.ranges import Range
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.model.units import format_bytes
@@ -75,14 +79,20 @@ def find_unknown_rise(prediction: Prediction) -> int:
 
 def _describe_ops(prediction: Prediction) -> Iterator[str]:
     ops = prediction.prepared.wiring.ops
-    opaque = [node for node in prediction.prepared.kernels.unmodelled if ops[node].type in _OPAQUE]
+    opaque = [
+        node
+        for node in prediction.prepared.kernels.unmodelled
+        if ops[node].type in _OPAQUE
+    ]
     if opaque:
         yield SENTENCES["opaque"].format(len(opaque))
     if any(op.type.startswith("CudnnRNN") for op in ops):
         yield SENTENCES["recurrent"]
 
 
-def find_workspaces(prediction: Prediction, limit_bytes: int) -> WorkspaceFigures | None:
+def find_workspaces(
+    prediction: Prediction, limit_bytes: int
+) -> WorkspaceFigures | None:
     """Return the expected workspace and the peaks that it allows; None without convolutions.
 
     The first step has the trials; a trial that exceeds the limit is skipped.
@@ -94,8 +104,12 @@ def find_workspaces(prediction: Prediction, limit_bytes: int) -> WorkspaceFigure
     steady = _sample_peaks(prediction).including(schedule.peak_bytes)
     first = schedule.steps[0]
     span = slice(first.first, first.last + 2)
-    needed_bytes = int(schedule.sum_live(_sizes_without(schedule.buffers, TRIAL))[span].max())
-    highest_bytes = min(int(schedule.live_bytes[span].max()), max(limit_bytes, needed_bytes))
+    needed_bytes = int(
+        schedule.sum_live(_sizes_without(schedule.buffers, TRIAL))[span].max()
+    )
+    highest_bytes = min(
+        int(schedule.live_bytes[span].max()), max(limit_bytes, needed_bytes)
+    )
     lowest_bytes = needed_bytes - (schedule.peak_bytes - steady.low)
     at_peak = [one for one in schedule.find_alive_at_peak() if one.region == WORKSPACE]
     trials = [one.size_bytes for one in schedule.buffers if one.region == TRIAL]
@@ -103,7 +117,9 @@ def find_workspaces(prediction: Prediction, limit_bytes: int) -> WorkspaceFigure
     return WorkspaceFigures(
         bytes=sum(one.size_bytes for one in at_peak),
         steady=steady,
-        first_step=Range(min(lowest_bytes, highest_bytes), max(highest_bytes, steady.high)),
+        first_step=Range(
+            min(lowest_bytes, highest_bytes), max(highest_bytes, steady.high)
+        ),
         trial_bytes=max(trials, default=0),
         unmeasured=len(unmeasured),
         unmeasured_bytes=max(unmeasured, default=0),
@@ -121,8 +137,14 @@ def _sample_peaks(prediction: Prediction) -> Range:
     last = schedule.steps[-1].first
     tops: dict[int, int] = {}  # highest bytes without workspaces while each node runs
     for buffer in schedule.buffers:
-        if buffer.born >= last and buffer.node >= 0 and plans[buffer.node].workspace is not None:
-            tops[buffer.node] = max(tops.get(buffer.node, 0), int(bare[buffer.born + 1]))
+        if (
+            buffer.born >= last
+            and buffer.node >= 0
+            and plans[buffer.node].workspace is not None
+        ):
+            tops[buffer.node] = max(
+                tops.get(buffer.node, 0), int(bare[buffer.born + 1])
+            )
     generator = np.random.default_rng(0)
     peaks = np.full(_SAMPLES, int(bare[last:].max()), dtype=np.int64)
     choices: dict[object, np.ndarray] = {}

@@ -48,7 +48,9 @@ class DecisionLog:
         """Return the assumed value of a watched node; None for part of a loop condition."""
         if node in self.conditions:
             # A false operand of ``and`` would have decided the value.
-            iteration.bounded = iteration.bounded or any(value is not None for value in values)
+            iteration.bounded = iteration.bounded or any(
+                value is not None for value in values
+            )
             return None
         iteration.frame.assumed = True
         count = self._branch_counts[node]

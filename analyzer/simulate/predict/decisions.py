@@ -105,7 +105,10 @@ def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:
 
 def check_assumptions(note: RunNote, decisions: Sequence[Decision]) -> None:
     """Check that each assumption names something that data decide."""
-    known = [*(decision.name for decision in decisions), *(size.op for size in note.sizes)]
+    known = [
+        *(decision.name for decision in decisions),
+        *(size.op for size in note.sizes),
+    ]
     for name in note.assumed:
         if name not in known:
             names = f"Names: {', '.join(known[:6])}."
@@ -120,7 +123,11 @@ def describe_decision(decision: Decision) -> str:
     name, outcome = decision.name, decision.outcome
     trips = f"{outcome} trip{'s' * (outcome != 1)}"
     if decision.by_user:
-        chosen = f"Loop {name} makes {trips}" if decision.is_loop else f"Branch {name} is {outcome}"
+        chosen = (
+            f"Loop {name} makes {trips}"
+            if decision.is_loop
+            else f"Branch {name} is {outcome}"
+        )
         return f"{chosen}, as assumed (--assume)."
     what, assumed, alternative = f"branch {name}", f"number {outcome}", "another branch"
     if decision.is_loop:
@@ -128,21 +135,29 @@ def describe_decision(decision: Decision) -> str:
     if decision.bounded:
         assumed += ", the most that its condition allows"
     if decision.other_bytes is not None:
-        assumed += f"; with {alternative} the peak is {format_bytes(decision.other_bytes)}"
+        assumed += (
+            f"; with {alternative} the peak is {format_bytes(decision.other_bytes)}"
+        )
     return f"Data decide {what}; assumed: {assumed} (--assume {name}=N changes it)."
 
 
-def describe_run_sizes(note: RunNote, names: Collection[str], least_bytes: int | None) -> list[str]:
+def describe_run_sizes(
+    note: RunNote, names: Collection[str], least_bytes: int | None
+) -> list[str]:
     """Return sentences about data-dependent sizes of the ops that ran."""
     sentences = []
     if assumed := [size for size in note.sizes if size.basis == "told"]:
-        sentences.append(f"Data-dependent sizes, as assumed (--assume): {_list(assumed)}.")
+        sentences.append(
+            f"Data-dependent sizes, as assumed (--assume): {_list(assumed)}."
+        )
     most = [size for size in note.sizes if size.basis == "most" and size.op in names]
     if most:
         other = ""
         if least_bytes is not None:
             other = f"; with one element each the peak is {format_bytes(least_bytes)}"
-        sentences.append(f"{_describe_most(most)}{other} (--assume {most[0].op}=N changes it).")
+        sentences.append(
+            f"{_describe_most(most)}{other} (--assume {most[0].op}=N changes it)."
+        )
     return sentences
 
 
@@ -162,7 +177,11 @@ def _describe_most(sizes: Sequence[DataSize]) -> str:
 def describe_input_sizes(note: RunNote, source: str = "the given") -> list[str]:
     """Return a sentence about sizes that depend on the values of inputs."""
     sizes = [size for size in note.sizes if size.basis == "inputs"]
-    return [f"Input-dependent sizes follow {source} inputs: {_list(sizes)}."] if sizes else []
+    return (
+        [f"Input-dependent sizes follow {source} inputs: {_list(sizes)}."]
+        if sizes
+        else []
+    )
 
 
 def _list(sizes: Sequence[DataSize]) -> str:

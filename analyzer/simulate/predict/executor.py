@@ -59,10 +59,14 @@ class Iteration:
     inputs: dict[int, list[Entry | None]] = field(default_factory=dict)
     # for each node that has received an input, the number of inputs it still waits for
     pending: dict[int, int] = field(default_factory=dict)
-    dead: Counter[int] = field(default_factory=Counter)  # number of dead inputs of each node
+    dead: Counter[int] = field(
+        default_factory=Counter
+    )  # number of dead inputs of each node
     outstanding: int = 0  # number of its ready nodes that have not ended
     frames: int = 0  # number of unfinished loops inside it
-    bounded: bool = False  # whether only some operands of the loop condition's ``and`` were unknown
+    bounded: bool = (
+        False  # whether only some operands of the loop condition's ``and`` were unknown
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -103,13 +107,19 @@ _Item = TypeVar("_Item")
 class EdgeOrder:
     """The out-edges of each node in one possible order; those that lie in a hash set are shuffled."""
 
-    def __init__(self, wiring: Wiring, random: Random, *, rewrites: bool = False) -> None:
+    def __init__(
+        self, wiring: Wiring, random: Random, *, rewrites: bool = False
+    ) -> None:
         self.roots = _shuffle(wiring.roots, random)
         self.data, self.control = list(wiring.data_out), list(wiring.control_out)
-        for node, (data, control) in enumerate(zip(self.data, self.control, strict=True)):
+        for node, (data, control) in enumerate(
+            zip(self.data, self.control, strict=True)
+        ):
             # oneDNN's pass creates the edges to the nodes that it rewrites in another order
             # (``mkl_layout_pass.cc``).
-            is_rewritten = any(wiring.ops[edge[0]].type.startswith("_Mkl") for edge in data)
+            is_rewritten = any(
+                wiring.ops[edge[0]].type.startswith("_Mkl") for edge in data
+            )
             if (rewrites and is_rewritten) or len(data) + len(control) > ORDERED_EDGES:
                 self.data[node] = _shuffle(data, random)
                 self.control[node] = _shuffle(control, random)
@@ -138,15 +148,21 @@ class Executor:
         self._types = [op.type for op in wiring.ops]
         self._waits_for = [
             1 + 2 * len(waits) if kind in MERGES else len(data) + len(waits)
-            for kind, data, waits in zip(self._types, wiring.inputs, wiring.control, strict=True)
+            for kind, data, waits in zip(
+                self._types, wiring.inputs, wiring.control, strict=True
+            )
         ]
         inexpensive = TYPES["inexpensive"]
         is_cheap = prepared.device.is_cheap
-        self._expensive = [not is_cheap and kind not in inexpensive for kind in self._types]
+        self._expensive = [
+            not is_cheap and kind not in inexpensive for kind in self._types
+        ]
         names = (str(op.attrs["frame_name"]) for op in wiring.ops if op.type in ENTERS)
         self._enters = Counter(names)
         self._edges = edges
-        self._values = NodeValues(prepared, counters) if wiring.has_control_flow else None
+        self._values = (
+            NodeValues(prepared, counters) if wiring.has_control_flow else None
+        )
         self.decisions = DecisionLog(wiring, prepared.assumed)
         self._reached = [False] * len(wiring.ops)
         self._ready: list[Task] = []
@@ -172,7 +188,9 @@ class Executor:
             self._ready.clear()
             if queue:
                 self._end(self._begin(queue.popleft()))
-            elif pool and len(running) < self._threads and self._starts_another(running):
+            elif (
+                pool and len(running) < self._threads and self._starts_another(running)
+            ):
                 running.append(self._begin(pool.pop(self._choose(pool))))
             elif running:
                 self._end(running.pop(self._choose(running)))
@@ -233,7 +251,10 @@ class Executor:
             is_condition = node in self.decisions.conditions and iteration.frame.assumed
             if is_condition and value and value[0]:
                 value = None  # a loop that an assumed branch continues would never end
-            return [(outputs[0], value), *((buffer, None) for buffer in outputs[1:])], in_use
+            return [
+                (outputs[0], value),
+                *((buffer, None) for buffer in outputs[1:]),
+            ], in_use
         found = self._values.find(node, outputs, values)
         if found[:1] == [None] and node in self.decisions.watched:
             found[0] = self.decisions.assume(node, values, iteration)
@@ -241,14 +262,20 @@ class Executor:
         return list(zip(outputs, found, strict=False)), in_use
 
     def _switch(
-        self, node: int, outputs: list[Tensor], values: list[Value | None], iteration: Iteration
+        self,
+        node: int,
+        outputs: list[Tensor],
+        values: list[Value | None],
+        iteration: Iteration,
     ) -> list[Entry | None]:
         predicate, branch = values[1], 1
         if predicate is not None:
             branch = int(predicate[0])
         elif self._types[self._inputs[node][1][0]] == "LoopCond":
             branch = int(self.decisions.continue_loop(iteration))
-        if not 0 <= branch < len(outputs):  # as ``SwitchNOp``; other switches have no such index
+        if (
+            not 0 <= branch < len(outputs)
+        ):  # as ``SwitchNOp``; other switches have no such index
             branch = len(outputs) - 1
         entries: list[Entry | None] = [None] * len(outputs)
         entries[branch] = (outputs[branch], values[0])
@@ -345,7 +372,12 @@ class Executor:
             self._make_ready(node, iteration, node in iteration.dead)
 
     def _activate_merge(
-        self, node: int, iteration: Iteration, slot: int, entry: Entry | None, is_entry: bool
+        self,
+        node: int,
+        iteration: Iteration,
+        slot: int,
+        entry: Entry | None,
+        is_entry: bool,
     ) -> None:
         """Pass an input to a merge, which forwards the first live one; until then bit 0 is set.
 
@@ -364,7 +396,9 @@ class Executor:
         if pending == 1 and is_dead:
             self._make_ready(node, iteration, True)
 
-    def _deliver(self, node: int, iteration: Iteration, slot: int, entry: Entry) -> None:
+    def _deliver(
+        self, node: int, iteration: Iteration, slot: int, entry: Entry
+    ) -> None:
         share(entry[0])
         inputs = iteration.inputs.get(node)
         if inputs is None:
@@ -408,7 +442,11 @@ class Executor:
         frame.invariants.clear()
         parent.frame.children.pop((parent.number, frame.name), None)
         parent.frames -= 1
-        if parent.frame.parent is not None and not parent.outstanding and not parent.frames:
+        if (
+            parent.frame.parent is not None
+            and not parent.outstanding
+            and not parent.frames
+        ):
             self._clean_up(parent.frame, parent.number)
 
 
@@ -421,7 +459,9 @@ class NodeValues:
         self._counters = counters
         self._stored: dict[Any, Value | None] = {}  # values of buffers in lists
 
-    def store(self, kind: str, buffers: list[Tensor], values: list[Value | None]) -> int | None:
+    def store(
+        self, kind: str, buffers: list[Tensor], values: list[Value | None]
+    ) -> int | None:
         """Store the number that an op adds to a list; return its index or count input."""
         place = STORES.get(kind)
         if place is not None and buffers[place] is not None:

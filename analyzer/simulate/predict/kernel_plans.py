@@ -7,7 +7,12 @@ from typing import Final
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
 from analyzer.model.errors import TraceError
 from analyzer.simulate.kernels.kernel_device import KernelDevice
-from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, VariableAccess, allocate_all
+from analyzer.simulate.kernels.shared.op_call import (
+    Call,
+    MemoryPlan,
+    VariableAccess,
+    allocate_all,
+)
 from analyzer.simulate.kernels.shared.xla_call import plan_compiled
 from analyzer.simulate.predict.wiring import Wiring
 from analyzer.tracing.xla.buffer_plan import BufferPlan
@@ -25,7 +30,9 @@ class Kernels:
     handles: list[int]
     # for each compiled function and each op that updates variables, the same for every input
     arguments: dict[int, list[int]]
-    unmodelled: list[int]  # nodes without a rule, or that do not fit the rule of their type
+    unmodelled: list[
+        int
+    ]  # nodes without a rule, or that do not fit the rule of their type
     misfits: dict[int, str]  # nodes that do not fit the rule, with the reason
 
 
@@ -64,7 +71,9 @@ def plan_kernels(
         plans.append(plan)
     return Kernels(
         plans=plans,
-        handles=[_find_handle(wiring, feeds[0]) if feeds else -1 for feeds in wiring.inputs],
+        handles=[
+            _find_handle(wiring, feeds[0]) if feeds else -1 for feeds in wiring.inputs
+        ],
         arguments={
             node: [_find_handle(wiring, feed) for feed in wiring.inputs[node]]
             for node, plan in enumerate(plans)
@@ -84,7 +93,13 @@ def _plan(device: KernelDevice, call: Call, last_read: int) -> tuple[MemoryPlan,
     try:
         plan = device.plan(call)
         why = _find_misfit(call.op, plan, last_read)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
         why = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
     if not why:
         return plan, ""

@@ -22,7 +22,14 @@ from analyzer.simulate.kernels.shared.op_call import (
     Workspace,
 )
 from analyzer.simulate.kernels.shared.xla_call import TABLE
-from analyzer.simulate.predict.buffers import NO_NODE, OUTPUT, TEMPORARY, Buffer, Tensor, share
+from analyzer.simulate.predict.buffers import (
+    NO_NODE,
+    OUTPUT,
+    TEMPORARY,
+    Buffer,
+    Tensor,
+    share,
+)
 from analyzer.simulate.predict.tensor_lists import ListCall
 
 if TYPE_CHECKING:
@@ -47,7 +54,9 @@ class Ledger:
         self._previous: list[Buffer] = []
         self._tried: set[tuple[object, ...]] = set()
 
-    def hold(self, size_bytes: int, category: Category, role: str, node: int = NO_NODE) -> Buffer:
+    def hold(
+        self, size_bytes: int, category: Category, role: str, node: int = NO_NODE
+    ) -> Buffer:
         """Return a buffer that lives outside the step."""
         buffer = self.allocate(size_bytes, node, 0 if node >= 0 else -1, "")
         buffer.label = category, role
@@ -75,7 +84,11 @@ class Ledger:
         self._previous, self._returned = self._returned, []
 
     def allocate(
-        self, size_bytes: int, node: int = NO_NODE, output: int = -1, region: str = TEMPORARY
+        self,
+        size_bytes: int,
+        node: int = NO_NODE,
+        output: int = -1,
+        region: str = TEMPORARY,
     ) -> Buffer:
         """Return a new buffer with one reference."""
         buffer = Buffer(size_bytes, self.instants, node, output, region)
@@ -129,13 +142,17 @@ class Ledger:
             temporaries.append(self._make_output(node, -1, plan.copy, inputs))
         temporaries += self._allocate_after(node, plan)
         if plan.variable is VariableAccess.UPDATE:
-            for variable in self._arguments[node]:  # parameter and slots (``ResourceApplyAdam``)
+            for variable in self._arguments[
+                node
+            ]:  # parameter and slots (``ResourceApplyAdam``)
                 self._copy_before_update(node, variable)
         elif plan.variable is VariableAccess.ASSIGN:
             self._assign(node, inputs[plan.value or 0])
         return outputs, [*temporaries, *inputs]
 
-    def allocate_temporaries(self, node: int, sizes_bytes: Iterable[int]) -> list[Tensor]:
+    def allocate_temporaries(
+        self, node: int, sizes_bytes: Iterable[int]
+    ) -> list[Tensor]:
         """Return temporaries of these sizes."""
         return [self.allocate(size, node) for size in sizes_bytes]
 
@@ -150,13 +167,19 @@ class Ledger:
         trial, sizes = plan.trial, plan.after_bytes
         if trial is None:
             return self.allocate_temporaries(node, sizes)
-        is_early = trial.is_early  # before the last of these temporaries, or before the outputs
+        is_early = (
+            trial.is_early
+        )  # before the last of these temporaries, or before the outputs
         temporaries = self.allocate_temporaries(node, sizes[:-1] if is_early else sizes)
         if sizes or not is_early:
             temporaries += self._call_library(node, trial, plan.workspace)
-        return temporaries + self.allocate_temporaries(node, sizes[-1:] if is_early else ())
+        return temporaries + self.allocate_temporaries(
+            node, sizes[-1:] if is_early else ()
+        )
 
-    def _call_library(self, node: int, trial: Trial, workspace: Workspace | None) -> list[Tensor]:
+    def _call_library(
+        self, node: int, trial: Trial, workspace: Workspace | None
+    ) -> list[Tensor]:
         """Return the workspace of a call; before it, try the algorithms once for each shape."""
         if trial.key not in self._tried:
             self._tried.add(trial.key)
@@ -171,12 +194,18 @@ class Ledger:
         return [self.allocate(workspace.bytes, node, region=WORKSPACE)]
 
     def _make_outputs(
-        self, node: int, plan: MemoryPlan, inputs: list[Tensor], temporaries: list[Tensor]
+        self,
+        node: int,
+        plan: MemoryPlan,
+        inputs: list[Tensor],
+        temporaries: list[Tensor],
     ) -> list[Tensor]:
         """Return a node's outputs; add the temporaries that it allocates before the last of them."""
         last = -1
         if plan.amid_bytes:
-            last = max(n for n, output in enumerate(plan.outputs) if output.way is Way.ALLOCATE)
+            last = max(
+                n for n, output in enumerate(plan.outputs) if output.way is Way.ALLOCATE
+            )
         outputs: list[Tensor] = []
         for index, output in enumerate(plan.outputs):
             if index == last:
@@ -184,7 +213,9 @@ class Ledger:
             outputs.append(self._make_output(node, index, output, inputs))
         return outputs
 
-    def _make_output(self, node: int, index: int, output: Output, inputs: list[Tensor]) -> Tensor:
+    def _make_output(
+        self, node: int, index: int, output: Output, inputs: list[Tensor]
+    ) -> Tensor:
         way = output.way
         if way is Way.NONE:
             return None
@@ -218,12 +249,18 @@ class Ledger:
         for source, size_bytes in call.updates:
             variable = arguments[source]
             if variable >= 0 and self.values[variable].references > 1:
-                new_values.append((variable, self.allocate(size_bytes, node, region=OUTPUT)))
+                new_values.append(
+                    (variable, self.allocate(size_bytes, node, region=OUTPUT))
+                )
         for index, output_plan in enumerate(plan.outputs):
-            if output_plan.way is Way.ALIAS:  # of an argument, or of its variable's value
+            if (
+                output_plan.way is Way.ALIAS
+            ):  # of an argument, or of its variable's value
                 source = output_plan.inputs[0]
                 variable = arguments[source]
-                outputs[index] = share(inputs[source] if variable < 0 else self.values[variable])
+                outputs[index] = share(
+                    inputs[source] if variable < 0 else self.values[variable]
+                )
         for buffer in temporaries:
             self.release(buffer)
         for variable, buffer in new_values:

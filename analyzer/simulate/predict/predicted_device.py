@@ -58,13 +58,17 @@ def with_measured_workspaces(device: KernelDevice, note: RunNote) -> KernelDevic
         planned, size = device.plan(call), sizes.get(call.op.name)
         if size is None:
             return planned
-        measured = Workspace(bytes=size, sizes_bytes=(size,), chances=(1.0,), is_measured=True)
+        measured = Workspace(
+            bytes=size, sizes_bytes=(size,), chances=(1.0,), is_measured=True
+        )
         return replace(planned, workspace=measured)
 
     return replace(device, plan=plan)
 
 
-def find_measured(ops: tuple[Op, ...], like: LikeNote, batch_size: int | None) -> dict[str, int]:
+def find_measured(
+    ops: tuple[Op, ...], like: LikeNote, batch_size: int | None
+) -> dict[str, int]:
     """Return op -> bytes of the workspace that the trace measured for the same convolution.
 
     Convolutions match by kind and by the axes of the output without the batch, then in order. For
@@ -85,7 +89,9 @@ def find_measured(ops: tuple[Op, ...], like: LikeNote, batch_size: int | None) -
         found = measured.get(key, [])
         known = {one.workspace_bytes for one in found}
         if len(known) == 1:
-            sizes.update(dict.fromkeys((op.name for op in wanted), int(scale * known.pop())))
+            sizes.update(
+                dict.fromkeys((op.name for op in wanted), int(scale * known.pop()))
+            )
         elif len(found) == len(wanted):
             wanted.sort(key=lambda op: _numbers(op.name))
             found.sort(key=lambda one: _numbers(one.op))
@@ -100,7 +106,9 @@ def _key(kind: str, shape: tuple[int, ...]) -> tuple[object, ...]:
 
 
 def _numbers(name: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in name.replace("/", "_").split("_") if part.isdecimal())
+    return tuple(
+        int(part) for part in name.replace("/", "_").split("_") if part.isdecimal()
+    )
 
 
 def describe_card(note: RunNote) -> Iterator[str]:

@@ -46,12 +46,20 @@ from analyzer.simulate.predict.decisions import (
 from analyzer.simulate.predict.predicted_device import Target, describe_card, target_of
 from analyzer.simulate.predict.prediction import Prediction, is_whole, predict
 from analyzer.simulate.predict.prepared_step import Prepared
-from analyzer.simulate.predict.stated_range import describe_notes, find_unsized, state_range
+from analyzer.simulate.predict.stated_range import (
+    describe_notes,
+    find_unsized,
+    state_range,
+)
 from analyzer.tracing.measure.measured_recording import Measured
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.sources.graph_join import index_note_graph
 from analyzer.tracing.xla.buffer_plan import BufferPlan
-from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
+from analyzer.tracing.xla.plan_contents import (
+    build_plans,
+    divide_temporaries,
+    find_step_tensors,
+)
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
 
 _MOST_DECISIONS: Final = 6  # most decisions to describe one by one
@@ -73,7 +81,9 @@ def predict_note(
     """
     structure = index_note_graph(note)
     if structure is None:
-        raise TraceError("The note has no graph to predict from.", hint="Estimate again.")
+        raise TraceError(
+            "The note has no graph to predict from.", hint="Estimate again."
+        )
     target = target_of(note)
     if allocator is not None:
         target = replace(target, options=allocator)
@@ -157,7 +167,10 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
     that follow from the graph.
     """
     schedule, prepared = prediction.middle, prediction.prepared
-    empty = {name: "" if of.dtype == "category" else pd.NA for name, of in ALLOCATIONS.items()}
+    empty = {
+        name: "" if of.dtype == "category" else pd.NA
+        for name, of in ALLOCATIONS.items()
+    }
     empty |= {"allocator": prepared.device.allocator, "run_id": 0}
     rows = []
     for buffer in schedule.buffers:
@@ -171,7 +184,9 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
         }
         rows.append(empty | row | _describe(prepared, buffer))
     table = conform(pd.DataFrame(rows, columns=list(ALLOCATIONS)), ALLOCATIONS)
-    return table.assign(step=find_steps_of_births(table["born"].to_numpy(), schedule.steps))
+    return table.assign(
+        step=find_steps_of_births(table["born"].to_numpy(), schedule.steps)
+    )
 
 
 def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
@@ -191,7 +206,9 @@ def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
         if 0 <= buffer.output < len(op.outputs):
             spec = op.outputs[buffer.output]
             described |= {"dtype": spec.dtype, "shape": spec.shape_text}
-            if spec.dtype != "variant":  # as in a trace, a list's handle is no tensor of the graph
+            if (
+                spec.dtype != "variant"
+            ):  # as in a trace, a list's handle is no tensor of the graph
                 described["tensor"] = f"{op.name}:{buffer.output}"
     if buffer.region == WORKSPACE:
         described["dtype"] = "uint8"
@@ -226,7 +243,9 @@ def _attribute(
     """Label the buffers by the rules for traces; here the variables are known."""
     table, schedule = make_table(prediction), prediction.middle
     labels = Labels(len(table))
-    label_variables(labels, note, find_holdings(prediction), find_roles_of_state(note, structure))
+    label_variables(
+        labels, note, find_holdings(prediction), find_roles_of_state(note, structure)
+    )
     for row, buffer in enumerate(schedule.buffers):
         label = buffer.label
         if buffer.node in prediction.prepared.copied_bytes:
@@ -235,12 +254,16 @@ def _attribute(
             labels.set(row, label[0], role=label[1])
     in_steps = table["step"].notna().to_numpy()
     ops = table["op"].astype(object).to_numpy()
-    backward = np.array([structure.phases.get(op) is Phase.BACKWARD for op in ops], dtype=bool)
+    backward = np.array(
+        [structure.phases.get(op) is Phase.BACKWARD for op in ops], dtype=bool
+    )
     starts = find_first_births(table, backward & in_steps)
     tensors = match_outputs(table, structure)
     sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
     infer = note.step.infers
-    label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
+    label_graph(
+        labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts
+    )
     phases = np.zeros(len(table), dtype=np.int8)
     none = np.zeros(len(table), dtype=bool)
     label_eager(labels, table, schedule.steps, phases, {}, none, infer=infer, jit=False)
@@ -269,7 +292,9 @@ def place(
     addresses, chunks = np.zeros((2, len(table)), dtype=np.int64)
     rows = sequence.row[sequence.slot]
     addresses[rows], chunks[rows] = result.address, result.chunk_bytes
-    placed = table.assign(address=pd.array(addresses, dtype="Int64"), allocated_bytes=chunks)
+    placed = table.assign(
+        address=pd.array(addresses, dtype="Int64"), allocated_bytes=chunks
+    )
     return conform(placed, ALLOCATIONS), _make_events(placed, result), result.options
 
 

@@ -16,7 +16,13 @@ from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.decisions import Decision, decide, with_least_shapes
-from analyzer.simulate.predict.prepared_step import Prepared, Schedule, assume, play, prepare
+from analyzer.simulate.predict.prepared_step import (
+    Prepared,
+    Schedule,
+    assume,
+    play,
+    prepare,
+)
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
@@ -36,8 +42,12 @@ class Prediction:
     alone: list[Schedule]  # some on one thread, to compare; none if the main ones are
     decisions: tuple[Decision, ...]
     requested: Range  # peaks of all schedules and of other outcomes of decisions
-    least_bytes: int | None  # peak if each data-dependent size is one element; None without any
-    limits: Range | None  # the limits under which some and all schedules run; None if not searched
+    least_bytes: (
+        int | None
+    )  # peak if each data-dependent size is one element; None without any
+    limits: (
+        Range | None
+    )  # the limits under which some and all schedules run; None if not searched
 
     @property
     def middle(self) -> Schedule:
@@ -60,7 +70,12 @@ def predict(
 
     def make(ops: tuple[Op, ...] | None = None) -> Prepared:
         return prepare(
-            note, device, intra_op=intra_op, inter_op=inter_op, compiled=compiled, ops=ops
+            note,
+            device,
+            intra_op=intra_op,
+            inter_op=inter_op,
+            compiled=compiled,
+            ops=ops,
         )
 
     prepared, decisions, peaks_bytes = decide(make())
@@ -97,7 +112,9 @@ def predict(
         allocated_bytes=allocated,
         alone=alone,
         decisions=decisions,
-        requested=Range.spanning([*peaks_bytes, *(one.peak_bytes for one in schedules)]),
+        requested=Range.spanning(
+            [*peaks_bytes, *(one.peak_bytes for one in schedules)]
+        ),
         least_bytes=least_bytes,
         limits=find_shared_limits(sequences[::-1], options) if search else None,
     )
@@ -112,14 +129,21 @@ def is_whole(note: RunNote, compiled: Mapping[str, BufferPlan]) -> bool:
 def make_sequence(schedule: Schedule) -> Sequence:
     """Return the requests and frees of a schedule."""
     rows = [
-        (one.size_bytes, one.born, schedule.instants if one.dies is None else one.dies, one.region)
+        (
+            one.size_bytes,
+            one.born,
+            schedule.instants if one.dies is None else one.dies,
+            one.region,
+        )
         for one in schedule.buffers
     ]
     table = pd.DataFrame(rows, columns=["requested_bytes", "born", "dies", "region"])
     return from_allocations(table, n_events=schedule.instants)
 
 
-def measure_allocated(schedule: Schedule, sequence: Sequence, options: BfcOptions) -> int:
+def measure_allocated(
+    schedule: Schedule, sequence: Sequence, options: BfcOptions
+) -> int:
     """Return the highest bytes of chunks in the last step."""
     result = replay(sequence, options)
     if result.failure is not None:

@@ -12,7 +12,12 @@ import numpy as np
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import COPIED
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op, TensorSpec
+from analyzer.model.contract.graph_note import (
+    ARGUMENT_TYPES,
+    RESULT_TYPES,
+    Op,
+    TensorSpec,
+)
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.timeline import running_sum
 from analyzer.simulate.kernels.kernel_device import KernelDevice
@@ -56,8 +61,12 @@ class Prepared:
     # for each compiled function and each op that updates variables, the same for every input
     arguments: Mapping[int, list[int]]
     handles: Mapping[int, int]  # the node that brings in the handle of each variable
-    held_bytes: Mapping[int, int]  # bytes of each node's output that lives outside the step
-    copied_bytes: Mapping[int, int]  # bytes of each argument that is a copy of a NumPy array
+    held_bytes: Mapping[
+        int, int
+    ]  # bytes of each node's output that lives outside the step
+    copied_bytes: Mapping[
+        int, int
+    ]  # bytes of each argument that is a copy of a NumPy array
     results: frozenset[int]
 
     @property
@@ -116,7 +125,9 @@ def prepare(
         handles=handles,
         held_bytes=held,
         copied_bytes=copied,
-        results=frozenset(node for node, op in enumerate(wiring.ops) if op.type in RESULT_TYPES),
+        results=frozenset(
+            node for node, op in enumerate(wiring.ops) if op.type in RESULT_TYPES
+        ),
     )
 
 
@@ -188,7 +199,9 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
         branches |= decisions.branches
         stranded = executor.stranded
         ledger.end_step()
-        steps.append(Step(index=number, number=number, first=first, last=ledger.instants - 1))
+        steps.append(
+            Step(index=number, number=number, first=first, last=ledger.instants - 1)
+        )
     return Schedule(
         buffers=[buffer for buffer in ledger.buffers if buffer.size_bytes],
         instants=ledger.instants,
@@ -210,17 +223,25 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
     slots: dict[object, Buffer] = {}
     for number, row in enumerate(note.variables):
         size_bytes = (device.holds(row) and row.size_bytes) or 0
-        scratch_count = 2 if row.category == Category.PARAMETER and len(row.shape or ()) > 1 else 0
+        scratch_count = (
+            2 if row.category == Category.PARAMETER and len(row.shape or ()) > 1 else 0
+        )
         # The initial value of a kernel is random numbers, scaled and shifted.
         scratch = ledger.allocate_temporaries(NO_NODE, [size_bytes] * scratch_count)
-        slot = (row.dtype, row.shape) if row.category == Category.OPTIMIZER_STATE else None
+        slot = (
+            (row.dtype, row.shape) if row.category == Category.OPTIMIZER_STATE else None
+        )
         ledger.add_variable(size_bytes, slots.get(slot))
-        if slot is not None and row.shape:  # equal values of one function are one constant
+        if (
+            slot is not None and row.shape
+        ):  # equal values of one function are one constant
             slots.setdefault(slot, ledger.values[-1])
         for buffer in reversed(scratch):
             ledger.release(buffer)
         node = prepared.handles.get(number, -1)
-        handle = ledger.hold(device.handle_bytes, Category.CONSTANT, "tensor held by Python", node)
+        handle = ledger.hold(
+            device.handle_bytes, Category.CONSTANT, "tensor held by Python", node
+        )
         if node in prepared.held_bytes:
             ledger.held[node] = handle
     known = set()

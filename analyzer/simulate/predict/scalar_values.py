@@ -57,8 +57,14 @@ _IDEMPOTENT: Final = op_types("All Any Max Min")
 _ASSUMED: Final = {"IsFinite": 1, "IsInf": 0, "IsNan": 0, "OptionalHasValue": 1}
 ASSIGNS: Final = op_types("AssignVariableOp AssignAddVariableOp AssignSubVariableOp")
 
-INDEXED: Final = op_types("TensorListGetItem TensorListReserve TensorListResize TensorListSetItem")
-STORES: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2, "OptionalFromValue": 0}
+INDEXED: Final = op_types(
+    "TensorListGetItem TensorListReserve TensorListResize TensorListSetItem"
+)
+STORES: Final = {
+    "TensorListPushBack": 1,
+    "TensorListSetItem": 2,
+    "OptionalFromValue": 0,
+}
 LOADS: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0, "OptionalGetValue": 0}
 LISTS: Final = INDEXED | frozenset(STORES) | frozenset(LOADS)
 """TensorList ops that take an index or a count, or that store or load a number. The
@@ -71,7 +77,9 @@ INPUT_FREE: Final = _SOURCES | op_types(
 """Op types whose value does not depend on the value of their first input."""
 
 
-def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec]) -> Value | None:
+def evaluate(
+    op: Op, inputs: list[Value | None], specs: list[TensorSpec]
+) -> Value | None:
     """Return the value of an op's first output; None if it is unknown."""
     kind = op.type
     if kind in _SOURCES or "value" in op.attrs:
@@ -80,7 +88,10 @@ def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec]) -> Val
         return (_ASSUMED[kind],)
     if kind in ("Equal", "NotEqual"):
         floats = [spec for spec in specs if spec is not None and "float" in spec.dtype]
-        if sorted(spec.shape == () for spec in floats) == [False, True]:  # a tensor and one number
+        if sorted(spec.shape == () for spec in floats) == [
+            False,
+            True,
+        ]:  # a tensor and one number
             return (int(kind == "NotEqual"),)
     if kind in ("Rank", "Shape", "Size"):
         return _describe_shape(kind, specs[0])
@@ -153,7 +164,10 @@ def _evaluate_first(op: Op, value: Value) -> Value | None:
     if op.type not in _REDUCE or not value:
         return None
     # A reduction to several numbers is unknown, unless one number stands for equal ones.
-    is_scalar = op.outputs[0].size_bytes is not None and op.outputs[0].shape in ((), None)
+    is_scalar = op.outputs[0].size_bytes is not None and op.outputs[0].shape in (
+        (),
+        None,
+    )
     is_equal = len(value) == 1 and op.type in _IDEMPOTENT
     return _as_type((_REDUCE[op.type](value),), op) if is_scalar or is_equal else None
 
@@ -169,8 +183,12 @@ def _combine(op: Op, known: list[Value]) -> Value | None:
         case "StridedSlice" | "TensorListGetItem" if (
             op.outputs[0].shape == () and len(known[1]) == 1
         ):
-            index = int(known[1][0]) if len(known[0]) > 1 else 0  # a single number is of all
-            return (known[0][index],) if -len(known[0]) <= index < len(known[0]) else None
+            index = (
+                int(known[1][0]) if len(known[0]) > 1 else 0
+            )  # a single number is of all
+            return (
+                (known[0][index],) if -len(known[0]) <= index < len(known[0]) else None
+            )
         case kind if kind in _BINARY:
             return _combine_elements(op, *known)
     return None
@@ -183,6 +201,10 @@ def _combine_elements(op: Op, left: Value, right: Value) -> Value | None:
         return None
     if op.type in _DIVISIONS and 0 in right:
         return None
-    pairs = zip(left * (count // len(left) or 1), right * (count // len(right) or 1), strict=False)
+    pairs = zip(
+        left * (count // len(left) or 1),
+        right * (count // len(right) or 1),
+        strict=False,
+    )
     function = _BINARY[op.type]
     return _as_type(tuple(function(a, b) for a, b in pairs), op)

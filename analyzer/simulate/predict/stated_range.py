@@ -10,7 +10,11 @@ from analyzer.model.ranges import Range
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.predict.prediction import Prediction, make_sequence, measure_allocated
+from analyzer.simulate.predict.prediction import (
+    Prediction,
+    make_sequence,
+    measure_allocated,
+)
 
 SENTENCES: Final = read_table("simulate/predict/range_sentences.toml", dict[str, str])
 
@@ -53,7 +57,9 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
         because.append(SENTENCES["orders"].format(prepared.threads, size))
     less, more = _bound_unmodelled(prediction)
     if less or more:
-        because.append(SENTENCES["unmodelled"].format(format_bytes(less), format_bytes(more)))
+        because.append(
+            SENTENCES["unmodelled"].format(format_bytes(less), format_bytes(more))
+        )
     data = prepared.note.data_bytes if prepared.device.kind == "cpu" else {}
     for kind in ("arrays", "inputs", "cache"):
         if size_bytes := data.get(kind):
@@ -62,7 +68,9 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
     above += more + data.get("cache", 0)
     limits = None
     if prediction.limits is not None:
-        limits = prediction.limits.widened(0, int(LIMIT_MARGIN * prediction.limits.high))
+        limits = prediction.limits.widened(
+            0, int(LIMIT_MARGIN * prediction.limits.high)
+        )
         sizes = (format_bytes(limits.low), format_bytes(limits.high))
         because.append(SENTENCES["limits"].format(*sizes, LIMIT_MARGIN))
         limits = limits.widened(below, above).at_least(0)
@@ -106,15 +114,22 @@ def _describe_schedules(prediction: Prediction) -> list[str]:
 
 def _summarize(prediction: Prediction) -> tuple[ScheduleRange, ...]:
     """Return the peaks on the threads of the prediction, and on one thread."""
-    rows = [(prediction.prepared.threads, prediction.schedules, prediction.allocated_bytes)]
+    rows = [
+        (prediction.prepared.threads, prediction.schedules, prediction.allocated_bytes)
+    ]
     if prediction.alone:
         sequences = map(make_sequence, prediction.alone)
         pairs = zip(prediction.alone, sequences, strict=True)
         options = BfcOptions.cpu()
-        rows.append((1, prediction.alone, [measure_allocated(*pair, options) for pair in pairs]))
+        rows.append(
+            (1, prediction.alone, [measure_allocated(*pair, options) for pair in pairs])
+        )
     found: list[ScheduleRange] = []
     for threads, schedules, sizes_bytes in rows:
-        requested, allocated = [one.peak_bytes for one in schedules], sorted(sizes_bytes)
+        requested, allocated = (
+            [one.peak_bytes for one in schedules],
+            sorted(sizes_bytes),
+        )
         middle = (len(requested) - 1) // 2
         row = ScheduleRange(
             inter_op_threads=threads,
@@ -138,12 +153,16 @@ def _bound_unmodelled(prediction: Prediction) -> tuple[int, int]:
     prepared = prediction.prepared
     plans, ops = prepared.kernels.plans, prepared.wiring.ops
     unmodelled = prepared.kernels.unmodelled
-    uncertain = {node for node, plan in enumerate(plans) if plan.borrows} | set(unmodelled)
+    uncertain = {node for node, plan in enumerate(plans) if plan.borrows} | set(
+        unmodelled
+    )
     if not uncertain:
         return 0, 0
     alive = prediction.middle.find_alive_at_peak()
     less = sum(buffer.size_bytes for buffer in alive if buffer.node in uncertain)
-    scratch = (sum(spec.size_bytes or 0 for spec in ops[node].outputs) for node in unmodelled)
+    scratch = (
+        sum(spec.size_bytes or 0 for spec in ops[node].outputs) for node in unmodelled
+    )
     return less, max(scratch, default=0)
 
 
@@ -156,7 +175,9 @@ def describe_notes(prediction: Prediction) -> Iterator[str]:
         node, why = next(iter(kernels.misfits.items()))
         counted = f"{count} op{'s' * (count > 1)}"
         yield SENTENCES["misfits"].format(counted, ops[node].name, ops[node].type, why)
-    kinds = {ops[node].type for node in kernels.unmodelled if node not in kernels.misfits}
+    kinds = {
+        ops[node].type for node in kernels.unmodelled if node not in kernels.misfits
+    }
     if kinds:
         yield SENTENCES["no_rule"].format(", ".join(sorted(kinds)[:5]))
     if changed := _find_changed_shapes(prediction):

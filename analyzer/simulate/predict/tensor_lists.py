@@ -115,7 +115,11 @@ class ListCall:
     def _zeros(self) -> list[Tensor]:
         """Make zeros for each set element (``TensorListZerosLike``)."""
         elements = self._elements_of(self._inputs[0])
-        return [self._make_list([one and self._allocate(one.size_bytes) for one in elements])]
+        return [
+            self._make_list(
+                [one and self._allocate(one.size_bytes) for one in elements]
+            )
+        ]
 
     def _add(self) -> list[Tensor]:
         """Sum lists element by element; share an element that only one list has.
@@ -149,7 +153,9 @@ class ListCall:
 
     def _take_value(self) -> Buffer:
         """Return the input that becomes an element, with a reference for the list."""
-        return share(self._inputs[self._plan.value or 0]) or self._allocate(0)  # 0: empty
+        return share(self._inputs[self._plan.value or 0]) or self._allocate(
+            0
+        )  # 0: empty
 
     def _read(self, element: Tensor, others: Sequence[Tensor], output: int) -> Tensor:
         if element is not None:
@@ -191,5 +197,7 @@ def _element_bytes(elements: Sequence[Tensor]) -> int:
 
 
 _KERNELS: Final[dict[ListUse, Callable[[ListCall], list[Tensor]]]] = {
-    use: getattr(ListCall, f"_{use.name.lower()}") for use in ListUse if use is not ListUse.NO
+    use: getattr(ListCall, f"_{use.name.lower()}")
+    for use in ListUse
+    if use is not ListUse.NO
 }

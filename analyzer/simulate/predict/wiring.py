@@ -42,11 +42,15 @@ class Wiring:
     """Numbered nodes with their edges."""
 
     ops: Sequence[Op]
-    inputs: list[list[tuple[int, int]]]  # for each node, the (node, output) behind each data input
+    inputs: list[
+        list[tuple[int, int]]
+    ]  # for each node, the (node, output) behind each data input
     control: list[list[int]]
     # for each node, its data edges as (node, output, input), in order of creation
     data_out: list[list[tuple[int, int, int]]]
-    control_out: list[list[int]]  # for each node, the nodes that wait for it, in order of creation
+    control_out: list[
+        list[int]
+    ]  # for each node, the nodes that wait for it, in order of creation
     roots: list[int]
 
     @property
@@ -56,7 +60,9 @@ class Wiring:
 
     def specs(self, node: int) -> list[TensorSpec]:
         """Return dtype and shape of each data input."""
-        return [self.ops[source].outputs[output] for source, output in self.inputs[node]]
+        return [
+            self.ops[source].outputs[output] for source, output in self.inputs[node]
+        ]
 
 
 def wire(ops: Sequence[Op]) -> Wiring:
@@ -112,7 +118,9 @@ def _rank(op: Op) -> tuple[int, int]:
     return 1, 0
 
 
-def _resolve_inputs(ops: Sequence[Op]) -> tuple[list[list[tuple[int, int]]], list[list[int]]]:
+def _resolve_inputs(
+    ops: Sequence[Op],
+) -> tuple[list[list[tuple[int, int]]], list[list[int]]]:
     """Return each node's data inputs (node, output) and control inputs; refuse impossible ones."""
     number = {op.name: index for index, op in enumerate(ops)}
     inputs: list[list[tuple[int, int]]] = []
@@ -136,5 +144,7 @@ def _resolve_inputs(ops: Sequence[Op]) -> tuple[list[list[tuple[int, int]]], lis
                 )
         if op.type in ENTERS and "frame_name" not in op.attrs:
             name = op.name[:80]
-            raise InputError(f"The graph is damaged: {name!r} enters a loop without a name.")
+            raise InputError(
+                f"The graph is damaged: {name!r} enters a loop without a name."
+            )
     return inputs, control

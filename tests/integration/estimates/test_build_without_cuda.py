@@ -35,12 +35,17 @@ def _list_op_types() -> set[str]:
 
 
 @pytest.mark.skipif(
-    private_names.op_def_registry.get(SWAP) is None, reason="this TensorFlow has no swaps"
+    private_names.op_def_registry.get(SWAP) is None,
+    reason="this TensorFlow has no swaps",
 )
-def test_tensors_are_swapped_only_by_a_build_with_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_are_swapped_only_by_a_build_with_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert SWAP in _list_op_types()
     known = private_names.op_def_registry.get
-    registry = types.SimpleNamespace(get=lambda name: None if name == SWAP else known(name))
+    registry = types.SimpleNamespace(
+        get=lambda name: None if name == SWAP else known(name)
+    )
     monkeypatch.setattr(private_names, "op_def_registry", registry)
     found = _list_op_types()
     assert SWAP not in found

@@ -21,14 +21,26 @@ C, K = "corpus.py:", "keras_2.py:"
 NETWORK = 4 * (16 * 32 + 32 + 32 * 4 + 4)
 WORKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     # name: target, options, what is known of the step
-    "moving average": (C + "moving_average", {}, {"parameter": 2 * NETWORK, "optimizer": "Adam"}),
+    "moving average": (
+        C + "moving_average",
+        {},
+        {"parameter": 2 * NETWORK, "optimizer": "Adam"},
+    ),
     "target network": (C + "target_network", {}, {"parameter": 2 * NETWORK}),
     "loaded weights": (C + "loaded_weights", {}, {"parameter": NETWORK}),
     "checkpoint": (C + "checkpoint", {}, {"parameter": NETWORK}),
     "reads and assigns": (C + "reads_and_assigns", {}, {"parameter": NETWORK}),
-    "lazy slots": (C + "lazy_slots", {}, {"optimizer": "AdamW", "optimizer_state": 2 * NETWORK}),
+    "lazy slots": (
+        C + "lazy_slots",
+        {},
+        {"optimizer": "AdamW", "optimizer_state": 2 * NETWORK},
+    ),
     "plain module": (C + "plain_module", {}, {"parameter": 256, "constant": 512}),
-    "variables in the step": (C + "variables_in_the_step", {}, {"parameter": 17 * 1024}),
+    "variables in the step": (
+        C + "variables_in_the_step",
+        {},
+        {"parameter": 17 * 1024},
+    ),
     "dict inputs": (
         C + "dict_inputs",
         {"batch_size": 4},
@@ -37,7 +49,10 @@ WORKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "nested outputs": (
         C + "nested_outputs",
         {"batch_size": 4},
-        {"inputs": [[4, 6], [4, 6], [4, 8], [4, 8]], "notes": "sparse_categorical_crossentropy"},
+        {
+            "inputs": [[4, 6], [4, 6], [4, 8], [4, 8]],
+            "notes": "sparse_categorical_crossentropy",
+        },
     ),
     "speech": (
         C + "speech",
@@ -50,7 +65,11 @@ WORKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"notes": "sparse_categorical_crossentropy"},
     ),
     "unbuilt": (C + "Unbuilt", {"shapes": {"": [16]}}, {"parameter": 4 * 17 * 4}),
-    "no Input": (C + "without_input", {"shapes": {"": [16]}}, {"parameter": 4 * (17 * 8 + 36)}),
+    "no Input": (
+        C + "without_input",
+        {"shapes": {"": [16]}},
+        {"parameter": 4 * (17 * 8 + 36)},
+    ),
     "text": (C + "text", {"batch_size": 4}, {"inputs": [[4, 5], [4, 1]]}),
     "scalar output": (C + "scalar_output", {}, {"notes": "output_itself"}),
     "remembers its shape": (
@@ -80,31 +99,71 @@ WORKS_2: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "keras 2, mixed": (K + "mixed", {}, {"optimizer": "LossScaleOptimizerV3"}),
     "keras 2, average": (K + "moving_average", {}, {"optimizer": "SGD"}),
     "keras 2, step": (K + "legacy_step", {}, {"optimizer_state": 2 * TRAINED_2 + 8}),
-    "keras 2, unbuilt": (K + "Unbuilt", {"shapes": {"": [16]}}, {"parameter": 4 * (17 * 16 + 34)}),
+    "keras 2, unbuilt": (
+        K + "Unbuilt",
+        {"shapes": {"": [16]}},
+        {"parameter": 4 * (17 * 16 + 34)},
+    ),
     "keras 2, optimizer": (K + "compiled", {"optimizer": "sgd"}, {"optimizer": "SGD"}),
     "keras 2, jit": (K + "compiled", {"jit": True}, {"optimizer": "Adam"}),
     "keras 2, infer": (K + "network", {"mode": "infer"}, {"mode": "infer"}),
-    "keras 2, application": (K + "small_application", {"batch_size": 2}, {"optimizer": "Adam"}),
+    "keras 2, application": (
+        K + "small_application",
+        {"batch_size": 2},
+        {"optimizer": "Adam"},
+    ),
 }
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "unbuilt": (C + "Unbuilt", {}, "Give it: --shape 224,224,3; build it with keras.Input"),
+    "unbuilt": (
+        C + "Unbuilt",
+        {},
+        "Give it: --shape 224,224,3; build it with keras.Input",
+    ),
     "no Input": (C + "without_input", {}, "it is not built and has no input shape"),
-    "two arguments": (C + "two_arguments", {"shapes": {"": [4]}}, "cannot be called on its inputs"),
+    "two arguments": (
+        C + "two_arguments",
+        {"shapes": {"": [4]}},
+        "cannot be called on its inputs",
+    ),
     "whole numbers out": (C + "whole_numbers_out", {}, "no loss fits that"),
-    "nothing to train": (C + "nothing_to_train", {}, "no trainable variables. Use --mode infer."),
+    "nothing to train": (
+        C + "nothing_to_train",
+        {},
+        "no trainable variables. Use --mode infer.",
+    ),
     "wrong values": (C + "wrong_values", {}, "must match"),
-    "needs an argument": (C + "needs_width", {}, "'width'. Name a function without parameters"),
-    "loads data": (C + "loads_data", {}, "No data is needed. Name a function that only builds"),
+    "needs an argument": (
+        C + "needs_width",
+        {},
+        "'width'. Name a function without parameters",
+    ),
+    "loads data": (
+        C + "loads_data",
+        {},
+        "No data is needed. Name a function that only builds",
+    ),
     "fails": (C + "fails", {}, "ZeroDivisionError"),
-    "loss of another rank": (C + "scalar_output", {"loss": "mse"}, "The step cannot be traced"),
+    "loss of another rank": (
+        C + "scalar_output",
+        {"loss": "mse"},
+        "The step cannot be traced",
+    ),
     "sparse": (C + "sparse", {"batch_size": 4}, "is sparse or ragged"),
-    "keras 2, policy": (K + "mixed", {"dtype_policy": "mixed_bfloat16"}, "does not follow"),
+    "keras 2, policy": (
+        K + "mixed",
+        {"dtype_policy": "mixed_bfloat16"},
+        "does not follow",
+    ),
     "keras 2, unbuilt": (K + "Unbuilt", {}, "it is not built and has no input shape"),
 }
 EAGER: dict[str, tuple[str, dict[str, Any], str]] = {
     "eager step": (C + "eager_step", {}, "Decorate it with @tf.function"),
     "run eagerly": (C + "run_eagerly", {}, "analyze trace"),
-    "model, inputs": (C + "model_and_inputs", {}, "Return the model alone, or (tf_function, arg"),
+    "model, inputs": (
+        C + "model_and_inputs",
+        {},
+        "Return the model alone, or (tf_function, arg",
+    ),
 }
 FEW = (
     "lazy slots", "variables in the step", "nested outputs",
@@ -135,12 +194,18 @@ class Corpus:
         return outcome
 
     def _run(self, kind: str) -> dict[str, Any]:
-        works = {name: case for name, case in (WORKS | WORKS_2).items() if name in self.wanted}
+        works = {
+            name: case
+            for name, case in (WORKS | WORKS_2).items()
+            if name in self.wanted
+        }
         cases = {f"works {name}": case[:2] for name, case in works.items()}
         cases |= {f"refused {name}": case[:2] for name, case in REFUSED.items()}
         cases |= {f"eager {name}": case[:2] for name, case in EAGER.items()}
         if not HAS_KERAS_2:
-            cases = {name: case for name, case in cases.items() if not case[0].startswith(K)}
+            cases = {
+                name: case for name, case in cases.items() if not case[0].startswith(K)
+            }
         environment = {"PYTHONPATH": str(INSTALLED), "TF_CPU_ALLOCATOR_USE_BFC": "1"}
         done = subprocess.run(
             [sys.executable, "run_corpus.py", kind],
@@ -152,18 +217,23 @@ class Corpus:
             timeout=600,
         )
         assert done.returncode == 0, done.stderr[-3000:]
-        outcomes: dict[str, Any] = json.loads((self.folder / f"{kind}.json").read_text())
+        outcomes: dict[str, Any] = json.loads(
+            (self.folder / f"{kind}.json").read_text()
+        )
         return outcomes
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Corpus:
+def corpus(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Corpus:
     folder = tmp_path_factory.mktemp("corpus")
     for name in ("corpus.py", "keras_2.py", "run_corpus.py"):
         shutil.copy(TARGETS / name, folder)
     calls = (getattr(item, "callspec", None) for item in request.session.items)
     return Corpus(
-        folder, {str(call.params["name"]) for call in calls if call and "name" in call.params}
+        folder,
+        {str(call.params["name"]) for call in calls if call and "name" in call.params},
     )
 
 
@@ -173,7 +243,8 @@ def skip_without_keras_2(target: str) -> None:
 
 
 TARGETS_THAT_WORK = [
-    pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in WORKS | WORKS_2
+    pytest.param(name, marks=() if name in FEW else pytest.mark.slow)
+    for name in WORKS | WORKS_2
 ]
 
 
@@ -200,7 +271,9 @@ def test_works(kind: str, name: str, corpus: Corpus) -> None:
 @pytest.mark.parametrize("name", TARGETS_THAT_WORK)
 def test_estimate_has_the_variables_of_a_run(name: str, corpus: Corpus) -> None:
     skip_without_keras_2((WORKS | WORKS_2)[name][0])
-    estimated, ran = (corpus.get(kind, f"works {name}") for kind in ("estimate", "trace"))
+    estimated, ran = (
+        corpus.get(kind, f"works {name}") for kind in ("estimate", "trace")
+    )
     assert estimated["bytes"] == ran["bytes"]
 
 

@@ -29,7 +29,11 @@ class Pairs:
         if name not in self.known:
             for command in ("estimate", "trace"):
                 # A step comes with arguments of its own.
-                batch = [] if name in ("step", "reading", "arrays") else ["--batch-size", "8"]
+                batch = (
+                    []
+                    if name in ("step", "reading", "arrays")
+                    else ["--batch-size", "8"]
+                )
                 ended = analyze_in_child(
                     command, f"predictable.py:{name}", "--out", f"{name}-{command}",
                     *batch, "--inter-op-threads", "1", *options, cwd=self.folder, **environment,
@@ -51,7 +55,13 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 
 @pytest.mark.parametrize(
     "name",
-    ["step", *(pytest.param(n, marks=pytest.mark.slow) for n in ("convolutions", "accumulating"))],
+    [
+        "step",
+        *(
+            pytest.param(n, marks=pytest.mark.slow)
+            for n in ("convolutions", "accumulating")
+        ),
+    ],
 )
 def test_an_estimate_and_a_trace_agree(pairs: Pairs, name: str) -> None:
     """One run is one of many orders, and some peak outside the range of the orders drawn."""
@@ -60,7 +70,11 @@ def test_an_estimate_and_a_trace_agree(pairs: Pairs, name: str) -> None:
     predicted, measured = estimate.document, trace.document
     stated = predicted["uncertainty"]
     assert stated["because"]
-    assert stated["low_bytes"] <= predicted["peak"]["requested_bytes"] <= stated["high_bytes"]
+    assert (
+        stated["low_bytes"]
+        <= predicted["peak"]["requested_bytes"]
+        <= stated["high_bytes"]
+    )
     allocated = predicted["peak"]["allocated_bytes"]
     assert stated["allocated_low_bytes"] <= allocated <= stated["allocated_high_bytes"]
     # In which chunks a small network's variables lie differs from run to run.
@@ -80,12 +94,18 @@ def test_the_batches_and_the_buffers_of_an_iterator_count(pairs: Pairs) -> None:
     predicted, measured = estimate.document, trace.document
     stated, resident = predicted["uncertainty"], measured["resident"]["requested_bytes"]
     assert stated["unsized"] == 0
-    assert stated["low_bytes"] <= measured["peak"]["requested_bytes"] <= stated["high_bytes"]
+    assert (
+        stated["low_bytes"]
+        <= measured["peak"]["requested_bytes"]
+        <= stated["high_bytes"]
+    )
     assert predicted["resident"]["requested_bytes"] == pytest.approx(resident, rel=0.02)
 
 
 @pytest.mark.slow
-def test_a_numpy_array_among_the_inputs_leaves_the_others_their_shapes(pairs: Pairs) -> None:
+def test_a_numpy_array_among_the_inputs_leaves_the_others_their_shapes(
+    pairs: Pairs,
+) -> None:
     """Nadam makes a variable from a constant of the graph in which the slots are made."""
     estimate, trace = pairs.get("arrays")
     predicted, measured = estimate.document, trace.document
@@ -104,7 +124,9 @@ def test_inputs_in_a_dictionary_count_once(pairs: Pairs) -> None:
     estimate, trace = pairs.get("dictionary", "--no-jit")
     predicted, measured = estimate.document, trace.document
     resident = measured["resident"]["requested_bytes"]
-    assert predicted["resident"]["requested_bytes"] == pytest.approx(resident, rel=0.005)
+    assert predicted["resident"]["requested_bytes"] == pytest.approx(
+        resident, rel=0.005
+    )
     inputs = 8 * (64 * 64 * 3 * 4 + 32 * 4)
     for result in (predicted, measured):
         assert result["categories_at_peak"]["input"] == pytest.approx(inputs, rel=0.01)
@@ -162,7 +184,9 @@ def test_no_weight_is_given_its_bytes(pairs: Pairs) -> None:
 def test_what_cannot_be_estimated_is_refused_in_one_line(
     tmp_path: Path, options: tuple[str, ...], words: str
 ) -> None:
-    ended = analyze("estimate", "keras:MobileNetV2", "--out", tmp_path / "out", *options)
+    ended = analyze(
+        "estimate", "keras:MobileNetV2", "--out", tmp_path / "out", *options
+    )
     assert ended.code == 2
     assert words in ended.err
     assert len(ended.err.strip().splitlines()) == 1
@@ -171,7 +195,9 @@ def test_what_cannot_be_estimated_is_refused_in_one_line(
 
 @pytest.mark.slow  # its sentence: test_corpus.py
 def test_an_eager_step_is_refused_with_the_reason(pairs: Pairs) -> None:
-    ended = analyze_in_child("estimate", "predictable.py:eager", "--out", "eager", cwd=pairs.folder)
+    ended = analyze_in_child(
+        "estimate", "predictable.py:eager", "--out", "eager", cwd=pairs.folder
+    )
     assert ended.code == 2
     assert "eagerly" in ended.err
     assert not (pairs.folder / "eager").exists()
@@ -179,16 +205,30 @@ def test_an_eager_step_is_refused_with_the_reason(pairs: Pairs) -> None:
 
 def test_a_model_built_by_a_call_needs_no_weights(pairs: Pairs) -> None:
     ended = analyze_in_child(
-        "estimate", "predictable.py:called", "--out", "called", "--json", "-", cwd=pairs.folder
+        "estimate",
+        "predictable.py:called",
+        "--out",
+        "called",
+        "--json",
+        "-",
+        cwd=pairs.folder,
     )
     assert ended.code == 0, ended.err
     document = json.loads(ended.out)
     assert not any("allocated in full" in note for note in document["notes"])
-    assert document["categories_at_peak"]["parameter"] == 4 * (50 * 300 + 300 + 300 * 7 + 7)
+    assert document["categories_at_peak"]["parameter"] == 4 * (
+        50 * 300 + 300 + 300 * 7 + 7
+    )
 
 
 def test_a_step_of_few_bytes_with_a_large_number(tmp_path: Path) -> None:
     target = f"{TARGETS / 'corpus.py'}:large_constant"
-    ended = analyze_in_child("estimate", target, "--json", "step.json", "--no-save", cwd=tmp_path)
+    ended = analyze_in_child(
+        "estimate", target, "--json", "step.json", "--no-save", cwd=tmp_path
+    )
     assert ended.code == 0, ended.err
-    assert 0 < json.loads((tmp_path / "step.json").read_bytes())["peak"]["requested_bytes"] < 4096
+    assert (
+        0
+        < json.loads((tmp_path / "step.json").read_bytes())["peak"]["requested_bytes"]
+        < 4096
+    )

@@ -44,7 +44,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, command: str, out: str, *options: str, code: int = 0) -> dict[str, Any]:
+def run(
+    folder: Path, command: str, out: str, *options: str, code: int = 0
+) -> dict[str, Any]:
     if (folder / out).exists():  # another test has run it
         return dict(json.loads((folder / out / "report.json").read_text()))
     ended = analyze_in_child(command, *options, "--out", out, cwd=folder, timeout_s=300)
@@ -58,7 +60,9 @@ STEP = ("steps.py:network", "--gpu", "t4", "--inter-op-threads", "1")
 
 @pytest.mark.parametrize("jit", ["--jit", "--no-jit"])
 def test_an_estimate_is_the_run_on_the_simulated_card(folder: Path, jit: str) -> None:
-    said, ran = (run(folder, one, one + jit, *STEP, jit) for one in ("estimate", "trace"))
+    said, ran = (
+        run(folder, one, one + jit, *STEP, jit) for one in ("estimate", "trace")
+    )
     assert said["kind"] == "phantom"
     assert said["verdict"]["card"] == find_gpu("t4").name
     assert said["verdict"]["limit_bytes"] > memory_limit(find_gpu("t4")).bytes
@@ -74,7 +78,9 @@ def test_a_step_that_does_not_fit_has_a_need_and_remedies(folder: Path) -> None:
     ran = run(folder, "trace", "trace--no-jit", *STEP, "--no-jit")
     need, verdict = said["verdict"]["need_bytes"], ran["verdict"]
     least = verdict["need_bytes"] - verdict["need"]["beside_pool"]["bytes"]
-    assert said["printed"].startswith("DOES NOT FIT the given limit on Tesla T4: needs ")
+    assert said["printed"].startswith(
+        "DOES NOT FIT the given limit on Tesla T4: needs "
+    )
     assert need == pytest.approx(least, rel=0.1)
     assert [remedy["id"] for remedy in said["remedies"]] == ["half-batch"]
 
@@ -93,5 +99,7 @@ def test_a_failure_of_the_targets_own_code_is_reported_at_once(folder: Path) -> 
 
 
 def test_several_cards(folder: Path) -> None:
-    said = run(folder, "estimate", "two", "steps.py:network", "--gpu", "2xt4", "--no-jit")
+    said = run(
+        folder, "estimate", "two", "steps.py:network", "--gpu", "2xt4", "--no-jit"
+    )
     assert said["phantom"]["cards"] == ["t4", "t4"]

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"
 
 
-def documents(folder: Path, name: str, *options: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def documents(
+    folder: Path, name: str, *options: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the documents of an estimate and of a trace of one step."""
     shutil.copy(TARGETS / "compiled_steps.py", folder)
     for command, more in (("estimate", ()), ("trace", ("--inter-op-threads", "1"))):
@@ -56,7 +58,9 @@ def test_a_compiled_step(tmp_path: Path) -> None:
 def test_a_compiled_step_whose_signature_leaves_the_batch_open(tmp_path: Path) -> None:
     predicted, measured = documents(tmp_path, "of_any_batch", "--batch-size", "128")
     for figure in ("requested_bytes", "allocated_bytes"):
-        assert predicted["peak"][figure] == pytest.approx(measured["peak"][figure], rel=0.005)
+        assert predicted["peak"][figure] == pytest.approx(
+            measured["peak"][figure], rel=0.005
+        )
 
 
 @pytest.mark.slow
@@ -74,14 +78,22 @@ def test_step_recompiled_each_time(tmp_path: Path) -> None:
     rises, kept = [], []
     for document in (predicted, measured):
         steps = [step["requested_bytes"] for step in document["steps"]]
-        rises.append([after - before for before, after in itertools.pairwise(steps)][-1])
-        (finding,) = [found for found in document["findings"] if found["id"] == "compiled-anew"]
+        rises.append(
+            [after - before for before, after in itertools.pairwise(steps)][-1]
+        )
+        (finding,) = [
+            found for found in document["findings"] if found["id"] == "compiled-anew"
+        ]
         kept.append(finding["saves_bytes"])
-    assert kept[0] == kept[1] > 2 * 4 * 2000 * 32  # the table, what its optimizer divides by
+    assert (
+        kept[0] == kept[1] > 2 * 4 * 2000 * 32
+    )  # the table, what its optimizer divides by
     assert rises == [pytest.approx(kept[0], rel=0.01)] * 2
     for figure in ("requested_bytes", "allocated_bytes"):
-        assert predicted["peak"][figure] == pytest.approx(measured["peak"][figure], rel=0.005)
-    for category, size in measured["categories_at_peak"].items():
-        assert predicted["categories_at_peak"][category] == pytest.approx(size, abs=20_000), (
-            category
+        assert predicted["peak"][figure] == pytest.approx(
+            measured["peak"][figure], rel=0.005
         )
+    for category, size in measured["categories_at_peak"].items():
+        assert predicted["categories_at_peak"][category] == pytest.approx(
+            size, abs=20_000
+        ), category

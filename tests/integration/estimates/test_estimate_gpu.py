@@ -60,7 +60,9 @@ def test_virtual_cpu_cluster_gives_the_runtime_graph(folder: Path) -> None:
         # Which of two equal constants is kept may differ, and whether an inlined function keeps an
         # Identity of each argument; tensors of note do not.
         frame = ("Const", "Identity", "NoOp")
-        names = [{op[0] for op in graph if op[1] not in frame} for graph in (real, ours)]
+        names = [
+            {op[0] for op in graph if op[1] not in frame} for graph in (real, ours)
+        ]
         assert len(names[0] & names[1]) >= 0.98 * max(map(len, names)), name
         assert _large(real) == _large(ours), name
 
@@ -70,7 +72,8 @@ def _large(ops: list[list[Any]]) -> Counter[str]:
     return Counter(
         f"{kind} {shapes}"
         for _, kind, shapes in ops
-        if kind != "Identity" and any(shape and math.prod(shape) >= 256 for shape in shapes)
+        if kind != "Identity"
+        and any(shape and math.prod(shape) >= 256 for shape in shapes)
     )
 
 
@@ -78,7 +81,9 @@ def _large(ops: list[list[Any]]) -> Counter[str]:
     ("name", "card"),
     [("cnn", "t4"), pytest.param("transformer", "a100-40gb", marks=pytest.mark.slow)],
 )
-def test_the_books_of_an_estimate_for_a_card_balance(folder: Path, name: str, card: str) -> None:
+def test_the_books_of_an_estimate_for_a_card_balance(
+    folder: Path, name: str, card: str
+) -> None:
     document = estimate(folder, name, "--gpu", card, "--no-jit", "--batch-size", "8")
     gpu, peak = find_gpu(card), document["peak"]
     assert document["device"]["memory_limit_bytes"] == memory_limit(gpu).bytes
@@ -86,8 +91,12 @@ def test_the_books_of_an_estimate_for_a_card_balance(folder: Path, name: str, ca
     assert sum(categories.values()) == peak["requested_bytes"]
     slots = 2 * categories["parameter"]  # Adam's; moving statistics have none
     assert 0.9 * slots < categories["optimizer_state"] <= slots + 64
-    state = categories["parameter"] + categories["optimizer_state"] + categories["input"]
-    assert 0.99 * state <= document["resident"]["requested_bytes"] <= 1.05 * state + 4096
+    state = (
+        categories["parameter"] + categories["optimizer_state"] + categories["input"]
+    )
+    assert (
+        0.99 * state <= document["resident"]["requested_bytes"] <= 1.05 * state + 4096
+    )
     assert peak["requested_bytes"] <= peak["allocated_bytes"] <= peak["pool_bytes"]
     assert document["fits"] is True
     assert document["unmodelled"] == []
@@ -116,7 +125,9 @@ def test_recurrent_layers_use_cudnn(folder: Path) -> None:
 
 
 def test_grouped_convolution_has_known_sizes(folder: Path) -> None:
-    document = estimate(folder, "grouped", "--gpu", "t4", "--no-jit", "--batch-size", "8")
+    document = estimate(
+        folder, "grouped", "--gpu", "t4", "--no-jit", "--batch-size", "8"
+    )
     assert document["uncertainty"]["unsized"] == 0
     assert document["fits"] is True
 

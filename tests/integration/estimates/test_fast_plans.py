@@ -42,7 +42,9 @@ print(json.dumps([list_ops(module) == list_ops(get_stage("hlo_serialized")), len
 
 
 def test_a_fast_plan_is_the_plan_of_a_run(tmp_path: Path) -> None:
-    fast, run = (_compile(tmp_path / str(is_run), is_run=is_run) for is_run in (False, True))
+    fast, run = (
+        _compile(tmp_path / str(is_run), is_run=is_run) for is_run in (False, True)
+    )
     assert fast == run
     assert all(fast)
 

@@ -15,7 +15,9 @@ from analyzer.phantom.core_build import find_compiler
 
 pytest.importorskip("tensorflow")
 
-HAS_PHANTOM = sys.platform == "linux" and platform.machine() == "x86_64" and find_compiler()
+HAS_PHANTOM = (
+    sys.platform == "linux" and platform.machine() == "x86_64" and find_compiler()
+)
 FILE = Path(__file__).parents[3] / "benchmarks" / "fit" / "fit_as_script.py"
 
 
@@ -31,7 +33,8 @@ def load_benchmark() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "gpu"), [("sliced_32_adam", ""), ("sliced_32_adam", "t4"), ("resized_16_adam", "")]
+    ("name", "gpu"),
+    [("sliced_32_adam", ""), ("sliced_32_adam", "t4"), ("resized_16_adam", "")],
 )
 def test_a_target_and_fit_in_a_script_take_the_same_memory(name: str, gpu: str) -> None:
     """The batch is freed after its last use: held, it would be half of the peak."""

@@ -124,7 +124,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fit(folder: Path, name: str, *options: str) -> tuple[Ended, FitAnswer]:
     file = folder / f"{name}.json"
     ended = analyze_in_child(
-        "fit", f"models.py:{name}", "--json", str(file), "-q", *options, cwd=folder, timeout_s=600
+        "fit",
+        f"models.py:{name}",
+        "--json",
+        str(file),
+        "-q",
+        *options,
+        cwd=folder,
+        timeout_s=600,
     )
     assert ended.code in (0, 3), ended.err
     return ended, msgspec.json.decode(file.read_bytes(), type=FitAnswer)
@@ -197,7 +204,9 @@ def test_a_batch_that_cannot_be_chosen_is_one_clear_line(folder: Path) -> None:
 @pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["own_step"])
-def test_a_step_with_arguments_of_its_own_is_one_clear_line(folder: Path, name: str) -> None:
+def test_a_step_with_arguments_of_its_own_is_one_clear_line(
+    folder: Path, name: str
+) -> None:
     ended = analyze_in_child(
         "fit", f"models.py:{name}", "--limit", "1GiB", "-q", cwd=folder, timeout_s=300
     )
@@ -221,11 +230,21 @@ def test_all_cards_and_a_limit_exclude_each_other() -> None:
 @needs_cards
 @pytest.mark.tf
 @pytest.mark.slow
-def test_the_cheapest_card_that_fits_is_named_and_it_fits(folder: Path, tmp_path: Path) -> None:
+def test_the_cheapest_card_that_fits_is_named_and_it_fits(
+    folder: Path, tmp_path: Path
+) -> None:
     prices = {"t4": 0.4, "rtx-3060-12gb": 0.2, "v100-16gb": 2.5, "l4": 0.7}
     table = tmp_path / "prices.csv"
     table.write_text("".join(f"{name},{price}\n" for name, price in prices.items()))
-    options = ("--gpu", "all", "--prices", str(table), "--batch-size", "12000", "--no-jit")
+    options = (
+        "--gpu",
+        "all",
+        "--prices",
+        str(table),
+        "--batch-size",
+        "12000",
+        "--no-jit",
+    )
     _, answer = fit(folder, "convolutional", *options)
     assert sorted(card.price for card in answer.cards) == sorted(prices.values())
     fitting = [card.price for card in answer.cards if card.holds_wanted]
@@ -249,7 +268,9 @@ def test_cards_are_found_by_words_and_by_capability(tmp_path: Path) -> None:
         assert "a100" in card["id"]
         assert card["limit_bytes"] < card["memory_bytes"] <= card["nominal_bytes"]
     assert analyze("gpus", "8.9", "--json", str(file), "--force").code == 0
-    assert {c["compute_capability"] for c in json.loads(file.read_text())["cards"]} == {"8.9"}
+    assert {c["compute_capability"] for c in json.loads(file.read_text())["cards"]} == {
+        "8.9"
+    }
 
 
 def test_no_card_of_that_name_is_one_line() -> None:
@@ -264,11 +285,15 @@ def check_saving(folder: Path, model: str, batch: int, name: str) -> None:
     Which order a process takes is chance: the saving is said as a range where orders differ. Where they
     do not, it is, within 3 % of the peak, what two traces say.
     """
-    options = CaptureOptions(batch_size=batch, jit=False, device="cpu", inter_op_threads=1)
+    options = CaptureOptions(
+        batch_size=batch, jit=False, device="cpu", inter_op_threads=1
+    )
     spec = parse_target(f"{folder / 'models.py'}:{model}")
 
     def trace(options: CaptureOptions, out: Path) -> Path:
-        return capture(spec, options, out, force=False, progress=lambda *_: None, kind="run")
+        return capture(
+            spec, options, out, force=False, progress=lambda *_: None, kind="run"
+        )
 
     with access_target(spec) as access:
         trial = RemedyTrial(access, options, None, None, lambda stage, share: None)
@@ -282,13 +307,18 @@ def check_saving(folder: Path, model: str, batch: int, name: str) -> None:
         for pair in range(PAIRS):
             before, after = (
                 open_result(
-                    trace(chosen, folder / f"{model}-{name}-{pair}-{number}"), search=False
+                    trace(chosen, folder / f"{model}-{name}-{pair}-{number}"),
+                    search=False,
                 ).peak_bytes
                 for number, chosen in enumerate((options, plan.options))
             )
             measured, spare = before - after, CLOSE * before
             assert measured != 0
-            assert remedy.saves_low_bytes - spare <= measured <= remedy.saves_high_bytes + spare
+            assert (
+                remedy.saves_low_bytes - spare
+                <= measured
+                <= remedy.saves_high_bytes + spare
+            )
             bounds = before_estimate.requested
             assert bounds is not None
             assert (1 - CLOSE) * bounds.low <= before <= (1 + CLOSE) * bounds.high
@@ -319,7 +349,14 @@ def test_blocks_that_are_recomputed_save_what_is_said(folder: Path, name: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["freeze", "lora-8", "accumulate-4", "optimizer-sgd", "optimizer-adafactor", "mixed-float16"],
+    [
+        "freeze",
+        "lora-8",
+        "accumulate-4",
+        "optimizer-sgd",
+        "optimizer-adafactor",
+        "mixed-float16",
+    ],
 )
 def test_other_remedies_too(folder: Path, name: str) -> None:
     check_saving(folder, "convolutional", 64, name)
@@ -389,9 +426,12 @@ def test_a_patch_saves_what_it_states(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ended.code == 0, ended.err
     assert (tmp_path / "train.py").read_text() == PATCHED
-    assert [path.name for path in (tmp_path / "patches").iterdir()] == ["optimizer-sgd.patch"]
+    assert [path.name for path in (tmp_path / "patches").iterdir()] == [
+        "optimizer-sgd.patch"
+    ]
     remedies = {
-        one["id"]: one for one in json.loads((tmp_path / "answer.json").read_text())["remedies"]
+        one["id"]: one
+        for one in json.loads((tmp_path / "answer.json").read_text())["remedies"]
     }
     assert remedies["half-batch"]["no_patch"] == "The file has no batch size."
     saves = remedies["optimizer-sgd"]["saves_bytes"]
@@ -399,20 +439,31 @@ def test_a_patch_saves_what_it_states(tmp_path: Path) -> None:
     peaks = []
     for out in ("before", "after"):
         traced = analyze_in_child(
-            "trace", "train.py:build", "--inter-op-threads", "1", "--out", out, "-q", cwd=tmp_path
+            "trace",
+            "train.py:build",
+            "--inter-op-threads",
+            "1",
+            "--out",
+            out,
+            "-q",
+            cwd=tmp_path,
         )
         assert traced.code == 0, traced.err
         peaks.append(open_result(tmp_path / out, search=False).peak_bytes)
         patch = "patches/optimizer-sgd.patch"
         subprocess.run(
-            ["git", "apply", "--unsafe-paths", patch], cwd=tmp_path, check=out == "before"
+            ["git", "apply", "--unsafe-paths", patch],
+            cwd=tmp_path,
+            check=out == "before",
         )
     assert abs(peaks[0] - peaks[1] - saves) <= 0.03 * saves
 
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_a_step_of_the_users_own_has_the_optimizer_that_a_remedy_asks_for(folder: Path) -> None:
+def test_a_step_of_the_users_own_has_the_optimizer_that_a_remedy_asks_for(
+    folder: Path,
+) -> None:
     """As where the code says so itself."""
 
     def estimated(name: str, *options: str) -> dict[str, Any]:

@@ -20,7 +20,9 @@ SMALL_BYTES = 1024  # counters and metrics
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_the_estimate_agrees_with_the_run(tmp_path: Path, mode: str) -> None:
     traced = analyzer.trace(TARGET, batch_size=64, mode=mode, out=tmp_path / "traced")
-    estimated = analyzer.estimate(TARGET, batch_size=64, mode=mode, out=tmp_path / "estimated")
+    estimated = analyzer.estimate(
+        TARGET, batch_size=64, mode=mode, out=tmp_path / "estimated"
+    )
     stated, peak = estimated.report.uncertainty, traced.peak_bytes
     assert stated is not None
     assert stated.low_bytes is not None
@@ -50,10 +52,13 @@ def test_the_estimate_for_a_card_is_that_of_the_run_on_it(
 @pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.skipif(
-    tuple(map(int, version("tensorflow").split(".")[:2])) < (2, 21), reason="NCCL is built in"
+    tuple(map(int, version("tensorflow").split(".")[:2])) < (2, 21),
+    reason="NCCL is built in",
 )
 def test_two_cards_share_the_batch_and_hold_the_variables(tmp_path: Path) -> None:
-    traced = analyzer.trace(TARGET, batch_size=64, gpu="2xt4", jit=False, out=tmp_path / "two")
+    traced = analyzer.trace(
+        TARGET, batch_size=64, gpu="2xt4", jit=False, out=tmp_path / "two"
+    )
     assert traced.report.step.batch_size == 64
     table = traced.recording.allocations
     before = traced.report.categories_at_peak.by_category()
@@ -62,6 +67,8 @@ def test_two_cards_share_the_batch_and_hold_the_variables(tmp_path: Path) -> Non
         own = table[table["allocator"] == card]
         for category, count in (("parameter", 1), ("optimizer_state", 2)):
             held = own.loc[own["category"] == category, "requested_bytes"].sum()
-            assert count * WEIGHTS_BYTES <= held < count * WEIGHTS_BYTES + SMALL_BYTES, category
+            assert (
+                count * WEIGHTS_BYTES <= held < count * WEIGHTS_BYTES + SMALL_BYTES
+            ), category
         inputs = own.loc[own["category"] == "input", "requested_bytes"]
         assert inputs.max() <= 32 * 512 * 4

@@ -67,11 +67,15 @@ def test_sparse_argument_has_a_shape() -> None:
 
 def test_lookup_keeps_the_shape_of_its_keys() -> None:
     # GIVEN a look-up of strings, as StringLookup makes it
-    entries = tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([1, 2], tf.int64))
+    entries = tf.lookup.KeyValueTensorInitializer(
+        ["a", "b"], tf.constant([1, 2], tf.int64)
+    )
     table = tf.lookup.StaticHashTable(entries, 0)
     step = tf.function(lambda keys: table.lookup(keys) + 1)
     # WHEN the step is noted
-    found = build_executor_graph(step.get_concrete_function(tf.TensorSpec((5, 2), tf.string)))
+    found = build_executor_graph(
+        step.get_concrete_function(tf.TensorSpec((5, 2), tf.string))
+    )
     # THEN shapes are known from there on
     shapes = {op.type: op.outputs[0].shape for op in found.ops if op.outputs}
     assert shapes["LookupTableFindV2"] == shapes["AddV2"] == (5, 2)
@@ -80,7 +84,9 @@ def test_lookup_keeps_the_shape_of_its_keys() -> None:
 def _noted(step, *given, told=None):
     """Return the noted step of a function called with these tensors, composite ones taken apart."""
     function = tf.function(step).get_concrete_function(*given)
-    return build_executor_graph(function, tf.nest.flatten(given, expand_composites=True), told)
+    return build_executor_graph(
+        function, tf.nest.flatten(given, expand_composites=True), told
+    )
 
 
 def _shape(found, kind):
@@ -89,7 +95,10 @@ def _shape(found, kind):
 
 def test_elements_of_a_given_mask_are_counted() -> None:
     # GIVEN a mask of the inputs' own values
-    values, mask = tf.random.normal((6, 4)), tf.constant([True, False, True, True, False, False])
+    values, mask = (
+        tf.random.normal((6, 4)),
+        tf.constant([True, False, True, True, False, False]),
+    )
     found = _noted(lambda x, m: tf.tanh(tf.boolean_mask(x, m)), values, mask)
     # THEN what it leaves has a shape, which is said to come from the inputs
     assert _shape(found, "Tanh") == (3, 4)
@@ -148,7 +157,9 @@ def test_normalisation_with_an_activation_has_a_workspace() -> None:
     found = _noted(step, tf.ones((8, 14, 128, 16)))
     # THEN its workspace has the size of a run: 114,688 bytes for 229,376 elements
     sizes = [
-        op.outputs[5].size_bytes for op in found.ops if op.type == "_MklNativeFusedBatchNormEx"
+        op.outputs[5].size_bytes
+        for op in found.ops
+        if op.type == "_MklNativeFusedBatchNormEx"
     ]
     if not sizes:
         pytest.skip("TensorFlow does not fuse it here")
@@ -172,7 +183,10 @@ def test_an_iterator_states_the_size_of_its_whole_batches() -> None:
     batches = iter(tf.data.Dataset.from_tensor_slices(tf.zeros((10, 4))).batch(3))
     # THEN the batch is a whole one, although the type of the iterator leaves it open
     assert batches.element_spec.shape.as_list() == [None, 4]
-    assert _shape(_noted(lambda batches: tf.tanh(next(batches)), batches), "Tanh") == (3, 4)
+    assert _shape(_noted(lambda batches: tf.tanh(next(batches)), batches), "Tanh") == (
+        3,
+        4,
+    )
 
 
 def test_a_loop_with_a_long_name_keeps_it() -> None:
@@ -180,7 +194,9 @@ def test_a_loop_with_a_long_name_keeps_it() -> None:
     @tf.function(autograph=False)
     def step(x):
         with tf.name_scope("sampler/" * 40):
-            return tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, tf.tanh(h)), (0, x))[1]
+            return tf.while_loop(
+                lambda i, h: i < 3, lambda i, h: (i + 1, tf.tanh(h)), (0, x)
+            )[1]
 
     # WHEN the step is noted, THEN the loop has its name, which joins its ops
     found = _noted(step, tf.ones((4,)))
@@ -217,7 +233,9 @@ def test_trips_that_a_mask_decides() -> None:
     @tf.function(autograph=False)
     def step(x, mask):
         left = mask.shape[1] - tf.reduce_min(tf.reduce_sum(mask, axis=-1))
-        loop = tf.while_loop(lambda *_: True, lambda h: [tf.tanh(h)], [x], maximum_iterations=left)
+        loop = tf.while_loop(
+            lambda *_: True, lambda h: [tf.tanh(h)], [x], maximum_iterations=left
+        )
         return loop[0]
 
     mask = tf.sequence_mask([5, 9], 12, tf.int32)
@@ -234,7 +252,9 @@ def test_tensors_that_a_loop_changes_are_reported(grows: bool) -> None:
     def step(x):
         body = lambda i, h: (i + 1, tf.concat([h, x], 0) if grows else tf.tanh(h))  # noqa: E731
         shapes = (tf.TensorShape(()), tf.TensorShape((None, 4)))
-        return tf.while_loop(lambda i, _: i < 5, body, (0, x), shape_invariants=shapes)[1]
+        return tf.while_loop(lambda i, _: i < 5, body, (0, x), shape_invariants=shapes)[
+            1
+        ]
 
     row = tf.ones((1, 4))
     # THEN the estimate says so if TensorFlow's result has another shape than the first trip's
@@ -263,7 +283,9 @@ def test_list_element_has_the_shape_that_was_put_in() -> None:
     taken = [op.outputs[1] for op in ops if op.type == "TensorListPopBack"]
     assert taken
     assert not any(is_open(spec) for spec in taken)
-    assert {op.outputs[0].shape for op in ops if op.type == "TensorListStack"} == {(3, 5)}
+    assert {op.outputs[0].shape for op in ops if op.type == "TensorListStack"} == {
+        (3, 5)
+    }
     open_ones = {op.type for op in ops if any(map(is_open, op.outputs))}
     assert open_ones <= {"BroadcastGradientArgs"}
 
@@ -310,7 +332,9 @@ def test_value_of_a_scalar_argument_is_recorded() -> None:
 def test_contradicted_shape_is_dropped() -> None:
     # GIVEN a result of unknown shape, and shapes learnt from traced ops of the same names, of which one
     # is another function's
-    step = tf.function(lambda x: tf.tanh(tf.numpy_function(lambda a: a, [x], tf.float32)))
+    step = tf.function(
+        lambda x: tf.tanh(tf.numpy_function(lambda a: a, [x], tf.float32))
+    )
     function = step.get_concrete_function(tf.TensorSpec((7, 2)))
     graph_def = function.graph.as_graph_def()
     names = {node.op: node.name for node in graph_def.node}
@@ -332,23 +356,37 @@ def test_fused_convolution_in_bfloat16_has_a_shape() -> None:
     def step(x, kernel, bias):
         return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "SAME"), bias)) * 2
 
-    specs = [tf.TensorSpec(shape, tf.bfloat16) for shape in ((2, 8, 8, 3), (3, 3, 3, 4), (4,))]
+    specs = [
+        tf.TensorSpec(shape, tf.bfloat16)
+        for shape in ((2, 8, 8, 3), (3, 3, 3, 4), (4,))
+    ]
     # WHEN the step is noted
     found = build_executor_graph(step.get_concrete_function(*specs))
     # THEN the convolution has the shape of its result
     shapes = {op.type: op.outputs[0].shape for op in found.ops if op.outputs}
-    assert next(shape for kind, shape in shapes.items() if "Conv2D" in kind) == (2, 8, 8, 4)
+    assert next(shape for kind, shape in shapes.items() if "Conv2D" in kind) == (
+        2,
+        8,
+        8,
+        4,
+    )
 
 
 @pytest.mark.parametrize("fused", [(), (b"BiasAdd", b"Relu")])
-def test_padded_convolution_has_the_shape_of_its_padded_image(fused: tuple[bytes, ...]) -> None:
+def test_padded_convolution_has_the_shape_of_its_padded_image(
+    fused: tuple[bytes, ...],
+) -> None:
     """The pass of oneDNN fuses a ``Pad`` and the convolution that reads it."""
     with tf.Graph().as_default() as graph:
         image, weights = tf.ones((2, 9, 8, 3)), tf.ones((3, 3, 3, 4))
         paddings = tf.constant([[0, 0], [1, 1], [0, 1], [0, 0]])
-        tf.nn.conv2d(tf.pad(image, paddings), weights, strides=2, padding="VALID", name="conv")
+        tf.nn.conv2d(
+            tf.pad(image, paddings), weights, strides=2, padding="VALID", name="conv"
+        )
     graph_def = graph.as_graph_def()
-    pad, conv = (next(n for n in graph_def.node if n.op == op) for op in ("Pad", "Conv2D"))
+    pad, conv = (
+        next(n for n in graph_def.node if n.op == op) for op in ("Pad", "Conv2D")
+    )
     conv.op = "_MklNativePadWithFusedConv2D" if fused else "_MklNativePadWithConv2D"
     bias = [pad.input[0]] * bool(fused)  # its shape does not matter
     conv.input[:] = [pad.input[0], conv.input[1], *bias, pad.input[1]]
@@ -397,7 +435,10 @@ def test_slots_that_hold_a_number_are_made_before_the_step() -> None:
         with leave_out_values():
             build(optimizer, weights)
         made.append(
-            [(tuple(one.shape), one.dtype) for one in (*optimizer.variables, *optimizer._r)]
+            [
+                (tuple(one.shape), one.dtype)
+                for one in (*optimizer.variables, *optimizer._r)
+            ]
         )
     # THEN it has the variables of TensorFlow's eager build
     assert made[0] == made[1]
@@ -406,7 +447,9 @@ def test_slots_that_hold_a_number_are_made_before_the_step() -> None:
 def test_synthetic_mask_masks_nothing() -> None:
     """A step that is given one must not be told to need nothing; a switch alone stays off."""
     for number in (0, 1):
-        assert tf.reduce_all(make_part((3, 2), tf.bool).draw(tf.constant(number, tf.int64)))
+        assert tf.reduce_all(
+            make_part((3, 2), tf.bool).draw(tf.constant(number, tf.int64))
+        )
         assert not make_part((), tf.bool).draw(tf.constant(number, tf.int64))
     assert tf.reduce_all(make_tensor((3, 2), tf.bool))
     assert not make_tensor((), tf.bool)

@@ -2,11 +2,17 @@ import keras
 import tensorflow as tf
 
 model = keras.Sequential(
-    [keras.Input((64,)), keras.layers.Dense(256, activation="relu"), keras.layers.Dense(10)]
+    [
+        keras.Input((64,)),
+        keras.layers.Dense(256, activation="relu"),
+        keras.layers.Dense(10),
+    ]
 )
 opt = keras.optimizers.Adam()
 data = (
-    tf.data.Dataset.from_tensor_slices((tf.random.normal((2000, 64)), tf.random.normal((2000, 10))))
+    tf.data.Dataset.from_tensor_slices(
+        (tf.random.normal((2000, 64)), tf.random.normal((2000, 10)))
+    )
     .shuffle(500)
     .batch(64)
     .prefetch(2)

@@ -3,7 +3,9 @@ import numpy as np
 import tensorflow as tf
 
 data = np.random.rand(200_000, 64).astype("float32")
-model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(32), keras.layers.Dense(1)])
+model = keras.Sequential(
+    [keras.Input((64,)), keras.layers.Dense(32), keras.layers.Dense(1)]
+)
 opt = keras.optimizers.Adam()
 
 

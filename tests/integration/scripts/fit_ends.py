@@ -6,7 +6,9 @@ import sys
 import keras
 import numpy as np
 
-model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32), keras.layers.Dense(1)])
+model = keras.Sequential(
+    [keras.Input((16,)), keras.layers.Dense(32), keras.layers.Dense(1)]
+)
 model.compile("adam", "mse")
 print(sys.stdin.readline().strip())
 model.fit(np.ones((96, 16), "f"), np.ones((96, 1), "f"), batch_size=8, verbose=0)

@@ -14,7 +14,8 @@ class Trainer:
             out = self.model(x, training=True)
             loss = tf.reduce_mean(out**2)
         self.opt.apply(
-            tape.gradient(loss, self.model.trainable_variables), self.model.trainable_variables
+            tape.gradient(loss, self.model.trainable_variables),
+            self.model.trainable_variables,
         )
         self.log[i] = {"loss": loss, "out": out}
 

@@ -2,7 +2,11 @@ import keras
 import tensorflow as tf
 
 model = keras.Sequential(
-    [keras.Input((64,)), keras.layers.Dense(256, activation="relu"), keras.layers.Dense(10)]
+    [
+        keras.Input((64,)),
+        keras.layers.Dense(256, activation="relu"),
+        keras.layers.Dense(10),
+    ]
 )
 opt = keras.optimizers.Adam()
 losses = []

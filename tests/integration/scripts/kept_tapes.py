@@ -1,7 +1,9 @@
 import keras
 import tensorflow as tf
 
-model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(256), keras.layers.Dense(10)])
+model = keras.Sequential(
+    [keras.Input((64,)), keras.layers.Dense(256), keras.layers.Dense(10)]
+)
 opt = keras.optimizers.SGD()
 
 
@@ -11,7 +13,9 @@ def main():
         x = tf.random.normal((256, 64))
         with tf.GradientTape(persistent=True) as tape:
             loss = tf.reduce_mean(model(x, training=True) ** 2)
-        opt.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        opt.apply(
+            tape.gradient(loss, model.trainable_variables), model.trainable_variables
+        )
         tapes.append(tape)
 
 

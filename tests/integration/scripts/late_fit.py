@@ -11,7 +11,11 @@ import tensorflow as tf
 import analyzer
 
 model = keras.Sequential(
-    [keras.layers.Input((64,)), keras.layers.Dense(256, "relu", name="wide"), keras.layers.Dense(8)]
+    [
+        keras.layers.Input((64,)),
+        keras.layers.Dense(256, "relu", name="wide"),
+        keras.layers.Dense(8),
+    ]
 )
 model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 kept = []
@@ -30,7 +34,9 @@ def fit(*callbacks):
     size = (
         32 if sys.argv[1] == "own" else 2048
     )  # then the callback runs out of memory, else the step
-    one = tf.data.Dataset.from_tensors((tf.zeros([size, 64]), tf.zeros([size], tf.int32)))
+    one = tf.data.Dataset.from_tensors(
+        (tf.zeros([size, 64]), tf.zeros([size], tf.int32))
+    )
     model.fit(one.repeat(1500), verbose=0, callbacks=[Keep(), *callbacks])
 
 

@@ -26,7 +26,9 @@ def whole():
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((model(features, training=True) - labels) ** 2)
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
         return loss
 
     step.model, step.optimizer = model, optimizer
@@ -37,7 +39,9 @@ def of_any_batch():
     """One compiled function whose signature leaves the batch open."""
     step, _ = whole()
     signature = [tf.TensorSpec([None, 64]), tf.TensorSpec([None, 8])]
-    return tf.function(step.python_function, input_signature=signature, jit_compile=True)
+    return tf.function(
+        step.python_function, input_signature=signature, jit_compile=True
+    )
 
 
 def partly():

@@ -14,7 +14,11 @@ OPS = keras.ops
 
 def network(name="network"):
     return keras.Sequential(
-        [keras.Input((16,), name="features"), LAYERS.Dense(32, activation="relu"), LAYERS.Dense(4)],
+        [
+            keras.Input((16,), name="features"),
+            LAYERS.Dense(32, activation="relu"),
+            LAYERS.Dense(4),
+        ],
         name=name,
     )
 
@@ -25,7 +29,9 @@ def step_of(trained, optimizer, loss_of, update=None):
         with tf.GradientTape() as tape:
             loss = loss_of(x, y)
         variables = trained.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, variables), variables, strict=True)
+        )
         if update is not None:
             update()
         return loss
@@ -42,7 +48,10 @@ def moving_average():
             old.assign(0.99 * old + 0.01 * new)
 
     return step_of(
-        trained, keras.optimizers.Adam(), lambda x, y: tf.reduce_mean((trained(x) - y) ** 2), update
+        trained,
+        keras.optimizers.Adam(),
+        lambda x, y: tf.reduce_mean((trained(x) - y) ** 2),
+        update,
     )
 
 
@@ -98,7 +107,9 @@ def wrong_values():
 def lazy_slots():
     trained = network()
     optimizer = keras.optimizers.AdamW()
-    return step_of(trained, optimizer, lambda x, y: tf.reduce_mean((trained(x) - y) ** 2))
+    return step_of(
+        trained, optimizer, lambda x, y: tf.reduce_mean((trained(x) - y) ** 2)
+    )
 
 
 def large_constant():
@@ -184,12 +195,18 @@ class Speech(keras.Model):
     def call(self, inputs):
         heard = self.encoder(inputs["audio"])
         words = self.attention([self.embedding(inputs["words"]), heard])
-        return {"logits": self.head(words), "hidden": (heard, words), "loss": OPS.mean(words)}
+        return {
+            "logits": self.head(words),
+            "hidden": (heard, words),
+            "loss": OPS.mean(words),
+        }
 
 
 def speech():
     made = Speech()
-    made({"audio": np.zeros((1, 10, 4), np.float32), "words": np.zeros((1, 6), np.int32)})
+    made(
+        {"audio": np.zeros((1, 10, 4), np.float32), "words": np.zeros((1, 6), np.int32)}
+    )
     return made
 
 
@@ -251,7 +268,9 @@ class LastPlace(keras.layers.Layer):
 
 def remembers_its_shape():
     words = keras.Input((10,), dtype="int32")
-    return keras.Model(words, LAYERS.Dense(3)(LastPlace()(LAYERS.Embedding(8, 4)(words))))
+    return keras.Model(
+        words, LAYERS.Dense(3)(LastPlace()(LAYERS.Embedding(8, 4)(words)))
+    )
 
 
 def whole_numbers_out():
@@ -310,7 +329,10 @@ def autoencoder():
 class Adversarial(keras.Model):
     def __init__(self):
         super().__init__(name="adversarial")
-        self.critic, self.maker = network("critic"), keras.Sequential([LAYERS.Dense(16)])
+        self.critic, self.maker = (
+            network("critic"),
+            keras.Sequential([LAYERS.Dense(16)]),
+        )
 
     def compile(self, critics, makers):
         super().compile(jit_compile=False)

@@ -21,7 +21,9 @@ def computed(rows, values):
 
 
 def branch(chosen, rows, values):
-    found, _ = tf.cond(chosen > 0, lambda: (rows + 1, values), lambda: (rows, tf.square(values)))
+    found, _ = tf.cond(
+        chosen > 0, lambda: (rows + 1, values), lambda: (rows, tf.square(values))
+    )
     return tf.zeros([found])
 
 
@@ -54,7 +56,9 @@ CASES = {
 
 found = {}
 for name, (body, specs) in CASES.items():
-    function = tf.function(body, jit_compile=True, autograph=False).get_concrete_function(*specs)
+    function = tf.function(
+        body, jit_compile=True, autograph=False
+    ).get_concrete_function(*specs)
     found[name] = list(
         FixedInputs(collect_function_graphs(function)).find(decode_name(function.name))
     )

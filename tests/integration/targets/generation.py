@@ -32,7 +32,8 @@ class Speaker(keras.Model):
         embedding, attention = layers.Embedding(VOCABULARY, WIDTH), Attention()
         head = layers.Dense(VOCABULARY)
         super().__init__(
-            {"token_ids": tokens, "padding_mask": mask}, head(attention(embedding(tokens)))
+            {"token_ids": tokens, "padding_mask": mask},
+            head(attention(embedding(tokens))),
         )
         self.embedding, self.attention, self.head = embedding, attention, head
 
@@ -58,7 +59,9 @@ class Speaker(keras.Model):
         )[0]
 
     def make_generate_function(self):
-        self.generate_function = tf.function(self.generate_step, jit_compile=self.jit_compile)
+        self.generate_function = tf.function(
+            self.generate_step, jit_compile=self.jit_compile
+        )
         return self.generate_function
 
 

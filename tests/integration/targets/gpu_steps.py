@@ -25,7 +25,9 @@ def transformer():
     x = layers.Embedding(500, 64)(tokens)
     y = layers.MultiHeadAttention(4, 16)(x, x, use_causal_mask=True)
     x = layers.LayerNormalization()(x + y)
-    x = layers.LayerNormalization()(x + layers.Dense(64)(layers.Dense(128, activation="gelu")(x)))
+    x = layers.LayerNormalization()(
+        x + layers.Dense(64)(layers.Dense(128, activation="gelu")(x))
+    )
     return keras.Model(tokens, layers.Dense(500)(x), name="transformer")
 
 
@@ -35,7 +37,9 @@ def compiled_tokens():
     x = layers.GlobalMaxPooling1D()(layers.Embedding(300, 8)(tokens))
     model = keras.Model(tokens, layers.Dense(4)(x), name="tokens")
     model.compile(
-        "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=True
+        "sgd",
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=True,
     )
     return model
 
@@ -53,7 +57,9 @@ class BroadcastKernel(layers.Layer):
 def broadcast_kernel():
     """A compiled step whose products find no memory for XLA's trials."""
     rows = keras.Input((4, 4096))
-    model = keras.Model(rows, layers.Dense(1)(BroadcastKernel()(rows)), name="broadcast")
+    model = keras.Model(
+        rows, layers.Dense(1)(BroadcastKernel()(rows)), name="broadcast"
+    )
     model.compile("adam", "mse", jit_compile=True)
     return model
 
@@ -71,7 +77,9 @@ def scaled_table():
 def recurrent():
     tokens = keras.Input((32,), dtype="int32")
     x = layers.LSTM(48)(layers.Embedding(200, 16)(tokens))
-    return keras.Model(tokens, layers.Dense(4, activation="softmax")(x), name="recurrent")
+    return keras.Model(
+        tokens, layers.Dense(4, activation="softmax")(x), name="recurrent"
+    )
 
 
 def factorizations():
@@ -98,7 +106,9 @@ def factorizations():
             tf.linalg.qr(matrix)[0],
         ]
         total = tf.add_n([tf.reduce_sum(one) for one in kept])
-        with tf.control_dependencies([total]):  # else the last solver may overwrite the matrix
+        with tf.control_dependencies(
+            [total]
+        ):  # else the last solver may overwrite the matrix
             return total + tf.reduce_sum(matrix)
 
     return step, (tf.ones((4, 64, 64)),)
@@ -112,9 +122,13 @@ def custom():
     @tf.function(autograph=False)
     def step(x, y):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, model(x)))
+            loss = tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(y, model(x))
+            )
         variables = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, variables), variables, strict=True)
+        )
         return loss
 
     step.model, step.optimizer = model, optimizer
@@ -132,7 +146,9 @@ def two_calls():
         with tf.GradientTape(persistent=True) as tape:
             x = second(first(x)) - x
             loss = tf.reduce_mean(tf.reduce_sum(x * x, 1))
-        return [tape.gradient(loss, layer.trainable_variables) for layer in (first, second)]
+        return [
+            tape.gradient(loss, layer.trainable_variables) for layer in (first, second)
+        ]
 
     return step
 
@@ -149,7 +165,9 @@ def grouped():
 
 def silent():
     """As a tutorial's ``train_step``: it returns nothing, and all gradients pass one ``IdentityN``."""
-    model = keras.Sequential([keras.Input((512,)), *(layers.Dense(512) for _ in range(6))])
+    model = keras.Sequential(
+        [keras.Input((512,)), *(layers.Dense(512) for _ in range(6))]
+    )
     optimizer = keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
 
@@ -158,7 +176,9 @@ def silent():
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(model(x, training=True) ** 2)
         variables = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, variables), variables, strict=True)
+        )
 
     return train_step, (tf.zeros((8, 512)),)
 
@@ -240,7 +260,9 @@ def twenty_gib():
 def mirrored():
     strategy = tf.distribute.MirroredStrategy()
     with strategy.scope():
-        model = keras.Sequential([keras.Input((64,)), layers.Dense(256), layers.Dense(10)])
+        model = keras.Sequential(
+            [keras.Input((64,)), layers.Dense(256), layers.Dense(10)]
+        )
         optimizer = keras.optimizers.SGD(momentum=0.9)
         optimizer.build(model.trainable_variables)
 
@@ -248,7 +270,9 @@ def mirrored():
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
         variables = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, variables), variables, strict=True)
+        )
         return loss
 
     @tf.function

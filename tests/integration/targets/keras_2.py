@@ -25,7 +25,9 @@ def network():
 def compiled():
     made = network()
     made.compile(
-        tf_keras.optimizers.Adam(), "sparse_categorical_crossentropy", metrics=["accuracy"]
+        tf_keras.optimizers.Adam(),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
     )
     return made
 
@@ -57,9 +59,13 @@ def legacy_step():
     @tf.function
     def step(x, y):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf_keras.losses.sparse_categorical_crossentropy(y, trained(x)))
+            loss = tf.reduce_mean(
+                tf_keras.losses.sparse_categorical_crossentropy(y, trained(x))
+            )
         variables = trained.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, variables), variables, strict=True)
+        )
         return loss
 
     return step, (tf.zeros((8, 16, 16, 3)), tf.zeros((8,), tf.int32))
@@ -75,4 +81,6 @@ class Unbuilt(tf_keras.Model):
 
 
 def small_application():
-    return tf_keras.applications.MobileNetV2(weights=None, input_shape=(32, 32, 3), alpha=0.35)
+    return tf_keras.applications.MobileNetV2(
+        weights=None, input_shape=(32, 32, 3), alpha=0.35
+    )

@@ -10,7 +10,11 @@ LAYERS = keras.layers
 
 def network(batch_size=None, name="network"):
     return keras.Sequential(
-        [keras.Input((8,), batch_size, name="features"), LAYERS.Dense(16), LAYERS.Dense(4)],
+        [
+            keras.Input((8,), batch_size, name="features"),
+            LAYERS.Dense(16),
+            LAYERS.Dense(4),
+        ],
         name=name,
     )
 
@@ -72,7 +76,9 @@ class Passing(keras.Model):
         x, y = data
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((self(x) - y) ** 2)
-        self.own.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        self.own.apply(
+            tape.gradient(loss, self.trainable_variables), self.trainable_variables
+        )
         return {"loss": loss}
 
 
@@ -103,7 +109,8 @@ def step():
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((tf.cast(trained(x), tf.float32) - y) ** 2)
         optimizer.apply(
-            tape.gradient(loss, trained.trainable_variables), trained.trainable_variables
+            tape.gradient(loss, trained.trainable_variables),
+            trained.trainable_variables,
         )
         return loss
 

@@ -35,7 +35,10 @@ def dictionary():
     words = keras.Input((32,), dtype="int32", name="words")
     seen = layers.Conv2D(16, 3, activation="relu")(image)
     read = layers.Embedding(5000, 64)(words)
-    both = [layers.GlobalAveragePooling2D()(seen), layers.GlobalAveragePooling1D()(read)]
+    both = [
+        layers.GlobalAveragePooling2D()(seen),
+        layers.GlobalAveragePooling1D()(read),
+    ]
     outputs = layers.Dense(10, activation="softmax")(layers.Concatenate()(both))
     model = keras.Model({"image": image, "words": words}, {"class": outputs})
     model.compile("adam", {"class": "sparse_categorical_crossentropy"})
@@ -85,7 +88,9 @@ def reading():
     model = keras.Sequential(
         [keras.Input((64,)), layers.Dense(300, activation="relu"), layers.Dense(1)]
     )
-    rows = tf.data.Dataset.range(5000).map(lambda n: tf.fill((64,), tf.cast(n, tf.float32)))
+    rows = tf.data.Dataset.range(5000).map(
+        lambda n: tf.fill((64,), tf.cast(n, tf.float32))
+    )
     iterator = iter(rows.shuffle(2000).repeat().batch(32))
 
     @tf.function(autograph=False)
@@ -93,7 +98,9 @@ def reading():
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(model(next(batches), training=True) ** 2)
         for variable, change in zip(
-            model.trainable_variables, tape.gradient(loss, model.trainable_variables), strict=True
+            model.trainable_variables,
+            tape.gradient(loss, model.trainable_variables),
+            strict=True,
         ):
             variable.assign_sub(0.01 * change)
         return loss
@@ -112,7 +119,9 @@ def accumulating():
 
 def enormous():
     size = 1 << 17
-    model = keras.Sequential([keras.Input((size,)), *(layers.Dense(size) for _ in range(2))])
+    model = keras.Sequential(
+        [keras.Input((size,)), *(layers.Dense(size) for _ in range(2))]
+    )
     model.compile(keras.optimizers.SGD(), "mse")
     return model
 

@@ -39,7 +39,11 @@ def outcome(kind, target, values):
     except InputError as error:
         return {"error": str(error)}
     run = captured.run
-    batches = [op for op in captured.ops if op.type in ("IteratorGetNext", "IteratorGetNextSync")]
+    batches = [
+        op
+        for op in captured.ops
+        if op.type in ("IteratorGetNext", "IteratorGetNextSync")
+    ]
     categories: dict[str, int] = {}
     for row in run.variables:
         size = tf.as_dtype(row.dtype).size if row.dtype != "string" else 0

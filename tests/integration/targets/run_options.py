@@ -33,7 +33,9 @@ def outcome(target, options):
     keras.utils.clear_session()
     gc.collect()  # the layers of earlier cases are not this one's
     try:
-        program = resolve(parse_target(target), msgspec.convert(options, CaptureOptions))
+        program = resolve(
+            parse_target(target), msgspec.convert(options, CaptureOptions)
+        )
         function = trace_function(program)
         if program.function is None:
             program.call()
@@ -62,5 +64,7 @@ if __name__ == "__main__":
     option_targets.saved(Path.cwd())
     cases = json.load(sys.stdin)
     tf.get_logger().setLevel("ERROR")
-    results = {name: outcome(target, options) for name, (target, options) in cases.items()}
+    results = {
+        name: outcome(target, options) for name, (target, options) in cases.items()
+    }
     Path("results.json").write_text(json.dumps(results))

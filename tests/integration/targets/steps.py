@@ -43,12 +43,18 @@ def make_step():
     def step(x, y):
         for part in range(2):
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((trained(x[part::2], training=True) - y[part::2]) ** 2)
+                loss = tf.reduce_mean(
+                    (trained(x[part::2], training=True) - y[part::2]) ** 2
+                )
             gradients = tape.gradient(loss, trained.trainable_variables)
             for total, gradient in zip(sums, gradients, strict=True):
                 total.assign_add(gradient)
         optimizer.apply_gradients(
-            zip([total.read_value() for total in sums], trained.trainable_variables, strict=True)
+            zip(
+                [total.read_value() for total in sums],
+                trained.trainable_variables,
+                strict=True,
+            )
         )
         for total in sums:
             total.assign(tf.zeros_like(total))
@@ -85,7 +91,11 @@ def endless():
 
 def large() -> keras.Model:
     made = keras.Sequential(
-        [keras.Input((32, 32, 16)), keras.layers.Conv2D(64, 3), keras.layers.Conv2D(64, 3)],
+        [
+            keras.Input((32, 32, 16)),
+            keras.layers.Conv2D(64, 3),
+            keras.layers.Conv2D(64, 3),
+        ],
         name="large",
     )
     made.compile("sgd", "mse", jit_compile=False)

@@ -25,7 +25,9 @@ def decided():
         chosen = tf.numpy_function(choose, [x], tf.float32)
         kept = halve(x)
         total, trips = tf.constant(0.0), 0
-        rows = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=(ROWS, WIDTH))
+        rows = tf.TensorArray(
+            tf.float32, 0, dynamic_size=True, element_shape=(ROWS, WIDTH)
+        )
         while total < 3.0:
             x = x * 1.1
             total += tf.reduce_mean(x)

@@ -18,15 +18,28 @@ SECONDS = 180
 @pytest.mark.tf
 @pytest.mark.parametrize(
     "kind",
-    [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("eager", "graph")), "step", "jit"],
+    [
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("eager", "graph")),
+        "step",
+        "jit",
+    ],
 )
 def test_every_event_is_reproduced(kind, tmp_path):
-    environment = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {
+        **os.environ,
+        "TF_CPU_ALLOCATOR_USE_BFC": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
     environment.pop("TF_CPU_BFC_MEM_LIMIT_IN_MB", None)
     seed = str(int.from_bytes(os.urandom(2), "big"))
     command = [sys.executable, str(RECORDER), kind, seed, str(tmp_path)]
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     (path,) = tmp_path.rglob("*.xplane.pb")

@@ -47,7 +47,9 @@ HOLES = [
 
 
 def find(options, rows=HOLES):
-    return {finding.id: finding for finding in find_allocator(recording_of(rows), options)}
+    return {
+        finding.id: finding for finding in find_allocator(recording_of(rows), options)
+    }
 
 
 def test_a_request_that_does_not_fit_is_named_with_the_free_bytes():
@@ -96,7 +98,9 @@ def test_a_pool_padded_to_virtual_memory_is_replayed(pool):
             "fragmentation": result.fragmentation(),
         }
     )
-    events = events.groupby(result.instant).last().reindex(range(result.instant.max() + 1))
+    events = (
+        events.groupby(result.instant).last().reindex(range(result.instant.max() + 1))
+    )
     analysis = analyse(replace(recording, events=events.reindex(range(21))))
     analysis = replace(analysis, recording=replace(recording, events=events))
     found = pool_facts._add_measured_pool(analysis, BfcOptions.gpu(limit))

@@ -56,7 +56,9 @@ def test_a_rest_of_128_mib_is_split_off(spare, size):
 
 
 def test_the_fragmentation_fraction_replaces_the_128_mib():
-    bfc = BfcAllocator(BfcOptions(memory_limit_bytes=100 * MIB, fragmentation_fraction=0.01))
+    bfc = BfcAllocator(
+        BfcOptions(memory_limit_bytes=100 * MIB, fragmentation_fraction=0.01)
+    )
     hole, _ = bfc.allocate(20 * MIB), bfc.allocate(1)
     bfc.free(hole)
     assert bfc.allocate(18 * MIB).size_bytes == 18 * MIB
@@ -87,7 +89,9 @@ def test_without_growth_one_region_of_the_whole_limit_is_taken_at_the_first_requ
 
 @pytest.mark.parametrize("coalesce", [True, False])
 def test_neighbouring_regions_join_only_if_the_device_allows_it(coalesce):
-    bfc = BfcAllocator(BfcOptions(coalesce_regions=coalesce, gap_bytes=0, first_address=0))
+    bfc = BfcAllocator(
+        BfcOptions(coalesce_regions=coalesce, gap_bytes=0, first_address=0)
+    )
     for chunk in [bfc.allocate(2 * MIB), bfc.allocate(4 * MIB)]:
         bfc.free(chunk)
     check(bfc)
@@ -108,7 +112,9 @@ def test_free_regions_return_to_the_driver_before_a_failure(collect):
     assert bfc.pool_bytes == (15 if collect else 14) * MIB
 
 
-@pytest.mark.parametrize("wrong", [{"memory_limit_bytes": 0}, {"fragmentation_fraction": 1.5}])
+@pytest.mark.parametrize(
+    "wrong", [{"memory_limit_bytes": 0}, {"fragmentation_fraction": 1.5}]
+)
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(InputError):
         BfcOptions(**wrong)

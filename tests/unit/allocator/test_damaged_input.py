@@ -9,7 +9,12 @@ from workloads import from_events, sample, sequence_of
 
 from analyzer.model.errors import TraceError
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.replay import compare, from_allocations, recorded_options, replay
+from analyzer.simulate.allocator.replay import (
+    compare,
+    from_allocations,
+    recorded_options,
+    replay,
+)
 
 MIB = 1 << 20
 
@@ -26,14 +31,20 @@ def check_replay(result):
 
 def check_sequence(sequence):
     """Each buffer is born once and dies at most once, after its birth; instants never run back."""
-    births = np.bincount(sequence.slot[sequence.request > 0], minlength=sequence.n_buffers)
-    deaths = np.bincount(sequence.slot[sequence.request == 0], minlength=sequence.n_buffers)
+    births = np.bincount(
+        sequence.slot[sequence.request > 0], minlength=sequence.n_buffers
+    )
+    deaths = np.bincount(
+        sequence.slot[sequence.request == 0], minlength=sequence.n_buffers
+    )
     assert (births == 1).all()
     assert (deaths <= 1).all()
     assert (sequence.live_requested_bytes() >= 0).all()
     assert (np.diff(sequence.instant) >= 0).all()
     first = {}
-    for op, (slot, request) in enumerate(zip(sequence.slot, sequence.request, strict=True)):
+    for op, (slot, request) in enumerate(
+        zip(sequence.slot, sequence.request, strict=True)
+    ):
         assert (slot in first) == (request == 0)
         first.setdefault(slot, op)
 
@@ -83,7 +94,9 @@ def test_a_real_trace_with_damage_is_never_wrong_in_silence(seed):
 
 @pytest.mark.parametrize("growth", [True, False])
 def test_the_set_up_of_a_gpu_trace_is_found_by_replaying(growth):
-    operations = [(i, (i % 7 + 1) * 100_000) for i in range(60)] + [(i, 0) for i in range(0, 60, 3)]
+    operations = [(i, (i % 7 + 1) * 100_000) for i in range(60)] + [
+        (i, 0) for i in range(0, 60, 3)
+    ]
     result = replay(sequence_of(operations), BfcOptions.gpu(1 << 30, growth=growth))
     events = pd.DataFrame(
         {
@@ -102,5 +115,7 @@ def test_the_set_up_of_a_gpu_trace_is_found_by_replaying(growth):
     options = recorded_options(sequence, events)
     assert (options.growth, options.memory_limit_bytes) == (growth, 1 << 30)
     assert compare(sequence, events, options).is_exact
-    cpu = recorded_options(sequence, events.assign(allocator="bfc_cpu_allocator_for_gpu"))
+    cpu = recorded_options(
+        sequence, events.assign(allocator="bfc_cpu_allocator_for_gpu")
+    )
     assert cpu == BfcOptions.cpu(1 << 30)

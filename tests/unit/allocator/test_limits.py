@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 from workloads import SAMPLES, from_events, random_operations, sample, sequence_of
 
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.limits import find_shared_limits, minimum_limit, remedies
+from analyzer.simulate.allocator.limits import (
+    find_shared_limits,
+    minimum_limit,
+    remedies,
+)
 from analyzer.simulate.allocator.replay import fits, from_allocations
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -63,7 +67,9 @@ def test_an_optional_buffer_does_not_raise_the_limit_but_takes_room_if_it_fits()
     sequence = from_allocations(rows, n_events=6)
     options = BfcOptions(growth=False)
     assert fits(sequence, options.under(2048))  # without the copy
-    assert not fits(sequence, options.under(5120))  # with room for the copy, and not for more
+    assert not fits(
+        sequence, options.under(5120)
+    )  # with room for the copy, and not for more
     found = minimum_limit(sequence, options, also=[5120])
     assert found.low == 2048
     assert found.high > 5120
@@ -71,7 +77,9 @@ def test_an_optional_buffer_does_not_raise_the_limit_but_takes_room_if_it_fits()
 
 @pytest.mark.parametrize("growth", [True, False])
 def test_all_of_several_orders_run_under_their_shared_limit(growth):
-    orders = [sequence_of(random_operations(200, 14, seed=n, largest=23)) for n in range(4)]
+    orders = [
+        sequence_of(random_operations(200, 14, seed=n, largest=23)) for n in range(4)
+    ]
     options = BfcOptions(growth=growth, descending=growth)
     found = find_shared_limits(orders, options)
     assert all(fits(order, options.under(found.high)) for order in orders)
@@ -82,11 +90,17 @@ def test_remedies_compare_other_settings():
     # 20 steps of shrinking tensors among which small ones stay: the pool fills with holes.
     operations = []
     for step in range(20):
-        operations += [(f"t{step}", (20 - step) * MIB), (f"keep{step}", 1000), (f"t{step}", 0)]
+        operations += [
+            (f"t{step}", (20 - step) * MIB),
+            (f"keep{step}", 1000),
+            (f"t{step}", 0),
+        ]
     found = remedies(sequence_of(operations), BfcOptions.gpu(1 << 30, growth=True))
     by_id = {remedy.id: remedy for remedy in found}
     assert by_id["cuda-malloc-async"].minimum_limit_bytes == 20 * MIB + 1000
     assert by_id["no-growth"].peak_pool_bytes == 1 << 30
     least = by_id["as-is"].minimum_limit_bytes
-    assert all(one.limit_saved_bytes == least - one.minimum_limit_bytes for one in found)
+    assert all(
+        one.limit_saved_bytes == least - one.minimum_limit_bytes for one in found
+    )
     assert by_id["cuda-malloc-async"].limit_saved_bytes > 0

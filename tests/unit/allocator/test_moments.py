@@ -32,13 +32,18 @@ def with_moments(events: pd.DataFrame, every: int = 7) -> pd.DataFrame:
 def test_a_replay_passes_them_over() -> None:
     events = sample("graph")
     more = with_moments(events)
-    plain, grown = compare(from_events(events), events), compare(from_events(more), more)
+    plain, grown = (
+        compare(from_events(events), events),
+        compare(from_events(more), more),
+    )
     assert plain.is_exact
     assert grown.is_exact
     assert grown.events == plain.events
     ours, theirs = from_events(with_moments(events)), from_events(events)
     assert np.array_equal(ours.request, theirs.request)
-    assert ours.instant[-1] > theirs.instant[-1], "instants are rows of the table that was given"
+    assert ours.instant[-1] > theirs.instant[-1], (
+        "instants are rows of the table that was given"
+    )
 
 
 def test_a_compiled_step_on_a_card_is_explained() -> None:
@@ -57,6 +62,11 @@ def test_a_compiled_step_on_a_card_is_explained() -> None:
     # THEN the moments of its plan are among the events, and the allocator is still told
     assert (measured.recording.events["kind"] == 0).any()
     sequence = from_recording(measured.recording)
-    assert recorded_options(sequence, measured.recording.events).memory_limit_bytes == 64 << 30
+    assert (
+        recorded_options(sequence, measured.recording.events).memory_limit_bytes
+        == 64 << 30
+    )
     assert analysis.pool.what_if.fits
-    assert analysis.fragmentation.minimum_limit_bytes > analysis.peak_ever.requested_bytes
+    assert (
+        analysis.fragmentation.minimum_limit_bytes > analysis.peak_ever.requested_bytes
+    )

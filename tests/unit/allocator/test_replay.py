@@ -35,7 +35,9 @@ def test_allocations_replay_as_their_events_do(name):
     by_events = from_events(events)
     born = by_events.instant[by_events.request > 0]
     dies = np.full(by_events.n_buffers, len(events))
-    dies[by_events.slot[by_events.request == 0]] = by_events.instant[by_events.request == 0]
+    dies[by_events.slot[by_events.request == 0]] = by_events.instant[
+        by_events.request == 0
+    ]
     table = allocations_table(*zip(by_events.requested_bytes, born, dies, strict=True))
     result = replay(from_allocations(table, n_events=len(events)), BfcOptions.cpu())
     np.testing.assert_array_equal(result.chunk_bytes, events["allocated_bytes"])
@@ -43,7 +45,9 @@ def test_allocations_replay_as_their_events_do(name):
 
 
 def test_a_failure_is_data():
-    events = events_table((1, 10, 2 * MIB), (1, 20, 3 * MIB), (-1, 10, 2 * MIB), (1, 30, 4 * MIB))
+    events = events_table(
+        (1, 10, 2 * MIB), (1, 20, 3 * MIB), (-1, 10, 2 * MIB), (1, 30, 4 * MIB)
+    )
     result = replay(from_events(events), BfcOptions.gpu(8 * MIB))
     assert len(result) == 3
     failure = result.failure

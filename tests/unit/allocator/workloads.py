@@ -29,7 +29,9 @@ def events_table(*events):
         in_use += kind * allocated
         sizes[address] = allocated
         rows.append((time, kind, "bfc", address, requested, allocated, in_use))
-    names = "time_ps kind allocator address requested_bytes allocated_bytes in_use_bytes"
+    names = (
+        "time_ps kind allocator address requested_bytes allocated_bytes in_use_bytes"
+    )
     return pd.DataFrame(rows, columns=names.split())
 
 
@@ -48,7 +50,9 @@ def from_events(events):
 def allocations_table(*rows):
     """Return allocations from (bytes, born, dies)."""
     table = pd.DataFrame(rows, columns=["requested_bytes", "born", "dies"])
-    return table.assign(allocator="bfc", address=pd.array([pd.NA] * len(rows), dtype="Int64"))
+    return table.assign(
+        allocator="bfc", address=pd.array([pd.NA] * len(rows), dtype="Int64")
+    )
 
 
 def sequence_of(operations):
@@ -82,5 +86,7 @@ def random_operations(n_operations, live, seed, largest=28):
             result.append((idle[-1], 0))
         else:
             used.append(idle.pop(rng.randrange(len(idle))))
-            result.append((used[-1], int(2 ** rng.uniform(0, rng.choice([9, 14, 20, largest])))))
+            result.append(
+                (used[-1], int(2 ** rng.uniform(0, rng.choice([9, 14, 20, largest]))))
+            )
     return result

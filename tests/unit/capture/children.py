@@ -37,7 +37,12 @@ class Mark:
 
     def command(self, body: str) -> list[str]:
         """Return a command that runs ``body`` after ``HEAD``."""
-        return [sys.executable, "-c", (HEAD + body).replace("%MARK%", self.text), self.text]
+        return [
+            sys.executable,
+            "-c",
+            (HEAD + body).replace("%MARK%", self.text),
+            self.text,
+        ]
 
     def left(self) -> list[int]:
         """Return the processes that have the mark on their command line and have not ended."""

@@ -21,7 +21,9 @@ from analyzer.tracing.parse.run_folder import RunNote, read_run
 
 pytestmark = [
     pytest.mark.tf,
-    pytest.mark.skipif(sys.platform != "linux", reason="where copies end with their parent"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="where copies end with their parent"
+    ),
 ]
 
 TARGETS = """

@@ -22,7 +22,9 @@ from analyzer.model.contract.child_messages import (
     StageBegun,
 )
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="how Linux hands on orphans")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="how Linux hands on orphans"
+)
 
 
 @pytest.fixture
@@ -85,7 +87,9 @@ STRAYS = {
 
 
 @pytest.mark.parametrize("name", STRAYS)
-def test_what_outlives_the_child_is_ended(name: str, mark: Mark, tmp_path: Path) -> None:
+def test_what_outlives_the_child_is_ended(
+    name: str, mark: Mark, tmp_path: Path
+) -> None:
     started = time.monotonic()
     messages, _ = run(mark, STRAYS[name], tmp_path)
     assert messages == [CaptureDone()]
@@ -117,7 +121,9 @@ def test_the_end_of_who_waits_for_it(number: int, mark: Mark, tmp_path: Path) ->
     staging = tmp_path / "staging"
     staging.mkdir()
     (staging / "half").write_text("x")
-    waiting = parent(mark.command("sleeper(); stage('x'); time.sleep(1000)"), staging, ROOT)
+    waiting = parent(
+        mark.command("sleeper(); stage('x'); time.sleep(1000)"), staging, ROOT
+    )
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == b"StageBegun(stage='x', share=0.0)\n"
     assert len(mark.left()) >= 3
@@ -131,11 +137,23 @@ def test_the_end_of_who_waits_for_it(number: int, mark: Mark, tmp_path: Path) ->
 def test_modules_in_the_working_folder_are_not_imported(
     mark: Mark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("json", "select", "shutil", "subprocess", "ctypes", "contextlib", "time"):
-        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    for name in (
+        "json",
+        "select",
+        "shutil",
+        "subprocess",
+        "ctypes",
+        "contextlib",
+        "time",
+    ):
+        (tmp_path / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'executed')!r}, 'w')"
+        )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", ".:")
-    child = Child([sys.executable, "-I", "-c", "1"], tmp_path / "log", tmp_path / "s", os.environ)
+    child = Child(
+        [sys.executable, "-I", "-c", "1"], tmp_path / "log", tmp_path / "s", os.environ
+    )
     list(child.messages())
     child.close()
     assert child.end is not None

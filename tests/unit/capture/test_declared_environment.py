@@ -30,7 +30,9 @@ def test_settings_above_the_imports_are_found_and_nothing_else(tmp_path: Path) -
 
 def test_a_setting_behind_an_import_on_its_line_is_found(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
-    file.write_text('import os; os.environ["TF_USE_LEGACY_KERAS"] = "1"\nimport tensorflow\n')
+    file.write_text(
+        'import os; os.environ["TF_USE_LEGACY_KERAS"] = "1"\nimport tensorflow\n'
+    )
     assert read_declared_environment(file, {}) == {"TF_USE_LEGACY_KERAS": "1"}
 
 
@@ -48,7 +50,9 @@ def test_a_file_that_selects_jax_is_refused(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text('import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport keras\n')
+    Path("train.py").write_text(
+        'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport keras\n'
+    )
     ended = analyze("trace", target)
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "train.py, KERAS_BACKEND is jax" in ended.err

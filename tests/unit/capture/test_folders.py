@@ -41,10 +41,17 @@ def test_an_earlier_run_is_replaced_and_what_is_not_of_it_stays(tmp_path: Path) 
         make(tmp_path / "run")
     assert make(tmp_path / "run", "new", force=True) == tmp_path / "run"
     assert text_of(tmp_path / "run") == "new"
-    assert listing(tmp_path / "run") == {"notes.txt", "plugins", "plugins/trace", "run.json"}
+    assert listing(tmp_path / "run") == {
+        "notes.txt",
+        "plugins",
+        "plugins/trace",
+        "run.json",
+    }
 
 
-@pytest.mark.parametrize("note", [None, "{}", "[1]", "[" * 100_000, '{"format": "mlflow"}', "\xff"])
+@pytest.mark.parametrize(
+    "note", [None, "{}", "[1]", "[" * 100_000, '{"format": "mlflow"}', "\xff"]
+)
 def test_what_is_no_run_is_not_replaced(note: str | None, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("mine")

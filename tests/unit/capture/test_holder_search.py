@@ -121,7 +121,9 @@ def test_a_list_that_also_loses_entries_is_marked() -> None:
     if len(replay) > 9:
         replay.pop(0)
     found = HolderSearch(None).find_all(things)
-    removes = [any(one.removes for one in found[id(thing)] if one.grows) for thing in things]
+    removes = [
+        any(one.removes for one in found[id(thing)] if one.grows) for thing in things
+    ]
     assert removes == [False, True]
 
 

@@ -14,4 +14,6 @@ def test_old_keras_is_refused(monkeypatch, version):
     monkeypatch.setattr(packages, "version", lambda package: version)
     with pytest.raises(InputError) as caught:
         make_base_environment(log_level=None)
-    assert f"Keras {version} is installed; Keras 3.9 or newer is needed." in str(caught.value)
+    assert f"Keras {version} is installed; Keras 3.9 or newer is needed." in str(
+        caught.value
+    )

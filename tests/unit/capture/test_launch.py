@@ -35,7 +35,9 @@ def trace(
 ) -> tuple[Ended, set[str]]:
     """Capture with a child that does ``body``; return how it ended and what it left."""
     mark = Mark()
-    monkeypatch.setattr(launch, "make_child_command", lambda request: mark.command(body))
+    monkeypatch.setattr(
+        launch, "make_child_command", lambda request: mark.command(body)
+    )
     done = analyze(command, "t.py:step", "--out", "deep/run")
     assert mark.left() == []
     assert "Traceback" not in done.err
@@ -63,11 +65,14 @@ def test_deaths(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert ("is a bug" in done.err) is (code == 1)
     assert done.err.count("\n") == (2 if code == 1 else 1)
     # All that is left is a log that the message names.
-    assert {str(place / path) for path in left} == set(re.findall(r"/\S+\.log", done.err))
+    assert {str(place / path) for path in left} == set(
+        re.findall(r"/\S+\.log", done.err)
+    )
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
 )
 @pytest.mark.parametrize("command", ["trace", "estimate"])
 def test_signals(
@@ -88,4 +93,6 @@ def test_signals(
     assert time.monotonic() - started < 10
     assert left == set()
     if number == signal.SIGINT:
-        assert done.err.splitlines()[1:] == ["analyze: Interrupted; no run was written."]
+        assert done.err.splitlines()[1:] == [
+            "analyze: Interrupted; no run was written."
+        ]

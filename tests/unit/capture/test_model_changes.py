@@ -29,28 +29,45 @@ def test_optimizer_options_apply_in_a_custom_step() -> None:
 
 
 def make_dense() -> keras.Sequential:
-    parts = [keras.Input((40,)), keras.layers.Dense(30), keras.layers.LayerNormalization()]
+    parts = [
+        keras.Input((40,)),
+        keras.layers.Dense(30),
+        keras.layers.LayerNormalization(),
+    ]
     return keras.Sequential([*parts, keras.layers.Dense(20)])
 
 
 class Blocks(keras.Sequential):  # type: ignore[misc]
     """Tokens to a block of two layers, as a language model names its blocks to Keras' GPTQ."""
 
-    def get_quantization_layer_structure(self, mode: str) -> dict[str, list[keras.Layer]]:
-        return {"pre_block_layers": [self.layers[0]], "sequential_blocks": self.layers[1:]}
+    def get_quantization_layer_structure(
+        self, mode: str
+    ) -> dict[str, list[keras.Layer]]:
+        return {
+            "pre_block_layers": [self.layers[0]],
+            "sequential_blocks": self.layers[1:],
+        }
 
 
 def make_blocks() -> Blocks:
-    parts = [keras.layers.Embedding(50, 32), keras.layers.Dense(64), keras.layers.Dense(48)]
+    parts = [
+        keras.layers.Embedding(50, 32),
+        keras.layers.Dense(64),
+        keras.layers.Dense(48),
+    ]
     return Blocks([keras.Input((8,), dtype="int32"), *parts])
 
 
 @pytest.mark.tf
-@pytest.mark.skipif(not hasattr(keras.quantizers, "GPTQConfig"), reason="an older Keras")
+@pytest.mark.skipif(
+    not hasattr(keras.quantizers, "GPTQConfig"), reason="an older Keras"
+)
 def test_gptq_leaves_the_weights_that_keras_leaves() -> None:
     quantized, changed = make_blocks(), make_blocks()
     tokens = np.arange(64) % 50
-    config = keras.quantizers.GPTQConfig([tokens] * 4, str.split, num_samples=2, sequence_length=8)
+    config = keras.quantizers.GPTQConfig(
+        [tokens] * 4, str.split, num_samples=2, sequence_length=8
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about layers without weights to quantize
         quantized.quantize("gptq", config=config)

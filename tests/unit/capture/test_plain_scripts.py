@@ -66,11 +66,17 @@ ENDS = {
 }
 
 
-QUICK = ("sys.exit(7)", "sys.exit('too bad')", "os._exit(9)", "os.kill(os.getpid(), 15)")
+QUICK = (
+    "sys.exit(7)",
+    "sys.exit('too bad')",
+    "os._exit(9)",
+    "os.kill(os.getpid(), 15)",
+)
 
 
 @pytest.mark.parametrize(
-    "code", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in ENDS]
+    "code",
+    [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in ENDS],
 )
 def test_a_script_ends_as_it_would(tmp_path: Path, code: str) -> None:
     done = run(tmp_path, f"import os, sys\nprint('begun', flush=True)\n{code}\n")
@@ -78,7 +84,9 @@ def test_a_script_ends_as_it_would(tmp_path: Path, code: str) -> None:
     assert done.returncode == status, done.stderr
     assert done.stdout.startswith("begun")
     assert said in done.stderr
-    assert "analyzer/" not in done.stderr  # no line of ours in the script's own traceback
+    assert (
+        "analyzer/" not in done.stderr
+    )  # no line of ours in the script's own traceback
     assert listing(tmp_path) == {"script.py"}
 
 
@@ -89,7 +97,9 @@ def test_a_script_that_cannot_be_compiled_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+)
 def test_a_signal_to_the_command_reaches_the_script(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
@@ -147,7 +157,10 @@ def test_the_scripts_own_usage_stands_alone(tmp_path: Path) -> None:
 def test_the_cells_of_a_notebook_run_as_a_script(tmp_path: Path) -> None:
     cells = [
         {"cell_type": "markdown", "source": ["# Title"]},
-        {"cell_type": "code", "source": ["%matplotlib inline\n", "if True:\n", "    !ls\n"]},
+        {
+            "cell_type": "code",
+            "source": ["%matplotlib inline\n", "if True:\n", "    !ls\n"],
+        },
         {"cell_type": "code", "source": "%%bash\nls"},
         {
             "cell_type": "code",

@@ -28,7 +28,9 @@ def test_the_users_innermost_line_is_named(tmp_path: Path) -> None:
     error = raised_by(path, "def read():\n    json.loads('{')\n\nread()\n")
     # THEN the line is named, and not that of the library
     assert find_user_line(error) == f"{path}:2"
-    assert describe_user_error(error).startswith(f"{path}:2: JSONDecodeError: Expecting property")
+    assert describe_user_error(error).startswith(
+        f"{path}:2: JSONDecodeError: Expecting property"
+    )
     assert find_culprit(error) == "user"
 
 
@@ -36,5 +38,7 @@ def test_the_users_innermost_line_is_named(tmp_path: Path) -> None:
     ("code", "library"),
     [("json.loads('{')", "json"), ("import no_such_package", ""), ("1 / 0", "")],
 )
-def test_the_library_that_raised_an_error_is_named(tmp_path: Path, code: str, library: str) -> None:
+def test_the_library_that_raised_an_error_is_named(
+    tmp_path: Path, code: str, library: str
+) -> None:
     assert find_library(raised_by(tmp_path / "train.py", code)) == library

@@ -50,7 +50,10 @@ class FakeCudnn:
         if name.startswith("cudnnCreate"):
             arguments[0]._obj.value = 1000 + len(self.made)
             self.made[arguments[0]._obj.value] = ()
-        elif name == "cudnnSetTensorNdDescriptorEx" or name == "cudnnSetFilterNdDescriptor":
+        elif (
+            name == "cudnnSetTensorNdDescriptorEx"
+            or name == "cudnnSetFilterNdDescriptor"
+        ):
             self.made[arguments[0].value] = tuple(arguments[4])
         elif name == "cudnnSetConvolutionNdDescriptor":
             self.convolution["sides"] = tuple(arguments[2]) + tuple(arguments[3])
@@ -80,7 +83,9 @@ def test_a_convolution_is_asked_with_its_shapes(kit: Any) -> None:
     library = FakeCudnn()
     cudnn = sweep.Cudnn(library)
     assert cudnn.version == 91002
-    one = sweep.Convolution(shape=(2, 8, 9, 9), filters=16, kernel=3, stride=2, padding=1, groups=4)
+    one = sweep.Convolution(
+        shape=(2, 8, 9, 9), filters=16, kernel=3, stride=2, padding=1, groups=4
+    )
     assert one.result == (2, 16, 5, 5)
     for kind in sweep.KINDS:
         row = cudnn.ask(kind, one, "float32", "NCHW", tf32=False)
@@ -103,19 +108,30 @@ def test_a_refusal_is_a_row_and_a_missing_function_an_error(kit: Any) -> None:
 
 def test_the_whole_sweep_fits_the_file(kit: Any, tmp_path: Path) -> None:
     sweep, record = kit("cudnn_sweep"), kit("card_record")
-    rows = tuple(sweep.sweep(sweep.Cudnn(FakeCudnn()), list(sweep.list_convolutions((1, 8)))))
+    rows = tuple(
+        sweep.sweep(sweep.Cudnn(FakeCudnn()), list(sweep.list_convolutions((1, 8))))
+    )
     assert (
-        len({(row.kind, row.shape, row.dtype, row.layout, row.allows_tf32) for row in rows}) > 300
+        len(
+            {
+                (row.kind, row.shape, row.dtype, row.layout, row.allows_tf32)
+                for row in rows
+            }
+        )
+        > 300
     )
     path = tmp_path / "card.json.gz"
-    whole = record.CardRecord(card=record.CardFacts(name="card"), cudnn=91002, convolutions=rows)
+    whole = record.CardRecord(
+        card=record.CardFacts(name="card"), cudnn=91002, convolutions=rows
+    )
     record.write_record(path, whole)
     assert record.read_record(path) == whole
     assert path.stat().st_size < 1 << 20
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", gzip.compress(b"{}", mtime=0), gzip.compress(b'{"card":1}', mtime=0)]
+    "content",
+    [b"", b"{}", gzip.compress(b"{}", mtime=0), gzip.compress(b'{"card":1}', mtime=0)],
 )
 def test_a_foreign_file_is_refused(kit: Any, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "card.json.gz"

@@ -33,7 +33,9 @@ MIB = 1024**2
         ("rtx-3090", (22446, 22322)),
     ],
 )
-def test_the_limit_is_what_tensorflow_logged(card: str, logged_mib: tuple[int, ...]) -> None:
+def test_the_limit_is_what_tensorflow_logged(
+    card: str, logged_mib: tuple[int, ...]
+) -> None:
     limit = memory_limit(find_gpu(card))
     assert limit.bytes in limit.range
     for logged in logged_mib:
@@ -58,7 +60,9 @@ def test_the_limit_is_what_tensorflow_logged(card: str, logged_mib: tuple[int, .
         ("rx-9060-xt-16gb", (14518,)),
     ],
 )
-def test_the_limit_of_an_amd_card_covers_the_logs(card: str, logged_mib: tuple[int, ...]) -> None:
+def test_the_limit_of_an_amd_card_covers_the_logs(
+    card: str, logged_mib: tuple[int, ...]
+) -> None:
     limit = memory_limit(find_gpu(card))
     for logged in logged_mib:
         assert limit.range.low <= (logged + 1) * MIB
@@ -113,7 +117,9 @@ WORKSTATION_LOGS = {
 }
 
 
-@pytest.mark.parametrize("logs", [GEFORCE_LOGS, WORKSTATION_LOGS], ids=["geforce", "workstation"])
+@pytest.mark.parametrize(
+    "logs", [GEFORCE_LOGS, WORKSTATION_LOGS], ids=["geforce", "workstation"]
+)
 def test_the_range_of_a_class_of_cards_contains_nine_in_ten_logs(
     logs: dict[str, tuple[int, ...]],
 ) -> None:
@@ -161,7 +167,9 @@ def test_a_limit_above_what_a_card_has_free_is_refused_in_a_line() -> None:
     check_limit(t4, None)
     check_limit(t4, memory_limit(t4).bytes)
     check_limit(t4, t4.memory_bytes - context_bytes(), context_bytes())
-    with pytest.raises(InputError, match=r"--limit 20\.00 GiB exceeds the free memory of Tesla T4"):
+    with pytest.raises(
+        InputError, match=r"--limit 20\.00 GiB exceeds the free memory of Tesla T4"
+    ):
         check_limit(t4, 20 << 30)
     with pytest.raises(InputError):
         check_limit(t4, t4.memory_bytes - context_bytes() + 1, context_bytes())

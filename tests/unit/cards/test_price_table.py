@@ -19,7 +19,9 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_cards_are_found_by_any_name_and_the_lowest_price_counts(tmp_path: Path, name: str) -> None:
+def test_cards_are_found_by_any_name_and_the_lowest_price_counts(
+    tmp_path: Path, name: str
+) -> None:
     (tmp_path / name).write_text(TABLES[name], "utf-8")
     prices = read_prices(tmp_path / name)
     assert prices == {find_gpu("t4"): 0.35, find_gpu("v100-16gb"): 2.48}
@@ -40,7 +42,9 @@ def test_cards_are_found_by_any_name_and_the_lowest_price_counts(tmp_path: Path,
         ("a.toml", "t4 = true\n", "the price of t4"),
     ],
 )
-def test_a_malformed_table_is_one_line(tmp_path: Path, name: str, text: str, words: str) -> None:
+def test_a_malformed_table_is_one_line(
+    tmp_path: Path, name: str, text: str, words: str
+) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=words) as raised:
         read_prices(tmp_path / name)
@@ -50,7 +54,10 @@ def test_a_malformed_table_is_one_line(tmp_path: Path, name: str, text: str, wor
 
 def test_prices_need_all_cards_and_a_file(tmp_path: Path) -> None:
     fit = ("fit", "keras:MobileNetV2", "--prices", str(tmp_path / "none.csv"))
-    for options, words in (("t4", "--prices needs --gpu all"), ("all", "no table of prices")):
+    for options, words in (
+        ("t4", "--prices needs --gpu all"),
+        ("all", "no table of prices"),
+    ):
         ended = analyze(*fit, "--gpu", options)
         assert (ended.code, ended.err.count("\n")) == (2, 1)
         assert words in ended.err

@@ -28,10 +28,16 @@ def written(folder: Path, content: object, name: str = "cards.json") -> Path:
     return file
 
 
-def test_a_card_like_another_has_its_figures_but_for_those_given(tmp_path: Path) -> None:
+def test_a_card_like_another_has_its_figures_but_for_those_given(
+    tmp_path: Path,
+) -> None:
     t4 = find_gpu("t4")
     mine = find_gpu(str(written(tmp_path, OWN)))
-    assert (mine.id, mine.memory_bytes, mine.memory_source) == ("my-card", 8000 * MIB, "user")
+    assert (mine.id, mine.memory_bytes, mine.memory_source) == (
+        "my-card",
+        8000 * MIB,
+        "user",
+    )
     assert (mine.sm_count, mine.l2_bytes) == (t4.sm_count, t4.l2_bytes)
     assert memory_limit(mine).bytes < memory_limit(t4).bytes
     assert find_gpu("my-card") == mine
@@ -45,7 +51,9 @@ def test_what_is_started_knows_the_card_too(tmp_path: Path) -> None:
 
 
 def test_another_size_of_memory_is_derived_anew(tmp_path: Path) -> None:
-    file = written(tmp_path, {"card": [{"id": "big", "like": "t4", "nominal_mib": 32768}]})
+    file = written(
+        tmp_path, {"card": [{"id": "big", "like": "t4", "nominal_mib": 32768}]}
+    )
     big = find_gpu(str(file))
     assert 28_000 * MIB < big.memory_bytes < 32768 * MIB
     assert big.memory_source == ""

@@ -29,7 +29,11 @@ def test_help_loads_nothing_that_a_command_works_with():
         "print([m for m in ('pandas', 'numpy', 'networkx') if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert all(name in done.stdout for name in COMMANDS)
     assert done.stdout.splitlines()[-1] == "[]"

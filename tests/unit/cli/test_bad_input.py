@@ -59,7 +59,9 @@ def empty_folder(folder: Path) -> Path:
 
 def damaged_note(folder: Path) -> Path:
     shutil.copytree(sample_folder("infer"), folder / "run")
-    (folder / "run" / "run.json").write_text('{"schema_version": 1, "variables": [{"path"')
+    (folder / "run" / "run.json").write_text(
+        '{"schema_version": 1, "variables": [{"path"'
+    )
     return folder / "run"
 
 
@@ -92,10 +94,16 @@ PACKED = sample_trace("infer").read_bytes()
 WHOLE = gzip.decompress(PACKED)
 CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "empty": (write(b""), "is empty"),
-    "text": (write(b"epoch 1: loss 0.5\n" * 40), "is not a profiler trace, or is truncated"),
+    "text": (
+        write(b"epoch 1: loss 0.5\n" * 40),
+        "is not a profiler trace, or is truncated",
+    ),
     "truncated": (write(WHOLE[: len(WHOLE) // 2]), "truncated"),
     "gzip cut short": (write(PACKED[:-900], "a.xplane.pb.gz"), "cannot be read"),
-    "gzip of text": (write(gzip.compress(b"hello world"), "a.xplane.pb.gz"), "not a profiler"),
+    "gzip of text": (
+        write(gzip.compress(b"hello world"), "a.xplane.pb.gz"),
+        "not a profiler",
+    ),
     "no memory events": (
         write(TraceBuilder().run("a:MatMul", 1, 2).bytes()),
         "TF_CPU_ALLOCATOR_USE_BFC=1",
@@ -124,13 +132,17 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
 def test_traces(make: Callable[[Path], Path], says: str, folder: Path) -> None:
     target = make(folder)
     before = listing(folder)
-    done = analyze("trace", target, "--html", "a.html", "--json", "a.json", "--csv", "a.csv")
+    done = analyze(
+        "trace", target, "--html", "a.html", "--json", "a.json", "--csv", "a.csv"
+    )
     assert_refused(done, says)
     assert listing(folder) == before
 
 
 def test_an_estimate_or_a_trace_that_lost_its_note_is_named(folder: Path) -> None:
-    assert_refused(analyze("estimate", lost_note(folder)), "is a run folder without run.json.")
+    assert_refused(
+        analyze("estimate", lost_note(folder)), "is a run folder without run.json."
+    )
     shutil.copytree(sample_folder("infer") / "plugins", folder / "run" / "plugins")
     opened = analyze("trace", folder / "run")
     assert opened.code == 0
@@ -144,7 +156,9 @@ def test_a_package_that_cannot_be_imported_is_one_line(
 ) -> None:
     monkeypatch.setattr(app, "run_app", fail_import)
     assert_refused(
-        analyze("gpus"), "cannot be imported: ImportError: libx.so: failed to map", "ulimit"
+        analyze("gpus"),
+        "cannot be imported: ImportError: libx.so: failed to map",
+        "ulimit",
     )
 
 
@@ -153,14 +167,18 @@ def fail_import(*_: object) -> int:
 
 
 @pytest.mark.tf
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce the limit")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems do not enforce the limit"
+)
 def test_too_little_address_space_for_tensorflow_is_one_line(folder: Path) -> None:
     (folder / "model.py").write_text("def build(): ...\n")
     ended = subprocess.run(
         ["bash", "-c", "ulimit -v 300000 && exec $0 $1 trace model.py:build", sys.executable, COMMAND],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert_refused(Ended(ended.returncode, ended.stdout, ended.stderr), "too little memory, see")
+    assert_refused(
+        Ended(ended.returncode, ended.stdout, ended.stderr), "too little memory, see"
+    )
 
 
 def test_a_trace_cut_at_random_places(folder: Path) -> None:
@@ -197,13 +215,19 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "shape of nothing": (["--shape", "image=0,3"], "has an axis below 1"),
     "max peak": (["--max-peak", "lots"], "is not a size"),
     "limit": (["--limit", "lots"], "is not a size"),
-    "html in no folder": (["--html", "no/where/a.html"], "There is no folder no/where."),
+    "html in no folder": (
+        ["--html", "no/where/a.html"],
+        "There is no folder no/where.",
+    ),
     "json is a folder": (["--json", "."], "is a folder"),
     "csv in no folder": (["--csv", "no/a.csv"], "There is no folder no."),
     "graph in no folder": (["--export", "no/a.graph.json"], "There is no folder no."),
     "host": (["--host", "other"], "The run has no host 'other'."),
     "allocator": (["--allocator", "other"], "It has bfc_cpu_allocator_for_gpu."),
-    "scheduler": (["--scheduler", "junk"], "--scheduler junk is not an address. Write it as tcp:"),
+    "scheduler": (
+        ["--scheduler", "junk"],
+        "--scheduler junk is not an address. Write it as tcp:",
+    ),
 }
 
 
@@ -217,7 +241,10 @@ def test_options(options: list[str], says: str, folder: Path) -> None:
     ("options", "says"),
     [
         (["--batch-size", "zero"], "'--batch-size': give a valid integer."),
-        (["--batch-size", "0"], "'--batch-size': the number should be greater than or equal to 1."),
+        (
+            ["--batch-size", "0"],
+            "'--batch-size': the number should be greater than or equal to 1.",
+        ),
         (["--gpu", "t4,,t4"], "--gpu t4,,t4 has an empty name."),
         (["--host", "a"], "Leave it out, or open the trace afterwards."),
     ],
@@ -239,9 +266,15 @@ TARGETS: dict[str, tuple[str, str]] = {
     "no application name": ("keras:Res Net", "keras:ResNet50"),
     "empty": ("", "The target is empty. Give keras:NAME"),
     "application with a dot": ("keras.ResNet50", "Did you mean keras:ResNet50?"),
-    "application without keras": ("ResNet50", "Did you mean keras:ResNet50, or file.py:ResNet50?"),
+    "application without keras": (
+        "ResNet50",
+        "Did you mean keras:ResNet50, or file.py:ResNet50?",
+    ),
     "two colons": ("model.py::build", "Did you mean model.py:build?"),
-    "no folder": ("run_7", "There is no run_7. Check the path, or name a model: keras:run_7"),
+    "no folder": (
+        "run_7",
+        "There is no run_7. Check the path, or name a model: keras:run_7",
+    ),
 }
 
 
@@ -270,7 +303,9 @@ def test_out_holds_something_of_the_users(force: list[str], folder: Path) -> Non
 
 @pytest.mark.skipif(os.name != "posix", reason="/proc takes no folders")
 def test_a_folder_that_cannot_be_made(folder: Path) -> None:
-    assert_refused(analyze("trace", "keras:VGG16", "--out", "/proc/no/out"), "cannot be written")
+    assert_refused(
+        analyze("trace", "keras:VGG16", "--out", "/proc/no/out"), "cannot be written"
+    )
     done = analyze("trace", sample_folder("infer"), "--html", "/proc/a.html")
     assert done.code == 2
     assert "cannot be written" in done.err
@@ -278,7 +313,9 @@ def test_a_folder_that_cannot_be_made(folder: Path) -> None:
 
 
 def test_a_graph_of_a_run_without_one(folder: Path) -> None:
-    done = analyze("trace", sample_folder("eager"), "--export", "a.graph.json", "--quiet")
+    done = analyze(
+        "trace", sample_folder("eager"), "--export", "a.graph.json", "--quiet"
+    )
     assert_refused(done, "no graph")
     assert listing(folder) == set()
 
@@ -311,7 +348,9 @@ def test_more_steps_than_are_predicted_are_refused_before_anything_runs(
     steps: str, folder: Path
 ) -> None:
     (folder / "m.py").write_text("def step(): ...\n")
-    done = analyze("estimate", f"{folder / 'm.py'}:step", "--steps", steps, "--out", folder / "o")
+    done = analyze(
+        "estimate", f"{folder / 'm.py'}:step", "--steps", steps, "--out", folder / "o"
+    )
     assert_refused(done, f"{steps} steps cannot be predicted.", "Give 1 to 500")
     assert not (folder / "o").exists()
 
@@ -327,9 +366,18 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "a file as a module": (["trace", "-m", "model.py"], "or leave out -m for a file."),
     "a zip as a trace": (["trace", "run.zip"], "Unpack it, and name the folder."),
-    "a zip as a log": (["oom", "run.zip"], "run.zip is a zip archive. Unpack it first."),
-    "all cards": (["estimate", "keras:VGG16", "--gpu", "all"], "is an option of `analyze fit`"),
-    "several unknown cards": (["estimate", "keras:VGG16", "--gpu", "2xt4x"], "Did you mean t4"),
+    "a zip as a log": (
+        ["oom", "run.zip"],
+        "run.zip is a zip archive. Unpack it first.",
+    ),
+    "all cards": (
+        ["estimate", "keras:VGG16", "--gpu", "all"],
+        "is an option of `analyze fit`",
+    ),
+    "several unknown cards": (
+        ["estimate", "keras:VGG16", "--gpu", "2xt4x"],
+        "Did you mean t4",
+    ),
 }
 
 
@@ -346,4 +394,6 @@ def test_mistakes_of_newcomers(words: list[str], says: str, folder: Path) -> Non
 
 def test_the_package_runs_as_a_module() -> None:
     command = (sys.executable, "-m", "analyzer", "--version")
-    assert subprocess.run(command, capture_output=True, text=True).stdout.startswith("analyze ")
+    assert subprocess.run(command, capture_output=True, text=True).stdout.startswith(
+        "analyze "
+    )

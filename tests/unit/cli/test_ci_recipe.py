@@ -14,7 +14,9 @@ from builders import ROOT, analyze, sample_folder
 
 ACTION = (ROOT / "action" / "action.yml").read_text("utf-8")
 SCRIPT = ROOT / "action" / "check.sh"
-RECIPE = (ROOT / "docs" / "ci.md").read_text("utf-8").split("```yaml")[1].split("```")[0]
+RECIPE = (
+    (ROOT / "docs" / "ci.md").read_text("utf-8").split("```yaml")[1].split("```")[0]
+)
 
 ANALYZE = """#!/bin/bash
 # A trace that exists stands for the capture: it takes neither a folder nor threads.
@@ -52,7 +54,9 @@ def run_action(
         file.chmod(0o755)
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(folder))
     subprocess.run((*git, "init", "--quiet"), check=True)
-    subprocess.run((*git, "commit", "--quiet", "--allow-empty", "-m", "base"), check=True)
+    subprocess.run(
+        (*git, "commit", "--quiet", "--allow-empty", "-m", "base"), check=True
+    )
     subprocess.run((*git, "update-ref", "refs/remotes/origin/main", "HEAD"), check=True)
     given = {
         "TARGET": "train.py:make_step",
@@ -90,7 +94,9 @@ def test_a_step_above_its_limit_fails_and_the_comment_starts_with_the_verdict(
     assert "--method POST repos/me/project/issues/7/comments" in last
 
 
-def test_growth_fails_and_the_comment_of_the_last_run_is_replaced(tmp_path: Path) -> None:
+def test_growth_fails_and_the_comment_of_the_last_run_is_replaced(
+    tmp_path: Path,
+) -> None:
     done = run_action(tmp_path, before="infer", LIMIT="1GiB", OLD_COMMENT="41")
     assert done.returncode == 4, done.stderr
     comment = (tmp_path / "memory" / "comment.md").read_text("utf-8")
@@ -101,7 +107,9 @@ def test_growth_fails_and_the_comment_of_the_last_run_is_replaced(tmp_path: Path
 
 
 @pytest.mark.parametrize(("before", "after", "code"), [("", "cnn", 0), ("cnn", "", 2)])
-def test_a_step_without_a_measurement(tmp_path: Path, before: str, after: str, code: int) -> None:
+def test_a_step_without_a_measurement(
+    tmp_path: Path, before: str, after: str, code: int
+) -> None:
     # A step that is new has no base to compare with; one that fails is reported.
     done = run_action(tmp_path, before, after, GH_TOKEN="")
     assert done.returncode == code, done.stderr
@@ -116,7 +124,9 @@ def test_the_recipe_gives_the_inputs_of_the_action_and_its_commands_exist() -> N
     used = set(re.findall(r"^          ([a-z]+):", RECIPE.split("/action@")[1], re.M))
     assert used
     assert used <= inputs
-    assert {"contents: read", "pull-requests: write"} <= set(map(str.strip, RECIPE.splitlines()))
+    assert {"contents: read", "pull-requests: write"} <= set(
+        map(str.strip, RECIPE.splitlines())
+    )
     script = SCRIPT.read_text("utf-8")
     for command in ("trace", "diff"):
         known = analyze(command, "--help-all").out

@@ -43,7 +43,9 @@ def test_h_is_help(command: list[str]) -> None:
 
 
 def test_the_public_names_are_listed_before_they_are_loaded() -> None:
-    assert {"trace", "estimate", "diff", "open_trace", "Result", "Diff"} <= set(dir(analyzer))
+    assert {"trace", "estimate", "diff", "open_trace", "Result", "Diff"} <= set(
+        dir(analyzer)
+    )
 
 
 def test_the_cards_are_listed() -> None:
@@ -92,7 +94,10 @@ OPTIONS = (
 def test_a_trace_takes_no_option_of_a_capture(option: list[str], folder: Path) -> None:
     done = analyze("trace", sample_folder("infer"), *option)
     assert (done.code, done.out) == (2, "")
-    assert f"{option[0]} cannot be used, because a trace shows the step as it ran." in done.err
+    assert (
+        f"{option[0]} cannot be used, because a trace shows the step as it ran."
+        in done.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,18 +105,29 @@ def test_a_trace_takes_no_option_of_a_capture(option: list[str], folder: Path) -
     [
         (["trace", "SAMPLE", "--out", "x"], "--out cannot be used: "),
         (["trace", "keras:VGG16", "--host", "a"], "--host cannot be used with"),
-        (["trace", "keras:VGG16", "--allocator", "a"], "--allocator cannot be used with"),
+        (
+            ["trace", "keras:VGG16", "--allocator", "a"],
+            "--allocator cannot be used with",
+        ),
         (["trace", "keras:VGG16", "--no-save", "--out", "x"], "exclude each other"),
         (["trace", "SAMPLE", "--limit", "8"], "Write it as 8GiB or 8MiB."),
         (["trace", "SAMPLE", "--max-peak", "10.5"], "Write it as 10.5GiB or 10.5MiB."),
-        (["diff", "SAMPLE", "SAMPLE", "--fail-on-increase", "5"], "Write it as 5% or 5MiB."),
-        (["trace", "SAMPLE", "--html", "-", "--json", "-"], "Standard output is named twice."),
+        (
+            ["diff", "SAMPLE", "SAMPLE", "--fail-on-increase", "5"],
+            "Write it as 5% or 5MiB.",
+        ),
+        (
+            ["trace", "SAMPLE", "--html", "-", "--json", "-"],
+            "Standard output is named twice.",
+        ),
     ],
 )
 def test_what_would_be_passed_over_is_refused(
     arguments: list[str], says: str, folder: Path
 ) -> None:
-    named = [str(sample_folder("infer")) if one == "SAMPLE" else one for one in arguments]
+    named = [
+        str(sample_folder("infer")) if one == "SAMPLE" else one for one in arguments
+    ]
     done = analyze(*named)
     assert (done.code, done.out) == (2, "")
     assert says in done.err
@@ -120,7 +136,12 @@ def test_what_would_be_passed_over_is_refused(
 
 
 def test_every_file_that_is_written_is_named(folder: Path) -> None:
-    names = {"--json": "a.json", "--html": "a.html", "--csv": "a.csv", "--markdown": "a.md"}
+    names = {
+        "--json": "a.json",
+        "--html": "a.html",
+        "--csv": "a.csv",
+        "--markdown": "a.md",
+    }
     arguments = [word for pair in names.items() for word in pair]
     done = analyze("trace", sample_folder("infer"), "--quiet", *arguments)
     assert done.code == 0
@@ -150,7 +171,9 @@ def test_a_dash_is_standard_output(option: str, starts: bytes, folder: Path) -> 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize("rest", ["trace SAMPLE", "diff SAMPLE SAMPLE", "-h"])
-def test_an_encoding_without_box_characters(encoding: str, rest: str, folder: Path) -> None:
+def test_an_encoding_without_box_characters(
+    encoding: str, rest: str, folder: Path
+) -> None:
     rest = rest.replace("SAMPLE", str(sample_folder("infer")))
     code, out, err = shell(f"$ANALYZE {rest}", folder, PYTHONIOENCODING=encoding)
     assert (code, err) == (0, b"")
@@ -196,15 +219,21 @@ def test_a_closed_standard_output_prints_nothing(rest: str, folder: Path) -> Non
 
 
 def test_a_result_is_not_written_into_a_closed_standard_output(folder: Path) -> None:
-    code, _, err = shell(f"$ANALYZE trace {sample_folder('infer')} --json - >&-", folder)
+    code, _, err = shell(
+        f"$ANALYZE trace {sample_folder('infer')} --json - >&-", folder
+    )
     assert code == 2
     assert err == b"analyze: Standard output is closed. Name a file instead of -.\n"
 
 
-def test_a_trace_of_like_names_the_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_of_like_names_the_card(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # GIVEN a trace that names its card, and no --gpu
     note = LikeNote(trace="t", card="t4", memory_limit_bytes=1 << 30, is_op_by_op=True)
-    monkeypatch.setattr("analyzer.session.target_graph.read_like", lambda path, gpu: note)
+    monkeypatch.setattr(
+        "analyzer.session.target_graph.read_like", lambda path, gpu: note
+    )
 
     def stop(spec: Any, chosen: Any, *_: Any, **__: Any) -> None:
         raise InputError(f"estimated for {chosen.gpu}, XLA {chosen.jit}")

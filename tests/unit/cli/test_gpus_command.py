@@ -9,7 +9,9 @@ from analyzer.cards import all_gpus
 
 
 @pytest.mark.parametrize("width", ["40", "80", "160"])
-def test_what_gpu_takes_is_never_cut(monkeypatch: pytest.MonkeyPatch, width: str) -> None:
+def test_what_gpu_takes_is_never_cut(
+    monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
     """Two cards were listed as ``rtx-4070-ti…``."""
     monkeypatch.setenv("COLUMNS", width)
     lines = analyze("gpus").out.splitlines()

@@ -33,7 +33,9 @@ NAMES = {
     "not utf-8": b"\xff\xfe\x80 caf\xe9",
     "blank": " ",
 }
-CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+CONTROLS = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
 
 
 def text_of(name: str | bytes) -> str:
@@ -67,7 +69,9 @@ def test_an_ops_name_is_text_everywhere(name: str | bytes, tmp_path: Path) -> No
     # GIVEN a trace with a hostile op and one with a harmless op
     shown = text_of(name)
     path = hostile_trace(name).write(tmp_path / "a.xplane.pb")
-    harmless = "/".join(["conv"] * (1 + shown.count("/")))  # a part before a slash is a layer
+    harmless = "/".join(
+        ["conv"] * (1 + shown.count("/"))
+    )  # a part before a slash is a layer
     plain = hostile_trace(harmless).write(tmp_path / "b.xplane.pb")
     # WHEN both are rendered in every form
     for trace, stem in ((path, "a"), (plain, "b")):
@@ -84,7 +88,9 @@ def test_an_ops_name_is_text_everywhere(name: str | bytes, tmp_path: Path) -> No
     assert {op if op == shown else op.rpartition("#")[0] for op in ops} == {shown, "b"}
     # AND the page has no tag that the harmless one has not
     page = (tmp_path / "a.html").read_text("utf-8")
-    assert sorted(tags_of(page)) == sorted(tags_of((tmp_path / "b.html").read_text("utf-8")))
+    assert sorted(tags_of(page)) == sorted(
+        tags_of((tmp_path / "b.html").read_text("utf-8"))
+    )
     # AND the table has one cell for it
     with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -96,7 +102,11 @@ def test_an_ops_name_is_text_everywhere(name: str | bytes, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_an_allocators_name_is_text(name: str | bytes, tmp_path: Path) -> None:
     path = small_trace().write(tmp_path / "a.xplane.pb")
-    trace = TraceBuilder().allocate(1, 1, 256, allocator=name).write(tmp_path / "b.xplane.pb")
+    trace = (
+        TraceBuilder()
+        .allocate(1, 1, 256, allocator=name)
+        .write(tmp_path / "b.xplane.pb")
+    )
     done = analyze("trace", trace, "--html", tmp_path / "b.html")
     assert (done.code, done.complaint) == (0, "")
     assert not CONTROLS.search(done.out)
@@ -109,7 +119,9 @@ def test_an_allocators_name_is_text(name: str | bytes, tmp_path: Path) -> None:
     assert path.is_file()
 
 
-@pytest.mark.parametrize("key", ["markup", "newlines", "ansi", "long", "separators", "template"])
+@pytest.mark.parametrize(
+    "key", ["markup", "newlines", "ansi", "long", "separators", "template"]
+)
 def test_a_layer_a_source_and_a_variable_are_text(key: str, tmp_path: Path) -> None:
     # GIVEN a run whose note names its layers, files, variables, device and warnings like that
     name = text_of(NAMES[key])
@@ -118,7 +130,9 @@ def test_a_layer_a_source_and_a_variable_are_text(key: str, tmp_path: Path) -> N
     note = json.loads((folder / "run.json").read_text())
     for row in note["variables"]:
         row["path"] = f"{name}/{row['path']}"
-    note["scopes"] = {scope: [kind, name] for scope, (kind, _) in note["scopes"].items()}
+    note["scopes"] = {
+        scope: [kind, name] for scope, (kind, _) in note["scopes"].items()
+    }
     note["notes"] = [name]
     note["device"]["name"] = name
     note["target"] = {"text": name, "kind": name, "name": name}
@@ -140,7 +154,9 @@ def test_a_layer_a_source_and_a_variable_are_text(key: str, tmp_path: Path) -> N
 
 def _scripts(page: Path) -> list[str]:
     """Return what a browser would run: the scripts that are no data."""
-    found = re.findall(r"<script([^>]*)>(.*?)</script", page.read_text("utf-8"), re.DOTALL)
+    found = re.findall(
+        r"<script([^>]*)>(.*?)</script", page.read_text("utf-8"), re.DOTALL
+    )
     return [code for attributes, code in found if "application/" not in attributes]
 
 
@@ -167,7 +183,9 @@ def test_lone_surrogates_in_a_note(tmp_path: Path) -> None:
 def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9\x1b[31m\n.xplane.pb"))
     small_trace().write(path)
-    done = analyze("trace", path, "--html", tmp_path / "a.html", "--json", tmp_path / "a.json")
+    done = analyze(
+        "trace", path, "--html", tmp_path / "a.html", "--json", tmp_path / "a.json"
+    )
     assert (done.code, done.complaint) == (0, "")
     assert not CONTROLS.search(done.out)
     missing = analyze("trace", f"{path}.gone")
@@ -182,5 +200,8 @@ def test_the_page_shows_the_name(tmp_path: Path) -> None:
     result.to_html(tmp_path / "a.html")
     page = (tmp_path / "a.html").read_text("utf-8")
     assert "<script>alert" not in page
-    assert html.escape("<script>alert(1)</script>", quote=False) in page or "\\u003cscript" in page
+    assert (
+        html.escape("<script>alert(1)</script>", quote=False) in page
+        or "\\u003cscript" in page
+    )
     assert "<script>alert" not in result._repr_html_()

@@ -57,7 +57,9 @@ def test_output_of_the_script_stays_above_it(tmp_path: Path) -> None:
     with show_live(tmp_path, io.BytesIO(b"epoch 1\nloss [bold]0.5\n"), console):
         pass
     shown = text_of(console)
-    assert shown.index("epoch 1") < shown.index("loss [bold]0.5") < shown.rindex("Waiting")
+    assert (
+        shown.index("epoch 1") < shown.index("loss [bold]0.5") < shown.rindex("Waiting")
+    )
 
 
 def test_it_needs_a_terminal(tmp_path: Path) -> None:
@@ -91,7 +93,10 @@ def test_a_script_reports_its_readings(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     end = run_script(
-        WatchRequest(script=str(script), folder=""), tmp_path / "out", force=False, view=view
+        WatchRequest(script=str(script), folder=""),
+        tmp_path / "out",
+        force=False,
+        view=view,
     )
     assert end.status == 0
     assert "the end" in text_of(console)

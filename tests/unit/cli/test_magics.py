@@ -45,7 +45,9 @@ run("raise ValueError('of the last cell')")
 """
 
 
-def run_session(session: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_session(
+    session: str, folder: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("IPython")
     environment |= {
         "PYTHONPATH": str(INSTALLED),

@@ -34,7 +34,9 @@ def run(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[st
 
 
 def test_the_guard_catches_it(tmp_path: Path) -> None:
-    done = run("import importlib; importlib.import_module('tensorflow.python')", cwd=tmp_path)
+    done = run(
+        "import importlib; importlib.import_module('tensorflow.python')", cwd=tmp_path
+    )
     assert "AssertionError: tensorflow was imported" in done.stderr
 
 
@@ -66,16 +68,22 @@ ENTRY = "from analyzer.cli import main\nmain()\n"
 def test_commands(arguments: list[str], tmp_path: Path) -> None:
     done = run(ENTRY, *arguments, cwd=tmp_path)
     assert done.returncode == 0
-    assert all(line.startswith("Wrote ") for line in done.stderr.splitlines()), done.stderr
+    assert all(line.startswith("Wrote ") for line in done.stderr.splitlines()), (
+        done.stderr
+    )
     assert done.stdout
 
 
 def test_a_page_is_written_without_networkx(tmp_path: Path) -> None:
     """Importing it and making its graph takes half a second, for which an export alone has a use."""
-    (tmp_path / "networkx.py").write_text("raise AssertionError('networkx was imported')")
+    (tmp_path / "networkx.py").write_text(
+        "raise AssertionError('networkx was imported')"
+    )
     code = f"sys.path.insert(0, {str(tmp_path)!r})\n{ENTRY}"
     sample = str(sample_folder("cnn"))
-    done = run(code, "trace", sample, "--html", "a.html", "--json", "a.json", cwd=tmp_path)
+    done = run(
+        code, "trace", sample, "--html", "a.html", "--json", "a.json", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     done = run(code, "trace", sample, "--export", "a.graph.json", cwd=tmp_path)
     assert "networkx was imported" in done.stderr

@@ -84,7 +84,9 @@ def test_it_works(arguments: list[str], guard: str, tmp_path: Path) -> None:
     assert done.stdout
 
 
-@pytest.mark.parametrize("system", [WINDOWS, pytest.param(MACOS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "system", [WINDOWS, pytest.param(MACOS, marks=pytest.mark.slow)]
+)
 def test_traces_of_two_hosts(system: str, tmp_path: Path) -> None:
     folder = tmp_path / "plugins" / "profile" / "run"
     folder.mkdir(parents=True)
@@ -95,17 +97,23 @@ def test_traces_of_two_hosts(system: str, tmp_path: Path) -> None:
     assert "two" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["trace", pytest.param("fit", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "command", ["trace", pytest.param("fit", marks=pytest.mark.slow)]
+)
 def test_a_step_needs_wsl_on_windows(command: str, tmp_path: Path) -> None:
     # Other libraries are imported before: on "win32" they look for modules of Windows.
-    guard = f"{LIGHT}{WINDOWS}import analyzer.cli.app, pandas, rich.console\nimport sys\n"
+    guard = (
+        f"{LIGHT}{WINDOWS}import analyzer.cli.app, pandas, rich.console\nimport sys\n"
+    )
     guard += "sys.platform = 'win32'\n"
     done = run(guard, command, "keras:MobileNetV2", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("WSL 2")) == (2, 1), done.stderr
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["estimate", pytest.param("fit", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "command", ["estimate", pytest.param("fit", marks=pytest.mark.slow)]
+)
 def test_a_step_needs_tensorflow(command: str, tmp_path: Path) -> None:
     done = run(LIGHT, command, "keras:MobileNetV2", cwd=tmp_path)
     assert done.returncode == 2, done.stderr

@@ -61,5 +61,8 @@ def test_an_existing_file_is_replaced_only_with_force(tmp_path: Path) -> None:
     refused = analyze("trace", sample_folder("infer"), "-q", "--html", page)
     assert (refused.code, page.read_text("utf-8")) == (2, "mine")
     assert "--force" in refused.err
-    assert analyze("trace", sample_folder("infer"), "-q", "--html", page, "--force").code == 0
+    assert (
+        analyze("trace", sample_folder("infer"), "-q", "--html", page, "--force").code
+        == 0
+    )
     assert page.stat().st_size > 4

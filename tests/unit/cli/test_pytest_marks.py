@@ -145,7 +145,9 @@ def test_the_package_tells_pytest_of_the_plugin() -> None:
         "from importlib.metadata import entry_points\n"
         "print([one.value for one in entry_points(group='pytest11')])\n"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     if "tf-memory-analyzer" not in said.stdout and "analyzer" not in said.stdout:
         pytest.skip("the package is used from a checkout, not installed")
     assert "analyzer.cli.plugins.pytest_plugin" in said.stdout

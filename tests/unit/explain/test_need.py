@@ -38,14 +38,18 @@ def make_size(random: random.Random, most: int, *, exact: bool) -> BoundedBytes:
     size = random.randrange(most)
     if exact:
         return BoundedBytes.exactly(size)
-    return BoundedBytes.around(size, size - random.randrange(most), size + random.randrange(most))
+    return BoundedBytes.around(
+        size, size - random.randrange(most), size + random.randrange(most)
+    )
 
 
 def make_need(random: random.Random, *, exact: bool) -> tuple[Need, Need]:
     """Return a need without trials, and one with more."""
 
     def phase() -> BoundedBytes:
-        return make_size(random, random.choice((64 * MIB, 4 * GIB, 20 * GIB)), exact=exact)
+        return make_size(
+            random, random.choice((64 * MIB, 4 * GIB, 20 * GIB)), exact=exact
+        )
 
     first = phase()
     least = Need(
@@ -69,11 +73,17 @@ def make_question(random: random.Random, basis: Basis) -> Question | None:
     runs = random.random() < 0.7
     if random.random() < 0.4:
         limit = BoundedBytes.exactly(limit.bytes)
-        return Question(limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=is_own)
+        return Question(
+            limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=is_own
+        )
     beside = make_size(random, 2 * GIB, exact=True)
     limit = limit if runs or not is_own else BoundedBytes.exactly(limit.bytes)
     return Question(
-        limit_of=LimitOf.CARD, limit=limit, beside_pool=beside, runs_at_limit=runs, is_own=is_own
+        limit_of=LimitOf.CARD,
+        limit=limit,
+        beside_pool=beside,
+        runs_at_limit=runs,
+        is_own=is_own,
     )
 
 
@@ -86,11 +96,15 @@ def make_result(random: random.Random) -> tuple[VerdictFigures, str]:
     base = VerdictFigures(
         outcome=Outcome.FAILED if has_failed else Outcome.NO_LIMIT,
         basis=basis,
-        card="Tesla T4" if question is None or question.limit_of is LimitOf.CARD else None,
+        card="Tesla T4"
+        if question is None or question.limit_of is LimitOf.CARD
+        else None,
         headline="Peak",
         need_of=random.choice(list(NeedOf)),
     )
-    incomplete = "the step did not end" if has_failed else random.choice(("", "", "2 unknown"))
+    incomplete = (
+        "the step did not end" if has_failed else random.choice(("", "", "2 unknown"))
+    )
     has_run_out = has_failed and random.random() < 0.8
     least, most = make_need(random, exact=basis is Basis.MEASURED)
     verdict = make_verdict(
@@ -115,7 +129,11 @@ def check_numbers(verdict: VerdictFigures) -> None:
     if verdict.limit_bytes is not None:
         assert verdict.margin_bytes == verdict.limit_bytes - verdict.need_bytes
     assert (verdict.processes is not None) == (verdict.limit_of is LimitOf.CARD)
-    if verdict.processes is not None and verdict.limit_low_bytes and verdict.need_high_bytes:
+    if (
+        verdict.processes is not None
+        and verdict.limit_low_bytes
+        and verdict.need_high_bytes
+    ):
         room = verdict.limit_low_bytes - verdict.processes * verdict.need_high_bytes
         assert 0 <= room < verdict.need_high_bytes
 
@@ -142,18 +160,27 @@ def check_answer(verdict: VerdictFigures, incomplete: str) -> None:
     spare = re.search(r", (.+) (to spare|too much)$", head)
     if spare is not None:
         assert spare[1] == format_bytes(abs(verdict.margin_bytes or 0))
-        assert (spare[2] == "to spare") == (fits is True) == ((verdict.margin_bytes or 0) >= 0)
+        assert (
+            (spare[2] == "to spare")
+            == (fits is True)
+            == ((verdict.margin_bytes or 0) >= 0)
+        )
 
 
 def test_no_verdict_contradicts_its_numbers() -> None:
-    chances, report = random.Random(7), open_result(sample_folder("infer"), search=False).report
+    chances, report = (
+        random.Random(7),
+        open_result(sample_folder("infer"), search=False).report,
+    )
     seen = set()
     for _ in range(RESULTS):
         verdict, incomplete = make_result(chances)
         seen.add((verdict.outcome, verdict.basis))
         check_numbers(verdict)
         check_answer(verdict, incomplete)
-        shown = structs.replace(report, verdict=verdict, fits=FITS.get(verdict.outcome), error=None)
+        shown = structs.replace(
+            report, verdict=verdict, fits=FITS.get(verdict.outcome), error=None
+        )
         result = Result(lambda: None, shown)
         assert result.is_over_limit == verdict.headline.startswith("DOES NOT FIT")
         if verdict.need is not None:
@@ -197,7 +224,9 @@ def test_a_trace_that_begins_late_counts_tensorflows_own_peak() -> None:
     assert need.pool.bytes == counted
 
 
-@pytest.mark.parametrize(("limit", "outcome"), [(3, Outcome.CANNOT_TELL), (5, Outcome.FITS)])
+@pytest.mark.parametrize(
+    ("limit", "outcome"), [(3, Outcome.CANNOT_TELL), (5, Outcome.FITS)]
+)
 def test_a_peak_outside_the_traced_steps_leaves_fragmentation_unknown(
     limit: int, outcome: Outcome
 ) -> None:

@@ -15,7 +15,12 @@ from analyzer.explain.running.data_held import find_filling_stage
 from analyzer.explain.running.kept_objects import find_varying_shapes
 from analyzer.explain.running.slope import growth_of, measure_growth
 from analyzer.model.contract.report.subject import TrendFigures
-from analyzer.model.contract.watch_note import DataStage, HeldTensors, Reading, WatchNote
+from analyzer.model.contract.watch_note import (
+    DataStage,
+    HeldTensors,
+    Reading,
+    WatchNote,
+)
 from analyzer.model.recording.schema import TRIAL_ROLE
 
 MIB = 1 << 20
@@ -23,9 +28,12 @@ MIB = 1 << 20
 
 def seen(per_step_bytes: int, **fields: Any) -> WatchNote:
     readings = tuple(
-        Reading(step=step, in_use_bytes=100 * MIB + per_step_bytes * step) for step in range(1, 61)
+        Reading(step=step, in_use_bytes=100 * MIB + per_step_bytes * step)
+        for step in range(1, 61)
     )
-    return WatchNote(step="a call of f", warmup=3, steps=60, readings=readings, **fields)
+    return WatchNote(
+        step="a call of f", warmup=3, steps=60, readings=readings, **fields
+    )
 
 
 def traced(kind: str = "cpu") -> Analysis:
@@ -44,7 +52,9 @@ def trends(watch: WatchNote, kind: str = "gpu") -> TrendFigures:
 def test_a_stage_explains_growth_that_it_may_still_hold(
     kind: str, elements: int, is_cause: bool
 ) -> None:
-    stage = DataStage(kind="cache", where="train.py:4", elements=elements, element_bytes=MIB)
+    stage = DataStage(
+        kind="cache", where="train.py:4", elements=elements, element_bytes=MIB
+    )
     watch = seen(MIB, stages=(stage,))
     found = find_filling_stage(traced(kind).recording, watch, trends(watch, kind))
     assert found is (stage if is_cause else None)

@@ -11,7 +11,9 @@ from analyzer.model.ranges import Range
 def test_one_more_run_lies_outside_in_five_of_a_hundred_cases(runs: int) -> None:
     generator = np.random.default_rng(runs)
     peaks = generator.integers(10**9, 2 * 10**9, (4000, runs + 1)).tolist()
-    outside = sum(last not in widen(Range.spanning(seen), runs) for *seen, last in peaks)
+    outside = sum(
+        last not in widen(Range.spanning(seen), runs) for *seen, last in peaks
+    )
     assert outside / len(peaks) == pytest.approx(0.05, abs=0.015)
 
 

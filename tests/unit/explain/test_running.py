@@ -12,7 +12,9 @@ GROWTH = TrendFigures(trend="cannot tell")
 
 
 def watched(**figures: object) -> WatchNote:
-    retrace = Retrace(step=30, call=31, changed="rate: Python float 0.1 -> Python float 0.2")
+    retrace = Retrace(
+        step=30, call=31, changed="rate: Python float 0.1 -> Python float 0.2"
+    )
     function = TracedFunction(
         name="step",
         where="train.py:3",
@@ -29,7 +31,11 @@ def watched(**figures: object) -> WatchNote:
         {"calls": 100, "traces": 1},
         {"calls": 100, "traces": 2},  # a last, smaller batch
         {"calls": 1000, "traces": 12},  # a dozen lengths in a thousand batches
-        {"calls": 4, "traces": 4, "objects": 4},  # train, test and predict of two models
+        {
+            "calls": 4,
+            "traces": 4,
+            "objects": 4,
+        },  # train, test and predict of two models
     ],
 )
 def test_what_is_traced_a_few_times_is_no_matter(figures: dict[str, int]) -> None:

@@ -17,12 +17,21 @@ from analyzer.explain.questions.peak_owner import (
 from analyzer.model.choice import Category
 from analyzer.model.contract.report.limit_figures import Basis, Outcome, VerdictFigures
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.model.recording.records import Device, Finding, Kind, Recording, Severity, Step
+from analyzer.model.recording.records import (
+    Device,
+    Finding,
+    Kind,
+    Recording,
+    Severity,
+    Step,
+)
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
 from analyzer.session.opening import open_result
 
 MIB = 1 << 20
-Row = tuple[int, int, int, Category, str, str]  # bytes, born, dies, category, variable, shape
+Row = tuple[
+    int, int, int, Category, str, str
+]  # bytes, born, dies, category, variable, shape
 
 
 def analysis_of(*rows: Row, batch: int | None = None, mode: str = "train") -> Analysis:
@@ -32,7 +41,11 @@ def analysis_of(*rows: Row, batch: int | None = None, mode: str = "train") -> An
     )
     table = pd.DataFrame(
         {
-            **{name: "" for name, column in ALLOCATIONS.items() if column.dtype == "category"},
+            **{
+                name: ""
+                for name, column in ALLOCATIONS.items()
+                if column.dtype == "category"
+            },
             "allocator": "a",
             "requested_bytes": sizes,
             "allocated_bytes": sizes,
@@ -47,7 +60,9 @@ def analysis_of(*rows: Row, batch: int | None = None, mode: str = "train") -> An
             "run_id": 0,
             "step": 0,
         }
-    ).assign(**dict.fromkeys(("address", "born_ps", "dies_ps", "turns_at", "part_of"), pd.NA))
+    ).assign(
+        **dict.fromkeys(("address", "born_ps", "dies_ps", "turns_at", "part_of"), pd.NA)
+    )
     events = empty(EVENTS).reindex(range(100))
     recording = Recording(
         kind=Kind.ESTIMATE,
@@ -63,7 +78,12 @@ def analysis_of(*rows: Row, batch: int | None = None, mode: str = "train") -> An
 
 
 def buffer(
-    size: int, born: int, dies: int, category: Category, variable: str = "", shape: str = ""
+    size: int,
+    born: int,
+    dies: int,
+    category: Category,
+    variable: str = "",
+    shape: str = "",
 ) -> Row:
     return size, born, dies, category, variable, shape
 
@@ -96,7 +116,8 @@ def test_savings_too_small_to_notice_are_left_out(need: int, has_action: bool) -
 def test_a_second_peak_nearly_as_high_leaves_little_to_save() -> None:
     # GIVEN a large buffer at the peak, and another instant that is nearly as high
     analysis = analysis_of(
-        buffer(10 * MIB, 10, 20, Category.TEMPORARY), buffer(9 * MIB, 50, 60, Category.TEMPORARY)
+        buffer(10 * MIB, 10, 20, Category.TEMPORARY),
+        buffer(9 * MIB, 50, 60, Category.TEMPORARY),
     )
     # WHEN the first is gone, THEN the second one is the peak
     assert saved_without(analysis, [10 * MIB], [10], [20]) == MIB
@@ -117,7 +138,9 @@ def test_gradients_of_micro_batches_are_counted() -> None:
     found = finding("accumulation", "gradient-copies")
     assert found is not None
     assert found.severity is Severity.HIGH
-    assert found.title.startswith("4 gradients of sequential/dense/kernel are alive together")
+    assert found.title.startswith(
+        "4 gradients of sequential/dense/kernel are alive together"
+    )
     kernels = [row for row in found.evidence if row["of"] == "sequential/dense/kernel"]
     assert len(kernels) == 4
     # one of four stays

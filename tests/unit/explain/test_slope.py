@@ -31,7 +31,9 @@ def series(
 
 @pytest.mark.parametrize("slope", [4096, 1 << 20])
 @pytest.mark.parametrize("noise", [0, 1 << 20])
-def test_growth_is_found_and_its_slope_lies_in_the_range(slope: int, noise: int) -> None:
+def test_growth_is_found_and_its_slope_lies_in_the_range(
+    slope: int, noise: int
+) -> None:
     growth = growth_of(series(1000, slope, noise, warm=20), 3)
     assert growth.trend == "grows"
     assert growth.low_bytes <= slope * 1.02

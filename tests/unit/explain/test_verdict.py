@@ -33,7 +33,9 @@ def test_the_limit_of_a_captures_own_allocator_gives_no_verdict(name: str) -> No
     assert result.document["device"]["memory_limit_bytes"]
     assert result.document["fits"] is None
     assert verdict["outcome"] == ("failed" if name == "oom" else "no limit given")
-    assert verdict["limit_bytes"] is verdict["limit_of"] is verdict["margin_bytes"] is None
+    assert (
+        verdict["limit_bytes"] is verdict["limit_of"] is verdict["margin_bytes"] is None
+    )
     assert "fit" not in verdict["headline"]
 
 
@@ -52,18 +54,26 @@ def test_a_limit_asked_about_is_judged_by_the_least_limit(limit_mib: int) -> Non
 
 
 def test_a_step_that_ended_early_needs_at_least_so_much() -> None:
-    ample = open_result(sample_folder("oom"), what_if=WhatIf(memory_limit_bytes=GIB)).document
+    ample = open_result(
+        sample_folder("oom"), what_if=WhatIf(memory_limit_bytes=GIB)
+    ).document
     assert ample["fits"] == "may not"
     assert "needs at least" in ample["verdict"]["headline"]
-    tight = open_result(sample_folder("oom"), what_if=WhatIf(memory_limit_bytes=8 << 20)).document
+    tight = open_result(
+        sample_folder("oom"), what_if=WhatIf(memory_limit_bytes=8 << 20)
+    ).document
     assert tight["fits"] is False
 
 
 def test_a_card_counts_where_more_than_it_has_was_asked_about() -> None:
     folder = NOTES / "gpu"
-    low = open_result(folder, what_if=WhatIf(memory_limit_bytes=GIB)).document["verdict"]
+    low = open_result(folder, what_if=WhatIf(memory_limit_bytes=GIB)).document[
+        "verdict"
+    ]
     assert (low["limit_of"], low["limit_bytes"]) == ("user", GIB)
-    high = open_result(folder, what_if=WhatIf(memory_limit_bytes=64 * GIB)).document["verdict"]
+    high = open_result(folder, what_if=WhatIf(memory_limit_bytes=64 * GIB)).document[
+        "verdict"
+    ]
     assert (high["limit_of"], high["card"]) == ("card", "Tesla T4")
     assert 14 * GIB < high["limit_bytes"] < 16 * GIB
 

@@ -21,7 +21,9 @@ from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
 
 
-def chain(sizes: Sequence[tuple[int, int]], random: Sequence[int] = ()) -> list[ChainUnit]:
+def chain(
+    sizes: Sequence[tuple[int, int]], random: Sequence[int] = ()
+) -> list[ChainUnit]:
     return [
         ChainUnit(
             layers=(f"a{number}", f"b{number}"),
@@ -34,14 +36,18 @@ def chain(sizes: Sequence[tuple[int, int]], random: Sequence[int] = ()) -> list[
     ]
 
 
-@given(st.lists(st.tuples(st.integers(0, 90), st.integers(1, 40)), min_size=1, max_size=7))
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.integers(1, 40)), min_size=1, max_size=7)
+)
 def test_a_partition_lowers_the_peak(sizes: list[tuple[int, int]]) -> None:
     units = chain(sizes)
     blocks = choose_blocks(units)
     if blocks:
         assert find_peak(units, blocks) < find_peak(units, [])
     stops = [0, *(stop for _, stop in blocks)]
-    assert all(stop <= start < end for stop, (start, end) in zip(stops, blocks, strict=False))
+    assert all(
+        stop <= start < end for stop, (start, end) in zip(stops, blocks, strict=False)
+    )
 
 
 def test_equal_units_are_cut_near_the_square_root_of_their_number() -> None:

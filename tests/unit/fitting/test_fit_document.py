@@ -139,13 +139,17 @@ def test_remedies_name_their_batch() -> None:
 
 def test_an_answer_without_sizes_is_shown() -> None:
     bare = replace(ANSWER, points=(), remedies=(), largest=0, safe=0)
-    assert "line-chart" not in re.sub(r"<style>.*?</style>", "", to_html(bare), flags=re.DOTALL)
+    assert "line-chart" not in re.sub(
+        r"<style>.*?</style>", "", to_html(bare), flags=re.DOTALL
+    )
     assert "Batch 40 is the largest" in to_text(bare)
 
 
 def test_the_headline_names_both_ends_of_the_bracket() -> None:
     assert "41 ran out of memory" in add_headline(ANSWER).headline
-    refused = SizePoint(size=41, fits=False, kind=FailureKind.TOO_LARGE, detail="2**31 elements")
+    refused = SizePoint(
+        size=41, fits=False, kind=FailureKind.TOO_LARGE, detail="2**31 elements"
+    )
     answer = add_headline(replace(ANSWER, points=(*ANSWER.points[:2], refused)))
     assert "41 is not possible (too-large)" in answer.headline
     assert "Batch 41 is not possible: 2**31 elements" in to_text(answer)

@@ -14,7 +14,9 @@ from analyzer.model.contract.run_note import StepConfig, VariableNote
 from analyzer.tracing.parse.run_folder import RunNote
 
 OPTIONS = CaptureOptions(batch_size=64)
-NOTE = RunNote(step=StepConfig(mode="train", optimizer="Adam", dtype_policy="float32", jit=False))
+NOTE = RunNote(
+    step=StepConfig(mode="train", optimizer="Adam", dtype_policy="float32", jit=False)
+)
 
 
 @pytest.mark.parametrize("is_own_step", [False, True])
@@ -27,7 +29,9 @@ def test_what_is_given_for_any_two_can_be_parsed(is_own_step: bool) -> None:
 def test_several_make_one_optimizer_and_one_call_of_each() -> None:
     plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
     chosen = ("jit", "accumulate-4", "optimizer-sgd", "ema", "mixed-bfloat16")
-    assert write_code([plans[name] for name in chosen], is_own_step=False).splitlines() == [
+    assert write_code(
+        [plans[name] for name in chosen], is_own_step=False
+    ).splitlines() == [
         'keras.config.set_dtype_policy("mixed_bfloat16")  # before the model is made',
         "optimizer = keras.optimizers.SGD(..., gradient_accumulation_steps=4, use_ema=True)",
         "model.compile(optimizer=optimizer, jit_compile=True, loss=...)",
@@ -46,8 +50,12 @@ def test_a_step_of_the_users_own_has_neither_compile_nor_fit() -> None:
 
 
 def test_an_optimizer_that_is_not_noted_is_known_by_its_variables() -> None:
-    slot = VariableNote("rmsprop/dense_kernel_velocity", "float32", (4,), Category.OPTIMIZER_STATE)
-    note = RunNote(step=StepConfig(dtype_policy="float32", jit=False), variables=(slot,))
+    slot = VariableNote(
+        "rmsprop/dense_kernel_velocity", "float32", (4,), Category.OPTIMIZER_STATE
+    )
+    note = RunNote(
+        step=StepConfig(dtype_policy="float32", jit=False), variables=(slot,)
+    )
     titles = {plan.id: plan.title for plan in plan_remedies(OPTIONS, note)}
     assert titles["optimizer-sgd"] == "SGD instead of RMSprop"
     assert "optimizer-rmsprop" not in titles

@@ -18,9 +18,16 @@ from analyzer.model.ranges import Range
 from analyzer.tracing.parse.run_folder import RunNote
 
 MIB = 1 << 20
-NOTE = RunNote(step=StepConfig(mode="train", optimizer="Adam", dtype_policy="float32", jit=False))
+NOTE = RunNote(
+    step=StepConfig(mode="train", optimizer="Adam", dtype_policy="float32", jit=False)
+)
 OPTIONS = CaptureOptions(batch_size=64)
-SAVES = {"mixed-bfloat16": 10, "mixed-float16": 9, "optimizer-sgd": 6, "accumulate-4": 12}
+SAVES = {
+    "mixed-bfloat16": 10,
+    "mixed-float16": 9,
+    "optimizer-sgd": 6,
+    "accumulate-4": 12,
+}
 """MiB of 40 that each saves alone; two kinds together save one less than their sum."""
 
 
@@ -41,7 +48,9 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Estimate from ``SAVES`` instead of a capture; return the names of the estimated sets."""
     names: list[str] = []
 
-    def estimate(trial: RemedyTrial, options: CaptureOptions, name: str) -> StepEstimate:
+    def estimate(
+        trial: RemedyTrial, options: CaptureOptions, name: str
+    ) -> StepEstimate:
         name = name.removeprefix("remedy-")
         if name == "unchanged":
             return make_estimate(40 * MIB)
@@ -54,7 +63,9 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def try_with(limit_mib: int | None, *names: str) -> tuple[StepRemedy, ...]:
-    access = StepAccess(name="step", folder=Path(), capture=lambda options, folder: folder)
+    access = StepAccess(
+        name="step", folder=Path(), capture=lambda options, folder: folder
+    )
     limit_bytes = None if limit_mib is None else limit_mib * MIB
     trial = RemedyTrial(access, OPTIONS, limit_bytes, None, lambda stage, share: None)
     return try_remedies(trial, names)
@@ -95,7 +106,10 @@ def test_a_set_has_all_its_changes() -> None:
     plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
     chosen = (plans["mixed-float16"], plans["accumulate-4"], plans["remat-full"])
     assert merge_options(OPTIONS, chosen) == replace(
-        OPTIONS, batch_size=16, dtype_policy="mixed_float16", remedy="accumulate=4,remat=full"
+        OPTIONS,
+        batch_size=16,
+        dtype_policy="mixed_float16",
+        remedy="accumulate=4,remat=full",
     )
 
 
@@ -113,7 +127,12 @@ def test_a_remedy_of_the_other_mode_names_that_mode(captured: list[str]) -> None
 
 @pytest.mark.parametrize(
     ("text", "names"),
-    [("", None), (" , ", None), ("all", ()), ("half-batch, jit", ("half-batch", "jit"))],
+    [
+        ("", None),
+        (" , ", None),
+        ("all", ()),
+        ("half-batch, jit", ("half-batch", "jit")),
+    ],
 )
 def test_a_list_of_names_is_parsed(text: str, names: tuple[str, ...] | None) -> None:
     assert parse_remedies(text) == names
@@ -142,7 +161,9 @@ def test_the_layers_of_a_compiled_step_are_read_from_a_capture_without_xla(
 def test_every_remedy_of_a_step_has_a_known_name() -> None:
     for policy in ("float32", "float64"):
         for jit in (True, False):
-            step = StepConfig(mode="train", optimizer="SGD", dtype_policy=policy, jit=jit)
+            step = StepConfig(
+                mode="train", optimizer="SGD", dtype_policy=policy, jit=jit
+            )
             plans = plan_remedies(OPTIONS, RunNote(step=step))
             assert {plan.id for plan in plans} <= set(remedy_names())
     with pytest.raises(InputError, match="half-bach"):
@@ -158,9 +179,13 @@ def test_bounds_of_a_saving_come_from_the_bounds_before_and_after(
         "remedy-freeze": None,
     }
     monkeypatch.setattr(
-        RemedyTrial, "estimate", lambda trial, options, name: make_estimate(MIB, bounds[name])
+        RemedyTrial,
+        "estimate",
+        lambda trial, options, name: make_estimate(MIB, bounds[name]),
     )
-    remedies = {remedy.id: remedy for remedy in try_with(None, "optimizer-sgd", "freeze")}
+    remedies = {
+        remedy.id: remedy for remedy in try_with(None, "optimizer-sgd", "freeze")
+    }
     sgd, freeze = remedies["optimizer-sgd"], remedies["freeze"]
     assert (sgd.saves_low_bytes, sgd.saves_high_bytes) == (2, 7)
     assert (freeze.saves_low_bytes, freeze.saves_high_bytes) == (None, None)
@@ -177,7 +202,9 @@ def test_another_number_at_the_end_of_a_name_is_a_variant(name: str) -> None:
     assert plans.keys() - {name} == {plan.id for plan in plan_remedies(OPTIONS, NOTE)}
 
 
-@pytest.mark.parametrize("name", ["lora-0", "lora-0.5", "units-2", "units-0.0", "gptq-4", "jit-3"])
+@pytest.mark.parametrize(
+    "name", ["lora-0", "lora-0.5", "units-2", "units-0.0", "gptq-4", "jit-3"]
+)
 def test_a_number_that_a_remedy_cannot_have_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="There is no remedy"):
         parse_remedies(name)

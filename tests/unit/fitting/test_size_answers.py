@@ -19,7 +19,9 @@ from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, Targ
 
 MIB = 1 << 20
 LIMIT = 1000 * MIB
-STEP = StepConfig(mode="train", jit=False, batch_size=32, optimizer="Adam", dtype_policy="float32")
+STEP = StepConfig(
+    mode="train", jit=False, batch_size=32, optimizer="Adam", dtype_policy="float32"
+)
 
 
 class Step:
@@ -30,7 +32,9 @@ class Step:
         self.error = error
         self.processes: list[list[int]] = []
 
-    def run(self, options: CaptureOptions, folder: Path, *, limit_s: float, next_size: Any) -> Path:
+    def run(
+        self, options: CaptureOptions, folder: Path, *, limit_s: float, next_size: Any
+    ) -> Path:
         """Serve sizes like a child process; it ends at a lack of memory if it is not open."""
         size: int | None = options.batch_size
         self.processes.append([])
@@ -44,16 +48,22 @@ class Step:
                 raise StepOutOfMemory("stands still")
             run = SizeRun(peak_bytes=peak_bytes, fixed_bytes=100 * MIB, is_open=is_open)
             if peak_bytes > LIMIT:
-                run = SizeRun(kind=FailureKind.OUT_OF_MEMORY, detail="OOM", is_open=is_open)
+                run = SizeRun(
+                    kind=FailureKind.OUT_OF_MEMORY, detail="OOM", is_open=is_open
+                )
             size = next_size(run)
             size = size if is_open else None
         return folder
 
 
-def fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: Step, wanted: int = 32) -> FitAnswer:
+def fit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: Step, wanted: int = 32
+) -> FitAnswer:
     monkeypatch.setattr(size_answers, "can_run", lambda access, options: True)
     monkeypatch.setattr(size_answers, "read_run_file", lambda path: RunFile(step=STEP))
-    access = StepAccess(name="m", folder=tmp_path, capture=lambda *_: tmp_path, run_sizes=step.run)
+    access = StepAccess(
+        name="m", folder=tmp_path, capture=lambda *_: tmp_path, run_sizes=step.run
+    )
     options = CaptureOptions(gpu="t4", device="gpu", batch_size=wanted, jit=False)
     question = FitQuestion(limit_bytes=LIMIT, wanted=wanted)
     return fit_step(access, options, question, lambda stage, share: None)
@@ -69,7 +79,9 @@ def test_the_largest_batch_ran_and_the_next_did_not(
     assert (answer.fixed_bytes, answer.bytes_per_example) == (100 * MIB, 5 * MIB)
     assert answer.safe < answer.largest
     assert (100 + 5 * answer.safe) * 1.03 <= 1000
-    assert answer.headline.startswith("Batch 32 fits. Batch 180 fits Tesla T4 (1000.0 MiB)")
+    assert answer.headline.startswith(
+        "Batch 32 fits. Batch 180 fits Tesla T4 (1000.0 MiB)"
+    )
     assert build_fit_document(answer).headline == answer.headline
     assert (len(step.processes) == 1) == is_open
 
@@ -86,11 +98,15 @@ def test_a_batch_that_does_not_fit_is_judged(
 def test_a_step_that_needs_a_fixed_batch_gets_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    step = Step(error=TargetError("the shape is not known", kind=FailureKind.INVALID_SHAPE))
+    step = Step(
+        error=TargetError("the shape is not known", kind=FailureKind.INVALID_SHAPE)
+    )
     assert fit(monkeypatch, tmp_path, step).largest == 180
 
 
-def test_a_fixed_batch_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_fixed_batch_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     class Fixed(Step):
         def run(self, *_: Any, **__: Any) -> Path:
             raise InputError("a batch of 8", kind=FailureKind.FIXED_SIZE)

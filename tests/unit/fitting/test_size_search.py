@@ -45,7 +45,9 @@ def check_bracket(found: SizeSearch) -> None:
     first=st.integers(1, 300),
     waste=st.floats(1.0, 1.2),
 )
-def test_a_straight_need_is_bracketed(each: int, largest: int, first: int, waste: float) -> None:
+def test_a_straight_need_is_bracketed(
+    each: int, largest: int, first: int, waste: float
+) -> None:
     """Also where the allocator wastes a part of the limit, which no peak shows."""
     limit = FIXED + each * largest + each // 2
 
@@ -85,7 +87,9 @@ def test_a_need_that_does_not_depend_on_the_size_is_an_error() -> None:
 
 
 def test_a_plateau_at_small_sizes_is_passed() -> None:
-    check_bracket(search(lambda size: max(3 * FIXED, FIXED + 1000 * size), FIXED + 10_000_000))
+    check_bracket(
+        search(lambda size: max(3 * FIXED, FIXED + 1000 * size), FIXED + 10_000_000)
+    )
 
 
 def test_a_size_that_does_not_end_ends_the_search() -> None:
@@ -105,7 +109,9 @@ def test_three_needs_give_the_largest_size_of_every_card() -> None:
     limits = [20 * FIXED, 50 * FIXED, 100 * FIXED]
     found = CardSearch(limits, 32, is_one=False)
     while (size := found.next_size()) is not None:
-        found.add(SizePoint(size=size, fits=True, need_bytes=FIXED + 1000 * size), FIXED)
+        found.add(
+            SizePoint(size=size, fits=True, need_bytes=FIXED + 1000 * size), FIXED
+        )
     assert len(found.points) <= 3
     for limit in limits:
         assert abs(found.size_at(limit) - (limit - FIXED) // 1000) <= 1

@@ -62,7 +62,9 @@ def plans(*names: str, own: bool = False) -> list[Any]:
         own=own,
         layers=(),
     )
-    note: Any = SimpleNamespace(step=step, variables=(), target=None, ops=(), layers=(), inputs=())
+    note: Any = SimpleNamespace(
+        step=step, variables=(), target=None, ops=(), layers=(), inputs=()
+    )
     options = CaptureOptions(batch_size=32)
     found = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -79,7 +81,11 @@ def edited(text: str, *names: str, batch: int = 32) -> str:
     ("name", "before", "after"),
     [
         ("half-batch", "BATCH = 32", "BATCH = 16"),
-        ("jit", '        loss="mse",\n', '        loss="mse",\n        jit_compile=True,\n'),
+        (
+            "jit",
+            '        loss="mse",\n',
+            '        loss="mse",\n        jit_compile=True,\n',
+        ),
         ("optimizer-sgd", '"adam"', "keras.optimizers.SGD()"),
         ("ema", '"adam"', "keras.optimizers.Adam(use_ema=True)"),
         (
@@ -95,7 +101,10 @@ def test_a_remedy_changes_one_place(name: str, before: str, after: str) -> None:
 
 def test_recomputing_wraps_the_function_and_keeps_its_texts() -> None:
     text = edited(TRAINING, "remat-full")
-    assert '    with keras.RematScope(mode="full"):\n        net = keras.Sequential' in text
+    assert (
+        '    with keras.RematScope(mode="full"):\n        net = keras.Sequential'
+        in text
+    )
     assert '        text = """first\nsecond"""\n        net.compile(\n' in text
     assert text.endswith(TRAINING[TRAINING.index("\n\nif __name__") :])
 
@@ -136,7 +145,12 @@ def test_keras_is_imported_if_the_file_has_no_name_for_it() -> None:
         (TRAINING + "data.batch(8)\n", "half-batch", 32, "2 batch sizes"),
         (TRAINING + "other.compile()\n", "jit", 32, r"2 compile\(\) calls"),
         (TRAINING + "keras.optimizers.SGD()\n", "optimizer-lion", 32, "2 optimizers"),
-        ("import keras\nbuild = keras.Sequential()\n", "remat-full", 32, "no function build"),
+        (
+            "import keras\nbuild = keras.Sequential()\n",
+            "remat-full",
+            32,
+            "no function build",
+        ),
         ("import re\nre.compile('a')\n", "jit", 32, "no tf.function"),
     ],
 )
@@ -163,7 +177,9 @@ def test_a_copy_sees_the_files_neighbours(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("SIZE = 4\n")
     file = tmp_path / "train.py"
     file.write_text("from helper import SIZE\n")
-    copy = copy_with_text(file, "from helper import SIZE\nprint(SIZE)\n", tmp_path / "copies" / "a")
+    copy = copy_with_text(
+        file, "from helper import SIZE\nprint(SIZE)\n", tmp_path / "copies" / "a"
+    )
     done = subprocess.run(["python3", copy], capture_output=True, text=True, check=True)
     assert done.stdout == "4\n"
     assert file.read_text() == "from helper import SIZE\n"

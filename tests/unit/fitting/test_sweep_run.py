@@ -19,7 +19,11 @@ from analyzer.fitting.sweep_run import (
     read_questions,
     sweep_to_csv,
 )
-from analyzer.model.contract.report.report_file import SweepCell, SweepFile, SweepQuestion
+from analyzer.model.contract.report.report_file import (
+    SweepCell,
+    SweepFile,
+    SweepQuestion,
+)
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import InputError
 from analyzer.report.render.page_shell import to_page
@@ -47,7 +51,9 @@ def made_of(question: SweepQuestion) -> SweepCell:
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, path: Path, make: Callable[[SweepQuestion], SweepCell]
+    monkeypatch: pytest.MonkeyPatch,
+    path: Path,
+    make: Callable[[SweepQuestion], SweepCell],
 ) -> SweepFile:
     monkeypatch.setattr(sweep_run, "estimate_cell", make)
     return sweep_run.run_sweep(
@@ -59,9 +65,13 @@ def run(
     )
 
 
-def test_a_sweep_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_that_was_killed_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # GIVEN a sweep of four cells that ends in its third, and of which one fails
-    path = config(tmp_path, f'models = ["{MODEL}"]\nbatches = [1, 2, 4, 32]\ncards = ["t4"]\n')
+    path = config(
+        tmp_path, f'models = ["{MODEL}"]\nbatches = [1, 2, 4, 32]\ncards = ["t4"]\n'
+    )
     asked: list[int] = []
 
     def dies(question: SweepQuestion) -> SweepCell:
@@ -88,12 +98,19 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     file = next((tmp_path / "config" / "cells").iterdir())
     file.write_text("{")
     again.clear()
-    assert run(monkeypatch, path, lambda q: again.append(q.batch_size) or made_of(q)) == whole
+    assert (
+        run(monkeypatch, path, lambda q: again.append(q.batch_size) or made_of(q))
+        == whole
+    )
     assert len(again) == 1
 
 
-def test_every_form_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = config(tmp_path, f'models = ["{MODEL}"]\nbatches = [2]\nremedies = ["none", " =1+1"]\n')
+def test_every_form_shows_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = config(
+        tmp_path, f'models = ["{MODEL}"]\nbatches = [2]\nremedies = ["none", " =1+1"]\n'
+    )
     sweep = run(monkeypatch, path, made_of)
     rows = list(csv.DictReader(io.StringIO(sweep_to_csv(sweep))))
     written = json.loads(encode_report(sweep))
@@ -122,7 +139,9 @@ def test_every_form_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("models = [", "config.toml"),
     ],
 )
-def test_a_configuration_that_cannot_be(tmp_path: Path, text: str, message: str) -> None:
+def test_a_configuration_that_cannot_be(
+    tmp_path: Path, text: str, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         read_questions(config(tmp_path, text))
 

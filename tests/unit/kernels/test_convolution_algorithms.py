@@ -3,14 +3,21 @@
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates, is_measured
+from analyzer.simulate.kernels.gpu.convolution_algorithms import (
+    find_candidates,
+    is_measured,
+)
 from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES, Convolution
 
 LIMIT = 8 << 30
 
 
 def convolution(direction="forward", window=3, **options):
-    shapes = {"image": (32, 64, 56, 56), "kernel": (128, window, window), "result": (56, 56)}
+    shapes = {
+        "image": (32, 64, 56, 56),
+        "kernel": (128, window, window),
+        "result": (56, 56),
+    }
     return Convolution(**{"direction": direction, **shapes, **options})
 
 
@@ -19,7 +26,9 @@ def names(call, card="t4"):
 
 
 @pytest.mark.parametrize("direction", PASSES)
-@pytest.mark.parametrize("card", ["p100-16gb-pcie", "t4", "a100-40gb-sxm", "h100-80gb-sxm"])
+@pytest.mark.parametrize(
+    "card", ["p100-16gb-pcie", "t4", "a100-40gb-sxm", "h100-80gb-sxm"]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_each_convolution_has_an_algorithm_without_workspace(direction, card, dtype):
     found = find_candidates(convolution(direction, dtype=dtype), find_gpu(card), LIMIT)
@@ -46,7 +55,9 @@ def test_tensor_cores_compute_float16_from_volta_and_float32_from_ampere_on():
 
 
 def expected(call, card="h200-141gb-sxm"):
-    return max(find_candidates(call, find_gpu(card), LIMIT), key=lambda one: one.probability)
+    return max(
+        find_candidates(call, find_gpu(card), LIMIT), key=lambda one: one.probability
+    )
 
 
 def test_tensor_cores_copy_tensors_with_channels_first_or_channels_that_are_no_multiple():
@@ -55,14 +66,18 @@ def test_tensor_cores_copy_tensors_with_channels_first_or_channels_that_are_no_m
     assert expected(convolution(dtype="float16", channels_last=True)).bytes == 0
     odd = {"image": (32, 70, 56, 56), "dtype": "float16", "channels_last": True}
     padded = 2 * 32 * 72 * 56 * 56 + 2 * 128 * 72 * 9 + 16
-    sizes = [one.bytes for one in find_candidates(convolution(**odd), find_gpu("t4"), LIMIT)]
+    sizes = [
+        one.bytes for one in find_candidates(convolution(**odd), find_gpu("t4"), LIMIT)
+    ]
     assert padded in sizes
     pointwise = convolution("filter_gradient", window=1)
     assert expected(pointwise).bytes == 32 * 4 * 128 * 64 + 16  # a sum for each example
 
 
 def test_three_axes_are_measured_on_hopper_only():
-    deep = convolution(image=(4, 16, 8, 24, 24), kernel=(32, 3, 3, 3), result=(8, 24, 24))
+    deep = convolution(
+        image=(4, 16, 8, 24, 24), kernel=(32, 3, 3, 3), result=(8, 24, 24)
+    )
     assert is_measured(convolution(), find_gpu("t4"))
     assert not is_measured(deep, find_gpu("t4"))
     assert is_measured(deep, find_gpu("h100-80gb-sxm"))
@@ -76,4 +91,6 @@ def test_a_limit_leaves_out_what_exceeds_it():
     free = find_candidates(convolution(), find_gpu("t4"), LIMIT)
     largest = max(one.bytes for one in free)
     limited = find_candidates(convolution(), find_gpu("t4"), largest - 1)
-    assert [one.name for one in limited] == [one.name for one in free if one.bytes < largest]
+    assert [one.name for one in limited] == [
+        one.name for one in free if one.bytes < largest
+    ]

@@ -10,7 +10,12 @@ from analyzer.simulate.kernels.shared.op_call import Call, VariableAccess, Way
 
 
 def call(kind, inputs, outputs, *, values=None, dtype="float32", threads=2, **attrs):
-    op = Op("op", kind, outputs=tuple(TensorSpec(dtype, shape) for shape in outputs), attrs=attrs)
+    op = Op(
+        "op",
+        kind,
+        outputs=tuple(TensorSpec(dtype, shape) for shape in outputs),
+        attrs=attrs,
+    )
     specs = tuple(TensorSpec(dtype, shape) for shape in inputs)
     return Call(op, specs, tuple(values or [None] * len(specs)), threads)
 
@@ -49,7 +54,9 @@ def test_another_element_type_is_never_taken_over():
         ("float16", "float16", "float16", (256, 2048, 512)),
     ],
 )
-def test_a_product_multiplies_copies_of_operands_of_another_type(left, right, out, copies):
+def test_a_product_multiplies_copies_of_operands_of_another_type(
+    left, right, out, copies
+):
     """``CastTensor`` and the copies of 16-bit operands in ``matmul_op_impl.h``."""
     product = Op("op", "BatchMatMulV3", outputs=(TensorSpec(out, (4, 32)),))
     operands = (TensorSpec(left, (4, 16)), TensorSpec(right, (16, 32)))
@@ -64,7 +71,9 @@ def test_strings_take_as_many_bytes_as_their_headers():
 def test_an_output_that_no_op_uses_is_not_made():
     rows = call("Unpack", [(3, 4)], [(4,)] * 3, axis=0)
     merged = call("Merge", [(8,), (8,)], [(8,), ()])
-    ways = [output.way for output in cpu.plan(replace(rows, unused=frozenset({1}))).outputs]
+    ways = [
+        output.way for output in cpu.plan(replace(rows, unused=frozenset({1}))).outputs
+    ]
     assert ways == [Way.ALLOCATE, Way.NONE, Way.ALLOCATE]
     assert cpu.plan(merged).outputs[1].way is Way.ALLOCATE
     assert cpu.plan(replace(merged, unused=frozenset({1}))).outputs[1].way is Way.NONE
@@ -91,11 +100,18 @@ def test_rows_are_shared_only_where_they_are_aligned(shape, begin, rows, way):
     """As the addresses of eager tensors and of their slices tell."""
     begins, sizes = (begin, *(0 for _ in shape[1:])), (rows, *shape[1:])
     axes = (len(shape),)
-    plan = cpu.plan(call("Slice", [shape, axes, axes], [sizes], values=[None, begins, None]))
+    plan = cpu.plan(
+        call("Slice", [shape, axes, axes], [sizes], values=[None, begins, None])
+    )
     assert plan.outputs[0].way is way
     ends, ones = (begin + rows, *shape[1:]), tuple(1 for _ in shape)
     plan = cpu.plan(
-        call("StridedSlice", [shape, axes, axes, axes], [sizes], values=[None, begins, ends, ones])
+        call(
+            "StridedSlice",
+            [shape, axes, axes, axes],
+            [sizes],
+            values=[None, begins, ends, ones],
+        )
     )
     assert plan.outputs[0].way is way
 
@@ -106,13 +122,37 @@ def test_rows_are_shared_only_where_they_are_aligned(shape, begin, rows, way):
         ((4, 16), (0,), (-2,), {"begin_mask": 1}, Way.ALIAS),  # x[:-2]
         ((4, 16), (2,), (0,), {"end_mask": 1}, Way.ALIAS),  # x[2:]
         ((4, 16), (2,), None, {"end_mask": 1}, Way.ALIAS),
-        ((4, 16), None, None, {"end_mask": 1}, Way.ALLOCATE),  # nothing tells where it begins
-        ((3, 16), (0, 0), (3, 0), {"begin_mask": 3, "end_mask": 2}, Way.ALIAS),  # x[:3, :]
-        ((3, 16), (-3, 0), (0, 0), {"end_mask": 1, "ellipsis_mask": 2}, Way.ALIAS),  # x[-3:, ...]
+        (
+            (4, 16),
+            None,
+            None,
+            {"end_mask": 1},
+            Way.ALLOCATE,
+        ),  # nothing tells where it begins
+        (
+            (3, 16),
+            (0, 0),
+            (3, 0),
+            {"begin_mask": 3, "end_mask": 2},
+            Way.ALIAS,
+        ),  # x[:3, :]
+        (
+            (3, 16),
+            (-3, 0),
+            (0, 0),
+            {"end_mask": 1, "ellipsis_mask": 2},
+            Way.ALIAS,
+        ),  # x[-3:, ...]
         ((16,), (-2,), (-1,), {"shrink_axis_mask": 1}, Way.ALIAS),  # x[-2]
         ((2, 16), (1, 0), (3, 16), {}, Way.ALIAS),  # x[1:3, 0:16]
         ((1, 2, 16), (0, 1), (0, 3), {"new_axis_mask": 1}, Way.ALIAS),  # x[None, 1:3]
-        ((6, 8), (0, 0), (0, 8), {"begin_mask": 3, "end_mask": 1}, Way.ALLOCATE),  # x[:, :8]
+        (
+            (6, 8),
+            (0, 0),
+            (0, 8),
+            {"begin_mask": 3, "end_mask": 1},
+            Way.ALLOCATE,
+        ),  # x[:, :8]
         ((2, 8), (1, 0), (3, 8), {}, Way.ALLOCATE),  # x[1:3, :8]
     ],
 )
@@ -121,12 +161,18 @@ def test_a_slice_is_a_view_where_its_masks_say_so(out, begin, end, masks, way):
     entries = (len(begin or end or (0,)),)
     values = [None, begin, end, (1,) * entries[0]]
     sliced = call(
-        "StridedSlice", [(6, 16), entries, entries, entries], [out], values=values, **masks
+        "StridedSlice",
+        [(6, 16), entries, entries, entries],
+        [out],
+        values=values,
+        **masks,
     )
     assert cpu.plan(sliced).outputs[0].way is way
 
 
-@pytest.mark.parametrize(("shape", "way"), [((6, 16), Way.ALIAS), ((16,), Way.ALLOCATE)])
+@pytest.mark.parametrize(
+    ("shape", "way"), [((6, 16), Way.ALIAS), ((16,), Way.ALLOCATE)]
+)
 def test_one_row_at_an_unknown_place_is_a_view_if_rows_are_aligned(shape, way):
     """``x[i]`` in a loop, as the addresses of eager tensors and of their slices tell."""
     inputs, values = [shape, (1,), (1,), (1,)], [None, None, None, (1,)]
@@ -142,12 +188,12 @@ def test_joining_a_tensor_with_an_empty_one_copies_it():
 
 def test_moving_an_axis_of_one_is_no_copy():
     values = [None, (1, 0, 2)]
-    assert cpu.plan(call("Transpose", [(1, 4, 8), (3,)], [(4, 1, 8)], values=values)).outputs[
-        0
-    ].way is (Way.ALIAS)
-    assert cpu.plan(call("Transpose", [(2, 4, 8), (3,)], [(4, 2, 8)], values=values)).outputs[
-        0
-    ].way is (Way.ALLOCATE)
+    assert cpu.plan(
+        call("Transpose", [(1, 4, 8), (3,)], [(4, 1, 8)], values=values)
+    ).outputs[0].way is (Way.ALIAS)
+    assert cpu.plan(
+        call("Transpose", [(2, 4, 8), (3,)], [(4, 2, 8)], values=values)
+    ).outputs[0].way is (Way.ALLOCATE)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +205,9 @@ def test_moving_an_axis_of_one_is_no_copy():
         ((1, 4, 8, 16), (0, 2), ()),
     ],
 )
-def test_a_reduction_copies_only_where_axes_alternate_too_often(shape, axes, copy_bytes):
+def test_a_reduction_copies_only_where_axes_alternate_too_often(
+    shape, axes, copy_bytes
+):
     plan = cpu.plan(call("Sum", [shape, (len(axes),)], [(16,)], values=[None, axes]))
     assert plan.outputs[0].region == "temp"
     assert plan.after_bytes == copy_bytes
@@ -182,7 +230,10 @@ def test_one_factor_of_a_matrix_lies_in_it():
     square, ways = (64, 64), [Way.ALLOCATE, Way.FORWARD, Way.ALLOCATE]
     plans = [cpu.plan(call("Svd", [square], [(64,), square, square]))]
     plans += [cpu.plan(call("SelfAdjointEigV2", [square], [(64,), square]))]
-    assert [[output.way for output in plan.outputs] for plan in plans] == [ways, ways[:2]]
+    assert [[output.way for output in plan.outputs] for plan in plans] == [
+        ways,
+        ways[:2],
+    ]
     plans = [cpu.plan(call("Qr", [(64, 8)], [(64, 8), (8, 8)]))]
     plans += [cpu.plan(call("Lu", [square], [square, (64,)], dtype="float32"))]
     assert [[output.way for output in plan.outputs] for plan in plans] == [
@@ -191,7 +242,8 @@ def test_one_factor_of_a_matrix_lies_in_it():
 
 
 @pytest.mark.parametrize(
-    "kind", ["MatrixBandPart", "MatrixSetDiagV3", "MatrixSquareRoot", "AdjustHue", "Polygamma"]
+    "kind",
+    ["MatrixBandPart", "MatrixSetDiagV3", "MatrixSquareRoot", "AdjustHue", "Polygamma"],
 )
 def test_kernels_that_work_in_the_buffer_of_their_input(kind):
     plan = cpu.plan(call(kind, [(8, 8, 3)] * 2, [(8, 8, 3)]))
@@ -200,7 +252,9 @@ def test_kernels_that_work_in_the_buffer_of_their_input(kind):
 
 def test_the_gradient_of_the_cross_entropy_lies_in_the_logits():
     plan = cpu.plan(
-        call("SparseSoftmaxCrossEntropyWithLogits", [(32, 10), (32,)], [(32,), (32, 10)])
+        call(
+            "SparseSoftmaxCrossEntropyWithLogits", [(32, 10), (32,)], [(32,), (32, 10)]
+        )
     )
     assert plan.before_bytes == (128,)
     assert [output.way for output in plan.outputs] == [Way.ALLOCATE, Way.FORWARD]
@@ -209,15 +263,21 @@ def test_the_gradient_of_the_cross_entropy_lies_in_the_logits():
 def test_half_precision_gradients_unroll_images_into_columns():
     # Measured: 20,321,280 bytes for both, 180 images that fit a 30 MiB cache.
     shapes = [(16, 16, 16, 32), (4,), (16, 14, 14, 64)]
-    plan = cpu.plan(call("Conv2DBackpropFilter", shapes, [(3, 3, 32, 64)], dtype="float16"))
+    plan = cpu.plan(
+        call("Conv2DBackpropFilter", shapes, [(3, 3, 32, 64)], dtype="float16")
+    )
     assert plan.after_bytes == (20_321_280,)
     shapes = [(4,), (3, 3, 32, 64), (16, 14, 14, 64)]
-    plan = cpu.plan(call("Conv2DBackpropInput", shapes, [(16, 16, 16, 32)], dtype="float16"))
+    plan = cpu.plan(
+        call("Conv2DBackpropInput", shapes, [(16, 16, 16, 32)], dtype="float16")
+    )
     assert plan.after_bytes == (20_321_280,)
 
 
 def test_half_precision_products_are_made_in_float32():
-    plan = cpu.plan(call("MatMul", [(16, 3136), (3136, 128)], [(16, 128)], dtype="float16"))
+    plan = cpu.plan(
+        call("MatMul", [(16, 3136), (3136, 128)], [(16, 128)], dtype="float16")
+    )
     assert plan.after_bytes == (200_704, 1_605_632, 8_192)
 
 
@@ -245,9 +305,17 @@ def test_einsum_copies_as_measured(equation, shapes, out, before):
 
 
 def test_variables_are_read_adopted_and_updated():
-    assert cpu.plan(call("ReadVariableOp", [()], [(4,)])).variable is VariableAccess.READ
-    assert cpu.plan(call("AssignVariableOp", [(), (4,)], [])).variable is VariableAccess.ASSIGN
-    assert cpu.plan(call("AssignAddVariableOp", [(), (4,)], [])).variable is VariableAccess.UPDATE
+    assert (
+        cpu.plan(call("ReadVariableOp", [()], [(4,)])).variable is VariableAccess.READ
+    )
+    assert (
+        cpu.plan(call("AssignVariableOp", [(), (4,)], [])).variable
+        is VariableAccess.ASSIGN
+    )
+    assert (
+        cpu.plan(call("AssignAddVariableOp", [(), (4,)], [])).variable
+        is VariableAccess.UPDATE
+    )
 
 
 def test_an_unknown_type_is_taken_to_allocate_and_says_so():

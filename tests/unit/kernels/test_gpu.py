@@ -12,14 +12,18 @@ from analyzer.simulate.kernels.shared.op_call import Call, VariableAccess, Way
 T4, A100 = find_gpu("t4"), find_gpu("a100-40gb-sxm")
 
 
-def call(kind, inputs, outputs, *, values=None, dtype="float32", out_dtype=None, **attrs):
+def call(
+    kind, inputs, outputs, *, values=None, dtype="float32", out_dtype=None, **attrs
+):
     op = Op(
         "op",
         kind,
         outputs=tuple(TensorSpec(out_dtype or dtype, shape) for shape in outputs),
         attrs=attrs,
     )
-    specs = tuple(x if isinstance(x, TensorSpec) else TensorSpec(dtype, x) for x in inputs)
+    specs = tuple(
+        x if isinstance(x, TensorSpec) else TensorSpec(dtype, x) for x in inputs
+    )
     return Call(op, specs, tuple(values or [None] * len(specs)), 1)
 
 
@@ -85,7 +89,8 @@ def test_an_image_of_one_channel_is_not_copied_only_reshaped():
 
 
 @pytest.mark.parametrize(
-    ("window", "padding", "out"), [((1, 1), "SAME", (28, 28)), ((28, 28), "VALID", (1, 1))]
+    ("window", "padding", "out"),
+    [((1, 1), "SAME", (28, 28)), ((28, 28), "VALID", (1, 1))],
 )
 def test_a_convolution_that_is_a_product_needs_no_copies(window, padding, out):
     attrs = {**NHWC, "padding": padding}
@@ -97,10 +102,18 @@ def test_a_convolution_that_is_a_product_needs_no_copies(window, padding, out):
 
 def test_uneven_padding_copies_the_image():
     strides = {**NCHW, "strides": [1, 1, 2, 2]}
-    found = plan("Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 14, 14)], **strides)
+    found = plan(
+        "Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 14, 14)], **strides
+    )
     assert found.after_bytes == (size(8, 16, 29, 29), FILTER)
-    explicit = {**NCHW, "padding": "EXPLICIT", "explicit_paddings": [0, 0, 0, 0, 1, 1, 1, 2]}
-    found = plan("Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 28, 29)], **explicit)
+    explicit = {
+        **NCHW,
+        "padding": "EXPLICIT",
+        "explicit_paddings": [0, 0, 0, 0, 1, 1, 1, 2],
+    }
+    found = plan(
+        "Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 28, 29)], **explicit
+    )
     assert found.after_bytes == (size(8, 16, 28, 29), FILTER)
 
 
@@ -142,7 +155,9 @@ def test_an_average_pools_gradient_asks_for_the_pooled_tensors_in_nchw():
     shapes = [(4,), (8, 16, 14, 14)], [(8, 16, 28, 28)]
     found = plan("AvgPoolGrad", *shapes, data_format="NCHW")
     assert found.after_bytes == (size(8, 16, 28, 28), size(8, 16, 14, 14))
-    found = plan("AvgPoolGrad", [(4,), (8, 14, 14, 16)], [(8, 28, 28, 16)], data_format="NHWC")
+    found = plan(
+        "AvgPoolGrad", [(4,), (8, 14, 14, 16)], [(8, 28, 28, 16)], data_format="NHWC"
+    )
     assert found.after_bytes == ()
 
 
@@ -164,7 +179,11 @@ def test_softmax_holds_two_tensors_of_the_logits_shape():
         ((64, 512), (1,), ()),  # a warp a row
         ((64, 1024), (1,), (1,)),
         ((8192, 64), (0,), (4 * 64 * 32,)),  # columns: 32 blocks of partial sums
-        ((8192, 8), (0,), (4 * 8 * 32,)),  # 4 rows a warp, 32 warps a block, at most 32 blocks
+        (
+            (8192, 8),
+            (0,),
+            (4 * 8 * 32,),
+        ),  # 4 rows a warp, 32 warps a block, at most 32 blocks
         ((8192, 8192), (0,), ()),
         ((4, 8, 64), (1,), ()),
         ((2, 4096, 16), (1,), ((256 + 16 + 1) * 16 * 2 * 4,)),
@@ -215,13 +234,17 @@ def test_a_recurrent_layer_takes_the_measured_memory(
 ):
     states = [(batch, time, units), (batch, 1, units), (batch, 1, units)]
     inputs = [(batch, time, depth), *states[1:], (weights,), (batch,)]
-    op = call("CudnnRNNV3", inputs, [*states, None, None], rnn_mode=mode, is_training=True)
+    op = call(
+        "CudnnRNNV3", inputs, [*states, None, None], rnn_mode=mode, is_training=True
+    )
     found = gpu_device(T4).plan(op)
     assert found.outputs[3].size_bytes == reserve
     assert found.outputs[4].way is Way.NONE
     assert found.amid_bytes == (4 * batch, pytest.approx(workspace, abs=8192))
     assert found.after_bytes == ()
-    op = call("CudnnRNNV3", inputs, [*states, None, None], rnn_mode=mode, is_training=False)
+    op = call(
+        "CudnnRNNV3", inputs, [*states, None, None], rnn_mode=mode, is_training=False
+    )
     assert gpu_device(T4).plan(op).outputs[3].size_bytes == 0
 
 
@@ -232,10 +255,15 @@ def test_an_unknown_kernel_allocates_and_says_so():
 
 
 def test_whole_numbers_and_what_runs_on_the_host_take_nothing():
-    assert plan("Range", [(), (), ()], [(64,)], dtype="int32").outputs[0].way is Way.NONE
+    assert (
+        plan("Range", [(), (), ()], [(64,)], dtype="int32").outputs[0].way is Way.NONE
+    )
     assert plan("Shape", [(4, 8)], [(2,)], out_dtype="int64").outputs[0].way is Way.NONE
     assert plan("PyFunc", [(4,)], [(400,)]).outputs[0].way is Way.NONE
-    assert plan("ArgMax", [(8, 10), ()], [(8,)], out_dtype="int64").outputs[0].size_bytes == 64
+    assert (
+        plan("ArgMax", [(8, 10), ()], [(8,)], out_dtype="int64").outputs[0].size_bytes
+        == 64
+    )
     types = {"SrcT": "float32", "DstT": "int32"}
     cast = plan("Cast", [(8, 10)], [(8, 10)], out_dtype="int32", **types)
     assert cast.outputs[0].size_bytes == 320
@@ -243,9 +271,16 @@ def test_whole_numbers_and_what_runs_on_the_host_take_nothing():
 
 def test_constants_and_handles_on_the_host_are_not_held_on_the_card():
     device = gpu_device(T4)
-    assert device.held_bytes(Op("c", "Const", outputs=(TensorSpec("float32", (8,)),))) == 32
-    assert device.held_bytes(Op("c", "Const", outputs=(TensorSpec("int32", (8,)),))) == 0
-    assert device.held_bytes(Op("v", "_Arg", outputs=(TensorSpec("resource", ()),))) == 0
+    assert (
+        device.held_bytes(Op("c", "Const", outputs=(TensorSpec("float32", (8,)),)))
+        == 32
+    )
+    assert (
+        device.held_bytes(Op("c", "Const", outputs=(TensorSpec("int32", (8,)),))) == 0
+    )
+    assert (
+        device.held_bytes(Op("v", "_Arg", outputs=(TensorSpec("resource", ()),))) == 0
+    )
     assert device.handle_bytes == 0
     assert device.is_cheap
 
@@ -255,17 +290,21 @@ def test_the_first_call_of_a_convolution_tries_algorithms_between_guards():
     trial = plan("Conv2D", *shapes, **NCHW).trial
     assert trial.copy_bytes == size(8, 32, 28, 28) + (16 << 20)
     workspace = plan("Conv2D", *shapes, **NCHW).workspace
-    assert trial.scratch_bytes == tuple(size + (16 << 20) for size in workspace.sizes_bytes)
+    assert trial.scratch_bytes == tuple(
+        size + (16 << 20) for size in workspace.sizes_bytes
+    )
     assert min(trial.scratch_bytes) == 16 << 20
     assert workspace.bytes in workspace.sizes_bytes
     assert sum(workspace.chances) == pytest.approx(1)
     assert plan("Conv2D", *shapes, **NCHW).trial.key == trial.key
     strided = {**NCHW, "strides": [1, 1, 2, 2]}
-    assert plan("Conv2D", shapes[0], [(8, 32, 14, 14)], **strided).trial.key != trial.key
-    back = [(4,), (3, 3, 16, 32), (8, 32, 28, 28)], [(8, 16, 28, 28)]
-    assert plan("Conv2DBackpropInput", *back, **NCHW).trial.copy_bytes == size(8, 16, 28, 28) + (
-        16 << 20
+    assert (
+        plan("Conv2D", shapes[0], [(8, 32, 14, 14)], **strided).trial.key != trial.key
     )
+    back = [(4,), (3, 3, 16, 32), (8, 32, 28, 28)], [(8, 16, 28, 28)]
+    assert plan("Conv2DBackpropInput", *back, **NCHW).trial.copy_bytes == size(
+        8, 16, 28, 28
+    ) + (16 << 20)
 
 
 def test_the_gradient_of_an_unevenly_padded_input_is_tried_before_the_padding_is_cut_off():
@@ -303,7 +342,9 @@ def test_a_bias_gradient_in_nhwc_is_tried_as_a_reduction_of_rows():
 
 
 def test_cross_entropy_sums_a_product_of_the_logits_size():
-    found = plan("SoftmaxCrossEntropyWithLogits", [(128, 256)] * 2, [(128,), (128, 256)])
+    found = plan(
+        "SoftmaxCrossEntropyWithLogits", [(128, 256)] * 2, [(128,), (128, 256)]
+    )
     assert found.before_bytes == (size(128),)
     assert found.after_bytes == (size(128, 256), size(128))
 
@@ -318,6 +359,8 @@ def test_the_reserve_space_of_batch_norm_takes_no_memory():
     """Traces of real cards have no allocation for it; its shape is unknown in the graph."""
     image, channels = (8, 16, 28, 28), (16,)
     outputs = [image, channels, channels, channels, channels, None]
-    found = plan("FusedBatchNormV3", [image, *[channels] * 4], outputs, data_format="NCHW")
+    found = plan(
+        "FusedBatchNormV3", [image, *[channels] * 4], outputs, data_format="NCHW"
+    )
     assert [one.way for one in found.outputs[1:]] == [Way.ALLOCATE] * 4 + [Way.NONE]
     assert all(one.is_known for one in found.outputs[1:])

@@ -51,7 +51,11 @@ def test_the_users_own_placement_counts():
 def test_indices_are_read_on_the_card_and_axes_on_the_host():
     gather = op("a", "GatherV2", outputs=(FLOAT,))
     specs = (FLOAT, INT, TensorSpec("int32", ()))
-    assert [is_input_on_host(gather, k, specs) for k in range(3)] == [False, False, True]
+    assert [is_input_on_host(gather, k, specs) for k in range(3)] == [
+        False,
+        False,
+        True,
+    ]
     total = op("a", "Sum", outputs=(FLOAT,))
     assert [is_input_on_host(total, k, (FLOAT, INT)) for k in range(2)] == [False, True]
 
@@ -82,7 +86,12 @@ def test_what_a_host_kernel_reads_off_the_card_is_copied_back_once():
     graph = [
         op("x", "_Arg", outputs=(FLOAT,)),
         op("seed", "Cast", ["x:0"], [seed]),
-        op("key", "StatelessRandomGetKeyCounter", ["seed:0"], [TensorSpec("uint64", (1,))] * 2),
+        op(
+            "key",
+            "StatelessRandomGetKeyCounter",
+            ["seed:0"],
+            [TensorSpec("uint64", (1,))] * 2,
+        ),
         op("shape", "Identity", ["seed:0"], [seed]),
         op("drawn", "StatelessRandomUniformV2", ["shape:0", "key:0", "key:1"], [FLOAT]),
         op("result", "_Retval", ["seed:0"], [seed]),
@@ -90,7 +99,9 @@ def test_what_a_host_kernel_reads_off_the_card_is_copied_back_once():
     done = insert_host_copies(graph)
     found = [(one.type, one.inputs) for one in done if one.type in (COPY, COPY_BACK)]
     assert found == [(COPY_BACK, ("seed:0",)), (COPY, ("key:0",)), (COPY, ("key:1",))]
-    assert is_output_on_host(next(one for one in done if one.type == COPY_BACK), 0, (seed,))
+    assert is_output_on_host(
+        next(one for one in done if one.type == COPY_BACK), 0, (seed,)
+    )
     assert next(one for one in done if one.name == "result").inputs == ("seed:0",)
     assert insert_host_copies(done) == done
 

@@ -16,7 +16,9 @@ IMAGE_BYTES, POOLED_BYTES = 4 * math.prod(IMAGE), 4 * math.prod(POOLED)
 
 def after_bytes(kind, inputs, output, *, layout="NDHWC", dtype="float32", card=T4):
     specs = tuple(TensorSpec(dtype, shape) for shape in inputs)
-    op = Op("op", kind, outputs=(TensorSpec(dtype, output),), attrs={"data_format": layout})
+    op = Op(
+        "op", kind, outputs=(TensorSpec(dtype, output),), attrs={"data_format": layout}
+    )
     plan = gpu_device(card).plan(Call(op, specs, (None,) * len(specs)))
     assert plan.modelled
     return plan.after_bytes
@@ -37,7 +39,9 @@ def test_a_maximums_gradient_works_on_two_copies_of_each():
 
 def test_an_averages_gradient_asks_for_what_cudnn_does_not_read_in_every_layout():
     inputs = [(5,), POOLED]
-    assert after_bytes("AvgPool3DGrad", inputs, IMAGE) == (IMAGE_BYTES, POOLED_BYTES) * 2
+    assert (
+        after_bytes("AvgPool3DGrad", inputs, IMAGE) == (IMAGE_BYTES, POOLED_BYTES) * 2
+    )
     found = after_bytes("AvgPool3DGrad", inputs, IMAGE, layout="NCDHW")
     assert found == (IMAGE_BYTES, POOLED_BYTES)
 

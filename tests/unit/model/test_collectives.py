@@ -6,11 +6,17 @@ import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.model.graph.host_copies import PACKED_ROLE, REDUCED_ROLE, find_all_reduce_roles
+from analyzer.model.graph.host_copies import (
+    PACKED_ROLE,
+    REDUCED_ROLE,
+    find_all_reduce_roles,
+)
 
 
 def op(name: str, kind: str, *inputs: str, outputs: int = 1) -> Op:
-    return Op(name, kind, inputs=inputs, outputs=(TensorSpec("float32", (4,)),) * outputs)
+    return Op(
+        name, kind, inputs=inputs, outputs=(TensorSpec("float32", (4,)),) * outputs
+    )
 
 
 @pytest.mark.parametrize("kind", ["CollectiveReduceV2", "NcclAllReduce"])
@@ -35,9 +41,13 @@ def test_what_is_packed_and_what_comes_out_is_named(kind: str) -> None:
 
 
 def test_a_gradient_that_is_reduced_as_it_is_keeps_its_name() -> None:
-    structure = build_graph_index([op("a", "MatMul"), op("reduce", "NcclAllReduce", "a:0")])
+    structure = build_graph_index(
+        [op("a", "MatMul"), op("reduce", "NcclAllReduce", "a:0")]
+    )
     assert find_all_reduce_roles(structure) == {"reduce:0": REDUCED_ROLE}
     assert (
-        find_all_reduce_roles(build_graph_index([op("a", "MatMul"), op("s", "SplitV", "a:0")]))
+        find_all_reduce_roles(
+            build_graph_index([op("a", "MatMul"), op("s", "SplitV", "a:0")])
+        )
         == {}
     )

@@ -6,7 +6,11 @@ import gc
 
 import pytest
 
-from analyzer.model.interrupts import collect_rarely, freeze_loaded_objects, pause_collector
+from analyzer.model.interrupts import (
+    collect_rarely,
+    freeze_loaded_objects,
+    pause_collector,
+)
 
 
 def test_the_collector_comes_back_after_an_error() -> None:

@@ -67,7 +67,9 @@ def test_ops_tensors_and_edges() -> None:
         "gradient": False,
     }
     assert graph.nodes[("tensor", "x:0")]["size_bytes"] is None
-    edges = sorted((a[1], b[1], data["control"]) for a, b, data in graph.edges(data=True))
+    edges = sorted(
+        (a[1], b[1], data["control"]) for a, b, data in graph.edges(data=True)
+    )
     assert edges == [
         ("net/dense/MatMul", "done", True),
         ("net/dense/MatMul", "net/dense/MatMul:0", False),
@@ -87,7 +89,9 @@ def test_ops_come_back_from_json() -> None:
 def test_node_link_can_be_read_back(name: str, tmp_path: Path) -> None:
     graph = opened(name).graph
     opened(name).export(tmp_path / "a.graph.json")
-    again = nx.node_link_graph(json.loads((tmp_path / "a.graph.json").read_text()), edges="edges")
+    again = nx.node_link_graph(
+        json.loads((tmp_path / "a.graph.json").read_text()), edges="edges"
+    )
     assert set(again.nodes) == {node_name(node) for node in graph.nodes}
     assert again.number_of_edges() == graph.number_of_edges()
     for node, data in graph.nodes(data=True):
@@ -111,11 +115,15 @@ def test_traced_allocations_join_the_graph(name: str) -> None:
 def test_a_tensors_size_is_what_was_asked_for() -> None:
     result = opened("cnn")
     rows = result.allocations
-    exact = rows[(rows["tensor"] != "") & (rows["step"] == 2) & (rows["role"] != "step input")]
+    exact = rows[
+        (rows["tensor"] != "") & (rows["step"] == 2) & (rows["role"] != "step input")
+    ]
     sizes = nx.get_node_attributes(result.graph, "size_bytes")
     known = [
         (sizes[("tensor", tensor)], requested)
-        for tensor, requested in zip(exact["tensor"], exact["requested_bytes"], strict=True)
+        for tensor, requested in zip(
+            exact["tensor"], exact["requested_bytes"], strict=True
+        )
         if sizes.get(("tensor", tensor)) is not None
     ]
     assert len(known) > 50
@@ -126,7 +134,9 @@ def test_gradients_are_marked() -> None:
     graph = opened("cnn").graph
     gradients = [data for _, data in graph.nodes(data=True) if data.get("gradient")]
     assert len(gradients) >= 7  # one for each trainable variable of the model
-    assert {data["phase"] for _, data in graph.nodes(data=True) if data["kind"] == "op"} == {
+    assert {
+        data["phase"] for _, data in graph.nodes(data=True) if data["kind"] == "op"
+    } == {
         "forward",
         "backward",
         "update",
@@ -136,7 +146,12 @@ def test_gradients_are_marked() -> None:
 def test_hostile_names_survive_the_export() -> None:
     # GIVEN an op, a layer and a source with all that JSON could trip over
     ops = [
-        Op(f"a/{HOSTILE}", "MatMul", outputs=(TensorSpec("float32", (1,)),), source=HOSTILE),
+        Op(
+            f"a/{HOSTILE}",
+            "MatMul",
+            outputs=(TensorSpec("float32", (1,)),),
+            source=HOSTILE,
+        ),
         Op("b", HOSTILE, inputs=(f"a/{HOSTILE}:0",)),
     ]
     scopes = ScopeTable({"a": ("layer", HOSTILE)})

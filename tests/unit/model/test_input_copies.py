@@ -13,7 +13,9 @@ def op(name: str, kind: str, *inputs: str, made: TensorSpec = BATCH) -> Op:
     return Op(name, kind, inputs=inputs, outputs=(made,))
 
 
-def test_casts_turns_and_scales_of_an_input_are_copies_and_what_a_layer_makes_is_none() -> None:
+def test_casts_turns_and_scales_of_an_input_are_copies_and_what_a_layer_makes_is_none() -> (
+    None
+):
     structure = build_graph_index(
         [
             op("x", "_Arg"),
@@ -37,5 +39,7 @@ def test_casts_turns_and_scales_of_an_input_are_copies_and_what_a_layer_makes_is
 
 def test_a_variable_that_a_step_is_given_is_no_data() -> None:
     handle = TensorSpec("resource", ())
-    structure = build_graph_index([op("v", "_Arg", made=handle), op("cast", "Cast", "v:0")])
+    structure = build_graph_index(
+        [op("v", "_Arg", made=handle), op("cast", "Cast", "v:0")]
+    )
     assert find_copies_of_inputs(structure) == {}

@@ -14,7 +14,12 @@ def test_low_is_at_most_high() -> None:
 
 def test_a_range_contains_both_ends() -> None:
     sizes = Range(10, 20)
-    assert (10 in sizes, 20 in sizes, 9 in sizes, 21 in sizes) == (True, True, False, False)
+    assert (10 in sizes, 20 in sizes, 9 in sizes, 21 in sizes) == (
+        True,
+        True,
+        False,
+        False,
+    )
     assert (sizes.middle, sizes.width, sizes.is_exact) == (15, 10, False)
     assert Range.exactly(7).is_exact
 

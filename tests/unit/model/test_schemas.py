@@ -38,7 +38,10 @@ def test_each_schema_is_made_of_types_and_named_in_a_page_of_the_docs() -> None:
 
 @pytest.mark.parametrize("log", sorted(path.name for path in LOGS.glob("*.log.gz")))
 def test_a_log_explained_keeps_to_its_schema(log: str, tmp_path: Path) -> None:
-    assert breaches(written_by(tmp_path, "oom", str(LOGS / log)), "oom", "OomDocument") == []
+    assert (
+        breaches(written_by(tmp_path, "oom", str(LOGS / log)), "oom", "OomDocument")
+        == []
+    )
 
 
 def test_the_cards_listed_keep_to_their_schema(tmp_path: Path) -> None:
@@ -53,12 +56,17 @@ def test_the_account_of_this_machine_keeps_to_its_schema(tmp_path: Path) -> None
     ("change", "said"),
     [
         ({"failures": 3}, r"\$.failures is no array"),
-        ({"survived": [{"allocator": "a", "times": 1}]}, r"\$.survived\[0\] lacks largest_bytes"),
+        (
+            {"survived": [{"allocator": "a", "times": 1}]},
+            r"\$.survived\[0\] lacks largest_bytes",
+        ),
         ({"more": 1}, r"\$.more is not in the schema"),
         ({"kind": "report"}, r"\$.kind is none of"),
     ],
 )
-def test_what_breaks_a_schema_is_found(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_what_breaks_a_schema_is_found(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     written = written_by(tmp_path, "oom", str(LOGS / "gpu_conv.log.gz"))
     (found,) = breaches({**written, **change}, "oom", "OomDocument")
     assert re.match(said, found)

@@ -32,9 +32,14 @@ def update(*around: Op) -> list[Op]:
 
 def test_a_loop_in_the_executor_carries_the_cache() -> None:
     ops = update(op("old", "Merge", "start:0", "next:0", spec=CACHE))
-    ops += [op("start", "Fill", spec=CACHE), op("next", "NextIteration", "new:0", spec=CACHE)]
+    ops += [
+        op("start", "Fill", spec=CACHE),
+        op("next", "NextIteration", "new:0", spec=CACHE),
+    ]
     found = find_cache(build_graph_index(ops))
-    assert found == {f"{name}:0" for name in ("start", "old", "slice", "written", "new", "next")}
+    assert found == {
+        f"{name}:0" for name in ("start", "old", "slice", "written", "new", "next")
+    }
 
 
 def test_a_loop_that_xla_compiles_carries_the_cache() -> None:

@@ -13,7 +13,13 @@ from analyzer.model.errors import (
     TargetError,
     TraceError,
 )
-from analyzer.model.units import format_bytes, format_option_bytes, format_slope, parse_bytes, times
+from analyzer.model.units import (
+    format_bytes,
+    format_option_bytes,
+    format_slope,
+    parse_bytes,
+    times,
+)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,9 @@ def test_what_is_no_size(text: str) -> None:
         (StepOutOfMemory, ExitCode.STEP_OUT_OF_MEMORY),
     ],
 )
-def test_every_error_has_its_exit_code(error: type[AnalyzerError], code: ExitCode) -> None:
+def test_every_error_has_its_exit_code(
+    error: type[AnalyzerError], code: ExitCode
+) -> None:
     assert error("x").exit_code is code
 
 
@@ -83,13 +91,18 @@ def test_a_message_is_one_line() -> None:
     assert str(error) == "two lines three do this"
 
 
-@pytest.mark.parametrize(("count", "said"), [(1, "once"), (2, "2 times"), (1204, "1,204 times")])
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "once"), (2, "2 times"), (1204, "1,204 times")]
+)
 def test_how_often(count: int, said: str) -> None:
     assert times(count) == said
 
 
 def test_a_slope_is_told_with_a_range_that_need_not_be_even() -> None:
-    assert format_slope(26368, 7424, 82944) == "+25.75 KiB a step (+7.25 KiB to +81.00 KiB)"
+    assert (
+        format_slope(26368, 7424, 82944)
+        == "+25.75 KiB a step (+7.25 KiB to +81.00 KiB)"
+    )
     assert format_slope(-512, -1024, 0) == "-512 B a step (-1.00 KiB to +0 B)"
 
 

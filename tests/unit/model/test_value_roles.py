@@ -19,7 +19,9 @@ def op(name: str, kind: str, *inputs: str, spec: TensorSpec = FLOATS) -> Op:
     return Op(name, kind, inputs=inputs, outputs=(spec,))
 
 
-def test_results_after_the_first_gradient_are_gradients_and_copies_of_activations_are_not() -> None:
+def test_results_after_the_first_gradient_are_gradients_and_copies_of_activations_are_not() -> (
+    None
+):
     tape = "gradient_tape/net"
     structure = build_graph_index(
         [

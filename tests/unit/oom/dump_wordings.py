@@ -92,13 +92,22 @@ PIECES = Scene(
 """A pool of two regions with 40 MiB free and no hole over 7 MiB, for a request of 9.27 MiB; the limit
 leaves less than that."""
 FULL = Scene(
-    regions=(((1280, 1024), (90 * MIB, 90 * MIB), (100 * MIB - 1280, 80 * MIB), (10 * MIB, None)),),
+    regions=(
+        (
+            (1280, 1024),
+            (90 * MIB, 90 * MIB),
+            (100 * MIB - 1280, 80 * MIB),
+            (10 * MIB, None),
+        ),
+    ),
     shape=(128, 225, 225, 3),
     limit=200 * MIB,
 )
 
 
-def log_of(scene: Scene, version: str, *, with_text: bool = True, level: str = "I") -> str:
+def log_of(
+    scene: Scene, version: str, *, with_text: bool = True, level: str = "I"
+) -> str:
     """Return the log of one failure in the words of a release; level W leaves out the dump."""
     start = f"Allocator ({scene.allocator}) ran out of memory trying to allocate "
     start += f"{print_size(scene.asked)} (rounded to {scene.rounded})requested by op {scene.op}"
@@ -108,9 +117,13 @@ def log_of(scene: Scene, version: str, *, with_text: bool = True, level: str = "
     lines.append(("W", "bfc_allocator.cc:277", _map(scene)))
     if with_text:
         status = "Resource exhausted" if version == "2.4" else "RESOURCE_EXHAUSTED"
-        kernel = f"OP_REQUIRES failed at conv_ops.cc:446 : {status}: {_error_text(scene)}"
+        kernel = (
+            f"OP_REQUIRES failed at conv_ops.cc:446 : {status}: {_error_text(scene)}"
+        )
         lines.append(("W", "op_kernel.cc:1192", kernel))
-    text = "".join(_with_prefix(number, line, version) for number, line in enumerate(lines))
+    text = "".join(
+        _with_prefix(number, line, version) for number, line in enumerate(lines)
+    )
     return text + (_traceback(scene, version) if with_text else "")
 
 
@@ -123,13 +136,17 @@ def _dump(scene: Scene, version: str) -> list[str]:
         rows.append(f"Next region of size {sum(size for size, _ in region)}")
         for size, asked in region:
             word = "Free " if asked is None else "InUse"
-            rows.append(f"{word} at {address:x} of size {size} next 18446744073709551615")
+            rows.append(
+                f"{word} at {address:x} of size {size} next 18446744073709551615"
+            )
             address += size
     rows.append("     Summary of in-use Chunks by size: ")
     used = [size for size, asked in scene.chunks if asked is not None]
     for size in sorted(set(used)):
         count = used.count(size)
-        rows.append(f"{count} Chunks of size {size} totalling {print_size(size * count)}")
+        rows.append(
+            f"{count} Chunks of size {size} totalling {print_size(size * count)}"
+        )
     rows.append(f"Sum Total of in-use chunks: {print_size(scene.in_use)}")
     return [*rows, _pool(scene, version), "Stats: \n" + _stats(scene, version)]
 
@@ -164,11 +181,17 @@ def _pool(scene: Scene, version: str) -> str:
 
 def _stats(scene: Scene, version: str) -> str:
     show = print_size if version == "2.21" else str
-    rows = {"Limit": show(scene.limit), "InUse": show(scene.in_use), "MaxInUse": show(scene.in_use)}
+    rows = {
+        "Limit": show(scene.limit),
+        "InUse": show(scene.in_use),
+        "MaxInUse": show(scene.in_use),
+    }
     rows |= {"NumAllocs": "4321", "MaxAllocSize": show(scene.in_use // 2)}
     if version != "2.4":
         rows |= dict.fromkeys(("Reserved", "PeakReserved", "LargestFreeBlock"), show(0))
-    return "".join(f"{name}:{value:>{30 - len(name)}}\n" for name, value in rows.items())
+    return "".join(
+        f"{name}:{value:>{30 - len(name)}}\n" for name, value in rows.items()
+    )
 
 
 def _map(scene: Scene) -> str:
@@ -206,5 +229,7 @@ def _with_prefix(number: int, line: tuple[str, str, str], version: str) -> str:
     level, source, text = line
     if version == "2.21":
         return f"{level}0000 00:00:1795324024.{number:06} 77 {source}] {text}\n"
-    folder = "tensorflow/core" if version in ("2.4", "2.9") else "external/local_tsl/tsl"
+    folder = (
+        "tensorflow/core" if version in ("2.4", "2.9") else "external/local_tsl/tsl"
+    )
     return f"2026-11-22 05:08:25.{number:06}: {level} {folder}/{source}] {text}\n"

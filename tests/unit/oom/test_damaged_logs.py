@@ -25,7 +25,17 @@ from analyzer.report.render.page_shell import to_page
 from analyzer.report.render.terminal import print_terminal
 
 MOST_SECONDS = 20.0
-NUMBERS = ("0", "-1", "9" * 19, "9" * 400, "1e308", "0.000001", str(1 << 64), "7,777", "nan")
+NUMBERS = (
+    "0",
+    "-1",
+    "9" * 19,
+    "9" * 400,
+    "1e308",
+    "0.000001",
+    str(1 << 64),
+    "7,777",
+    "nan",
+)
 Draw = random.Random
 
 
@@ -80,7 +90,9 @@ def check_log(seed: int, lines: list[str], page: Path) -> None:
     if seed % 10 == 0:
         console = Console(file=io.StringIO(), width=40 + seed % 120)
         print_terminal(build_sections(report.document), console)
-        page.write_text(to_page(build_sections(report.document, report.failures)), "utf-8")
+        page.write_text(
+            to_page(build_sections(report.document, report.failures)), "utf-8"
+        )
     assert time.process_time() - began < MOST_SECONDS, seed
 
 

@@ -31,13 +31,19 @@ def rows_of(key: str) -> list[dict[str, object]]:
 
 def on_screen(width: int, dropped: str) -> str:
     """Break lines as a terminal does; a copy of it may leave out blanks at their ends."""
-    parts = [line[at : at + width] for line in LINES for at in range(0, max(len(line), 1), width)]
+    parts = [
+        line[at : at + width]
+        for line in LINES
+        for at in range(0, max(len(line), 1), width)
+    ]
     return "".join(f"{part.rstrip(dropped)}\n" for part in parts)
 
 
 def notebook(text: object) -> str:
     cell = {"outputs": [{"output_type": "stream", "text": text}], "source": ["train()"]}
-    return json.dumps({"nbformat": 4, "cells": [cell]}, indent=None if text == LOG else 1)
+    return json.dumps(
+        {"nbformat": 4, "cells": [cell]}, indent=None if text == LOG else 1
+    )
 
 
 FORMATS: dict[str, str | bytes] = {
@@ -99,5 +105,7 @@ def test_two_devices_that_name_their_threads_are_kept_apart() -> None:
     mixed = []
     for pair in zip(first, text.splitlines(), strict=False):
         mixed += [line for line in pair if line.startswith(("I0000", "W0000"))]
-    failures = {one.allocator: one for one in report("\n".join(mixed)).document.failures}
+    failures = {
+        one.allocator: one for one in report("\n".join(mixed)).document.failures
+    }
     assert set(failures) == {"GPU_0_bfc", "GPU_1_bfc"}

@@ -43,7 +43,10 @@ def test_the_log_is_explained_and_its_json_is_the_document(tmp_path: Path) -> No
     assert done.code == 0
     assert "153.3 MiB too little" in done.out
     document = msgspec.convert(json.loads(out.read_text()), OomDocument)
-    assert document.next_command == "analyze fit TARGET --gpu t4 --limit 1024MiB --batch-size 256"
+    assert (
+        document.next_command
+        == "analyze fit TARGET --gpu t4 --limit 1024MiB --batch-size 256"
+    )
 
 
 def test_a_log_without_a_failure_is_code_0(tmp_path: Path) -> None:
@@ -83,7 +86,9 @@ def test_bad_input_is_code_2(
         ("epoch 1\n", "--gpu CARD"),
     ],
 )
-def test_fit_needs_a_failure_on_a_named_card(text: str, command: str, tmp_path: Path) -> None:
+def test_fit_needs_a_failure_on_a_named_card(
+    text: str, command: str, tmp_path: Path
+) -> None:
     log = tmp_path / "train.log"
     log.write_text(text)
     done = analyze("oom", str(log), "--target", "train.py:build", "--fit")
@@ -118,11 +123,15 @@ def test_the_page_draws_the_pool_to_scale_below_the_advice() -> None:
     text = page_of(report(log_of(FULL, "2.9")))
     assert text.index("What to do") < text.index('class="pool"')
     widths: dict[str, float] = {}
-    for width, look in re.findall(r'<rect x="\S+" y="\S+" width="(\S+)" \S+ class="(\S+)"', text):
+    for width, look in re.findall(
+        r'<rect x="\S+" y="\S+" width="(\S+)" \S+ class="(\S+)"', text
+    ):
         widths[look] = widths.get(look, 0) + float(width)
     ground = widths["pool-free"]
     assert widths["pool-hole"] / ground == pytest.approx(10 / 200, abs=0.02)
-    assert widths["pool-request"] / ground == pytest.approx(FULL.asked / FULL.pool, abs=0.02)
+    assert widths["pool-request"] / ground == pytest.approx(
+        FULL.asked / FULL.pool, abs=0.02
+    )
 
 
 def test_sizes_are_named_by_the_models_tensors() -> None:

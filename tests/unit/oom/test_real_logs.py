@@ -15,7 +15,10 @@ from analyzer.oom import read_oom_log
 LOGS = Path(__file__).parent / "logs"
 MIB = 1 << 20
 BATCH_MEAN = "gradient_tape/sequential_1/global_average_pooling2d_1/Tile"
-EMBED_OPS = ("adam/UnsortedSegmentSum_1", "StatefulPartitionedCall/adam/AssignAddVariableOp")
+EMBED_OPS = (
+    "adam/UnsortedSegmentSum_1",
+    "StatefulPartitionedCall/adam/AssignAddVariableOp",
+)
 CONV = "sequential_1/conv2d_1_2"
 
 # limit in MiB as it was set (0: not set), then the cause and the op of each failure
@@ -54,7 +57,9 @@ def test_each_failure_counts_once_and_has_its_cause(name: str) -> None:
         assert failure.verdict.id == cause
         assert op in ("", failure.op)
         assert limit_mib * MIB in (0, failure.limit_bytes)
-        has_hint = any("cuda_malloc_async" in remedy.action for remedy in failure.remedies)
+        has_hint = any(
+            "cuda_malloc_async" in remedy.action for remedy in failure.remedies
+        )
         assert has_hint == (cause == "fragmented" and name != "cpu_frag")
 
 
@@ -75,7 +80,9 @@ def test_figures_are_those_of_the_first_dump(name: str) -> None:
     assert counts == {int(size): int(count) for count, size in listed}
 
 
-@pytest.mark.parametrize("name", ["cpu_frag", "gpu_conv", "gpu_embed", "gpu_growth", "gpu_full"])
+@pytest.mark.parametrize(
+    "name", ["cpu_frag", "gpu_conv", "gpu_embed", "gpu_growth", "gpu_full"]
+)
 def test_the_request_is_exact(name: str) -> None:
     text = text_of(name)
     shape, dtype = re.findall(r"shape\[([\d,]+)\] and type (\w+)", text)[0]

@@ -44,7 +44,10 @@ def test_figures_are_those_of_the_pool(scene: Scene, version: str) -> None:
     (failure,) = report(log_of(scene, version)).document.failures
     check_ranges(failure, scene)
     assert failure.asked is not None
-    assert (failure.asked.requested_bytes, failure.asked.is_exact) == (scene.asked, True)
+    assert (failure.asked.requested_bytes, failure.asked.is_exact) == (
+        scene.asked,
+        True,
+    )
     assert failure.op == scene.op
     assert str(failure.source).endswith("train.py:42")
     assert failure.verdict.id == ("fragmented" if scene is PIECES else "full")
@@ -87,7 +90,9 @@ def test_a_request_made_again_in_the_same_state_without_an_error_counts_once() -
 
 
 def test_warnings_alone_leave_the_map() -> None:
-    (failure,) = report(log_of(PIECES, "2.9", with_text=False, level="W")).document.failures
+    (failure,) = report(
+        log_of(PIECES, "2.9", with_text=False, level="W")
+    ).document.failures
     assert failure.verdict.id == "cannot-tell"
     assert "of the pool was free" in failure.verdict.title
     assert any("TF_CPP_MIN_LOG_LEVEL" in line for line in failure.verdict.missing)

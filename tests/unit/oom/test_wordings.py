@@ -29,7 +29,9 @@ def test_each_wording_has_its_cause_and_its_figures(row: dict[str, Any]) -> None
         assert failure.asked.requested_bytes == row["request"]
 
 
-@pytest.mark.parametrize("row", WORDINGS["no_failure"], ids=lambda row: str(row["log"])[:40])
+@pytest.mark.parametrize(
+    "row", WORDINGS["no_failure"], ids=lambda row: str(row["log"])[:40]
+)
 def test_lines_that_only_mention_memory_are_no_failure(row: dict[str, Any]) -> None:
     found = document(row["log"])
     assert not found.failures
@@ -38,5 +40,7 @@ def test_lines_that_only_mention_memory_are_no_failure(row: dict[str, Any]) -> N
 
 def test_a_kill_after_a_failure_is_its_consequence() -> None:
     first = WORDINGS["failure"][0]["log"]
-    (failure,) = document(f"{first}\ntrain.sh: line 3:  4242 Killed   python train.py\n").failures
+    (failure,) = document(
+        f"{first}\ntrain.sh: line 3:  4242 Killed   python train.py\n"
+    ).failures
     assert failure.component == "TensorFlow"

@@ -14,9 +14,16 @@ from analyzer.phantom.phantom_environment import check_platform
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="ELF is Linux's"),
-    pytest.mark.skipif(find_compiler() is None, reason="needs a compiler for the other side"),
+    pytest.mark.skipif(
+        find_compiler() is None, reason="needs a compiler for the other side"
+    ),
 ]
-NAMES = [b"cuOne", b"cublasTwo_v2", b"ncclThree", *(b"cudaMany%d" % n for n in range(3000))]
+NAMES = [
+    b"cuOne",
+    b"cublasTwo_v2",
+    b"ncclThree",
+    *(b"cudaMany%d" % n for n in range(3000)),
+]
 ANSWER = """
 #include <string.h>
 long answer(const char *name, void **arguments) {

@@ -28,7 +28,9 @@ ONLY_LINUX = pytest.mark.skipif(
     ("text", "ids"), [("t4", ["t4"]), ("t4,l4", ["t4", "l4"]), ("2xT4", ["t4", "t4"])]
 )
 def test_cards_are_named_one_by_one_or_with_a_number(text, ids):
-    assert [card.id for card in parse_cards(text)] == [find_gpu(name).id for name in ids]
+    assert [card.id for card in parse_cards(text)] == [
+        find_gpu(name).id for name in ids
+    ]
 
 
 @pytest.mark.parametrize("text", ["no-such-card", "17xt4", "0xt4", "", "t4,mi210"])
@@ -38,12 +40,21 @@ def test_what_names_no_card_is_refused_in_one_line(text):
 
 
 @ONLY_LINUX
-def test_the_catalogues_figures_go_to_the_child_and_the_users_own_path_stays(tmp_path, monkeypatch):
+def test_the_catalogues_figures_go_to_the_child_and_the_users_own_path_stays(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(environment, "make_library_folder", lambda cache: cache / "lib")
     card = find_gpu("t4")
-    own = {"LD_LIBRARY_PATH": "/theirs", "XLA_FLAGS": "--xla_theirs", "PATH": "/usr/bin"}
+    own = {
+        "LD_LIBRARY_PATH": "/theirs",
+        "XLA_FLAGS": "--xla_theirs",
+        "PATH": "/usr/bin",
+    }
     told = make_phantom_environment(PhantomOptions(gpus=(card, card)), tmp_path, own)
-    assert told["LD_LIBRARY_PATH"].split(":") == [str(tmp_path / "phantom" / "lib"), "/theirs"]
+    assert told["LD_LIBRARY_PATH"].split(":") == [
+        str(tmp_path / "phantom" / "lib"),
+        "/theirs",
+    ]
     toolkit = tmp_path / "phantom/lib/cuda"
     assert told["XLA_FLAGS"] == f"--xla_theirs --xla_gpu_cuda_data_dir={toolkit}"
     assert told["PATH"].split(":") == [f"{toolkit}/bin", "/usr/bin"]
@@ -79,7 +90,9 @@ def test_a_tensorflow_without_cuda_has_no_simulated_card(tmp_path, monkeypatch):
     assert not environment.has_phantom()
 
 
-@pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("linux", "aarch64")])
+@pytest.mark.parametrize(
+    ("system", "machine"), [("darwin", "arm64"), ("linux", "aarch64")]
+)
 def test_another_machine_is_told_what_remains(monkeypatch, tmp_path, system, machine):
     monkeypatch.setattr(environment.sys, "platform", system)
     monkeypatch.setattr(environment.platform, "machine", lambda: machine)
@@ -91,20 +104,35 @@ def test_another_machine_is_told_what_remains(monkeypatch, tmp_path, system, mac
 
 def test_what_is_assumed_is_a_setting_of_the_child_and_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        environment, "make_phantom_environment", lambda *args: {"told": args[0], "PATH": ""}
+        environment,
+        "make_phantom_environment",
+        lambda *args: {"told": args[0], "PATH": ""},
     )
-    assume = parse_card_assumptions(["workspace=4MiB", "recurrent-reserve=8", "context=0"])
+    assume = parse_card_assumptions(
+        ["workspace=4MiB", "recurrent-reserve=8", "context=0"]
+    )
     assert assume == {"workspace": 4 << 20, "recurrent-reserve": 8, "context": 0}
     options = CaptureOptions(gpu="t4", assume=assume)
     told = child_environment.make_card_environment(options, tmp_path)["told"]
-    assert (told.workspace_bytes, told.recurrent_reserve, told.context_bytes) == (4 << 20, 8, 0)
+    assert (told.workspace_bytes, told.recurrent_reserve, told.context_bytes) == (
+        4 << 20,
+        8,
+        0,
+    )
     assert (told.product_workspace_bytes, told.batch_norm_reserve_bytes) == (0, 0)
     assert child_environment.make_phantom_note(options).assumed == assume
 
 
 @pytest.mark.parametrize(
     "text",
-    ["workspace", "=4MiB", "nothing=4", "workspace=9GiB", "recurrent-reserve=8MiB", "context=-1"],
+    [
+        "workspace",
+        "=4MiB",
+        "nothing=4",
+        "workspace=9GiB",
+        "recurrent-reserve=8MiB",
+        "context=-1",
+    ],
 )
 def test_what_assumes_nothing_of_a_card_is_refused_in_one_line(text):
     with pytest.raises(InputError):

@@ -14,10 +14,15 @@ from analyzer.model.errors import InputError
 from analyzer.phantom import core_build as compiling
 from analyzer.phantom import elf
 from analyzer.phantom import library_folder as folder
-from analyzer.phantom.phantom_environment import PhantomOptions, make_phantom_environment
+from analyzer.phantom.phantom_environment import (
+    PhantomOptions,
+    make_phantom_environment,
+)
 
 pytestmark = NEEDS_CARDS
-WANTED = frozenset({b"cudaMalloc", b"cuMemGetInfo_v2", b"cublasSasum_v2", b"cuNewerThanUs"})
+WANTED = frozenset(
+    {b"cudaMalloc", b"cuMemGetInfo_v2", b"cublasSasum_v2", b"cuNewerThanUs"}
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +47,15 @@ def test_what_the_core_has_is_not_answered_by_the_names(made):
 
 
 def test_it_is_made_once(made, cache, monkeypatch):
-    monkeypatch.setattr(folder, "find_cuda_names", lambda place: pytest.fail("read again"))
+    monkeypatch.setattr(
+        folder, "find_cuda_names", lambda place: pytest.fail("read again")
+    )
     assert folder.make_library_folder(cache) == made
 
 
-def test_an_interrupt_while_names_are_looked_up_stays_an_interrupt(tmp_path, monkeypatch):
+def test_an_interrupt_while_names_are_looked_up_stays_an_interrupt(
+    tmp_path, monkeypatch
+):
     """The search holds the mapped file when Ctrl-C comes, which then cannot be closed."""
 
     class Interrupted:
@@ -71,7 +80,9 @@ def test_a_tensorflow_without_cuda_is_told_in_one_line(cache, monkeypatch):
         folder.make_library_folder(cache)
 
 
-def test_without_a_library_and_a_compiler_it_says_what_to_install(tmp_path, monkeypatch):
+def test_without_a_library_and_a_compiler_it_says_what_to_install(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(folder, "NATIVE", tmp_path)
     monkeypatch.setattr(folder, "find_compiler", lambda: None)
     with pytest.raises(InputError) as caught:
@@ -94,9 +105,7 @@ dnn.cudnnGetProperty(1, ctypes.byref(minor))
 sum = runtime.cublasSasum_v2(1, 2, 3)
 print(count.value, total.value, first - free.value, refused, sum, minor.value)
 """
-BUILT_FOR = (
-    10  # cuDNN's minor version for which TensorFlow 2.23's nightly is built; it refuses older ones
-)
+BUILT_FOR = 10  # cuDNN's minor version for which TensorFlow 2.23's nightly is built; it refuses older ones
 
 
 def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path, monkeypatch):
@@ -106,7 +115,11 @@ def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path, monke
     card = find_gpu("t4")
     told = make_phantom_environment(PhantomOptions(gpus=(card, card)), tmp_path, {})
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=told, capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROGRAM],
+        env=told,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     *found, minor = ended.stdout.split()
     assert found == ["2", str(card.memory_bytes), str(1 << 30), "2", "0"]
@@ -155,11 +168,28 @@ def test_what_is_read_off_a_card_was_put_there_or_is_zero(made, tmp_path, monkey
     from analyzer.phantom import phantom_environment as environment
 
     monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
-    told = make_phantom_environment(PhantomOptions(gpus=(find_gpu("t4"),)), tmp_path, {})
-    ended = subprocess.run(
-        [sys.executable, "-c", KERNEL], env=told, capture_output=True, text=True, check=True
+    told = make_phantom_environment(
+        PhantomOptions(gpus=(find_gpu("t4"),)), tmp_path, {}
     )
-    assert ended.stdout.split() == ["0", "500", "999", "0", "500", "0", "0", "1", "0", "0"]
+    ended = subprocess.run(
+        [sys.executable, "-c", KERNEL],
+        env=told,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.split() == [
+        "0",
+        "500",
+        "999",
+        "0",
+        "500",
+        "0",
+        "0",
+        "1",
+        "0",
+        "0",
+    ]
 
 
 @pytest.mark.parametrize("version", ["8", "8.9.7"])

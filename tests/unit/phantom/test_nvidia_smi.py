@@ -17,9 +17,13 @@ MIB = 1 << 20
 def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = struct.Struct("<q16Q")
     own, gone = [300 * MIB, *[0] * 15], [500 * MIB, *[0] * 15]
-    (tmp_path / "use").write_bytes(row.pack(os.getpid(), *own) + row.pack(1 << 30, *gone))
+    (tmp_path / "use").write_bytes(
+        row.pack(os.getpid(), *own) + row.pack(1 << 30, *gone)
+    )
     monkeypatch.setenv("PHANTOM_USE", str(tmp_path / "use"))
-    monkeypatch.setenv("PHANTOM_CARDS", f"Tesla T4,7,5,40,1,1,256,1,1,1,1,1,{15000 * MIB},{MIB}")
+    monkeypatch.setenv(
+        "PHANTOM_CARDS", f"Tesla T4,7,5,40,1,1,256,1,1,1,1,1,{15000 * MIB},{MIB}"
+    )
 
 
 @pytest.mark.usefixtures("card")

@@ -45,7 +45,9 @@ def test_the_peak_is_the_runtimes_but_for_scalars_that_python_holds(document):
     peak = document["peak"]
     assert abs(peak["requested_bytes"] - TRUTH["peak"]["requested_bytes"]) < 100
     assert peak["op"] == TRUTH["peak"]["op"]
-    assert peak["allocated_bytes"] == pytest.approx(TRUTH["peak"]["allocated_bytes"], rel=0.03)
+    assert peak["allocated_bytes"] == pytest.approx(
+        TRUTH["peak"]["allocated_bytes"], rel=0.03
+    )
 
 
 def test_every_convolution_and_pooling_asks_for_what_it_really_asks_for(measured):
@@ -72,7 +74,10 @@ def test_the_least_limit_has_room_for_the_first_steps_trials(document):
 @pytest.mark.parametrize("asked_mib", [30, 41, 60, 4000])
 def test_the_least_limit_is_the_same_whatever_limit_is_asked_about(asked_mib):
     """A larger limit leaves room for more trials of algorithms, so the need may be larger."""
-    verdict, least = verdict_under(asked_mib << 20), verdict_under(TRUTH["least_mib"] << 20)
+    verdict, least = (
+        verdict_under(asked_mib << 20),
+        verdict_under(TRUTH["least_mib"] << 20),
+    )
     low, high = least["need_low_bytes"], least["need_high_bytes"]
     assert (TRUTH["least_mib"] - 1) << 20 < high
     assert low <= TRUTH["least_mib"] << 20
@@ -88,7 +93,11 @@ def test_the_verdict_turns_at_the_ends_of_the_least_limit():
     least = verdict_under(TRUTH["least_mib"] << 20)
     low, high = least["need_low_bytes"], least["need_high_bytes"]
     assert verdict_under(high)["outcome"] == "fits"
-    assert verdict_under(low)["outcome"] == verdict_under(high - 256)["outcome"] == "cannot tell"
+    assert (
+        verdict_under(low)["outcome"]
+        == verdict_under(high - 256)["outcome"]
+        == "cannot tell"
+    )
     assert verdict_under(low - 256)["outcome"] == "does not fit"
 
 

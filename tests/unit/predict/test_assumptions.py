@@ -10,7 +10,9 @@ MIB = 1 << 20
 
 
 def test_a_loop_with_a_bound_says_so_and_how_to_say_otherwise():
-    loop = Decision(name="while", is_loop=True, outcome=120, bounded=True, other_bytes=3 * MIB)
+    loop = Decision(
+        name="while", is_loop=True, outcome=120, bounded=True, other_bytes=3 * MIB
+    )
     sentence = describe_decision(loop)
     assert "assumed: 120 trips, the most that its condition allows" in sentence
     assert "with one trip the peak is 3.00 MiB" in sentence
@@ -35,7 +37,9 @@ def test_assumptions_are_names_with_numbers():
     assert parse_assumptions(["while/a=7", "Where = 12"]) == {"while/a": 7, "Where": 12}
 
 
-@pytest.mark.parametrize("text", ["", "while", "=3", "while=", "while=-1", "a=1e9", "a=9999999999"])
+@pytest.mark.parametrize(
+    "text", ["", "while", "=3", "while=", "while=-1", "a=1e9", "a=9999999999"]
+)
 def test_what_assumes_nothing_is_refused(text):
     with pytest.raises(TargetError):
         parse_assumptions([text])

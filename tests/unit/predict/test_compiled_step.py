@@ -36,10 +36,15 @@ def traced() -> Measured:
     return open_measured(TRACE)
 
 
-def test_the_peaks_are_those_of_the_real_run(predicted: Measured, traced: Measured) -> None:
+def test_the_peaks_are_those_of_the_real_run(
+    predicted: Measured, traced: Measured
+) -> None:
     estimate = explain(predicted, WhatIf(), search=False)
     trace = explain(traced, WhatIf(), search=False)
-    for ours, real in ((estimate.peak, trace.peak), (estimate.peak_ever, trace.peak_ever)):
+    for ours, real in (
+        (estimate.peak, trace.peak),
+        (estimate.peak_ever, trace.peak_ever),
+    ):
         assert ours.requested_bytes == pytest.approx(real.requested_bytes, rel=0.001)
         assert ours.allocated_bytes == pytest.approx(real.allocated_bytes, rel=0.01)
 
@@ -64,10 +69,14 @@ def test_the_first_step_copies_the_slots_that_share_a_buffer(
     def made(measured: Measured) -> list[tuple[str, int]]:
         rows = measured.recording.allocations
         first = rows[(rows["step"] == 0) & (rows["variable"] != "")]
-        first = first[first["requested_bytes"] > 64].sort_values("born")  # smaller ones are moved
+        first = first[first["requested_bytes"] > 64].sort_values(
+            "born"
+        )  # smaller ones are moved
         return [
             (str(path), int(size))
-            for path, size in zip(first["variable"], first["requested_bytes"], strict=True)
+            for path, size in zip(
+                first["variable"], first["requested_bytes"], strict=True
+            )
         ]
 
     assert made(predicted) == made(traced)
@@ -91,12 +100,16 @@ def test_the_parts_add_up_to_the_buffer_at_every_instant(predicted: Measured) ->
 def test_the_peak_is_shown_where_the_buffer_is_fullest(predicted: Measured) -> None:
     analysis = explain(predicted, WhatIf(), search=False)
     plan = next(iter(build_plans(read_run(NOTE)).values()))
-    idle = int(analysis.alive.loc[analysis.alive["role"] == IDLE_ROLE, "requested_bytes"].sum())
+    idle = int(
+        analysis.alive.loc[analysis.alive["role"] == IDLE_ROLE, "requested_bytes"].sum()
+    )
     (region,) = plan.temporaries
     assert idle == region.size_bytes - region.peak_bytes
     inside = analysis.alive[analysis.alive["instruction"] != ""]
     assert int(inside["requested_bytes"].sum()) == region.peak_bytes
-    assert {Category.ACTIVATION.value, Category.TEMPORARY.value} <= set(inside["category"])
+    assert {Category.ACTIVATION.value, Category.TEMPORARY.value} <= set(
+        inside["category"]
+    )
     assert set(inside["layer"]) >= {"mlp/dense", "mlp/dense_1"}
 
 
@@ -109,7 +122,9 @@ def test_a_value_that_is_compiled_in_and_updated_is_a_finding() -> None:
         key=lambda row: math.prod(row.shape or ()),
     )
     argument = next(op for op in note.ops if op.attrs.get("index") == largest.argument)
-    fixed = ((call.inputs.index(f"{argument.name}:0"), "UnsortedSegmentSum update/sum"),)
+    fixed = (
+        (call.inputs.index(f"{argument.name}:0"), "UnsortedSegmentSum update/sum"),
+    )
     note = replace(note, compiled=(replace(one, fixed=fixed),))
     grown = predict_note(note)
     analysis = explain(grown, WhatIf(), search=False)
@@ -130,7 +145,9 @@ def test_a_value_that_is_compiled_in_and_updated_is_a_finding() -> None:
 
 def test_a_compiled_step_leaves_no_order_open(predicted: Measured) -> None:
     stated = predicted.recording.uncertainty
-    assert all(row.requested_low_bytes == row.requested_high_bytes for row in stated.schedules)
+    assert all(
+        row.requested_low_bytes == row.requested_high_bytes for row in stated.schedules
+    )
     assert predicted.recording.unmodelled == ()
     rows = main_allocator_rows(predicted.recording)
     assert not rows.index.isin(rows["part_of"].dropna()).any()

@@ -26,7 +26,9 @@ NOTE = Path(__file__).parent / "notes" / "gpu" / "run.json"
 
 
 def document_of(note, **what_if):
-    return plain_report(build_document(explain(predict_note(note), WhatIf(**what_if), search=True)))
+    return plain_report(
+        build_document(explain(predict_note(note), WhatIf(**what_if), search=True))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,9 @@ def folder(tmp_path):
 
 def test_the_books_balance(document, note):
     peak, categories = document["peak"], document["categories_at_peak"]
-    assert sum(categories.values()) == peak["requested_bytes"] <= peak["allocated_bytes"]
+    assert (
+        sum(categories.values()) == peak["requested_bytes"] <= peak["allocated_bytes"]
+    )
     sizes = {"parameter": 0, "optimizer_state": 0}
     for row in note.variables:
         size = 4
@@ -62,7 +66,9 @@ def test_the_books_balance(document, note):
     inputs = 16 * 64 * 64 * 3 * 4  # the labels are int32 and stay on the host
     assert categories["input"] == inputs
     resident = document["resident"]["requested_bytes"]
-    expected = sizes["parameter"] + sizes["optimizer_state"] + inputs + categories["constant"]
+    expected = (
+        sizes["parameter"] + sizes["optimizer_state"] + inputs + categories["constant"]
+    )
     assert resident == pytest.approx(expected, abs=200)  # metrics and counters
     assert document["unmodelled"] == []
 
@@ -84,7 +90,9 @@ def test_it_fits_and_says_by_how_much(document):
     verdict = document["verdict"]
     assert document["fits"] is True
     assert verdict["margin_bytes"] == verdict["limit_bytes"] - verdict["need_bytes"] > 0
-    assert verdict["need_low_bytes"] <= verdict["need_bytes"] <= verdict["need_high_bytes"]
+    assert (
+        verdict["need_low_bytes"] <= verdict["need_bytes"] <= verdict["need_high_bytes"]
+    )
     assert verdict["need_bytes"] >= document["peak"]["allocated_bytes"]
 
 
@@ -93,7 +101,13 @@ def test_what_is_uncertain_is_said_and_one_sided(document):
     peak = document["peak"]["requested_bytes"]
     assert stated["low_bytes"] <= peak <= stated["high_bytes"]
     steady = stated["workspace"]["steady"]
-    assert stated["low_bytes"] <= steady["low"] <= peak <= steady["high"] <= stated["high_bytes"]
+    assert (
+        stated["low_bytes"]
+        <= steady["low"]
+        <= peak
+        <= steady["high"]
+        <= stated["high_bytes"]
+    )
     words = " ".join(stated["because"])
     assert "cuDNN" in words
     assert "No GPU was used" in words
@@ -104,7 +118,9 @@ def test_the_peaks_over_the_likely_algorithms_contain_the_shown_one(note):
     prediction = predict(note, target.device, target.options, compiled={})
     schedule, found = prediction.middle, find_workspaces(prediction, 1 << 40)
     assert found.steady.low <= schedule.peak_bytes <= found.steady.high
-    plans = [plan.workspace for plan in prediction.prepared.kernels.plans if plan.workspace]
+    plans = [
+        plan.workspace for plan in prediction.prepared.kernels.plans if plan.workspace
+    ]
     largest = max(max(one.sizes_bytes) for one in plans)
     live = schedule.live_bytes
     assert found.steady.high <= int(live.max()) + largest
@@ -116,7 +132,11 @@ def test_the_peaks_over_the_likely_algorithms_contain_the_shown_one(note):
 def shrunk(folder, card, **sizes):
     """Return the note with another card, and with tensors made larger where asked."""
     raw = json.loads((folder / "run.json").read_text())
-    raw["device"] = {"kind": "gpu", "name": find_gpu(card).name, "id": find_gpu(card).id}
+    raw["device"] = {
+        "kind": "gpu",
+        "name": find_gpu(card).name,
+        "id": find_gpu(card).id,
+    }
     (folder / "run.json").write_text(json.dumps(raw))
     return read_run(folder / "run.json")
 
@@ -127,7 +147,10 @@ def test_another_card_has_another_limit(folder, document):
     assert other["peak"]["process_bytes"] > document["peak"]["process_bytes"]
     # The graph was optimised for a T4. Only the workspaces of convolutions are larger on an H100.
     workspace = other["categories_at_peak"]["workspace"]
-    assert other["peak"]["requested_bytes"] - workspace <= document["peak"]["requested_bytes"]
+    assert (
+        other["peak"]["requested_bytes"] - workspace
+        <= document["peak"]["requested_bytes"]
+    )
 
 
 def test_a_limit_that_is_too_small_ends_with_3(folder):
@@ -146,20 +169,30 @@ def test_growth_takes_less_than_the_whole_limit(folder):
 
 @pytest.mark.parametrize(
     "what_if",
-    [WhatIf(memory_limit_bytes=90 << 20), WhatIf(growth=True), WhatIf(fragmentation_fraction=0.01)],
+    [
+        WhatIf(memory_limit_bytes=90 << 20),
+        WhatIf(growth=True),
+        WhatIf(fragmentation_fraction=0.01),
+    ],
 )
 def test_chunks_lie_as_they_do_under_what_was_asked(note, folder, what_if):
     """One region is as large as the limit, a pool that grows has several: other chunks fit best."""
     told = plain_report(build_document(analyse_step(note, folder, what_if=what_if)))
     replayed, limit = told["what_if"], told["device"]["memory_limit_bytes"]
     card_bytes = memory_limit(find_gpu("t4")).bytes
-    assert limit == replayed["memory_limit_bytes"] == (what_if.memory_limit_bytes or card_bytes)
+    assert (
+        limit
+        == replayed["memory_limit_bytes"]
+        == (what_if.memory_limit_bytes or card_bytes)
+    )
     assert told["peak_ever"]["allocated_bytes"] == replayed["peak_allocated_bytes"]
     pool = told["peak"]["pool_bytes"]
     assert pool == replayed["peak_pool_bytes"]
     assert pool == limit or what_if.growth
     assert told["fits"] is not False
-    low, high = (told["uncertainty"][f"allocated_{end}_bytes"] for end in ("low", "high"))
+    low, high = (
+        told["uncertainty"][f"allocated_{end}_bytes"] for end in ("low", "high")
+    )
     assert low <= told["peak"]["allocated_bytes"] <= high
 
 
@@ -177,7 +210,9 @@ def test_near_the_limit_the_answer_is_may_not(note, monkeypatch, needed, fits):
 
 
 def test_a_card_that_is_not_known_is_refused(tmp_path):
-    done = analyze("estimate", "keras:VGG16", "--gpu", "z9000", "--out", tmp_path / "out")
+    done = analyze(
+        "estimate", "keras:VGG16", "--gpu", "z9000", "--out", tmp_path / "out"
+    )
     assert done.code == 2
     assert "z9000" in done.err
     assert done.err.count("\n") == 1
@@ -185,7 +220,8 @@ def test_a_card_that_is_not_known_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [("--device", "cpu", "--gpu", "t4"), ("--device", "gpu"), ("--device", "tpu")]
+    "options",
+    [("--device", "cpu", "--gpu", "t4"), ("--device", "gpu"), ("--device", "tpu")],
 )
 def test_options_that_contradict_are_refused(tmp_path, options):
     done = analyze("estimate", "keras:VGG16", *options, "--out", tmp_path / "out")

@@ -25,7 +25,11 @@ from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.simulate.kernels.kernel_device import HANDLE_BYTES
 from analyzer.simulate.predict.predicted_recording import find_unmodelled, make_table
 from analyzer.simulate.predict.prepared_step import play
-from analyzer.simulate.predict.stated_range import describe_notes, find_unsized, state_range
+from analyzer.simulate.predict.stated_range import (
+    describe_notes,
+    find_unsized,
+    state_range,
+)
 from analyzer.simulate.predict.wiring import wire
 
 
@@ -43,7 +47,12 @@ def test_a_chain_of_element_wise_ops_needs_one_buffer():
 
 
 def test_a_tensor_with_a_later_reader_is_not_overwritten():
-    ops = [arg("x", 0), op("a", "Exp", "x"), op("b", "Sin", "a"), op("c", "Mul", "a", "b")]
+    ops = [
+        arg("x", 0),
+        op("a", "Exp", "x"),
+        op("b", "Sin", "a"),
+        op("c", "Mul", "a", "b"),
+    ]
     assert play_ops([*ops, result("c", "c:0")]).peak_bytes == 4 * KIB
 
 
@@ -55,9 +64,15 @@ def test_a_result_lives_until_the_next_step_returns():
 
 
 def test_a_numpy_array_is_copied_for_the_time_of_each_step():
-    schedule = play_ops([arg("x", 0, copied=True), op("a", "Exp", "x"), result("a", "a:0")])
+    schedule = play_ops(
+        [arg("x", 0, copied=True), op("a", "Exp", "x"), result("a", "a:0")]
+    )
     live = schedule.live_bytes
-    assert [int(live[step.first]) for step in schedule.steps] == [0, KIB, KIB]  # earlier results
+    assert [int(live[step.first]) for step in schedule.steps] == [
+        0,
+        KIB,
+        KIB,
+    ]  # earlier results
 
 
 def test_a_variable_with_a_read_alive_is_copied_on_write():
@@ -68,14 +83,19 @@ def test_a_variable_with_a_read_alive_is_copied_on_write():
     assert "add" in names_of([*start, update, late, result("late", "late:0")], owner)
     early = op("early", "Mul", "read", "x")
     after = Op("add", "AssignAddVariableOp", ("v:0", "x:0"), ("early",))
-    assert "add" not in names_of([*start, early, after, result("early", "early:0")], owner)
+    assert "add" not in names_of(
+        [*start, early, after, result("early", "early:0")], owner
+    )
 
 
 def test_equal_slots_get_buffers_of_their_own_at_the_first_update():
     """``ResourceApplyAdam`` calls ``PrepareToUpdateVariable`` for the parameter and both slots."""
     handles = [arg(name, index, HANDLE) for index, name in enumerate("vms")]
     update = Op("adam", "ResourceApplyAdam", ("v:0", "m:0", "s:0", *["x:0"] * 7))
-    slots = [variable(name, n, category="optimizer_state") for n, name in ((1, "m"), (2, "s"))]
+    slots = [
+        variable(name, n, category="optimizer_state")
+        for n, name in ((1, "m"), (2, "s"))
+    ]
     prepared = prepare_ops([*handles, arg("x", 3), update], variable("v", 0), *slots)
     schedule = play(prepared)
     assert requests_of(prepared, schedule, 0) == [("adam", KIB)]
@@ -103,13 +123,19 @@ def test_reading_a_variable_that_is_written_in_part_copies_it():
     ]
     prepared = prepare_ops(ops, variable("w", 0))
     schedule = play(prepared)
-    copies = [("read", KIB) in requests_of(prepared, schedule, step) for step in range(3)]
+    copies = [
+        ("read", KIB) in requests_of(prepared, schedule, step) for step in range(3)
+    ]
     assert copies == [False, True, True]
 
 
 def test_a_variable_set_to_a_constant_has_the_constants_buffer():
     zeros = Op("zeros", "Const", outputs=(VECTOR,))
-    ops = [arg("v", 0, HANDLE), zeros, Op("set", "AssignVariableOp", ("v:0", "zeros:0"))]
+    ops = [
+        arg("v", 0, HANDLE),
+        zeros,
+        Op("set", "AssignVariableOp", ("v:0", "zeros:0")),
+    ]
     schedule = play_ops(ops, variable("w", 0))
     assert int(schedule.live_bytes[schedule.steps[-1].first]) == KIB + HANDLE_BYTES
 
@@ -136,7 +162,9 @@ def cond_graph(operand):
     ]
 
 
-@pytest.mark.parametrize(("operand", "taken"), [(0, [True, False, True]), (5, [False] * 3)])
+@pytest.mark.parametrize(
+    ("operand", "taken"), [(0, [True, False, True]), (5, [False] * 3)]
+)
 def test_a_counter_decides_which_branch_runs(operand, taken):
     prepared = prepare_ops(cond_graph(operand), variable("iteration", 0, "int64", ()))
     schedule = play(prepared)
@@ -163,7 +191,9 @@ def loop_graph(count):
         op("i_in", "Enter", "zero", spec=SCALAR, **frame),
         op("s_in", "Enter", "stack", spec=variant, **frame),
         op("x_in", "Enter", "x", **(frame | {"is_constant": True})),
-        op("limit_in", "Enter", "limit", spec=SCALAR, **(frame | {"is_constant": True})),
+        op(
+            "limit_in", "Enter", "limit", spec=SCALAR, **(frame | {"is_constant": True})
+        ),
         op("step_in", "Enter", "step", spec=SCALAR, **(frame | {"is_constant": True})),
         Op("i", "Merge", ("i_in:0", "i_next:0"), outputs=(SCALAR, SCALAR)),
         Op("s", "Merge", ("s_in:0", "s_next:0"), outputs=(variant, SCALAR)),
@@ -254,7 +284,12 @@ def test_unknown_types_are_counted_with_their_bytes():
 
 def test_an_op_that_its_types_rule_does_not_fit_is_unmodelled_and_reported():
     # A Softmax without inputs, which its rule cannot know, in a graph that is otherwise sound.
-    ops = [arg("x", 0), op("odd", "Softmax"), op("b", "Mul", "x", "odd"), result("b", "b:0")]
+    ops = [
+        arg("x", 0),
+        op("odd", "Softmax"),
+        op("b", "Mul", "x", "odd"),
+        result("b", "b:0"),
+    ]
     found = predict_ops(ops)
     assert find_unmodelled(found.prepared) == (
         UnmodelledType(op_type="Softmax", count=1, bytes=KIB),
@@ -272,8 +307,14 @@ def test_a_graph_that_names_a_missing_op_is_refused():
 def test_ops_on_several_threads_overlap():
     ops = [arg("x", 0)]
     for branch in range(4):
-        ops += [op(f"big{branch}", "Pad", "x"), op(f"small{branch}", "BiasAddGrad", f"big{branch}")]
-    ops += [op("sum", "AddN", *(f"small{branch}" for branch in range(4))), result("sum", "sum:0")]
+        ops += [
+            op(f"big{branch}", "Pad", "x"),
+            op(f"small{branch}", "BiasAddGrad", f"big{branch}"),
+        ]
+    ops += [
+        op("sum", "AddN", *(f"small{branch}" for branch in range(4))),
+        result("sum", "sum:0"),
+    ]
     one, four = predict_ops(ops), predict_ops(ops, threads=4)
     assert four.requested.high > one.requested.high
     stated = state_range(four, 0)
@@ -313,7 +354,9 @@ def test_a_loop_that_data_may_end_early_runs_as_often_as_it_may():
     found = predict_ops(early_loop(9))
     (decision,) = found.decisions
     assert (decision.name, decision.outcome, decision.bounded) == ("loop", 9, True)
-    assert found.requested.low == decision.other_bytes <= found.middle.peak_bytes - 8 * KIB
+    assert (
+        found.requested.low == decision.other_bytes <= found.middle.peak_bytes - 8 * KIB
+    )
     assert found.requested.high >= found.middle.peak_bytes
 
 
@@ -353,10 +396,17 @@ def switch_case(index, branches=3):
     ops = [arg("x", 0), index, op("way", "_SwitchN", "x", index.name, count=branches)]
     for branch in range(branches):
         ops.append(op(f"b{branch}_0", "Pad", f"way:{branch}"))
-        ops += [op(f"b{branch}_{k}", "Pad", f"b{branch}_0") for k in range(1, branch + 1)]
+        ops += [
+            op(f"b{branch}_{k}", "Pad", f"b{branch}_0") for k in range(1, branch + 1)
+        ]
         names = [f"b{branch}_{k}" for k in range(branch + 1)]
         ops.append(op(f"sum{branch}", "AddN", *names))
-    merged = Op("m", "Merge", tuple(f"sum{b}:0" for b in range(branches)), outputs=(VECTOR, SCALAR))
+    merged = Op(
+        "m",
+        "Merge",
+        tuple(f"sum{b}:0" for b in range(branches)),
+        outputs=(VECTOR, SCALAR),
+    )
     return [*ops, merged, result("m", "m:0")]
 
 

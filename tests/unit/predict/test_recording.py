@@ -39,7 +39,9 @@ def test_inference_is_predicted_to_the_category():
     trace = explain(open_measured(TRACES / "infer"), WhatIf(), search=False)
     peak = trace.peak.requested_bytes
     assert estimate.peak.requested_bytes == pytest.approx(peak, rel=0.001)
-    assert estimate.peak.allocated_bytes == pytest.approx(trace.peak.allocated_bytes, rel=0.001)
+    assert estimate.peak.allocated_bytes == pytest.approx(
+        trace.peak.allocated_bytes, rel=0.001
+    )
     for category, size in trace.categories.items():
         assert estimate.categories[category] == pytest.approx(size, abs=0.001 * peak)
 

@@ -14,7 +14,9 @@ def op(kind, output):
     return Op("op", kind, outputs=(output,))
 
 
-@pytest.mark.parametrize(("kind", "value"), [("IsFinite", 1), ("IsNan", 0), ("IsInf", 0)])
+@pytest.mark.parametrize(
+    ("kind", "value"), [("IsFinite", 1), ("IsNan", 0), ("IsInf", 0)]
+)
 def test_numbers_are_finite(kind, value):
     assert evaluate(op(kind, FLAGS), [None], [MATRIX]) == (value,)
 
@@ -42,7 +44,9 @@ def test_a_schedule_compares_the_step_with_a_float():
         Op("limit", "Const", outputs=(ONE,), attrs=_value(100.0)),
     )
     now = evaluate(op("Cast", ONE), [(2,)], [count])
-    assert evaluate(op("Less", FLAG), [now, evaluate(limit, [], [])], [ONE, ONE]) == (1,)
+    assert evaluate(op("Less", FLAG), [now, evaluate(limit, [], [])], [ONE, ONE]) == (
+        1,
+    )
     half = Op("half", "Const", outputs=(ONE,), attrs=_value(0.5))
     assert evaluate(half, [], []) == (0.5,)
 
@@ -59,15 +63,26 @@ def test_a_part_that_is_as_the_rest_changes_nothing():
 
 def test_an_element_of_a_list_of_constants_is_known():
     count = op("TensorListGetItem", TensorSpec("int32", ()))
-    counts = evaluate(op("TensorListFromTensor", TensorSpec("variant", ())), [(6, 1, 2), ()], [])
-    assert [evaluate(count, [counts, (k,), ()], []) for k in range(4)] == [(6,), (1,), (2,), None]
-    assert evaluate(count, [(1,), (7,), ()], []) == (1,)  # one number stands for equal ones
+    counts = evaluate(
+        op("TensorListFromTensor", TensorSpec("variant", ())), [(6, 1, 2), ()], []
+    )
+    assert [evaluate(count, [counts, (k,), ()], []) for k in range(4)] == [
+        (6,),
+        (1,),
+        (2,),
+        None,
+    ]
+    assert evaluate(count, [(1,), (7,), ()], []) == (
+        1,
+    )  # one number stands for equal ones
     assert evaluate(count, [None, (0,), ()], []) is None
 
 
 def test_an_iterator_has_a_next_batch():
     """As Keras 3.16 asks before each step of its loop."""
-    has_next = evaluate(op("OptionalHasValue", FLAG), [None], [TensorSpec("variant", ())])
+    has_next = evaluate(
+        op("OptionalHasValue", FLAG), [None], [TensorSpec("variant", ())]
+    )
     assert evaluate(op("LogicalAnd", FLAG), [(1,), has_next], [FLAG, FLAG]) == (1,)
 
 

@@ -117,7 +117,9 @@ def test_lists_are_summed_where_both_have_an_element():
     (total,) = run(books, 3, [one, total])
     made = [buffer.size_bytes for buffer in books.buffers[asked:]]
     assert [size for size in made if size] == [ROW_BYTES]
-    assert live_bytes(books) == 3 * ROW_BYTES  # a sum's own tensor is another allocator's
+    assert (
+        live_bytes(books) == 3 * ROW_BYTES
+    )  # a sum's own tensor is another allocator's
 
 
 def test_zeros_like_a_list_has_zeros_for_what_is_set():
@@ -159,7 +161,12 @@ def test_an_index_that_went_through_a_list_is_followed():
         Op("one", "Const", outputs=(INDEX,), attrs={"value": _whole(1)}),
         Op("x", "_Arg", outputs=(TENSOR,), attrs={"index": 0}),
         Op("empty", "_Arg", outputs=(LIST,), attrs={"index": 1}),
-        Op("pred", "Const", outputs=(TensorSpec("bool", ()),), attrs={"value": _whole(1, "bool")}),
+        Op(
+            "pred",
+            "Const",
+            outputs=(TensorSpec("bool", ()),),
+            attrs={"value": _whole(1, "bool")},
+        ),
         Op("switch", "Switch", ("one:0", "pred:0"), outputs=(INDEX, INDEX)),
         Op("rows", "TensorListFromTensor", ("x:0", "one:0"), outputs=(LIST,)),
         Op("push", "TensorListPushBack", ("empty:0", "switch:1"), outputs=(LIST,)),

@@ -52,7 +52,9 @@ class _Tape:
         self.top = 0x7F00_0000_0000
         self.grown = False
 
-    def allocate(self, op: str, requested: int, category: Category, **facts: Any) -> int:
+    def allocate(
+        self, op: str, requested: int, category: Category, **facts: Any
+    ) -> int:
         chunk = -(-requested // 256) * 256
         if requested > 2_000_000 and len(self.buffers) % 7 == 0:
             chunk += chunk // 3 // 256 * 256
@@ -82,11 +84,19 @@ class _Tape:
 
     def release(self, buffer: int) -> None:
         row = self.buffers[buffer]
-        self._event(-1, row["address"], row["requested_bytes"], row["allocated_bytes"], row["op"])
+        self._event(
+            -1,
+            row["address"],
+            row["requested_bytes"],
+            row["allocated_bytes"],
+            row["op"],
+        )
         row["dies"], row["dies_ps"] = len(self.events) - 1, self.time_ps
         self.free.setdefault(row["allocated_bytes"], []).append(row["address"])
 
-    def _event(self, kind: int, address: int, requested: int, chunk: int, op: str) -> None:
+    def _event(
+        self, kind: int, address: int, requested: int, chunk: int, op: str
+    ) -> None:
         self.time_ps += int(self.random.integers(200_000, 9_000_000))
         self.in_use += kind * chunk
         self.events.append(
@@ -103,7 +113,12 @@ class _Tape:
 
 
 def make_recording(
-    n_events: int = 300, *, seed: int = 0, scale: float = 1.0, suffix: str = "", **changes: Any
+    n_events: int = 300,
+    *,
+    seed: int = 0,
+    scale: float = 1.0,
+    suffix: str = "",
+    **changes: Any,
 ) -> Made:
     """Return a run of about ``n_events`` events.
 
@@ -140,7 +155,10 @@ def make_recording(
                 dtype="float32",
                 shape=f"[{weight // 4}]",
             )
-    steps = [_step(tape, graph, index, layers, sizes, weights, scale) for index in range(STEPS)]
+    steps = [
+        _step(tape, graph, index, layers, sizes, weights, scale)
+        for index in range(STEPS)
+    ]
     return _finish(tape, graph, steps, changes)
 
 
@@ -194,7 +212,9 @@ def _step(
         )
         tape.release(scratch)
         if index == 0:
-            following = f"{layers[place + 1]}/Conv2D" if place + 1 < len(layers) else "loss"
+            following = (
+                f"{layers[place + 1]}/Conv2D" if place + 1 < len(layers) else "loss"
+            )
             _link(graph, layer, forward, requested, [following, backward], place)
     flowing = tape.allocate(
         "loss/grad",
@@ -248,16 +268,29 @@ def _step(
 
 
 def _link(
-    graph: nx.MultiDiGraph, layer: str, op: str, size: int, readers: list[str], place: int
+    graph: nx.MultiDiGraph,
+    layer: str,
+    op: str,
+    size: int,
+    readers: list[str],
+    place: int,
 ) -> None:
     for name in (op, *readers):
         kind = "Conv2D" if name.endswith("Conv2D") else "Conv2DBackpropInput"
         graph.add_node(
-            ("op", name), kind="op", type=kind, layer=layer, source=f"model.py:{20 + place}"
+            ("op", name),
+            kind="op",
+            type=kind,
+            layer=layer,
+            source=f"model.py:{20 + place}",
         )
     tensor = ("tensor", f"{op}:0")
     graph.add_node(
-        tensor, kind="tensor", dtype="float32", shape=f"[32, {size // 128}]", size_bytes=size
+        tensor,
+        kind="tensor",
+        dtype="float32",
+        shape=f"[32, {size // 128}]",
+        size_bytes=size,
     )
     graph.add_edge(("op", op), tensor)
     for reader in readers:
@@ -285,7 +318,9 @@ def _finish(
     table = table.assign(allocator=ALLOCATOR, run_id=0, role="")
     for name, column in ALLOCATIONS.items():
         if name not in table:
-            table[name] = pd.Series(pd.NA if column.dtype == "Int64" else "", index=table.index)
+            table[name] = pd.Series(
+                pd.NA if column.dtype == "Int64" else "", index=table.index
+            )
         if column.dtype == "category":
             table[name] = table[name].fillna("")
     recording = Recording(
@@ -293,15 +328,21 @@ def _finish(
             "kind": Kind.TRACE,
             "target": TargetNote(**changes.pop("target", {"name": "made up"})),
             "device": Device(
-                kind="gpu", name="GPU:0", memory_limit_bytes=int(events["in_use_bytes"].max() * 1.3)
+                kind="gpu",
+                name="GPU:0",
+                memory_limit_bytes=int(events["in_use_bytes"].max() * 1.3),
             ),
-            "step_config": StepConfig(mode="train", jit=False, batch_size=32, optimizer="adam"),
+            "step_config": StepConfig(
+                mode="train", jit=False, batch_size=32, optimizer="adam"
+            ),
             "events": conform(events, EVENTS),
             "allocations": conform(table, ALLOCATIONS),
             "allocator": ALLOCATOR,
             "steps": tuple(steps),
             "make_graph": (lambda: graph) if graph is not None else None,
-            "make_tensor_links": (lambda: _ends_of(graph)) if graph is not None else None,
+            "make_tensor_links": (lambda: _ends_of(graph))
+            if graph is not None
+            else None,
             "versions": {"tensorflow": "2.21.0", "analyzer": "0.1.0"},
             **changes,
         }
@@ -315,7 +356,9 @@ def _ends_of(graph: nx.MultiDiGraph) -> TensorLinks:
         makers={node[1]: op for node in tensors for _, op in graph.predecessors(node)},
         readers={node[1]: [op for _, op in graph.successors(node)] for node in tensors},
         facts={
-            name: tuple(str(facts.get(fact) or "") for fact in ("type", "layer", "source"))
+            name: tuple(
+                str(facts.get(fact) or "") for fact in ("type", "layer", "source")
+            )
             for (kind, name), facts in graph.nodes.items()
             if kind == "op"
         },

@@ -23,7 +23,11 @@ def opened(name: str) -> analyzer.Result:
 def test_numbers_of_the_document_agree(name: str) -> None:
     document = opened(name).document
     peak, ever, resident = document["peak"], document["peak_ever"], document["resident"]
-    assert resident["requested_bytes"] <= peak["requested_bytes"] <= ever["requested_bytes"]
+    assert (
+        resident["requested_bytes"]
+        <= peak["requested_bytes"]
+        <= ever["requested_bytes"]
+    )
     assert peak["requested_bytes"] <= peak["allocated_bytes"] <= ever["allocated_bytes"]
     assert peak["allocated_bytes"] <= peak["pool_bytes"] <= ever["pool_bytes"]
     assert document["fragmentation"]["replay_equals_trace"] is True
@@ -38,7 +42,9 @@ def test_numbers_of_the_document_agree(name: str) -> None:
 def test_what_is_retained_waits_for_a_backward_op(name: str) -> None:
     document = opened(name).document
     rows = [
-        one for one in document["tensors_at_peak"] if one["role"] == "kept for the backward pass"
+        one
+        for one in document["tensors_at_peak"]
+        if one["role"] == "kept for the backward pass"
     ]
     # The rest is results of metrics, which the step returns.
     rest_bytes = document["categories_at_peak"]["activation"] - sum(
@@ -52,7 +58,9 @@ def test_what_is_retained_waits_for_a_backward_op(name: str) -> None:
     )
     ops = {node[1] for node in opened(name).graph.nodes if node[0] == "op"}
     assert {reader[1] for reader in readers if reader} <= ops
-    (found,) = [one for one in document["findings"] if one["id"] == "retained-activations"]
+    (found,) = [
+        one for one in document["findings"] if one["id"] == "retained-activations"
+    ]
     assert all(row["waits_for"] in {"", *ops} for row in found["evidence"])
 
 
@@ -63,8 +71,13 @@ def test_every_row_and_column_is_in_the_csv(tmp_path: Any) -> None:
     table = opened("infer").allocations
     assert list(rows[0]) == [*ALLOCATIONS, "alive_at_peak"]
     assert len(rows) == len(table)
-    assert sum(int(row["requested_bytes"]) for row in rows) == table["requested_bytes"].sum()
-    alive = [int(row["requested_bytes"]) for row in rows if row["alive_at_peak"] == "True"]
+    assert (
+        sum(int(row["requested_bytes"]) for row in rows)
+        == table["requested_bytes"].sum()
+    )
+    alive = [
+        int(row["requested_bytes"]) for row in rows if row["alive_at_peak"] == "True"
+    ]
     assert sum(alive) == opened("infer").peak_bytes
 
 
@@ -74,7 +87,9 @@ def test_a_name_that_is_a_formula_is_text_in_the_csv(start: str, tmp_path: Any) 
     name = f'{start}HYPERLINK("http://x","y")'
     trace = TraceBuilder().allocate(1, 1, 256, op=name)
     # WHEN it is written as CSV
-    analyzer.open_trace(trace.write(tmp_path / "a.xplane.pb")).to_csv(tmp_path / "a.csv")
+    analyzer.open_trace(trace.write(tmp_path / "a.xplane.pb")).to_csv(
+        tmp_path / "a.csv"
+    )
     # THEN it starts with an apostrophe
     with (tmp_path / "a.csv").open(newline="") as file:
         (row,) = csv.DictReader(file)

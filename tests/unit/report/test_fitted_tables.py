@@ -39,12 +39,17 @@ def check_whole(shown: list[str], sizes: list[int | None], width: int) -> None:
     for size in sizes:
         if size is not None:
             text = re.escape(format_bytes(size))
-            assert any(re.search(rf"(?<![\d.,]){text}(?![\w])", line) for line in shown), size
+            assert any(
+                re.search(rf"(?<![\d.,]){text}(?![\w])", line) for line in shown
+            ), size
     for line in shown:
         assert len(line) <= width
         assert not CUT.search(line), line
     for above, below in zip(shown, shown[1:], strict=False):
-        assert not (re.search(r"\d\s*$", above) and UNIT_FIRST.match(below)), (above, below)
+        assert not (re.search(r"\d\s*$", above) and UNIT_FIRST.match(below)), (
+            above,
+            below,
+        )
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -55,12 +60,16 @@ def test_every_number_of_a_report_is_whole(name: str, width: int) -> None:
     sizes = [peak["requested_bytes"], peak["allocated_bytes"], peak["pool_bytes"]]
     sizes += [size for size in shown["categories_at_peak"].values() if size]
     steps = shown["steps"] if len(shown["steps"]) <= 6 else []
-    sizes += [step[key] for step in steps for key in ("requested_bytes", "allocated_bytes")]
+    sizes += [
+        step[key] for step in steps for key in ("requested_bytes", "allocated_bytes")
+    ]
     sizes += [row["requested_bytes"] for row in shown["tensors_at_peak"][:12]]
     for row in [row for row in shown["layers"] if row["layer"]][:12]:
         state = row["parameter"] + row["optimizer_state"]
         sizes += [row["total_bytes"], row["activation"], state]
     sizes += [finding["saves_bytes"] or None for finding in shown["findings"]]
     check_whole(
-        lines(to_terminal(report_document(opened(name).report), width), width), sizes, width
+        lines(to_terminal(report_document(opened(name).report), width), width),
+        sizes,
+        width,
     )

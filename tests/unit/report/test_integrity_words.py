@@ -19,9 +19,15 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a trace without every tenth allocation."""
     space = Space.FromString(gzip.decompress(sample_trace("accumulation").read_bytes()))
     for plane in space.planes:
-        births = {x.key for x in plane.event_metadata if x.value.name == b"MemoryAllocation"}
+        births = {
+            x.key for x in plane.event_metadata if x.value.name == b"MemoryAllocation"
+        }
         for line in plane.lines:
-            found = [at for at, event in enumerate(line.events) if event.metadata_id in births]
+            found = [
+                at
+                for at, event in enumerate(line.events)
+                if event.metadata_id in births
+            ]
             for at in reversed(found[5::10]):
                 del line.events[at]
     path = tmp_path_factory.mktemp("damaged") / "a.xplane.pb"
@@ -31,7 +37,10 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_document(damaged: Path) -> None:
     document = analyzer.open_trace(damaged).document
-    found, whole = document["integrity"], read_trace(sample_trace("accumulation")).events
+    found, whole = (
+        document["integrity"],
+        read_trace(sample_trace("accumulation")).events,
+    )
     assert found["is_damaged"]
     assert 0 < found["events_disagreeing"] <= found["events"]
     assert found["largest_difference_bytes"] > 0
@@ -46,7 +55,9 @@ def test_the_document(damaged: Path) -> None:
 
 
 def test_it_is_told_before_any_figure(damaged: Path, tmp_path: Path) -> None:
-    done = analyze("trace", damaged, "--markdown", tmp_path / "a.md", "--html", tmp_path / "a.html")
+    done = analyze(
+        "trace", damaged, "--markdown", tmp_path / "a.md", "--html", tmp_path / "a.html"
+    )
     assert done.code == 0
     lines = done.out.splitlines()
     told = next(
@@ -58,7 +69,9 @@ def test_it_is_told_before_any_figure(damaged: Path, tmp_path: Path) -> None:
     assert told < next(at for at, line in enumerate(lines) if line.startswith("Peak "))
     summary = (tmp_path / "a.md").read_text().splitlines()
     told = next(
-        at for at, line in enumerate(summary) if "Incomplete trace: events are missing " in line
+        at
+        for at, line in enumerate(summary)
+        if "Incomplete trace: events are missing " in line
     )
     assert told < next(at for at, line in enumerate(summary) if line.startswith("|"))
     assert "Incomplete trace: events are missing" in (tmp_path / "a.html").read_text()

@@ -26,9 +26,14 @@ def test_an_estimate_is_followed_by_a_run_of_the_same_step(jit: bool) -> None:
     report = analyzer.open_trace(sample_folder("cnn")).report
     card = PhantomNotice(says="x", cards=("t4",))
     step = replace(
-        report.step, jit=jit, mode="infer", options=("--shape", "ids=64", "--loss", "mse")
+        report.step,
+        jit=jit,
+        mode="infer",
+        options=("--shape", "ids=64", "--loss", "mse"),
     )
-    command = suggest_next(replace_fields(report, kind=Kind.ESTIMATE, phantom=card, step=step))
+    command = suggest_next(
+        replace_fields(report, kind=Kind.ESTIMATE, phantom=card, step=step)
+    )
     assert ("--no-jit" in command) is not jit
     assert {"--gpu", "t4", "--mode", "infer"} <= set(shlex.split(command))
     assert "--shape ids=64 --loss mse" in command
@@ -45,7 +50,9 @@ def test_a_name_from_a_trace_stays_one_word() -> None:
 def test_no_command_or_code_for_tensorflow_follows_a_trace_of_jax() -> None:
     report = analyzer.open_trace(sample_folder("cnn")).report
     target = replace_fields(report.target, kind=TargetKind.TRACE)
-    of_jax = replace_fields(report, target=target, step=replace(report.step, is_jax=True))
+    of_jax = replace_fields(
+        report, target=target, step=replace(report.step, is_jax=True)
+    )
     assert "--target" in suggest_next(replace_fields(report, target=target))
     assert not suggest_next(of_jax)
     assert any(item.code for item in change_items(report))

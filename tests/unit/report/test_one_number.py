@@ -33,7 +33,10 @@ CASES = [
     *((NOTES / name, None) for name in ("accumulation", "cnn", "gpu", "infer", "jit")),
     *((NOTES / name, 16 << 20) for name in ("gpu", "jit")),
 ]
-SLOW = (sample_folder("transformer"), 8 << 20)  # its search of the limit takes ten seconds
+SLOW = (
+    sample_folder("transformer"),
+    8 << 20,
+)  # its search of the limit takes ten seconds
 MARKED = [
     pytest.param(
         folder,
@@ -58,7 +61,9 @@ def outputs(folder: Path, limit: int | None) -> dict[str, str]:
 def outputs_of(result: analyzer.Result) -> dict[str, str]:
     """Return each output as plain text, without the marks of Markdown and HTML."""
     out = io.StringIO()
-    print_terminal(report_document(result.report), Console(file=out, width=10_000, no_color=True))
+    print_terminal(
+        report_document(result.report), Console(file=out, width=10_000, no_color=True)
+    )
     page = render(result.report, result.recording)
     inline = render_inline(result.report)
     return {
@@ -66,7 +71,9 @@ def outputs_of(result: analyzer.Result) -> dict[str, str]:
         "markdown": to_markdown(summary_document(result.report))
         .replace("\\", "")
         .replace("**", ""),
-        "page": plain(page[page.index("<main>") : page.index('<script type="text/plain"')]),
+        "page": plain(
+            page[page.index("<main>") : page.index('<script type="text/plain"')]
+        ),
         "inline": plain(inline),
     }
 
@@ -107,19 +114,27 @@ def test_the_same_words_have_the_same_bytes(folder: Path, limit: int | None) -> 
         r"\| requested \| ([\d.]+ [KMGT]?i?B)": peak["requested_bytes"],
         r"Needs ([\d.]+ [KMGT]?i?B) = ": verdict["need_bytes"],
         r" needs ([\d.]+ [KMGT]?i?B)(?! more)": verdict["need_bytes"],
-        r"(?:fits|FITS?) [^:]*: needs(?: at least)? ([\d.]+ [KMGT]?i?B)": verdict["need_bytes"],
+        r"(?:fits|FITS?) [^:]*: needs(?: at least)? ([\d.]+ [KMGT]?i?B)": verdict[
+            "need_bytes"
+        ],
     }
     for pattern, size_bytes in words.items():
         for name, text in shown.items():
             for found in re.findall(pattern, text):
                 assert found == format_bytes(size_bytes), f"{name}: {pattern}"
     need = verdict["need"]
-    if need["beside_pool"] is None and verdict["limit_of"] is None and not need["first_step"]:
+    if (
+        need["beside_pool"] is None
+        and verdict["limit_of"] is None
+        and not need["first_step"]
+    ):
         assert document["fragmentation"]["safe_limit_bytes"] == verdict["need_bytes"]
 
 
 @pytest.mark.parametrize(("folder", "limit"), MARKED)
-def test_every_size_on_the_page_is_the_documents(folder: Path, limit: int | None) -> None:
+def test_every_size_on_the_page_is_the_documents(
+    folder: Path, limit: int | None
+) -> None:
     result = opened(folder, limit)
     page = render(result.report, result.recording)
     sizes = re.findall(r'data-path="([^"]+)" data-bytes="(-?\d+)"[^>]*>([^<]+)<', page)
@@ -136,7 +151,9 @@ def test_a_figure_lies_in_its_stated_range(folder: Path) -> None:
     if stated is not None:
         assert stated["low_bytes"] <= peak["requested_bytes"] <= stated["high_bytes"]
         allocated = peak["allocated_bytes"]
-        assert stated["allocated_low_bytes"] <= allocated <= stated["allocated_high_bytes"]
+        assert (
+            stated["allocated_low_bytes"] <= allocated <= stated["allocated_high_bytes"]
+        )
 
 
 @pytest.mark.parametrize(("folder", "limit"), MARKED)
@@ -146,11 +163,17 @@ def test_findings_have_one_order_everywhere(folder: Path, limit: int | None) -> 
     order = ["high", "medium", "low", "info"]
     urgent = ("out-of-memory", "does-not-fit")
     weights = [
-        (each["id"] not in urgent, order.index(each["severity"]), -(each["saves_bytes"] or 0))
+        (
+            each["id"] not in urgent,
+            order.index(each["severity"]),
+            -(each["saves_bytes"] or 0),
+        )
         for each in findings
     ]
     assert weights == sorted(weights)
-    assert opened(folder, limit).findings == tuple(opened(folder, limit).analysis.findings)
+    assert opened(folder, limit).findings == tuple(
+        opened(folder, limit).analysis.findings
+    )
     actions = [one.title for one in opened(folder, limit).findings if is_action(one)]
     observations = [title for title in titles if title not in actions]
     shown = outputs(folder, limit)
@@ -162,7 +185,9 @@ def test_findings_have_one_order_everywhere(folder: Path, limit: int | None) -> 
     ):
         text = shown[name]
         start = text.find("What to change") if name in ("text", "page") else 0
-        places = [text.index(title, start) for title in expected if title in text[start:]]
+        places = [
+            text.index(title, start) for title in expected if title in text[start:]
+        ]
         assert len(places) == len(expected), name
         assert places == sorted(places), name
 

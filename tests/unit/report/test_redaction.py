@@ -38,10 +38,12 @@ def test_no_name_is_left_and_no_number_changes(name: str, tmp_path: Path) -> Non
     data = packed[1].strip()
     if re.fullmatch(r"[A-Za-z0-9+/=]+", data):
         unpacked = base64.b64decode(data)
-        text += (gzip.decompress(unpacked) if unpacked[:2] == b"\x1f\x8b" else unpacked).decode(
-            "utf-8", "replace"
-        )
-    quoted = [part for part in private if re.search(rf"[\"/,]{re.escape(part)}[\"/,:]", text)]
+        text += (
+            gzip.decompress(unpacked) if unpacked[:2] == b"\x1f\x8b" else unpacked
+        ).decode("utf-8", "replace")
+    quoted = [
+        part for part in private if re.search(rf"[\"/,]{re.escape(part)}[\"/,:]", text)
+    ]
     assert quoted == []
     assert "traces/" not in text
     assert str(Path.cwd()) not in text + page

@@ -55,7 +55,9 @@ def predicted() -> Iterator[list[Path]]:
 
 
 @pytest.mark.parametrize("command", ["estimate", "trace"])
-def test_both_commands_open_it(command: str, folder: Path, predicted: list[Path]) -> None:
+def test_both_commands_open_it(
+    command: str, folder: Path, predicted: list[Path]
+) -> None:
     done = analyze(command, folder, "--json", "-")
     assert (done.code, predicted) == (0, [])
     assert json.loads(done.out) == json.loads((folder / REPORT_JSON).read_text())
@@ -67,7 +69,9 @@ def traced(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "traces" / "infer", tmp_path / "traced"))
 
 
-def test_a_finished_result_is_shown_without_what_works_it_out(folder: Path, traced: Path) -> None:
+def test_a_finished_result_is_shown_without_what_works_it_out(
+    folder: Path, traced: Path
+) -> None:
     save_report(analyzer.open_trace(traced), traced)
     heavy = "{'pandas', 'numpy', 'networkx', 'jinja2', 'google.protobuf'}"
     code = (
@@ -108,7 +112,9 @@ def test_a_trace_that_is_another_is_explained_anew(change: str, traced: Path) ->
     assert read_saved_report(traced)[0] is None
 
 
-def test_another_version_predicts_anew_and_says_so(folder: Path, predicted: list[Path]) -> None:
+def test_another_version_predicts_anew_and_says_so(
+    folder: Path, predicted: list[Path]
+) -> None:
     with patch("analyzer.model.contract.report.writing.__version__", "99.0"):
         result = analyzer.open_trace(folder)
     assert predicted == [folder]
@@ -116,7 +122,9 @@ def test_another_version_predicts_anew_and_says_so(folder: Path, predicted: list
 
 
 @pytest.mark.parametrize("name", ["run.json", "graph.json.gz", REPORT_JSON])
-def test_a_changed_file_predicts_anew(name: str, folder: Path, predicted: list[Path]) -> None:
+def test_a_changed_file_predicts_anew(
+    name: str, folder: Path, predicted: list[Path]
+) -> None:
     content = (folder / name).read_bytes()
     if name == "graph.json.gz":
         content = content[:4] + b"\x01" + content[5:]  # the time in gzip's header
@@ -129,7 +137,13 @@ def test_a_changed_file_predicts_anew(name: str, folder: Path, predicted: list[P
 
 
 @pytest.mark.parametrize(
-    "option", [["--limit", "1GiB"], ["--threads", "1"], ["--inter-op-threads", "1"], ["--growth"]]
+    "option",
+    [
+        ["--limit", "1GiB"],
+        ["--threads", "1"],
+        ["--inter-op-threads", "1"],
+        ["--growth"],
+    ],
 )
 def test_other_settings_predict_anew(option: list[str], folder: Path) -> None:
     from analyzer.cli import estimate_command as estimate

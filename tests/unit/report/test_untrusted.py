@@ -44,8 +44,20 @@ def test_other_cells_stay(text: str) -> None:
 
 
 def test_markdown_has_no_mention_no_escape_and_no_direction() -> None:
-    told = markdown_text("\x1b[2J @octocat \u202etxt #12 https://x.y <b> [a](b) &lt; ~~x~~")
-    for bad in ("\x1b", "\u202e", "@octocat", "#12", "://x", "<b>", "[a](", " &lt; ", "~~x"):
+    told = markdown_text(
+        "\x1b[2J @octocat \u202etxt #12 https://x.y <b> [a](b) &lt; ~~x~~"
+    )
+    for bad in (
+        "\x1b",
+        "\u202e",
+        "@octocat",
+        "#12",
+        "://x",
+        "<b>",
+        "[a](",
+        " &lt; ",
+        "~~x",
+    ):
         assert bad not in told
     assert "\x1b" not in markdown_code("a\x1b`|b")
 

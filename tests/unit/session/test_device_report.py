@@ -57,12 +57,17 @@ def make_figures(reading: NvmlReading | None) -> ProcessFigures:
         regions=1,
         is_pool=True,
     )
-    return ProcessFigures(pid=7, allocators=(allocator,), reading=reading, refusal="No driver.")
+    return ProcessFigures(
+        pid=7, allocators=(allocator,), reading=reading, refusal="No driver."
+    )
 
 
 def divide(*processes: NvmlProcess) -> CardAccount:
     document = divide_process(make_figures(make_reading(*processes)))
-    assert breaches(json.loads(msgspec.json.encode(document)), "device", "DeviceFile") == []
+    assert (
+        breaches(json.loads(msgspec.json.encode(document)), "device", "DeviceFile")
+        == []
+    )
     (card,) = document.cards
     assert sum(row.low_bytes for row in card.rows) == TOTAL
     return card

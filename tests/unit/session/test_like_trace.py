@@ -22,9 +22,16 @@ def trace(path: Path) -> Path:
     names = {"op": "net/conv/Conv2D", "run_id": 3, "data_type": 1}
     trace.run("net/conv/Conv2D:Conv2D", 5, 100)
     trace.allocate(10, 0x100000, 8 * 16 * 64 * 4, shape="[8,16,8,8]", **names)
-    trace.allocate(11, 0x200000, 16 * 3 * 9 * 4, shape="[16,3,3,3]", region="temp", **names)
     trace.allocate(
-        12, 0x300000, 10 * MIB, shape=f"[{10 * MIB}]", region="temp", **{**names, "data_type": 4}
+        11, 0x200000, 16 * 3 * 9 * 4, shape="[16,3,3,3]", region="temp", **names
+    )
+    trace.allocate(
+        12,
+        0x300000,
+        10 * MIB,
+        shape=f"[{10 * MIB}]",
+        region="temp",
+        **{**names, "data_type": 4},
     )
     for time, address in ((20, 0x300000), (21, 0x200000), (500, 0x100000)):
         trace.free(time, address)
@@ -38,7 +45,11 @@ def test_limit_and_workspaces_of_a_trace(tmp_path: Path) -> None:
     assert like.batch_size == 8
     assert like.is_op_by_op
     (found,) = like.convolutions
-    assert (found.kind, found.shape, found.workspace_bytes) == ("forward", (8, 16, 8, 8), 10 * MIB)
+    assert (found.kind, found.shape, found.workspace_bytes) == (
+        "forward",
+        (8, 16, 8, 8),
+        10 * MIB,
+    )
 
 
 def test_a_trace_without_a_known_card_needs_its_name(tmp_path: Path) -> None:
@@ -47,7 +58,9 @@ def test_a_trace_without_a_known_card_needs_its_name(tmp_path: Path) -> None:
 
 
 def convolution(name: str, kind: str, *shape: int, mib: int) -> MeasuredConvolution:
-    return MeasuredConvolution(op=name, kind=kind, shape=shape, workspace_bytes=mib * MIB)
+    return MeasuredConvolution(
+        op=name, kind=kind, shape=shape, workspace_bytes=mib * MIB
+    )
 
 
 def op(name: str, kind: str, *shape: int) -> Op:

@@ -67,7 +67,8 @@ def test_hosts_in_one_report(tmp_path: Path) -> None:
     assert any("host002" in line for line in result.report.warnings)
     read = len(SAMPLES) - 1
     assert (
-        f"worst of {read} hosts that could be read, of {len(SAMPLES)}." in result.report.warnings[0]
+        f"worst of {read} hosts that could be read, of {len(SAMPLES)}."
+        in result.report.warnings[0]
     )
     for row in hosts.rows:
         if not row.failed:
@@ -97,7 +98,9 @@ def test_no_host_that_reads(tmp_path: Path) -> None:
 def test_what_lies_far_from_the_others(tmp_path: Path) -> None:
     # GIVEN nine hosts of about 1 MiB and one of 3
     sizes = [(1 << 20) + 256 * number for number in range(9)] + [3 << 20]
-    files = [one_device(tmp_path / f"h{n}.xplane.pb", size) for n, size in enumerate(sizes)]
+    files = [
+        one_device(tmp_path / f"h{n}.xplane.pb", size) for n, size in enumerate(sizes)
+    ]
     figures = compare_hosts(read_hosts(files, "", WorkEngine(), lambda share: None))
     assert [place.host for place in figures.outliers] == ["h9"]
     assert figures.worst.host == "h9"
@@ -131,11 +134,15 @@ def test_dask_gives_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
     the_same_on_dask(logdir(tmp_path, 5), die_once)
 
 
-def test_no_scheduler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_scheduler_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr("analyzer.session.work_engine._CONNECT_TIMEOUT_S", 1)
     folder = logdir(tmp_path, 2)
-    with pytest.raises(InputError, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:9"):
+    with pytest.raises(
+        InputError, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:9"
+    ):
         open_hosts(folder, engine=WorkEngine(scheduler="tcp://127.0.0.1:9"))
 
 

@@ -7,7 +7,9 @@ from analyzer.model.contract.fields import Instant, ReportRecord, Signed, Text, 
 from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.ranges import BoundedBytes
 
-Fits = bool | Literal["may not"] | None  # whether the step fits; null without a limit or an answer
+Fits = (
+    bool | Literal["may not"] | None
+)  # whether the step fits; null without a limit or an answer
 
 
 class Outcome(Choice):
@@ -59,9 +61,13 @@ class Need(ReportRecord, frozen=True, kw_only=True):
 
     # TensorFlow's peak since process start, outside the trace
     before_trace: BoundedBytes | None = None
-    building: BoundedBytes | None = None  # until the first step: variables, initializers, inputs
+    building: BoundedBytes | None = (
+        None  # until the first step: variables, initializers, inputs
+    )
     first_step: BoundedBytes | None = None  # with the trials of algorithms that fit
-    steady_step: BoundedBytes  # of the later steps; of the only step; of a trace without steps
+    steady_step: (
+        BoundedBytes  # of the later steps; of the only step; of a trace without steps
+    )
     allocator: BoundedBytes  # rounding, unsplit chunks and fragmentation
     # CUDA context, libraries and loaded kernels, expected; None if the limit is for the pool alone,
     # or there is no card
@@ -75,7 +81,9 @@ class Need(ReportRecord, frozen=True, kw_only=True):
         """The phases that were seen, in order."""
         sizes = (self.before_trace, self.building, self.first_step, self.steady_step)
         return {
-            phase: size for phase, size in zip(LifePhase, sizes, strict=True) if size is not None
+            phase: size
+            for phase, size in zip(LifePhase, sizes, strict=True)
+            if size is not None
         }
 
     @property
@@ -116,7 +124,9 @@ class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
     replay_equals_trace: bool | None = None
     free_bytes: Total | None = None  # in the pool at the allocated peak
     largest_free_bytes: Total | None = None
-    minimum_limit_bytes: Total | None = None  # the smallest limit under which a replay succeeds
+    minimum_limit_bytes: Total | None = (
+        None  # the smallest limit under which a replay succeeds
+    )
     safe_limit_bytes: Total | None = None  # every limit from this one on succeeds
 
 
@@ -127,7 +137,9 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     basis: Basis
     limit_of: LimitOf | None = None
     card: Text | None = None
-    limit_bytes: Total | None = None  # the card's memory, or the user's limit of the pool
+    limit_bytes: Total | None = (
+        None  # the card's memory, or the user's limit of the pool
+    )
     limit_low_bytes: Total | None = None
     limit_high_bytes: Total | None = None
     need_of: NeedOf = NeedOf.ALLOCATED
@@ -135,10 +147,14 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     need_low_bytes: Total | None = None
     need_high_bytes: Total | None = None
     need: Need | None = None
-    margin_bytes: Signed | None = None  # limit minus need; negative if the step does not fit
+    margin_bytes: Signed | None = (
+        None  # limit minus need; negative if the step does not fit
+    )
     processes: Total | None = None  # with this need, at once on the card
     headline: Text
-    cautions: tuple[Text, ...] = ()  # reasons to doubt the figures, the most important first
+    cautions: tuple[
+        Text, ...
+    ] = ()  # reasons to doubt the figures, the most important first
 
     @property
     def pool_limit_bytes(self) -> int | None:

@@ -26,7 +26,9 @@ class TwoSizes(ReportRecord, frozen=True, kw_only=True):
 class PeakFigures(TwoSizes, frozen=True, kw_only=True):
     """The peak of the steady step."""
 
-    pool_bytes: Total | None = None  # size of the allocator's pool; None if the replay failed
+    pool_bytes: Total | None = (
+        None  # size of the allocator's pool; None if the replay failed
+    )
     process_bytes: Total | None = None  # with the process' other memory on the card
     op: Name | None = ""  # of the requested peak; empty if unknown
     layer: Name | None = ""
@@ -76,7 +78,9 @@ class CategoryBytes(ReportRecord, frozen=True, kw_only=True):
     @classmethod
     def of(cls, sizes: Mapping[str, int]) -> CategoryBytes:
         """Return the record of a mapping from category to bytes."""
-        return cls(**{category.value: sizes.get(category.value, 0) for category in Category})
+        return cls(
+            **{category.value: sizes.get(category.value, 0) for category in Category}
+        )
 
     def by_category(self) -> dict[str, int]:
         """Return a mapping from category to bytes, in the order of ``Category``."""
@@ -204,11 +208,21 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     limit_low_bytes: Total | None = None  # lower bound of the least memory limit
 
 
-def shift_bounds(base: StatedRange, below: int, above: int, *kinds: str) -> dict[str, int | None]:
+def shift_bounds(
+    base: StatedRange, below: int, above: int, *kinds: str
+) -> dict[str, int | None]:
     """Return the bounds of these kinds, lowered and raised by some bytes, at least 0."""
     shifts = {
-        f"{kind}{end}": by for kind in kinds for end, by in (("low", -below), ("high", above))
+        f"{kind}{end}": by
+        for kind in kinds
+        for end, by in (("low", -below), ("high", above))
     }
 
-    old = {f"{name}_bytes": (getattr(base, f"{name}_bytes"), by) for name, by in shifts.items()}
-    return {key: None if size is None else max(size + by, 0) for key, (size, by) in old.items()}
+    old = {
+        f"{name}_bytes": (getattr(base, f"{name}_bytes"), by)
+        for name, by in shifts.items()
+    }
+    return {
+        key: None if size is None else max(size + by, 0)
+        for key, (size, by) in old.items()
+    }

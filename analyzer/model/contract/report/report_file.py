@@ -40,7 +40,9 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     fits: limits.Fits = None
     what_if: limits.OtherSettings | None = None
     findings: tuple[subject.Finding, ...] = ()
-    remedies: tuple[subject.StepRemedy, ...] = ()  # tried changes, the largest saving first
+    remedies: tuple[
+        subject.StepRemedy, ...
+    ] = ()  # tried changes, the largest saving first
     unmodelled: tuple[peaks.UnmodelledType, ...] = ()
     uncertainty: peaks.StatedRange | None = None
     # whether a trace is complete; None for a prediction
@@ -54,12 +56,16 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     failure: limits.UnservedRequest | None = None
     program: subject.ProgramFigures | None = None
     next_command: Text = ""  # continues from this report
-    versions: dict[Name, Name] = field(default_factory=dict)  # of the libraries and of this package
+    versions: dict[Name, Name] = field(
+        default_factory=dict
+    )  # of the libraries and of this package
 
 
 DIFF_VERSION: Final = 1
 
-Number = Literal["needs", "requested", "allocated", "pool", "process"]  # in the report's order
+Number = Literal[
+    "needs", "requested", "allocated", "pool", "process"
+]  # in the report's order
 Change = Literal["same", "came", "went", "grew", "shrank"]  # of a layer or an op
 
 

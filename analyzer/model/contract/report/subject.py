@@ -83,7 +83,9 @@ class Finding:
     severity: Severity
     title: Text  # one line with the number of bytes
     detail: Text  # the meaning and what to change
-    saves_bytes: Total | None = None  # bytes that the change would save; None if unknown
+    saves_bytes: Total | None = (
+        None  # bytes that the change would save; None if unknown
+    )
     # ``requested`` or ``allocated`` bytes at the peak, or of the least memory ``limit``
     saves_kind: Name = "requested"
     evidence: tuple[EvidenceRow, ...] = ()  # rows that prove it, with values by column
@@ -96,8 +98,12 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     title: Text
     code: Text
     costs: Text = ""
-    saves_bytes: Signed | None = None  # of the requested peak, between medians over schedules
-    saves_low_bytes: Signed | None = None  # range between two runs with their own schedules
+    saves_bytes: Signed | None = (
+        None  # of the requested peak, between medians over schedules
+    )
+    saves_low_bytes: Signed | None = (
+        None  # range between two runs with their own schedules
+    )
     saves_high_bytes: Signed | None = None
     requested_bytes: Total | None = None
     allocated_bytes: Total | None = None

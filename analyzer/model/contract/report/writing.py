@@ -23,7 +23,9 @@ from analyzer.model.contract.report.report_file import REPORT_VERSION, ReportFil
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.version import __version__
 
-Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]  # a value of JSON
+Json = (
+    bool | int | float | str | None | list["Json"] | dict[str, "Json"]
+)  # a value of JSON
 
 _HINT: Final = "Write it again from the trace or the estimate."
 
@@ -92,7 +94,9 @@ class _FileDigests(Struct, frozen=True, kw_only=True):
 
 def encode_digests(folder: Path) -> bytes:
     """Return the content of ``kept.json`` for the files in a folder, as JSON text."""
-    found = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+    found = sorted(
+        file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()
+    )
     files = {
         file.relative_to(folder).as_posix(): _digest(file)
         for file in found

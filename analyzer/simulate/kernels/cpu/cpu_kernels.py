@@ -35,7 +35,10 @@ from analyzer.simulate.kernels.shared.op_call import (
 _TYPES: Final = read_op_types("simulate/kernels/cpu/op_types.toml")["types"]
 REDUCTIONS: Final = _TYPES["reductions"]
 SAME_ON_CARDS: Final = frozenset(lists.RULES).union(
-    *map(_TYPES.__getitem__, ("aliases", "allocating_anywhere", "binary", "constant", "gathers")),
+    *map(
+        _TYPES.__getitem__,
+        ("aliases", "allocating_anywhere", "binary", "constant", "gathers"),
+    ),
     *map(_TYPES.__getitem__, ("in_place", "nothing", "scatters", "unary")),
 )
 """Op types whose kernel usually has the same effect on a card."""
@@ -78,7 +81,9 @@ def _plan_merge(call: Call) -> MemoryPlan:
     arrived = Output(Way.ALIAS, inputs=tuple(range(len(call.inputs))))
     if len(call.op.outputs) == 1:
         return MemoryPlan(outputs=(arrived,))
-    return MemoryPlan(outputs=(arrived, NO_BUFFER if 1 in call.unused else allocate(call, 1)))
+    return MemoryPlan(
+        outputs=(arrived, NO_BUFFER if 1 in call.unused else allocate(call, 1))
+    )
 
 
 def _plan_cross_entropy(call: Call) -> MemoryPlan:
@@ -99,7 +104,9 @@ def _plan_all_reduce(call: Call) -> MemoryPlan:
     """
     group = call.attr("group_size")
     if group is None and (sizes := call.value(1)):
-        group = sizes[0]  # from the second version on, the number of devices is an input
+        group = sizes[
+            0
+        ]  # from the second version on, the number of devices is an input
     if not isinstance(group, int) or group < 1:
         return plan_unknown(call)
     chunks = (-(-call.size() // group),) * (min(group, 1024) - 1)
@@ -108,13 +115,17 @@ def _plan_all_reduce(call: Call) -> MemoryPlan:
 
 _RULES: Final = lists.RULES | assign_rules(
     _TYPES,
-    aliases=lambda call: MemoryPlan(outputs=tuple(map(alias, range(len(call.op.outputs))))),
+    aliases=lambda call: MemoryPlan(
+        outputs=tuple(map(alias, range(len(call.op.outputs))))
+    ),
     unary=_forward_any(0),
     factors=lambda call: MemoryPlan(
         outputs=(allocate(call), forward(call, (0,), 1), *allocate_all(call)[2:])
     ),
     binary=_forward_any(0, 1),
-    **dict.fromkeys(("allocating_anywhere", "allocating", "onednn_allocating"), plan_allocation),
+    **dict.fromkeys(
+        ("allocating_anywhere", "allocating", "onednn_allocating"), plan_allocation
+    ),
     reductions=layout.plan_reduction,
     in_place=_use_variable(VariableAccess.UPDATE),
     **dict.fromkeys(("scatters", "gathers"), _use_variable(VariableAccess.IN_PART)),
@@ -122,7 +133,9 @@ _RULES: Final = lists.RULES | assign_rules(
         ("nothing", "constant"),
         lambda call: MemoryPlan(outputs=(NO_BUFFER,) * len(call.op.outputs)),
     ),
-    sum=lambda call: plan_alias() if len(call.inputs) == 1 else _forward_tensor(ListUse.ADD, call),
+    sum=lambda call: (
+        plan_alias() if len(call.inputs) == 1 else _forward_tensor(ListUse.ADD, call)
+    ),
     all_reduce=_plan_all_reduce,
     zeros=lambda call: _forward_tensor(ListUse.ZEROS, call),
     select=plan_select,
@@ -130,14 +143,18 @@ _RULES: Final = lists.RULES | assign_rules(
     switch=lambda call: MemoryPlan(outputs=(alias(),) * len(call.op.outputs)),
     merge=_plan_merge,
     cross_entropy=_plan_cross_entropy,
-    read=lambda _: MemoryPlan(outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ),
+    read=lambda _: MemoryPlan(
+        outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ
+    ),
     assign=lambda _: MemoryPlan(variable=VariableAccess.ASSIGN, value=1),
     histogram=lambda call: plan_allocation(
         call, after_bytes=(4 * math.prod(call.shape(0) or (0,)),)
     ),
     rgb_to_hsv=lambda call: plan_allocation(call, after_bytes=(call.size() // 3,)),
     cast=lambda call: (
-        plan_alias() if call.attr("SrcT") == call.attr("DstT") else plan_allocation(call)
+        plan_alias()
+        if call.attr("SrcT") == call.attr("DstT")
+        else plan_allocation(call)
     ),
     transpose=layout.plan_transpose,
     broadcast=layout.plan_same_or_copy,

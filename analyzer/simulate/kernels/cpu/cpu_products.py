@@ -19,12 +19,16 @@ from analyzer.simulate.kernels.shared.op_call import (
 def plan_convolution(call: Call) -> MemoryPlan:
     """Allocate the output; forward the addend of a fused ``Add`` (``MklFusedConvOp``)."""
     is_sum = "Add" in (call.attr("fused_ops") or [])
-    return MemoryPlan((forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call),))
+    return MemoryPlan(
+        (forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call),)
+    )
 
 
 _L3_CACHE_BYTES = 30 << 20
 """Cache size that the kernels of two axes assume for any processor (``l3_cache_size``)."""
-_L2_CACHE_BYTES = 256 << 10  # level-2 cache of a core that they assume (``l2_cache_size``)
+_L2_CACHE_BYTES = (
+    256 << 10
+)  # level-2 cache of a core that they assume (``l2_cache_size``)
 _MOST_OVERHEAD = 25
 """Largest buffer of the kernels of three axes as a multiple of their tensors; for more they use Eigen
 without a buffer (``kMaxTempAllocationOverhead``)."""
@@ -66,7 +70,9 @@ def _plan_columns(
         return plan_allocation(call)
     cache_bytes = call.processor.l3_bytes if is_deep else _L3_CACHE_BYTES
     images = -(-(cache_bytes // item_bytes) // work)
-    enough = not is_deep and work // max(call.threads, 1) >= _L2_CACHE_BYTES // item_bytes
+    enough = (
+        not is_deep and work // max(call.threads, 1) >= _L2_CACHE_BYTES // item_bytes
+    )
     if may_parallelise and (gradient[0] == 1 or enough):
         images = 1
     columns = images * image * window
@@ -93,4 +99,6 @@ def plan_native_matmul(call: Call) -> MemoryPlan:
 
 def plan_max_pool_gradient(call: Call) -> MemoryPlan:
     """Find the maximum of each window again: an int64 index per output (``MaxPoolingGradOp``)."""
-    return plan_allocation(call, before_bytes=(math.prod(call.shape(1) or (0,)) * _INDEX_BYTES,))
+    return plan_allocation(
+        call, before_bytes=(math.prod(call.shape(1) or (0,)) * _INDEX_BYTES,)
+    )

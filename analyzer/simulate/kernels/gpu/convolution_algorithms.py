@@ -11,7 +11,10 @@ from typing import Final
 import msgspec
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution, ConvolutionOnCard
+from analyzer.simulate.kernels.gpu.convolution_on_card import (
+    Convolution,
+    ConvolutionOnCard,
+)
 from analyzer.simulate.kernels.gpu.cudnn_algorithms import (
     ALGORITHMS,
     CALIBRATED_CAPABILITIES,
@@ -41,7 +44,9 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=4096)
-def find_candidates(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Candidate, ...]:
+def find_candidates(
+    call: Convolution, gpu: Gpu, limit_bytes: int
+) -> tuple[Candidate, ...]:
     """Return the algorithms that TensorFlow tries, in order, within its limit of a workspace.
 
     The logarithms of the times have errors with a Gumbel distribution, so that the probabilities to be
@@ -55,14 +60,20 @@ def find_candidates(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Cand
             offers[name] = offer
     shortest = min((offer.microseconds for offer in offers.values()), default=1.0)
     spread = _find_spread(on, gpu, shortest)
-    weights = [(shortest / offer.microseconds) ** (1 / spread) for offer in offers.values()]
+    weights = [
+        (shortest / offer.microseconds) ** (1 / spread) for offer in offers.values()
+    ]
     return tuple(
-        Candidate(name, offer.bytes, offer.variants, offer.microseconds, weight / sum(weights))
+        Candidate(
+            name, offer.bytes, offer.variants, offer.microseconds, weight / sum(weights)
+        )
         for (name, offer), weight in zip(offers.items(), weights, strict=True)
     )
 
 
-def _find_spread(on: ConvolutionOnCard, gpu: Gpu, shortest_microseconds: float) -> float:
+def _find_spread(
+    on: ConvolutionOnCard, gpu: Gpu, shortest_microseconds: float
+) -> float:
     """Return the spread of the times; 1 if they are the inverse of frequencies."""
     if on.uses_tensor_cores or not on.has_cuda_core_algorithms:
         return 1.0

@@ -69,7 +69,10 @@ class ConvolutionOnCard:
         self.depth, self.height, self.width = (*depth, *axes)
         self.filters, *axes = call.kernel
         self.window_depth, self.window_height, self.window_width = (*depth, *axes)
-        self.result_depth, self.result_height, self.result_width = (*depth, *call.result)
+        self.result_depth, self.result_height, self.result_width = (
+            *depth,
+            *call.result,
+        )
 
         self.window_area = self.window_height * self.window_width
         self.window_points = self.window_depth * self.window_area
@@ -80,7 +83,10 @@ class ConvolutionOnCard:
             self.written_height, self.written_width = self.height, self.width
         else:
             self.read_channels, self.written_channels = self.channels, self.filters
-            self.written_height, self.written_width = self.result_height, self.result_width
+            self.written_height, self.written_width = (
+                self.result_height,
+                self.result_width,
+            )
 
     def _set_card(self, gpu: Gpu) -> None:
         major, minor = gpu.compute_capability
@@ -93,9 +99,12 @@ class ConvolutionOnCard:
 
     def _set_kind(self, call: Convolution, gpu: Gpu) -> None:
         """Decide which cores compute, and whether a measurement of this kind is published."""
-        first_with_tensor_cores = {"float16": 70, "float32": 80, "bfloat16": 80}.get(call.dtype)
+        first_with_tensor_cores = {"float16": 70, "float32": 80, "bfloat16": 80}.get(
+            call.dtype
+        )
         self.uses_tensor_cores = (
-            first_with_tensor_cores is not None and self.capability >= first_with_tensor_cores
+            first_with_tensor_cores is not None
+            and self.capability >= first_with_tensor_cores
         )
         is_measured_type = call.dtype in ("float32", "float16") or (
             call.dtype == "bfloat16" and self.uses_tensor_cores
@@ -106,7 +115,10 @@ class ConvolutionOnCard:
             and self.capability not in _DATACENTER_BLACKWELL
         )
         self.has_cuda_core_algorithms = (
-            self.is_measured and call.groups == 1 and not self.is_deep and call.dtype != "bfloat16"
+            self.is_measured
+            and call.groups == 1
+            and not self.is_deep
+            and call.dtype != "bfloat16"
         )
         self.is_dense = call.stride == 1 and call.dilation == 1
         self.is_pointwise = self.window_points == 1 and call.stride == 1
@@ -119,7 +131,9 @@ class ConvolutionOnCard:
         self.item_bytes = {"float64": 8, "float32": 4}.get(call.dtype, 2)
         image_points = self.depth * self.height * self.width
         self.image_bytes = self.item_bytes * self.batch * self.channels * image_points
-        self.result_bytes = self.item_bytes * self.batch * self.filters * self.result_points
+        self.result_bytes = (
+            self.item_bytes * self.batch * self.filters * self.result_points
+        )
         kernel_size = self.filters * self.channels * self.window_points
         self.kernel_bytes = self.item_bytes * kernel_size // call.groups
         self.tensor_bytes = self.image_bytes + self.kernel_bytes + self.result_bytes
@@ -130,7 +144,9 @@ class ConvolutionOnCard:
         filters = pad(self.filters, multiple) if self.filters > 1 else self.filters
         self.padded_channels, self.padded_filters = channels, filters
         self.image_copy_bytes = self.item_bytes * self.batch * channels * image_points
-        self.result_copy_bytes = self.item_bytes * self.batch * filters * self.result_points
+        self.result_copy_bytes = (
+            self.item_bytes * self.batch * filters * self.result_points
+        )
         self.kernel_copy_bytes = 0
         if self.window_points > 1 or not self.is_aligned:
             padded_size = self.item_bytes * channels * filters * self.window_points

@@ -107,7 +107,9 @@ def _find_product(on: ConvolutionOnCard) -> tuple[int, int, int]:
     return max(taps, on.filters), min(taps, on.filters), on.batch * on.result_area
 
 
-def _find_transformed_product(on: ConvolutionOnCard, tiles: int) -> tuple[int, int, int]:
+def _find_transformed_product(
+    on: ConvolutionOnCard, tiles: int
+) -> tuple[int, int, int]:
     """Return rows, columns and depth of the product for each point of a transformed tile."""
     if on.is_filter_gradient:
         return max(on.channels, on.filters), min(on.channels, on.filters), tiles
@@ -195,12 +197,16 @@ def find_split_k(on: ConvolutionOnCard) -> Offer | None:
 
     def find_workspace(tile: int) -> int:
         if on.cudnn < 8:
-            return 2176 + offsets + 4 * divide_up(taps, 128) * divide_up(on.filters, tile)
+            return (
+                2176 + offsets + 4 * divide_up(taps, 128) * divide_up(on.filters, tile)
+            )
         sums = 16 * on.window_area * divide_up(taps, 128) * divide_up(on.filters, tile)
         return 4 * on.filters * taps + offsets + 2192 + sums
 
     usual, other = (128, 64) if on.cudnn < 8 else (64, 128)
-    time = _find_time(on, share=0.709, factors=(1.24, 1.33, 1.32, 0.618), launch=57.9, splits=True)
+    time = _find_time(
+        on, share=0.709, factors=(1.24, 1.33, 1.32, 0.618), launch=57.9, splits=True
+    )
     variants = (find_workspace(other), find_workspace(32), 2176 + offsets)
     return Offer(find_workspace(usual) + _copies_bytes(on), time, variants)
 
@@ -209,7 +215,9 @@ def find_filter_0(on: ConvolutionOnCard) -> Offer | None:
     """``wgrad_alg0_engine``: always 0."""
     if not (on.is_filter_gradient and on.has_cuda_core_algorithms):
         return None
-    time = _find_time(on, share=0.779, factors=(0.804, 2.64, 1.33, 0.573), launch=101, splits=True)
+    time = _find_time(
+        on, share=0.779, factors=(0.804, 2.64, 1.33, 0.573), launch=101, splits=True
+    )
     return Offer(_copies_bytes(on), time)
 
 
@@ -239,7 +247,9 @@ def _count_tiles(on: ConvolutionOnCard, side: int) -> int:
 
 def find_winograd_4x4(on: ConvolutionOnCard) -> Offer | None:
     """``winograd_nonfused``, 4x4 tiles of a 3x3 filter: all rows."""
-    if not _is_winograd(on, window=3) or (on.uses_tensor_cores and not on.is_filter_gradient):
+    if not _is_winograd(on, window=3) or (
+        on.uses_tensor_cores and not on.is_filter_gradient
+    ):
         return None
     tiles = _count_tiles(on, 4)
     sizes = on.channels * tiles + on.filters * tiles + on.channels * on.filters
@@ -258,7 +268,9 @@ def find_winograd_4x4(on: ConvolutionOnCard) -> Offer | None:
 
 def find_winograd_9x9(on: ConvolutionOnCard) -> Offer | None:
     """``winograd_nonfused``, 9x9 tiles of a 5x5 filter: all rows."""
-    if not _is_winograd(on, window=5) or (on.uses_tensor_cores and not on.is_filter_gradient):
+    if not _is_winograd(on, window=5) or (
+        on.uses_tensor_cores and not on.is_filter_gradient
+    ):
         return None
     tiles = _count_tiles(on, 9)
     sizes = on.channels * tiles + on.filters * tiles + on.channels * on.filters
@@ -348,7 +360,9 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
 def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
     """FFT of 32x32 tiles: 48 of 48 rows."""
     side = max(on.window_height, on.window_width)
-    is_offered = on.has_cuda_core_algorithms and on.call.dilation == 1 and on.call.stride <= 2
+    is_offered = (
+        on.has_cuda_core_algorithms and on.call.dilation == 1 and on.call.stride <= 2
+    )
     if on.is_filter_gradient or not is_offered or not 1 < side <= 32:
         return None
     if on.uses_tensor_cores and not on.is_input_gradient:
@@ -372,7 +386,9 @@ def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
         operations=2,
         moved_bytes=8704 * (kernels + tiles * images),
     )
-    return Offer(workspace + 24576 * parts + _copies_bytes(on), time, variants=(workspace,))
+    return Offer(
+        workspace + 24576 * parts + _copies_bytes(on), time, variants=(workspace,)
+    )
 
 
 def find_fft_tiling_1d(on: ConvolutionOnCard) -> Offer | None:
@@ -389,7 +405,11 @@ def find_fft_tiling_1d(on: ConvolutionOnCard) -> Offer | None:
         share=0.607,
         factors=(1, 1, 1, 1),
         launch=20,
-        product=(rows * divide_up(on.result_width, 32), on.written_channels, on.read_channels),
+        product=(
+            rows * divide_up(on.result_width, 32),
+            on.written_channels,
+            on.read_channels,
+        ),
         products=68,
         operations=2,
         moved_bytes=272 * (kernels + rows * channels),
@@ -528,7 +548,11 @@ def find_unmeasured_copies(on: ConvolutionOnCard) -> Offer | None:
 
 
 def _select(
-    on: ConvolutionOnCard, *, forward: float, input_gradient: float, filter_gradient: float
+    on: ConvolutionOnCard,
+    *,
+    forward: float,
+    input_gradient: float,
+    filter_gradient: float,
 ) -> float:
     if on.is_forward:
         return forward

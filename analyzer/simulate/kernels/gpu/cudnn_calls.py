@@ -17,7 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates, is_measured
+from analyzer.simulate.kernels.gpu.convolution_algorithms import (
+    find_candidates,
+    is_measured,
+)
 from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
 from analyzer.simulate.kernels.shared.op_call import (
     ELSEWHERE,
@@ -36,8 +39,12 @@ from analyzer.simulate.kernels.shared.op_call import (
 )
 
 LIMIT_VARIABLE: Final = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
-_LIMIT_BYTES: Final = 8 << 30  # of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)
-_FUSED_LIMIT_BYTES: Final = 4 << 30  # the same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)
+_LIMIT_BYTES: Final = (
+    8 << 30
+)  # of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)
+_FUSED_LIMIT_BYTES: Final = (
+    4 << 30
+)  # the same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)
 _GUARDS_BYTES: Final = 16 << 20
 """Guards before and after a buffer on which algorithms are tried, to detect writes outside of it
 (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
@@ -74,9 +81,12 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
     channels_last = str(call.attr("data_format", "NHWC")) in ("NHWC", "NDHWC")
     if channels_last and _is_product(call, image, kernel):
         return plan
-    described = _describe(call, card, direction, (image, kernel, result), last=channels_last)
+    described = _describe(
+        call, card, direction, (image, kernel, result), last=channels_last
+    )
     image_bytes, kernel_bytes, result_bytes, padded_bytes = (
-        math.prod(shape) * call.item_bytes() for shape in (image, kernel, result, described.image)
+        math.prod(shape) * call.item_bytes()
+        for shape in (image, kernel, result, described.image)
     )
     is_padded = padded_bytes != image_bytes
     padding = padded_bytes * is_padded
@@ -86,7 +96,12 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
         result_copy = result_bytes * (result[-1] > 1)
         after = {
             "forward": (padding, image_copy, kernel_bytes, result_bytes),
-            "input_gradient": (kernel_bytes, result_copy, padded_bytes, image_bytes * is_padded),
+            "input_gradient": (
+                kernel_bytes,
+                result_copy,
+                padded_bytes,
+                image_bytes * is_padded,
+            ),
             "filter_gradient": (padding, kernel_bytes, result_copy, image_copy),
         }[direction]
     elif direction == "input_gradient":
@@ -96,19 +111,29 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
         plan = MemoryPlan(outputs=(allocate(call, region="temp"),), before_bytes=before)
         after = ()
     if card.gpu.is_amd:
-        columns = math.prod(kernel[:-1]) * math.prod(described.result) * described.groups
+        columns = (
+            math.prod(kernel[:-1]) * math.prod(described.result) * described.groups
+        )
         bound = min(columns * call.item_bytes(), _LIMIT_BYTES)
         return replace(plan, after_bytes=without_zeros(after), unknown_bytes=bound)
     workspace, trials = _find_workspaces(call, described, card)
     names = ("strides", "dilations", "explicit_paddings", "fused_ops")
-    tried = {"forward": result_bytes, "filter_gradient": kernel_bytes}  # a copy of the result
+    tried = {
+        "forward": result_bytes,
+        "filter_gradient": kernel_bytes,
+    }  # a copy of the result
     return replace(
         plan,
         after_bytes=without_zeros(after),
         workspace=workspace,
         trial=Trial(
             key=(  # the choice is cached by shapes and parameters (``ConvParameters``)
-                *(call.op.type, described.dtype, call.attr("padding"), call.attr("data_format")),
+                *(
+                    call.op.type,
+                    described.dtype,
+                    call.attr("padding"),
+                    call.attr("data_format"),
+                ),
                 *shapes,
                 *(tuple(call.attr(name) or ()) for name in names),
             ),
@@ -125,7 +150,9 @@ def plan_depthwise(call: Call, card: DnnCard) -> MemoryPlan:
     uses_cudnn = is_half and card.gpu.compute_capability >= (7, 0)
     tensors_bytes = sum(map(call.input_size, range(len(call.inputs)))) + call.size()
     bound = tensors_bytes if uses_cudnn else 0
-    return MemoryPlan(outputs=allocate_all(call), unknown_bytes=min(bound, _LIMIT_BYTES))
+    return MemoryPlan(
+        outputs=allocate_all(call), unknown_bytes=min(bound, _LIMIT_BYTES)
+    )
 
 
 def plan_batch_norm(call: Call) -> MemoryPlan:
@@ -169,7 +196,12 @@ _CHANNELS_LAST_FROM: Final = {"float16": (7, 0), "bfloat16": (8, 0), "float32": 
 
 
 def _describe(
-    call: Call, card: DnnCard, direction: str, shapes: tuple[tuple[int, ...], ...], *, last: bool
+    call: Call,
+    card: DnnCard,
+    direction: str,
+    shapes: tuple[tuple[int, ...], ...],
+    *,
+    last: bool,
 ) -> Convolution:
     """Return the convolution as cuDNN sees it: channels before axes, symmetric padding."""
     image, kernel, result = shapes
@@ -253,20 +285,30 @@ def plan_recurrent_layer(call: Call) -> MemoryPlan:
 def plan_recurrent_gradient(call: Call) -> MemoryPlan:
     """Allocate gradients, each in the shape of its input, the lengths and the workspace."""
     mode = str(call.attr("rnn_mode", "lstm"))
-    shape, size_bytes = call.shape(5) or call.shape(0), call.input_size(5) or call.input_size(0)
+    shape, size_bytes = (
+        call.shape(5) or call.shape(0),
+        call.input_size(5) or call.input_size(0),
+    )
     units = _count_unit_bytes(call, shape, size_bytes)
-    sizes = [call.size(index) or call.input_size(index) for index in range(len(call.op.outputs))]
+    sizes = [
+        call.size(index) or call.input_size(index)
+        for index in range(len(call.op.outputs))
+    ]
     if mode != "lstm":
         sizes[2:3] = [0]
     return MemoryPlan(
-        outputs=tuple(Output(Way.ALLOCATE, size) if size else NO_BUFFER for size in sizes),
+        outputs=tuple(
+            Output(Way.ALLOCATE, size) if size else NO_BUFFER for size in sizes
+        ),
         after_bytes=_find_recurrent_buffers(call, mode, units),
         unknown_bytes=units,
     )
 
 
 def _find_recurrent_buffers(call: Call, mode: str, unit_bytes: int) -> tuple[int, ...]:
-    states = _STATES.get(mode, 5) * call.input_size(1) + call.input_size(3)  # and the weights
+    states = _STATES.get(mode, 5) * call.input_size(1) + call.input_size(
+        3
+    )  # and the weights
     workspace = 3 * (call.input_size(0) + unit_bytes) + states + _FIXED_WORKSPACE_BYTES
     return without_zeros((_lengths_bytes(call), workspace))
 
@@ -276,7 +318,9 @@ def _lengths_bytes(call: Call) -> int:
     return call.input_size(4) if call.op.type.endswith("V3") else 0
 
 
-def _count_unit_bytes(call: Call, shape: tuple[int, ...] | None, size_bytes: int) -> int:
+def _count_unit_bytes(
+    call: Call, shape: tuple[int, ...] | None, size_bytes: int
+) -> int:
     """Return the bytes of one number per unit, step and row: the size of the output."""
     if shape is not None and size_bytes:
         return size_bytes

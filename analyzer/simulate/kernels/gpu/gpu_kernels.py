@@ -47,7 +47,9 @@ SCRATCH_BYTES: Final = 1028
 
 OP_TYPES: Final = read_op_types("simulate/kernels/gpu/card_op_types.toml")["types"]
 
-_AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - OP_TYPES["only_cpu_forwards"]) | OP_TYPES["as_on_cpu"]
+_AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - OP_TYPES["only_cpu_forwards"]) | OP_TYPES[
+    "as_on_cpu"
+]
 """Op types whose kernels on a card have the effect of those on the CPU."""
 
 
@@ -76,20 +78,31 @@ def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
     op = call.op
     if runs_on_host(op):
         return _plan_copy_to_host(call)
-    plan = rules.get(op.type, cpu.plan if op.type in _AS_ON_CPU else cpu.plan_unknown)(call)
-    if plan.lists is not ListUse.NO:  # neither the list's tensor nor its elements in host memory
+    plan = rules.get(op.type, cpu.plan if op.type in _AS_ON_CPU else cpu.plan_unknown)(
+        call
+    )
+    if (
+        plan.lists is not ListUse.NO
+    ):  # neither the list's tensor nor its elements in host memory
         away = [spec.dtype in HOST_TYPES for spec in op.outputs]
         if (call.dtype(0) or op.outputs[0].dtype) in HOST_TYPES:
             plan = replace(plan, rows_bytes=())
     else:
-        away = [is_output_on_host(op, index, call.inputs) for index in range(len(plan.outputs))]
+        away = [
+            is_output_on_host(op, index, call.inputs)
+            for index in range(len(plan.outputs))
+        ]
         if all(away) and away:
             plan = replace(plan, before_bytes=(), after_bytes=(), modelled=True)
         shared = (output.way is Way.ALIAS for output in plan.outputs)
-        away = [is_away and not is_shared for is_away, is_shared in zip(away, shared, strict=True)]
+        away = [
+            is_away and not is_shared
+            for is_away, is_shared in zip(away, shared, strict=True)
+        ]
     outputs = zip(plan.outputs, away, strict=True)
     return replace(
-        plan, outputs=tuple(ELSEWHERE if is_away else output for output, is_away in outputs)
+        plan,
+        outputs=tuple(ELSEWHERE if is_away else output for output, is_away in outputs),
     )
 
 
@@ -104,7 +117,9 @@ def _plan_pooling(call: Call, capability: tuple[int, int]) -> MemoryPlan:
     """
     channels_first = call.attr("data_format") in ("NCHW", "NCDHW")
     match call.op.type:
-        case "MaxPool3DGrad":  # of the input, the output, and the gradient of the output
+        case (
+            "MaxPool3DGrad"
+        ):  # of the input, the output, and the gradient of the output
             both = [call.input_size(0), call.input_size(1)]
             casts = [call.input_size(2), *both, call.size()]
             copies = [] if channels_first else [*both, *both]
@@ -153,7 +168,9 @@ def _make_rules(card: DnnCard) -> dict[str, Rule]:
         bias_gradient=gpu_reduction.plan_bias_gradient,
         top_k=gpu_reduction.plan_top_k,
         cross_entropy=_plan_cross_entropy,
-        inverse_fft=lambda call: plan_allocation(call, after_bytes=(call.input_size(0),)),
+        inverse_fft=lambda call: plan_allocation(
+            call, after_bytes=(call.input_size(0),)
+        ),
         einsum=plan_einsum,
         factorization=plan_factorization,
         select=cpu.plan_select,
@@ -161,4 +178,6 @@ def _make_rules(card: DnnCard) -> dict[str, Rule]:
         recurrent_gradient=cudnn.plan_recurrent_gradient,
         copy_to_card=plan_allocation,
         copy_to_host=_plan_copy_to_host,
-    ) | dict.fromkeys(cpu.REDUCTIONS, partial(gpu_reduction.plan_reduction, blocks=blocks))
+    ) | dict.fromkeys(
+        cpu.REDUCTIONS, partial(gpu_reduction.plan_reduction, blocks=blocks)
+    )

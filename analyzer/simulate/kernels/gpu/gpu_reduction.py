@@ -37,8 +37,12 @@ _WARP: Final = 32  # threads of a warp
 _BLOCK_THREADS: Final = 128
 """Most results for which the reduction of a middle axis needs no second pass."""
 _UNROLL: Final = 8  # half of the rows that each of its threads sums in one pass
-_SCALAR_IN_ONE_BLOCK: Final = 4096  # most elements for which one block suffices: no scratch
-_SCALAR_IN_TWO: Final = 1 << 18  # most elements for which two passes suffice; CUB's kernel for more
+_SCALAR_IN_ONE_BLOCK: Final = (
+    4096  # most elements for which one block suffices: no scratch
+)
+_SCALAR_IN_TWO: Final = (
+    1 << 18
+)  # most elements for which two passes suffice; CUB's kernel for more
 _ROW_IN_WARP: Final = 1024  # a shorter row is reduced by one warp: no scratch
 _FEW_COLUMNS: Final = 16  # most columns for which a warp reduces several rows
 _MANY_COLUMNS: Final = 4096  # with more columns each thread reduces one: no scratch
@@ -91,7 +95,9 @@ def plan_softmax(call: Call) -> MemoryPlan:
     is_half = call.op.outputs[0].dtype in ("float16", "bfloat16")
     columns = (call.out_shape() or (0,))[-1]
     scratch = SEGMENTS_BYTES if columns >= _ROW_IN_WARP else 0
-    temporaries = without_zeros((call.size(), call.size() * (2 if is_half else 1), scratch))
+    temporaries = without_zeros(
+        (call.size(), call.size() * (2 if is_half else 1), scratch)
+    )
     return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=temporaries)
 
 
@@ -121,17 +127,25 @@ def plan_top_k(call: Call) -> MemoryPlan:
     Otherwise a heap on the chip needs no memory.
     """
     keys, out = call.shape(0), call.out_shape()
-    if not keys or not out or (out[-1] < 100 and out[-1] != keys[-1] and keys[-1] > 1000):
+    if (
+        not keys
+        or not out
+        or (out[-1] < 100 and out[-1] != keys[-1] and keys[-1] > 1000)
+    ):
         return plan_allocation(call)
     pairs = (4 * math.prod(keys), call.input_size(0))
     sorted_pairs = () if out[-1] == keys[-1] else pairs
-    return plan_allocation(call, after_bytes=(pairs[0], *sorted_pairs, sum(pairs) + CUB_BYTES))
+    return plan_allocation(
+        call, after_bytes=(pairs[0], *sorted_pairs, sum(pairs) + CUB_BYTES)
+    )
 
 
 def plan_sum_of_squares(call: Call, blocks: int) -> MemoryPlan:
     """Reduce the whole tensor (``L2Loss``, ``l2loss_op_gpu.cu.cc``)."""
     elements = math.prod(call.shape(0) or ())
-    return plan_allocation(call, after_bytes=(_whole(elements, _item_bytes(call), blocks),))
+    return plan_allocation(
+        call, after_bytes=(_whole(elements, _item_bytes(call), blocks),)
+    )
 
 
 def _item_bytes(call: Call) -> int:
@@ -144,7 +158,9 @@ def _whole(elements: int, item_bytes: int, blocks: int) -> int:
     if elements <= _SCALAR_IN_TWO:
         return min(_WARP, -(-elements // 256)) * item_bytes
     partial = -(-blocks * item_bytes // _CUB_ALIGNMENT) * _CUB_ALIGNMENT
-    return partial + _CUB_ALIGNMENT - 1  # for any alignment of the buffer (``AliasTemporaries``)
+    return (
+        partial + _CUB_ALIGNMENT - 1
+    )  # for any alignment of the buffer (``AliasTemporaries``)
 
 
 def _columns(rows: int, columns: int, item_bytes: int) -> int:

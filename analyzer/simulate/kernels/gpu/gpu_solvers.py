@@ -42,7 +42,9 @@ def plan_factorization(call: Call) -> MemoryPlan:
         case "Cholesky":
             return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=status)
         case "MatrixInverse":
-            return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=(whole, *pivots))
+            return MemoryPlan(
+                outputs=(forward(call, (0,)),), after_bytes=(whole, *pivots)
+            )
         case "Lu":
             outputs = (forward(call, (0,)), *outputs[1:])
             return MemoryPlan(outputs=outputs, after_bytes=(whole, *pivots))
@@ -55,7 +57,11 @@ def plan_factorization(call: Call) -> MemoryPlan:
             return MemoryPlan(outputs=outputs, copy=copy, after_bytes=status[1::2])
         case "Svd":
             is_tall = rows >= columns
-            vectors = [call.size(1), call.size(2)] if is_tall else [call.size(2), call.size(1)]
+            vectors = (
+                [call.size(1), call.size(2)]
+                if is_tall
+                else [call.size(2), call.size(1)]
+            )
             is_square = bool(call.attr("full_matrices")) or rows == columns
             if not is_square or max(rows, columns) > _MOST_BATCHED or matrices == 1:
                 del vectors[1]  # each matrix alone; one result is written in place

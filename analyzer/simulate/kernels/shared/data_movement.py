@@ -44,7 +44,9 @@ def plan_slice(call: Call) -> MemoryPlan:
     if shape is None or out is None:
         return plan_allocation(call)
     is_rows = begin is not None and shape[1:] == out[1:]
-    if shape == out or (begin is not None and is_rows and _is_view(call, shape, begin[0], out[0])):
+    if shape == out or (
+        begin is not None and is_rows and _is_view(call, shape, begin[0], out[0])
+    ):
         return plan_alias()
     return plan_allocation(call)
 
@@ -57,10 +59,14 @@ def plan_strided_slice(call: Call) -> MemoryPlan:
     if math.prod(shape) == math.prod(out):
         return plan_alias()
     rows = _find_rows(call, shape, len(strides))
-    return plan_alias() if rows and _is_view(call, shape, *rows) else plan_allocation(call)
+    return (
+        plan_alias() if rows and _is_view(call, shape, *rows) else plan_allocation(call)
+    )
 
 
-def _find_rows(call: Call, shape: tuple[int, ...], entries: int) -> tuple[int, int] | None:
+def _find_rows(
+    call: Call, shape: tuple[int, ...], entries: int
+) -> tuple[int, int] | None:
     """Return the first row of a slice with stride 1, and the row after its last.
 
     As in ``ValidateStridedSliceOp``; None if it cuts another axis or depends on an unknown value.
@@ -73,7 +79,9 @@ def _find_rows(call: Call, shape: tuple[int, ...], entries: int) -> tuple[int, i
     for entry in range(entries):
         bit = 1 << entry
         if masks["ellipsis"] & bit:
-            following = [k for k in range(entry + 1, entries) if not masks["new_axis"] >> k & 1]
+            following = [
+                k for k in range(entry + 1, entries) if not masks["new_axis"] >> k & 1
+            ]
             axis = len(shape) - len(following)
         elif not masks["new_axis"] & bit:
             span = _find_span(call, masks, entry, shape[axis])
@@ -94,14 +102,18 @@ def _find_span(
         for index in (1, 2)
     )
     if masks["shrink_axis"] >> entry & 1:
-        start = begin or 0  # any one place: only in a vector it matters which, and none is aligned
+        start = (
+            begin or 0
+        )  # any one place: only in a vector it matters which, and none is aligned
         start += length if start < 0 else 0
         return start, start + 1
     begin = 0 if masks["begin"] >> entry & 1 else begin
     end = length if masks["end"] >> entry & 1 else end
     if begin is None or end is None:
         return None
-    start, stop = (min(max(at + length if at < 0 else at, 0), length) for at in (begin, end))
+    start, stop = (
+        min(max(at + length if at < 0 else at, 0), length) for at in (begin, end)
+    )
     return start, stop
 
 
@@ -131,7 +143,9 @@ def plan_unpack(call: Call) -> MemoryPlan:
     outputs = allocate_all(call)
     if outputs and int(call.attr("axis", 0)) == 0 and _is_aligned(call.size()):
         return MemoryPlan(outputs=(alias(),) * len(outputs))
-    used = (NO_BUFFER if at in call.unused else output for at, output in enumerate(outputs))
+    used = (
+        NO_BUFFER if at in call.unused else output for at, output in enumerate(outputs)
+    )
     return MemoryPlan(outputs=tuple(used))
 
 
@@ -154,7 +168,11 @@ def plan_reduction(call: Call) -> MemoryPlan:
     unknown (in the gradient of a loop), a result with as many elements reduced nothing.
     """
     shape, axes = call.shape(0), call.value(1)
-    if shape and axes is None and math.prod(shape) == math.prod(call.out_shape() or (0,)) > 0:
+    if (
+        shape
+        and axes is None
+        and math.prod(shape) == math.prod(call.out_shape() or (0,)) > 0
+    ):
         return plan_alias()
     result = allocate(call, region="temp")
     if shape is None or axes is None:
@@ -170,8 +188,16 @@ def _is_aligned(size_bytes: int) -> bool:
     return size_bytes % ALIGNMENT_BYTES == 0
 
 
-_BROADCAST, _BATCH, _FREE, _CONTRACTED, _SUMMED = range(5)  # kinds of labels, in their order
-_SWAPPED = (0, 1, 3, 2, 4)  # places of the kinds in an operand that the product reads transposed
+_BROADCAST, _BATCH, _FREE, _CONTRACTED, _SUMMED = range(
+    5
+)  # kinds of labels, in their order
+_SWAPPED = (
+    0,
+    1,
+    3,
+    2,
+    4,
+)  # places of the kinds in an operand that the product reads transposed
 
 
 def plan_einsum(call: Call) -> MemoryPlan:
@@ -187,28 +213,44 @@ def plan_einsum(call: Call) -> MemoryPlan:
     output = allocate(call, region="temp")
     if len(names) != len(shapes) or len(shapes) not in (1, 2):
         return MemoryPlan(outputs=(output,))
-    inputs = [_expand(name, len(shape)) for name, shape in zip(names, shapes, strict=True)]
+    inputs = [
+        _expand(name, len(shape)) for name, shape in zip(names, shapes, strict=True)
+    ]
     out = _expand(result, len(call.out_shape() or ()))
-    if any(len(labels) != len(shape) for labels, shape in zip(inputs, shapes, strict=True)):
+    if any(
+        len(labels) != len(shape) for labels, shape in zip(inputs, shapes, strict=True)
+    ):
         return MemoryPlan(outputs=(output,))
     letters = list(dict.fromkeys(letter for letter in operands if letter.isalpha()))
     keys = {
-        label: (_BROADCAST, int(label)) for labels in inputs for label in labels if label.isdigit()
+        label: (_BROADCAST, int(label))
+        for labels in inputs
+        for label in labels
+        if label.isdigit()
     }
     for number, letter in enumerate(letters):
         is_shared = len(inputs) == 2 and all(letter in labels for labels in inputs)
         kept, dropped = (_BATCH, _CONTRACTED) if is_shared else (_FREE, _SUMMED)
         keys[letter] = (kept if letter in out else dropped, number)
-    prepared = [_prepare(labels, shape, keys) for labels, shape in zip(inputs, shapes, strict=True)]
+    prepared = [
+        _prepare(labels, shape, keys)
+        for labels, shape in zip(inputs, shapes, strict=True)
+    ]
     item_bytes = call.item_bytes()
-    copies = tuple(item_bytes * elements for counts, _ in prepared for elements in counts)
-    shared = sorted((label for label in keys if keys[label][0] <= _BATCH), key=keys.__getitem__)
+    copies = tuple(
+        item_bytes * elements for counts, _ in prepared for elements in counts
+    )
+    shared = sorted(
+        (label for label in keys if keys[label][0] <= _BATCH), key=keys.__getitem__
+    )
     order = [*shared, *(label for _, free in prepared for label in free)]
     is_copied = len(out) > 1 and order != out
     if len(prepared) == 1:
         if not (is_copied or copies):
             return MemoryPlan(outputs=(alias(),))
-        return MemoryPlan(outputs=(output,), before_bytes=copies if is_copied else copies[:-1])
+        return MemoryPlan(
+            outputs=(output,), before_bytes=copies if is_copied else copies[:-1]
+        )
     if not is_copied:
         return MemoryPlan(outputs=(output,), before_bytes=copies)
     return MemoryPlan(outputs=(output,), before_bytes=(*copies, call.size()))
@@ -217,7 +259,11 @@ def plan_einsum(call: Call) -> MemoryPlan:
 def _expand(name: str, rank: int) -> list[str]:
     """Return a label for each axis; the axes of an ellipsis get numbers."""
     head, dots, tail = name.partition("...")
-    return [*head, *(str(number) for number in range(rank - len(head + tail)) if dots), *tail]
+    return [
+        *head,
+        *(str(number) for number in range(rank - len(head + tail)) if dots),
+        *tail,
+    ]
 
 
 def _prepare(
@@ -225,7 +271,9 @@ def _prepare(
 ) -> tuple[list[int], list[str]]:
     """Return the elements of each copy of an operand, and its free labels in order."""
     order = sorted(labels, key=keys.__getitem__)
-    swapped = sorted(labels, key=lambda label: (_SWAPPED[keys[label][0]], keys[label][1]))
+    swapped = sorted(
+        labels, key=lambda label: (_SWAPPED[keys[label][0]], keys[label][1])
+    )
     is_swapped = list(labels) == swapped
     lengths = dict(zip(labels, shape, strict=True))
     sizes = [1] * 5

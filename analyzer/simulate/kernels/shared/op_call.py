@@ -23,7 +23,9 @@ Way = Enum("Way", "ALLOCATE FORWARD ALIAS NONE")
 VariableAccess = Enum("VariableAccess", "UNTOUCHED READ ASSIGN UPDATE IN_PART")
 """Access of a kernel to the variable whose handle is its first input."""
 
-ListUse = Enum("ListUse", "NO NEW PUSH POP SET GET STACK UNSTACK RESIZE ZEROS ADD PACK UNPACK")
+ListUse = Enum(
+    "ListUse", "NO NEW PUSH POP SET GET STACK UNSTACK RESIZE ZEROS ADD PACK UNPACK"
+)
 """Operation of a kernel on a TensorList."""
 
 
@@ -35,7 +37,9 @@ class Output:
     # buffer of an input; or no buffer
     way: Way
     size_bytes: int = 0
-    inputs: tuple[int, ...] = ()  # inputs to forward, in order of trial, or the input to share
+    inputs: tuple[
+        int, ...
+    ] = ()  # inputs to forward, in order of trial, or the input to share
     region: str = "output"  # ``temp`` if the kernel allocates its result as a temporary
     elsewhere: bool = False  # whether it lies outside the memory of the device
 
@@ -79,7 +83,9 @@ class MemoryPlan:
 
     outputs: tuple[Output, ...] = ()
     before_bytes: tuple[int, ...] = ()  # temporaries allocated before the outputs
-    amid_bytes: tuple[int, ...] = ()  # temporaries allocated just before the last buffer
+    amid_bytes: tuple[
+        int, ...
+    ] = ()  # temporaries allocated just before the last buffer
     # copy of an input to overwrite, allocated after the outputs, or the input itself without other users
     copy: Output | None = None
     after_bytes: tuple[int, ...] = ()  # temporaries allocated after the outputs
@@ -92,9 +98,15 @@ class MemoryPlan:
     # input that becomes the value of the variable, or an element of a TensorList
     value: int | None = None
     lists: ListUse = ListUse.NO
-    rows_bytes: tuple[int, ...] = ()  # of each element, if the kernel makes a list of a tensor
-    modelled: bool = True  # whether the op has a rule; else each output counts as allocated
-    borrows: bool = False  # whether results may lie in Python's memory, outside this allocator
+    rows_bytes: tuple[
+        int, ...
+    ] = ()  # of each element, if the kernel makes a list of a tensor
+    modelled: bool = (
+        True  # whether the op has a rule; else each output counts as allocated
+    )
+    borrows: bool = (
+        False  # whether results may lie in Python's memory, outside this allocator
+    )
     # requests of an XLA-compiled function, which replace everything except ``outputs``
     compiled: CompiledCall | None = None
 
@@ -116,11 +128,17 @@ class Call:
     """One op and the facts about its inputs; sizes are 0 if unknown."""
 
     op: Op
-    inputs: tuple[TensorSpec | None, ...]  # type and shape of each input; None if unknown
+    inputs: tuple[
+        TensorSpec | None, ...
+    ]  # type and shape of each input; None if unknown
     # value of each input if it is a small constant, flat; else None
     values: tuple[tuple[int, ...] | None, ...]
-    threads: int = 1  # intra-op threads, which determine the size of oneDNN's scratchpads
-    unused: frozenset[int] = frozenset()  # outputs without ``OpKernelContext::output_required``
+    threads: int = (
+        1  # intra-op threads, which determine the size of oneDNN's scratchpads
+    )
+    unused: frozenset[int] = (
+        frozenset()
+    )  # outputs without ``OpKernelContext::output_required``
     processor: ThreadsNote = field(default_factory=ThreadsNote)
 
     def attr(self, name: str, default: Any = None) -> Any:
@@ -164,7 +182,9 @@ Rule: TypeAlias = Callable[[Call], MemoryPlan]
 """A function from a call to the memory plan of its kernel."""
 
 
-def assign_rules(tables: Mapping[str, frozenset[str]], **rules: Rule) -> dict[str, Rule]:
+def assign_rules(
+    tables: Mapping[str, frozenset[str]], **rules: Rule
+) -> dict[str, Rule]:
     """Return the rule of each op type of the tables; of several rules of one type the last counts."""
     return {op_type: rule for name, rule in rules.items() for op_type in tables[name]}
 

@@ -30,7 +30,9 @@ def _plan_list(use: ListUse, value: int | None = None) -> Rule:
 def _plan_element(use: ListUse, call: Call) -> MemoryPlan:
     """Output an element, which is allocated if it was never set, after the rest of the list."""
     element = Output(Way.ALIAS, call.size(len(call.op.outputs) - 1))
-    return MemoryPlan(outputs=(_HANDLE, element) if use is ListUse.POP else (element,), lists=use)
+    return MemoryPlan(
+        outputs=(_HANDLE, element) if use is ListUse.POP else (element,), lists=use
+    )
 
 
 def _plan_tensors(use: ListUse) -> Rule:
@@ -51,14 +53,18 @@ _UNSTACKS: Final = op_types(
     "TensorListFromTensor TensorListScatterV2 TensorListScatterIntoExistingList"
 )
 RULES: Final[dict[str, Rule]] = {
-    **dict.fromkeys(op_types("EmptyTensorList TensorListReserve"), _plan_list(ListUse.NEW)),
+    **dict.fromkeys(
+        op_types("EmptyTensorList TensorListReserve"), _plan_list(ListUse.NEW)
+    ),
     "TensorListPushBack": _plan_list(ListUse.PUSH, 1),
     "TensorListSetItem": _plan_list(ListUse.SET, 2),
     "TensorListResize": _plan_list(ListUse.RESIZE),
     "TensorListPopBack": partial(_plan_element, ListUse.POP),
     "TensorListGetItem": partial(_plan_element, ListUse.GET),
     # Hold references to the inputs (``WriteOptionalWithValueToOutput``, ``optional_ops.cc``).
-    **dict.fromkeys(op_types("OptionalNone OptionalFromValue"), _plan_list(ListUse.PACK)),
+    **dict.fromkeys(
+        op_types("OptionalNone OptionalFromValue"), _plan_list(ListUse.PACK)
+    ),
     **dict.fromkeys(_STACKS, _plan_tensors(ListUse.STACK)),
     "OptionalGetValue": _plan_tensors(ListUse.UNPACK),
     **dict.fromkeys(_UNSTACKS, _plan_unstack),

@@ -28,7 +28,9 @@ class CompiledCall(Struct, frozen=True):
 
     # bytes and output index of each request, or ``TEMPORARY`` or ``TABLE`` if freed after the call
     requests: tuple[tuple[int, int], ...]
-    updates: tuple[tuple[int, int], ...]  # input index of each variable, bytes of its new value
+    updates: tuple[
+        tuple[int, int], ...
+    ]  # input index of each variable, bytes of its new value
 
 
 def plan_compiled(call: Call, plan: BufferPlan) -> MemoryPlan:
@@ -47,7 +49,9 @@ def plan_compiled(call: Call, plan: BufferPlan) -> MemoryPlan:
     for region in plan.regions:
         if region.use is ValueUse.TEMPORARY:
             requests.append((region.size_bytes, TEMPORARY))
-        elif region.use is ValueUse.OUTPUT:  # a region names its result, or else takes the next
+        elif (
+            region.use is ValueUse.OUTPUT
+        ):  # a region names its result, or else takes the next
             known = [result for result in region.results if result in left]
             result = None if region.is_tuple else next(iter(known or left), None)
             if result is not None:
@@ -68,7 +72,8 @@ def plan_compiled(call: Call, plan: BufferPlan) -> MemoryPlan:
         compiled=CompiledCall(
             requests=tuple(request for request in requests if request[0]),
             updates=tuple(
-                (source, plan.outputs[result]) for result, source in sorted(aliased.items())
+                (source, plan.outputs[result])
+                for result, source in sorted(aliased.items())
             ),
         ),
     )
@@ -96,7 +101,9 @@ def _find_sources(call: Call, plan: BufferPlan) -> list[int]:
     return [*chosen, *handles[: len(plan.parameters) - len(chosen)]]
 
 
-def _find_outputs(call: Call, plan: BufferPlan, given: list[int]) -> dict[int | None, int]:
+def _find_outputs(
+    call: Call, plan: BufferPlan, given: list[int]
+) -> dict[int | None, int]:
     """Return the output of the op for each result that the caller gets.
 
     Outputs that are constants of the compiled function are no results. Outputs whose bytes do not fit

@@ -75,7 +75,9 @@ def jit(rng):
 if __name__ == "__main__":
     kind, seed, logdir = sys.argv[1:]
     tf.profiler.experimental.start(logdir)
-    {"eager": eager, "graph": graph, "step": step, "jit": jit}[kind](random.Random(int(seed)))
+    {"eager": eager, "graph": graph, "step": step, "jit": jit}[kind](
+        random.Random(int(seed))
+    )
     tf.profiler.experimental.stop()
     sys.stdout.flush()
     os._exit(0)  # what the interpreter frees while it ends is of no interest

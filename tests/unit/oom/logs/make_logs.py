@@ -71,14 +71,24 @@ def run(kind: str, limit: str = "-") -> None:
         images = np.zeros((4000, 64, 64, 3), "float32")
         kept = [tf.constant(images), tf.constant(images)]
     elif kind == "embed":
-        _embedding().fit(np.zeros((512, 100), "int32"), np.zeros((512,), "int32"), batch_size=64)
+        _embedding().fit(
+            np.zeros((512, 100), "int32"), np.zeros((512,), "int32"), batch_size=64
+        )
     elif kind == "two":
         with tf.distribute.MirroredStrategy().scope():
             model = _convolutions(False)
-        model.fit(np.zeros((512, 64, 64, 3), "float32"), np.zeros((512,), "int32"), batch_size=512)
+        model.fit(
+            np.zeros((512, 64, 64, 3), "float32"),
+            np.zeros((512,), "int32"),
+            batch_size=512,
+        )
     else:
         model = _convolutions(kind == "conv_xla")
-        model.fit(np.zeros((512, 64, 64, 3), "float32"), np.zeros((512,), "int32"), batch_size=256)
+        model.fit(
+            np.zeros((512, 64, 64, 3), "float32"),
+            np.zeros((512,), "int32"),
+            batch_size=256,
+        )
 
 
 def _convolutions(jit: bool) -> Any:

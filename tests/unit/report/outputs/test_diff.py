@@ -9,7 +9,12 @@ from make_recording import Made, make_recording
 from msgspec.structs import replace
 from rich.console import Console
 
-from analyzer.report.diff_sections import Diff, allowed_growth, build_diff, diff_document
+from analyzer.report.diff_sections import (
+    Diff,
+    allowed_growth,
+    build_diff,
+    diff_document,
+)
 from analyzer.report.render.terminal import print_terminal
 from analyzer.report.untrusted import unbroken
 
@@ -38,7 +43,8 @@ def test_growth_is_the_difference_of_the_requested_peaks(
 
 
 @pytest.mark.parametrize(
-    ("allowed", "size_bytes"), [("5%", 50), (" 0 % ", 0), ("2.5%", 25), ("1KiB", 1024), ("7 B", 7)]
+    ("allowed", "size_bytes"),
+    [("5%", 50), (" 0 % ", 0), ("2.5%", 25), ("1KiB", 1024), ("7 B", 7)],
 )
 def test_allowed_growth(allowed: str, size_bytes: int) -> None:
     assert allowed_growth(allowed, 1000) == size_bytes
@@ -49,7 +55,8 @@ def test_hostile_names_stay_text(width: int, grown: Diff) -> None:
     rows = (replace(grown.report.layers[0], name="\x1b[31m[bold]x" * 40),)
     console = Console(width=width, record=True, file=io.StringIO())
     print_terminal(
-        diff_document(replace(grown.report, layers=rows, notes=("\x1b[0m[/]",))), console
+        diff_document(replace(grown.report, layers=rows, notes=("\x1b[0m[/]",))),
+        console,
     )
     assert "\x1b[31m[bold]" not in console.export_text(styles=True)
 
@@ -62,7 +69,8 @@ def test_files_hold_the_document(grown: Diff, tmp_path: Path) -> None:
     assert document == json.loads(json.dumps(grown.document))
     assert document["kind"] == "diff"
     assert (
-        unbroken(grown.document["headline"].split(" to ")[0]) in (tmp_path / "d.html").read_text()
+        unbroken(grown.document["headline"].split(" to ")[0])
+        in (tmp_path / "d.html").read_text()
     )
     assert "difference" in (tmp_path / "d.md").read_text()
     assert "grew" in grown._repr_html_()

@@ -12,8 +12,12 @@ INFER, CNN = sample_folder("infer"), sample_folder("cnn")
 
 
 def test_the_difference_is_printed_and_written(tmp_path: Path) -> None:
-    html, markdown, document = (tmp_path / name for name in ("d.html", "d.md", "d.json"))
-    ended = analyze("diff", INFER, CNN, "--html", html, "--markdown", markdown, "--json", document)
+    html, markdown, document = (
+        tmp_path / name for name in ("d.html", "d.md", "d.json")
+    )
+    ended = analyze(
+        "diff", INFER, CNN, "--html", html, "--markdown", markdown, "--json", document
+    )
     assert ended.code == 0, ended.err
     assert "The requested peak grew by" in ended.out
     assert "optimizer state" in ended.out
@@ -22,7 +26,11 @@ def test_the_difference_is_printed_and_written(tmp_path: Path) -> None:
     assert (written["a"]["label"], written["b"]["label"]) == ("infer", "cnn")
     assert html.read_text().startswith("<!doctype html>")
     assert "| requested |" in markdown.read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.html", "d.json", "d.md"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "d.html",
+        "d.json",
+        "d.md",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +51,9 @@ def test_growth_over_what_is_allowed_exits_with_4(
     assert ended.code == code
     assert ended.out.startswith("The requested peak ")
     assert ended.out.count("\n") == 1
-    assert (ended.err.count("\n"), "grew by" in ended.err) == ((1, True) if code else (0, False))
+    assert (ended.err.count("\n"), "grew by" in ended.err) == (
+        (1, True) if code else (0, False)
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,12 +90,20 @@ def test_outputs_for_other_tools(tmp_path: Path) -> None:
     assert markdown.read_text().startswith("### Peak ")
 
 
-def test_parquet_without_pyarrow_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_parquet_without_pyarrow_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError:
         ended = analyze(
-            "trace", CNN, "-q", "--export", tmp_path / "a.parquet", "--csv", tmp_path / "a.csv"
+            "trace",
+            CNN,
+            "-q",
+            "--export",
+            tmp_path / "a.parquet",
+            "--csv",
+            tmp_path / "a.csv",
         )
         assert ended.code == 2
         assert "pip install pyarrow" in ended.err

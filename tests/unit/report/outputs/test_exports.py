@@ -30,7 +30,9 @@ def test_the_counter_reaches_the_peak_and_its_parts(made: Made) -> None:
     used = set(made.recording.allocations["category"])
     expected = {name: size for name, size in stated.items() if name in used}
     assert [event["args"] for event in at_peak] == [expected]
-    allocated = [e["args"]["allocated"] for e in events if e["name"] == "allocated bytes"]
+    allocated = [
+        e["args"]["allocated"] for e in events if e["name"] == "allocated bytes"
+    ]
     assert allocated == made.recording.events["in_use_bytes"].tolist()
 
 
@@ -41,7 +43,8 @@ def test_a_prediction_counts_instants(made: Made, has_events: bool) -> None:
         recording = dataclasses.replace(recording, events=empty(EVENTS))
     events = json.loads(chrome_trace(recording))["traceEvents"]
     assert any(
-        event["ph"] == "C" and event["ts"] == made.document["peak"]["instant"] for event in events
+        event["ph"] == "C" and event["ts"] == made.document["peak"]["instant"]
+        for event in events
     )
 
 
@@ -65,5 +68,6 @@ def test_parquet_keeps_every_row(made: Made, tmp_path: Path) -> None:
     write_parquet(made.recording, tmp_path / "a.parquet")
     again = pd.read_parquet(tmp_path / "a.parquet")
     assert (
-        again["requested_bytes"].tolist() == made.recording.allocations["requested_bytes"].tolist()
+        again["requested_bytes"].tolist()
+        == made.recording.allocations["requested_bytes"].tolist()
     )

@@ -44,7 +44,9 @@ def test_a_pipe_is_written_into(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     check_output(tmp_path / "pipe")  # and does not wait for a reader
     found: list[str] = []
-    reader = threading.Thread(target=lambda: found.append((tmp_path / "pipe").read_text()))
+    reader = threading.Thread(
+        target=lambda: found.append((tmp_path / "pipe").read_text())
+    )
     reader.start()
     write_text(tmp_path / "pipe", "x" * 200_000)
     reader.join(timeout=10)
@@ -61,14 +63,19 @@ def test_a_full_disk_is_told() -> None:
 def test_a_block_that_fails_leaves_all_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("before")
     for name in ("old", "new"):
-        with contextlib.suppress(RuntimeError), output_file(tmp_path / name) as temporary:
+        with (
+            contextlib.suppress(RuntimeError),
+            output_file(tmp_path / name) as temporary,
+        ):
             temporary.write_text("half")
             raise RuntimeError
     assert listing(tmp_path) == {"old"}
     assert (tmp_path / "old").read_text() == "before"
 
 
-@pytest.mark.parametrize("name", ["folder", "loop", "none/file", "folder/x/y", "n" * 300])
+@pytest.mark.parametrize(
+    "name", ["folder", "loop", "none/file", "folder/x/y", "n" * 300]
+)
 def test_what_cannot_be_written_is_refused_early(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to("loop")
@@ -89,7 +96,9 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path) -> None:
     assert listing(tmp_path) == {"folder"}
 
 
-def test_what_is_read_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(SAMPLE, tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("mine")

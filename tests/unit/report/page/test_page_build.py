@@ -13,7 +13,9 @@ from analyzer.model.contract.run_note import Failure
 from analyzer.report.page import payload as payload_module
 from analyzer.report.page.build import render, render_inline
 
-HOSTILE = "<script>alert(1)</script>\"'&</style>\n\u2028{{ 7 * 7 }}\0\ud800" + "N" * 10_000
+HOSTILE = (
+    "<script>alert(1)</script>\"'&</style>\n\u2028{{ 7 * 7 }}\0\ud800" + "N" * 10_000
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,9 @@ def test_the_policy_allows_two_scripts_by_hash_and_nothing_else(made: Made) -> N
 def test_hostile_text_is_text_everywhere() -> None:
     made = make_recording(
         300,
-        suffix=HOSTILE.replace("\ud800", ""),  # tables come from files, which cannot hold it
+        suffix=HOSTILE.replace(
+            "\ud800", ""
+        ),  # tables come from files, which cannot hold it
         target={"name": HOSTILE},
         warnings=(HOSTILE,),
         versions={HOSTILE: HOSTILE},
@@ -79,14 +83,18 @@ def test_the_columns_are_the_allocations(made: Made) -> None:
     assert (columns["born"] - 1).tolist() == table["born"].tolist()
     assert (columns["dies"] - 1).tolist() == table["dies"].tolist()
     assert columns["requested"].tolist() == table["requested_bytes"].tolist()
-    assert (columns["address"].astype(int) - 1 + header["address_base"]).tolist() == table[
-        "address"
+    assert (
+        columns["address"].astype(int) - 1 + header["address_base"]
+    ).tolist() == table["address"].tolist()
+    assert [header["strings"][int(place)] for place in columns["op"]] == table[
+        "op"
     ].tolist()
-    assert [header["strings"][int(place)] for place in columns["op"]] == table["op"].tolist()
     assert header["document"] == plain_report(made.report)
 
 
-def test_folded_buffers_still_count(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folded_buffers_still_count(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(payload_module, "MAX_BUFFERS", 20)
     header, columns = columns_of(render(made.report, made.recording))
     assert header["buffers"] == 20
@@ -96,18 +104,24 @@ def test_folded_buffers_still_count(made: Made, monkeypatch: pytest.MonkeyPatch)
     np.add.at(listed, columns["born"].astype(int), columns["requested"])
     np.add.at(listed, columns["dies"].astype(int), -columns["requested"].astype(float))
     state = header["document"]["peak"]["instant"] + 1
-    assert total[state] + np.cumsum(listed)[state] == made.document["peak"]["requested_bytes"]
+    assert (
+        total[state] + np.cumsum(listed)[state]
+        == made.document["peak"]["requested_bytes"]
+    )
 
 
 def test_uses_and_readers_come_from_the_graph(made: Made) -> None:
     header, columns = columns_of(render(made.report, made.recording))
-    table = made.recording.allocations.sort_values("born", kind="stable").reset_index(drop=True)
+    table = made.recording.allocations.sort_values("born", kind="stable").reset_index(
+        drop=True
+    )
     row = table.index[table["tensor"] == "model/block0/conv3/Conv2D:0"][0]
     uses = columns["use_state"][
         int(columns["use_offset"][row]) : int(columns["use_offset"][row + 1])
     ]
     backward = table.index[
-        (table["op"] == "gradients/model/block0/conv3/grad") & (table["born"] > table["born"][row])
+        (table["op"] == "gradients/model/block0/conv3/grad")
+        & (table["born"] > table["born"][row])
     ]
     assert table["born"][backward[0]] + 1 in uses
     names = [header["strings"][int(place)] for place in columns["graph_tensor"]]

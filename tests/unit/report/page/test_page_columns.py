@@ -24,7 +24,9 @@ def unpack(text: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         size = column["length"] * dtype.itemsize
         planes = np.frombuffer(raw[offset : offset + size], np.uint8)
         values = planes.reshape(dtype.itemsize, -1).T.copy().view(dtype).ravel()
-        columns[column["name"]] = np.cumsum(values.astype(float)) if column["delta"] else values
+        columns[column["name"]] = (
+            np.cumsum(values.astype(float)) if column["delta"] else values
+        )
         offset += size
     assert offset == len(raw)
     return header, columns
@@ -45,6 +47,8 @@ def unpack(text: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     ],
 )
 def test_what_is_packed_is_unpacked(values: list[float]) -> None:
-    _, columns = unpack(pack({}, {"first": np.array(values), "second": np.array([1, 0])}))
+    _, columns = unpack(
+        pack({}, {"first": np.array(values), "second": np.array([1, 0])})
+    )
     assert columns["first"].tolist() == values
     assert columns["second"].tolist() == [1, 0]

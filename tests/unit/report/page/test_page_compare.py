@@ -24,7 +24,10 @@ def test_every_grouping_adds_up_to_the_peaks(pair: tuple[Made, Made]) -> None:
                 sum(row[side] for row in found[grouping])
                 == made.document["peak"]["requested_bytes"]
             )
-        assert all(row["delta_bytes"] == row["b_bytes"] - row["a_bytes"] for row in found[grouping])
+        assert all(
+            row["delta_bytes"] == row["b_bytes"] - row["a_bytes"]
+            for row in found[grouping]
+        )
     assert {row["change"] for row in found["layers"]} == {"came", "grew", "shrank"} | (
         {"went", "same"} & {row["change"] for row in found["layers"]}
     )
@@ -46,7 +49,10 @@ def test_numbering_apart_is_not_a_difference(pair: tuple[Made, Made]) -> None:
     a, _ = pair
     table = a.recording.allocations
     renumbered = table.assign(
-        op=table["op"].astype(str).str.replace("/Conv2D", "/Conv2D_7").astype("category")
+        op=table["op"]
+        .astype(str)
+        .str.replace("/Conv2D", "/Conv2D_7")
+        .astype("category")
     )
     other = dataclasses.replace(a.recording, allocations=renumbered)
     found = plain_report(compare(a.report, a.recording, a.report, other))
