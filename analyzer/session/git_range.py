@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -59,23 +60,8 @@ def find_commit(
     log = _git("rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
     if not log:
         raise InputError(f"{revisions} holds no commit.", hint="Write it as OLD..NEW.")
-    commits, total, failed = [first, *log], grow(first, last), 0
-    while len(commits) > 2:
-        middle = len(commits) // 2
-        try:
-            sides = (
-                grow(commits[0], commits[middle]),
-                grow(commits[middle], commits[-1]),
-            )
-        except AnalyzerError:  # of a commit that does not run: its neighbours decide
-            del commits[middle]
-            failed += 1
-            continue
-        commits = (
-            commits[: middle + 1]
-            if abs(sides[0]) >= abs(sides[1])
-            else commits[middle:]
-        )
+    total = grow(first, last)
+    commits, failed = _bisect([first, *log], grow)
     older, newer = ((one.report, one.recording) for one in map(estimate_at, commits))
     found = build_diff(older, newer, names=[one[:10] for one in commits])
     notes = (
@@ -89,6 +75,29 @@ def find_commit(
     return replace(
         found, report=structs.replace(found.report, headline=headline, notes=notes)
     )
+
+
+def _bisect(
+    commits: list[str], grow: Callable[[str, str], int]
+) -> tuple[list[str], int]:
+    """Return the neighbours between which the peak changes most, and the failed commits.
+
+    ``grow`` returns the growth in bytes between two commits. If a commit cannot be estimated, its
+    neighbours decide.
+    """
+    failed = 0
+    while len(commits) > 2:
+        middle = len(commits) // 2
+        try:
+            before = grow(commits[0], commits[middle])
+            after = grow(commits[middle], commits[-1])
+        except AnalyzerError:
+            del commits[middle]
+            failed += 1
+            continue
+        is_before = abs(before) >= abs(after)
+        commits = commits[: middle + 1] if is_before else commits[middle:]
+    return commits, failed
 
 
 def _git(*words: str) -> str:

@@ -66,7 +66,8 @@ _ASSIGNMENTS: Final = frozenset(
 _ASSERTION: Final = "AssertGuard"  # in the name of the branches around an assertion
 _MOST_BYTES: Final = 1 << 28  # of the results of the twins of a step
 _MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
-_SMALL_BYTES: Final = 4096  # of a constant of the card that keeps its value, and of a variable whose twin does
+_SMALL_BYTES: Final = 4096
+"""Size up to which a constant of the card, or a variable's twin, keeps its value."""
 _MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
 _MOST_FRAMES: Final = (
     20_000  # Python's limit while the step is traced: a slice is as long as a model

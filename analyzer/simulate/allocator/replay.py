@@ -119,19 +119,7 @@ def from_allocations(
         allocations[name].to_numpy(np.int64)[rows]
         for name in ("requested_bytes", "born", "dies")
     )
-    wrong = (requested < 0) | (requested > MAX_REQUEST_BYTES)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        raise TraceError(
-            f"Row {rows[at]} asks for {requested[at]} bytes, which is impossible"
-            f" ({int(wrong.sum())} such rows).",
-            hint=f"Sizes are 0 to {format_bytes(MAX_REQUEST_BYTES)}: the trace is damaged.",
-        )
-    if (born < NOWHERE).any():
-        at = rows[born < NOWHERE][0]
-        raise TraceError(
-            f"Row {at} is born at instant {born[born < NOWHERE][0]}, before -1."
-        )
+    _check_rows(rows, requested, born)
     valid = (dies > born) & (requested > 0)
     rows, requested, born, dies = (
         rows[valid],
@@ -155,15 +143,10 @@ def from_allocations(
     order = np.lexsort((slot, rank, birth, instant))
     slot, instant, birth = slot[order], instant[order], birth[order]
     spare = np.zeros(rows.size, bool)
-    if (
-        "region" in allocations
-    ):  # TensorFlow can do without workspaces and trials of algorithms
-        spare = (
-            allocations["region"]
-            .astype("str")
-            .isin((TRIAL, WORKSPACE))
-            .to_numpy()[rows]
-        )
+    if "region" in allocations:
+        # TensorFlow can do without workspaces and trials of algorithms.
+        regions = allocations["region"].astype("str")
+        spare = regions.isin((TRIAL, WORKSPACE)).to_numpy()[rows]
     return Sequence(
         slot=slot,
         request=np.where(birth, requested[slot], 0),
@@ -173,6 +156,23 @@ def from_allocations(
         row=rows,
         spare=spare,
     )
+
+
+def _check_rows(rows: Table, requested: Table, born: Table) -> None:
+    """Raise a TraceError for an impossible size or instant."""
+    wrong = (requested < 0) | (requested > MAX_REQUEST_BYTES)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise TraceError(
+            f"Row {rows[at]} asks for {requested[at]} bytes, which is impossible"
+            f" ({int(wrong.sum())} such rows).",
+            hint=f"Sizes are 0 to {format_bytes(MAX_REQUEST_BYTES)}: the trace is damaged.",
+        )
+    early = born < NOWHERE
+    if early.any():
+        raise TraceError(
+            f"Row {rows[early][0]} is born at instant {born[early][0]}, before -1."
+        )
 
 
 def _choose_rows(allocations: pd.DataFrame, allocator: str | None) -> Table:

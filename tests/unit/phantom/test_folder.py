@@ -105,7 +105,9 @@ dnn.cudnnGetProperty(1, ctypes.byref(minor))
 sum = runtime.cublasSasum_v2(1, 2, 3)
 print(count.value, total.value, first - free.value, refused, sum, minor.value)
 """
-BUILT_FOR = 10  # cuDNN's minor version for which TensorFlow 2.23's nightly is built; it refuses older ones
+BUILT_FOR = (
+    10  # cuDNN's minor version of TensorFlow 2.23's nightly, which refuses older ones
+)
 
 
 def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path, monkeypatch):

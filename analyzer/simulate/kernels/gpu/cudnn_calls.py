@@ -58,7 +58,6 @@ class DnnCard:
     limit_bytes: int | None = None
 
 
-# Long: one plan for three passes
 def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
     """Allocate the outputs, copies of tensors, and the workspace of cuDNN's algorithm.
 
@@ -116,32 +115,27 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
         )
         bound = min(columns * call.item_bytes(), _LIMIT_BYTES)
         return replace(plan, after_bytes=without_zeros(after), unknown_bytes=bound)
-    workspace, trials = _find_workspaces(call, described, card)
-    names = ("strides", "dilations", "explicit_paddings", "fused_ops")
-    tried = {
-        "forward": result_bytes,
-        "filter_gradient": kernel_bytes,
-    }  # a copy of the result
-    return replace(
-        plan,
-        after_bytes=without_zeros(after),
-        workspace=workspace,
-        trial=Trial(
-            key=(  # the choice is cached by shapes and parameters (``ConvParameters``)
-                *(
-                    call.op.type,
-                    described.dtype,
-                    call.attr("padding"),
-                    call.attr("data_format"),
-                ),
-                *shapes,
-                *(tuple(call.attr(name) or ()) for name in names),
-            ),
-            copy_bytes=tried.get(direction, padded_bytes) + _GUARDS_BYTES,
-            scratch_bytes=trials,
-            is_early=direction == "input_gradient" and is_padded,
-        ),
+    workspace, trials_bytes = _find_workspaces(call, described, card)
+    results = {"forward": result_bytes, "filter_gradient": kernel_bytes}
+    trial = Trial(
+        key=_make_trial_key(call, described.dtype, shapes),
+        copy_bytes=results.get(direction, padded_bytes) + _GUARDS_BYTES,
+        scratch_bytes=trials_bytes,
+        is_early=direction == "input_gradient" and is_padded,
     )
+    return replace(
+        plan, after_bytes=without_zeros(after), workspace=workspace, trial=trial
+    )
+
+
+def _make_trial_key(
+    call: Call, dtype: str, shapes: tuple[object, ...]
+) -> tuple[object, ...]:
+    """Return the parameters by which the choice is cached (``ConvParameters``)."""
+    names = ("strides", "dilations", "explicit_paddings", "fused_ops")
+    lists = (tuple(call.attr(name) or ()) for name in names)
+    texts = (call.attr("padding"), call.attr("data_format"))
+    return (call.op.type, dtype, *texts, *shapes, *lists)
 
 
 def plan_depthwise(call: Call, card: DnnCard) -> MemoryPlan:
