@@ -39,6 +39,9 @@ _MARGIN: Final = 1.03  # from the peak of a run to the upper bound of its need
 _NOT_BY_SIZE: Final = (FailureKind.FIXED_SIZE, FailureKind.EXITED)
 """Failures that say nothing about the size."""
 
+_BY_SIZE: Final = (FailureKind.OUT_OF_MEMORY, FailureKind.TOO_LARGE)
+"""Failures for which a smaller size is tried, also if no size has run yet."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
@@ -109,9 +112,8 @@ def _run(
     def take_run(run: SizeRun) -> int | None:
         """Take the answer of a run; an open batch axis may be the reason of a failure."""
         assert size is not None
-        is_unexplained = run.kind not in (None, FailureKind.OUT_OF_MEMORY)
-        if is_unexplained and not search.points:
-            raise TargetError(run.detail, kind=run.kind or FailureKind.OTHER)
+        if run.kind is not None and run.kind not in _BY_SIZE and not search.points:
+            raise TargetError(run.detail, kind=run.kind)
         return take(_make_point(size, run), run.fixed_bytes)
 
     _report(report, search, f"running size {size}")
@@ -156,7 +158,7 @@ def _make_point(size: int, run: SizeRun) -> SizePoint:
 def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePoint:
     """Return the point of a size that failed; raise if the size is not the reason."""
     is_bug = error.exit_code is ExitCode.BUG and error.kind is FailureKind.OTHER
-    is_general = not search.points and error.kind is FailureKind.OTHER
+    is_general = not search.points and error.kind not in _BY_SIZE
     if is_bug or is_general or error.kind in _NOT_BY_SIZE:
         raise error
     detail = error.message.partition("\n")[0]

@@ -12,7 +12,7 @@ from analyzer.fitting.fit_answer import SizePoint
 from analyzer.model.errors import InputError
 
 MOST_SIZE: Final = 1 << 24  # no size above this is tried
-_MOST_TRIALS: Final = 16
+_MOST_TRIALS: Final = 24
 _MOST_CARD_TRIALS: Final = 6  # for all cards of one kind
 
 _BRACKET_PARTS: Final = 64
