@@ -162,7 +162,7 @@ EAGER: dict[str, tuple[str, dict[str, Any], str]] = {
     "model, inputs": (
         C + "model_and_inputs",
         {},
-        "Return the model alone, or (tf_function, arg",
+        "analyze trace",
     ),
 }
 FEW = (
