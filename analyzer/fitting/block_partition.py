@@ -62,10 +62,15 @@ def choose_blocks(units: Sequence[ChainUnit]) -> list[Block]:
     for bound in bounds[:: max(len(bounds) // _MOST_BOUNDS, 1)]:
         partitions.append(_cut(units, bound))
 
-    least = min((find_peak(units, blocks) for blocks in partitions), default=0)
-    if not partitions or least >= find_peak(units, []):
+    unchanged = find_peak(units, [])
+    least = min((find_peak(units, blocks) for blocks in partitions), default=unchanged)
+    near = []
+    for blocks in partitions:
+        peak = find_peak(units, blocks)
+        if peak < unchanged and peak <= _NEAR * least:
+            near.append(blocks)
+    if not near:
         return []
-    near = [one for one in partitions if find_peak(units, one) <= _NEAR * least]
     return min(near, key=lambda blocks: count_operations(units, blocks))
 
 

@@ -101,7 +101,7 @@ class SizeSearch:
         if guess < failing - step:
             return max(guess, fitting + step)
         failures = sum(point.has_failed for point in self.points.values())
-        down = failing // max(32 >> failures, 2)
+        down = max(failing // max(32 >> failures, 2), 1)
         return max((fitting + failing) // 2, failing - down)
 
     def _next_larger(self, fitting: int, step: int) -> int | None:

@@ -24,7 +24,7 @@ def find_commit(
     revisions: str,
     target: str,
     folder: Path,
-    progress: Progress,
+    report: Progress,
     batch_size: int | None,
     gpu: str,
 ) -> Diff:
@@ -37,14 +37,13 @@ def find_commit(
         place, here = folder / commit, Path.cwd()
         _git("worktree", "add", "--quiet", "--detach", str(place), commit)
         try:
-            os.chdir(
-                place / _git("rev-parse", "--show-prefix")
-            )  # for the commit's own modules
+            # for the commit's own modules
+            os.chdir(place / _git("rev-parse", "--show-prefix"))
             return estimate_target(
-                *(parse_target(target), options, folder / f"{commit}-estimate"),
-                progress=lambda stage, share: progress(
-                    f"{commit[:10]}: {stage}", share
-                ),
+                parse_target(target),
+                options,
+                folder / f"{commit}-estimate",
+                progress=lambda stage, share: report(f"{commit[:10]}: {stage}", share),
             )
         finally:
             os.chdir(here)

@@ -20,6 +20,7 @@ from analyzer.fitting.size_search import tolerance_at
 from analyzer.fitting.step_access import access_target, estimate_step
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import read_run_file
+from analyzer.model.errors import StepOutOfMemory
 from analyzer.phantom.phantom_environment import has_phantom
 from analyzer.session.opening import open_result
 from analyzer.tracing.parse.logdir import RUN_FILE
@@ -140,11 +141,14 @@ def fit(folder: Path, name: str, *options: str) -> tuple[Ended, FitAnswer]:
 def runs_alone(folder: Path, name: str, size: int, limit: int) -> bool:
     """Say whether a process of its own runs the step with a batch, as a user's would."""
     options = CaptureOptions(
-        batch_size=size, jit=False, device="gpu", gpu="t4", memory_limit_bytes=limit
+        batch_size=size, jit=False, device="gpu", gpu="t4", memory_limit_bytes=limit, is_open=True
     )
     spec = parse_target(f"{folder / 'models.py'}:{name}")
     out = folder / f"{name}-{size}"
-    capture(spec, options, out, force=False, progress=lambda *_: None, kind="sizes")
+    try:
+        capture(spec, options, out, force=False, progress=lambda *_: None, kind="sizes")
+    except StepOutOfMemory:
+        return False
     return read_run_file(out / RUN_FILE).error is None
 
 
