@@ -141,7 +141,12 @@ def fit(folder: Path, name: str, *options: str) -> tuple[Ended, FitAnswer]:
 def runs_alone(folder: Path, name: str, size: int, limit: int) -> bool:
     """Say whether a process of its own runs the step with a batch, as a user's would."""
     options = CaptureOptions(
-        batch_size=size, jit=False, device="gpu", gpu="t4", memory_limit_bytes=limit, is_open=True
+        batch_size=size,
+        jit=False,
+        device="gpu",
+        gpu="t4",
+        memory_limit_bytes=limit,
+        is_open=True,
     )
     spec = parse_target(f"{folder / 'models.py'}:{name}")
     out = folder / f"{name}-{size}"
