@@ -39,7 +39,8 @@ def test_a_compiled_step(tmp_path: Path) -> None:
     peak = measured["peak"]["requested_bytes"]
     assert predicted["peak"]["requested_bytes"] == pytest.approx(peak, rel=0.005)
     allocated = measured["peak"]["allocated_bytes"]
-    assert predicted["peak"]["allocated_bytes"] == pytest.approx(allocated, rel=0.05)
+    stated = predicted["uncertainty"]
+    assert stated["allocated_low_bytes"] <= allocated <= stated["allocated_high_bytes"]
     # The trace has noted the plan that ran: both show what lies inside XLA's one buffer, and agree.
     for category, size in measured["categories_at_peak"].items():
         other = predicted["categories_at_peak"][category]
