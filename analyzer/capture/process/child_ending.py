@@ -41,7 +41,7 @@ _NO_BUFFER: Final = "Must be non NULL"  # DCHECK_NOTNULL in mkl_util.h, without 
 _NO_HOST_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Cannot allocate memory")
 _COUNT_OVERFLOW: Final = "Check failed: work_element_count"
 """``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative."""
-_BY_OTHERS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_BY_OTHERS: Final = (signal.SIGTERM, getattr(signal, "SIGHUP", None), signal.SIGINT)
 _PYTHON_DIED: Final = (
     "Fatal Python error: "  # first line of faulthandler; the stack follows
 )

@@ -51,6 +51,14 @@ _BUILDS: Final = (
 _ELSEWHERE: Final = "Reading traces, analyze oom, gpus and diff work without it."
 
 
+def _is_installed(package: str) -> bool:
+    """Return whether a package can be found; a damaged one or a blocked import counts as absent."""
+    try:
+        return package in sys.modules or importlib.util.find_spec(package) is not None
+    except ImportError:
+        return False
+
+
 def check_packages() -> None:
     """Raise InputError on Windows, and if TensorFlow or Keras is missing, or Keras is too old."""
     if sys.platform == "win32":
@@ -59,7 +67,7 @@ def check_packages() -> None:
             hint="Use WSL 2: run `wsl --install`, then install tf-memory-analyzer there.",
         )
     for package in ("tensorflow", "keras"):
-        if package not in sys.modules and importlib.util.find_spec(package) is None:
+        if not _is_installed(package):
             raise InputError(
                 f"The package {package} is not installed, and this command needs it.",
                 hint=f"pip install {package}. {_ELSEWHERE}",

@@ -103,5 +103,7 @@ def test_a_pool_padded_to_virtual_memory_is_replayed(pool):
     )
     analysis = analyse(replace(recording, events=events.reindex(range(21))))
     analysis = replace(analysis, recording=replace(recording, events=events))
-    found = pool_facts._add_measured_pool(analysis, BfcOptions.gpu(limit))
+    found = pool_facts._add_measured_pool(
+        analysis, BfcOptions.gpu(limit), BfcOptions.gpu(limit)
+    )
     assert found.fragmentation.replay_equals_trace is (pool == 64 * MIB)
