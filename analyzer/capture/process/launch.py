@@ -170,15 +170,6 @@ def _capture_once(
         return run_folders.publish(staging, out, force=force)
 
 
-def start_fork_server(
-    spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, copies: ForkServers
-) -> None:
-    """Start the fork server for later captures, so that it imports TensorFlow in the meantime."""
-    if hides_own_gpus(options):
-        environment = make_environment(spec, options, kind, copies.folder)
-        copies.start(copies.folder / run_folders.LOG_FILE, environment)
-
-
 def make_child_command(request: Path) -> list[str]:
     """Return the command of the child that serves one request."""
     return make_start_command("process.capture_worker", str(request))

@@ -183,7 +183,7 @@ def _run(
             ):
                 promise(None)
             state.variables.snapshot()
-        if "PHANTOM_CARDS" in os.environ and partitions is not None:
+        if is_on_simulated_card and partitions is not None:
             report("repeating the step", 0.9)
             _repeat_step(state, outputs, time.monotonic() - began_s)
     finally:

@@ -247,41 +247,55 @@ def _count_tiles(on: ConvolutionOnCard, side: int) -> int:
 
 def find_winograd_4x4(on: ConvolutionOnCard) -> Offer | None:
     """``winograd_nonfused``, 4x4 tiles of a 3x3 filter: all rows."""
-    if not _is_winograd(on, window=3) or (
-        on.uses_tensor_cores and not on.is_filter_gradient
-    ):
-        return None
-    tiles = _count_tiles(on, 4)
-    sizes = on.channels * tiles + on.filters * tiles + on.channels * on.filters
-    workspace = 144 * sizes + _copies_bytes(on)
-    time = _find_time(
+    return _find_winograd(
         on,
+        window=3,
+        tile=4,
+        products=36,
         share=_select(on, forward=0.594, input_gradient=0.786, filter_gradient=1.21),
         factors=(0.996, 2.64, 1.59, 1.51),
         launch=44,
-        product=_find_transformed_product(on, tiles),
-        products=36,
-        moved_bytes=2 * workspace,
     )
-    return Offer(workspace, time)
 
 
 def find_winograd_9x9(on: ConvolutionOnCard) -> Offer | None:
     """``winograd_nonfused``, 9x9 tiles of a 5x5 filter: all rows."""
-    if not _is_winograd(on, window=5) or (
-        on.uses_tensor_cores and not on.is_filter_gradient
-    ):
-        return None
-    tiles = _count_tiles(on, 9)
-    sizes = on.channels * tiles + on.filters * tiles + on.channels * on.filters
-    workspace = 676 * sizes + _copies_bytes(on)
-    time = _find_time(
+    return _find_winograd(
         on,
+        window=5,
+        tile=9,
+        products=169,
         share=_select(on, forward=0.402, input_gradient=0.354, filter_gradient=1.9),
         factors=(1.01, 1.36, 1.23, 0.873),
         launch=58.7,
+    )
+
+
+def _find_winograd(
+    on: ConvolutionOnCard,
+    *,
+    window: int,
+    tile: int,
+    products: int,
+    share: float,
+    factors: tuple[float, float, float, float],
+    launch: float,
+) -> Offer | None:
+    """Return ``winograd_nonfused``; its transformed tensors are float32, one for each product."""
+    if not _is_winograd(on, window=window) or (
+        on.uses_tensor_cores and not on.is_filter_gradient
+    ):
+        return None
+    tiles = _count_tiles(on, tile)
+    sizes = on.channels * tiles + on.filters * tiles + on.channels * on.filters
+    workspace = 4 * products * sizes + _copies_bytes(on)
+    time = _find_time(
+        on,
+        share=share,
+        factors=factors,
+        launch=launch,
         product=_find_transformed_product(on, tiles),
-        products=169,
+        products=products,
         moved_bytes=2 * workspace,
     )
     return Offer(workspace, time)
