@@ -39,7 +39,7 @@ def test_values_of_inputs_and_counters_decide_as_on_the_cpu(tmp_path: Path) -> N
     for card, cpu in zip(on_card["steps"], on_cpu["steps"], strict=True):
         assert card["requested_bytes"] == pytest.approx(
             cpu["requested_bytes"],
-            rel=0.06,  # the CPU has other temporaries
+            rel=0.1,  # the CPU has other temporaries; wrong counts move more
         )
     assert not [text for text in on_card["warnings"] if "depend on the weights" in text]
 

@@ -24,6 +24,13 @@ def decided():
     def step(x):
         chosen = tf.numpy_function(choose, [x], tf.float32)
         kept = halve(x)
+        seen.assign_add(1)
+        if seen % 3 == 0:
+            kept = tf.tile(kept, (9, 1))
+        tf.debugging.assert_greater(tf.reduce_max(x), 0.0)
+        # The loop comes last, so that chance does not decide the step's peak.
+        with tf.control_dependencies([chosen, kept]):
+            x = tf.identity(x)
         total, trips = tf.constant(0.0), 0
         rows = tf.TensorArray(
             tf.float32, 0, dynamic_size=True, element_shape=(ROWS, WIDTH)
@@ -33,10 +40,6 @@ def decided():
             total += tf.reduce_mean(x)
             rows = rows.write(trips, x)
             trips += 1
-        seen.assign_add(1)
-        if seen % 3 == 0:
-            kept = tf.concat([kept, kept, kept], 0)
-        tf.debugging.assert_greater(tf.reduce_max(x), 0.0)
         return chosen, kept, rows.stack()
 
     return step, (draw(ROWS, WIDTH),)
