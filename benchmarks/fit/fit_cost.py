@@ -2,7 +2,7 @@
 
     python benchmarks/fit/fit_cost.py "TARGET [OPTION …]" …      # options of fit, one text per case
     python benchmarks/fit/fit_cost.py --command OLD/analyze CASE …   # another installation
-    python benchmarks/fit/fit_cost.py --list                     # the usual twelve cases
+    python benchmarks/fit/fit_cost.py --list                     # the usual cases
 
 Each case runs two commands with all their children: ``fit``, and one ``estimate`` at its largest size.
 Costs are CPU seconds, so a busy
@@ -38,7 +38,6 @@ CASES = [
     f"{MODELS}:convolutional --gpu t4 --limit 300MiB --no-jit",
     f"{MODELS}:perceptron --gpu t4 --limit 300MiB",
     f"{MODELS}:decoder --gpu a100-40gb --limit 400MiB",
-    f"{Path(__file__).with_name('written_loops.py')}:two_optimizers --gpu t4 --limit 300MiB",
     f"{MODELS}:gelu_chain --gpu t4 --limit 200MiB --no-jit",
     f"{MODELS}:deep --gpu t4 --limit 300MiB",
 ]
