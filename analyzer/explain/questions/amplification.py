@@ -126,6 +126,7 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
     reported: set[str] = set()
 
     for row in large.sort_values("requested_bytes", ascending=False).to_dict("records"):
+        row["shape"] = row["shape"] or _size_of(row["tensor"], graph, sizes)[0]
         shape = str(row["shape"])
         if shape in reported:
             continue
@@ -232,7 +233,8 @@ def _size_of(
     tensor: str, graph: nx.MultiDiGraph, sizes: dict[str, tuple[str, int]]
 ) -> tuple[str, int | None]:
     """Return shape and bytes of a tensor as the graph states them, else as they were allocated."""
-    facts = graph.nodes[("tensor", tensor)]
+    node = ("tensor", tensor)
+    facts = graph.nodes[node] if node in graph else {}
     if facts.get("size_bytes") is not None:
         return str(facts["shape"]), int(facts["size_bytes"])
     return sizes.get(tensor, ("", None))
@@ -268,7 +270,13 @@ def _find_pairs(
     left, right = (shape for shape, _ in operands)
     ranks = {_rank(left), _rank(right)}
     row_shape = row["shape"]
-    same = analysis.rows[analysis.rows["shape"] == row_shape]
+    shapes = [
+        str(shape) or _size_of(tensor, graph, sizes)[0]
+        for shape, tensor in zip(
+            analysis.rows["shape"], analysis.rows["tensor"], strict=True
+        )
+    ]
+    same = analysis.rows[[shape == row_shape for shape in shapes]]
     saves = _saved_without_rows(analysis, same, 1.0)
     pairing = f"{left} with {right} makes {row_shape}"
 
