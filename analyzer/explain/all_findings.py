@@ -9,6 +9,7 @@ from typing import Final
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions import (
+    amplification,
     out_of_memory,
     peak_owner,
     retained_tensors,
@@ -35,6 +36,9 @@ _GROWING: Final = (
 )
 """Findings whose saving rises with each step, so that it is reported however small it is."""
 
+_WITHOUT_CAUSE: Final = ("large-tensor", "gradient-copies")
+"""Findings that name large tensors, dropped where the cause is known."""
+
 _OF_A_STEP: Final = (
     out_of_memory.find_out_of_memory,
     step_settings.find_recompiled,
@@ -42,6 +46,9 @@ _OF_A_STEP: Final = (
     peak_owner.find_gradient_copies,
     retained_tensors.find_overdue,
     retained_tensors.find_growth,
+    amplification.find_amplified,
+    amplification.find_summands,
+    amplification.find_recorded_loop,
     peak_owner.find_largest,
     step_settings.find_workspaces,
     step_settings.find_state,
@@ -54,6 +61,10 @@ def collect(analysis: Analysis) -> Analysis:
     found = list(analysis.findings)
     for find in _OF_A_STEP:
         found += find(analysis)
+
+    # A cause says more than the size of its tensors.
+    if any(one.id in amplification.CAUSES for one in found):
+        found = [one for one in found if one.id not in _WITHOUT_CAUSE]
 
     growing = list(_of_the_program(analysis))
     found += growing

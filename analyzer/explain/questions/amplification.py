@@ -1,0 +1,459 @@
+"""Tensors that an equivalent program does not need: the cause, and the code to write.
+
+A large tensor at the peak is compared with what its op reads and with what finally reads it. Three forms
+are recognised, each by the graph and by the sizes that were allocated, never by a name:
+
+- *pairs*: an elementwise op pairs each element of one operand with each of the other;
+- *reduced at once*: each reader of a tensor adds up most of its elements;
+- *copied*: an op repeats or widens a small tensor.
+
+Logits of many classes that are held several times, tensors that wait for one sum, and the results of a
+Python loop that a tape records are further forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
+from analyzer.explain.buffer_words import describe_buffer, in_brackets
+from analyzer.model.recording.records import Finding, TensorLinks
+from analyzer.model.units import format_bytes
+
+if TYPE_CHECKING:
+    import networkx as nx
+    import pandas as pd
+
+CAUSES: Final = frozenset(
+    {
+        "outer-product",
+        "reduced-at-once",
+        "small-copied",
+        "logits-held",
+        "waits-for-sum",
+        "recorded-loop",
+    }
+)
+"""Identities of the findings of this module."""
+
+_LEAST_RATIO: Final = 0.05  # share of the peak from which on a tensor is looked at
+_LEAST_BYTES: Final = 1 << 20
+_TIMES: Final = 4  # bytes over those that are read, or written in the end
+_MANY_CLASSES: Final = 4096
+_COPIES_OF_LOGITS: Final = 3
+_CHUNKS: Final = 8
+_ROWS: Final = 20  # of evidence
+_SUMMANDS: Final = 3
+_LOOP_TENSORS: Final = 500
+_LOOP_RATIO: Final = 0.2
+
+_ELEMENTWISE: Final = frozenset(
+    {
+        "Add",
+        "AddV2",
+        "BiasAdd",
+        "Div",
+        "Equal",
+        "Greater",
+        "GreaterEqual",
+        "Less",
+        "LessEqual",
+        "LogicalAnd",
+        "Maximum",
+        "Minimum",
+        "Mul",
+        "NotEqual",
+        "RealDiv",
+        "SquaredDifference",
+        "Sub",
+    }
+)
+_PRODUCTS: Final = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
+_SUMS: Final = frozenset({"Sum", "Mean", "Max", "Min"})
+_COPIES: Final = {
+    "OneHot": (
+        "a one-hot tensor",
+        "Look the rows up by their numbers with tf.gather, or use a loss that takes "
+        "class numbers "
+        "(SparseCategoricalCrossentropy).",
+    ),
+    "Tile": (
+        "a repeated tensor",
+        "Leave the repeated axis at length 1: elementwise ops broadcast it without a "
+        "copy.",
+    ),
+    "BroadcastTo": (
+        "a broadcast copy",
+        "Leave the axis at length 1: elementwise ops broadcast it without a copy.",
+    ),
+    "Cast": (
+        "a widened copy",
+        "Keep the small type until the op that uses the values: tf.where(mask, x, 0) "
+        "needs no float "
+        "mask, and images stay uint8 until the first layer scales them.",
+    ),
+}
+"""Ops whose result can repeat a smaller input, with the words for it and the code to write."""
+
+_LOGITS: Final = frozenset(
+    {
+        "Exp",
+        "Log",
+        "LogSoftmax",
+        "MatMul",
+        "BatchMatMulV2",
+        "BiasAdd",
+        "Softmax",
+        "SparseSoftmaxCrossEntropyWithLogits",
+        "SoftmaxCrossEntropyWithLogits",
+    }
+)
+
+
+def find_amplified(analysis: Analysis) -> Iterator[Finding]:
+    """Report tensors at the peak that are far larger than what they are made of or made for."""
+    peak = analysis.peak.requested_bytes
+    least = max(_LEAST_BYTES, _LEAST_RATIO * peak)
+    alive = analysis.alive
+    is_named = (alive["tensor"] != "") & (alive["op_type"] != "")
+    large = alive[is_named & (alive["requested_bytes"] >= least)]
+    graph = analysis.recording.graph if len(large) else None
+    if graph is None:
+        return
+
+    sizes = _tensor_sizes(analysis)
+    reported: set[str] = set()
+
+    for row in large.sort_values("requested_bytes", ascending=False).to_dict("records"):
+        row["shape"] = row["shape"] or _size_of(row["tensor"], graph, sizes)[0]
+        shape = str(row["shape"])
+        if shape in reported:
+            continue
+
+        finding = (
+            _find_pairs(analysis, row, graph, sizes)
+            or _find_reduced(analysis, row, graph, sizes)
+            or _find_copied(analysis, row, graph, sizes)
+        )
+        if finding is not None:
+            reported.add(shape)
+            yield finding
+
+    yield from _find_logits(analysis, large)
+
+
+def find_recorded_loop(analysis: Analysis) -> Iterator[Finding]:
+    """Report many equal tensors of one eager step: a tape keeps what a Python loop computes."""
+    step, watch = analysis.step, analysis.recording.watch
+    if step is None or watch is None or analysis.recording.graph is not None:
+        return
+
+    alive, peak = analysis.alive, analysis.peak.requested_bytes
+    rows = alive[alive["born"] >= step.first]
+    for shape, equal in rows.groupby("shape", observed=True):
+        total = int(equal["requested_bytes"].sum())
+        if len(equal) < _LOOP_TENSORS or total < _LOOP_RATIO * peak:
+            continue
+
+        yield Finding(
+            id="recorded-loop",
+            severity=severity_of(total, peak),
+            title=f"{len(equal):,} tensors of {shape} in one step: "
+            f"{format_bytes(total)} "
+            f"({total / peak:.0%} of the peak){in_brackets(watch.where)}",
+            detail="A Python loop runs under a GradientTape, which keeps the operands"
+            " of each op until it is "
+            "deleted. Put what needs no gradient under tape.stop_recording(), as the "
+            "loop of a custom "
+            "gradient, or write the loop as one op.",
+            saves_bytes=_saved_without_rows(analysis, equal, 1.0),
+            evidence=tuple(
+                describe_buffer(one) for one in equal.head(3).to_dict("records")
+            ),
+        )
+
+
+def find_summands(analysis: Analysis) -> Iterator[Finding]:
+    """Report equal tensors that wait at the peak for one op that adds them up.
+
+    The tape adds the gradients of a tensor that several ops read with one ``AddN``
+    (``_aggregate_grads`` in ``backprop.py``), so that all are alive together.
+    """
+    alive = analysis.alive
+    rows = alive[(alive["tensor"] != "") & (alive["category"] == "gradient")]
+    links = analysis.recording.tensor_links if len(rows) >= _SUMMANDS else None
+    if links is None:
+        return
+
+    sums = [_sum_that_reads(tensor, links) for tensor in rows["tensor"]]
+    rows = rows.assign(sum=sums)
+    rows = rows[rows["sum"] != ""]
+    for (shape, _), equal in rows.groupby(["shape", "sum"], observed=True):
+        total, peak = int(equal["requested_bytes"].sum()), analysis.peak.requested_bytes
+        saves = _saved_without_rows(analysis, equal, 1 - 1 / len(equal))
+        if len(equal) < _SUMMANDS or saves < _LEAST_RATIO * peak:
+            continue
+
+        where = next((str(line) for line in equal["source"] if line), "")
+        yield Finding(
+            id="waits-for-sum",
+            severity=severity_of(saves, peak),
+            title=f"{len(equal)} gradients of {shape} wait for one sum: "
+            f"{format_bytes(total)} "
+            f"({total / peak:.0%} of the peak){in_brackets(where)}",
+            detail="One weight or tensor is used several times in one step, as in an "
+            "unrolled Python loop, and "
+            "each use has a gradient of its own. Stack the inputs and apply the op "
+            "once, or write the loop "
+            "with tf.while_loop or tf.scan, whose gradient adds up trip by trip.",
+            saves_bytes=saves,
+            evidence=tuple(
+                describe_buffer(one) for one in equal.to_dict("records")[:_ROWS]
+            ),
+        )
+
+
+def _sum_that_reads(tensor: str, links: TensorLinks) -> str:
+    """Return the ``AddN`` that alone reads a tensor; empty if there is none."""
+    readers = links.readers.get(tensor, [])
+    if len(readers) != 1 or links.facts[readers[0]][0] != "AddN":
+        return ""
+    return readers[0]
+
+
+def _tensor_sizes(analysis: Analysis) -> dict[str, tuple[str, int]]:
+    """Return shape and bytes of the tensors that were allocated, the last allocation of each."""
+    rows = analysis.rows[analysis.rows["tensor"] != ""]
+    pairs = zip(rows["shape"].astype(str), rows["requested_bytes"], strict=True)
+    return dict(zip(rows["tensor"], pairs, strict=True))
+
+
+def _size_of(
+    tensor: str, graph: nx.MultiDiGraph, sizes: dict[str, tuple[str, int]]
+) -> tuple[str, int | None]:
+    """Return shape and bytes of a tensor as the graph states them, else as they were allocated."""
+    node = ("tensor", tensor)
+    facts = graph.nodes[node] if node in graph else {}
+    if facts.get("size_bytes") is not None:
+        return str(facts["shape"]), int(facts["size_bytes"])
+    return sizes.get(tensor, ("", None))
+
+
+def _inputs_of(
+    op: str, graph: nx.MultiDiGraph, sizes: dict[str, tuple[str, int]]
+) -> list[tuple[str, int | None]]:
+    """Return shape and bytes of each tensor that an op reads."""
+    node = ("op", op)
+    if node not in graph:
+        return []
+    tensors = [name for kind, name in graph.predecessors(node) if kind == "tensor"]
+    return [_size_of(tensor, graph, sizes) for tensor in tensors]
+
+
+def _find_pairs(
+    analysis: Analysis,
+    row: dict[str, Any],
+    graph: nx.MultiDiGraph,
+    sizes: dict[str, tuple[str, int]],
+) -> Finding | None:
+    """Return a finding about an elementwise op whose two operands lack an axis each."""
+    if row["op_type"] not in _ELEMENTWISE:
+        return None
+
+    operands = _inputs_of(row["op"], graph, sizes)
+    size = int(row["requested_bytes"])
+    known = [given for _, given in operands if given is not None]
+    if len(operands) != 2 or len(known) != 2 or size < _TIMES * max(known):
+        return None
+
+    left, right = (shape for shape, _ in operands)
+    ranks = {_rank(left), _rank(right)}
+    row_shape = row["shape"]
+    shapes = [
+        str(shape) or _size_of(tensor, graph, sizes)[0]
+        for shape, tensor in zip(
+            analysis.rows["shape"], analysis.rows["tensor"], strict=True
+        )
+    ]
+    same = analysis.rows[[shape == row_shape for shape in shapes]]
+    saves = _saved_without_rows(analysis, same, 1.0)
+    pairing = f"{left} with {right} makes {row_shape}"
+
+    if len(ranks) == 2 and 1 in ranks:
+        column = max(left, right, key=_rank)
+        title = f"Accidental outer product: {pairing}"
+        detail = (
+            f"One operand lacks the last axis of the other ({column}), so that each "
+            "value is combined "
+            "with each value of the batch. The result is probably wrong too, a loss "
+            "above all. Give both "
+            "the same shape: y[:, None], or tf.squeeze(x, -1)."
+        )
+    else:
+        title = f"All pairs at once: {pairing}"
+        detail = (
+            "Each element of one operand is combined with each of the other. Work on "
+            "blocks of one operand "
+            "(tf.map_fn, tf.while_loop), or write the sum over pairs as a product "
+            "(tf.matmul, tf.einsum)."
+        )
+    return _report(analysis, "outer-product", row, graph, (title, detail), same, saves)
+
+
+def _rank(shape: str) -> int:
+    inside = shape.strip("[]")
+    return len(inside.split(",")) if inside else 0
+
+
+def _find_reduced(
+    analysis: Analysis,
+    row: dict[str, Any],
+    graph: nx.MultiDiGraph,
+    sizes: dict[str, tuple[str, int]],
+) -> Finding | None:
+    """Return a finding about a tensor that all its readers add up at once."""
+    is_product = row["op_type"] in _PRODUCTS
+    if not is_product and row["op_type"] not in _ELEMENTWISE:
+        return None
+
+    node, size = ("tensor", row["tensor"]), int(row["requested_bytes"])
+    readers = list(graph.successors(node)) if node in graph else []
+    known = [given for _, given in _inputs_of(row["op"], graph, sizes) if given]
+    is_made_large = bool(known) and size >= _TIMES * max(known)
+    if not readers or not is_made_large:
+        return None
+
+    for reader in readers:
+        results = [name for kind, name in graph.successors(reader) if kind == "tensor"]
+        written = [_size_of(name, graph, sizes)[1] for name in results]
+        largest = max((given or 0 for given in written), default=0)
+        if graph.nodes[reader]["type"] not in _SUMS or size < _TIMES * largest:
+            return None
+
+    rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
+    saves = _saved_without_rows(analysis, rows, 1.0)
+    made = f"{row['shape']} is made and added up at once"
+
+    if is_product:
+        title = f"A product for each example that is added up: {made}"
+        detail = (
+            "tf.matmul of a batch with a kernel of rank 2 computes the kernel's "
+            "gradient for each example, "
+            "and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
+            "reshaped to two axes, "
+            "computes the sum alone."
+        )
+    else:
+        title = f"A product that is added up: {made}"
+        detail = (
+            "tf.einsum or tf.tensordot computes the products and their sum "
+            "without the tensor between."
+        )
+    return _report(
+        analysis, "reduced-at-once", row, graph, (title, detail), rows, saves
+    )
+
+
+def _find_copied(
+    analysis: Analysis,
+    row: dict[str, Any],
+    graph: nx.MultiDiGraph,
+    sizes: dict[str, tuple[str, int]],
+) -> Finding | None:
+    """Return a finding about a tensor that repeats or widens a much smaller one."""
+    words = _COPIES.get(row["op_type"])
+    known = [given for _, given in _inputs_of(row["op"], graph, sizes) if given]
+    size = int(row["requested_bytes"])
+    is_backward = str(row["category"]) == "gradient"
+    if words is None or not known or is_backward or size < _TIMES * max(known):
+        return None
+
+    rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
+    saves = _saved_without_rows(analysis, rows, 1.0)
+    what, detail = words
+    title = (
+        f"{row['shape']} is {what}, {size // max(known)} times as large as its input"
+    )
+    return _report(analysis, "small-copied", row, graph, (title, detail), rows, saves)
+
+
+def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
+    """Report numbers for each class of a large vocabulary that are held several times at the peak."""
+    for shape, rows in large.groupby("shape", observed=True):
+        classes = str(shape).strip("[]").rpartition(",")[2]
+        is_wide = classes.isdigit() and int(classes) >= _MANY_CLASSES
+        is_scored = rows["op_type"].isin(_LOGITS).any()
+        if not is_wide or not is_scored or len(rows) < _COPIES_OF_LOGITS:
+            continue
+
+        saves = _saved_without_rows(analysis, rows, 1 - 1 / _CHUNKS)
+        if saves < LOW * analysis.peak.requested_bytes:
+            continue
+
+        total = int(rows["requested_bytes"].sum())
+        peak = analysis.peak.requested_bytes
+        yield Finding(
+            id="logits-held",
+            severity=severity_of(saves, peak),
+            title=f"{len(rows)} tensors of {shape}, one number for each of {classes} "
+            f"classes: "
+            f"{format_bytes(total)} ({total / peak:.0%} of the peak)",
+            detail="Logits, their exponentials and their gradient are alive together."
+            " Use a loss from logits "
+            "(SparseCategoricalCrossentropy(from_logits=True)), which has one op for "
+            "them, and compute the "
+            "loss for parts of the positions inside tf.recompute_grad. The saving is "
+            f"that of {_CHUNKS} parts.",
+            saves_bytes=saves,
+            evidence=tuple(describe_buffer(row) for row in rows.to_dict("records"))[
+                :_ROWS
+            ],
+        )
+
+
+def _saved_without_rows(analysis: Analysis, rows: pd.DataFrame, share: float) -> int:
+    sizes = (rows["requested_bytes"] * share).astype("int64")
+    return saved_without(analysis, sizes, rows["born"], rows["dies"])
+
+
+def _report(
+    analysis: Analysis,
+    name: str,
+    row: dict[str, Any],
+    graph: nx.MultiDiGraph,
+    words: tuple[str, str],
+    rows: pd.DataFrame,
+    saves: int,
+) -> Finding | None:
+    """Return the finding; None if it saves less than a percent of the peak."""
+    peak = analysis.peak.requested_bytes
+    if saves < LOW * peak:
+        return None
+
+    title, detail = words
+    where = _line_of(row, graph)
+    size = format_bytes(int(row["requested_bytes"]))
+    return Finding(
+        id=name,
+        severity=severity_of(saves, peak),
+        title=f"{title} ({size}){in_brackets(where)}",
+        detail=detail,
+        saves_bytes=saves,
+        evidence=tuple(describe_buffer(one) for one in rows.to_dict("records")[:_ROWS]),
+    )
+
+
+def _line_of(row: dict[str, Any], graph: nx.MultiDiGraph) -> str:
+    """Return the line of an op; of a gradient the line of the op that it belongs to.
+
+    A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
+    (``backprop.py``, ``_gradient_function``).
+    """
+    forward = str(row["op"]).replace("gradient_tape/", "").rpartition("/")[0]
+    for op in (forward, str(row["op"])):
+        node = ("op", op)
+        source = graph.nodes[node].get("source") if node in graph else ""
+        if source:
+            return str(source)
+    return str(row["source"])

@@ -1,0 +1,79 @@
+"""Steps with one costly line each, and the same steps with that line mended."""
+
+import tensorflow as tf  # noqa: TID253
+
+ROWS, WIDTH = 1024, 512
+
+
+def draw(*shape):
+    return tf.random.stateless_uniform(shape, (1, 2))
+
+
+def regression(lacks_axis):
+    """Return a step whose labels lack the last axis of the outputs, or have it."""
+    weights = tf.Variable(draw(WIDTH, 1))
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - x @ weights))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    labels = draw(ROWS) if lacks_axis else draw(ROWS, 1)
+    return step, (draw(ROWS, WIDTH), labels)
+
+
+def pairs():
+    return regression(True)
+
+
+def pairs_mended():
+    return regression(False)
+
+
+def projection(multiply):
+    """Return a step that multiplies a batch of matrices with a kernel."""
+    kernel = tf.Variable(draw(WIDTH, WIDTH))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(multiply(x, kernel))
+        kernel.assign_sub(0.1 * tape.gradient(loss, kernel))
+
+    return step, (draw(64, 4, WIDTH),)
+
+
+def kernel():
+    return projection(tf.matmul)
+
+
+def kernel_mended():
+    return projection(lambda x, kernel: tf.tensordot(x, kernel, 1))
+
+
+def repeated_use(apply):
+    """Return a step that uses one weight for each of 24 slices."""
+    weights = tf.Variable(draw(WIDTH, WIDTH))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = apply(x, weights)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    return step, (draw(24, 4, WIDTH),)
+
+
+def unrolled():
+    return repeated_use(
+        lambda x, weights: tf.add_n(
+            [tf.reduce_sum(tf.nn.relu(part @ weights)) for part in tf.unstack(x)]
+        )
+    )
+
+
+def unrolled_mended():
+    return repeated_use(
+        lambda x, weights: tf.reduce_sum(tf.nn.relu(tf.tensordot(x, weights, 1)))
+    )

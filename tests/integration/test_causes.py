@@ -1,0 +1,52 @@
+"""The cause of a large tensor is named, and the stated saving is that of the mended program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import analyze_in_child
+from simulated_cards import NEEDS_CARDS
+
+pytestmark = [pytest.mark.tf, NEEDS_CARDS]
+TARGETS = Path(__file__).parent / "targets" / "causes.py"
+
+
+def estimate(folder: Path, name: str) -> dict[str, Any]:
+    answer = folder / f"{name}.json"
+    ended = analyze_in_child(
+        "estimate",
+        f"{TARGETS}:{name}",
+        "--gpu",
+        "t4",
+        "--no-jit",
+        "--json",
+        str(answer),
+        cwd=folder,
+    )
+    assert ended.code == 0, ended.err
+    document: dict[str, Any] = json.loads(answer.read_text())
+    return document
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("pairs", "outer-product"),
+        ("kernel", "reduced-at-once"),
+        ("unrolled", "waits-for-sum"),
+    ],
+)
+def test_the_first_finding_is_the_cause(tmp_path: Path, name: str, cause: str) -> None:
+    document = estimate(tmp_path, name)
+    mended = estimate(tmp_path, f"{name}_mended")
+
+    finding = document["findings"][0]
+    assert finding["id"] == cause
+    assert "causes.py:" in finding["title"]
+    assert cause not in [other["id"] for other in mended["findings"]]
+
+    saved = document["peak"]["requested_bytes"] - mended["peak"]["requested_bytes"]
+    assert finding["saves_bytes"] == pytest.approx(saved, rel=0.05)
