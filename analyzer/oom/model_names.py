@@ -7,7 +7,7 @@ be that tensor. Several tensors may have one size; all are named, long-lived one
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,57 +26,57 @@ _LONG_LIVED: Final = (
 )
 _LEAST_BYTES: Final = 1024  # smaller chunks may be any counter, scalar or bias
 
-
-class ModelTensor(NamedTuple):
-    """A tensor of a model."""
-
-    name: str
-    category: str
-    requested_bytes: int
+ModelTensor = tuple[str, str, int]  # name, category and bytes
 
 
 def add_names(
     document: OomDocument,
     tensors: Iterable[ModelTensor],
-    model_name: str,
+    model: str,
     *,
     is_target: bool,
 ) -> OomDocument:
-    """Return the document with a model's tensors named next to the sizes."""
-    by_size: dict[int, list[ModelTensor]] = defaultdict(list)
-    for tensor in tensors:
-        by_size[round_up_request(tensor.requested_bytes)].append(tensor)
+    """Return the document with a model's tensors named next to the sizes.
 
-    names = {size_bytes: _names_of(same) for size_bytes, same in by_size.items()}
-    failures = tuple(_add_to_failure(one, names) for one in document.failures)
+    ``is_target``: the model is a target, which the next command can use.
+    """
+    by_size: dict[int, dict[str, int]] = defaultdict(dict)
+    for name, category, size_bytes in tensors:
+        rank = len(_LONG_LIVED)
+        if category in _LONG_LIVED:
+            rank = _LONG_LIVED.index(category)
+
+        words = f"{name} ({category.replace('_', ' ')})"
+        by_size[round_up_request(size_bytes)].setdefault(words, rank)
+
+    failures = tuple(_add_to_failure(one, by_size) for one in document.failures)
     command = document.next_command
     if command is not None and is_target:
-        command = command.replace("TARGET", shlex.quote(model_name))
+        command = command.replace("TARGET", shlex.quote(model))
     return replace(
-        document, failures=failures, matched_with=model_name, next_command=command
+        document, failures=failures, matched_with=model, next_command=command
     )
 
 
 def _add_to_failure(
-    failure: OomFailure, names: dict[int, tuple[str, ...]]
+    failure: OomFailure, by_size: dict[int, dict[str, int]]
 ) -> OomFailure:
-    sizes = []
-    for row in failure.sizes:
-        is_large = row.size_bytes >= _LEAST_BYTES
-        sizes.append(
-            replace(row, names=names.get(row.size_bytes, ()) if is_large else ())
-        )
-
     sentences = []
+    asked = failure.asked
+    if asked is not None and asked.rounded_bytes in by_size:
+        listed = ", ".join(_list_names(by_size[asked.rounded_bytes]))
+        sentences.append(f"The model has tensors of the requested size: {listed}.")
 
-    if failure.asked is not None:
-        rounded_bytes = failure.asked.rounded_bytes
-        if rounded_bytes in names:
-            listed = ", ".join(names[rounded_bytes])
-            sentences.append(f"The model has tensors of the requested size: {listed}.")
+    sizes = []
+    named = 0
+
+    for row in failure.sizes:
+        if row.size_bytes >= _LEAST_BYTES and row.size_bytes in by_size:
+            row = replace(row, names=_list_names(by_size[row.size_bytes]))
+            named += row.total_bytes
+        sizes.append(row)
 
     total = sum(row.total_bytes for row in sizes)
-    named = sum(row.total_bytes for row in sizes if row.names)
 
     if total:
         sentences.append(
@@ -86,12 +86,9 @@ def _add_to_failure(
     return replace(failure, sizes=tuple(sizes), matched=tuple(sentences))
 
 
-def _names_of(tensors: list[ModelTensor]) -> tuple[str, ...]:
-    """Return the names of the tensors of one size: each once, the first few."""
-    ranks = {category: rank for rank, category in enumerate(_LONG_LIVED)}
-    ordered = sorted(tensors, key=lambda one: ranks.get(one.category, len(ranks)))
-    words = [f"{one.name} ({one.category.replace('_', ' ')})" for one in ordered]
-    names = list(dict.fromkeys(words))
+def _list_names(ranks: dict[str, int]) -> tuple[str, ...]:
+    """Return the first few names of one size, long-lived tensors first."""
+    names = sorted(ranks, key=lambda name: ranks[name])
     if len(names) > _MOST_NAMES:
         names[_MOST_NAMES:] = [f"and {len(names) - _MOST_NAMES:,} more"]
     return tuple(names)

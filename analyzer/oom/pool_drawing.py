@@ -10,7 +10,7 @@ from typing import Final
 from markupsafe import Markup
 
 from analyzer.model.units import format_bytes
-from analyzer.oom.failures import Chunk, LoggedFailure
+from analyzer.oom.failures import LoggedFailure
 from analyzer.report.render.sections import Drawing
 
 _WIDTH: Final = 1000  # units of a row
@@ -38,18 +38,16 @@ _SVG: Final = Markup(
 
 def draw_pool(failure: LoggedFailure) -> Drawing | None:
     """Return a failure's pool as a drawing, its regions one after the other; None without chunks."""
-    chunks = sorted(failure.chunks)
-    total = sum(chunk.size_bytes for chunk in chunks)
+    total = sum(size for _, size, _ in failure.chunks)
     if not total:
         return None
 
     row_bytes = -(-total // _ROWS)
-    boxes = list(
-        _draw(0, total, row_bytes, "pool-free", f"the pool: {format_bytes(total)}")
-    )
+    pool = f"the pool: {format_bytes(total)}"
+    boxes = list(_draw(0, total, row_bytes, "pool-free", pool))
     start = 0
 
-    for size, look, title in _merge_small(failure, chunks, row_bytes // _WIDTH):
+    for size, look, title in _merge_small(failure, row_bytes // _WIDTH):
         boxes += _draw(start, size, row_bytes, look, title)
         start += size
 
@@ -57,8 +55,9 @@ def draw_pool(failure: LoggedFailure) -> Drawing | None:
         size = failure.request.rounded_bytes
         title = f"the request, to the same scale: {format_bytes(size)} ({size:,} bytes)"
         start = (-(-total // row_bytes) + 1) * row_bytes  # an empty row in between
-        boxes += _draw(start, min(size, total), row_bytes, "pool-request", title)
-        start += min(size, total)
+        size = min(size, total)
+        boxes += _draw(start, size, row_bytes, "pool-request", title)
+        start += size
 
     note = f"One row is {format_bytes(row_bytes)}."
 
@@ -72,38 +71,33 @@ def draw_pool(failure: LoggedFailure) -> Drawing | None:
 
 
 def _merge_small(
-    failure: LoggedFailure, chunks: list[Chunk], tiny_bytes: int
+    failure: LoggedFailure, tiny_bytes: int
 ) -> Iterator[tuple[int, str, str]]:
     """Yield size, look and title of each chunk; small neighbours become one."""
-    hole = failure.figures.get("largest_hole")
-    requested = failure.request.rounded_bytes if failure.request else 0
+    chunks = sorted(failure.chunks)
 
-    for is_tiny, group in groupby(chunks, lambda chunk: chunk.size_bytes < tiny_bytes):
+    for is_tiny, group in groupby(chunks, lambda chunk: chunk[1] < tiny_bytes):
         members = list(group)
         if is_tiny and len(members) > 1:
-            size = sum(chunk.size_bytes for chunk in members)
-            yield (
-                size,
-                "pool-used",
-                f"{len(members):,} small chunks, {format_bytes(size)}",
-            )
+            size = sum(size for _, size, _ in members)
+            title = f"{len(members):,} small chunks, {format_bytes(size)}"
+            yield size, "pool-used", title
             continue
 
-        for chunk in members:
-            size = chunk.size_bytes
-            look, use = "pool-chunk", "free"
-            if chunk.is_used:
-                look, use = "pool-used", "in use"
-                if size == requested:
-                    look = "pool-same"
-            elif failure.is_complete and hole is not None and size == hole.low:
-                look, use = "pool-hole", "free, the largest free chunk"
+        for address, size, is_used in members:
+            look, use = _find_look(failure, size, is_used=is_used)
+            title = f"{format_bytes(size)} {use}: {size:,} bytes at {address:#x}"
+            yield size, look, title
 
-            yield (
-                size,
-                look,
-                f"{format_bytes(size)} {use}: {size:,} bytes at {chunk.address:#x}",
-            )
+
+def _find_look(failure: LoggedFailure, size: int, *, is_used: bool) -> tuple[str, str]:
+    hole = failure.largest_hole
+    if is_used:
+        is_asked = failure.request is not None and size == failure.request.rounded_bytes
+        return ("pool-same" if is_asked else "pool-used"), "in use"
+    if hole is not None and size == hole.low:
+        return "pool-hole", "free, the largest free chunk"
+    return "pool-chunk", "free"
 
 
 def _draw(
