@@ -46,10 +46,18 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
 
     if match := find("module_error", text):
         size = parse_size(match["bytes"] or match["size"] or match["constant_size"])
-        return _find_module(process, line, size)
+        is_workspace = "CUDNN" in text
+        allocator = log.last_tolerated if is_workspace else ""
+        failure = _find_known(process, text, None, size, allocator)
+        failure = failure or process.add_failure(line)
+        failure.size = size if size and size.is_exact else failure.size or size
+        failure.allocator = failure.allocator or allocator
+        failure.is_compiled = not is_workspace
+        return failure
 
     if find("error_without_size", text) or find("copy_error", text):
-        return _find_without_size(process, line)
+        known = _find_known(process, text, None, None, "")
+        return known or process.add_failure(line, FailedAllocator.UNKNOWN)
 
     if find("other_resource", text):
         log.other_resources += 1
@@ -63,87 +71,59 @@ def _find_tensor(
 ) -> LoggedFailure:
     """Return the failure of a request for a tensor, a new one if no known failure may be it."""
     shape, dtype = parse_shape(match["shape"]), match["dtype"] or ""
-    device = (match["device"] or "").rstrip(".,;")
-    allocator = (match["allocator"] or "").rstrip(".,;")
+    device, allocator = match["device"] or "", match["allocator"] or ""
     size_bytes = tensor_bytes(numpy_name(dtype), shape)
     size = None if size_bytes is None else Range.exactly(size_bytes)
-    known = None
+    failure = _find_known(process, line.text, shape, size, allocator, device)
 
-    for failure in process.recent():
-        is_other = failure.is_compiled or failure.kind is FailedAllocator.LIBRARY
-        has_names = allocator in ("", failure.allocator) or not failure.allocator
-        if is_other or not has_names or device not in ("", failure.device or device):
-            continue
-
-        is_open = failure.shape is None and not failure.has_error_text
-        if is_open and _may_have_size(failure, size):
-            known = failure  # the latest one that lacks this shape
-            break
-
-        if failure.shape == shape and known is None:
-            known = failure
-
-    if known is None:
+    if failure is None:
         is_host = allocator.lower() in _HOST_ALLOCATORS
         is_host = is_host or (not allocator and "CPU:" in device)
         kind = FailedAllocator.HOST if is_host else FailedAllocator.POOL
-        known = process.add_failure(line, kind)
+        failure = process.add_failure(line, kind)
 
-    known.shape = known.shape or shape
-    known.dtype = known.dtype or dtype
-    known.device = known.device or device
-    known.allocator = known.allocator or allocator
-    return known
-
-
-def _find_module(process: Process, line: LogLine, size: Range | None) -> LoggedFailure:
-    """Return the failure of a module that XLA compiled, or of a convolution's workspace."""
-    is_workspace = "CUDNN" in line.text
-    allocator = process.log.last_tolerated if is_workspace else ""
-
-    for failure in process.recent():
-        is_open = failure.size is not None or not failure.has_error_text
-        is_same = not allocator or failure.allocator == allocator
-        if is_open and is_same and not failure.shape and _may_have_size(failure, size):
-            break
-    else:
-        failure = process.add_failure(line)
-        failure.size = size
-        failure.allocator = allocator
-
-    if size is not None and size.is_exact:
-        failure.size = size
-
-    failure.is_compiled = not is_workspace
+    failure.shape = failure.shape or shape
+    failure.dtype = failure.dtype or dtype
+    failure.device = failure.device or device
+    failure.allocator = failure.allocator or allocator
     return failure
+
+
+def _find_known(
+    process: Process,
+    text: str,
+    shape: tuple[int, ...] | None,
+    size: Range | None,
+    allocator: str,
+    device: str = "",
+) -> LoggedFailure | None:
+    """Return the latest failure without a text that may have made a request, else a repeated one."""
+    repeated = None
+    for failure in process.recent():
+        is_same = failure.shape == shape or failure.text == text.strip()
+        has_names = allocator in ("", failure.allocator) or not failure.allocator
+        has_device = device in ("", failure.device) or not failure.device
+        is_possible = has_names and has_device and _may_have_size(failure, size)
+        if failure.other_cause or not is_possible:
+            continue
+
+        if not failure.has_error_text:
+            return failure
+        if is_same:
+            repeated = repeated or failure
+
+    return repeated
 
 
 def _may_have_size(failure: LoggedFailure, size: Range | None) -> bool:
     """Return whether a known failure may have requested so many bytes; None if unknown."""
     rounded_bytes = failure.rounded_bytes
-    if failure.size is None and rounded_bytes is None:
-        return failure.kind in (FailedAllocator.POOL, FailedAllocator.UNKNOWN)
     if size is None:
         return True
     if rounded_bytes is not None:
         low, high = round_up_request(size.low), round_up_request(size.high)
         return low <= rounded_bytes <= high
-    return failure.size is not None and failure.size.intersection(size) is not None
-
-
-def _find_without_size(process: Process, line: LogLine) -> LoggedFailure:
-    """Return the last failure of an allocator, or a new one if its text is complete."""
-    for last in process.recent():
-        if last.kind in (FailedAllocator.HOST, FailedAllocator.LIBRARY):
-            continue
-
-        is_open = not last.has_error_text or last.shape is None
-        if is_open or last.text == line.text.strip():
-            return last
-
-        break
-
-    return process.add_failure(line, FailedAllocator.UNKNOWN)
+    return failure.size is None or failure.size.intersection(size) is not None
 
 
 def _take_autotuning(process: Process, text: str) -> bool:
