@@ -34,7 +34,7 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
 
     if head := find("dump_head", text):
         name = head["allocator"]
-        owner = _find_waiting(process, name) or start_dump(process, line)
+        owner = _find_waiting(process, name) or _start_dump(process, line)
         owner.allocator = owner.allocator or name
         process.select(line.thread, owner)
         return True
@@ -45,7 +45,10 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
         is_start = cells is not None or text.rstrip().endswith("Stats:")
         if not (is_named and is_start) and not find("dump_start", text):
             return False
-        owner = start_dump(process, line)
+
+        owner = _start_dump(process, line)
+        if "Histogram" in text:
+            owner.kind = FailedAllocator.ASYNC
 
     if cells is None:
         return _add_line(owner, text)
@@ -67,7 +70,7 @@ def _find_waiting(process: Process, allocator: str) -> LoggedFailure | None:
     return None
 
 
-def start_dump(process: Process, line: LogLine) -> LoggedFailure:
+def _start_dump(process: Process, line: LogLine) -> LoggedFailure:
     """Add a failure whose dump is all that the log has."""
     failure = process.add_failure(line)
     failure.reports = 1
@@ -90,7 +93,7 @@ def _add_line(failure: LoggedFailure, text: str) -> bool:
     elif match := find("size_class", text):
         _add_size_class(failure, match["used"], match["requested"])
     elif not find("dump_heading", text):
-        return _add_figures(failure, text)
+        return _add_figures(failure, text) or _add_async_line(failure, text)
 
     return True
 
@@ -132,51 +135,17 @@ def _add_figures(failure: LoggedFailure, text: str) -> bool:
     return bool(found)
 
 
-def take_async_line(process: Process, line: LogLine) -> bool:
-    """Read a line of CUDA's asynchronous allocator; return False if it is none."""
-    text = line.text
-    if match := find("async_failed", text):
-        size = parse_size(match["bytes"]) or Range.exactly(0)
-        _take_async_failure(process, line, match["allocator"] or "", size)
-        return True
-
-    owner = process.owner(line.thread)
-    is_async = owner is not None and owner.kind is FailedAllocator.ASYNC
-
-    if find("histogram_head", text):
-        if not is_async:  # a histogram follows failures only
-            start_dump(process, line).kind = FailedAllocator.ASYNC
-        return True
-
-    if owner is None or not is_async:
+def _add_async_line(failure: LoggedFailure, text: str) -> bool:
+    """Add a line of CUDA's asynchronous allocator."""
+    if failure.kind is not FailedAllocator.ASYNC:
         return False
 
     if match := find("card_free", text):
-        owner.card_free = parse_count(match["free"])
-        owner.card_total = parse_count(match["total"])
+        failure.card_free = parse_count(match["free"])
+        failure.card_total = parse_count(match["total"])
     elif match := find("histogram_row", text):
-        _add_used_size(owner, match["bytes"], match["count"])
-    return match is not None or "CU_MEMPOOL_ATTR" in text
-
-
-def _take_async_failure(
-    process: Process, line: LogLine, allocator: str, size: Range
-) -> None:
-    """Count a repeated request of the asynchronous allocator, or start a failure."""
-    last = process.last_failure()
-    is_same = last is not None and (last.size, last.allocator) == (size, allocator)
-
-    if last is None or not is_same or last.has_error_text:
-        process.refusal = None
-        last = process.add_failure(line, FailedAllocator.ASYNC)
-        last.size = size
-        last.allocator = allocator
-        last.has_allocator_line = True
-
-    last.reports += 1
-    last.used_sizes.clear()
-    last.printed.clear()
-    process.select(line.thread, last)
+        _add_used_size(failure, match["bytes"], match["count"])
+    return match is not None
 
 
 def add_buffer(failure: LoggedFailure, text: str) -> bool:

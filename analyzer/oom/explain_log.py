@@ -91,15 +91,6 @@ def _compute(failure: LoggedFailure, log: Log) -> None:
     compute_figures(failure)
     failure.sizes = sizes_in_use(failure)
 
-    if failure.is_pinned:
-        failure.refusals = [
-            run
-            for run in log.refusals
-            if run.is_host
-            and run.process == failure.process
-            and run.line <= failure.line
-        ]
-
 
 def _find_card(failure: LoggedFailure, log: Log) -> None:
     """Note the card that the allocator or the device names, or the only one if they name none."""

@@ -246,7 +246,6 @@ class Process:
         self.error: LoggedFailure | None = None  # that the next lines may describe
         self.current: dict[str, LoggedFailure] = {}  # whose dump is read, by thread
         self.latest: LoggedFailure | None = None  # that of the thread that wrote last
-        self.refusal: OomRefusals | None = None  # may continue
         self.refusals: list[OomRefusals] = []  # since the last failure
         self.is_in_limits = False  # in the description of a pod
         self.other: LoggedFailure | None = None  # whose figures the next lines may have
@@ -273,14 +272,6 @@ class Process:
         for failure in reversed(self.log.failures[-_RECENT:]):
             if self.tag in ("", failure.process):
                 yield failure
-
-    def last_failure(self) -> LoggedFailure | None:
-        """Return the last failure with the tag of this process."""
-        for failure in reversed(self.log.failures):
-            if failure.process == self.tag:
-                return failure
-
-        return None
 
     def select(self, thread: str, failure: LoggedFailure) -> None:
         """Give the next dump lines of a thread to a failure."""

@@ -50,7 +50,7 @@ def _take_report(process: Process, line: LogLine, name: str) -> bool:
         return False
 
     row = OTHER_CAUSES[name]
-    last = process.last_failure()
+    last = next(process.recent(), None)
     if last is not None and row.is_kill and row.is_unclear:
         last.is_killed = True  # the consequence of a known failure
         last.reports += last.other_cause == name

@@ -5,16 +5,13 @@ from typing import BinaryIO, Final
 from analyzer.model.contract.fields import MOST_BYTES
 from analyzer.model.contract.report.oom_file import OomRefusals
 from analyzer.model.ranges import Range
-from analyzer.oom.dump_lines import take_async_line, take_dump_line
+from analyzer.oom.dump_lines import take_dump_line
 from analyzer.oom.error_texts import take_error_text
 from analyzer.oom.failures import FailedAllocator, Log, LoggedFailure, Process
 from analyzer.oom.lines import LogLine, read_lines
 from analyzer.oom.other_causes import take_other_cause, take_unknown_cause
 from analyzer.oom.wordings import find, parse_count, parse_size
 
-_BACK_OFF: Final = 0.8
-"""A refused request of at least this share of the last one continues the run: the pool asks for a
-tenth less each time (``BFCAllocator::Extend``)."""
 _MOST_MIB: Final = 1 << 30  # 1 PiB
 
 
@@ -40,7 +37,6 @@ def _take_line(process: Process, line: LogLine) -> None:
     is_read = (
         _take_allocator_line(process, line)
         or take_dump_line(process, line)
-        or take_async_line(process, line)
         or _take_refusal(process, line)
         or take_other_cause(process, line)
         or take_error_text(process, line)
@@ -59,22 +55,31 @@ def _take_allocator_line(process: Process, line: LogLine) -> bool:
     if match is None:
         return False
 
-    size = parse_size(match["size"])
+    size = parse_size(match["size"] or match["bytes"])
 
     if find("not_a_failure", text):
         process.log.add_tolerated(match["allocator"], size or Range.exactly(0))
         return True
 
-    process.refusal = None
+    last = next(process.recent(), None)
+    if match["bytes"] and last is not None and not last.has_error_text:
+        if last.size == size and last.kind is FailedAllocator.ASYNC:
+            last.reports += 1  # a convolution tries each algorithm
+            last.used_sizes.clear()
+            return True
+
     failure = process.add_failure(line)
     failure.reports = 1
     failure.stamp = line.stamp
     failure.size = size
+    failure.allocator = match["allocator"] or match["async"] or ""
+    failure.has_allocator_line = True
+
+    if match["bytes"]:
+        failure.kind = FailedAllocator.ASYNC
     if match["rounded"]:
         failure.rounded_bytes = int(match["rounded"])
 
-    failure.allocator = match["allocator"]
-    failure.has_allocator_line = True
     # a copied line may continue with TensorFlow's advice
     op = (match["op"] or "").partition("If the cause")[0].strip()
     failure.requested_by = op.removeprefix("<null>")
@@ -88,26 +93,23 @@ def _take_refusal(process: Process, line: LogLine) -> bool:
     if match is None:
         return False
 
+    printed = match["bytes"] or match["unified"] or match["host"] or match["pinned"]
     is_host = match["bytes"] is None and match["unified"] is None
-    printed = match["host"] or match["pinned"] or match["bytes"] or match["unified"]
     size_bytes = min(int(printed), MOST_BYTES)
 
-    run = process.refusal
-    most = run.last_bytes if run is not None and run.is_host == is_host else 0
-    if run is not None and _BACK_OFF * most < size_bytes <= most:
-        run.times += size_bytes != run.last_bytes or not is_host
-        run.last_bytes = size_bytes
-        return True
+    for run in process.refusals:
+        if run.is_host == is_host:
+            run.times += size_bytes != run.last_bytes or not is_host
+            run.first_bytes = max(run.first_bytes, size_bytes)
+            run.last_bytes = min(run.last_bytes, size_bytes)
+            return True
 
     code = (match["code"] or "").strip()[:200]
     run = OomRefusals(
         line.number, size_bytes, size_bytes, 1, code, is_host, process.tag
     )
-    process.refusal = run
+    process.refusals.append(run)
     process.log.refusals.append(run)
-
-    if not is_host:
-        process.refusals.append(run)
     return True
 
 
@@ -190,5 +192,4 @@ def _is_repeated(last: LoggedFailure, failure: LoggedFailure) -> bool:
         states.append((request, one.printed, one.map, one.has_error_text))
 
     is_open = last.has_allocator_line and not last.has_error_text
-    is_pool = last.kind is FailedAllocator.POOL
-    return is_open and is_pool and states[0] == states[1]
+    return is_open and states[0] == states[1]
