@@ -127,8 +127,8 @@ def find_advice(
     """Yield the advice, the most direct first."""
     words["batch"] = batch = find_batch(failure)
     words["most"], words["place"] = _find_smaller_batch(failure, cause, batch)
-    if failure.request is not None and failure.shape and failure.shape[0]:
-        item_bytes = failure.request.high_bytes / failure.shape[0]
+    if failure.asked is not None and failure.shape and failure.shape[0]:
+        item_bytes = failure.asked.high_bytes / failure.shape[0]
         words["item"] = format_bytes(math.ceil(item_bytes))
 
     for name in _choose(failure, cause, words):
@@ -165,8 +165,8 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
 
     sizes = [size.size_bytes for size in failure.sizes]
 
-    if failure.request is not None:
-        sizes.append(failure.request.requested_bytes)
+    if failure.asked is not None:
+        sizes.append(failure.asked.requested_bytes)
 
     op = failure.op_type or failure.requested_by
     if op in _CONSTANT_OPS and max(sizes, default=_LARGE_BYTES) >= _LARGE_BYTES:
@@ -181,7 +181,7 @@ def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
 
     yield "smaller_batch" if words["batch"] else "smaller"
 
-    if failure.request is not None and failure.request.high_bytes < _LARGE_BYTES:
+    if failure.asked is not None and failure.asked.high_bytes < _LARGE_BYTES:
         yield "small_request"
 
 
@@ -203,8 +203,8 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
         yield "smaller_batch" if words["batch"] else "smaller"
 
     card, need_bytes = failure.card_memory, failure.in_use_bytes
-    if failure.request is not None:
-        need_bytes += failure.request.rounded_bytes
+    if failure.asked is not None:
+        need_bytes += failure.asked.rounded_bytes
     if card is not None and failure.is_limited and need_bytes < card.low:
         yield "limit"
 
@@ -217,10 +217,10 @@ def _find_smaller_batch(
 ) -> tuple[int, object]:
     """Return the batch whose tensors of the requested size fit, and the place for one of them."""
     place = failure.largest_hole if cause == Cause.FULL else failure.limit
-    if failure.request is None or place is None:
+    if failure.asked is None or place is None:
         return 0, None
 
-    size_bytes = failure.request.high_bytes
+    size_bytes = failure.asked.high_bytes
     equal = sum(row.count for row in failure.sizes if row.is_asked)
     available_bytes = place.low + equal * size_bytes
     return available_bytes * batch // max(size_bytes * (equal + 1), 1), place
@@ -232,7 +232,7 @@ def find_fit_options(failure: LoggedFailure) -> tuple[str, int | None] | None:
     if not is_own or not (failure.is_on_card or failure.is_compiled):
         return None
 
-    gpu = look_up_gpu(failure.card) if failure.card else None
+    gpu = look_up_gpu(failure.card_name) if failure.card_name else None
     limit = failure.limit
     if limit is not None and gpu is not None:
         is_default = limit.low > memory_limit(gpu).range.high

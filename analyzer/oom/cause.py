@@ -56,9 +56,9 @@ def name_figures(failure: LoggedFailure) -> Words:
         "block": "block" if failure.is_compiled else "tensor",
         "giver": "driver" if failure.is_on_card else "machine",
     }
-    if failure.request is not None:
+    if failure.asked is not None:
         words["size"] = size = _requested(failure)
-        words["want"] = size if failure.request.is_exact else _wanted(failure)
+        words["want"] = size if failure.asked.is_exact else _wanted(failure)
 
     dominant = find_dominant_size(failure)
     if dominant is not None:
@@ -71,14 +71,14 @@ def name_figures(failure: LoggedFailure) -> Words:
 
 def _requested(failure: LoggedFailure) -> Range:
     """Return the sizes that the request may have."""
-    request = failure.request
+    request = failure.asked
     return Range(request.low_bytes, request.high_bytes) if request else Range(0, 0)
 
 
 def _wanted(failure: LoggedFailure) -> Range:
     """Return the sizes that the chunk for the request may have."""
     size = _requested(failure)
-    high = failure.request.rounded_bytes if failure.request else 0
+    high = failure.asked.rounded_bytes if failure.asked else 0
     return Range(round_up_request(size.low) if size.width >= 256 else high, high)
 
 
@@ -106,7 +106,7 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
 def _judge(failure: LoggedFailure, words: Words) -> Judgement:
     if failure.other_cause:
         return _judge_other_cause(failure)
-    if failure.request is None:
+    if failure.asked is None:
         return Cause.CANNOT_TELL, _describe_unknown_request(failure)
     if failure.kind is FailedAllocator.ASYNC:
         return _judge_async(failure, words)
@@ -376,7 +376,7 @@ _PARTS: Final = {
 
 def _describe_plan(failure: LoggedFailure) -> Iterator[str]:
     """Yield the part of a compiled step that was requested, if XLA's table shows one of its size."""
-    size = failure.request.requested_bytes if failure.request else 0
+    size = failure.asked.requested_bytes if failure.asked else 0
 
     for name, part in failure.plan_sums.items():
         if part and name in _PARTS and abs(part - size) <= size / 100:  # it is rounded
@@ -392,7 +392,7 @@ def _find_missing_lines(failure: LoggedFailure) -> Iterator[str]:
         return
     if not failure.has_allocator_line:
         yield 'the allocator\'s line "ran out of memory trying to allocate" (level W)'
-    if failure.request is not None and not failure.has_error_text:
+    if failure.asked is not None and not failure.has_error_text:
         yield 'the error text "OOM when allocating tensor with shape[...]"'
 
     if failure.chunks and not failure.is_complete:

@@ -30,7 +30,7 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
     """Read a line of a dump; return False if it is none."""
     text = line.text
     is_named = "bfc_allocator" in line.file + text
-    owner = process.owner(line.thread)
+    owner = process.current.get(line.thread)
 
     if head := find("dump_head", text):
         name = head["allocator"]
@@ -73,8 +73,8 @@ def _find_waiting(process: Process, allocator: str) -> LoggedFailure | None:
 def _start_dump(process: Process, line: LogLine) -> LoggedFailure:
     """Add a failure whose dump is all that the log has."""
     failure = process.add_failure(line)
-    failure.reports = 1
-    failure.text = ""
+    failure.told = 1
+    failure.words = ""
     process.select(line.thread, failure)
     return failure
 

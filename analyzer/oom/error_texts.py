@@ -100,7 +100,7 @@ def _find_known(
     """Return the latest failure without a text that may have made a request, else a repeated one."""
     repeated = None
     for failure in process.recent():
-        is_same = failure.shape == shape or failure.text == text.strip()
+        is_same = failure.shape == shape or failure.words == text.strip()
         has_names = allocator in ("", failure.allocator) or not failure.allocator
         has_device = device in ("", failure.device) or not failure.device
         is_possible = has_names and has_device and _may_have_size(failure, size)
@@ -135,7 +135,7 @@ def _take_autotuning(process: Process, text: str) -> bool:
     for failure in process.recent():
         is_named = failure.op == match["op"]
         if is_named or not (failure.has_error_text or failure.requested_by):
-            failure.reports += is_named
+            failure.told += is_named
             failure.op = match["op"]
             failure.has_error_text = failure.is_compiled = True
 
@@ -146,11 +146,8 @@ def _complete(failure: LoggedFailure, process: Process, line: LogLine) -> None:
     """Add the names in an error text, and those on the lines before it."""
     text = line.text
     failure.has_error_text = True
-    failure.reports += 1
+    failure.told += 1
     failure.framework = failure.framework or process.framework
-
-    if kernel := find("kernel", text):
-        failure.kernel = failure.kernel or kernel["source"]
 
     if copied := find("copy_error", text):
         groups = read_groups(copied)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
+
+from msgspec import convert, structs
 
 from analyzer.model.contract.report.oom_file import (
     OomCard,
@@ -26,7 +28,7 @@ from analyzer.report.output_files import DocumentOutput
 _MOST_SIZES: Final = 200  # of one failure
 _LONGEST: Final = 2000  # characters of a failure's text
 _LONGEST_ERROR: Final = 160  # characters of another error
-_TEXTS: Final = ("device", "op_type", "requested_by", "kernel", "source", "allocator")
+_TEXTS: Final = ("device", "op_type", "requested_by", "source", "allocator")
 _SIZES: Final = (
     "limit",
     "in_use",
@@ -87,7 +89,7 @@ def _compute(failure: LoggedFailure, log: Log) -> None:
     if log.pod_limit is not None and failure.is_killed:
         printed.setdefault("limit", log.pod_limit)
 
-    failure.request = find_request(failure)
+    failure.asked = find_request(failure)
     compute_figures(failure)
     failure.sizes = sizes_in_use(failure)
 
@@ -95,69 +97,62 @@ def _compute(failure: LoggedFailure, log: Log) -> None:
 def _find_card(failure: LoggedFailure, log: Log) -> None:
     """Note the card that the allocator or the device names, or the only one if they name none."""
     device = failure.device.rpartition("/")[2].lower()
-    if failure.is_on_host or "host" in device or "cpu" in device:
+    if failure.is_on_host or "cpu" in device:
         return
 
     number = re.search(r"\d+", f"{failure.allocator} {device}")
     cards = [card for card in log.cards if card[0] == failure.process] or log.cards
-    if number is not None:
-        cards = [card for card in cards if str(card[1]) == number[0]]
-    elif len(cards) > 1:
-        return
 
-    for _, _, failure.card, failure.card_limit in cards[:1]:
-        pass
+    for _, index, name, limit in cards:
+        is_named = number is not None and number[0] == str(index)
+        if is_named or (number is None and len(cards) == 1):
+            failure.card_name, failure.card_limit = name, limit
 
 
 def _describe_failure(failure: LoggedFailure) -> OomFailure:
     words = name_figures(failure)
     verdict = find_cause(failure, words)
-    fields: dict[str, Any] = {name: getattr(failure, name) or None for name in _TEXTS}
+    fields = structs.asdict(failure)
     ranges = {}
 
+    for name in _TEXTS:
+        fields[name] = fields[name] or None
+
     for name in _SIZES:
-        size: Range | None = getattr(failure, name)
-        fields[f"{name}_bytes"] = None if size is None else size.middle
-        if size is not None and not size.is_exact:
+        size: Range | None = fields[name]
+        fields[f"{name}_bytes"] = size.middle if size else None
+        if size and not size.is_exact:
             ranges[f"{name}_bytes"] = (size.low, size.high)
 
-    plan = None
-    if failure.plan_sums or failure.buffers:
-        plan = OomPlan(failure.plan_sums, tuple(failure.buffers))
-
+    plan = OomPlan(failure.plan_sums, tuple(failure.buffers))
     framework = failure.framework_name
     component = framework or "TensorFlow"
     if failure.is_compiled:
         component = f"{framework} (XLA)" if framework else "XLA"
 
-    return OomFailure(
-        line=failure.line,
-        told=max(failure.reports, 1),
-        process=failure.process,
-        kind=str(failure.kind),
-        component=failure.component or component,
-        op=failure.op or failure.requested_by or failure.op_type or None,
-        asked=failure.request,
-        holes=failure.holes,
-        regions=len(failure.regions) or None,
-        ranges=ranges,
-        card=_describe_card(failure),
-        verdict=verdict,
-        sizes=tuple(failure.sizes[:_MOST_SIZES]),
-        remedies=tuple(find_advice(failure, verdict.id, words)),
-        compiled=plan,
-        words=failure.text[:_LONGEST],
-        **fields,
-    )
+    fields |= {
+        "told": max(failure.told, 1),
+        "component": failure.component or component,
+        "op": failure.op or failure.requested_by or failure.op_type or None,
+        "regions": len(failure.regions) or None,
+        "ranges": ranges,
+        "card": _describe_card(failure),
+        "verdict": verdict,
+        "sizes": failure.sizes[:_MOST_SIZES],
+        "remedies": tuple(find_advice(failure, verdict.id, words)),
+        "compiled": plan if plan.sums_bytes or plan.buffers else None,
+        "words": failure.words[:_LONGEST],
+    }
+    return convert(fields, OomFailure)
 
 
 def _describe_card(failure: LoggedFailure) -> OomCard | None:
     total = failure.card_memory
-    if not failure.card and failure.card_total is None:
+    if not failure.card_name and total is None:
         return None
     return OomCard(
-        name=failure.card or None,
-        total_bytes=total.middle if total is not None else None,
+        name=failure.card_name or None,
+        total_bytes=total.middle if total else None,
         free_bytes=failure.card_free,
         is_from_catalogue=total is not None and failure.card_total is None,
     )

@@ -69,8 +69,8 @@ class LoggedFailure(Struct):
     line: int
     process: str = ""
     kind: FailedAllocator = FailedAllocator.POOL
-    text: str = ""
-    reports: int = 0
+    words: str = ""
+    told: int = 0  # number of its reports
     stamp: str = ""  # prefix of the allocator's line, with the time
 
     # the request
@@ -81,7 +81,6 @@ class LoggedFailure(Struct):
     op: str = ""  # from the error text
     op_type: str = ""
     requested_by: str = ""  # op on the allocator's line
-    kernel: str = ""  # TensorFlow's line
     source: str = ""  # the user's line
     device: str = ""
     allocator: str = ""
@@ -113,9 +112,9 @@ class LoggedFailure(Struct):
     is_killed: bool = False
 
     # computed when the whole log is read
-    card: str = ""  # its name
+    card_name: str = ""  # its name
     card_limit: Range | None = None  # of the pool at the start of TensorFlow
-    request: AskedFor | None = None  # None if the log does not give its size
+    asked: AskedFor | None = None  # None if the log does not give its size
     limit: Range | None = None
     in_use: Range | None = None
     peak_in_use: Range | None = None
@@ -168,11 +167,13 @@ class LoggedFailure(Struct):
         """The card's memory: as the failure prints it, else by the card's name."""
         if self.card_total is not None:
             return Range.exactly(self.card_total)
-        if not self.card:
+        if not self.card_name:
             return None
 
         try:
-            return Range.spanning(one.memory_bytes for one in gpus_named(self.card))
+            return Range.spanning(
+                one.memory_bytes for one in gpus_named(self.card_name)
+            )
         except InputError:
             return None
 
@@ -244,8 +245,8 @@ class Process:
         self.frame = ""  # the last line of the user's code in a traceback
         self.node = ""  # an op that was named before its error
         self.error: LoggedFailure | None = None  # that the next lines may describe
-        self.current: dict[str, LoggedFailure] = {}  # whose dump is read, by thread
-        self.latest: LoggedFailure | None = None  # that of the thread that wrote last
+        self.current: dict[str, LoggedFailure] = {}
+        # whose dump is read, by thread; without one, that of the thread that wrote last
         self.refusals: list[OomRefusals] = []  # since the last failure
         self.is_in_limits = False  # in the description of a pod
         self.other: LoggedFailure | None = None  # whose figures the next lines may have
@@ -275,12 +276,7 @@ class Process:
 
     def select(self, thread: str, failure: LoggedFailure) -> None:
         """Give the next dump lines of a thread to a failure."""
-        self.latest = failure
-        self.current[thread] = failure
-
-    def owner(self, thread: str) -> LoggedFailure | None:
-        """Return the failure that a dump line of a thread belongs to."""
-        return self.current.get(thread) if thread else self.latest
+        self.current[thread] = self.current[""] = failure
 
     def note_frame(self, text: str) -> bool:
         """Remember a traceback frame of the user's code; return False if the line is no frame."""

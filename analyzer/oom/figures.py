@@ -146,7 +146,7 @@ _DOMINANT: Final = 0.6
 
 def sizes_in_use(failure: LoggedFailure) -> list[OomSize]:
     """Return the sizes in use, those with most bytes first; empty if the log lists none."""
-    request = failure.request
+    request = failure.asked
     requested_bytes = request.rounded_bytes if request else None
     if request and failure.kind is FailedAllocator.ASYNC:
         requested_bytes = request.requested_bytes
@@ -222,7 +222,7 @@ def _has_examples(failure: LoggedFailure) -> bool:
     names = f"{failure.op} {failure.op_type} {failure.requested_by}".lower()
     is_variable = any(word in names for word in _VARIABLE_OPS)
     is_weight = "gradient" in names and "matmul" in names and len(shape) == 2
-    if len(shape) < 2 or is_variable or is_weight or "variable" in failure.kernel:
+    if len(shape) < 2 or is_variable or is_weight:
         return False
 
     # the kernel of a convolution: height, width, input and output channels

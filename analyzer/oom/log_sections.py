@@ -28,7 +28,6 @@ _FACTS: Final = {
     "allocator": "allocator",
     "device": "device",
     "source": "source",
-    "kernel": "kernel",
 }
 _FIGURES: Final = {
     "limit_bytes": "limit",

@@ -40,43 +40,43 @@ def add_names(
 
     ``is_target``: the model is a target, which the next command can use.
     """
-    by_size: dict[int, dict[str, int]] = defaultdict(dict)
-    for name, category, size_bytes in tensors:
-        rank = len(_LONG_LIVED)
-        if category in _LONG_LIVED:
-            rank = _LONG_LIVED.index(category)
+    names: dict[int, list[str]] = defaultdict(list)
+    ranks = {category: rank for rank, category in enumerate(_LONG_LIVED)}
 
+    for name, category, size_bytes in sorted(
+        tensors, key=lambda one: ranks.get(one[1], 9)
+    ):
         words = f"{name} ({category.replace('_', ' ')})"
-        by_size[round_up_request(size_bytes)].setdefault(words, rank)
+        same = names[round_up_request(size_bytes)]
+        if words not in same:
+            same.append(words)
 
-    failures = tuple(_add_to_failure(one, by_size) for one in document.failures)
     command = document.next_command
     if command is not None and is_target:
         command = command.replace("TARGET", shlex.quote(model))
+
+    failures = tuple(_add_to_failure(one, names) for one in document.failures)
     return replace(
         document, failures=failures, matched_with=model, next_command=command
     )
 
 
-def _add_to_failure(
-    failure: OomFailure, by_size: dict[int, dict[str, int]]
-) -> OomFailure:
+def _add_to_failure(failure: OomFailure, names: dict[int, list[str]]) -> OomFailure:
     sentences = []
-    asked = failure.asked
-    if asked is not None and asked.rounded_bytes in by_size:
-        listed = ", ".join(_list_names(by_size[asked.rounded_bytes]))
+    asked_bytes = failure.asked.rounded_bytes if failure.asked else 0
+    if asked_bytes in names:
+        listed = ", ".join(names[asked_bytes][:_MOST_NAMES])
         sentences.append(f"The model has tensors of the requested size: {listed}.")
 
     sizes = []
-    named = 0
+    total = named = 0
 
     for row in failure.sizes:
-        if row.size_bytes >= _LEAST_BYTES and row.size_bytes in by_size:
-            row = replace(row, names=_list_names(by_size[row.size_bytes]))
+        total += row.total_bytes
+        if row.size_bytes >= _LEAST_BYTES and row.size_bytes in names:
+            row = replace(row, names=tuple(names[row.size_bytes][:_MOST_NAMES]))
             named += row.total_bytes
         sizes.append(row)
-
-    total = sum(row.total_bytes for row in sizes)
 
     if total:
         sentences.append(
@@ -84,11 +84,3 @@ def _add_to_failure(
             "have the size of a tensor of the model."
         )
     return replace(failure, sizes=tuple(sizes), matched=tuple(sentences))
-
-
-def _list_names(ranks: dict[str, int]) -> tuple[str, ...]:
-    """Return the first few names of one size, long-lived tensors first."""
-    names = sorted(ranks, key=lambda name: ranks[name])
-    if len(names) > _MOST_NAMES:
-        names[_MOST_NAMES:] = [f"and {len(names) - _MOST_NAMES:,} more"]
-    return tuple(names)

@@ -53,12 +53,12 @@ def _take_report(process: Process, line: LogLine, name: str) -> bool:
     last = next(process.recent(), None)
     if last is not None and row.is_kill and row.is_unclear:
         last.is_killed = True  # the consequence of a known failure
-        last.reports += last.other_cause == name
+        last.told += last.other_cause == name
         return True
 
     if last is None or not _is_same(last, name, line.text):
         last = process.add_failure(line)
-        last.text = last.text[:_LONGEST]
+        last.words = last.words[:_LONGEST]
         last.has_error_text = True
 
     known = OTHER_CAUSES.get(last.other_cause)
@@ -66,7 +66,7 @@ def _take_report(process: Process, line: LogLine, name: str) -> bool:
         _name_cause(last, process, line, name, read_groups(match).get("library", ""))
 
     last.is_killed |= row.is_kill
-    last.reports += 1
+    last.told += 1
     process.error = process.other = last
     process.other_lines = row.lines
     _add_figures(last, line.text)

@@ -62,14 +62,14 @@ def _take_allocator_line(process: Process, line: LogLine) -> bool:
         return True
 
     last = next(process.recent(), None)
-    if match["bytes"] and last is not None and not last.has_error_text:
-        if last.size == size and last.kind is FailedAllocator.ASYNC:
-            last.reports += 1  # a convolution tries each algorithm
-            last.used_sizes.clear()
-            return True
+    is_open = last is not None and not last.has_error_text and last.size == size
+    if last is not None and is_open and match["bytes"]:
+        last.told += 1  # a convolution tries each algorithm
+        last.used_sizes.clear()
+        return True
 
     failure = process.add_failure(line)
-    failure.reports = 1
+    failure.told = 1
     failure.stamp = line.stamp
     failure.size = size
     failure.allocator = match["allocator"] or match["async"] or ""
@@ -150,7 +150,7 @@ def _move_tolerated(log: Log) -> None:
     for failure in requests:
         if not failure.has_error_text and failure.size is not None:
             log.failures.remove(failure)
-            log.add_tolerated(failure.allocator, failure.size, failure.reports)
+            log.add_tolerated(failure.allocator, failure.size, failure.told)
 
 
 def _join_repeated(log: Log) -> None:
@@ -164,7 +164,7 @@ def _join_repeated(log: Log) -> None:
 
     for failure in log.failures:
         known = None
-        stamp = (failure.stamp, failure.text)
+        stamp = (failure.stamp, failure.words)
         if rows and _is_repeated(rows[-1], failure):
             known = rows[-1]
         if failure.stamp:
@@ -179,7 +179,7 @@ def _join_repeated(log: Log) -> None:
             stamped[stamp] = failure
             known, failure = failure, known
 
-        known.reports += failure.reports
+        known.told += failure.told
 
     log.failures = rows
 
