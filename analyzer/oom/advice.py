@@ -81,7 +81,7 @@ _ADVICE: Final = {
     ),
     "growth": (
         "Turn memory growth off: TensorFlow then takes its pool at the start, as one region.",
-        "The pool has {regions} regions, and no chunk spans two of them.",
+        "The pool has {pieces} regions, and no chunk spans two of them.",
     ),
     "shapes": (
         "Keep shapes the same from step to step, and allocate the largest tensors first.",

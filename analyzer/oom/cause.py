@@ -9,6 +9,8 @@ because the driver has no memory.
 from collections.abc import Iterator
 from typing import Any, Final
 
+from msgspec import structs
+
 from analyzer.model.contract.report.oom_file import OomVerdict
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
@@ -35,22 +37,14 @@ def name_figures(failure: LoggedFailure) -> Words:
     free, total = failure.card_free or 0, failure.card_total or 0
     whole = failure.limit if failure.card_free is None else failure.card_memory
     held = failure.in_use or "the pool"
-    words: Words = {
-        "limit": failure.limit,
-        "in_use": failure.in_use,
+    words: Words = structs.asdict(failure)
+    words |= {
         "held": held if whole is None else f"{held} of {whole}",
-        "pool": failure.pool,
-        "free": failure.free,
-        "hole": failure.largest_hole,
-        "room": failure.room,
-        "left": failure.left,
-        "waste": failure.waste,
         "card": failure.card_memory,
         "card_free": format_bytes(free),
         "beside": format_bytes(max(total - free - failure.in_use_bytes, 0)),
         "own": format_bytes(failure.in_use_bytes),
-        "holes": failure.holes,
-        "regions": len(failure.regions),
+        "pieces": len(failure.regions),
         "shape": list(failure.shape or ()),
         "marks": failure.map.count("_"),
         "block": "block" if failure.is_compiled else "tensor",
@@ -222,7 +216,7 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     title = "Fragmentation: {want} requested and {free} free, but "
     hole = "no free chunk is as large."
     if failure.largest_hole is not None:
-        hole = "the largest free chunk is {hole}."
+        hole = "the largest free chunk is {largest_hole}."
     return Cause.FRAGMENTED, title + hole
 
 
@@ -334,7 +328,7 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
         )
 
     if cause is Cause.FRAGMENTED and failure.is_complete:
-        yield "{free} are free, in {holes:,} chunks; the pool has {regions:,} regions."
+        yield "{free} are free, in {holes:,} chunks; the pool has {pieces:,} regions."
 
     if failure.kind is FailedAllocator.ASYNC and failure.card_free is not None:
         yield (

@@ -47,7 +47,7 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
     if match := find("module_error", text):
         size = parse_size(match["bytes"] or match["size"] or match["constant_size"])
         is_workspace = "CUDNN" in text
-        allocator = log.last_tolerated if is_workspace else ""
+        allocator = next(reversed(log.tolerated), "") if is_workspace else ""
         failure = _find_known(process, text, None, size, allocator)
         failure = failure or process.add_failure(line)
         failure.size = size if size and size.is_exact else failure.size or size

@@ -206,8 +206,9 @@ class Log:
         self.failures: list[LoggedFailure] = []
         self.more_failures = 0
         self.refusals: list[OomRefusals] = []
-        self.tolerated: dict[str, tuple[int, Range]] = {}  # count, largest by allocator
-        self.last_tolerated = ""  # the allocator that warned last
+        self.tolerated: dict[
+            str, tuple[int, Range]
+        ] = {}  # count, largest; the last to warn is last
         self.cards: list[
             tuple[str, int, str, Range]
         ] = []  # process, index, name, limit
@@ -229,10 +230,9 @@ class Log:
 
     def add_tolerated(self, allocator: str, size: Range, count: int = 1) -> None:
         """Count failed requests that the caller could do without."""
-        times, largest = self.tolerated.get(allocator, (0, size))
+        times, largest = self.tolerated.pop(allocator, (0, size))
         larger = max(largest, size, key=lambda each: each.middle)
         self.tolerated[allocator] = (times + count, larger)
-        self.last_tolerated = allocator
 
 
 class Process:

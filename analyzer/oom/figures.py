@@ -61,33 +61,42 @@ def compute_figures(failure: LoggedFailure) -> None:
     """Fill in the figures of the pool, as far as the dump gives them."""
     used_bytes = sum(size for _, size, is_used in failure.chunks if is_used)
     free_sizes = [size for _, size, is_used in failure.chunks if not is_used]
-    listed_bytes = used_bytes + sum(free_sizes)
+    row_bytes = sum(size * count for size, count in failure.used_sizes)
     region_bytes = sum(failure.regions)
     printed = failure.printed
-    failure.pool = pool = printed.get("pool")
+    pool, in_use = printed.get("pool"), printed.get("in_use")
 
-    # a later part of the dump shows that no region is missing
-    has_all_regions = bool(failure.used_sizes) or "in_use" in printed
+    # without the size of the pool, a later part of the dump shows that no region is missing
+    has_all_regions = bool(failure.used_sizes) or in_use is not None
     if pool is not None:
         has_all_regions = region_bytes in pool
-    if failure.regions and has_all_regions:
-        failure.pool = Range.exactly(region_bytes)
 
-    has_all_chunks = has_all_regions and region_bytes == listed_bytes
-    in_use = _find_in_use(failure, used_bytes, has_all_chunks=has_all_chunks)
-    is_same = in_use is not None and used_bytes in in_use
-    failure.in_use = in_use
-    failure.is_complete = is_same and has_all_chunks
-    failure.free = difference(failure.pool, in_use)
+    has_all_chunks = has_all_regions and region_bytes == used_bytes + sum(free_sizes)
+
+    if in_use is not None:
+        in_use = _narrow(in_use, Range.exactly(row_bytes), Range.exactly(used_bytes))
+    elif failure.kind is FailedAllocator.ASYNC and row_bytes:
+        in_use = Range.exactly(row_bytes)
+    elif failure.regions and has_all_chunks:
+        in_use = Range.exactly(used_bytes)
+
+    if failure.regions and has_all_regions:
+        pool = Range.exactly(region_bytes)
+
+    failure.free = difference(pool, in_use)
+    failure.is_complete = has_all_chunks and in_use == Range.exactly(used_bytes)
 
     if failure.is_complete:
-        failure.pool = Range.exactly(listed_bytes)
+        pool = Range.exactly(region_bytes)
         failure.free = Range.exactly(sum(free_sizes))
         failure.largest_hole = Range.exactly(max(free_sizes, default=0))
         failure.holes = len(free_sizes)
 
-    failure.limit = limit = _find_limit(failure)
-    failure.room = _narrow(printed.get("room"), difference(limit, failure.pool))
+    room = printed.get("room")
+    whole = pool + room if pool is not None and room is not None else None
+    limit = _narrow(printed.get("limit"), whole, failure.card_limit)
+    failure.pool, failure.in_use, failure.limit = pool, in_use, limit
+    failure.room = _narrow(room, difference(limit, pool))
     failure.left = difference(limit, in_use)
     failure.peak_in_use = peak = printed.get("peak_in_use")
     if peak is not None and in_use is not None and in_use.low in peak:
@@ -95,36 +104,6 @@ def compute_figures(failure: LoggedFailure) -> None:
 
     if failure.size_classes != _CLASSES:
         failure.waste = None
-
-
-def _find_in_use(
-    failure: LoggedFailure, used_bytes: int, *, has_all_chunks: bool
-) -> Range | None:
-    """Return the bytes in use: exact if a list adds up to the printed figure."""
-    printed = failure.printed.get("in_use")
-    summed = sum(size * count for size, count in failure.used_sizes)
-
-    if printed is not None:
-        for total in (summed, used_bytes):
-            if total and total in printed:
-                return Range.exactly(total)
-
-        return printed
-
-    if failure.used_sizes and failure.kind is FailedAllocator.ASYNC:
-        return Range.exactly(summed)
-    return Range.exactly(used_bytes) if failure.regions and has_all_chunks else None
-
-
-def _find_limit(failure: LoggedFailure) -> Range | None:
-    """Return the limit of the pool: as printed, else as the start of the log has it."""
-    limit, room = failure.printed.get("limit"), failure.printed.get("room")
-    if limit is not None and limit.is_exact:
-        return limit
-
-    pool = failure.pool
-    summed = None if pool is None or room is None else pool + room
-    return _narrow(limit, summed, failure.card_limit)
 
 
 def _narrow(*sizes: Range | None) -> Range | None:

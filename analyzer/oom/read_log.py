@@ -62,8 +62,9 @@ def _take_allocator_line(process: Process, line: LogLine) -> bool:
         return True
 
     last = next(process.recent(), None)
-    is_open = last is not None and not last.has_error_text and last.size == size
-    if last is not None and is_open and match["bytes"]:
+    is_async = match["bytes"] is not None
+    is_repeated = is_async and last is not None and last.size == size
+    if is_repeated and last is not None and not last.has_error_text:
         last.told += 1  # a convolution tries each algorithm
         last.used_sizes.clear()
         return True
@@ -75,7 +76,7 @@ def _take_allocator_line(process: Process, line: LogLine) -> bool:
     failure.allocator = match["allocator"] or match["async"] or ""
     failure.has_allocator_line = True
 
-    if match["bytes"]:
+    if is_async:
         failure.kind = FailedAllocator.ASYNC
     if match["rounded"]:
         failure.rounded_bytes = int(match["rounded"])
@@ -154,42 +155,17 @@ def _move_tolerated(log: Log) -> None:
 
 
 def _join_repeated(log: Log) -> None:
-    """Join requests that were repeated without an error in the same state of the allocator.
-
-    XLA's autotuner repeats a request for each algorithm, and the allocator waits up to 10 s each time.
-    Lines with the same time are the same line, such as an excerpt before the whole log.
-    """
-    rows: list[LoggedFailure] = []
-    stamped: dict[tuple[str, str], LoggedFailure] = {}
+    """Join failures whose lines have the same time: copies of one line, such as an excerpt."""
+    rows: dict[object, LoggedFailure] = {}
 
     for failure in log.failures:
-        known = None
-        stamp = (failure.stamp, failure.words)
-        if rows and _is_repeated(rows[-1], failure):
-            known = rows[-1]
-        if failure.stamp:
-            known = stamped.setdefault(stamp, known or failure)
-
-        if known is None or known is failure:
-            rows.append(failure)
+        key = (failure.stamp, failure.words) if failure.stamp else id(failure)
+        known = rows.setdefault(key, failure)
+        if known is failure:
             continue
 
-        if not known.has_dump:
-            rows[rows.index(known)] = failure
-            stamped[stamp] = failure
-            known, failure = failure, known
+        told = known.told + failure.told
+        rows[key] = known if known.has_dump else failure
+        rows[key].told = told
 
-        known.told += failure.told
-
-    log.failures = rows
-
-
-def _is_repeated(last: LoggedFailure, failure: LoggedFailure) -> bool:
-    """Return whether a request was repeated at once, without an error text in between."""
-    states = []
-    for one in (last, failure):
-        request = (one.process, one.allocator, one.size, one.requested_by)
-        states.append((request, one.printed, one.map, one.has_error_text))
-
-    is_open = last.has_allocator_line and not last.has_error_text
-    return is_open and states[0] == states[1]
+    log.failures = list(rows.values())
