@@ -102,7 +102,7 @@ def _add_used_size(failure: LoggedFailure, size: str, count: str) -> None:
     """Add a row of the list of sizes in use."""
     size_bytes, times = parse_count(size), parse_count(count)
     if len(failure.used_sizes) < _MOST_ROWS and size_bytes * times <= MOST_BYTES:
-        failure.used_sizes.append((size_bytes, times))
+        failure.used_sizes[size_bytes] = times
 
 
 def _add_size_class(failure: LoggedFailure, used: str, requested: str) -> None:

@@ -24,11 +24,12 @@ FRAMEWORKS: Final = {
     "jax": "JAX",
     "jaxlib": "JAX",
     "XlaRuntimeError": "JAX",
-    "JaxRuntimeError": "JAX",
+    "xla": "JAX",  # the folder of its sources in JAX's logs
     "torch": "PyTorch",
     "torch_xla": "PyTorch/XLA",
     "paddle": "PaddlePaddle",
     "mxnet": "MXNet",
+    "MXNet": "MXNet",
     "cupy": "CuPy",
     "onnxruntime": "ONNX Runtime",
 }
@@ -95,7 +96,7 @@ class LoggedFailure(Struct):
     waste: Range | None = None  # bytes in use beyond the requests, in these classes
     regions: list[int] = []  # bytes
     chunks: list[tuple[int, int, bool]] = []  # address, bytes, and whether it is used
-    used_sizes: list[tuple[int, int]] = []  # bytes and count of the chunks in use
+    used_sizes: dict[int, int] = {}  # count of the chunks in use by their bytes
     printed: dict[str, Range] = {}  # figures by name
     map: str = ""  # 100 of ``*`` used, ``x`` unused inside a used chunk, ``_`` free
     card_free: int | None = None  # bytes

@@ -61,7 +61,7 @@ def compute_figures(failure: LoggedFailure) -> None:
     """Fill in the figures of the pool, as far as the dump gives them."""
     used_bytes = sum(size for _, size, is_used in failure.chunks if is_used)
     free_sizes = [size for _, size, is_used in failure.chunks if not is_used]
-    row_bytes = sum(size * count for size, count in failure.used_sizes)
+    row_bytes = sum(size * count for size, count in failure.used_sizes.items())
     region_bytes = sum(failure.regions)
     printed = failure.printed
     pool, in_use = printed.get("pool"), printed.get("in_use")
@@ -130,18 +130,14 @@ def sizes_in_use(failure: LoggedFailure) -> list[OomSize]:
     if request and failure.kind is FailedAllocator.ASYNC:
         requested_bytes = request.requested_bytes
 
-    counts: Counter[int] = Counter()
-    for size_bytes, count in failure.used_sizes:
-        counts[size_bytes] += count
-
+    counts = failure.used_sizes
     if not counts:
-        counts.update(size for _, size, is_used in failure.chunks if is_used)
+        counts = Counter(size for _, size, is_used in failure.chunks if is_used)
 
     sizes = []
 
-    for size_bytes, count in counts.items():
-        is_asked = size_bytes == requested_bytes
-        sizes.append(OomSize(size_bytes, count, size_bytes * count, is_asked))
+    for size, count in counts.items():
+        sizes.append(OomSize(size, count, size * count, size == requested_bytes))
 
     return sorted(sizes, key=lambda size: (-size.total_bytes, size.size_bytes))
 

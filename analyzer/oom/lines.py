@@ -7,6 +7,7 @@ with a progress bar in front, or with two messages in one line.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from analyzer.model.contract.reading import GZIP_MAGIC, unpack_pieces
 from analyzer.model.errors import InputError
-from analyzer.oom.wordings import PATTERNS, find, find_all
+from analyzer.oom.wordings import PATTERNS, find, find_all, read_groups
 
 _BLOCK_BYTES: Final = 1 << 16  # read at once
 _LONGEST_LINE: Final = 1 << 14  # bytes; the rest is dropped
@@ -44,9 +45,9 @@ class LogLine(NamedTuple):
 
     number: int
     tag: str
-    thread: str
-    file: str
     text: str
+    thread: str = ""
+    file: str = ""
     stamp: str = ""
 
 
@@ -75,7 +76,7 @@ def read_lines(stream: BinaryIO, name: str = "") -> Iterator[LogLine]:
             if piece and left > 0:
                 yield from _lines_of(piece[:_LONGEST_LINE], number)
 
-    yield LogLine(number, "", "", "", "")
+    yield LogLine(number, "", "")
 
 
 def _find_rows(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -131,15 +132,12 @@ def _split_at_prefixes(text: str, number: int) -> Iterator[LogLine]:
     tag = match["tag"] if match else ""
 
     if not heads:
-        yield LogLine(number, tag, "", "", text[len(tag) :])
+        yield LogLine(number, tag, text[len(tag) :])
     elif before.strip() and len(before) > len(tag) + 3:
-        yield LogLine(number, tag, "", "", before)
+        yield LogLine(number, tag, before)
 
     for head, end in zip(heads, starts[1:], strict=True):
-        file = head["file"] or head["absl_file"] or head["bare_file"]
-        stamp = "" if head["bare_file"] else head[0]
-        thread = head["thread"] or ""
-        yield LogLine(number, tag, thread, file, text[head.end() : end], stamp)
+        yield LogLine(number, tag, text[head.end() : end], **read_groups(head))
 
 
 def _unescape(raw: bytes) -> bytes:
@@ -176,22 +174,22 @@ def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
     if block.startswith(b"PK\x03\x04"):
         raise InputError(f"{title} is a zip archive.", hint="Unpack it first.")
 
-    if block.startswith(GZIP_MAGIC):
-        is_read = False
-
-        try:
-            for piece in unpack_pieces(stream, block):
-                is_read = is_read or bool(piece)
-                yield piece
-        except ValueError as error:
-            if not is_read:  # else use the part before the damage
-                raise InputError(
-                    f"{title} is damaged gzip: {error}.",
-                    hint="Unpack it, or copy the file once more.",
-                ) from None
+    if not block.startswith(GZIP_MAGIC):
+        while block:
+            yield block
+            block = stream.read(_BLOCK_BYTES)
 
         return
 
-    while block:
-        yield block
-        block = stream.read(_BLOCK_BYTES)
+    pieces = filter(None, unpack_pieces(stream, block))
+    try:
+        first = next(pieces, b"")
+    except ValueError as error:
+        raise InputError(
+            f"{title} is damaged gzip: {error}.",
+            hint="Unpack it, or copy the file once more.",
+        ) from None
+
+    yield first
+    with contextlib.suppress(ValueError):  # use the part before the damage
+        yield from pieces

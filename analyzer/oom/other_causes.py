@@ -13,16 +13,14 @@ from analyzer.oom.lines import LogLine
 from analyzer.oom.wordings import FACTS, OTHER_CAUSES, find, parse_size, read_groups
 
 _LONGEST: Final = 2000  # characters of a text
-_JAX: Final = "external/xla/"  # folder of XLA's sources in JAX's logs
 _AFFIXES: Final = re.compile(r"^kib_|_\d$")
-_WORD: Final = re.compile(r"[A-Za-z_]+")
 _LIBRARIES: Final = {"dnn": "cuDNN", "cudnn": "cuDNN", "cublas": "cuBLAS"}
 
 
 def take_other_cause(process: Process, line: LogLine) -> bool:
     """Read a failure of another component, or its figures; return False if the line has neither."""
     text = line.text
-    if framework := find("framework", text):
+    if framework := find("framework", line.file + text):
         process.framework = read_groups(framework)["name"]
 
     for name in OTHER_CAUSES:
@@ -63,7 +61,7 @@ def _take_report(process: Process, line: LogLine, name: str) -> bool:
 
     known = OTHER_CAUSES.get(last.other_cause)
     if known is None or known.is_unclear:
-        _name_cause(last, process, line, name, read_groups(match).get("library", ""))
+        _name_cause(last, process, name, read_groups(match).get("library", ""))
 
     last.is_killed |= row.is_kill
     last.told += 1
@@ -88,7 +86,7 @@ def _is_same(last: LoggedFailure, name: str, text: str) -> bool:
 
 
 def _name_cause(
-    failure: LoggedFailure, process: Process, line: LogLine, name: str, library: str
+    failure: LoggedFailure, process: Process, name: str, library: str
 ) -> None:
     """Note the component that failed."""
     row = OTHER_CAUSES[name]
@@ -96,9 +94,7 @@ def _name_cause(
     failure.kind = FailedAllocator(row.kind)
     failure.source = failure.source or process.frame
 
-    packages = [word for word in _WORD.findall(line.text) if word in FRAMEWORKS]
-    packages.append("jax" if line.file.startswith(_JAX) else process.framework)
-    framework = FRAMEWORKS.get(packages[0], "")
+    framework = FRAMEWORKS.get(process.framework, "")
     is_foreign = failure.kind is FailedAllocator.OTHER
     owner = "another framework" if is_foreign else "TensorFlow"
     library = _LIBRARIES.get(library.lower(), library) or "A CUDA library"
