@@ -72,8 +72,7 @@ def _requested(failure: LoggedFailure) -> Range:
 def _wanted(failure: LoggedFailure) -> Range:
     """Return the sizes that the chunk for the request may have."""
     size = _requested(failure)
-    high = failure.asked.rounded_bytes if failure.asked else 0
-    return Range(round_up_request(size.low) if size.width >= 256 else high, high)
+    return Range(round_up_request(size.low), round_up_request(size.high))
 
 
 def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:

@@ -18,7 +18,6 @@ from analyzer.oom.wordings import (
     parse_shape,
     parse_size,
     read_groups,
-    round_up_request,
 )
 
 _HOST_ALLOCATORS: Final = ("cpu", "mklcpu", "mkl_cpu")
@@ -103,8 +102,8 @@ def _find_known(
         is_same = failure.shape == shape or failure.words == text.strip()
         has_names = allocator in ("", failure.allocator) or not failure.allocator
         has_device = device in ("", failure.device) or not failure.device
-        is_possible = has_names and has_device and _may_have_size(failure, size)
-        if failure.other_cause or not is_possible:
+        has_size = not (size and failure.size) or failure.size.intersection(size)
+        if failure.other_cause or not (has_names and has_device and has_size):
             continue
 
         if not failure.has_error_text:
@@ -113,17 +112,6 @@ def _find_known(
             repeated = repeated or failure
 
     return repeated
-
-
-def _may_have_size(failure: LoggedFailure, size: Range | None) -> bool:
-    """Return whether a known failure may have requested so many bytes; None if unknown."""
-    rounded_bytes = failure.rounded_bytes
-    if size is None:
-        return True
-    if rounded_bytes is not None:
-        low, high = round_up_request(size.low), round_up_request(size.high)
-        return low <= rounded_bytes <= high
-    return failure.size is None or failure.size.intersection(size) is not None
 
 
 def _take_autotuning(process: Process, text: str) -> bool:

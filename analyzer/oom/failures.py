@@ -75,8 +75,7 @@ class LoggedFailure(Struct):
     stamp: str = ""  # prefix of the allocator's line, with the time
 
     # the request
-    size: Range | None = None
-    rounded_bytes: int | None = None  # to a multiple of 256
+    size: Range | None = None  # of 256 sizes if the log rounds it to the chunk's
     shape: tuple[int, ...] | None = None
     dtype: str = ""  # TensorFlow's name (``float``)
     op: str = ""  # from the error text

@@ -10,34 +10,31 @@ from typing import Final
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.report.oom_file import AskedFor, OomSize
 from analyzer.model.ranges import Range
+from analyzer.model.units import GRANULE_BYTES
 from analyzer.oom.failures import FailedAllocator, LoggedFailure
 from analyzer.oom.wordings import difference, round_up_request
 
 
 def find_request(failure: LoggedFailure) -> AskedFor | None:
     """Return the request; None if the log does not give its size."""
-    dtype = numpy_name(failure.dtype)
-    size, rounded_bytes = failure.size, failure.rounded_bytes
-    basis = "the size in the log"
+    dtype, size = numpy_name(failure.dtype), failure.size
     tensor = tensor_bytes(dtype, failure.shape)
 
-    if tensor is not None and _is_possible(failure, tensor):
+    if tensor is not None and (size is None or tensor in size):
         basis = "the shape and the type"
         size = Range.exactly(tensor)
-    elif rounded_bytes is not None and not (size is not None and size.is_exact):
+    elif size is None:
+        return None
+    elif size.is_exact:
+        basis = "the size in the log"
+    elif size.width < GRANULE_BYTES:
         basis = "the allocator's line, which rounds up to 256 bytes"
-        least = max(rounded_bytes - 255, min(1, rounded_bytes))
-        chunk = Range(least, rounded_bytes)
-        size = chunk if size is None else chunk.intersection(size) or chunk
-    elif size is not None and not size.is_exact:
+    else:
         basis = "the printed size, which is rounded"
 
-    if size is None:
-        return None
-
     return AskedFor(
-        requested_bytes=size.high if size.width < 256 else size.middle,
-        rounded_bytes=rounded_bytes or round_up_request(size.high),
+        requested_bytes=size.high if size.width < GRANULE_BYTES else size.middle,
+        rounded_bytes=round_up_request(size.high),
         is_exact=size.is_exact,
         low_bytes=size.low,
         high_bytes=size.high,
@@ -45,13 +42,6 @@ def find_request(failure: LoggedFailure) -> AskedFor | None:
         shape=failure.shape,
         dtype=dtype or None,
     )
-
-
-def _is_possible(failure: LoggedFailure, size_bytes: int) -> bool:
-    """Return whether the printed size may be this one."""
-    if failure.rounded_bytes is not None:
-        return failure.rounded_bytes == round_up_request(size_bytes)
-    return failure.size is None or size_bytes in failure.size
 
 
 _CLASSES: Final = 21  # ``kNumBins`` of ``bfc_allocator.h``

@@ -56,6 +56,10 @@ def _take_allocator_line(process: Process, line: LogLine) -> bool:
         return False
 
     size = parse_size(match["size"] or match["bytes"])
+    if match["rounded"]:
+        most = max(parse_count(match["rounded"]), 256)
+        chunk = Range(most - 255, most)
+        size = chunk if size is None else chunk.intersection(size) or chunk
 
     if find("not_a_failure", text):
         process.log.add_tolerated(match["allocator"], size or Range.exactly(0))
@@ -78,9 +82,6 @@ def _take_allocator_line(process: Process, line: LogLine) -> bool:
 
     if is_async:
         failure.kind = FailedAllocator.ASYNC
-    if match["rounded"]:
-        failure.rounded_bytes = int(match["rounded"])
-
     # a copied line may continue with TensorFlow's advice
     op = (match["op"] or "").partition("If the cause")[0].strip()
     failure.requested_by = op.removeprefix("<null>")
