@@ -20,7 +20,6 @@ _MOST_CHUNKS: Final = 200_000
 """Chunks that are stored of one dump; a pool of 80 GiB in chunks of 400 KiB has as many."""
 _MOST_ROWS: Final = 20_000  # regions, rows of the summary
 _MOST_BUFFERS: Final = 64  # of a program
-_LONGEST: Final = 200  # characters of a label or a shape
 
 _FIGURES: Final = {"Limit": "limit", "InUse": "in_use", "MaxInUse": "peak_in_use"}
 """Names of the figures that the dump prints."""
@@ -150,12 +149,10 @@ def _add_async_line(failure: LoggedFailure, text: str) -> bool:
 
 def add_buffer(failure: LoggedFailure, text: str) -> bool:
     """Add a line of XLA's list of buffers; return False if it is none."""
-    stat = find("xla_stat", text)
-    if stat is not None:
-        fields = read_groups(stat)
-        size = parse_size(fields["size"])
+    if match := find("xla_stat", text):
+        size = parse_size(match["size"])
         if size is not None:
-            failure.plan_sums.setdefault(fields["name"], size.middle)
+            failure.plan_sums.setdefault(match["name"], size.middle)
         return True
 
     if find("xla_buffer", text):
@@ -163,25 +160,14 @@ def add_buffer(failure: LoggedFailure, text: str) -> bool:
             failure.buffers.append(OomBuffer(0, "", "", ""))
         return True
 
-    field = find("xla_field", text)
-    if field is None or not failure.buffers:
+    match = find("xla_field", text)
+    if match is None or not failure.buffers:
         return False
 
-    _fill_buffer(failure.buffers[-1], field["name"].lower(), field["value"].strip())
+    buffer, fields = failure.buffers[-1], read_groups(match)
+    size = parse_size(fields.get("size"))
+    buffer.size_bytes = size.middle if size else buffer.size_bytes
+    buffer.operator = fields.get("operator", buffer.operator)
+    buffer.label = fields.get("label", buffer.label)
+    buffer.shape = fields.get("shape", buffer.shape)
     return True
-
-
-def _fill_buffer(buffer: OomBuffer, name: str, value: str) -> None:
-    if name == "size":
-        size = parse_size(value.partition(" ")[0])
-        buffer.size_bytes = size.middle if size else buffer.size_bytes
-    elif name == "operator":
-        op = find("xla_op", value)
-        operator = op["name"] if op else value
-        buffer.operator = operator[: 2 * _LONGEST]
-    elif name == "xla label":
-        buffer.label = value[:_LONGEST]
-    else:
-        buffer.shape = value[:_LONGEST]
-        if "parameter" in name:
-            buffer.label = buffer.label or "parameter"

@@ -137,16 +137,7 @@ def _complete(failure: LoggedFailure, process: Process, line: LogLine) -> None:
     failure.told += 1
     failure.framework = failure.framework or process.framework
 
-    if copied := find("copy_error", text):
-        groups = read_groups(copied)
-        failure.is_copy = True
-        failure.device = failure.device or groups.get("device", "")
-        failure.op_type = failure.op_type or groups.get("op", "")
-
-    if wrapped := find("wrapped_op", text):
-        failure.op_type = failure.op_type or wrapped["type"].strip("_")
-        failure.device = failure.device or wrapped["device"]
-
+    failure.is_copy |= find("copy_error", text) is not None
     _add_names(failure, text)
 
     if not failure.op and _may_be_requested_by(failure, process.node):
@@ -193,13 +184,18 @@ def _may_be_requested_by(failure: LoggedFailure, node: str) -> bool:
 
 def _add_names(failure: LoggedFailure, text: str) -> bool:
     """Add the op that a text names in brackets; the first one is the op that failed."""
-    node, eager = find("node", text), find("eager_op", text)
+    node = find("node", text)
     if node:
         fields = read_groups(node)
         failure.op = failure.op or fields["name"]
         if failure.op == fields["name"]:
             failure.source = fields.get("source", failure.source)
 
-    if eager and not eager["type"].startswith("__"):
-        failure.op_type = failure.op_type or eager["type"]
-    return bool(node or eager)
+    types = [find(name, text) for name in ("copy_error", "wrapped_op", "eager_op")]
+
+    for match in filter(None, types):
+        fields = read_groups(match)
+        failure.op_type = failure.op_type or fields.get("type", "")
+        failure.device = failure.device or fields.get("device", "")
+
+    return bool(node or types[-1])

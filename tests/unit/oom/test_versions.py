@@ -107,4 +107,4 @@ def test_xlas_buffers_are_listed() -> None:
     assert set(failure.compiled.sums_bytes) == {"parameter", "maybe_live_out"}
     first, second = failure.compiled.buffers
     assert (first.operator, first.shape) == ("jit(f)/concatenate", "f32[4096,128,3]")
-    assert second.label == "parameter"
+    assert second.label == "Parameter"
