@@ -19,9 +19,11 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.model.errors import ExitCode, InputError
-from analyzer.oom import ModelTensor, OomReport, read_oom_log
-from analyzer.oom.advice import find_batch, find_fit_options, write_fit_command
+from analyzer.oom import OomReport, read_oom_log
+from analyzer.oom.advice import find_fit_options, write_fit_command
 from analyzer.oom.failures import LoggedFailure
+from analyzer.oom.figures import find_batch
+from analyzer.oom.model_names import ModelTensor, add_names
 from analyzer.report.output_files import write_text
 
 if TYPE_CHECKING:
@@ -83,17 +85,15 @@ def oom(
     if trace is not None:
         from analyzer.session.public_calls import open_trace
 
-        report = report.with_model(_model_tensors(open_trace(trace)), str(trace))
+        report = _name_sizes(report, open_trace(trace), str(trace))
     elif target:
         answer = _find_largest(report, target, batch_size, outputs) if fit else None
         from analyzer.session.public_calls import estimate
 
         with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
             settings = _step_settings(report, batch_size)
-            tensors = _model_tensors(
-                estimate(target, out=Path(folder) / "model", **settings)
-            )
-            report = report.with_model(tensors, target, is_target=True)
+            result = estimate(target, out=Path(folder) / "model", **settings)
+            report = _name_sizes(report, result, target, is_target=True)
     _show(report, answer, outputs)
     if answer is not None and not answer.largest:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
@@ -182,11 +182,20 @@ def _step_settings(report: OomReport, batch_size: int | None) -> dict[str, Any]:
     return settings
 
 
-def _model_tensors(result: Result) -> Iterator[ModelTensor]:
+def _name_sizes(
+    report: OomReport, result: Result, model: str, *, is_target: bool = False
+) -> OomReport:
+    """Return the report with the sizes in the log named by the tensors of a result."""
+    tensors = _list_tensors(result)
+    document = add_names(report.document, tensors, model, is_target=is_target)
+    return replace(report, document=document)
+
+
+def _list_tensors(result: Result) -> Iterator[ModelTensor]:
     """Yield the named tensors of a result, variables included."""
     columns = ["variable", "tensor", "op", "category", "requested_bytes"]
     rows = result.analysis.rows[columns].drop_duplicates()
     for variable, tensor, op, category, size in rows.itertuples(index=False, name=None):
         name = str(variable or tensor or op or "")
         if name:
-            yield ModelTensor(name, str(category), int(size))
+            yield name, str(category), int(size)

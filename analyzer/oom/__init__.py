@@ -7,6 +7,5 @@ Their figures, causes and advice make the document. The log is untrusted; Tensor
 from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.oom.explain_log import OomReport, read_oom_log
 from analyzer.oom.failures import Cause
-from analyzer.oom.model_names import ModelTensor
 
-__all__ = ["Cause", "ModelTensor", "OomDocument", "OomReport", "read_oom_log"]
+__all__ = ["Cause", "OomDocument", "OomReport", "read_oom_log"]

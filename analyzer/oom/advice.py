@@ -11,13 +11,13 @@ from typing import Final
 from analyzer.cards import memory_limit
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.contract.report.oom_file import OomAdvice
-from analyzer.model.ranges import Range
-from analyzer.model.units import format_bytes, format_option_bytes
+from analyzer.model.units import format_bytes
+from analyzer.oom.cause import Words
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
-from analyzer.oom.figures import find_dominant_size
+from analyzer.oom.figures import find_batch, find_dominant_size, is_data_set
 from analyzer.oom.wordings import OTHER_CAUSES
 
-_ACTIONS: Final = {
+_ADVICE: Final = {
     "held-by-others": (
         "Stop the other processes on the card (nvidia-smi lists them), or use another card.",
         "A process can only take what the others leave free.",
@@ -35,7 +35,7 @@ _ACTIONS: Final = {
     "host": (
         "Check the input pipeline for shuffle buffers, caches and large arrays, or give the "
         "machine or the container more memory.",
-        "Host memory ran out; a smaller model on the card does not help.",
+        "The machine's memory ran out, not a card's.",
     ),
     "shared_memory": (
         "Enlarge /dev/shm (docker run --shm-size=8g; an emptyDir with medium: Memory in "
@@ -52,164 +52,178 @@ _ACTIONS: Final = {
         "The log of the process itself cannot tell who killed it.",
     ),
     "smaller": (
-        "Use a smaller batch, input or model, or a card with more memory.",
-        "The card had less free memory than the request.",
+        "Use a smaller batch, input or model, or a device with more memory.",
+        "The device had less free memory than the program asked for.",
     ),
-}
-"""Actions and reasons without figures, by cause or by name in ``wordings.toml``."""
-_CONSTANT_OPS: Final = ("EagerConst", "_EagerConst", "Const", "HostConst")
-_LARGE_CONSTANT: Final = 64 << 20  # bytes
-_VARIABLE_OPS: Final = (
-    *(
-        "adam/",
-        "sgd/",
-        "rmsprop/",
-        "adagrad/",
-        "optimizer",
-        "train_op",
-        "apply",
-        "assign",
+    "smaller_batch": (
+        "Use a smaller batch (now {batch:,}, if it is the first axis of {shape}), input or model.",
+        "All activations shrink with the batch.",
     ),
-    *(
-        "initializer",
-        "variable",
-        "random_uniform",
-        "truncatednormal",
-        "truncated_normal",
-        "const",
+    "known_batch": (
+        "Use a smaller batch: at most {most:,} of {batch:,}, if the first axis of {shape} is it.",
+        "Up to {place} are free in one piece, and all tensors of this size shrink with the "
+        "batch; the others are not counted.",
     ),
-    "tensordot/",
-)
-"""Parts of the names of ops that create or update a variable, or multiply with joined axes. The first
-axis of their results is not the batch."""
-
-
-def find_advice(failure: LoggedFailure, cause: str) -> Iterator[OomAdvice]:
-    """Yield the advice, the most direct first."""
-    row = OTHER_CAUSES.get(failure.other_cause)
-    if row is not None:
-        is_found = cause == Cause.HOST and row.is_unclear
-        yield OomAdvice(*_ACTIONS["host" if is_found else row.advice])
-        return
-
-    if cause in _ACTIONS:
-        yield OomAdvice(*_ACTIONS[cause])
-    elif cause == Cause.FRAGMENTED:
-        yield from _against_fragmentation(failure)
-    elif cause in (Cause.FULL, Cause.LARGER_THAN_LIMIT, Cause.LARGER_THAN_CARD):
-        name = "largest_hole" if cause == Cause.FULL else "limit"
-        yield from _against_size(failure, failure.figures.get(name))
-    elif cause == Cause.DRIVER_REFUSED:
-        yield from _against_refusal(failure)
-
-    if cause not in (Cause.HOST, Cause.BESIDE_THE_POOL):
-        yield from _against_contents(failure)
-
-
-def _against_fragmentation(failure: LoggedFailure) -> Iterator[OomAdvice]:
-    free, regions = failure.figures.get("free"), len(failure.regions)
-    if failure.is_on_card and failure.kind is FailedAllocator.POOL and free is not None:
-        yield OomAdvice(
-            "Try TF_GPU_ALLOCATOR=cuda_malloc_async (TensorFlow 2.5 and later), which can "
-            "combine free memory that is not contiguous.",
-            f"{free} were free, more than the request.",
-        )
-    if regions > 1 and not failure.is_on_host:  # its pools grow: process_state.cc
-        yield OomAdvice(
-            "Turn memory growth off: TensorFlow then takes its pool at the start, as one region.",
-            f"The pool has {regions} regions, and no chunk spans two of them.",
-        )
-    if free is not None:
-        yield OomAdvice(
-            "Keep shapes the same from step to step, and allocate the largest tensors first.",
-            "A freed chunk then fits the next request.",
-        )
-
-
-def _against_size(failure: LoggedFailure, room: Range | None) -> Iterator[OomAdvice]:
-    """Yield advice for a request that is too large; ``room`` is the largest place for it."""
-    request, total, batch = failure.request, failure.card_memory, find_batch(failure)
-    if request is None:
-        return
-
-    if room is not None and batch:
-        item_bytes = math.ceil(request.high_bytes / batch)
-        most = room.low // item_bytes
-        if 0 < most < batch:
-            yield OomAdvice(
-                f"Use a smaller batch, if the first axis of {list(failure.shape or ())} is the "
-                f"batch: at most {most:,} of {batch:,} for this tensor alone.",
-                f"At most {room} are available in one piece; one item takes "
-                f"{format_bytes(item_bytes)}.",
-            )
-
-    need_bytes = failure.in_use_bytes + request.rounded_bytes
-    if total and failure.is_limited and failure.is_on_card and need_bytes < total.low:
-        limit = failure.figures["limit"]
-        yield OomAdvice(
-            "Raise the memory limit, or stop other processes on the card.",
-            f"The card has {total}; the limit of this process was {limit}.",
-        )
-
-    if failure.is_pinned:
-        yield OomAdvice(
-            "Raise TF_GPU_HOST_MEM_LIMIT_IN_MB, the limit of pinned host memory.",
-            "The host's allocator failed, not the card's.",
-        )
-
-
-def _against_refusal(failure: LoggedFailure) -> Iterator[OomAdvice]:
-    if failure.is_pinned:
-        yield OomAdvice(
-            "Hold less host memory (shuffle buffers, caches, prefetched batches), or give the "
-            "machine or the container more of it.",
-            "Pinned memory is host memory.",
-        )
-    if not failure.is_on_card:
-        return
-
-    pool = failure.figures.get("pool")
-    had = "" if pool is None else f" The pool had {pool} then."
-    yield OomAdvice(
+    "batches": (
+        "Call the model in batches: model.predict(x, batch_size=32), or a tf.data pipeline with "
+        "batch().",
+        "One example takes {item} of this tensor.",
+    ),
+    "small_request": (
+        "Find what fills the machine's memory: caches of the input pipeline, arrays, other "
+        "programs.",
+        "The request is only {size}.",
+    ),
+    "async": (
+        "Try TF_GPU_ALLOCATOR=cuda_malloc_async (TensorFlow 2.5 and later), which can combine "
+        "free memory that is not contiguous.",
+        "{free} were free, more than the request.",
+    ),
+    "growth": (
+        "Turn memory growth off: TensorFlow then takes its pool at the start, as one region.",
+        "The pool has {pieces} regions, and no chunk spans two of them.",
+    ),
+    "shapes": (
+        "Keep shapes the same from step to step, and allocate the largest tensors first.",
+        "A freed chunk then fits the next request.",
+    ),
+    "limit": (
+        "Raise the memory limit, or stop other processes on the card.",
+        "The card has {card}; the limit of this process was {limit}.",
+    ),
+    "pinned_limit": (
+        "Raise TF_GPU_HOST_MEM_LIMIT_IN_MB, the limit of pinned host memory.",
+        "The host's allocator failed, not the card's.",
+    ),
+    "pinned": (
+        "Hold less host memory (shuffle buffers, caches, prefetched batches), or give the "
+        "machine or the container more of it.",
+        "Pinned memory is host memory.",
+    ),
+    "refused": (
         "Find out with nvidia-smi which process holds the rest of the card; stop it, or use "
         "another card.",
-        f"The driver refused although the limit left room.{had}",
-    )
+        "The driver refused although the limit left room.",
+    ),
+    "list": (
+        "Look for a list, a dictionary or a loop that keeps each step's tensors; keep Python "
+        "numbers instead.",
+        "{many:,} chunks of {chunk} are alive at once.",
+    ),
+    "constant": (
+        "Keep the data set on the host: use tf.data with a generator or files, or convert it "
+        'under tf.device("CPU").',
+        "A whole array became a constant on the device (op _EagerConst).",
+    ),
+}
+"""Actions and reasons with names of figures in braces, by cause or by name in ``wordings.toml``."""
+_CONSTANT_OPS: Final = ("EagerConst", "_EagerConst", "Const", "HostConst")
+_LARGE_BYTES: Final = 64 << 20  # of a tensor that explains a failure by itself
 
 
-def _against_contents(failure: LoggedFailure) -> Iterator[OomAdvice]:
-    dominant = find_dominant_size(failure)
-    if dominant is not None:
-        yield OomAdvice(
-            "Look for a list, a dictionary or a loop that keeps each step's tensors; keep "
-            "Python numbers instead.",
-            f"{dominant.count:,} chunks of {dominant.size_bytes:,} bytes are alive at once.",
-        )
+def find_advice(
+    failure: LoggedFailure, cause: str, words: Words
+) -> Iterator[OomAdvice]:
+    """Yield the advice, the most direct first."""
+    words["batch"] = batch = find_batch(failure)
+    words["most"], words["place"] = _find_smaller_batch(failure, cause, batch)
+    if failure.asked is not None and failure.shape and failure.shape[0]:
+        item_bytes = failure.asked.high_bytes / failure.shape[0]
+        words["item"] = format_bytes(math.ceil(item_bytes))
+
+    for name in _choose(failure, cause, words):
+        action, because = _ADVICE[name]
+        yield OomAdvice(action.format(**words), because.format(**words))
+
+
+def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
+    """Yield the names of the advice."""
+    row = OTHER_CAUSES.get(failure.other_cause)
+    if row is not None:
+        is_changed = cause != row.cause  # by figures
+        if not is_changed:
+            yield row.advice
+        elif cause == Cause.HOST:
+            yield "job_limit" if "limit" in failure.printed else "host"
+        return
+
+    if failure.kind is FailedAllocator.HOST:
+        yield from _choose_for_host(failure, words)
+        return
+
+    if cause in _ADVICE:
+        yield cause
+    elif cause == Cause.FRAGMENTED:
+        yield from _choose_for_fragments(failure)
+    elif cause == Cause.DRIVER_REFUSED:
+        yield "pinned" if failure.is_pinned else "refused"
+    else:
+        yield from _choose_for_size(failure, words)
+
+    if find_dominant_size(failure) is not None:
+        yield "list"
 
     sizes = [size.size_bytes for size in failure.sizes]
 
-    if failure.request is not None:
-        sizes.append(failure.request.requested_bytes)
+    if failure.asked is not None:
+        sizes.append(failure.asked.requested_bytes)
 
     op = failure.op_type or failure.requested_by
-    if op in _CONSTANT_OPS and max(sizes, default=0) >= _LARGE_CONSTANT:
-        yield OomAdvice(
-            "Keep the data set on the host: use tf.data with a generator or files, or convert "
-            'it under tf.device("CPU").',
-            "A whole array became a constant on the device (op _EagerConst).",
-        )
+    if op in _CONSTANT_OPS and max(sizes, default=_LARGE_BYTES) >= _LARGE_BYTES:
+        yield "constant"
 
 
-def find_batch(failure: LoggedFailure) -> int:
-    """Return the first axis of the request; 0 if it is not the batch, as in a variable's update."""
-    shape = failure.shape or ()
-    names = f"{failure.op} {failure.requested_by}".lower()
-    is_variable = (
-        any(word in names for word in _VARIABLE_OPS) or "variable" in failure.kernel
-    )
-    if len(shape) < 2 or shape[0] < 2 or is_variable:
-        return 0
-    return shape[0]
+def _choose_for_host(failure: LoggedFailure, words: Words) -> Iterator[str]:
+    """Yield advice for a tensor in host memory, such as an activation on the CPU."""
+    if is_data_set(failure):
+        yield "batches"
+        return
+
+    yield "smaller_batch" if words["batch"] else "smaller"
+
+    if failure.asked is not None and failure.asked.high_bytes < _LARGE_BYTES:
+        yield "small_request"
+
+
+def _choose_for_fragments(failure: LoggedFailure) -> Iterator[str]:
+    is_pool = failure.kind is FailedAllocator.POOL
+    if failure.is_on_card and is_pool and failure.free is not None:
+        yield "async"
+    if len(failure.regions) > 1 and not failure.is_on_host:  # its pools always grow
+        yield "growth"
+    if failure.free is not None:
+        yield "shapes"
+
+
+def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
+    """Yield advice for a request that is too large, or whose cause is unknown."""
+    if 0 < words["most"] < words["batch"]:
+        yield "known_batch"
+    else:
+        yield "smaller_batch" if words["batch"] else "smaller"
+
+    card, need_bytes = failure.card_memory, failure.in_use_bytes
+    if failure.asked is not None:
+        need_bytes += failure.asked.rounded_bytes
+    if card is not None and failure.is_limited and need_bytes < card.low:
+        yield "limit"
+
+    if failure.is_pinned:
+        yield "pinned_limit"
+
+
+def _find_smaller_batch(
+    failure: LoggedFailure, cause: str, batch: int
+) -> tuple[int, object]:
+    """Return the batch whose tensors of the requested size fit, and the place for one of them."""
+    place = failure.largest_hole if cause == Cause.FULL else failure.limit
+    if failure.asked is None or place is None:
+        return 0, None
+
+    size_bytes = failure.asked.high_bytes
+    equal = sum(row.count for row in failure.sizes if row.is_asked)
+    available_bytes = place.low + equal * size_bytes
+    return available_bytes * batch // max(size_bytes * (equal + 1), 1), place
 
 
 def find_fit_options(failure: LoggedFailure) -> tuple[str, int | None] | None:
@@ -218,14 +232,11 @@ def find_fit_options(failure: LoggedFailure) -> tuple[str, int | None] | None:
     if not is_own or not (failure.is_on_card or failure.is_compiled):
         return None
 
-    name = failure.card.name if failure.card else ""
-    gpu, limit = look_up_gpu(name) if name else None, failure.figures.get("limit")
-    if (
-        limit is not None
-        and gpu is not None
-        and limit.low > memory_limit(gpu).range.high
-    ):
-        limit = None  # the driver gives less than such a limit
+    gpu = look_up_gpu(failure.card_name) if failure.card_name else None
+    limit = failure.limit
+    if limit is not None and gpu is not None:
+        is_default = limit.low > memory_limit(gpu).range.high
+        limit = None if is_default else limit  # the driver gives less than such a limit
     return gpu.id if gpu else "", limit.low if limit else None
 
 
@@ -237,6 +248,14 @@ def write_fit_command(failure: LoggedFailure) -> str | None:
 
     gpu, limit_bytes = options
     batch = find_batch(failure)
-    limit = f" --limit {format_option_bytes(limit_bytes)}" if limit_bytes else ""
+    limit = f" --limit {_write_limit(limit_bytes)}" if limit_bytes else ""
     size = f" --batch-size {batch}" if batch else ""
     return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}{size}"
+
+
+def _write_limit(size_bytes: int) -> str:
+    """Return a limit as an option takes it, rounded down: ``1024MiB`` or ``13.27GiB``."""
+    mib = size_bytes >> 20
+    if size_bytes % (1 << 20) and mib >= 1024:
+        return f"{math.floor(mib / 10.24) / 100}GiB"
+    return f"{mib}MiB"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, Final
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO, Final
+
+from msgspec import convert, structs
 
 from analyzer.model.contract.report.oom_file import (
     OomCard,
@@ -14,19 +16,30 @@ from analyzer.model.contract.report.oom_file import (
     OomPlan,
     OomSurvived,
 )
+from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
 from analyzer.oom.advice import find_advice, write_fit_command
-from analyzer.oom.cause import find_cause
-from analyzer.oom.failures import Card, FailedAllocator, Log, LoggedFailure
+from analyzer.oom.cause import find_cause, name_figures
+from analyzer.oom.failures import Log, LoggedFailure
 from analyzer.oom.figures import compute_figures, find_request, sizes_in_use
-from analyzer.oom.model_names import ModelTensor, add_names
 from analyzer.oom.read_log import read_log
 from analyzer.report.output_files import DocumentOutput
 
 _MOST_SIZES: Final = 200  # of one failure
-_MOST_BUDGETS: Final = 4  # notes on XLA's budgets
 _LONGEST: Final = 2000  # characters of a failure's text
-_TEXTS: Final = ("device", "op_type", "requested_by", "kernel", "source", "allocator")
+_LONGEST_ERROR: Final = 160  # characters of another error
+_TEXTS: Final = ("device", "op_type", "requested_by", "source", "allocator")
+_SIZES: Final = (
+    "limit",
+    "in_use",
+    "peak_in_use",
+    "pool",
+    "free",
+    "largest_hole",
+    "room",
+    "left",
+    "waste",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,34 +49,16 @@ class OomReport(DocumentOutput):
     document: OomDocument
     failures: list[LoggedFailure] = field(repr=False)
 
-    def with_model(
-        self,
-        tensors: Iterable[ModelTensor],
-        model_name: str,
-        *,
-        is_target: bool = False,
-    ) -> OomReport:
-        """Return the report with a model's tensors named; ``is_target``: a command can use it."""
-        document = add_names(self.document, tensors, model_name, is_target=is_target)
-        return replace(self, document=document)
-
 
 def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
     """Read a log and explain it, or raise an InputError for a damaged gzip header."""
     log = read_log(stream, name)
-    return OomReport(explain_log(log, name), log.failures)
-
-
-def explain_log(log: Log, name: str) -> OomDocument:
-    """Return the document of a log, and fill in the figures of its failures."""
-    budgets = [pair for pair in log.xla_budgets if pair[0] < pair[1]]
     for failure in log.failures:
         _compute(failure, log)
-        failure.budget = max(budgets, default=None)
 
     failures = tuple(map(_describe_failure, log.failures))
     survived = log.tolerated.items()
-    return OomDocument(
+    document = OomDocument(
         log=name,
         lines=log.lines,
         headline=_write_headline(log, failures),
@@ -76,107 +71,88 @@ def explain_log(log: Log, name: str) -> OomDocument:
         notes=tuple(_write_notes(log)),
         next_command=write_fit_command(log.failures[0]) if log.failures else None,
     )
+    return OomReport(document, log.failures)
 
 
 def _compute(failure: LoggedFailure, log: Log) -> None:
     """Fill in what follows from the lines of a failure."""
-    failure.card = _find_card(failure, log)
-    if failure.other_cause:
-        total, free = failure.printed.get("total"), failure.printed.get("free")
-        failure.card_total = total.middle if total else None
-        failure.card_free = free.middle if free else None
+    printed = failure.printed
+    failure.budget = max(log.xla_budgets, default=None)
+    _find_card(failure, log)
 
-    failure.request = request = find_request(failure)
+    if failure.other_cause and "total" in printed:
+        failure.card_total = printed["total"].middle
+    if failure.other_cause and "free" in printed:
+        failure.card_free = printed["free"].middle
+    if log.large_allocation and failure.other_cause in ("killed", "host"):
+        printed["asked"] = Range.exactly(log.large_allocation)
+    if log.pod_limit is not None and failure.is_killed:
+        printed.setdefault("limit", log.pod_limit)
+
+    failure.asked = find_request(failure)
     compute_figures(failure)
-    chunk_bytes = request.rounded_bytes if request else None
-
-    if request and failure.kind is FailedAllocator.ASYNC:
-        chunk_bytes = request.requested_bytes
-
-    failure.sizes = sizes_in_use(failure, chunk_bytes)
-
-    if failure.is_pinned:
-        failure.refusals = [
-            run
-            for run in log.refusals
-            if run.is_host
-            and run.process == failure.process
-            and run.line <= failure.line
-        ]
+    failure.sizes = sizes_in_use(failure)
 
 
-def _find_card(failure: LoggedFailure, log: Log) -> Card | None:
-    """Return the card that the allocator or the device names, or the only one if they name none."""
+def _find_card(failure: LoggedFailure, log: Log) -> None:
+    """Note the card that the allocator or the device names, or the only one if they name none."""
     device = failure.device.rpartition("/")[2].lower()
-    if failure.is_on_host or "host" in device or "cpu" in device:
-        return None
+    if failure.is_on_host or "cpu" in device:
+        return
 
-    cards = [card for card in log.cards if card.process == failure.process] or log.cards
     number = re.search(r"\d+", f"{failure.allocator} {device}")
-    if number is None:
-        return cards[0] if len(cards) == 1 else None
-    return next((card for card in cards if str(card.index) == number[0]), None)
+    cards = [card for card in log.cards if card[0] == failure.process] or log.cards
+
+    for _, index, name, limit in cards:
+        is_named = number is not None and number[0] == str(index)
+        if is_named or (number is None and len(cards) == 1):
+            failure.card_name, failure.card_limit = name, limit
 
 
 def _describe_failure(failure: LoggedFailure) -> OomFailure:
-    verdict = find_cause(failure)
-    names = (
-        "limit",
-        "in_use",
-        "peak_in_use",
-        "pool",
-        "free",
-        "largest_hole",
-        "room",
-        "left",
-    )
-    fields: dict[str, Any] = {name: getattr(failure, name) or None for name in _TEXTS}
+    words = name_figures(failure)
+    verdict = find_cause(failure, words)
+    fields = structs.asdict(failure)
     ranges = {}
 
-    for name in (*names, "waste"):
-        size = failure.figures.get(name)
-        fields[f"{name}_bytes"] = None if size is None else size.middle
-        if size is not None and not size.is_exact:
+    for name in _TEXTS:
+        fields[name] = fields[name] or None
+
+    for name in _SIZES:
+        size: Range | None = fields[name]
+        fields[f"{name}_bytes"] = size.middle if size else None
+        if size and not size.is_exact:
             ranges[f"{name}_bytes"] = (size.low, size.high)
 
-    plan = (
-        OomPlan(failure.plan_sums, tuple(failure.buffers)) if failure.has_plan else None
-    )
-    return OomFailure(
-        line=failure.line,
-        told=max(failure.reports, 1),
-        process=failure.process,
-        kind=str(failure.kind),
-        component=failure.component or _name_component(failure),
-        op=failure.op or failure.requested_by or failure.op_type or None,
-        asked=failure.request,
-        holes=failure.holes,
-        regions=len(failure.regions) or None,
-        ranges=ranges,
-        card=_describe_card(failure),
-        verdict=verdict,
-        sizes=tuple(failure.sizes[:_MOST_SIZES]),
-        remedies=tuple(find_advice(failure, verdict.id)),
-        compiled=plan,
-        words=failure.text[:_LONGEST],
-        **fields,
-    )
-
-
-def _name_component(failure: LoggedFailure) -> str:
+    plan = OomPlan(failure.plan_sums, tuple(failure.buffers))
     framework = failure.framework_name
-    if not failure.is_compiled:
-        return framework or "TensorFlow"
-    return f"{framework} (XLA)" if framework else "XLA"
+    component = framework or "TensorFlow"
+    if failure.is_compiled:
+        component = f"{framework} (XLA)" if framework else "XLA"
+
+    fields |= {
+        "told": max(failure.told, 1),
+        "component": failure.component or component,
+        "op": failure.op or failure.requested_by or failure.op_type or None,
+        "regions": len(failure.regions) or None,
+        "ranges": ranges,
+        "card": _describe_card(failure),
+        "verdict": verdict,
+        "sizes": failure.sizes[:_MOST_SIZES],
+        "remedies": tuple(find_advice(failure, verdict.id, words)),
+        "compiled": plan if plan.sums_bytes or plan.buffers else None,
+        "words": failure.words[:_LONGEST],
+    }
+    return convert(fields, OomFailure)
 
 
 def _describe_card(failure: LoggedFailure) -> OomCard | None:
     total = failure.card_memory
-    if failure.card is None and failure.card_total is None:
+    if not failure.card_name and total is None:
         return None
     return OomCard(
-        name=failure.card.name if failure.card else None,
-        total_bytes=total.middle if total is not None else None,
+        name=failure.card_name or None,
+        total_bytes=total.middle if total else None,
         free_bytes=failure.card_free,
         is_from_catalogue=total is not None and failure.card_total is None,
     )
@@ -188,24 +164,26 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
         more = "" if count == 1 else f" The first of {count:,} failures."
         return f"{failures[0].verdict.title}{more}"
 
-    runs = [run for run in log.refusals if not run.is_host]
-    largest = format_bytes(
-        max((run.first_bytes for run in runs or log.refusals), default=0)
-    )
-
+    runs = [run for run in log.refusals if not run.is_host] or log.refusals
     if runs:
+        largest = format_bytes(max(run.first_bytes for run in runs))
+        if runs[0].is_host:
+            text = "No tensor failed in this log. The driver refused pinned host memory, up to"
+            return f"{text} {largest}; TensorFlow usually continues without it."
+
         least = format_bytes(min(run.last_bytes for run in runs))
         sizes = largest if least == largest else f"{largest} down to {least}"
         count = sum(run.times for run in runs)
-        text = f"No tensor failed in this log, but the driver refused the pool {times(count)}: "
-        return f"{text}{sizes}."
-
-    if log.refusals:
-        text = "No tensor failed in this log. The driver refused pinned host memory, up to "
-        return f"{text}{largest}; TensorFlow usually continues without it."
+        text = "No tensor failed in this log, but the driver refused the pool"
+        return f"{text} {times(count)}: {sizes}."
 
     if log.tolerated:
         return "No out-of-memory failure: TensorFlow recovered from the requests in the warnings."
+
+    error = log.other_error
+    if error is not None:
+        text = error.text.strip()[:_LONGEST_ERROR]
+        return f"No line reports exhausted memory; the last error is line {error.number:,}: {text}"
     return "No out-of-memory failure in this log."
 
 
@@ -216,16 +194,10 @@ def _write_notes(log: Log) -> Iterator[str]:
             "which TensorFlow recovered; it prints at most ten such warnings."
         )
 
-    if log.garbage_collections:
+    if log.large_allocation and not log.failures:
         yield (
-            f"The pool returned regions to the driver {times(log.garbage_collections)} to make "
-            "a larger one: memory growth is on."
-        )
-
-    for budget, reached in log.xla_budgets[:_MOST_BUDGETS]:
-        yield (
-            f"XLA could not bring a module below {budget:,} bytes by rematerialization; "
-            f"it reached {format_bytes(reached)}."
+            f"TensorFlow asked for {format_bytes(log.large_allocation)} of host memory at once, "
+            "a tenth or more of what was free. That is a warning, no failure."
         )
 
     if log.other_resources:

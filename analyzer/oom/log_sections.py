@@ -3,15 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from analyzer.model.contract.report.oom_file import (
-    OomCard,
-    OomDocument,
-    OomFailure,
-    OomPlan,
-)
+from analyzer.model.contract.report.oom_file import OomDocument, OomFailure, OomPlan
 from analyzer.model.units import format_bytes
 from analyzer.oom.failures import LoggedFailure
-from analyzer.oom.pool_drawing import draw_pool
 from analyzer.report.render.sections import (
     COLUMNS,
     Block,
@@ -24,12 +18,9 @@ from analyzer.report.render.sections import (
     TableColumn,
 )
 
-_MOST_FAILURES: Final = 5  # in full; the others have a row in a table
+_MOST_FAILURES: Final = 5  # in full; the others are only counted
 _MOST_ROWS: Final = 12  # of a table
 _SIZE: Final = TableColumn("size", "bytes")
-_FOOTER: Final = (
-    "Sizes are exact if the log lists the chunks, else as precise as printed there."
-)
 _FACTS: Final = {
     "op": "op",
     "op_type": "type",
@@ -37,7 +28,6 @@ _FACTS: Final = {
     "allocator": "allocator",
     "device": "device",
     "source": "source",
-    "kernel": "kernel",
 }
 _FIGURES: Final = {
     "limit_bytes": "limit",
@@ -56,67 +46,59 @@ def build_sections(
     document: OomDocument, failures: Sequence[LoggedFailure] = ()
 ) -> Document:
     """Return the document as sections; ``failures`` adds a drawing of each one's pool."""
-    shown, others = (
-        document.failures[:_MOST_FAILURES],
-        document.failures[_MOST_FAILURES:],
-    )
     sections: list[Section] = []
 
-    for place, failure in enumerate(shown):
-        logged = failures[place] if place < len(failures) else None
-        sections.append(_lead_section(failure, place, len(document.failures)))
-        sections += _parts(failure, logged)
+    for place, failure in enumerate(document.failures[:_MOST_FAILURES]):
+        heading = "The failure"
+        if len(document.failures) > 1:
+            heading = f"Failure {place + 1} of {len(document.failures)}"
 
-    left = len(others) + document.failures_not_shown
-    if left:
-        sections.append(
-            Section("", (Paragraph(f"{left:,} more failures: see the JSON."),))
-        )
+        sections.append(_lead_section(failure, heading, is_first=place == 0))
+        sections += _describe_parts(failure, failures[place : place + 1])
 
-    notes, command = document.notes, document.next_command or ""
+    notes, command = list(document.notes), document.next_command or ""
+    left = len(document.failures) - _MOST_FAILURES + document.failures_not_shown
+    if left > 0:
+        notes.insert(0, f"{left:,} more failures: see the JSON.")
     if "TARGET" in command:
-        card = ", and CARD is your card, such as t4" if "CARD" in command else ""
-        target = (
-            "In the next command, TARGET is your model, such as train.py:build_model"
+        notes.append(
+            "In the next command, TARGET is your model, such as train.py:build_model; replace "
+            "CARD by your card, such as t4."
         )
-        notes += (f"{target}{card}.",)
 
-    if notes:
-        sections.append(Section("", tuple(map(Paragraph, notes))))
-
+    sections.append(Section("", tuple(map(Paragraph, notes))))
     model = f", matched with {document.matched_with}" if document.matched_with else ""
-    lines = "1 line" if document.lines == 1 else f"{document.lines:,} lines"
     return Document(
         document.log,
         document.headline,
         tone="bad" if document.failures else "strong",
-        subtitle=f"{lines}{model}",
+        subtitle=f"{document.lines:,} lines{model}",
         badge="out of memory" if document.failures else "",
         sections=tuple(sections),
-        footer=_FOOTER if any(failure.sizes for failure in document.failures) else "",
         next_command=command,
     )
 
 
-def _lead_section(failure: OomFailure, place: int, count: int) -> Section:
+def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Section:
     verdict = failure.verdict
-    heading, lead = "The failure", list[Block]()
-    if count > 1:
-        heading = f"LoggedFailure {place + 1} of {count}"
+    lead: list[Block] = []
+    if not is_first:  # the headline is the title of the first
         lead.append(Paragraph(verdict.title, "warning"))
 
     lead += map(Paragraph, verdict.reasons)
     columns = (TableColumn("", least=9), TableColumn("", "whole", least=20))
-    lead.append(Table(columns, tuple(_facts(failure))))
+    lead.append(Table(columns, tuple(_list_facts(failure))))
 
-    reports = "" if failure.told == 1 else f", reported {failure.told} times"
-    process = f", {failure.process}" if failure.process else ""
     cause = verdict.id.replace("cannot-tell", "cause unknown")
+    reports = f", reported {failure.told} times" if failure.told > 1 else ""
+    process = f", {failure.process}" if failure.process else ""
     note = f"line {failure.line:,}{reports}{process} · {cause}"
     return Section(heading, tuple(lead), note=note)
 
 
-def _parts(failure: OomFailure, logged: LoggedFailure | None) -> Iterator[Section]:
+def _describe_parts(
+    failure: OomFailure, logged: Sequence[LoggedFailure]
+) -> Iterator[Section]:
     """Yield the parts of one failure: advice, drawing, figures, contents of the pool, its line."""
     advice: list[Block] = []
     for remedy in failure.remedies:
@@ -126,55 +108,44 @@ def _parts(failure: OomFailure, logged: LoggedFailure | None) -> Iterator[Sectio
     if advice:
         yield Section("What to do", tuple(advice), level=2)
 
-    drawing = draw_pool(logged) if logged is not None else None
-    if drawing is not None:
-        yield Section("", (drawing,), level=2)
+    for one in logged:
+        from analyzer.oom.pool_drawing import draw_pool  # for pages only
 
-    figures = tuple(_figures(failure))
+        drawing = draw_pool(one)
+        if drawing is not None:
+            yield Section("", (drawing,), level=2)
+
+    figures = tuple(_list_figures(failure))
     if figures:
         yield Section("Figures", (Table(COLUMNS["oom-figures"], figures),), level=2)
 
-    matched = tuple(map(Paragraph, failure.matched))
-
+    contents: list[Block] = [*map(Paragraph, failure.matched)]
     if failure.sizes:
-        yield Section(
-            "Chunks in use by size", (*matched, _list_sizes(failure)), level=2
-        )
-    elif matched:
-        yield Section("Chunks in use by size", matched, level=2)
-
+        contents.append(_list_sizes(failure))
+    if contents:
+        yield Section("Chunks in use by size", tuple(contents), level=2)
     if failure.compiled is not None:
-        yield Section(
-            "Buffers of the program", _list_buffers(failure.compiled), level=2
-        )
+        tables = _list_buffers(failure.compiled)
+        yield Section("Buffers of the program", tables, level=2)
 
-    if failure.verdict.missing:
-        lines = tuple(
-            Paragraph(line, "muted", "- ") for line in failure.verdict.missing
-        )
-        yield Section("The log lacks", lines, level=2)
-
-    if failure.words and logged is not None:
-        yield Section(
-            "The line itself", (Code(failure.words),), level=2, is_folded=True
-        )
+    missing = [Paragraph(line, "muted", "- ") for line in failure.verdict.missing]
+    if missing:
+        yield Section("The log lacks", tuple(missing), level=2)
+    if failure.words and logged:
+        code = Code(failure.words)
+        yield Section("The line itself", (code,), level=2, is_folded=True)
 
 
-def _facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
-    asked = failure.asked
+def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
+    asked, card = failure.asked, failure.card
     if asked is not None:
-        size, ends = (
-            asked.requested_bytes,
-            f"{asked.low_bytes:,} to {asked.high_bytes:,}",
-        )
-        is_close = asked.high_bytes - asked.low_bytes < 256
-        about = "" if is_close else "about "
-        shown = f"{size:,}" if asked.is_exact else ends
-        yield "request", f"{about}{format_bytes(size)} ({shown} bytes)"
+        about = "" if asked.high_bytes - asked.low_bytes < 256 else "about "
+        shown = f"{asked.low_bytes:,} to {asked.high_bytes:,}"
+        if asked.is_exact:
+            shown = f"{asked.requested_bytes:,}"
 
-        if asked.is_exact and asked.rounded_bytes != size:
-            yield "rounded up", f"{asked.rounded_bytes:,} bytes"
-
+        size = format_bytes(asked.requested_bytes)
+        yield "request", f"{about}{size} ({shown} bytes)"
         yield "size from", asked.basis
 
         if asked.shape is not None:
@@ -185,22 +156,13 @@ def _facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
         if text and (label == name or text != failure.op):
             yield label, text
 
-    if failure.card is not None and (failure.card.name or failure.card.total_bytes):
-        yield "card", _describe_card(failure.card)
-
-
-def _describe_card(card: OomCard) -> str:
-    parts = [card.name or "a card"]
-    if card.total_bytes:
+    if card is not None and card.total_bytes:
         source = " according to the catalogue" if card.is_from_catalogue else ""
-        parts.append(f"{format_bytes(card.total_bytes)}{source}")
-
-    if card.free_bytes is not None:
-        parts.append(f"{format_bytes(card.free_bytes)} free at the failure")
-    return ", ".join(parts)
+        total = format_bytes(card.total_bytes)
+        yield "card", f"{card.name or 'a card'}, {total}{source}"
 
 
-def _figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
+def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
     for name, label in _FIGURES.items():
         size = getattr(failure, name)
         is_same = name == "left_bytes" and failure.free_bytes is not None
@@ -219,30 +181,20 @@ def _list_sizes(failure: OomFailure) -> Table:
 
     for row in failure.sizes[:_MOST_ROWS]:
         asked = "requested size" if row.is_asked else ""
-        cells = (
-            row.count,
-            row.size_bytes,
-            row.total_bytes,
-            asked,
-            "".join(row.names[:1]),
-        )
+        name = "".join(row.names[:1])
+        cells = (row.count, row.size_bytes, row.total_bytes, asked, name)
         rows.append(cells[: len(columns)])
 
-    others, caption = failure.sizes[_MOST_ROWS:], ""
-    if others:
-        chunks = sum(row.count for row in others)
-        total = format_bytes(sum(row.total_bytes for row in others))
-        caption = f"{chunks:,} chunks of {len(others):,} other sizes hold {total}; see the JSON."
-
-    return Table(columns, tuple(rows), caption)
+    others = failure.sizes[_MOST_ROWS:]
+    total = format_bytes(sum(row.total_bytes for row in others))
+    caption = f"{len(others):,} other sizes hold {total}; see the JSON."
+    return Table(columns, tuple(rows), caption if others else "")
 
 
 def _list_buffers(plan: OomPlan) -> tuple[Table, Table]:
     sums = Table((TableColumn("part"), _SIZE), tuple(plan.sums_bytes.items()))
-    shape, owner = (
-        TableColumn("shape", least=14, rank=1),
-        TableColumn("buffer of", "path", least=20),
-    )
+    shape = TableColumn("shape", least=14, rank=1)
+    owner = TableColumn("buffer of", "path", least=20)
     rows = []
 
     for buffer in plan.buffers[:_MOST_ROWS]:

@@ -7,7 +7,7 @@ be that tensor. Several tensors may have one size; all are named, long-lived one
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,57 +26,57 @@ _LONG_LIVED: Final = (
 )
 _LEAST_BYTES: Final = 1024  # smaller chunks may be any counter, scalar or bias
 
-
-class ModelTensor(NamedTuple):
-    """A tensor of a model."""
-
-    name: str
-    category: str
-    requested_bytes: int
+ModelTensor = tuple[str, str, int]  # name, category and bytes
 
 
 def add_names(
     document: OomDocument,
     tensors: Iterable[ModelTensor],
-    model_name: str,
+    model: str,
     *,
     is_target: bool,
 ) -> OomDocument:
-    """Return the document with a model's tensors named next to the sizes."""
-    by_size: dict[int, list[ModelTensor]] = defaultdict(list)
-    for tensor in tensors:
-        by_size[round_up_request(tensor.requested_bytes)].append(tensor)
+    """Return the document with a model's tensors named next to the sizes.
 
-    names = {size_bytes: _names_of(same) for size_bytes, same in by_size.items()}
-    failures = tuple(_add_to_failure(one, names) for one in document.failures)
+    ``is_target``: the model is a target, which the next command can use.
+    """
+    names: dict[int, list[str]] = defaultdict(list)
+    ranks = {category: rank for rank, category in enumerate(_LONG_LIVED)}
+
+    for name, category, size_bytes in sorted(
+        tensors, key=lambda one: ranks.get(one[1], 9)
+    ):
+        words = f"{name} ({category.replace('_', ' ')})"
+        same = names[round_up_request(size_bytes)]
+        if words not in same:
+            same.append(words)
+
     command = document.next_command
     if command is not None and is_target:
-        command = command.replace("TARGET", shlex.quote(model_name))
+        command = command.replace("TARGET", shlex.quote(model))
+
+    failures = tuple(_add_to_failure(one, names) for one in document.failures)
     return replace(
-        document, failures=failures, matched_with=model_name, next_command=command
+        document, failures=failures, matched_with=model, next_command=command
     )
 
 
-def _add_to_failure(
-    failure: OomFailure, names: dict[int, tuple[str, ...]]
-) -> OomFailure:
-    sizes = []
-    for row in failure.sizes:
-        is_large = row.size_bytes >= _LEAST_BYTES
-        sizes.append(
-            replace(row, names=names.get(row.size_bytes, ()) if is_large else ())
-        )
-
+def _add_to_failure(failure: OomFailure, names: dict[int, list[str]]) -> OomFailure:
     sentences = []
+    asked_bytes = failure.asked.rounded_bytes if failure.asked else 0
+    if asked_bytes in names:
+        listed = ", ".join(names[asked_bytes][:_MOST_NAMES])
+        sentences.append(f"The model has tensors of the requested size: {listed}.")
 
-    if failure.asked is not None:
-        rounded_bytes = failure.asked.rounded_bytes
-        if rounded_bytes in names:
-            listed = ", ".join(names[rounded_bytes])
-            sentences.append(f"The model has tensors of the requested size: {listed}.")
+    sizes = []
+    total = named = 0
 
-    total = sum(row.total_bytes for row in sizes)
-    named = sum(row.total_bytes for row in sizes if row.names)
+    for row in failure.sizes:
+        total += row.total_bytes
+        if row.size_bytes >= _LEAST_BYTES and row.size_bytes in names:
+            row = replace(row, names=tuple(names[row.size_bytes][:_MOST_NAMES]))
+            named += row.total_bytes
+        sizes.append(row)
 
     if total:
         sentences.append(
@@ -84,14 +84,3 @@ def _add_to_failure(
             "have the size of a tensor of the model."
         )
     return replace(failure, sizes=tuple(sizes), matched=tuple(sentences))
-
-
-def _names_of(tensors: list[ModelTensor]) -> tuple[str, ...]:
-    """Return the names of the tensors of one size: each once, the first few."""
-    ranks = {category: rank for rank, category in enumerate(_LONG_LIVED)}
-    ordered = sorted(tensors, key=lambda one: ranks.get(one.category, len(ranks)))
-    words = [f"{one.name} ({one.category.replace('_', ' ')})" for one in ordered]
-    names = list(dict.fromkeys(words))
-    if len(names) > _MOST_NAMES:
-        names[_MOST_NAMES:] = [f"and {len(names) - _MOST_NAMES:,} more"]
-    return tuple(names)

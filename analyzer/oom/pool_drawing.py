@@ -10,7 +10,7 @@ from typing import Final
 from markupsafe import Markup
 
 from analyzer.model.units import format_bytes
-from analyzer.oom.failures import Chunk, LoggedFailure
+from analyzer.oom.failures import LoggedFailure
 from analyzer.report.render.sections import Drawing
 
 _WIDTH: Final = 1000  # units of a row
@@ -38,79 +38,69 @@ _SVG: Final = Markup(
 
 def draw_pool(failure: LoggedFailure) -> Drawing | None:
     """Return a failure's pool as a drawing, its regions one after the other; None without chunks."""
-    chunks = sorted(failure.chunks)
-    total = sum(chunk.size_bytes for chunk in chunks)
+    total = sum(size for _, size, _ in failure.chunks)
     if not total:
         return None
 
     row_bytes = -(-total // _ROWS)
-    boxes = list(
-        _draw(0, total, row_bytes, "pool-free", f"the pool: {format_bytes(total)}")
-    )
-    start = 0
+    boxes = [(0, total, "pool-free", "the pool")]
+    end = 0
 
-    for size, look, title in _merge_small(failure, chunks, row_bytes // _WIDTH):
-        boxes += _draw(start, size, row_bytes, look, title)
-        start += size
+    for size, look, title in _merge_small(failure, row_bytes // _WIDTH):
+        boxes.append((end, size, look, title))
+        end += size
 
-    if failure.request is not None:
-        size = failure.request.rounded_bytes
-        title = f"the request, to the same scale: {format_bytes(size)} ({size:,} bytes)"
-        start = (-(-total // row_bytes) + 1) * row_bytes  # an empty row in between
-        boxes += _draw(start, min(size, total), row_bytes, "pool-request", title)
-        start += min(size, total)
+    if failure.asked is not None:
+        size = min(failure.asked.rounded_bytes, total)
+        start = (_ROWS + 1) * row_bytes  # below an empty row
+        boxes.append((start, size, "pool-request", "the request, to the same scale"))
+        end = start + size
+
+    marks: list[Markup] = []
+    for box in boxes:
+        marks += _draw(row_bytes, *box)
 
     note = f"One row is {format_bytes(row_bytes)}."
 
     if not failure.is_complete:
         note += " The chunk list is incomplete."
 
-    height = 2 * _TOP + -(-start // row_bytes) * _STEP
-    svg = _SVG.format(_WIDTH, height, Markup("").join(boxes))
+    height = 2 * _TOP + -(-end // row_bytes) * _STEP
+    svg = _SVG.format(_WIDTH, height, Markup("").join(marks))
     caption = "The pool when the request failed, to scale"
     return Drawing(caption, svg, note, _LEGEND)
 
 
 def _merge_small(
-    failure: LoggedFailure, chunks: list[Chunk], tiny_bytes: int
+    failure: LoggedFailure, tiny_bytes: int
 ) -> Iterator[tuple[int, str, str]]:
     """Yield size, look and title of each chunk; small neighbours become one."""
-    hole = failure.figures.get("largest_hole")
-    requested = failure.request.rounded_bytes if failure.request else 0
+    asked_bytes = failure.asked.rounded_bytes if failure.asked else 0
+    hole_bytes = failure.largest_hole.low if failure.largest_hole else 0
+    chunks = sorted(failure.chunks)
 
-    for is_tiny, group in groupby(chunks, lambda chunk: chunk.size_bytes < tiny_bytes):
-        members = list(group)
-        if is_tiny and len(members) > 1:
-            size = sum(chunk.size_bytes for chunk in members)
-            yield (
-                size,
-                "pool-used",
-                f"{len(members):,} small chunks, {format_bytes(size)}",
-            )
+    for is_tiny, group in groupby(chunks, lambda chunk: chunk[1] < tiny_bytes):
+        if is_tiny:
+            sizes = [size for _, size, _ in group]
+            yield sum(sizes), "pool-used", f"{len(sizes):,} small chunks"
             continue
 
-        for chunk in members:
-            size = chunk.size_bytes
-            look, use = "pool-chunk", "free"
-            if chunk.is_used:
-                look, use = "pool-used", "in use"
-                if size == requested:
-                    look = "pool-same"
-            elif failure.is_complete and hole is not None and size == hole.low:
-                look, use = "pool-hole", "free, the largest free chunk"
-
-            yield (
-                size,
-                look,
-                f"{format_bytes(size)} {use}: {size:,} bytes at {chunk.address:#x}",
-            )
+        for address, size, is_used in group:
+            title = f"{'in use' if is_used else 'free'} at {address:#x}"
+            if is_used:
+                look = "pool-same" if size == asked_bytes else "pool-used"
+            else:
+                look = "pool-hole" if size == hole_bytes else "pool-chunk"
+            yield size, look, title
 
 
 def _draw(
-    offset: int, size: int, row_bytes: int, look: str, title: str
+    row_bytes: int, offset: int, size: int, look: str, title: str
 ) -> Iterator[Markup]:
     """Yield a range of bytes: one rectangle for each row that it touches."""
+    title = f"{title}: {format_bytes(size)} ({size:,} bytes)"
     end = offset + size
+
     while offset < end:
         row, within = divmod(offset, row_bytes)
         taken = min(end - offset, row_bytes - within)

@@ -5,17 +5,14 @@ from typing import BinaryIO, Final
 from analyzer.model.contract.fields import MOST_BYTES
 from analyzer.model.contract.report.oom_file import OomRefusals
 from analyzer.model.ranges import Range
-from analyzer.oom.dump_lines import take_async_line, take_dump_line
+from analyzer.oom.dump_lines import take_dump_line
 from analyzer.oom.error_texts import take_error_text
-from analyzer.oom.failures import Card, FailedAllocator, Log, LoggedFailure, Process
+from analyzer.oom.failures import FailedAllocator, Log, LoggedFailure, Process
 from analyzer.oom.lines import LogLine, read_lines
 from analyzer.oom.other_causes import take_other_cause, take_unknown_cause
-from analyzer.oom.wordings import find, find_any, parse_count, parse_size
+from analyzer.oom.wordings import find, parse_count, parse_size
 
 _MOST_MIB: Final = 1 << 30  # 1 PiB
-_BACK_OFF: Final = 0.8
-"""A refused request of at least this share of the last one continues the run: the pool asks for a
-tenth less each time (``BFCAllocator::Extend``)."""
 
 
 def read_log(stream: BinaryIO, name: str = "") -> Log:
@@ -23,57 +20,68 @@ def read_log(stream: BinaryIO, name: str = "") -> Log:
     log = Log()
     for line in read_lines(stream, name):
         log.lines = line.number
-        _take_line(log, line)
+        if line.text.strip():
+            _take_line(log.process_of(line.tag), line)
+
+    if log.bare_error is not None and not log.failures:
+        process, line = log.bare_error
+        failure = process.add_failure(line, FailedAllocator.UNKNOWN)
+        failure.has_error_text = True
 
     _move_tolerated(log)
     _join_repeated(log)
     return log
 
 
-def _take_line(log: Log, line: LogLine) -> None:
-    process = log.process_of(line.tag)
-    if not line.text.strip():
-        return
-
+def _take_line(process: Process, line: LogLine) -> None:
     is_read = (
-        _take_allocator_line(log, process, line)
-        or take_dump_line(log, process, line)
-        or take_async_line(log, process, line)
-        or _take_refusal(log, process, line)
-        or take_other_cause(log, process, line)
-        or take_error_text(log, process, line)
+        _take_allocator_line(process, line)
+        or take_dump_line(process, line)
+        or _take_refusal(process, line)
+        or take_other_cause(process, line)
+        or take_error_text(process, line)
+        or _take_note(process, line.text)
     )
     if not is_read:
-        _take_card(log, process, line.text)
-        _take_budget(log, line.text)
-        take_unknown_cause(log, process, line)
+        take_unknown_cause(process, line)
+        if find("other_error", line.text):
+            process.log.other_error = line
 
 
-def _take_allocator_line(log: Log, process: Process, line: LogLine) -> bool:
+def _take_allocator_line(process: Process, line: LogLine) -> bool:
     """Read the line with which an allocator reports a failed request."""
     text = line.text
-    if find("garbage_collection", text):
-        log.garbage_collections += 1
-        return True
-
     match = find("allocator_failed", text)
     if match is None:
         return False
 
-    size = parse_size(match["size"])
+    size = parse_size(match["size"] or match["bytes"])
+    if match["rounded"]:
+        most = max(parse_count(match["rounded"]), 256)
+        chunk = Range(most - 255, most)
+        size = chunk if size is None else chunk.intersection(size) or chunk
 
     if find("not_a_failure", text):
-        log.add_tolerated(match["allocator"], size or Range.exactly(0))
+        process.log.add_tolerated(match["allocator"], size or Range.exactly(0))
         return True
 
-    process.refusal = None
-    failure = log.add_failure(process, line, reports=1)
+    last = next(process.recent(), None)
+    is_async = match["bytes"] is not None
+    is_repeated = is_async and last is not None and last.size == size
+    if is_repeated and last is not None and not last.has_error_text:
+        last.told += 1  # a convolution tries each algorithm
+        last.used_sizes.clear()
+        return True
+
+    failure = process.add_failure(line)
+    failure.told = 1
     failure.stamp = line.stamp
-    rounded = parse_size(match["rounded"])
     failure.size = size
-    failure.rounded_bytes = rounded.low if rounded else None
-    failure.allocator = match["allocator"]
+    failure.allocator = match["allocator"] or match["async"] or ""
     failure.has_allocator_line = True
+
+    if is_async:
+        failure.kind = FailedAllocator.ASYNC
     # a copied line may continue with TensorFlow's advice
     op = (match["op"] or "").partition("If the cause")[0].strip()
     failure.requested_by = op.removeprefix("<null>")
@@ -81,53 +89,54 @@ def _take_allocator_line(log: Log, process: Process, line: LogLine) -> bool:
     return True
 
 
-def _take_refusal(log: Log, process: Process, line: LogLine) -> bool:
+def _take_refusal(process: Process, line: LogLine) -> bool:
     """Read a line about memory that the driver or the host refused."""
-    refused = find("driver_refused", line.text)
-    match = refused or find_any(("host_refused", "pinned_refused"), line.text)
+    match = find("refused", line.text)
     if match is None:
         return False
 
-    is_host = refused is None
-    fields = match.groupdict()
-    size_bytes = min(int(fields["bytes"] or fields["unified"]), MOST_BYTES)
+    printed = match["bytes"] or match["unified"] or match["host"] or match["pinned"]
+    is_host = match["bytes"] is None and match["unified"] is None
+    size_bytes = min(int(printed), MOST_BYTES)
 
-    run = process.refusal
-    most = run.last_bytes if run is not None and run.is_host == is_host else 0
-    if run is not None and _BACK_OFF * most < size_bytes <= most:
-        run.times += size_bytes != run.last_bytes or not is_host
-        run.last_bytes = size_bytes
-        return True
+    for run in process.refusals:
+        if run.is_host == is_host:
+            run.times += size_bytes != run.last_bytes or not is_host
+            run.first_bytes = max(run.first_bytes, size_bytes)
+            run.last_bytes = min(run.last_bytes, size_bytes)
+            return True
 
-    code = fields.get("code", "").strip()[:200]
+    code = (match["code"] or "").strip()[:200]
     run = OomRefusals(
         line.number, size_bytes, size_bytes, 1, code, is_host, process.tag
     )
-    process.refusal = run
-    log.refusals.append(run)
-
-    if not is_host:
-        process.refusals.append(run)
+    process.refusals.append(run)
+    process.log.refusals.append(run)
     return True
 
 
-def _take_card(log: Log, process: Process, text: str) -> None:
-    """Read the limit that TensorFlow sets for a card at its start."""
-    match = find("device_created", text)
-    if match is not None:
+def _take_note(process: Process, text: str) -> bool:
+    """Read a limit or a warning that explains later failures."""
+    log = process.log
+
+    if match := find("device_created", text):
         mib = min(parse_count(match["mib"]), _MOST_MIB)
         limit = Range(mib << 20, (mib + 1 << 20) - 1)
-        index, name = parse_count(match["index"]), match["name"].strip()
-        log.cards.append(Card(index, process.tag, name, limit))
-
-
-def _take_budget(log: Log, text: str) -> None:
-    """Read XLA's budget for a program."""
-    match = find("xla_budget", text)
-    if match is not None:
+        name = match["name"].strip()
+        log.cards.append((process.tag, parse_count(match["index"]), name, limit))
+    elif match := find("xla_budget", text):
         budget, reached = parse_size(match["budget"]), parse_size(match["reached"])
-        if budget is not None and reached is not None:
+        if budget is not None and reached is not None and budget.low < reached.low:
             log.xla_budgets.append((budget.low, reached.low))
+    elif match := find("large_allocation", text):
+        size_bytes = parse_count(match["bytes"])
+        log.large_allocation = max(log.large_allocation, size_bytes)
+    elif match := find("pod_resources", text):
+        process.is_in_limits = match["name"].lower() == "limits"
+    elif process.is_in_limits and (match := find("pod_memory", text)):
+        log.pod_limit = parse_size(match["limit"])
+
+    return match is not None
 
 
 def _move_tolerated(log: Log) -> None:
@@ -143,47 +152,21 @@ def _move_tolerated(log: Log) -> None:
     for failure in requests:
         if not failure.has_error_text and failure.size is not None:
             log.failures.remove(failure)
-            log.add_tolerated(failure.allocator, failure.size, failure.reports)
+            log.add_tolerated(failure.allocator, failure.size, failure.told)
 
 
 def _join_repeated(log: Log) -> None:
-    """Join requests that were repeated without an error in the same state of the allocator.
+    """Join failures whose lines have the same time: copies of one line, such as an excerpt."""
+    rows: dict[object, LoggedFailure] = {}
 
-    XLA's autotuner repeats a request for each algorithm, and the allocator waits up to 10 s each time.
-    Lines with the same time are the same line, such as an excerpt before the whole log.
-    """
-    rows: list[LoggedFailure] = []
-    stamps: dict[object, int] = {}
-    last: object = None
-
-    for one in log.failures:
-        state = (
-            one.process,
-            one.allocator,
-            one.size,
-            one.requested_by,
-            one.printed,
-            one.map,
-        )
-        is_open = one.kind is FailedAllocator.POOL and not one.has_error_text
-        is_repeated = is_open and one.has_allocator_line and state == last
-        last = state if is_open else None
-        stamp = (one.stamp, one.text)
-        place = stamps.get(stamp, -1 if is_repeated else len(rows))
-
-        if one.stamp:
-            stamps.setdefault(stamp, place)
-
-        if place == len(rows):
-            rows.append(one)
+    for failure in log.failures:
+        key = (failure.stamp, failure.words) if failure.stamp else id(failure)
+        known = rows.setdefault(key, failure)
+        if known is failure:
             continue
 
-        known = rows[place]
-        reports = known.reports + one.reports
+        told = known.told + failure.told
+        rows[key] = known if known.has_dump else failure
+        rows[key].told = told
 
-        if not known.has_dump:
-            rows[place] = one
-
-        rows[place].reports = reports
-
-    log.failures = rows
+    log.failures = list(rows.values())

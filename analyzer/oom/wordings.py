@@ -40,15 +40,16 @@ class Wording(Struct, frozen=True, kw_only=True):
     is_unclear: bool = False
 
 
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Return a pattern of a table compiled, with its abbreviations written out."""
+def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern.replace(r"\d+", _NUMBER).replace("SIZE", _SIZE))
 
 
 _ROWS: Final = read_table("oom/wordings.toml", dict[str, Wording])
 OTHER_CAUSES: Final = {name: row for name, row in _ROWS.items() if row.kind}
 """Ways to run out of memory beside TensorFlow's own allocators."""
-PATTERNS: Final = {name: compile_pattern(row.pattern) for name, row in _ROWS.items()}
+PATTERNS: Final = {name: _compile(row.pattern) for name, row in _ROWS.items()}
+FACTS: Final = {name: _compile(row.facts) for name, row in OTHER_CAUSES.items()}
+"""Patterns of the figures of other causes."""
 
 
 def find(name: str, text: str) -> re.Match[str] | None:
@@ -56,16 +57,6 @@ def find(name: str, text: str) -> re.Match[str] | None:
     for word in _ROWS[name].any:
         if word in text:
             return PATTERNS[name].search(text)
-
-    return None
-
-
-def find_any(names: tuple[str, ...], text: str) -> re.Match[str] | None:
-    """Return the match of the first pattern that matches; None if none does."""
-    for name in names:
-        match = find(name, text)
-        if match is not None:
-            return match
 
     return None
 
@@ -85,7 +76,7 @@ def read_groups(match: re.Match[str]) -> dict[str, str]:
 
 _UNITS: Final = "KMGTPE"
 _PRINTED: Final = re.compile(
-    r"(-?)(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:i?B|BYTES)?", re.IGNORECASE
+    r"(-?)(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:iB?|B|BYTES)?", re.IGNORECASE
 )
 _LONGEST: Final = 40  # characters of a number
 _MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
@@ -95,52 +86,32 @@ MOST_BYTES: Final = 1 << 44
 
 
 def parse_size(text: str | None) -> Range | None:
-    """Return the range of sizes printed as ``text``, exact if in bytes; None if it is no size."""
+    """Return the range of sizes printed as ``text``, exact if in bytes; None if it is no size.
+
+    TensorFlow cuts a size to whole units of the next smaller prefix, and then rounds (``numbers.cc``).
+    """
     plain = (text or "").strip().replace(",", "")
     match = _PRINTED.fullmatch(plain[:_LONGEST])
     if match is None:
         return None
 
     sign, digits, unit = match.groups()
-    if unit:
-        size = _unrounded(digits, unit.upper())
-        return Range(-size.high, -size.low) if sign else size
-
-    if "." in digits:
-        return None
-    return Range.exactly(min(int(sign + digits), _MOST))
-
-
-def _unrounded(digits: str, unit: str) -> Range:
-    """Return the sizes that round to these digits of a unit."""
     decimals = len(digits.partition(".")[2])
-    value = float(digits)
+    if not unit:
+        return None if decimals else Range.exactly(min(int(sign + digits), _MOST))
+
+    scale = 1024 ** _UNITS.index(unit.upper())
     half = 0.5 / 10**decimals
-    low = max(math.ceil((value - half) * 1024 - 1e-6), 0)
-    high = math.floor((value + half) * 1024 + 1e-6)
-
-    # C rounds ties to the even digit.
-    if f"{low / 1024:.{decimals}f}" != digits:
-        low += 1
-    if f"{high / 1024:.{decimals}f}" != digits:
-        high -= 1
-
-    if value >= 1:  # less than 1 and more than 1024 are printed in other units
-        low = max(low, 1024)
-        high = min(high, 1024 * 1024 - 1)
-
-    scale = 1024 ** _UNITS.index(unit)
-    low = min(low * scale, _MOST)
-    high = min(high * scale + scale - 1, _MOST)
-    return Range(low, max(low, high))
+    low = math.ceil((float(digits) - half) * 1024 - 1e-6) * scale
+    high = math.floor((float(digits) + half) * 1024 + 1e-6) * scale + scale - 1
+    size = Range(min(max(low, 0), _MOST), min(high, _MOST))
+    return Range(-size.high, -size.low) if sign else size
 
 
 def parse_positive(text: str) -> Range | None:
     """Return the range of a printed size that is not negative, else None."""
     size = parse_size(text)
-    if size is None or size.low < 0:
-        return None
-    return size
+    return None if size is None or size.low < 0 else size
 
 
 def parse_count(text: str) -> int:
@@ -150,9 +121,9 @@ def parse_count(text: str) -> int:
 
 def parse_shape(text: str) -> tuple[int, ...] | None:
     """Return the axes of a shape such as ``5, 4``; None if no tensor can have them."""
-    axes = [axis for axis in text.replace(" ", "").split(",") if axis]
-    is_plain = all(axis.isdigit() and len(axis) <= 18 for axis in axes)
-    if len(axes) > MOST_AXES or not is_plain:
+    axes = re.findall(r"\d+", text)
+    longest = max(map(len, axes), default=0)
+    if len(axes) > MOST_AXES or longest > 18:
         return None
 
     shape = tuple(map(int, axes))

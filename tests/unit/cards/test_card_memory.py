@@ -156,12 +156,6 @@ def test_the_reserve_follows_the_capability(
     assert system_reserve(free, capability) == reserve_mib * MIB
 
 
-def test_the_overhead_is_a_range_with_a_source() -> None:
-    overhead = process_overhead(find_gpu("h100"))
-    assert 0 < overhead.range.low < overhead.bytes < overhead.range.high
-    assert overhead.source
-
-
 def test_a_limit_above_what_a_card_has_free_is_refused_in_a_line() -> None:
     t4 = find_gpu("t4")
     check_limit(t4, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -42,12 +41,6 @@ def test_a_card_like_another_has_its_figures_but_for_those_given(
     assert memory_limit(mine).bytes < memory_limit(t4).bytes
     assert find_gpu("my-card") == mine
     assert all_gpus()[0] == mine
-
-
-def test_what_is_started_knows_the_card_too(tmp_path: Path) -> None:
-    file = written(tmp_path, OWN)
-    find_gpu(str(file))
-    assert os.environ[VARIABLE] == str(file)
 
 
 def test_another_size_of_memory_is_derived_anew(tmp_path: Path) -> None:
@@ -90,18 +83,7 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in ended.err
 
 
-def test_the_list_shows_the_cards_of_a_file(tmp_path: Path) -> None:
-    ended = analyze("gpus", str(written(tmp_path, OWN)))
-    assert ended.code == 0, ended.err
-    assert "my-card" in ended.out
-
-
 def test_a_card_that_two_are_like_is_asked_back(tmp_path: Path) -> None:
     file = written(tmp_path, {"card": [{"id": "mine", "like": "a100-80gb"}]})
     with pytest.raises(InputError, match="a100-80gb-pcie or a100-80gb-sxm"):
         find_gpu(str(file))
-
-
-def test_a_file_that_is_not_there_is_called_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not exist"):
-        find_gpu(str(tmp_path / "none.toml"))

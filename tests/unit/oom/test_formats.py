@@ -29,16 +29,6 @@ def rows_of(key: str) -> list[dict[str, object]]:
     return [{"timestamp": 1795, key: line, "id": n} for n, line in enumerate(LINES)]
 
 
-def on_screen(width: int, dropped: str) -> str:
-    """Break lines as a terminal does; a copy of it may leave out blanks at their ends."""
-    parts = [
-        line[at : at + width]
-        for line in LINES
-        for at in range(0, max(len(line), 1), width)
-    ]
-    return "".join(f"{part.rstrip(dropped)}\n" for part in parts)
-
-
 def notebook(text: object) -> str:
     cell = {"outputs": [{"output_type": "stream", "text": text}], "source": ["train()"]}
     return json.dumps(
@@ -52,13 +42,11 @@ FORMATS: dict[str, str | bytes] = {
     "windows": LOG.replace("\n", "\r\n"),
     "utf-16": LOG.encode("utf-16"),
     "utf-16 without mark": LOG.encode("utf-16-le"),
-    "utf-32": LOG.encode("utf-32"),
     "utf-8 mark": b"\xef\xbb\xbf" + LOG.encode(),
     "notebook": notebook([f"{line}\n" for line in LINES]),
     "one-line notebook": notebook(LOG),
     "container": "".join(f"{json.dumps(row)}\n" for row in rows_of("log")),
     "rows of an array": json.dumps(rows_of("textPayload"), indent=1),
-    "rows of one line": json.dumps({"events": rows_of("message")}),
     "mpi": with_prefix("[1,3]<stderr>:"),
     "torchrun": with_prefix("[rank3]: "),
     "srun": with_prefix("12: "),
@@ -70,8 +58,6 @@ FORMATS: dict[str, str | bytes] = {
     "numbered": "".join(f"{n}: {line}\n" for n, line in enumerate(LINES, 500)),
     "twice": f"{LOG}the same again:\n{LOG}",
     "excerpt first": f"{LINES[0]}\n...\n{LOG}",
-    "screen of 80 columns": on_screen(80, "\n"),
-    "screen of 120 columns, copied": on_screen(120, " "),
     "glued": LOG.replace("\n2026", "2026"),
 }
 

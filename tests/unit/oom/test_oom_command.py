@@ -13,8 +13,9 @@ from builders import analyze
 from rich.console import Console
 from unit.oom.dump_wordings import FULL, PIECES, Scene, log_of
 
-from analyzer.oom import ModelTensor, OomDocument, OomReport, read_oom_log
+from analyzer.oom import OomDocument, OomReport, read_oom_log
 from analyzer.oom.log_sections import build_sections
+from analyzer.oom.model_names import add_names
 from analyzer.report.render.page_shell import to_page
 from analyzer.report.render.terminal import print_terminal
 
@@ -135,14 +136,14 @@ def test_the_page_draws_the_pool_to_scale_below_the_advice() -> None:
 
 
 def test_sizes_are_named_by_the_models_tensors() -> None:
-    tensors = [ModelTensor(f"b{n}", "temporary", 90 << 20) for n in range(9)]
-    tensors.append(ModelTensor("kernel", "parameter", 90 << 20))
-    tensors.append(ModelTensor("conv1/Relu:0", "activation", FULL.asked))
-    found = report(log_of(FULL, "2.9")).with_model(tensors, "m.py:net", is_target=True)
-    (failure,) = found.document.failures
+    tensors = [(f"b{n}", "temporary", 90 << 20) for n in range(9)]
+    tensors.append(("kernel", "parameter", 90 << 20))
+    tensors.append(("conv1/Relu:0", "activation", FULL.asked))
+    found = report(log_of(FULL, "2.9")).document
+    named = add_names(found, tensors, "m.py:net", is_target=True)
+    (failure,) = named.failures
     names = {row.size_bytes: row.names for row in failure.sizes}
     assert names[90 << 20][0] == "kernel (parameter)"
     assert any("conv1/Relu:0 (activation)" in sentence for sentence in failure.matched)
     assert any("47%" in sentence for sentence in failure.matched)
-    assert found.document.next_command is not None
-    assert found.document.next_command.startswith("analyze fit m.py:net --gpu CARD")
+    assert str(named.next_command).startswith("analyze fit m.py:net --gpu CARD")

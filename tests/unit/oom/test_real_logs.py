@@ -31,7 +31,7 @@ EXPECTED: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "gpu_growth": (0, "fragmented", ("",)),
     "gpu_growth_eager": (0, "full", ("",)),
     "gpu_refused_growth": (0, "driver-refused", ("",)),
-    "gpu_full": (0, "larger-than-limit", ("",)),
+    "gpu_full": (0, "held-by-others", ("",)),
     "gpu_async": (0, "full", ("",)),
     "gpu_async_conv": (0, "full", ("",)),
     "gpu_two": (0, "cannot-tell", (f"{CONV}/Relu", f"replica_1/{CONV}/Relu")),

@@ -80,15 +80,6 @@ def test_two_failures_are_two(version: str) -> None:
     check_ranges(second, FULL)
 
 
-def test_a_request_made_again_in_the_same_state_without_an_error_counts_once() -> None:
-    once = log_of(FULL, "2.21", with_text=False)
-    later = once.replace("1795324024.", "1795324034.")
-    (failure,) = report(once + later).document.failures
-    assert failure.told == 2
-    others = log_of(PIECES, "2.21", with_text=False)
-    assert len(report(once + others + later).document.failures) == 3
-
-
 def test_warnings_alone_leave_the_map() -> None:
     (failure,) = report(
         log_of(PIECES, "2.9", with_text=False, level="W")
@@ -116,4 +107,4 @@ def test_xlas_buffers_are_listed() -> None:
     assert set(failure.compiled.sums_bytes) == {"parameter", "maybe_live_out"}
     first, second = failure.compiled.buffers
     assert (first.operator, first.shape) == ("jit(f)/concatenate", "f32[4096,128,3]")
-    assert second.label == "parameter"
+    assert second.label == "Parameter"

@@ -24,9 +24,15 @@ def test_each_wording_has_its_cause_and_its_figures(row: dict[str, Any]) -> None
     assert (failure.component, failure.verdict.id) == (row["component"], row["cause"])
     assert row.get("words", "") in failure.verdict.title
     assert failure.op_type == row.get("op_type")
+    actions = [remedy.action for remedy in failure.remedies]
+    assert any(action.startswith(row.get("advice", "")) for action in actions or [""])
+    reasons = " ".join(failure.verdict.reasons)
+    assert row.get("reason", "") in reasons
+    assert failure.compiled is not None or "XLA requested" not in reasons
     if "request" in row:
         assert failure.asked is not None
         assert failure.asked.requested_bytes == row["request"]
+        assert row.get("basis", "") in failure.asked.basis
 
 
 @pytest.mark.parametrize(

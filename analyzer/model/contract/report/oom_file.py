@@ -91,7 +91,6 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     op: str | None
     op_type: str | None
     requested_by: str | None
-    kernel: str | None
     source: str | None
     asked: AskedFor | None
     limit_bytes: int | None
