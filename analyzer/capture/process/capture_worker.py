@@ -213,11 +213,9 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
     on_card = bool(options.gpu) and not is_static
     if options.device == "cpu" or (is_static and options.gpu):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    if request.kind != "sizes":
+    if request.kind == "run":
         flags = os.environ.get("XLA_FLAGS", "")
-        os.environ["XLA_FLAGS"] = add_dump_flags(
-            folder / DUMP, flags, is_run=not is_static
-        )
+        os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, flags)
 
     with pause_collector():
         import_all()
@@ -270,7 +268,7 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
     options, report = request.options, channel.report
     make, steps = partial(resolve, request.target, options), options.step_count
     if request.kind == "static":
-        return capture_unrun_step(make, report, options, folder / DUMP)
+        return capture_unrun_step(make, report, options)
     if request.kind == "sizes":
         answer = partial(answer_sizes, channel.send, folder / SIZES_PIPE)
         return run_steps(make, steps, report, then=answer)

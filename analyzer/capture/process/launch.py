@@ -363,9 +363,8 @@ def capture_unrun(
 
     spec, out = _check_target(target, out, force=force)
     with run_folders.make_staging_folder(out) as staging:
-        with _reset_jit_choice(target, options):
-            make = partial(make_program, target, spec.text, options)
-            captured = capture_graph(make, _report_nothing, options)
+        make = partial(make_program, target, spec.text, options)
+        captured = capture_graph(make, _report_nothing, options)
         return _write(captured, spec, staging, out, force=force)
 
 
@@ -406,25 +405,6 @@ def _write(
     captured.run = replace(captured.run, target=target, from_process_start=False)
     write_run(staging, captured)
     return run_folders.publish(staging, out, force=force)
-
-
-@contextlib.contextmanager
-def _reset_jit_choice(model: Any, options: CaptureOptions) -> Iterator[None]:
-    """Let a model that was compiled here without a GPU choose XLA again for ``options.gpu``.
-
-    Keras has replaced ``jit_compile="auto"`` by False; ``jit=False`` says False on purpose.
-    """
-    from analyzer.capture.private_names import get_chosen_jit, set_chosen_jit
-
-    choice = get_chosen_jit(model)
-    if not options.gpu or options.jit is not None or choice is not False:
-        yield
-        return
-    set_chosen_jit(model, None)
-    try:
-        yield
-    finally:
-        set_chosen_jit(model, choice)
 
 
 @contextlib.contextmanager

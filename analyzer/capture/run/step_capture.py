@@ -24,8 +24,8 @@ from analyzer.capture.run.source_frames import (
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
+from analyzer.capture.xla.compiled_functions import LoweredFunction
 from analyzer.capture.xla.xla_dumps import remove_dump_flags
-from analyzer.capture.xla.xla_lowering import LoweredFunction
 from analyzer.model.contract.graph_note import Op, TracedGraph
 from analyzer.model.contract.run_note import (
     DeviceNote,

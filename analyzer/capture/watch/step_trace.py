@@ -27,7 +27,7 @@ from analyzer.capture.watch.held_tensors import (
     make_references,
 )
 from analyzer.capture.watch.traced_functions import FunctionRecord
-from analyzer.capture.xla.xla_lowering import read_compiled_functions
+from analyzer.capture.xla.compiled_functions import read_compiled_functions
 from analyzer.model.contract.run_note import (
     Failure,
     Input,
