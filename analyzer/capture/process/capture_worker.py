@@ -25,6 +25,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from analyzer.capture.process import child_environment
+from analyzer.capture.process.child_process import end_with_parent
 from analyzer.capture.process.launch import SIZES_PIPE, STOPPING
 from analyzer.capture.run.source_frames import (
     clean_message,
@@ -106,6 +107,7 @@ class Channel:
 
 def main(request_path: str, places: list[str], modules: frozenset[str]) -> int:
     """Serve a request file in a process of its own; return the exit code."""
+    end_with_parent(Path(request_path).parent)
     return serve(request_path, places, Channel())
 
 

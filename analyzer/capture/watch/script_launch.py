@@ -11,8 +11,8 @@ import contextlib
 import json
 import linecache
 import math
-import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -32,13 +32,12 @@ from analyzer.capture.process.child_environment import (
     make_card_environment,
     read_declared_environment,
 )
-from analyzer.capture.process.child_process import make_start_command
+from analyzer.capture.process.child_process import MARK, end_marked, make_start_command
 from analyzer.capture.process.run_folders import (
     check_writable,
     make_staging_folder,
     publish,
 )
-from analyzer.capture.process.supervisor import adopt_orphans, end_all, list_descendants
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import WatchRequest
 from analyzer.model.contract.child_messages import write_message
@@ -146,7 +145,7 @@ def _run_in_terminal(
         KeyboardInterrupt: Ctrl-C came a second time while the script's observations were written.
     """
     interrupted_s, is_second = -math.inf, False
-    adopt_orphans()
+    mark = secrets.token_hex(8)
     watched = {*ENDING, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     stack = contextlib.ExitStack()
@@ -155,7 +154,7 @@ def _run_in_terminal(
     )
     try:
         child = subprocess.Popen(
-            command, env=environment, preexec_fn=_prepare_child, **pipes
+            command, env={**environment, MARK: mark}, preexec_fn=_prepare_child, **pipes
         )
         if view and child.stdout:
             stack.enter_context(view(folder, child.stdout))
@@ -181,8 +180,8 @@ def _run_in_terminal(
         ):  # signals that were meant for the child
             signal.sigwait(pending)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if child.returncode < 0 and os.path.isdir("/proc/self/task"):
-        end_all(lambda: list(list_descendants(os.getpid())), _reap)
+    if child.returncode < 0:
+        end_marked(mark, child.pid, reap=child.poll)
     if is_second:
         raise KeyboardInterrupt("Interrupted again: there is no report.")
     status = child.returncode
@@ -193,12 +192,6 @@ def _prepare_child() -> None:
     """Unblock signals between fork and exec, and let the system kill the child with this process."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent()
-
-
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 _UNTRACED_FILE: Final = (

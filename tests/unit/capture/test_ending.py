@@ -27,7 +27,7 @@ Current thread 0x00007f (most recent call first):
 """
 
 
-def explain(code: int | None, log: str = NOISE, *, kills: int = 0) -> AnalyzerError:
+def explain(code: int, log: str = NOISE, *, kills: int = 0) -> AnalyzerError:
     stage, saved = "running step 1 of 3", Path("/tmp/kept.log")
     return explain_end(code, stage, "train.py:step", log, saved, kills=kills)
 
@@ -66,10 +66,9 @@ def test_a_lack_of_memory_is_named(code: int, log: str, kills: int, says: str) -
          "Check failed: dtype() == expected"),
         (-signal.SIGTERM, NOISE, "died of SIGTERM (Terminated)"),
         (-signal.SIGRTMAX, NOISE, "died of SIGRTMAX"),
-        (None, NOISE, "Another process ended"),
     ],
 )  # fmt: skip
-def test_a_death_is_the_targets(code: int | None, log: str, says: str) -> None:
+def test_a_death_is_the_targets(code: int, log: str, says: str) -> None:
     error = explain(code, log)
     assert says in error.message
     assert error.exit_code is ExitCode.BAD_INPUT
@@ -85,10 +84,9 @@ def test_a_death_is_the_targets(code: int | None, log: str, says: str) -> None:
         (-signal.SIGSEGV, NOISE + CRASH, FailureKind.CRASHED),
         (-signal.SIGTERM, NOISE, FailureKind.KILLED),
         (-signal.SIGKILL, NOISE, FailureKind.KILLED),
-        (None, NOISE, FailureKind.KILLED),
         (3, NOISE, FailureKind.EXITED),
         (-signal.SIGABRT, "std::bad_alloc\n", FailureKind.OUT_OF_MEMORY),
     ],
 )  # fmt: skip
-def test_the_kind_of_an_end(code: int | None, log: str, kind: FailureKind) -> None:
+def test_the_kind_of_an_end(code: int, log: str, kind: FailureKind) -> None:
     assert explain(code, log).kind is kind
