@@ -64,10 +64,6 @@ ResourceVariable: Final = resource_variable_ops.ResourceVariable
 UninitializedVariable: Final = resource_variable_ops.UninitializedVariable
 KerasVariable: Final = keras_tensorflow.Variable
 keras_name_scope: Final = keras_tensorflow.name_scope
-KerasTrainer: Final = (
-    getattr(keras_trainer, "BaseTrainer", None) or keras_trainer.Trainer
-)
-"""The base class of models that train; Keras 3.16 renamed it."""
 keras_nn: Final = getattr(keras_tensorflow, "ops", keras_tensorflow).nn
 """The module of convolutions, which Keras 3.16 moved into ``ops``."""
 keras_rnn: Final = importlib.import_module("keras.src.backend.tensorflow.rnn")
@@ -77,7 +73,6 @@ READ_IN: Final[Mapping[str, tuple[int, int]]] = {
     "Keras": (3, 15),
 }
 """The newest supported release of each package, major and minor."""
-RESOLVE_JIT: Final = "_resolve_auto_jit_compile"  # of ``Trainer``: resolves "auto"
 CPU_ONLY: Final = (
     "_cpu_only"  # of ``nn.py``: whether a convolution in NCHW must be transposed
 )
@@ -249,32 +244,14 @@ def get_layers(model: Any, **options: bool) -> list[Any]:
     )
 
 
-def set_chosen_jit(model: Any, value: bool | None) -> None:
-    """Set the value of ``Model.jit_compile``; None lets Keras resolve it again."""
-    model._jit_compile = value
-
-
 def get_compile_arguments(model: Any) -> dict[str, Any]:
     """Return the arguments of ``compile`` of a Keras 3 model."""
     return dict(getattr(getattr(model, "_compile_config", None), "config", None) or {})
 
 
-def forget_kernel(layer: Any) -> None:
-    """Remove the kernel of a layer that Keras has quantized, as its calibration does."""
-    del layer._kernel
-
-
 def get_last_layer(tensor: Any) -> Any:
     """Return the layer that makes a symbolic output; None if unknown."""
     return (getattr(tensor, "_keras_history", None) or [None])[0]
-
-
-def get_layer_outputs(layer: Any) -> list[Any]:
-    """Return the symbolic outputs of a layer's calls; none if it was called in code only."""
-    nodes = getattr(layer, "_inbound_nodes", ())
-    return list(
-        tf.nest.flatten([getattr(node, "output_tensors", ()) for node in nodes])
-    )
 
 
 def has_own_handle(variable: Any) -> bool:
@@ -339,9 +316,6 @@ get_array_tensors = _make_reader("_tensors", default=())  # of ``from_tensor_sli
 is_distributed = _make_reader(
     "_distribute_strategy"
 )  # the strategy that a model was made under
-get_chosen_jit = _make_reader(
-    "_jit_compile"
-)  # the set or resolved value of ``Model.jit_compile``
 get_built_variables = _make_reader(
     "_trainable_variables"
 )  # that an optimizer was built for

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import linecache
 import math
-import re
 import secrets
 import shutil
 import signal
@@ -42,7 +40,6 @@ from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import WatchRequest
 from analyzer.model.contract.child_messages import write_message
 from analyzer.model.contract.watch_note import WatchNote
-from analyzer.model.errors import InputError
 from analyzer.model.interrupts import (
     ENDING,
     EXIT_BASE,
@@ -79,8 +76,6 @@ def run_script(
 ) -> ScriptEnd:
     """Run a script to its end, or raise an InputError if ``out`` or the card cannot be used."""
     check_writable(out, force=force)
-    if request.script.endswith(".ipynb"):
-        read_notebook(request.script)
     environment = make_base_environment(log_level=None)
     read_declared_environment(
         Path(request.script), environment
@@ -233,47 +228,3 @@ def read_untraced(folder: Path) -> WatchNote | None:
     with contextlib.suppress(msgspec.MsgspecError):
         return None if text is None else msgspec.json.decode(text, type=WatchNote)
     return None
-
-
-_FOREIGN_CELL: Final = re.compile(
-    r"%%(?!time|capture|prun|timeit)"
-)  # no Python: %%bash, %%html
-# Allowed at the start of every cell, but only at the start of a script:
-_FUTURE: Final = re.compile(r"^from __future__ import [\w, ]+", re.MULTILINE)
-_MAGIC: Final = re.compile(r"^([ \t]*)([%!])", re.MULTILINE)  # or a shell command
-
-
-def read_notebook(path: str) -> str:
-    """Return the code cells of a notebook as a script, without magics and shell commands.
-
-    Its lines are also what Python and the findings show for the notebook's path.
-
-    Raises:
-        InputError: it is no notebook with code.
-    """
-    futures: list[str] = []
-    cells: list[str] = []
-    try:
-        for cell in json.loads(Path(path).read_bytes())["cells"]:
-            if cell["cell_type"] == "code":
-                code = "".join(cell["source"])
-                futures += _FUTURE.findall(code)
-                code = (
-                    ""
-                    if _FOREIGN_CELL.match(code)
-                    else _MAGIC.sub(r"\1pass  # \2", code)
-                )
-                cells.append(f"# cell {len(cells) + 1}\n{_FUTURE.sub('pass', code)}\n")
-    except (ValueError, KeyError, TypeError) as error:
-        hint = f"Convert it: jupyter nbconvert --to script {path}"
-        message = f"{path} is not a notebook of format 4 ({type(error).__name__})."
-        raise InputError(message, hint=hint) from None
-    text = "\n".join(["; ".join([*futures, "display = print"]), "", *cells])
-    lines = text.splitlines(keepends=True)
-    linecache.cache[path] = (
-        len(text),
-        None,
-        lines,
-        path,
-    )  # None: never read from the file
-    return text

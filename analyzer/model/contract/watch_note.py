@@ -159,7 +159,6 @@ class WatchNote:
     own_peaks: _Rows[Bytes] = ()  # ``get_memory_info`` of each GPU, else of the CPU
     whole_run: bool = False  # whether the run counts as one step, as no call repeats
     is_cut: bool = False  # whether the program went on after its trace ended
-    misses_gpu: bool = False  # whether the program asked for a GPU and none is visible
     failed: FailedStep | None = (
         None  # the first step after the traced ones without memory
     )
