@@ -44,7 +44,7 @@ RAN_OUT = (
     ("code", "log", "kills", "says"),
     [
         (-signal.SIGKILL, NOISE, 1, "it ran out of host memory"),
-        (-signal.SIGABRT, "what():  std::bad_alloc\n", 0, "ran out of host memory"),
+        (-signal.SIGABRT, "what():  std::bad_alloc\n", 0, "ran out of memory"),
         (-signal.SIGSEGV, NOISE + RAN_OUT + CRASH, 0, "allocate 32.00MiB"),
     ],
 )
@@ -62,7 +62,7 @@ def test_a_lack_of_memory_is_named(code: int, log: str, kills: int, says: str) -
         (0, "", "exit code 0"),
         (-signal.SIGSEGV, NOISE, "died of SIGSEGV (Segmentation fault) while running step 1 of 3"),
         (-signal.SIGSEGV, NOISE + CRASH, "at /home/me/train.py:12 while running"),
-        (-signal.SIGABRT, f"{NOISE}hello\n{FATAL}\nmore\n", "(Aborted) while running step 1 of 3: "
+        (-signal.SIGABRT, f"{NOISE}hello\n{FATAL}\nmore\n", "(Aborted) while running step 1 of 3; its last output: "
          "Check failed: dtype() == expected"),
         (-signal.SIGTERM, NOISE, "died of SIGTERM (Terminated)"),
         (-signal.SIGRTMAX, NOISE, "died of SIGRTMAX"),
