@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.capture.graph import plain_graphs
-from analyzer.capture.xla.compile_time_inputs import FixedInputs
 from analyzer.capture.xla.xla_dumps import list_dumps, read_dumped_plan
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.run_note import CompiledFunction
@@ -33,7 +32,6 @@ def read_compiled_functions(
         own = plain_graphs.decode_name(function.name)
         callers[own] = [own]
     callers |= plain_graphs.find_compiled_calls(function.graph)
-    fixed_inputs = FixedInputs(plain_graphs.collect_function_graphs(function))
     compiled = []
     for name, ops in callers.items():
         plan, platform = read_dumped_plan(dump, name)
@@ -42,10 +40,8 @@ def read_compiled_functions(
                 ops=tuple(ops),
                 function=name,
                 platform=platform,
-                fixed=tuple(fixed_inputs.find(name).items()),
                 compilations=len(list_dumps(dump, name)),
             )
             compiled.append(LoweredFunction(note, plan))
-    return compiled, plain_graphs.read_inner_ops(
-        function, [one.note.function for one in compiled]
-    )
+    names = [one.note.function for one in compiled]
+    return compiled, plain_graphs.read_inner_ops(function, names)

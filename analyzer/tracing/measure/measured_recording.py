@@ -18,7 +18,13 @@ from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
-from analyzer.model.recording.records import Device, Kind, Recording, Step
+from analyzer.model.recording.records import (
+    Device,
+    Kind,
+    RecompiledFunction,
+    Recording,
+    Step,
+)
 from analyzer.model.recording.timeline import (
     HOST_ALLOCATORS,
     card_number,
@@ -65,7 +71,6 @@ from analyzer.tracing.xla.plan_contents import (
     divide_temporaries,
     find_step_tensors,
 )
-from analyzer.tracing.xla.recompilation import find_recompiled_functions
 from analyzer.tracing.xla.trace_modules import (
     ModuleBuffers,
     name_call_requests,
@@ -190,9 +195,7 @@ def measure(
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
-        recompiled_functions=find_recompiled_functions(note, plans)
-        if note is not None
-        else (),
+        recompiled_functions=_list_recompiled(note),
         integrity=integrity,
         notes=_describe_graph(note, structure, join),
         phantom=_describe_phantom(phantom) if phantom is not None else None,
@@ -345,6 +348,16 @@ def _device(
         # Allocators without statistics record no available bytes.
         memory_limit_bytes=limit_bytes,
     )
+
+
+def _list_recompiled(note: RunNote | None) -> tuple[RecompiledFunction, ...]:
+    """Return the functions that XLA compiled several times in the run."""
+    recompiled = []
+    for one in note.compiled if note is not None else ():
+        if one.compilations > 1:
+            row = RecompiledFunction(op=one.ops[0], compilations=one.compilations)
+            recompiled.append(row)
+    return tuple(recompiled)
 
 
 def _find_warnings(

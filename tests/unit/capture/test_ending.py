@@ -62,8 +62,8 @@ def test_a_lack_of_memory_is_named(code: int, log: str, kills: int, says: str) -
         (0, "", "exit code 0"),
         (-signal.SIGSEGV, NOISE, "died of SIGSEGV (Segmentation fault) while running step 1 of 3"),
         (-signal.SIGSEGV, NOISE + CRASH, "at /home/me/train.py:12 while running"),
-        (-signal.SIGABRT, f"{NOISE}hello\n{FATAL}\nmore\n", "(Aborted) while running step 1 of 3; its last output: "
-         "Check failed: dtype() == expected"),
+        (-signal.SIGABRT, f"{NOISE}hello\n{FATAL}\nmore\n", "(Aborted) while running step 1 of 3; "
+         "its last output: Check failed: dtype() == expected"),
         (-signal.SIGTERM, NOISE, "died of SIGTERM (Terminated)"),
         (-signal.SIGRTMAX, NOISE, "died of SIGRTMAX"),
     ],
