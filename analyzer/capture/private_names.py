@@ -20,6 +20,7 @@ import tensorflow as tf
 from keras.src import backend as keras_backend
 from keras.src.backend import tensorflow as keras_tensorflow
 from keras.src.trainers import trainer as keras_trainer
+from keras.src.trainers.data_adapters import py_dataset_adapter
 from tensorflow.core.framework import attr_value_pb2 as attr_value_pb2
 from tensorflow.core.framework import graph_pb2 as graph_pb2
 from tensorflow.core.protobuf import bfc_memory_map_pb2 as bfc_memory_map_pb2
@@ -57,6 +58,7 @@ __all__ = [
     "keras_trainer",
 ]
 CheckpointInitialValueCallable: Final = trackable_base.CheckpointInitialValueCallable
+PyDatasetEnqueuer: Final = py_dataset_adapter.PyDatasetEnqueuer
 Function: Final = polymorphic_function.Function
 UnliftedInitializerVariable: Final = polymorphic_function.UnliftedInitializerVariable
 BaseResourceVariable: Final = resource_variable_ops.BaseResourceVariable
@@ -331,6 +333,14 @@ get_compiled_loss = _make_reader("_compile_loss", "compiled_loss")
 """The object that every use of a model's loss goes through, in Keras 3 or 2."""
 closes_scope = _make_reader("_pop_on_exit")  # False in an inner scope of a layer
 keras_2_is_compiled = _make_reader("_is_compiled")  # has optimizer and loss
+
+
+def peek_queue(enqueuer: Any) -> Any:
+    """Return a batch that waits in the queue of a ``PyDataset``; None if none is ready."""
+    for result in list(enqueuer.future_queue.queue):
+        if hasattr(result, "ready") and result.ready() and result.successful():
+            return result.get()
+    return None
 
 
 def get_eager_device() -> Any:

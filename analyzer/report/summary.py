@@ -167,6 +167,21 @@ def program_words(
         yield _trend_words("Host", program.host)
 
 
+def _host_words(report: ReportFile) -> Iterator[str]:
+    """Yield the resident memory of a program on the CPU if it is far above the need."""
+    need = _need_of(report)
+    if report.program is None or need is None or report.device.kind != "cpu":
+        return
+    most_bytes = max(
+        (one.host_bytes or 0 for one in report.program.readings), default=0
+    )
+    if most_bytes > 2 * need.total.bytes:
+        yield (
+            f"The process takes {format_bytes(most_bytes)} of the host's memory: TensorFlow itself, "
+            "Python and data come on top of the need."
+        )
+
+
 def _trend_words(name: str, trend: TrendFigures) -> str:
     verbs = {"grows": "grows", "fills": "rises while a container with a bound fills"}
     verb = verbs.get(trend.trend, "does not grow")
@@ -414,6 +429,7 @@ def summarize(report: ReportFile) -> Summary:
         place_words(report),
         *peak_notes(report),
         *program_words(report.program, is_compiled=report.step.jit is True),
+        *_host_words(report),
         range_words(report),
         "" if integrity is None else integrity.replay_says,
     )

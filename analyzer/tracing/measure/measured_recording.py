@@ -1,6 +1,6 @@
 """From a trace file and the capture's note to a ``Recording``."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from analyzer.model.recording.timeline import (
     HOST_ALLOCATORS,
     card_number,
     choose_allocator,
+    find_peaks,
     find_steps_of_births,
 )
 from analyzer.model.tables import read_table
@@ -197,7 +198,10 @@ def measure(
         error=note.error if note is not None else None,
         recompiled_functions=_list_recompiled(note),
         integrity=integrity,
-        notes=_describe_graph(note, structure, join),
+        notes=(
+            *_describe_graph(note, structure, join),
+            *_describe_allocators(events, main),
+        ),
         phantom=_describe_phantom(phantom) if phantom is not None else None,
         phantom_run=phantom,
         repeats=repeats,
@@ -244,6 +248,19 @@ def _describe_graph(
         f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
         "the op before a tensor's free counts as its last user.",
     )
+
+
+_SHOWN_BYTES: Final = 1 << 20  # least peak of another allocator that is named
+
+
+def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
+    """Yield a note for each other allocator with a peak that matters."""
+    for name, peak_bytes in find_peaks(events).items():
+        if name != main and peak_bytes >= _SHOWN_BYTES:
+            yield (
+                f"The allocator {name} peaks at {format_bytes(peak_bytes)} beside {main}: "
+                f"--allocator {name} shows it."
+            )
 
 
 def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
