@@ -30,7 +30,6 @@ from tensorflow.core.protobuf import meta_graph_pb2 as meta_graph_pb2
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx as autograph_ctx
 from tensorflow.python.autograph.impl import api as autograph
-from tensorflow.python.autograph.pyct import loader as autograph_loader
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import cancellation as cancellation
 from tensorflow.python.eager import context as context
@@ -51,7 +50,6 @@ from tensorflow.python.profiler import trace as python_trace
 from tensorflow.python.trackable import base as trackable_base
 
 __all__ = [
-    "autograph_loader",
     "framework_ops",
     "grappler_cluster",
     "keras_backend",

@@ -67,7 +67,7 @@ def explain_end(
     at: str,
     target: str,
     log: str,
-    saved_log: Path | None,
+    hint: str,
     *,
     kills: int,
 ) -> AnalyzerError:
@@ -78,7 +78,6 @@ def explain_end(
     """
     reason = find_reason(log)
     at = f"{_find_user_line(log)}while {at}"
-    hint = f"Its full output: {saved_log}" if saved_log else ""
     if code == -signal.SIGKILL and kills:
         message = f"The system killed the process {at}: it ran out of host memory."
         return StepOutOfMemory(message, hint="Try a smaller --batch-size.")

@@ -224,9 +224,8 @@ def _wait(
             kind=FailureKind.TIMED_OUT,
         )
     kills = child_ending.count_memory_kills() - kills_before
-    text = child_ending.read_tail(log)
-    saved = _save_log(log)
-    raise child_ending.explain_end(child.code, stage, target, text, saved, kills=kills)
+    text, hint = child_ending.read_tail(log), _save_log(log)
+    raise child_ending.explain_end(child.code, stage, target, text, hint, kills=kills)
 
 
 def _interrupt(child: Child | Fork, progress: Progress) -> Message | None:
@@ -246,24 +245,21 @@ def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
     for error in (TargetError, StepOutOfMemory):
         if failed.exit_code == error.exit_code:
             return error(failed.error, hint=failed.hint, kind=failed.kind)
-    saved = _save_log(log)
-    hint = f"{failed.hint} Its full output: {saved}".strip() if saved else failed.hint
+    hint = f"{failed.hint} {_save_log(log)}".strip()
     return AnalyzerError(failed.error, hint=hint, kind=failed.kind)
 
 
-def _save_log(log: Path) -> Path | None:
-    """Copy the end of a log to the temporary folder; return the copy, None if there is no room."""
+def _save_log(log: Path) -> str:
+    """Copy the end of a log to the temporary folder; return a sentence that names the copy."""
     content = child_ending.read_tail(log)
     if not content:
-        return None
-    handle, name = tempfile.mkstemp(prefix="analyze-", suffix=".log")
-    try:
+        return ""
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(prefix="analyze-", suffix=".log")
         with os.fdopen(handle, "w", encoding="utf-8") as copy:
             copy.write(content)
-    except OSError:
-        Path(name).unlink()
-        return None
-    return Path(name)
+        return f"Its full output: {name}"
+    return ""
 
 
 def capture_live(

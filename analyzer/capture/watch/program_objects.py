@@ -28,7 +28,6 @@ from analyzer.capture.watch.user_lines import (
 )
 from analyzer.model.contract.watch_note import (
     DataStage,
-    LargeConstant,
     LiveModels,
     TapesNote,
 )
@@ -46,7 +45,6 @@ class ProgramObjects:
 
     def __init__(self) -> None:
         self.stages: dict[tuple[str, str], DataStage] = {}
-        self.slices: dict[str, LargeConstant] = {}
         self.used_tapes: weakref.WeakSet[Any] = (
             weakref.WeakSet()
         )  # were asked for gradients
@@ -97,28 +95,6 @@ class ProgramObjects:
                 elements=enqueuer.future_queue.maxsize,
                 element_bytes=count_host_bytes(batch),
             )
-
-    def add_slices(
-        self, _: Any, args: tuple[Any, ...], frame: FrameType | None
-    ) -> None:
-        """Note a data set that the user's own code made from arrays."""
-        where = _format_own_line(frame)
-        arrays = [one for one in tf.nest.flatten(args) if getattr(one, "nbytes", 0)]
-        if not where or not arrays:
-            return
-        sizes = [int(array.nbytes) for array in arrays]
-        largest = arrays[sizes.index(max(sizes))]
-        name = "an array"
-        if len(arrays) > 1:
-            name = f"{len(arrays)} arrays"
-        self.slices[where] = LargeConstant(
-            kind="slices",
-            where=where,
-            dtype=str(largest.dtype),
-            shape=tuple(map(int, largest.shape)),
-            size_bytes=sum(sizes),
-            name=name,
-        )
 
     def add_tape(self, tape: Any, frame: FrameType | None) -> None:
         """Note a new gradient tape."""

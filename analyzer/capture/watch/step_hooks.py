@@ -58,8 +58,6 @@ class Hooks:
         self._around(keras.optimizers.Optimizer, "apply", watcher.call_optimizer)
         for kind in ("shuffle", "cache", "prefetch"):
             self._report(dataset, kind, functools.partial(data.add_stage, kind))
-        for name in ("from_tensor_slices", "from_tensors"):
-            self._report(dataset, name, data.add_slices)
         self._report(keras_trainer.Trainer, "__init__", data.add_model)
         self._report(
             tf.config.experimental,

@@ -351,7 +351,6 @@ class Watcher:
             held_later=() if growth is None else growth.held,
             later_step=0 if growth is None else growth.step,
             functions=tuple(one.describe(search) for one in functions[:_MAX_FUNCTIONS]),
-            constants=(*self._held.constants, *self.objects.slices.values()),
             stages=tuple(self.objects.stages.values()),
             models=tuple(self.objects.list_models(search)),
             ended=ended,

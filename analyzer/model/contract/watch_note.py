@@ -85,8 +85,7 @@ class TracedFunction(Struct, frozen=True, kw_only=True):
 class LargeConstant:
     """Data that stays in memory until the program ends."""
 
-    # in a traced graph, captured by a function, held by Python, or a data set of arrays
-    kind: Literal["graph", "captured", "held", "slices"]
+    kind: Literal["graph", "held"]  # in a traced graph, or held by Python
     where: Name
     dtype: Name
     shape: Shape | None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -28,8 +27,8 @@ Current thread 0x00007f (most recent call first):
 
 
 def explain(code: int, log: str = NOISE, *, kills: int = 0) -> AnalyzerError:
-    stage, saved = "running step 1 of 3", Path("/tmp/kept.log")
-    return explain_end(code, stage, "train.py:step", log, saved, kills=kills)
+    stage, hint = "running step 1 of 3", "Its full output: /tmp/kept.log"
+    return explain_end(code, stage, "train.py:step", log, hint, kills=kills)
 
 
 RAN_OUT = (
