@@ -223,6 +223,9 @@ def need_words(report: ReportFile) -> Iterator[str]:
     need, verdict, waste = _need_of(report), report.verdict, report.fragmentation
     if need is None or verdict is None:
         return
+    if report.error is not None:
+        yield "The step ended early: what it requests later is not in these figures."
+        return
 
     least, others = None if waste is None else waste.minimum_limit_bytes, ""
     if waste is not None and least is not None and least != waste.safe_limit_bytes:
@@ -231,14 +234,8 @@ def need_words(report: ReportFile) -> Iterator[str]:
             " do not"
         )
 
-    verb = (
-        "Needs"
-        if report.error is None
-        else "To reach the failed request, the step needs"
-    )
-
     total = format_bytes(need.total.bytes)
-    yield f"{verb} {total} = {' + '.join(_parts_of(need))}{others}."
+    yield f"Needs {total} = {' + '.join(_parts_of(need))}{others}."
 
     if len(need.phases) > 1:
         peaks = (

@@ -352,7 +352,7 @@ def describe_failure(failure: BaseException) -> Failure:
     if isinstance(failure, KeyboardInterrupt):
         name, message, code = (
             "Interrupted",
-            "The run was interrupted.",
+            "The run was interrupted",
             ExitCode.INTERRUPTED,
         )
     elif isinstance(failure, SystemExit):

@@ -49,6 +49,7 @@ from analyzer.model.contract.run_note import PhantomNote, TargetNote
 from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
+from analyzer.phantom.refused_requests import describe_refusals
 
 _MAX_FUNCTIONS: Final = 50  # functions in the note, those traced most often
 _CHECK_S: Final = (
@@ -77,6 +78,7 @@ class Watcher:
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self._folder, self._warmup = folder, warmup
+        self._on_card = phantom is not None
         self._owner = os.getpid()
         self.trace = StepTrace(
             folder, steps=steps, target=target, dump=dump, phantom=phantom
@@ -230,8 +232,9 @@ class Watcher:
         if self.has_failed or self._is_over.is_set():
             return
         if isinstance(error, tf.errors.OpError) and has_new_record():
-            # TensorFlow has other errors if an eager constant or a copy finds no memory.
-            error = tf.errors.ResourceExhaustedError(None, None, str(error))
+            # TensorFlow has other errors if a constant, a copy or a trial finds no memory.
+            refused = describe_refusals() if self._on_card else ""
+            error = tf.errors.ResourceExhaustedError(None, None, f"{error}{refused}")
         failure = describe_failure(error)
         if failure.kind is not FailureKind.OUT_OF_MEMORY:
             return
