@@ -363,11 +363,9 @@ def describe_failure(failure: BaseException) -> Failure:
         where = find_user_line(failure)
     message = clean_message(message)
     has_size = isinstance(failure, tf.errors.ResourceExhaustedError)
-    if (
-        "PHANTOM_CARDS" in os.environ
-        and kind is FailureKind.OUT_OF_MEMORY
-        and not has_size
-    ):
+    is_waiting = isinstance(failure, KeyboardInterrupt)  # maybe for memory
+    is_out = kind is FailureKind.OUT_OF_MEMORY and not has_size
+    if "PHANTOM_CARDS" in os.environ and (is_out or is_waiting):
         message += describe_refusals()
     return Failure(type=name, message=message, exit_code=code, where=where, kind=kind)
 
