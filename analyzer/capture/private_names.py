@@ -20,6 +20,7 @@ import tensorflow as tf
 from keras.src import backend as keras_backend
 from keras.src.backend import tensorflow as keras_tensorflow
 from keras.src.trainers import trainer as keras_trainer
+from keras.src.trainers.data_adapters import py_dataset_adapter
 from tensorflow.core.framework import attr_value_pb2 as attr_value_pb2
 from tensorflow.core.framework import graph_pb2 as graph_pb2
 from tensorflow.core.protobuf import bfc_memory_map_pb2 as bfc_memory_map_pb2
@@ -29,7 +30,6 @@ from tensorflow.core.protobuf import meta_graph_pb2 as meta_graph_pb2
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx as autograph_ctx
 from tensorflow.python.autograph.impl import api as autograph
-from tensorflow.python.autograph.pyct import loader as autograph_loader
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import cancellation as cancellation
 from tensorflow.python.eager import context as context
@@ -50,13 +50,13 @@ from tensorflow.python.profiler import trace as python_trace
 from tensorflow.python.trackable import base as trackable_base
 
 __all__ = [
-    "autograph_loader",
     "framework_ops",
     "grappler_cluster",
     "keras_backend",
     "keras_trainer",
 ]
 CheckpointInitialValueCallable: Final = trackable_base.CheckpointInitialValueCallable
+PyDatasetEnqueuer: Final = py_dataset_adapter.PyDatasetEnqueuer
 Function: Final = polymorphic_function.Function
 UnliftedInitializerVariable: Final = polymorphic_function.UnliftedInitializerVariable
 BaseResourceVariable: Final = resource_variable_ops.BaseResourceVariable
@@ -64,10 +64,6 @@ ResourceVariable: Final = resource_variable_ops.ResourceVariable
 UninitializedVariable: Final = resource_variable_ops.UninitializedVariable
 KerasVariable: Final = keras_tensorflow.Variable
 keras_name_scope: Final = keras_tensorflow.name_scope
-KerasTrainer: Final = (
-    getattr(keras_trainer, "BaseTrainer", None) or keras_trainer.Trainer
-)
-"""The base class of models that train; Keras 3.16 renamed it."""
 keras_nn: Final = getattr(keras_tensorflow, "ops", keras_tensorflow).nn
 """The module of convolutions, which Keras 3.16 moved into ``ops``."""
 keras_rnn: Final = importlib.import_module("keras.src.backend.tensorflow.rnn")
@@ -77,7 +73,6 @@ READ_IN: Final[Mapping[str, tuple[int, int]]] = {
     "Keras": (3, 15),
 }
 """The newest supported release of each package, major and minor."""
-RESOLVE_JIT: Final = "_resolve_auto_jit_compile"  # of ``Trainer``: resolves "auto"
 CPU_ONLY: Final = (
     "_cpu_only"  # of ``nn.py``: whether a convolution in NCHW must be transposed
 )
@@ -249,32 +244,14 @@ def get_layers(model: Any, **options: bool) -> list[Any]:
     )
 
 
-def set_chosen_jit(model: Any, value: bool | None) -> None:
-    """Set the value of ``Model.jit_compile``; None lets Keras resolve it again."""
-    model._jit_compile = value
-
-
 def get_compile_arguments(model: Any) -> dict[str, Any]:
     """Return the arguments of ``compile`` of a Keras 3 model."""
     return dict(getattr(getattr(model, "_compile_config", None), "config", None) or {})
 
 
-def forget_kernel(layer: Any) -> None:
-    """Remove the kernel of a layer that Keras has quantized, as its calibration does."""
-    del layer._kernel
-
-
 def get_last_layer(tensor: Any) -> Any:
     """Return the layer that makes a symbolic output; None if unknown."""
     return (getattr(tensor, "_keras_history", None) or [None])[0]
-
-
-def get_layer_outputs(layer: Any) -> list[Any]:
-    """Return the symbolic outputs of a layer's calls; none if it was called in code only."""
-    nodes = getattr(layer, "_inbound_nodes", ())
-    return list(
-        tf.nest.flatten([getattr(node, "output_tensors", ()) for node in nodes])
-    )
 
 
 def has_own_handle(variable: Any) -> bool:
@@ -339,9 +316,6 @@ get_array_tensors = _make_reader("_tensors", default=())  # of ``from_tensor_sli
 is_distributed = _make_reader(
     "_distribute_strategy"
 )  # the strategy that a model was made under
-get_chosen_jit = _make_reader(
-    "_jit_compile"
-)  # the set or resolved value of ``Model.jit_compile``
 get_built_variables = _make_reader(
     "_trainable_variables"
 )  # that an optimizer was built for
@@ -357,6 +331,14 @@ get_compiled_loss = _make_reader("_compile_loss", "compiled_loss")
 """The object that every use of a model's loss goes through, in Keras 3 or 2."""
 closes_scope = _make_reader("_pop_on_exit")  # False in an inner scope of a layer
 keras_2_is_compiled = _make_reader("_is_compiled")  # has optimizer and loss
+
+
+def peek_queue(enqueuer: Any) -> Any:
+    """Return a batch that waits in the queue of a ``PyDataset``; None if none is ready."""
+    for result in list(enqueuer.future_queue.queue):
+        if hasattr(result, "ready") and result.ready() and result.successful():
+            return result.get()
+    return None
 
 
 def get_eager_device() -> Any:

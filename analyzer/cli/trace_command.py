@@ -387,12 +387,6 @@ def _suggest_other_command(
         return []
     note = end.note if result is None else result.recording.watch
     arguments = " ".join(("", "--", *request.arguments)) if request.arguments else ""
-    if note is not None and note.misses_gpu and not request.options.gpu:
-        return [
-            "The script asks for a GPU, and TensorFlow sees none here. On a simulated "
-            "card: "
-            f"analyze trace {spec.text} --gpu t4{arguments}"
-        ]
     path = Path(spec.path).absolute()
     parts = [path.stem]
     while not request.is_module and (path.parent / "__init__.py").is_file():

@@ -12,6 +12,7 @@ from analyzer.model.contract.report.peak_figures import (
     ReplayCheck,
     TrustFigures,
 )
+from analyzer.model.errors import AnalyzerError
 from analyzer.model.recording.records import (
     CounterCheck,
     Damage,
@@ -142,3 +143,22 @@ def _replay_words(replay: ReplayCheck) -> str:
         "are not simulated. So the pool is unknown, and replays under other settings "
         "are only a guess."
     )
+
+
+_TOLERANCE: Final = 1.01
+"""Of the counter: it is read a moment after the last event."""
+
+
+def check_peak(analysis: Analysis) -> None:
+    """Raise AnalyzerError if the peak of a whole trace is above the one that TensorFlow counted."""
+    recording = analysis.recording
+    counted_bytes = find_counter_peak(recording)
+    found_bytes = analysis.peak_ever.allocated_bytes
+    is_damaged = recording.integrity is not None and recording.integrity.damages
+    if counted_bytes is None or is_damaged:
+        return
+    if found_bytes > _TOLERANCE * counted_bytes:
+        raise AnalyzerError(
+            f"The peak of {recording.allocator}, {format_bytes(found_bytes)}, contradicts TensorFlow's "
+            f"own, {format_bytes(counted_bytes)}."
+        )

@@ -166,7 +166,6 @@ def plan_remedies(
 def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
     """Return the conditions of the table that hold for a step."""
     step, batch = note.step, options.open_batch_size
-    has_ema = any("average" in variable.path for variable in note.variables)
     holds = {
         "train": not step.infers,
         "infer": step.infers,
@@ -176,8 +175,6 @@ def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
         "accumulable": batch >= _ACCUMULABLE_BATCH,
         "default-policy": step.dtype_policy in _GLOBAL_POLICIES,
         "float64": step.dtype_policy == "float64",
-        "ema": has_ema,
-        "no-ema": not has_ema,
     }
     return {name for name, is_true in holds.items() if is_true}
 

@@ -26,7 +26,7 @@ def suggest_next(report: ReportFile) -> str:
             ("analyze", "trace", target.text, "--target", "train.py:build_model")
         )
 
-    if target.kind == TargetKind.SCRIPT and target.text.endswith((".py", ".ipynb")):
+    if target.kind == TargetKind.SCRIPT and target.text.endswith(".py"):
         card = [] if report.device.kind == "gpu" else ["--gpu", "t4"]
         return shlex.join(("analyze", "trace", target.text, *card))
     if report.kind is Kind.ESTIMATE:

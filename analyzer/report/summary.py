@@ -167,6 +167,21 @@ def program_words(
         yield _trend_words("Host", program.host)
 
 
+def _host_words(report: ReportFile) -> Iterator[str]:
+    """Yield the resident memory of a program on the CPU if it is far above the need."""
+    need = _need_of(report)
+    if report.program is None or need is None or report.device.kind != "cpu":
+        return
+    most_bytes = max(
+        (one.host_bytes or 0 for one in report.program.readings), default=0
+    )
+    if most_bytes > 2 * need.total.bytes:
+        yield (
+            f"The process takes {format_bytes(most_bytes)} of the host's memory: TensorFlow itself, "
+            "Python and data come on top of the need."
+        )
+
+
 def _trend_words(name: str, trend: TrendFigures) -> str:
     verbs = {"grows": "grows", "fills": "rises while a container with a bound fills"}
     verb = verbs.get(trend.trend, "does not grow")
@@ -208,6 +223,9 @@ def need_words(report: ReportFile) -> Iterator[str]:
     need, verdict, waste = _need_of(report), report.verdict, report.fragmentation
     if need is None or verdict is None:
         return
+    if report.error is not None:
+        yield "The step ended early: what it requests later is not in these figures."
+        return
 
     least, others = None if waste is None else waste.minimum_limit_bytes, ""
     if waste is not None and least is not None and least != waste.safe_limit_bytes:
@@ -216,14 +234,8 @@ def need_words(report: ReportFile) -> Iterator[str]:
             " do not"
         )
 
-    verb = (
-        "Needs"
-        if report.error is None
-        else "To reach the failed request, the step needs"
-    )
-
     total = format_bytes(need.total.bytes)
-    yield f"{verb} {total} = {' + '.join(_parts_of(need))}{others}."
+    yield f"Needs {total} = {' + '.join(_parts_of(need))}{others}."
 
     if len(need.phases) > 1:
         peaks = (
@@ -414,6 +426,7 @@ def summarize(report: ReportFile) -> Summary:
         place_words(report),
         *peak_notes(report),
         *program_words(report.program, is_compiled=report.step.jit is True),
+        *_host_words(report),
         range_words(report),
         "" if integrity is None else integrity.replay_says,
     )

@@ -225,9 +225,11 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     from analyzer.explain.buffer_uses import find_uses
     from analyzer.explain.pool_facts import add_pool
     from analyzer.explain.run_range import with_run_range
+    from analyzer.explain.trace_integrity import check_peak
     from analyzer.explain.verdict import judge, with_assumed_settings
 
     analysis = analyse(measured.recording)
+    check_peak(analysis)
     uses = find_uses(
         analysis.alive,
         measured.structure,

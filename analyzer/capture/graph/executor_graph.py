@@ -9,21 +9,19 @@ runs. The call gets handles without variables and empty tensors, so it allocates
 import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
-from analyzer.capture.graph.data_dependent_sizes import infer_sizes
+from analyzer.capture.graph.data_sizes import SizedGraph
 from analyzer.capture.graph.plain_graphs import find_sources, read_executed_ops
-from analyzer.capture.graph.shape_inference import Shape
+from analyzer.capture.graph.shape_inference import Outputs, Shape
 from analyzer.model.contract.fields import COPIED
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
     LEAST_SHAPES,
-    MERGED_PLACE,
-    PLACE,
     Op,
 )
 from analyzer.model.contract.run_note import DataSize
@@ -37,24 +35,14 @@ _Handles: TypeAlias = dict[tuple[Any, Shape], Any]
 """Handles without variables, by element type and shape of the value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticStep:
-    """The graph of a step that has not run."""
-
-    ops: tuple[Op, ...]
-    sizes: tuple[DataSize, ...] = ()
-
-
 def build_executor_graph(
     function: Any, given: Sequence[Any] = (), assumed: Mapping[str, int] | None = None
-) -> StaticStep:
-    """Return the graph that a call with ``given`` would run here; ``assumed`` are sizes by op."""
-    partitions, places = instantiate(function)
-    step = read_step(function, partitions, given, assumed)
-    placed = (
-        replace(op, attrs={**op.attrs, **places.get(op.name, {})}) for op in step.ops
-    )
-    return replace(step, ops=tuple(placed))
+) -> tuple[list[Op], list[DataSize]]:
+    """Return the graph that a call with ``given`` would run here, and the sizes that data decide.
+
+    ``assumed`` are sizes by op.
+    """
+    return read_step(function, instantiate(function), given, assumed)
 
 
 def read_step(
@@ -64,34 +52,33 @@ def read_step(
     assumed: Mapping[str, int] | None,
     *,
     transposed: bool = False,
-) -> StaticStep:
+) -> tuple[list[Op], list[DataSize]]:
     """Return the ops of executed graphs, with the values and least shapes that matter as attributes.
 
-    ``value`` is the value of an argument that is one number, or of a number that enters a loop: it may
-    decide the loop. ``LEAST_SHAPES`` are
+    ``value`` is the value of an argument that is one number: it may decide a loop. ``LEAST_SHAPES`` are
     the shapes of an op's results if the data leave one element. If ``transposed``, images may have
     another order of axes than in the traced graphs.
     """
+    outputs: Outputs = {}
+    least: Outputs = {}
+    sizes: list[DataSize] = []
+    for graph_def in partitions:
+        sized = SizedGraph(
+            function, graph_def, given, assumed or {}, transposed=transposed
+        )
+        outputs |= sized.outputs
+        least |= sized.infer_least()
+        sizes += sized.sizes.values()
+
     ops = []
-    sized = infer_sizes(
-        function, partitions, given, assumed or {}, transposed=transposed
-    )
-    for op in read_executed_ops(
-        partitions, sized.outputs, find_sources(function.graph)
-    ):
+    sources = find_sources(function.graph)
+    for op in read_executed_ops(partitions, outputs, sources):
         attrs = {**op.attrs, **_describe_argument(op, given)}
-        if (bound := sized.bounds.get(f"{op.name}:0")) is not None:
-            attrs["value"] = {
-                "dtype": op.outputs[0].dtype,
-                "shape": [],
-                "values": [bound],
-            }
-        if op.name in sized.least:
-            attrs[LEAST_SHAPES] = [
-                s.shape and list(s.shape) for s in sized.least[op.name]
-            ]
+        if op.name in least:
+            shapes = [spec.shape for spec in least[op.name]]
+            attrs[LEAST_SHAPES] = [shape and list(shape) for shape in shapes]
         ops.append(replace(op, attrs=attrs))
-    return StaticStep(ops=tuple(ops), sizes=sized.sizes)
+    return ops, sizes
 
 
 def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
@@ -108,12 +95,8 @@ def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
     return {**described, "value": {**value, "values": [tensor.numpy().item()]}}
 
 
-def instantiate(function: Any) -> tuple[list[Any], dict[str, dict[str, int]]]:
-    """Build the function's executor; return its graphs, one a device, and their nodes' places.
-
-    A place is the position in the graph before oneDNN's pass, which moves the nodes that it rewrites to
-    the end. The places of a node are attributes of it (``PLACE``, ``MERGED_PLACE``).
-    """
+def instantiate(function: Any) -> list[Any]:
+    """Build the function's executor; return its graphs, one a device."""
     manager = private.cancellation.CancellationManager()
     manager.start_cancel()
     # Made before the metadata is collected: these are ops too, run by small functions.
@@ -124,40 +107,28 @@ def instantiate(function: Any) -> tuple[list[Any], dict[str, dict[str, int]]]:
     private.context.enable_run_metadata()
     try:
         _collect()  # drop the metadata of earlier calls
-        with contextlib.suppress(tf.errors.CancelledError):
-            with private.cancellation.CancellationManagerContext(manager):
-                with private.build_executors_anew(next(_numbers)):
-                    private.get_flat_call(function)(feeds, captured)
+        with (
+            contextlib.suppress(tf.errors.CancelledError),
+            private.cancellation.CancellationManagerContext(manager),
+            private.build_executors_anew(next(_numbers)),
+        ):
+            private.get_flat_call(function)(feeds, captured)
         metadata = _collect()
     except tf.errors.OpError as error:
-        raise TargetError(
-            f"The step's graph cannot be built: {error.message}"
-        ) from None
+        message = f"The step's graph cannot be built: {error.message}"
+        raise TargetError(message) from None
     finally:
         private.context.disable_run_metadata()
+
     partitions: list[Any] = []
-    places: dict[str, dict[str, int]] = {}
     for collected in metadata.function_graphs:
-        own = [
-            graph_def
-            for graph_def in collected.partition_graphs
-            if not any(node.name in _FOREIGN for node in graph_def.node)
-        ]
-        partitions += own
-        nodes = collected.post_optimization_graph.node if own else ()
-        for node in nodes:
-            places.setdefault(node.name, {PLACE: len(places)})
-        biases = {
-            node.input[0]: node.name for node in nodes if node.op == "BiasAddGrad"
-        }
-        for node in (
-            nodes
-        ):  # a filter gradient has the place of the bias gradient merged into it
-            if node.op == "Conv2DBackpropFilter" and node.input[2] in biases:
-                places[node.name][MERGED_PLACE] = places[biases[node.input[2]]][PLACE]
+        for graph_def in collected.partition_graphs:
+            names = {node.name for node in graph_def.node}
+            if names.isdisjoint(_FOREIGN):
+                partitions.append(graph_def)
     if not partitions:
         raise TargetError("TensorFlow returned no graph for the step.")
-    return partitions, places
+    return partitions
 
 
 def _collect() -> Any:
@@ -193,6 +164,6 @@ def get_handle_type(capture: Any) -> tuple[Any, Shape]:
         return None, None
     first = data.shape_and_type[0]
     dtype = tf.dtypes.as_dtype(first.dtype)
-    return dtype, None if first.shape.unknown_rank else tuple(
-        d.size for d in first.shape.dim
-    )
+    if first.shape.unknown_rank:
+        return dtype, None
+    return dtype, tuple(axis.size for axis in first.shape.dim)

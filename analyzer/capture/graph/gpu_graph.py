@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
-from analyzer.capture.graph.executor_graph import StaticStep, get_handle_type, read_step
+from analyzer.capture.graph.executor_graph import get_handle_type, read_step
 from analyzer.cards import Gpu, memory_limit
+from analyzer.model.contract.graph_note import Op
+from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
 from analyzer.model.graph.host_copies import (
     VARIABLES_ON_HOST,
@@ -35,11 +35,6 @@ _CARD: Final = "/job:localhost/replica:0/task:0/device:GPU:0"
 _ARGUMENT: Final = "_ParallelConcatStart"
 """Replaces an argument during optimisation: an op without inputs that states its shape and cannot be
 folded. (TensorFlow's Python interface to the optimiser drops the shape of an ``_Arg``.)"""
-_CLASS: Final = "_class"
-_CLASS_COPY: Final = "_analyzer_class"
-"""Attribute with the ops that an op is placed with (``colocate_with``), and a copy of it, because
-TensorFlow's Python interface drops it (``ignore_colocation`` of ``ItemConfig``). At run time, ops that
-differ only in it are not merged (``UniqueNodes``)."""
 _MAX_VALUES: Final = 1 << 16  # constants with more values than this lose them
 _CUDA: Final = "12050"
 _CUDNN: Final = "90300"
@@ -54,8 +49,8 @@ def build_gpu_graph(
     *,
     given: Sequence[Any] = (),
     assumed: Mapping[str, int] | None = None,
-) -> StaticStep:
-    """Return the graph that a call of a concrete function would run on a card, op by op."""
+) -> tuple[list[Op], list[DataSize]]:
+    """Return the graph that a call would run on a card, op by op, and the sizes that data decide."""
     try:
         item = _make_item(_wrap_body(function), function)
         graph_def = _optimize(item, _describe_devices(gpu, limit_bytes))
@@ -64,8 +59,8 @@ def build_gpu_graph(
         raise TargetError(
             f"The step's graph cannot be optimised for a GPU: {message}"
         ) from None
-    step = read_step(function, [graph_def], given, assumed, transposed=True)
-    return replace(step, ops=tuple(insert_host_copies(place_by_handles(step.ops))))
+    ops, sizes = read_step(function, [graph_def], given, assumed, transposed=True)
+    return insert_host_copies(place_by_handles(ops)), sizes
 
 
 def _wrap_body(function: Any) -> Any:
@@ -101,23 +96,18 @@ def _wrap_body(function: Any) -> Any:
 
 def _make_item(graph_def: Any, function: Any) -> Any:
     """Return a graph with the nodes that the optimiser must keep: results and side effects."""
-    bodies = (
-        graph_def.node,
-        *(called.node_def for called in graph_def.library.function),
-    )
-    is_placed = any("cpu" in node.device.lower() for nodes in bodies for node in nodes)
+    nodes = list(graph_def.node)
+    for called in graph_def.library.function:
+        nodes += called.node_def
+    is_placed = any("cpu" in node.device.lower() for node in nodes)
     replicas = private.count_replicas() if is_placed else 0
     if replicas > 1:
         raise TargetError(
             f"Its strategy names {replicas} devices, and a card runs one: name none."
         )
-    for nodes in bodies:
-        for node in nodes:  # the user's choice, or of a strategy that finds no GPU here
-            node.device = (
-                _HOST if "cpu" in node.device.lower() and not replicas else _CARD
-            )
-            if _CLASS in node.attr:
-                node.attr[_CLASS_COPY].CopyFrom(node.attr[_CLASS])
+    for node in nodes:  # the user's choice, or of a strategy that finds no GPU here
+        is_on_host = "cpu" in node.device.lower() and not replicas
+        node.device = _HOST if is_on_host else _CARD
     effects = {op.name for op in function.graph.control_outputs}
     fetched = [n.name for n in graph_def.node if n.op == "_Retval" or n.name in effects]
     if not fetched:
@@ -147,65 +137,6 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
         node.attr["_handle_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
 
 
-_START: Final = re.compile("Func(/.*)/input_control_node/_[0-9]+")
-_CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-
-
-def _inline_calls(meta: Any, cluster: Any) -> None:
-    """Inline called functions before all else, as ``LowerFunctionalOpsPass`` of the runtime does.
-
-    The optimiser's own inlining differs: each body waits for all inputs of its call (a node
-    ``input_control_node``), and the call becomes an ``IdentityN`` in place of a ``NoOp``. Then other
-    constants would be merged, and the order of execution would change.
-    """
-    config = private.config_pb2.ConfigProto()
-    rewrites = config.graph_options.rewrite_options
-    for field in rewrites.DESCRIPTOR.fields:
-        is_switch = field.enum_type is not None and field.enum_type.name == "Toggle"
-        if is_switch and field.name != "function_optimization":
-            setattr(rewrites, field.name, rewrites.OFF)
-    rewrites.min_graph_nodes, rewrites.disable_model_pruning = -1, True
-    rewrites.memory_optimization = rewrites.NO_MEM_OPT
-    rewrites.meta_optimizer_iterations = rewrites.ONE
-    graph_def = meta.graph_def
-    calls = [
-        *graph_def.node,
-        *(n for f in graph_def.library.function for n in f.node_def),
-    ]
-    calls = [node for node in calls if node.op in _CALLS]
-    names = tuple(f"/{node.name}" for node in calls)
-    waits = tuple(
-        f"/{node.name}" for node in calls if any(one[0] == "^" for one in node.input)
-    )
-    graph_def.CopyFrom(
-        private.tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
-    )
-    new: dict[str, list[str]] = {}  # input -> the inputs in its place
-    kept = []
-    for node in graph_def.node:
-        start = _START.fullmatch(node.name)
-        if start and not start[1].endswith(waits):
-            new[f"^{node.name}"] = []
-            continue
-        kept.append(node)
-        if node.op == "IdentityN" and f"/{node.name}".endswith(names):
-            data = [one for one in node.input if one[0] != "^"]
-            new |= {f"{node.name}:{index}": [one] for index, one in enumerate(data)}
-            new |= {node.name: data[:1], f"^{node.name}": list(node.input[len(data) :])}
-            node.op = "NoOp"
-            node.attr.clear()
-            del node.input[: len(data)]
-    result = private.graph_pb2.GraphDef(
-        versions=graph_def.versions, library=graph_def.library
-    )
-    for node in kept:
-        inputs = [other for one in node.input for other in new.get(one, [one])]
-        del node.input[:]
-        node.input.extend(dict.fromkeys(inputs) if node.op == "NoOp" else inputs)
-        result.node.add().CopyFrom(node)
-    graph_def.CopyFrom(result)
-
-
 def _optimize(meta: Any, devices: list[Any]) -> Any:
     config = private.config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
@@ -220,12 +151,8 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
         rewrites.dependency_optimization = rewrites.OFF
     cluster = private.grappler_cluster.Cluster(devices=devices)
     with _discard_cpp_messages():
-        if any(node.op in _CALLS for node in meta.graph_def.node):
-            _inline_calls(meta, cluster)
         graph_def = private.tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
     for node in graph_def.node:
-        if _CLASS_COPY in node.attr:
-            del node.attr[_CLASS_COPY]
         if node.op == "Const":
             # Only the shape of a large constant matters, and copying the values takes seconds.
             tensor = node.attr["value"].tensor
@@ -289,14 +216,9 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
     ]
 
 
-_RESOLVED: Final = (
-    "_analyzer_auto_jit"  # set on a model if Keras chose its ``jit_compile``
-)
-
-
 @contextlib.contextmanager
-def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
-    """Let Keras find a GPU in the block, and use cuDNN's recurrent layers (which XLA cannot compile).
+def pretend_gpu() -> Iterator[None]:
+    """Let Keras find a GPU in the block, and use cuDNN's recurrent layers.
 
     A variable's ``device`` is the card, unless the user or TensorFlow places it on the host: optimizers
     of Keras 2 run an update on the device of its variable (``OptimizerV2._prepare_local``).
@@ -304,11 +226,10 @@ def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
     with (
         private.mark_placed_variables(),
         patch.object(private.BaseResourceVariable, "device", property(_find_device)),
-        patch.object(private.KerasTrainer, private.RESOLVE_JIT, _resolve_jit),
         # Not in every Keras:
         patch.object(private.keras_nn, private.CPU_ONLY, lambda: False, create=True),
         patch.object(
-            private.keras_rnn, private.IS_GPU_AVAILABLE, lambda: cudnn, create=True
+            private.keras_rnn, private.IS_GPU_AVAILABLE, lambda: True, create=True
         ),
     ):
         yield
@@ -319,51 +240,3 @@ def _find_device(variable: Any) -> str:
         variable.handle
     )
     return _HOST if is_placed else _CARD
-
-
-def _resolve_jit(model: Any) -> bool:
-    """Return the meaning of ``jit_compile="auto"`` on a machine with a GPU."""
-    setattr(model, _RESOLVED, True)
-    if private.is_distributed(model):
-        return False
-    for layer in private.get_layers(model):
-        cell = getattr(layer, "cell", None)
-        if cell is None or getattr(layer, "use_cudnn", None) not in ("auto", True):
-            continue
-        options = (
-            {"reset_after": cell.reset_after} if hasattr(cell, "reset_after") else {}
-        )
-        activations = cell.activation, cell.recurrent_activation
-        if private.keras_backend.cudnn_ok(
-            *activations, layer.unroll, cell.use_bias, **options
-        ):
-            layer.supports_jit = (
-                False  # as an LSTM says itself when it is made on a GPU machine
-            )
-    return bool(private.keras_trainer.model_supports_jit(model))
-
-
-def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
-    """Return a sentence on why a Keras model's step uses XLA on a GPU; ``asked`` is --jit."""
-    how = f"Estimated {'with XLA' if jit else 'op by op'}"
-    if asked is not None:
-        choice = (
-            "compile this step with XLA"
-            if _resolve_jit(model)
-            else "run this step op by op"
-        )
-        return f"{how} as asked; by default Keras' fit would {choice} on a GPU."
-    if jit:
-        return f"{how}, as Keras' fit runs on a GPU. A custom loop runs op by op (--no-jit)."
-    blocking = [layer for layer in private.get_layers(model) if not layer.supports_jit]
-    if not blocking or not getattr(model, _RESOLVED, False):
-        return (
-            f"{how}: the model has jit_compile=False or is distributed; --jit uses XLA."
-        )
-    names = ", ".join(
-        f"{layer.name} ({type(layer).__name__})" for layer in blocking[:3]
-    )
-    return (
-        f"{how}: Keras' fit cannot compile {names} with XLA. Recurrent layers with use_cudnn=False "
-        "can be compiled (--jit)."
-    )

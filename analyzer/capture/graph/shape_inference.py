@@ -9,9 +9,10 @@ import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import (
@@ -42,77 +43,60 @@ _MAX_SIZES: Final = 8
 """Elements of an argument that may be a shape: TensorFlow's tensors have up to eight axes."""
 
 
-@dataclass(slots=True)
-class Known:
-    """Shapes and values that the graph does not tell, by tensor (``node:output``)."""
-
-    # shapes of the arguments by index, except handles
-    arguments: Mapping[int, Shape] = field(default_factory=dict)
-    # values of the arguments that may be shapes, by index
-    sizes: Mapping[int, Any] = field(default_factory=dict)
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    values: dict[str, Any] = field(default_factory=dict)
+Arguments: TypeAlias = Mapping[int, Shape | np.ndarray]
+"""The shape of each argument by index, except handles; or its value if it may be a shape."""
 
 
-def read_arguments(function: Any, given: Sequence[Any] = ()) -> Known:
+def read_arguments(function: Any, given: Sequence[Any] = ()) -> Arguments:
     """Return the shapes of a concrete function's arguments, and their values if they may be shapes.
 
     Axes that the function leaves open come from the call's tensors (``given``). The shape of a sparse
     tensor is one of its parts, and decides the shapes of its products.
     """
-    known = {
-        index: tensor
-        for index, (tensor, own) in enumerate(zip(given, function.inputs, strict=False))
-        if tensor.dtype == own.dtype
-    }
-    return Known(
-        arguments={
-            index: get_shape(known.get(index, own))
-            for index, own in enumerate(function.inputs)
-            if own.dtype != tf.resource
-        },
-        sizes={
-            index: tensor.numpy()
-            for index, tensor in known.items()
-            if tensor.dtype in (tf.int32, tf.int64)
-            and (tensor.shape.rank or 0) < 2
-            and tensor.shape.num_elements() <= _MAX_SIZES
-            and hasattr(tensor, "numpy")
-        },
-    )
+    arguments: dict[int, Shape | np.ndarray] = {}
+    for index, own in enumerate(function.inputs):
+        tensor = given[index] if index < len(given) else own
+        if tensor.dtype != own.dtype:
+            tensor = own
+        if own.dtype == tf.resource:
+            continue
+        arguments[index] = get_shape(tensor)
+        is_known = hasattr(tensor, "numpy") and tensor.dtype in (tf.int32, tf.int64)
+        is_vector = is_known and tensor.shape.rank < 2
+        if is_vector and tensor.shape.num_elements() <= _MAX_SIZES:
+            arguments[index] = tensor.numpy()
+    return arguments
 
 
-def infer_graph(graph_def: Any, known: Known) -> tuple[Outputs, tf.Graph]:
-    """Return the output specs of every node, and the copy of the graph that they come from."""
-    copy, biases = _make_importable(graph_def, known)
+def infer_graph(
+    graph_def: Any,
+    arguments: Arguments,
+    shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    values: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[Outputs, tf.Graph]:
+    """Return the output specs of every node, and the copy of the graph that they come from.
+
+    ``shapes`` and ``values`` are known of tensors (``node:output``) that the graph does not tell.
+    """
+    copy, biases = _make_importable(graph_def, arguments)
+    redirects = {f"{name}:1": bias for name, bias in biases.items()}
+    _redirect(copy, graph_def, redirects, shapes, values)
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(copy, name="")
+
     pins = {node.name for node in copy.node if _MARK in node.name}
     outputs: Outputs = {}
     for node in graph_def.node:
         if node.op in RESULT_TYPES:
             outputs[node.name] = ()
             continue
-        specs = [
-            _read_spec(tensor)
-            for tensor in graph.get_operation_by_name(node.name).outputs
-        ]
+        tensors = graph.get_operation_by_name(node.name).outputs
+        specs = list(map(_read_spec, tensors))
         if node.name in biases:
-            specs.append(_read_spec(graph.get_tensor_by_name(f"{biases[node.name]}:0")))
-        elif re.fullmatch("_Mkl.*MaxPool(?!.*Grad).*", node.op) and len(specs) == 1:
-            # oneDNN's max pooling has a second output, a byte for each maximum.
-            specs.append(TensorSpec("uint8", specs[0].shape))
-        elif (
-            node.op == "_MklNativeFusedBatchNormEx"
-            and node.attr["is_training"].b
-            and (shape := specs[0].known_shape) is not None
-        ):
-            # oneDNN's workspace: a bit for each element that the activation lets pass, counted in
-            # bytes, in a tensor of the statistics' type (``init_default_ws``, ``MklFusedBatchNormOp``).
-            specs[5] = TensorSpec(specs[5].dtype, (-(-math.prod(shape) // 8),))
-        elif node.op == "Merge" and len(specs) == 1:
-            specs.append(TensorSpec("int32", ()))
+            bias = graph.get_tensor_by_name(f"{biases[node.name]}:0")
+            specs.append(_read_spec(bias))
+        _correct_specs(node, specs)
         for index, spec in enumerate(specs):
             pin = _get_pin_name(f"{node.name}:{index}")
             if pin in pins:
@@ -122,17 +106,31 @@ def infer_graph(graph_def: Any, known: Known) -> tuple[Outputs, tf.Graph]:
     return outputs, graph
 
 
+def _correct_specs(node: Any, specs: list[TensorSpec]) -> None:
+    """Add or correct outputs of oneDNN's kernels that the plain op lacks."""
+    is_single = len(specs) == 1
+    if is_single and re.fullmatch("_Mkl.*MaxPool(?!.*Grad).*", node.op):
+        # oneDNN's max pooling has a second output, a byte for each maximum.
+        specs.append(TensorSpec("uint8", specs[0].shape))
+    elif node.op == "_MklNativeFusedBatchNormEx" and node.attr["is_training"].b:
+        shape = specs[0].known_shape
+        if shape is not None:
+            # oneDNN's workspace: a bit for each element that the activation lets pass, counted in
+            # bytes, in a tensor of the statistics' type (``init_default_ws``, ``MklFusedBatchNormOp``).
+            specs[5] = TensorSpec(specs[5].dtype, (-(-math.prod(shape) // 8),))
+    elif node.op == "Merge" and is_single:
+        specs.append(TensorSpec("int32", ()))
+
+
 def infer_executed_outputs(
     function: Any, partitions: Sequence[Any], given: Sequence[Any] = ()
 ) -> Outputs:
     """Return the output specs of executed ops: traced ones if TensorFlow cannot import a graph."""
-    outputs, known = (
-        read_traced_outputs(function.graph),
-        read_arguments(function, given),
-    )
+    outputs = read_traced_outputs(function.graph)
+    arguments = read_arguments(function, given)
     for graph_def in partitions:
         with contextlib.suppress(ValueError, TypeError, KeyError, tf.errors.OpError):
-            outputs |= infer_graph(graph_def, known)[0]
+            outputs |= infer_graph(graph_def, arguments)[0]
     return outputs
 
 
@@ -151,7 +149,9 @@ def _get_pin_name(tensor: str) -> str:
     return tensor.replace(":", _MARK)
 
 
-def _make_importable(graph_def: Any, known: Known) -> tuple[Any, dict[str, str]]:
+def _make_importable(
+    graph_def: Any, arguments: Arguments
+) -> tuple[Any, dict[str, str]]:
     """Return a copy that can be imported, and the node with the bias' shape of a fused gradient."""
     copy = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
     nodes = {node.name: node for node in graph_def.node}
@@ -164,36 +164,47 @@ def _make_importable(graph_def: Any, known: Known) -> tuple[Any, dict[str, str]]
         twin.input[:] = [name for name in node.input if name[0] != "^"]
         for key in [key for key in twin.attr if key.startswith("_")]:
             del twin.attr[key]
-        _rewrite(twin, node, nodes, known)
+        _rewrite(twin, node, nodes, arguments)
         if _PADDED.fullmatch(node.op):
             _pad_first(twin, copy.node.add(name=f"{node.name}/analyzer_pad"))
         if re.fullmatch(rf"_Mkl.*BackpropFilter.*{_BIAS_SUFFIX}", node.op):
-            bias = copy.node.add(
-                name=f"{node.name}/analyzer_bias", input=[node.input[2]]
-            )
+            name = f"{node.name}/analyzer_bias"
+            bias = copy.node.add(name=name, input=[node.input[2]])
             _retype(bias, "BiasAddGrad", T=node.attr["T"].type)
             bias.attr["data_format"].CopyFrom(node.attr["data_format"])
-            biases[node.name] = bias.name
-    redirects = {f"{name}:1": bias for name, bias in biases.items()}
-    redirects |= _skip_switches(nodes) | _pin_known(copy, nodes, known)
-    for node in copy.node:
-        for index, name in enumerate(node.input):
-            if name in redirects and _MARK not in node.name:
-                node.input[index] = redirects[name]
+            biases[node.name] = name
     return copy, biases
 
 
-def _rewrite(twin: Any, node: Any, nodes: Mapping[str, Any], known: Known) -> None:
+def _redirect(
+    copy: Any,
+    graph_def: Any,
+    redirects: dict[str, str],
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Any],
+) -> None:
+    """Let nodes read what is known of their inputs instead of the inputs."""
+    nodes = {node.name: node for node in graph_def.node}
+    redirects |= _skip_switches(nodes) | _pin_known(copy, nodes, shapes, values)
+    for node in copy.node:
+        if _MARK in node.name:
+            continue
+        for index, name in enumerate(node.input):
+            node.input[index] = redirects.get(name, name)
+
+
+def _rewrite(
+    twin: Any, node: Any, nodes: Mapping[str, Any], arguments: Arguments
+) -> None:
     """Turn the copy of a node that cannot be imported into one with the same output shapes."""
-    firsts = [
-        name
-        for name in twin.input
-        if (source := nodes.get(get_node_name(name))) is None
-        or source.op != "NextIteration"
-    ]
+    firsts = []
+    for name in twin.input:
+        source = nodes.get(get_node_name(name))
+        if source is None or source.op != "NextIteration":
+            firsts.append(name)
     is_loop_head = node.op == "Merge" and len(firsts) < len(twin.input)
     if node.op in ARGUMENT_TYPES:
-        _state_argument(twin, node, known)
+        _state_argument(twin, node, arguments)
     elif node.op in RESULT_TYPES or node.op in _LOOP or is_loop_head:
         _retype(twin, "Identity", T=node.attr["T"].type)
         twin.input[:] = firsts
@@ -225,13 +236,18 @@ def _retype(node: Any, kind: str, **types: int) -> None:
         node.attr[name].type = dtype
 
 
-def _pin_known(copy: Any, nodes: Mapping[str, Any], known: Known) -> dict[str, str]:
+def _pin_known(
+    copy: Any,
+    nodes: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Any],
+) -> dict[str, str]:
     """Add a node for each known shape or value; return which input it replaces."""
     redirects: dict[str, str] = {}
-    for tensor, value in known.values.items():
+    for tensor, value in values.items():
         redirects[tensor] = f"{_get_pin_name(tensor)}_value"
         _make_constant(copy.node.add(name=redirects[tensor]), value)
-    for tensor, shape in known.shapes.items():
+    for tensor, shape in shapes.items():
         name, _, index = tensor.rpartition(":")
         if name in nodes:
             pin = copy.node.add(name=_get_pin_name(tensor), input=[tensor])
@@ -254,28 +270,26 @@ def _skip_switches(nodes: Mapping[str, Any]) -> dict[str, str]:
         source = node
         while source is not None and source.op in ("Switch", "RefSwitch"):
             source = nodes.get(get_node_name(source.input[0]))
-        if (
-            source is not None
-            and source is not node
-            and source.op in ("Const", "HostConst")
-        ):
+        if source is None or source is node:
+            continue
+        if source.op in ("Const", "HostConst"):
             redirects |= {name: source.name, f"{name}:1": source.name}
     return redirects
 
 
-def _state_argument(twin: Any, node: Any, known: Known) -> None:
+def _state_argument(twin: Any, node: Any, arguments: Arguments) -> None:
     """Replace an argument by an op that states its shape, or its value if it may be a shape."""
     handles = node.attr["_handle_dtypes"].list.type
-    index = int(node.attr["index"].i)
+    argument = arguments.get(int(node.attr["index"].i))
     if handles:
         _retype(twin, "VarHandleOp", dtype=handles[0])
         twin.attr["shape"].shape.CopyFrom(node.attr["_handle_shapes"].list.shape[0])
-    elif index in known.sizes:
+    elif isinstance(argument, np.ndarray | np.generic):
         twin.attr.clear()
-        _make_constant(twin, known.sizes[index])
+        _make_constant(twin, argument)
     else:
         _retype(twin, "Placeholder", dtype=node.attr["T"].type)
-        _set_shape(twin, known.arguments.get(index))
+        _set_shape(twin, argument)
 
 
 def _set_shape(node: Any, shape: Shape) -> None:
@@ -300,14 +314,14 @@ def _make_plain(twin: Any, kind: str) -> None:
             core = kind.removeprefix(prefix)
             fused = f"_Fused{core}" if prefix == "_MklFused" else f"_{core}"
             names += [fused, core, f"{core}V2", f"{core}V3"]
-    names += [
-        name.removeprefix("_Fused") for name in names if name.startswith("_Fused")
-    ]
-    definitions = map(op_def_registry.get, names)
-    plain = next(
-        (one for one in definitions if one is not None and _accepts(one, twin)), None
-    )
-    if plain is None:
+    names += [name.removeprefix("_Fused") for name in names]
+
+    plain = None
+    for name in names:
+        plain = op_def_registry.get(name)
+        if plain is not None and _accepts(plain, twin):
+            break
+    else:
         return
     twin.op = plain.name
     if not any(arg.number_attr or arg.type_list_attr for arg in plain.input_arg):
@@ -317,7 +331,8 @@ def _make_plain(twin: Any, kind: str) -> None:
 
 
 def _accepts(definition: Any, node: Any) -> bool:
-    allowed = next(
-        (a.allowed_values.list.type for a in definition.attr if a.name == "T"), ()
-    )
-    return not allowed or "T" not in node.attr or node.attr["T"].type in allowed
+    for attribute in definition.attr:
+        if attribute.name == "T" and "T" in node.attr:
+            allowed = attribute.allowed_values.list.type
+            return not allowed or node.attr["T"].type in allowed
+    return True

@@ -18,7 +18,6 @@ import math
 import mmap
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -29,10 +28,9 @@ import tensorflow as tf
 from analyzer.capture import private_names as private
 from analyzer.model.contract.fields import SMALL_ELEMENTS
 
-CPU_DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
+_CPU_DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _LARGE_BYTES: Final = 1 << 20
 """A given value of at least this size is dropped; a smaller one may be a lookup table."""
-_MAX_FILLED_BYTES: Final = 64 << 20  # values above this are not filled with numbers
 _NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
 """``MAP_NORESERVE``: the system reserves no memory for the mapping, so its size does not count."""
 _UNBACKED: Final = (
@@ -43,13 +41,11 @@ FROM_NUMPY: Final = "_analyzer_from_numpy"
 multiple of 64 bytes; TensorFlow copies others (``TF_NewTensor`` in ``tf_tensor.cc``)."""
 
 
-@dataclass(eq=False)
-class StandIns:
-    """Makes tensors and variables without memory."""
+class Zeros:
+    """Makes zeros without memory."""
 
-    handles: list[Any] = field(default_factory=list)
-    inputs: set[int] = field(default_factory=set)  # ``id`` of each input of the step
-    _bytes: Any = None
+    def __init__(self) -> None:
+        self._bytes: Any = None
 
     def make_tensor(
         self, dtype: Any, shape: Sequence[int], least: int = _LARGE_BYTES
@@ -62,9 +58,8 @@ class StandIns:
         if self._bytes is None or len(self._bytes) < size_bytes:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
             # Addresses that get memory only when they are written.
-            self._bytes = np.frombuffer(
-                mmap.mmap(-1, size_bytes, flags=flags), dtype=np.uint8
-            )
+            pages = mmap.mmap(-1, size_bytes, flags=flags)
+            self._bytes = np.frombuffer(pages, dtype=np.uint8)
         # TensorFlow copies a slice that does not end at a multiple of 64 bytes
         # (``IsDim0SliceAligned`` in ``ops_util.h``), NumPy does not.
         flat = tf.experimental.dlpack.from_dlpack(self._bytes[:size_bytes].__dlpack__())
@@ -72,70 +67,26 @@ class StandIns:
             flat = tf.reshape(flat, [-1, dtype.size])
         return tf.reshape(tf.bitcast(flat, dtype), list(shape))
 
-    def make_filled(self, dtype: Any, shape: Sequence[int]) -> Any:
-        """Return different elements: XLA folds equal ones. Zeros if there are too many."""
-        if math.prod(shape) * dtype.size > _MAX_FILLED_BYTES or not dtype.is_floating:
-            return self.make_tensor(dtype, shape)
-        return tf.random.stateless_uniform(list(shape), (0, 0), dtype=dtype)
 
-    def make_variable(
-        self, dtype: Any, shape: Sequence[int], *, filled: bool = False
-    ) -> Any:
-        """Return the handle of a variable of zeros, or with a ``make_filled`` value."""
-        name = f"analyzer_xla_{id(self)}_{len(self.handles)}"
-        handle = tf.raw_ops.VarHandleOp(
-            dtype=dtype, shape=list(shape), shared_name=name
-        )
-        value = (
-            self.make_filled(dtype, shape) if filled else self.make_tensor(dtype, shape)
-        )
-        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-        self.handles.append(handle)
-        return handle
-
-    @classmethod
-    @contextlib.contextmanager
-    def open(cls) -> Iterator[StandIns]:
-        """Place everything in the block on the CPU; its stand-ins are destroyed afterwards."""
-        stand_ins = cls()
-        try:
-            with tf.init_scope(), tf.device(CPU_DEVICE):
-                yield stand_ins
-        finally:
-            for handle in stand_ins.handles:
-                tf.raw_ops.DestroyResourceOp(resource=handle)
-
-
-_active: list[StandIns] = []  # the blocks under way, the innermost last
+_active: list[Zeros] = []  # of the blocks under way, the innermost last
 
 
 @contextlib.contextmanager
 def leave_out_values() -> Iterator[None]:
     """Make the variables and inputs in the block without memory."""
-    stand_ins = StandIns()
-    _active.append(stand_ins)
+    zeros = Zeros()
+    _active.append(zeros)
     try:
         with contextlib.ExitStack() as stack:
-            _Patches(stand_ins, stack).apply()
+            _Patches(zeros, stack).apply()
             yield
     finally:
-        _active.remove(stand_ins)
-
-
-def record_input(tensor: Any) -> None:
-    """Record an input of the step whose values are made up."""
-    for stand_ins in _active:
-        stand_ins.inputs.add(id(tensor))
+        _active.remove(zeros)
 
 
 def make_unbacked_value(dtype: Any, shape: tuple[int, ...]) -> Any:
     """Return zeros without memory; None if values are real."""
     return _active[0].make_tensor(dtype, shape) if _active else None
-
-
-def is_stand_in(tensor: Any) -> bool:
-    """Say whether an input tensor is zeros without memory: a run would use other values."""
-    return any(id(tensor) in stand_ins.inputs for stand_ins in _active)
 
 
 @contextlib.contextmanager
@@ -174,11 +125,11 @@ def _create_from_constant(
     return create(initial_value=initial_value, **kwargs)
 
 
-@dataclass
 class _Patches:
-    stand_ins: StandIns
-    stack: contextlib.ExitStack
-    _in_keras: bool = False
+    def __init__(self, zeros: Zeros, stack: contextlib.ExitStack) -> None:
+        self._zeros = zeros
+        self._stack = stack
+        self._in_keras = False
 
     def apply(self) -> None:
         """Replace the methods."""
@@ -205,7 +156,7 @@ class _Patches:
         def method(*args: Any, **kwargs: Any) -> Any:
             return new(old, *args, **kwargs)
 
-        self.stack.enter_context(patch.object(owner, name, method))
+        self._stack.enter_context(patch.object(owner, name, method))
 
     def _initialize(self, old: Any, variable: Any, initializer: Any) -> None:
         """Initialize a variable of Keras."""
@@ -313,12 +264,12 @@ class _Patches:
         return np.zeros(tuple(value.shape), value.dtype.as_numpy_dtype)
 
     def _make_zeros(self, spec: Any) -> Any:
-        with tf.init_scope(), tf.device(CPU_DEVICE):
-            return self.stand_ins.make_tensor(spec.dtype, tuple(spec.shape), least=0)
+        with tf.init_scope(), tf.device(_CPU_DEVICE):
+            return self._zeros.make_tensor(spec.dtype, tuple(spec.shape), least=0)
 
     def _drop_value(self, variable: Any) -> None:
         zeros = self._make_zeros(variable)
-        with tf.init_scope(), tf.device(CPU_DEVICE):
+        with tf.init_scope(), tf.device(_CPU_DEVICE):
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=zeros)
         setattr(variable, _UNBACKED, True)
 

@@ -16,8 +16,6 @@ import sys
 import tempfile
 import threading
 import traceback
-import types
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +23,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from analyzer.capture.process import child_environment
+from analyzer.capture.process.child_process import end_with_parent
 from analyzer.capture.process.launch import SIZES_PIPE, STOPPING
 from analyzer.capture.run.source_frames import (
     clean_message,
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from analyzer.capture.run.step_capture import Captured
 
 DUMP: Final = ".xla"  # subfolder of the run folder for XLA's compiled modules while the child runs
+TEMPORARY: Final = ".tmp"  # subfolder for temporary files of the child
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -106,6 +106,7 @@ class Channel:
 
 def main(request_path: str, places: list[str], modules: frozenset[str]) -> int:
     """Serve a request file in a process of its own; return the exit code."""
+    end_with_parent(Path(request_path).parent)
     return serve(request_path, places, Channel())
 
 
@@ -189,35 +190,21 @@ def import_all() -> None:
     import analyzer.capture.run.profiled_run  # noqa: F401
 
 
-@contextlib.contextmanager
-def _redirect_generated_code(folder: Path) -> Iterator[None]:
-    """Let autograph write its code to ``folder``, which is removed even if the process is killed."""
-    from analyzer.capture.private_names import autograph_loader
-
-    folder.mkdir()
-    if hasattr(autograph_loader, "tempfile"):
-        make = partial(tempfile.NamedTemporaryFile, dir=folder)
-        autograph_loader.tempfile = types.SimpleNamespace(NamedTemporaryFile=make)
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> None:
     """Capture the step of a request, and write its run folder."""
     channel.report("starting TensorFlow", 0.0)
     spec, options = request.target, request.options
     folder = Path(request.folder)
+    # Autograph leaves its code there.
+    tempfile.tempdir = str(folder / TEMPORARY)
+    (folder / TEMPORARY).mkdir()
     is_static = request.kind == "static"
     on_card = bool(options.gpu) and not is_static
     if options.device == "cpu" or (is_static and options.gpu):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    if request.kind != "sizes":
+    if request.kind == "run":
         flags = os.environ.get("XLA_FLAGS", "")
-        os.environ["XLA_FLAGS"] = add_dump_flags(
-            folder / DUMP, flags, is_run=not is_static
-        )
+        os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, flags)
 
     with pause_collector():
         import_all()
@@ -230,8 +217,7 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
         sys.path.append(os.getcwd())
     sys.argv[:] = [spec.path]
 
-    with _redirect_generated_code(folder / ".autograph"):
-        captured = _capture_step(request, folder, channel)
+    captured = _capture_step(request, folder, channel)
     captured.run = replace(
         captured.run,
         target=TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name),
@@ -241,7 +227,8 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
     channel.report("writing the graph", 0.97)
     with pause_collector():
         write_run(folder, captured)
-    shutil.rmtree(folder / DUMP, ignore_errors=True)
+    for name in (DUMP, TEMPORARY):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _configure(request: CaptureRequest, *, on_card: bool) -> None:
@@ -270,7 +257,7 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
     options, report = request.options, channel.report
     make, steps = partial(resolve, request.target, options), options.step_count
     if request.kind == "static":
-        return capture_unrun_step(make, report, options, folder / DUMP)
+        return capture_unrun_step(make, report, options)
     if request.kind == "sizes":
         answer = partial(answer_sizes, channel.send, folder / SIZES_PIPE)
         return run_steps(make, steps, report, then=answer)

@@ -22,8 +22,7 @@ from analyzer.model.errors import (
 _MAX_LINE: Final = 300  # characters of the log in a message
 _TAIL_BYTES: Final = 256 << 10  # of the log that are searched
 _LOGGED: Final = re.compile(
-    r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: (?P<old>[IWEF]) |(?P<new>[IWEF])\d{4} )"
-    r"[^\]]*\] ?(?P<text>.*)"
+    r"(?:\d{4}-\d\d-\d\d [\d:.]+: )?(?P<level>[IWEF])(?:\d{4})? [^\]]*\] ?(?P<text>.*)"
 )
 """A line of TensorFlow's log, as ``tsl/platform/default/logging.cc`` or Abseil writes it."""
 _CONTINUED: Final = re.compile(
@@ -36,12 +35,19 @@ _CONTINUED: Final = re.compile(
 _NO_MEMORY: Final = (
     "ran out of memory trying to allocate",  # BFCAllocator::AllocateRawInternal
     "OOM when allocating tensor",  # OpKernelContext::allocate_tensor
+    "std::bad_alloc",
+    "MemoryError",
+    "Cannot allocate memory",
 )
 _NO_BUFFER: Final = "Must be non NULL"  # DCHECK_NOTNULL in mkl_util.h, without a buffer
-_NO_HOST_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Cannot allocate memory")
 _COUNT_OVERFLOW: Final = "Check failed: work_element_count"
 """``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative."""
-_BY_OTHERS: Final = (signal.SIGTERM, getattr(signal, "SIGHUP", None), signal.SIGINT)
+_BY_OTHERS: Final = (
+    signal.SIGTERM,
+    getattr(signal, "SIGHUP", None),
+    signal.SIGINT,
+    getattr(signal, "SIGKILL", None),
+)
 _PYTHON_DIED: Final = (
     "Fatal Python error: "  # first line of faulthandler; the stack follows
 )
@@ -61,66 +67,39 @@ def explain_end(
     at: str,
     target: str,
     log: str,
-    saved_log: Path | None,
+    hint: str,
     *,
     kills: int,
 ) -> AnalyzerError:
     """Return the error for the end of a child that reported none, with its kind.
 
-    ``code`` is its exit code, minus a signal, or None; ``at`` its last stage; ``kills`` the number of
-    processes that the system killed for lack of memory since its start.
+    ``code`` is its exit code, or minus a signal; ``at`` its last stage; ``kills`` how many processes the
+    system killed for lack of memory since its start.
     """
     reason = find_reason(log)
     at = f"{_find_user_line(log)}while {at}"
-    suffix = f": {reason}" if reason else "."
-    hint = f"Its full output: {saved_log}" if saved_log else ""
-    kind = FailureKind.KILLED
     if code == -signal.SIGKILL and kills:
         message = f"The system killed the process {at}: it ran out of host memory."
         return StepOutOfMemory(message, hint="Try a smaller --batch-size.")
-    if any(sign in reason for sign in _NO_HOST_MEMORY):
-        return StepOutOfMemory(
-            f"The process ran out of host memory {at}{suffix}", hint=hint
-        )
-    if code == -signal.SIGKILL:
-        message = (
-            f"The process of {target} was killed (SIGKILL) {at}, and the system reports no lack of "
-            "memory: kill -9 or a job's time limit is likely."
-        )
-    elif code is None:
-        message = f"Another process ended the process of {target} {at}."
-    elif code >= 0:
-        last = (
-            f"; its last output: {reason}"
-            if reason
-            else " (os._exit or a library call)."
-        )
+    # oneDNN's convolution crashes when it gets no memory (TensorFlow 2.21).
+    if any(sign in reason for sign in _NO_MEMORY):
+        return StepOutOfMemory(f"{target} ran out of memory {at}: {reason}", hint=hint)
+
+    last = f"; its last output: {reason}" if reason else "."
+    if code is None or code >= 0:
         message = f"{target} ended its own process with exit code {code} {at}{last}"
-        kind = FailureKind.EXITED
-    elif any(sign in reason for sign in _NO_MEMORY):
-        # oneDNN's convolution crashes when it gets no memory (TensorFlow 2.21).
-        message = f"{target} ran out of memory {at} and crashed ({_describe_signal(-code)}): {reason}"
-        return StepOutOfMemory(
-            message, hint=f"analyze oom {saved_log} explains it." if saved_log else ""
-        )
-    else:
-        message = (
-            f"The process of {target} died of {_describe_signal(-code)} {at}{suffix}"
-        )
-        if reason.startswith(_COUNT_OVERFLOW):
-            kind = FailureKind.TOO_LARGE
-        elif -code not in _BY_OTHERS:
-            kind = FailureKind.CRASHED
+        return TargetError(message, hint=hint, kind=FailureKind.EXITED)
+
+    meaning = signal.strsignal(-code) or "a signal"
+    with contextlib.suppress(ValueError):
+        meaning = f"{signal.Signals(-code).name} ({meaning})"
+    kind = FailureKind.CRASHED
+    if -code in _BY_OTHERS:
+        kind = FailureKind.KILLED
+    elif reason.startswith(_COUNT_OVERFLOW):
+        kind = FailureKind.TOO_LARGE
+    message = f"The process of {target} died of {meaning} {at}{last}"
     return TargetError(message, hint=hint, kind=kind)
-
-
-def _describe_signal(number: int) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-    meaning = signal.strsignal(number)
-    return f"{name} ({meaning})" if meaning else name
 
 
 def read_tail(log: Path) -> str:
@@ -145,7 +124,7 @@ def find_reason(log: str) -> str:
         if logged is None:
             if line.strip() and not _CONTINUED.match(line):
                 printed = line
-        elif "F" in (logged["old"], logged["new"]):
+        elif logged["level"] == "F":
             failed = logged["text"]
         elif _NO_MEMORY[0] in logged["text"]:  # it states the request
             no_memory = logged["text"]
@@ -153,6 +132,7 @@ def find_reason(log: str) -> str:
             no_memory = no_memory or logged["text"]
     if _NO_BUFFER in failed:
         failed = no_memory or failed
+
     reason = " ".join((failed or printed or no_memory).split())
     return reason if len(reason) <= _MAX_LINE else f"{reason[: _MAX_LINE - 1]}…"
 

@@ -1,68 +1,63 @@
-"""A child process under a supervisor: its messages and its end."""
+"""A child process with the processes that it starts: its messages and its end.
 
-from __future__ import annotations
+The child runs in a session of its own, so that a terminal's Ctrl-C reaches it only through
+``interrupt``. Each of its descendants inherits a mark in its environment, by which ``end_marked`` finds
+it, even in another session. The child's standard input ends when this process does, perhaps by
+``kill -9``: then the child ends itself and its descendants (``end_with_parent``).
+"""
 
 import contextlib
 import math
 import os
+import secrets
 import select
+import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from analyzer.capture.process import supervisor
-from analyzer.model.contract.child_messages import ChildEnd, Message, parse_message
+from analyzer.model.contract.child_messages import CopyEnd, Message, parse_message
 from analyzer.model.interrupts import delay_signals
 
-_POLL_S: Final = 0.5  # interval of checks whether the supervisor itself is gone
-_END_S: Final = (
-    15.0  # longer than a supervisor needs, even if a process cannot be killed
-)
+MARK: Final = "TF_MEMORY_ANALYZER_CHILD"
+_POLL_S: Final = 0.5  # interval of checks whether the child is gone
+_GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL
+_MAX_KILL_S: Final = 5.0  # for a process in uninterruptible sleep, which stays
+_PAUSE_S: Final = 0.01  # between two checks
+_CLOSED_S: Final = 1.0  # between the end of a child's output and its own
 
 
 class Child:
-    """A supervised command that reports its progress as messages.
+    """A command that reports its progress as messages.
 
-    It runs in a session of its own, so that a terminal's Ctrl-C reaches it only through
-    ``interrupt``. ``messages`` stops when the time of ``limit_time`` is over.
+    ``messages`` stops when the time of ``limit_time`` is over.
     """
 
     def __init__(
         self,
         command: Sequence[str],
         log: Path,
-        folder: Path,
         environment: Mapping[str, str],
     ) -> None:
-        self.end: ChildEnd | None = None  # None while it runs
+        self.has_ended = False
+        self.code: int | None = None  # exit status, or minus the number of a signal
         self._deadline_s = math.inf
         self._text = b""
+        self._mark = secrets.token_hex(8)
         with log.open("ab") as log_file:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    supervisor.__file__,
-                    str(folder),
-                    *command,
-                ],
+            self._process = subprocess.Popen(
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
-                env=dict(environment),
+                env={**environment, MARK: self._mark},
                 start_new_session=True,
             )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._process, self._stdin, self._stdout = (
-            process,
-            process.stdin,
-            process.stdout,
-        )
 
     def limit_time(self, seconds: float) -> None:
         """Let ``messages`` stop after some seconds from now."""
@@ -70,57 +65,146 @@ class Child:
 
     def messages(self) -> Iterator[Message]:
         """Yield the child's messages until it ends or its time is over."""
-        while self.end is None:
+        while not self.has_ended:
             line, newline, rest = self._text.partition(b"\n")
-            if not newline:
-                left_s = self._deadline_s - time.monotonic()
-                if left_s <= 0:
-                    return
-                self._read(min(_POLL_S, left_s))
+            if newline:
+                self._text = rest
+                message = parse_message(line)
+                if message is not None:
+                    yield message
                 continue
-            self._text = rest
-            message = parse_message(line)
-            if isinstance(message, ChildEnd):
-                self.end = message
-            elif message is not None:
-                yield message
-
-    def interrupt(self) -> None:
-        """Pass Ctrl-C on to it."""
-        self._send(supervisor.INTERRUPT)
-
-    def close(self) -> None:
-        """End it and all that it started, if necessary, and release its pipes."""
-        with delay_signals():
-            self._send(supervisor.END)
-            self.limit_time(_END_S)
-            for _ in self.messages():
-                pass
-            with contextlib.suppress(OSError):
-                self._stdin.close()
-            try:
-                self._process.wait(timeout=_END_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()  # the system kills the child with it
-                self._process.wait()
-            self.end = self.end or ChildEnd(None)
-            self._stdout.close()
-
-    def _send(self, order: bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            os.write(self._stdin.fileno(), order)
+            left_s = self._deadline_s - time.monotonic()
+            if left_s <= 0:
+                return
+            self._read(min(_POLL_S, left_s))
 
     def _read(self, timeout_s: float) -> None:
-        """Read output for up to ``timeout_s``; set ``end`` if none can follow."""
+        """Read output for up to ``timeout_s``; note the end if none can follow."""
+        assert self._process.stdout is not None
         # Not to the end of the pipe: a process that the child started may hold it open.
         is_gone = self._process.poll() is not None
         wait_s = 0 if is_gone else timeout_s
-        if select.select([self._stdout], [], [], wait_s)[0]:
-            content = os.read(self._stdout.fileno(), 1 << 16)
+        if select.select([self._process.stdout], [], [], wait_s)[0]:
+            content = os.read(self._process.stdout.fileno(), 1 << 16)
             self._text += content
             is_gone = not content
         if is_gone:
-            self.end = ChildEnd(None)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_CLOSED_S)
+            self.code = self._process.returncode
+            self.has_ended = True
+
+    def send(self, line: bytes) -> None:
+        """Write a line to its standard input."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            os.write(self._process.stdin.fileno(), line + b"\n")
+
+    def interrupt(self) -> None:
+        """Pass Ctrl-C on to it."""
+        self._process.send_signal(signal.SIGINT)
+
+    def close(self) -> None:
+        """End it and all that it started, if necessary, and release its pipes."""
+        with delay_signals(), self._process:
+            end_marked(self._mark, self._process.pid, reap=self._process.poll)
+            self._process.kill()
+            self._process.wait()
+            if not self.has_ended:
+                self.code = self._process.returncode
+            self.has_ended = True
+
+
+class Fork:
+    """One capture in a fork of a child; used like a ``Child``."""
+
+    def __init__(self, server: Child, request: Path) -> None:
+        self.has_ended = False
+        self.code: int | None = None
+        self._server = server
+        self.limit_time = server.limit_time
+        server.send(os.fsencode(request))
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the fork's messages until it ends or its time is over."""
+        for message in self._server.messages():
+            if isinstance(message, CopyEnd):
+                self.has_ended, self.code = True, message.code
+                return
+            yield message
+        self.has_ended, self.code = self._server.has_ended, self._server.code
+
+    def interrupt(self) -> None:
+        """End the server: the user has interrupted the whole series of captures."""
+        self._server.close()
+
+    def close(self) -> None:
+        """End the server if the fork still runs or the server has ended."""
+        if not self.has_ended or self._server.has_ended:
+            self._server.close()
+
+
+def end_marked(mark: str, leader: int, reap: Callable[[], object]) -> None:
+    """Terminate all processes with a mark, and kill those that still run after a second.
+
+    Without Linux' ``/proc`` these are the processes of the session of ``leader``.
+    """
+    started_s = time.monotonic()
+    number = signal.SIGTERM
+    while True:
+        reap()
+        running = _list_marked(mark, leader)
+        elapsed_s = time.monotonic() - started_s
+        if not running or elapsed_s > _GRACE_S + _MAX_KILL_S:
+            return
+        if elapsed_s > _GRACE_S:
+            number = signal.SIGKILL
+        for pid in running:
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        time.sleep(_PAUSE_S)
+
+
+def _list_marked(mark: str, leader: int) -> list[int]:
+    """Return the other running processes with a mark in their environment."""
+    if not os.path.isdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            os.killpg(leader, 0)
+            return [-leader]
+        return []
+
+    found = []
+    wanted = f"{MARK}={mark}".encode()
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        # That of a zombie is empty.
+        with contextlib.suppress(OSError):
+            content = Path("/proc", name, "environ").read_bytes()
+            if wanted in content and int(name) != os.getpid():
+                found.append(int(name))
+    return found
+
+
+def end_with_parent(
+    folder: Path, take: Callable[[bytes], None] = lambda line: None
+) -> None:
+    """End this process, its descendants and ``folder`` when the parent is gone.
+
+    ``take`` gets the lines that the parent sends until then.
+    """
+    pipe = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+    def wait() -> None:
+        with open(pipe, "rb", buffering=0) as lines:
+            for line in lines:
+                take(line.rstrip(b"\n"))
+        end_marked(os.environ[MARK], os.getpid(), reap=lambda: None)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 # `-c` and PYTHONPATH put the working folder first, where a user's json.py may be. It must not be found

@@ -6,13 +6,14 @@ OpenBLAS and jemalloc, which release their locks at a fork. Requests are paths, 
 
 import faulthandler
 import os
+import queue
 import warnings
 from pathlib import Path
 
 from analyzer.capture.process import capture_worker
 from analyzer.capture.process.capture_worker import Channel
+from analyzer.capture.process.child_process import end_with_parent
 from analyzer.capture.process.run_folders import LOG_FILE
-from analyzer.capture.process.supervisor import end_all, list_descendants
 from analyzer.model.contract.child_messages import CopyEnd
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.interrupts import (
@@ -22,9 +23,11 @@ from analyzer.model.interrupts import (
 )
 
 
-def main(pipe: str, places: list[str], modules: frozenset[str]) -> int:
-    """Import TensorFlow, then serve requests until the pipe closes; return the exit code."""
+def main(folder: str, places: list[str], modules: frozenset[str]) -> int:
+    """Import TensorFlow, then serve requests until the parent ends; return the exit code."""
     faulthandler.enable()
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    end_with_parent(Path(folder), requests.put)
     channel = Channel()
     channel.report("starting TensorFlow", 0.0)
     try:
@@ -33,32 +36,24 @@ def main(pipe: str, places: list[str], modules: frozenset[str]) -> int:
             freeze_loaded_objects()
     except AnalyzerError as error:
         return channel.fail(error)
-    with Path(pipe).open("rb", buffering=0) as requests:
-        for line in requests:
-            request = Path(os.fsdecode(line.rstrip(b"\n")))
-            with warnings.catch_warnings():  # Python warns of forks with threads
-                warnings.simplefilter("ignore", DeprecationWarning)
-                pid = os.fork()
-            if not pid:
-                return _serve_in_fork(request, places, channel)
-            _, status = os.waitpid(pid, 0)
-            end_all(_list_leftovers, lambda: None)
-            channel.send(CopyEnd(os.waitstatus_to_exitcode(status)))
-    os._exit(0)  # freeing TensorFlow's million objects takes more than a second
+
+    while True:
+        request = Path(os.fsdecode(requests.get()))
+        with warnings.catch_warnings():  # Python warns of forks with threads
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if not pid:
+            return _serve_in_fork(request, places, channel)
+        _, status = os.waitpid(pid, 0)
+        channel.send(CopyEnd(os.waitstatus_to_exitcode(status)))
 
 
 def _serve_in_fork(request: Path, places: list[str], channel: Channel) -> int:
     """Serve a request file, with output to the log in its folder; return the exit code."""
     die_with_parent()
-    log = os.open(
-        request.with_name(LOG_FILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666
-    )
-    for descriptor in (1, 2):
-        os.dup2(log, descriptor)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    log = os.open(request.with_name(LOG_FILE), flags, 0o666)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     os.close(log)
     return capture_worker.serve(str(request), places, channel)
-
-
-def _list_leftovers() -> list[int]:
-    """Return the processes that a fork left running, which are now children of the supervisor."""
-    return [pid for pid in list_descendants(os.getppid()) if pid != os.getpid()]

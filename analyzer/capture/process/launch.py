@@ -27,8 +27,8 @@ from analyzer.capture.process.child_environment import (
     hides_own_gpus,
     make_environment,
 )
-from analyzer.capture.process.child_process import Child, make_start_command
-from analyzer.capture.process.fork_servers import Fork, ForkServers
+from analyzer.capture.process.child_process import Child, Fork, make_start_command
+from analyzer.capture.process.fork_servers import ForkServers
 from analyzer.model.contract.capture_request import (
     CaptureKind,
     CaptureOptions,
@@ -95,79 +95,52 @@ def capture(
     ``next_size`` continues a capture of several sizes; then ``limit_s`` is for each of them.
     """
     run_folders.check_writable(out, force=force)
-    once = partial(
-        _capture_once,
-        spec,
-        force=force,
-        progress=progress,
-        kind=kind,
-        copies=copies,
-        limit_s=limit_s,
-        next_size=next_size,
-    )
+
+    def capture_once(options: CaptureOptions) -> Path:
+        with run_folders.make_staging_folder(out) as staging:
+            with run_folders.convert_os_errors(out):
+                request = CaptureRequest(
+                    target=spec, options=options, folder=str(staging), kind=kind
+                )
+                child = _start(request, copies)
+                with _send_sizes(staging / SIZES_PIPE, next_size) as answer:
+                    _wait(child, request, progress, answer, limit_s)
+            shutil.rmtree(staging / PHANTOM_FOLDER, ignore_errors=True)
+            if not (staging / RUN_FILE).is_file():
+                raise TargetError(
+                    f"The capture is gone: {spec.text} or another program removed it.",
+                    hint="Name another --out.",
+                )
+            return run_folders.publish(staging, out, force=force)
+
     needs_whole_pool = copies is not None and copies.needs_whole_pool
     if needs_whole_pool or not can_have_short_pool(options, kind):
-        return once(options, out)
+        return capture_once(options)
     with contextlib.suppress(StepOutOfMemory):
-        folder = once(replace(options, has_short_pool=True), out)
+        folder = capture_once(replace(options, has_short_pool=True))
         failure = read_run_file(folder / RUN_FILE).error
         if failure is None or failure.kind is not FailureKind.OUT_OF_MEMORY:
             return folder
         run_folders.remove_run(folder)
     if copies is not None:
         copies.needs_whole_pool = True
-    return once(options, out)
+    return capture_once(options)
 
 
-def _capture_once(
-    spec: TargetSpec,
-    options: CaptureOptions,
-    out: Path,
-    *,
-    force: bool,
-    progress: Progress,
-    kind: CaptureKind,
-    copies: ForkServers | None,
-    limit_s: float,
-    next_size: NextSize | None,
-) -> Path:
-    with run_folders.make_staging_folder(out) as staging:
-        request = staging / "request.json"
-        log = staging / run_folders.LOG_FILE
-        # One folder of tools for all forks, whose environments would differ otherwise.
-        folder = copies.folder if copies else staging
-        environment = make_environment(spec, options, kind, folder)
-        with run_folders.convert_os_errors(out):
-            content = CaptureRequest(
-                target=spec, options=options, folder=str(staging), kind=kind
-            )
-            write_message(request, content)
-            server = None
-            if copies and hides_own_gpus(options):
-                server = copies.start(log, environment)
-            child: Child | Fork
-            if server is None:
-                child = Child(make_child_command(request), log, staging, environment)
-            else:
-                child = server.serve(request)
-            with _send_sizes(staging / SIZES_PIPE, next_size) as answer:
-                _run(
-                    child,
-                    log,
-                    spec,
-                    progress,
-                    answer,
-                    is_partial=kind == "run",
-                    limit_s=limit_s,
-                )
-            request.unlink(missing_ok=True)
-        shutil.rmtree(staging / PHANTOM_FOLDER, ignore_errors=True)
-        if not (staging / RUN_FILE).is_file():
-            raise TargetError(
-                f"The capture is gone: {spec.text} or another program removed it.",
-                hint="Name another --out.",
-            )
-        return run_folders.publish(staging, out, force=force)
+def _start(request: CaptureRequest, copies: ForkServers | None) -> Child | Fork:
+    """Start the child that serves a request, or a fork of a server."""
+    staging = Path(request.folder)
+    file, log = staging / "request.json", staging / run_folders.LOG_FILE
+    write_message(file, request)
+    # One folder of tools for all forks, whose environments would differ otherwise.
+    folder = copies.folder if copies else staging
+    options = request.options
+    environment = make_environment(request.target, options, request.kind, folder)
+    if copies and hides_own_gpus(options):
+        server = copies.start(log, environment)
+        if server is not None:
+            return Fork(server, file)
+    return Child(make_child_command(file), log, environment)
 
 
 def make_child_command(request: Path) -> list[str]:
@@ -205,14 +178,11 @@ def _send_sizes(
         pipe.unlink(missing_ok=True)
 
 
-def _run(
+def _wait(
     child: Child | Fork,
-    log: Path,
-    spec: TargetSpec,
+    request: CaptureRequest,
     progress: Progress,
     answer: Callable[[SizeRun], None],
-    *,
-    is_partial: bool,
     limit_s: float,
 ) -> None:
     """Wait for a child's end, or raise the error that it reports or that explains its end."""
@@ -231,30 +201,31 @@ def _run(
                 answer(last)
             else:  # the last message; a thread of the user's may run forever
                 child.limit_time(_PARTING_S)
-        is_late = child.end is None
+        is_late = not child.has_ended
     except KeyboardInterrupt:
-        last = _interrupt(child, progress) if is_partial else None
         is_interrupted = True
+        last = _interrupt(child, progress) if request.kind == "run" else None
     finally:
         child.close()
 
     if isinstance(last, CaptureDone):
+        Path(request.folder, "request.json").unlink(missing_ok=True)
         return
     failed = last if isinstance(last, ChildFailed) else None
     if is_interrupted or (failed and failed.exit_code == ExitCode.INTERRUPTED):
         raise KeyboardInterrupt(_INTERRUPTED) from None
+    log = Path(request.folder, run_folders.LOG_FILE)
     if failed:
         raise _make_error(failed, log)
+    target = request.target.text
     if is_late:
         raise TargetError(
-            f"The process of {spec.text} did not end in {limit_s:.0f} s while {stage}.",
+            f"The process of {target} did not end in {limit_s:.0f} s while {stage}.",
             kind=FailureKind.TIMED_OUT,
         )
-    code = None if child.end is None else child.end.code
     kills = child_ending.count_memory_kills() - kills_before
-    log_end = child_ending.read_tail(log)
-    saved = _save_log(log)
-    raise child_ending.explain_end(code, stage, spec.text, log_end, saved, kills=kills)
+    text, hint = child_ending.read_tail(log), _save_log(log)
+    raise child_ending.explain_end(child.code, stage, target, text, hint, kills=kills)
 
 
 def _interrupt(child: Child | Fork, progress: Progress) -> Message | None:
@@ -271,31 +242,24 @@ def _interrupt(child: Child | Fork, progress: Progress) -> Message | None:
 
 
 def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
-    known = {
-        ExitCode.BAD_INPUT: TargetError,
-        ExitCode.STEP_OUT_OF_MEMORY: StepOutOfMemory,
-    }
-    for code, error in known.items():
-        if failed.exit_code == code:
+    for error in (TargetError, StepOutOfMemory):
+        if failed.exit_code == error.exit_code:
             return error(failed.error, hint=failed.hint, kind=failed.kind)
-    saved = _save_log(log)
-    hint = f"{failed.hint} Its full output: {saved}".strip() if saved else failed.hint
+    hint = f"{failed.hint} {_save_log(log)}".strip()
     return AnalyzerError(failed.error, hint=hint, kind=failed.kind)
 
 
-def _save_log(log: Path) -> Path | None:
-    """Copy the end of a log to the temporary folder; return the copy, None if there is no room."""
+def _save_log(log: Path) -> str:
+    """Copy the end of a log to the temporary folder; return a sentence that names the copy."""
     content = child_ending.read_tail(log)
     if not content:
-        return None
-    handle, name = tempfile.mkstemp(prefix="analyze-", suffix=".log")
-    try:
+        return ""
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(prefix="analyze-", suffix=".log")
         with os.fdopen(handle, "w", encoding="utf-8") as copy:
             copy.write(content)
-    except OSError:
-        Path(name).unlink()
-        return None
-    return Path(name)
+        return f"Its full output: {name}"
+    return ""
 
 
 def capture_live(
@@ -363,9 +327,8 @@ def capture_unrun(
 
     spec, out = _check_target(target, out, force=force)
     with run_folders.make_staging_folder(out) as staging:
-        with _reset_jit_choice(target, options):
-            make = partial(make_program, target, spec.text, options)
-            captured = capture_graph(make, _report_nothing, options)
+        make = partial(make_program, target, spec.text, options)
+        captured = capture_graph(make, _report_nothing, options)
         return _write(captured, spec, staging, out, force=force)
 
 
@@ -406,25 +369,6 @@ def _write(
     captured.run = replace(captured.run, target=target, from_process_start=False)
     write_run(staging, captured)
     return run_folders.publish(staging, out, force=force)
-
-
-@contextlib.contextmanager
-def _reset_jit_choice(model: Any, options: CaptureOptions) -> Iterator[None]:
-    """Let a model that was compiled here without a GPU choose XLA again for ``options.gpu``.
-
-    Keras has replaced ``jit_compile="auto"`` by False; ``jit=False`` says False on purpose.
-    """
-    from analyzer.capture.private_names import get_chosen_jit, set_chosen_jit
-
-    choice = get_chosen_jit(model)
-    if not options.gpu or options.jit is not None or choice is not False:
-        yield
-        return
-    set_chosen_jit(model, None)
-    try:
-        yield
-    finally:
-        set_chosen_jit(model, choice)
 
 
 @contextlib.contextmanager

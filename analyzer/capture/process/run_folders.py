@@ -6,8 +6,6 @@ replaced), the parts of the run are moved into it; other files in it stay.
 
 import contextlib
 import datetime
-import errno
-import itertools
 import json
 import os
 import secrets
@@ -28,21 +26,17 @@ PARTS: Final = (
     *("kept.json", "report.json", "report.html", LOG_FILE),
     *("plan*.hlo.pb.gz", RUN_FILE),
 )
-_EXISTS: Final = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
-
-
-def _number(name: str) -> Iterator[str]:
-    """Yield a name, then the same with numbers."""
-    yield name
-    for number in itertools.count(2):
-        yield f"{name}-{number}"
 
 
 def make_default_path(spec: TargetSpec) -> Path:
     """Return ``traces/NAME-TIME`` in the working folder, with a number if that exists."""
     now = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    paths = (Path("traces") / name for name in _number(f"{spec.name}-{now}"))
-    return next(path for path in paths if not os.path.lexists(path))
+    path = first = Path("traces") / f"{spec.name}-{now}"
+    number = 1
+    while os.path.lexists(path):
+        number += 1
+        path = first.with_name(f"{first.name}-{number}")
+    return path
 
 
 def check_writable(out: Path, *, force: bool) -> None:
@@ -70,15 +64,11 @@ def make_staging_folder(out: Path) -> Iterator[Path]:
     """Make a temporary folder next to ``out``, or in it if it exists; return its whole path."""
     with convert_os_errors(out):
         real = Path(os.path.realpath(out))
-        missing = [
-            folder
-            for folder in (real.parent, *real.parent.parents)
-            if not folder.exists()
-        ]
+        parents = (real.parent, *real.parent.parents)
+        missing = [folder for folder in parents if not folder.exists()]
         real.parent.mkdir(parents=True, exist_ok=True)
-        staging = (
-            real if real.is_dir() else real.parent
-        ) / f".analyze-{secrets.token_hex(6)}"
+        place = real if real.is_dir() else real.parent
+        staging = place / f".analyze-{secrets.token_hex(6)}"
         staging.mkdir()
     try:
         yield staging
@@ -91,28 +81,27 @@ def make_staging_folder(out: Path) -> Iterator[Path]:
 
 
 def publish(staging: Path, out: Path, *, force: bool) -> Path:
-    """Move the finished staging folder to ``out``, or if it exists now, to a numbered name."""
+    """Move the finished staging folder to ``out``, which it may already lie in."""
     with convert_os_errors(out), delay_signals():
         real = Path(os.path.realpath(out))
-        if staging.parent == real:
-            is_empty = all(part == staging for part in real.iterdir())
-            if is_empty or (force and _is_run(real)):
-                _remove_parts(real)
-                # The note comes last: without it the folder is no run.
-                for part in sorted(
-                    staging.iterdir(), key=lambda part: part.name == RUN_FILE
-                ):
-                    part.rename(real / part.name)
-                return out
-        for name in _number(real.name):
-            try:
-                staging.rename(real.with_name(name))
-            except OSError as error:
-                if error.errno not in _EXISTS:
-                    raise
-            else:
-                return out if name == real.name else out.with_name(name)
-    raise AssertionError("unreachable: there is always another number")
+        if staging.parent != real:
+            staging.rename(real)  # fails if another program has made it meanwhile
+            return out
+        if not force:
+            _check_empty(out, real, staging)
+        _remove_parts(real)
+        # The note comes last: without it the folder is no run.
+        parts = sorted(staging.iterdir(), key=lambda part: part.name == RUN_FILE)
+        for part in parts:
+            part.rename(real / part.name)
+    return out
+
+
+def _check_empty(out: Path, real: Path, staging: Path) -> None:
+    if any(part != staging for part in real.iterdir()):
+        raise InputError(
+            f"{out} is no longer empty.", hint="Name another --out, or add --force."
+        )
 
 
 def remove_run(folder: Path) -> None:

@@ -24,8 +24,8 @@ from analyzer.capture.run.source_frames import (
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
+from analyzer.capture.xla.compiled_functions import LoweredFunction
 from analyzer.capture.xla.xla_dumps import remove_dump_flags
-from analyzer.capture.xla.xla_lowering import LoweredFunction
 from analyzer.model.contract.graph_note import Op, TracedGraph
 from analyzer.model.contract.run_note import (
     DeviceNote,
@@ -352,7 +352,7 @@ def describe_failure(failure: BaseException) -> Failure:
     if isinstance(failure, KeyboardInterrupt):
         name, message, code = (
             "Interrupted",
-            "The run was interrupted.",
+            "The run was interrupted",
             ExitCode.INTERRUPTED,
         )
     elif isinstance(failure, SystemExit):
@@ -363,11 +363,9 @@ def describe_failure(failure: BaseException) -> Failure:
         where = find_user_line(failure)
     message = clean_message(message)
     has_size = isinstance(failure, tf.errors.ResourceExhaustedError)
-    if (
-        "PHANTOM_CARDS" in os.environ
-        and kind is FailureKind.OUT_OF_MEMORY
-        and not has_size
-    ):
+    is_waiting = isinstance(failure, KeyboardInterrupt)  # maybe for memory
+    is_out = kind is FailureKind.OUT_OF_MEMORY and not has_size
+    if "PHANTOM_CARDS" in os.environ and (is_out or is_waiting):
         message += describe_refusals()
     return Failure(type=name, message=message, exit_code=code, where=where, kind=kind)
 

@@ -8,7 +8,6 @@ from typing import Any, Final, TypeAlias
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
-from analyzer.capture.graph.gpu_graph import explain_jit
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets import synthetic_inputs, target_spec
 from analyzer.capture.targets.default_losses import (
@@ -33,9 +32,6 @@ from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import Mode, StepConfig
 from analyzer.model.errors import InputError, TargetError
 
-_KERAS_2_JIT: Final = (
-    "Estimated as compile() says: Keras 2 uses XLA only with jit_compile=True (--jit)."
-)
 _KINDS: Final = {
     "optimizer": (
         "optimizers",
@@ -82,11 +78,6 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         opened = synthetic_inputs.open_batch(model, data, batch_size)
     call, function, arguments, values = _STEPS[mode](model, opened or data)
     optimizer = getattr(model, "optimizer", None) if train else None
-    jit_reason = ""
-    if options.gpu:
-        jit_reason = (
-            explain_jit(model, jit, options.jit) if is_keras_3(model) else _KERAS_2_JIT
-        )
     return Program(
         call=call,
         args=values,
@@ -96,7 +87,6 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         optimizers=[optimizer] if optimizer is not None else [],
         messages=messages,
         promises=_make_promises(model, options) if train else [],
-        jit_reason=jit_reason,
         resize=partial(_resize, model, opened) if opened else None,
         config=StepConfig(
             mode=mode,

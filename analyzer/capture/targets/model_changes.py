@@ -8,10 +8,7 @@ A remedy is written ``KIND=VALUE``; several are separated by commas:
     quantize=int8       quantize the weights for inference (``quantize`` of Keras' models)
     remat=full          run the code that builds the model in ``keras.RematScope`` of this mode
     remat=list_of_layers>a|b    the same for the layers ``a`` and ``b``
-    ema=off, ema=on     the optimizer's moving average of the weights
-    clip=off, clip=on   the optimizer's gradient clipping
     recompute=a>b|c>d   recompute the layers from ``a`` to ``b`` and from ``c`` to ``d`` as blocks
-    units=0.5           half the units and filters in each layer but the last of each output
     optimizer=sgd       another optimizer, for a custom step
 """
 
@@ -25,7 +22,6 @@ from unittest.mock import patch
 import keras
 
 from analyzer.capture.private_names import (
-    forget_kernel,
     get_compile_arguments,
     get_layers,
 )
@@ -34,26 +30,14 @@ from analyzer.capture.targets.recomputed_blocks import recompute_blocks
 from analyzer.model.errors import TargetError
 
 _ALL_BUT_LAST: Final = "all-but-last"
-_CLIPPING: Final = ("clipnorm", "clipvalue", "global_clipnorm")
-_NEED_MODEL: Final = {
-    **dict.fromkeys(("freeze", "lora", "quantize", "recompute", "units"), ""),
-    **dict.fromkeys(("ema", "clip"), "off"),
-}
-"""Remedies that need the model itself: kind -> value, or empty for any."""
-_OPTIMIZER_OPTIONS: Final[dict[tuple[str, str], dict[str, Any]]] = {
-    ("ema", "on"): {"use_ema": True},
-    ("ema", "off"): {"use_ema": False},
-    ("clip", "on"): {**dict.fromkeys(_CLIPPING), "global_clipnorm": 1.0},
-    ("clip", "off"): dict.fromkeys(_CLIPPING),
-}
-"""Remedies that set options of the optimizer."""
+_NEED_MODEL: Final = frozenset({"freeze", "lora", "quantize", "recompute"})
+"""Remedies that need the model itself."""
 _COMMON_OPTIONS: Final = frozenset(
-    {"learning_rate", "weight_decay", *_CLIPPING, "use_ema", "ema_momentum"}
-    | {"ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps"}
+    {"learning_rate", "weight_decay", "clipnorm", "clipvalue", "global_clipnorm"}
+    | {"use_ema", "ema_momentum", "ema_overwrite_frequency"}
+    | {"loss_scale_factor", "gradient_accumulation_steps"}
 )
 """Options that every optimizer takes: a replaced optimizer keeps them."""
-_SIZES: Final = {"units", "filters", "output_dim"}
-"""Arguments of Keras' layers that are a width of the model."""
 _WRAPPERS: Final = frozenset({"Optimizer", "LossScaleOptimizer", "MultiOptimizer"})
 """Optimizer classes without slots of their own."""
 
@@ -62,8 +46,7 @@ _WRAPPERS: Final = frozenset({"Optimizer", "LossScaleOptimizer", "MultiOptimizer
 def apply_while_building(remedy: str, text: str) -> Iterator[None]:
     """Apply a remedy to the code in the block, which builds a model or a step with its optimizer."""
     parts = _split(remedy)
-    options = _get_options(parts)
-    replaced = [""]
+    made = replaced = [""]
     with contextlib.ExitStack() as stack:
         if "remat" in parts:
             mode, _, names = parts["remat"].partition(">")
@@ -71,25 +54,21 @@ def apply_while_building(remedy: str, text: str) -> Iterator[None]:
             stack.enter_context(keras.RematScope(mode=mode, **layers))
         if "optimizer" in parts:
             replaced = stack.enter_context(_replace_optimizers(parts["optimizer"]))
-        optimizers = stack.enter_context(_set_options(options))
+        if "accumulate" in parts:
+            made = stack.enter_context(_accumulate(int(parts["accumulate"])))
         yield
     if not replaced:
         raise TargetError(f"{text} creates no Keras 3 optimizer that can be replaced.")
-    if options and not optimizers:
+    if not made:
         raise TargetError(
-            f"{text} creates no Keras 3 optimizer; only these accept {', '.join(options)}."
+            f"{text} creates no Keras 3 optimizer; only these accumulate gradients."
         )
-    given: set[str] = set()
-    for one in optimizers:
-        given.update(name for name, value in one.items() if value is not None)
-    if parts.get("clip") == "off" and given.isdisjoint(_CLIPPING):
-        raise TargetError(f"The optimizer of {text} clips no gradients.")
 
 
 def check_step_remedy(remedy: str, text: str) -> None:
     """Raise TargetError if a remedy needs the model itself; for a custom step."""
     for kind, value in _split(remedy).items():
-        if _NEED_MODEL.get(kind) in ("", value):
+        if kind in _NEED_MODEL:
             raise TargetError(
                 f"The change {kind}={value} needs the model, and {text} is a custom step.",
                 hint="Name the model, or the function that makes it.",
@@ -97,24 +76,22 @@ def check_step_remedy(remedy: str, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _set_options(options: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    """Make each Keras optimizer in the block with these options; yield the replaced options of each."""
-    optimizers: list[dict[str, Any]] = []
+def _accumulate(steps: int) -> Iterator[list[str]]:
+    """Let each Keras optimizer in the block accumulate gradients; yield the names of their classes."""
+    made: list[str] = []
     base = keras.optimizers.Optimizer
     old = base.__init__
 
     @functools.wraps(old)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if isinstance(self, keras.optimizers.LossScaleOptimizer):
-            old(self, *args, **kwargs)  # its inner optimizer takes the options
-        else:
-            optimizers.append(kwargs)
-            old(self, *args, **{**kwargs, **options})
+        # A wrapper for loss scales has an inner optimizer that takes the option.
+        if not isinstance(self, keras.optimizers.LossScaleOptimizer):
+            made.append(type(self).__name__)
+            kwargs["gradient_accumulation_steps"] = steps
+        old(self, *args, **kwargs)
 
-    with contextlib.ExitStack() as stack:
-        if options:
-            stack.enter_context(patch.object(base, "__init__", init))
-        yield optimizers
+    with patch.object(base, "__init__", init):
+        yield made
 
 
 @contextlib.contextmanager
@@ -156,9 +133,9 @@ def _replace_optimizers(name: str) -> Iterator[list[str]]:
 
 
 def rebuild(model: Any, remedy: str) -> Any:
-    """Return the model with recomputed blocks or fewer units; the model itself if neither is asked."""
+    """Return the model with recomputed blocks; the model itself if they are not asked."""
     parts = _split(remedy)
-    if not parts.keys() & {"recompute", "units"}:
+    if "recompute" not in parts:
         return model
     if not isinstance(model, keras.Model) or not model.inputs:
         raise TargetError(f"The model {model.name!r} is not made of layers in a graph.")
@@ -166,13 +143,9 @@ def rebuild(model: Any, remedy: str) -> Any:
         raise TargetError(
             f"A rebuilt {model.name!r} would lose the train_step of its own."
         )
+    blocks = [block.split(">") for block in parts["recompute"].split("|")]
     try:
-        rebuilt = (
-            _scale_units(model, float(parts["units"])) if "units" in parts else model
-        )
-        if "recompute" in parts:
-            blocks = [block.split(">") for block in parts["recompute"].split("|")]
-            rebuilt = recompute_blocks(rebuilt, blocks)
+        rebuilt = recompute_blocks(model, blocks)
     except (ValueError, AttributeError, KeyError) as error:
         reason = describe_user_error(error)
         raise TargetError(
@@ -183,35 +156,10 @@ def rebuild(model: Any, remedy: str) -> Any:
     return rebuilt
 
 
-def _scale_units(model: Any, factor: float) -> Any:
-    """Return a copy with fewer units in each layer, except the last with units of each output."""
-    layers = get_layers(model, include_self=False)
-    sized = [layer for layer in layers if _SIZES & layer.get_config().keys()]
-    kept = set()
-    for name in getattr(model, "output_names", None) or [model.layers[-1].name]:
-        inner = get_layers(model.get_layer(name))[-1]
-        until = layers.index(inner) + 1
-        before = [layer.name for layer in layers[:until] if layer in sized]
-        kept.update(before[-1:])
-    if len(sized) <= len(kept):
-        raise ValueError("no layer before the last one has units or filters")
-
-    def copy(layer: Any) -> Any:
-        config = layer.get_config()
-        if layer.name not in kept:
-            for key in _SIZES & config.keys():
-                config[key] = max(int(config[key] * factor), 1)
-        return type(layer).from_config(config)
-
-    return keras.models.clone_model(model, clone_function=copy, recursive=True)
-
-
 def change_layers(model: Any, remedy: str) -> None:
     """Freeze layers, train low-rank updates, or quantize weights, before the model is compiled."""
     parts = _split(remedy)
-    if parts.get("quantize") == "gptq":
-        _quantize_after_calibration(model)
-    elif "quantize" in parts:
+    if "quantize" in parts:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
@@ -229,33 +177,6 @@ def change_layers(model: Any, remedy: str) -> None:
         )
     for layer in weighted[:-1]:
         layer.trainable = False
-
-
-def _quantize_after_calibration(model: Any) -> None:
-    """Give layers the weights that they have after ``quantize("gptq")``, without calibration data.
-
-    The calibration replaces the kernel of each ``Dense`` and ``EinsumDense`` of the structure's blocks
-    (``gptq.py``: ``GPTQ.quantize_and_correct_layer``).
-    """
-    make = getattr(keras.quantizers, "GPTQConfig", None)
-    if make is None:
-        raise TargetError(
-            f"Keras {keras.__version__} has no GPTQ.", hint="Keras 3.13 has it."
-        )
-    structure = getattr(model, "get_quantization_layer_structure", lambda mode: None)(
-        "gptq"
-    )
-    if not structure:
-        raise TargetError(
-            f"The model {model.name!r} names no blocks to quantize.",
-            hint="GPTQ needs its get_quantization_layer_structure(), as keras-hub's models have it.",
-        )
-    for block in structure["sequential_blocks"]:
-        for layer in get_layers(block):
-            if isinstance(layer, keras.layers.Dense | keras.layers.EinsumDense):
-                layer.quantize("gptq", config=make(dataset=None, tokenizer=None))
-                forget_kernel(layer)
-                layer.is_gptq_calibrated = True
 
 
 def _train_low_rank(model: Any, rank: int) -> None:
@@ -279,12 +200,3 @@ def _split(remedy: str) -> dict[str, str]:
         kind, _, value = one.partition("=")
         parts[kind] = value
     return parts
-
-
-def _get_options(parts: dict[str, str]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    if "accumulate" in parts:
-        options["gradient_accumulation_steps"] = int(parts["accumulate"])
-    for remedy in parts.items():
-        options |= _OPTIMIZER_OPTIONS.get(remedy, {})
-    return options

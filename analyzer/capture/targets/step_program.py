@@ -64,7 +64,6 @@ class Program:
         "Decorate it with @tf.function, or compile without run_eagerly; or measure it as it is: "
         "analyze trace."
     )
-    jit_reason: str = ""  # why XLA compiles a Keras model's step on a GPU, or not
 
     def make_tensors(self) -> tuple[Any, ...]:
         """Return the step's inputs as tensors; ``COPIED`` is set on the copy of a NumPy array."""

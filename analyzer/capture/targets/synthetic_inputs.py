@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import keras
 import tensorflow as tf
 
-from analyzer.capture.graph.unbacked_variables import make_unbacked_value, record_input
+from analyzer.capture.graph.unbacked_variables import make_unbacked_value
 from analyzer.capture.private_names import get_build_shapes, get_layers
 from analyzer.capture.targets.keras_api import get_input_specs
 from analyzer.model.contract.capture_request import CaptureOptions
@@ -133,7 +133,6 @@ def make_prompt(
             prompt = max(tokens - open_tokens, 1)
             mask = tf.sequence_mask([prompt], tokens, part.dtype)
             values[name] = tf.tile(mask, [part.shape[0], 1])
-            record_input(values[name])
         else:
             values[name] = make_tensor(part.shape, part.dtype)
     return values
@@ -255,9 +254,7 @@ def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
         value = make_unbacked_value(dtype, axes)
     if value is None and dtype in _RANDOM_FLOATS:
         value = tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
-    value = tf.zeros(axes, dtype=dtype) if value is None else value
-    record_input(value)
-    return value
+    return tf.zeros(axes, dtype=dtype) if value is None else value
 
 
 def _check_size(axes: tuple[int, ...], dtype: Any) -> None:

@@ -30,8 +30,6 @@ from analyzer.model.units import format_bytes, parse_bytes
 from analyzer.tracing.parse.logdir import is_trace, suggest_command
 
 OPTIMIZER: Final = "adam"  # the optimizer of a model that is not compiled
-SCRIPT_SUFFIXES: Final = (".py", ".ipynb")
-"""Files that ``trace`` runs: a script, or the cells of a notebook."""
 _MODULE_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _FORMS: Final = (
     "Give keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or .h5 file, a "
@@ -114,8 +112,8 @@ def _suggest_form(text: str) -> str:
 
 def _refuse_notebook(path: str) -> TargetError:
     return TargetError(
-        f"{path} is a notebook, and this command needs a model or step in a Python file.",
-        hint=f"Save it as one: jupyter nbconvert --to script {path}. Or run it: analyze trace {path}.",
+        f"{path} is a notebook, and analyze needs a Python file.",
+        hint=f"Save it as one: jupyter nbconvert --to script {path}.",
     )
 
 
@@ -131,20 +129,20 @@ def name_module(text: str) -> TargetSpec:
 
 
 def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
-    if path.suffix == ".ipynb" and not scripts:
+    if path.suffix == ".ipynb":
         raise _refuse_notebook(text)
     if path.is_dir():
         is_saved = (path / "saved_model.pb").is_file() or (
             path / "saved_model.pbtxt"
         ).is_file()
         kind = TargetKind.SAVED_MODEL if is_saved else TargetKind.TRACE
-    elif path.suffix in SCRIPT_SUFFIXES and not scripts:
+    elif path.suffix == ".py" and not scripts:
         raise TargetError(
             f"{text} is a whole script, and this command needs a model or step.",
             hint=f"Name the model or the step in it: {text}:name. `analyze trace {text}` runs a whole "
             "script.",
         )
-    elif path.suffix in SCRIPT_SUFFIXES:
+    elif path.suffix == ".py":
         kind = TargetKind.SCRIPT
     elif path.suffix in (".keras", ".h5", ".hdf5"):
         kind = TargetKind.KERAS_FILE

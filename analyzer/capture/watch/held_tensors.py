@@ -1,21 +1,14 @@
-"""Live eager tensors and their holders: after the traced steps, and later if memory grows.
-
-Also containers of the program that collect NumPy arrays or other host data.
-"""
+"""Live eager tensors and their holders: after the traced steps, and later if memory grows."""
 
 from __future__ import annotations
 
-import gc
 import sys
 import types
 import weakref
-from collections import deque
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import get_shape
@@ -23,6 +16,7 @@ from analyzer.capture.private_names import is_eager
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.step_variables import find_address
 from analyzer.capture.watch.holder_search import HolderSearch
+from analyzer.capture.watch.host_containers import find_grown_containers
 from analyzer.model.contract.watch_note import HeldTensors, LargeConstant, WatchNote
 
 if TYPE_CHECKING:
@@ -43,12 +37,6 @@ _MIN_LATER: Final = 3  # tensors of a holder that a later check records
 _LARGE_BYTES: Final = (
     1 << 20
 )  # of old tensors that are noted; of growth that is checked
-_MIN_ENTRY_BYTES: Final = (
-    4096  # of a container's entry: smaller ones take a million steps to matter
-)
-_MAX_FILLED: Final = 1 << 16  # entries; C code never fills a longer list entry by entry
-_MAX_PARTS: Final = 16  # of an entry that are counted
-_MAX_CONTAINERS: Final = 32  # that are reported
 
 
 def find_live_tensors() -> list[Any]:
@@ -212,71 +200,3 @@ class GrowthCheck:
         ):  # after the program's end, its functions' names are gone
             self.held = tuple(rows[:_MAX_LATER])
             self.step = step
-
-
-def count_host_containers() -> dict[int, int]:
-    """Return the length of each container with large entries, by identity."""
-    return {id(one): len(one) for one in _list_containers()}
-
-
-def find_grown_containers(
-    before: Mapping[int, int], steps: int, search: HolderSearch
-) -> list[HeldTensors]:
-    """Return the containers that got at least one entry a step, the largest growth first."""
-    grown = []
-    for container in _list_containers():
-        added = len(container) - before.get(id(container), 0)
-        if added >= max(steps, 2):
-            size_bytes = added * _count_entry_bytes(container)
-            grown.append((size_bytes, added, container))
-    grown.sort(key=lambda row: -row[0])
-    del grown[_MAX_CONTAINERS:]
-
-    holders = search.find_all([container for *_, container in grown])
-    rows = []
-    for size_bytes, added, container in grown:
-        names = [one for one in holders.get(id(container), ()) if one.grows]
-        for holder in names[:1]:
-            rows.append(
-                msgspec.structs.replace(holder, count=added, size_bytes=size_bytes)
-            )
-    return rows
-
-
-def _list_containers() -> list[Any]:
-    """Return the unbounded lists, dictionaries and deques with large entries."""
-    found = []
-    for one in gc.get_objects():
-        is_container = type(one) in (list, dict) or (
-            type(one) is deque and one.maxlen is None
-        )
-        if is_container and one and _count_entry_bytes(one) >= _MIN_ENTRY_BYTES:
-            found.append(one)
-    return found
-
-
-def _count_entry_bytes(container: Any) -> int:
-    """Return the bytes of the last entry; 0 if there is none."""
-    if type(container) is list and len(container) <= _MAX_FILLED:
-        # C code may still be filling it, and reading an empty entry crashes the process.
-        entries = iter(gc.get_referents(container))
-    elif type(container) is dict:
-        entries = reversed(container.values())
-    else:
-        entries = reversed(container)
-    try:
-        return count_host_bytes(next(entries, None))
-    except RuntimeError:  # another thread changes it
-        return 0
-
-
-def count_host_bytes(thing: Any, depth: int = 3) -> int:
-    """Return the bytes of the arrays, bytes and texts in an entry of a container."""
-    if isinstance(thing, np.ndarray):
-        return int(thing.nbytes)
-    if type(thing) in (bytes, bytearray, str):
-        return sys.getsizeof(thing)
-    if depth and type(thing) in (tuple, list, dict):
-        parts = islice(gc.get_referents(thing), _MAX_PARTS)
-        return sum(count_host_bytes(part, depth - 1) for part in parts)
-    return 0

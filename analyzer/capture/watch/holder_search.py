@@ -298,7 +298,7 @@ def _list_raised(error: BaseException, link: Link) -> Iterator[Link]:
 
 
 def _list_enclosed(function: types.FunctionType, link: Link) -> Iterator[Link]:
-    """Yield the closure variables and defaults of a function of the user's."""
+    """Yield the closure variables of a function of the user's."""
     code = function.__code__
     if not is_own(code.co_filename):
         return
@@ -307,7 +307,3 @@ def _list_enclosed(function: types.FunctionType, link: Link) -> Iterator[Link]:
             yield Link(cell.cell_contents, link, name, file=code.co_filename)
         except ValueError:  # not bound yet
             continue
-    defaults = function.__defaults__ or ()
-    names = code.co_varnames[: code.co_argcount]
-    for name, value in zip(names[len(names) - len(defaults) :], defaults, strict=True):
-        yield Link(value, link, name, file=code.co_filename)

@@ -54,7 +54,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             "name": name,
             "force": force,
         }
-        self._options |= {"on_oom": on_oom, "watched": self, "in_fit": True}
+        self._options |= {"on_oom": on_oom, "watched": self}
         self.result: Any = None
         self.steps = 0
         self._block: Any = None

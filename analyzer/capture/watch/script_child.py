@@ -33,7 +33,6 @@ from analyzer.capture.watch.script_launch import (
     DUMP,
     REPORT_FILE,
     USAGE_FILE,
-    read_notebook,
     write_fault,
 )
 from analyzer.model.contract.capture_request import WATCH_VERSION, WatchRequest
@@ -174,8 +173,6 @@ class ScriptRun:
             vars(module).update(names, __loader__=spec.loader)
             sys.argv[0] = spec.origin or path
             return code
-        if path.endswith(".ipynb"):
-            return compile(read_notebook(path), path, "exec", dont_inherit=True)
         return compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
 
     def finish(self, ended: str, error: BaseException | None = None) -> None:
@@ -289,12 +286,7 @@ def _print_as_python(error: BaseException) -> None:
         seen.add(id(link))
         link.__traceback__ = _remove_our_frames(link.__traceback__)
         link = link.__cause__ or link.__context__
-    if (
-        sys.excepthook is sys.__excepthook__
-    ):  # which reads a notebook's lines from the file
-        traceback.print_exception(error)
-    else:
-        sys.excepthook(type(error), error, error.__traceback__)
+    sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:

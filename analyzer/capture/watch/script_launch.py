@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import linecache
 import math
-import os
-import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -32,18 +30,16 @@ from analyzer.capture.process.child_environment import (
     make_card_environment,
     read_declared_environment,
 )
-from analyzer.capture.process.child_process import make_start_command
+from analyzer.capture.process.child_process import MARK, end_marked, make_start_command
 from analyzer.capture.process.run_folders import (
     check_writable,
     make_staging_folder,
     publish,
 )
-from analyzer.capture.process.supervisor import adopt_orphans, end_all, list_descendants
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import WatchRequest
 from analyzer.model.contract.child_messages import write_message
 from analyzer.model.contract.watch_note import WatchNote
-from analyzer.model.errors import InputError
 from analyzer.model.interrupts import (
     ENDING,
     EXIT_BASE,
@@ -80,8 +76,6 @@ def run_script(
 ) -> ScriptEnd:
     """Run a script to its end, or raise an InputError if ``out`` or the card cannot be used."""
     check_writable(out, force=force)
-    if request.script.endswith(".ipynb"):
-        read_notebook(request.script)
     environment = make_base_environment(log_level=None)
     read_declared_environment(
         Path(request.script), environment
@@ -146,7 +140,7 @@ def _run_in_terminal(
         KeyboardInterrupt: Ctrl-C came a second time while the script's observations were written.
     """
     interrupted_s, is_second = -math.inf, False
-    adopt_orphans()
+    mark = secrets.token_hex(8)
     watched = {*ENDING, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     stack = contextlib.ExitStack()
@@ -155,7 +149,7 @@ def _run_in_terminal(
     )
     try:
         child = subprocess.Popen(
-            command, env=environment, preexec_fn=_prepare_child, **pipes
+            command, env={**environment, MARK: mark}, preexec_fn=_prepare_child, **pipes
         )
         if view and child.stdout:
             stack.enter_context(view(folder, child.stdout))
@@ -181,8 +175,8 @@ def _run_in_terminal(
         ):  # signals that were meant for the child
             signal.sigwait(pending)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if child.returncode < 0 and os.path.isdir("/proc/self/task"):
-        end_all(lambda: list(list_descendants(os.getpid())), _reap)
+    if child.returncode < 0:
+        end_marked(mark, child.pid, reap=child.poll)
     if is_second:
         raise KeyboardInterrupt("Interrupted again: there is no report.")
     status = child.returncode
@@ -193,12 +187,6 @@ def _prepare_child() -> None:
     """Unblock signals between fork and exec, and let the system kill the child with this process."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent()
-
-
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 _UNTRACED_FILE: Final = (
@@ -240,47 +228,3 @@ def read_untraced(folder: Path) -> WatchNote | None:
     with contextlib.suppress(msgspec.MsgspecError):
         return None if text is None else msgspec.json.decode(text, type=WatchNote)
     return None
-
-
-_FOREIGN_CELL: Final = re.compile(
-    r"%%(?!time|capture|prun|timeit)"
-)  # no Python: %%bash, %%html
-# Allowed at the start of every cell, but only at the start of a script:
-_FUTURE: Final = re.compile(r"^from __future__ import [\w, ]+", re.MULTILINE)
-_MAGIC: Final = re.compile(r"^([ \t]*)([%!])", re.MULTILINE)  # or a shell command
-
-
-def read_notebook(path: str) -> str:
-    """Return the code cells of a notebook as a script, without magics and shell commands.
-
-    Its lines are also what Python and the findings show for the notebook's path.
-
-    Raises:
-        InputError: it is no notebook with code.
-    """
-    futures: list[str] = []
-    cells: list[str] = []
-    try:
-        for cell in json.loads(Path(path).read_bytes())["cells"]:
-            if cell["cell_type"] == "code":
-                code = "".join(cell["source"])
-                futures += _FUTURE.findall(code)
-                code = (
-                    ""
-                    if _FOREIGN_CELL.match(code)
-                    else _MAGIC.sub(r"\1pass  # \2", code)
-                )
-                cells.append(f"# cell {len(cells) + 1}\n{_FUTURE.sub('pass', code)}\n")
-    except (ValueError, KeyError, TypeError) as error:
-        hint = f"Convert it: jupyter nbconvert --to script {path}"
-        message = f"{path} is not a notebook of format 4 ({type(error).__name__})."
-        raise InputError(message, hint=hint) from None
-    text = "\n".join(["; ".join([*futures, "display = print"]), "", *cells])
-    lines = text.splitlines(keepends=True)
-    linecache.cache[path] = (
-        len(text),
-        None,
-        lines,
-        path,
-    )  # None: never read from the file
-    return text

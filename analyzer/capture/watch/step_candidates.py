@@ -5,11 +5,10 @@ Calls that train take precedence over calls that take gradients, and those over 
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from analyzer.capture.watch.user_lines import find_calling_line
 
@@ -21,9 +20,6 @@ _EXTRA_CALLS: Final = (
 )
 GRADIENTS: Final = "gradients"
 """Key of the steps of a program that takes gradients eagerly and has no optimizer."""
-
-REPEATED_GRADIENTS: Final = "repeated gradients"
-"""Key of the steps of a tape that spans the whole loop; they rank lowest, like a forward call."""
 
 
 class StepRank(IntEnum):
@@ -50,10 +46,6 @@ class StepCandidates:
         self._ranks[key] = rank
         return self._counts[key]
 
-    def add(self, calls: int) -> None:
-        """Count further calls of the chosen key."""
-        self._counts[self.chosen] += calls
-
     def outranks_chosen(self, key: Hashable) -> bool:
         """Return whether a counted key is more like a step than the chosen one."""
         return self.chosen is None or self._ranks[key] > self._ranks[self.chosen]
@@ -75,7 +67,7 @@ class StepCandidates:
             self.words, self.where = f"a call of {owner}{record.name}", line
         elif every > 1:
             self.words = f"a micro-batch, op by op, with an update after every {every}"
-        elif key in (GRADIENTS, REPEATED_GRADIENTS):
+        elif key == GRADIENTS:
             self.words = "an eager gradient, op by op"
         else:
             self.words = "an eager update, op by op"
@@ -98,39 +90,23 @@ class StepCandidates:
         )
 
 
-class SteadyCalls:
-    """Calls of the steps' function after the traced ones, which are only counted between readings."""
-
-    def __init__(self) -> None:
-        self.find_function: Callable[[], Any] = lambda: None  # a weak reference
-        self.traces = 0  # of the function so far
-        self.counted = self.free = (
-            0  # calls since the last reading, and before the next one
-        )
-
-
 class GradientSteps:
     """Finds the ends of steps in a program that takes gradients eagerly.
 
     A step ends when recording starts again after gradients were taken: a tape is made, entered or reset.
-    A tape that is entered once, around the loop, records all the time; there a step ends when
-    the same line takes more gradients. An update of an optimizer also ends a step; several steps for
-    each update are micro-batches whose gradients accumulate.
+    An update of an optimizer also ends a step; several steps for each update are micro-batches whose
+    gradients accumulate.
     """
 
     def __init__(self) -> None:
         self.pending = False  # whether gradients were taken since the last recording
-        self._ended = self._updates = 0
-        self.open_tapes: weakref.WeakSet[Any] = (
-            weakref.WeakSet()
-        )  # their `with` has begun
-        self._lines: set[Hashable] = set()
+        self._ended = 0
+        self._updates = 0
 
     def start_recording(self) -> bool:
         """Note a tape that was made, entered or reset; return whether a step ends before it."""
         ends, self.pending = self.pending, False
         self._ended += ends
-        self._lines.clear()
         return ends
 
     def update(self) -> bool:
@@ -143,12 +119,3 @@ class GradientSteps:
     def micro_batches(self) -> int:
         """Micro-batches for each update; 1 if gradients do not accumulate."""
         return max(self._ended // self._updates, 1) if self._updates else 1
-
-    def take(self, tape: Any, line: Hashable) -> bool:
-        """Note gradients taken by a line; return whether a step ended before them."""
-        ends = tape in self.open_tapes and line in self._lines
-        if ends:
-            self._lines.clear()
-        self._lines.add(line)
-        self.pending = True
-        return ends

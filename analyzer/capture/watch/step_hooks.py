@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import (
     Function,
-    framework_ops,
     keras_trainer,
     profiler_v2,
 )
@@ -46,13 +45,6 @@ class Hooks:
             profiler_v2,
         ):  # tf_keras calls the second
             self._report(module, "start", self._release_profiler, first=True)
-        for module, name in (
-            (tf.config, "list_physical_devices"),
-            (tf.config.experimental, "list_physical_devices"),
-            (tf.test, "is_gpu_available"),
-            (tf.test, "gpu_device_name"),
-        ):
-            self._report(module, name, self._note_query)
 
     def remove(self) -> None:
         """Remove all wrappers."""
@@ -66,8 +58,6 @@ class Hooks:
         self._around(keras.optimizers.Optimizer, "apply", watcher.call_optimizer)
         for kind in ("shuffle", "cache", "prefetch"):
             self._report(dataset, kind, functools.partial(data.add_stage, kind))
-        for name in ("from_tensor_slices", "from_tensors"):
-            self._report(dataset, name, data.add_slices)
         self._report(keras_trainer.Trainer, "__init__", data.add_model)
         self._report(
             tf.config.experimental,
@@ -75,54 +65,23 @@ class Hooks:
             lambda *_: watcher.readings.read_peaks(),
             first=True,
         )
-        if watcher.in_fit:
-            self._report(
-                framework_ops, "raise_from_not_ok_status", self._note_op, first=True
-            )
         if has_tapes:
-            tape, opened = tf.GradientTape, watcher.gradients.open_tapes
+            tape = tf.GradientTape
             self._report(tape, "__init__", self._note_tape)
-            self._report(tape, "__enter__", self._open_tape, first=True)
-            self._report(
-                tape,
-                "__exit__",
-                lambda _, args, __: opened.discard(args[0]),
-                first=True,
-            )
-            self._report(tape, "reset", lambda *_: watcher.reset_tape())
-            self._report(
-                tape,
-                "gradient",
-                lambda _, args, frame: watcher.note_gradient(args[0], frame),
-            )
+            self._report(tape, "__enter__", watcher.reset_tape, first=True)
+            self._report(tape, "reset", watcher.reset_tape)
+            self._report(tape, "gradient", watcher.note_gradient)
 
     def _release_profiler(self, *_: Any) -> None:
         """Release the profiler, because the program starts its own profile and only one can run."""
         if self._watcher.trace.suspend():
             self._watcher.interrupt_trace()
 
-    def _note_op(self, _: Any, args: tuple[Any, ...], __: FrameType | None) -> None:
-        """Note an eager op that finds no memory."""
-        if args[0].code == tf.errors.RESOURCE_EXHAUSTED:
-            message = args[0].message
-            self._watcher.note_failure(
-                tf.errors.ResourceExhaustedError(None, None, message)
-            )
-
     def _note_tape(
         self, _: Any, args: tuple[Any, ...], frame: FrameType | None
     ) -> None:
-        self._watcher.reset_tape()
+        self._watcher.reset_tape(None, args, frame)
         self._watcher.objects.add_tape(args[0], frame)
-
-    def _open_tape(self, _: Any, args: tuple[Any, ...], __: FrameType | None) -> None:
-        self._watcher.reset_tape()
-        self._watcher.gradients.open_tapes.add(args[0])
-
-    def _note_query(
-        self, result: Any, args: tuple[Any, ...], _: FrameType | None
-    ) -> None:
-        self._watcher.misses_gpu |= not result and "CPU" not in args
 
     def _is_outermost(self) -> bool:
         """Return whether this thread runs eagerly, outside any reported call."""
@@ -131,12 +90,9 @@ class Hooks:
     def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
         """Let ``call(old, thing, args, kwargs)`` make the outermost calls of a method."""
         is_outermost, local, watcher = self._is_outermost, self._local, self._watcher
-        steady, call_steady = watcher.steady, watcher.call_steady
 
         def make(old: Any) -> Callable[..., Any]:
             def wrapper(thing: Any, *args: Any, **kwargs: Any) -> Any:
-                if steady.find_function() is thing:
-                    return call_steady(old, thing, args, kwargs)
                 if not is_outermost():
                     return old(thing, *args, **kwargs)
                 local.inside = True

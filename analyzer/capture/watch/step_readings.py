@@ -28,9 +28,6 @@ from analyzer.model.contract.watch_note import MOST_ROWS, FailedStep, LiveChunk,
 _ALWAYS_READ: Final = 64  # first steps that are all read
 _MAX_READINGS: Final = 1024  # number of readings at which every second one is dropped
 _INTERVAL_S: Final = 0.05  # between readings, which take about 30 us
-_MAX_FREE: Final = (
-    50  # most steps in a row that are only counted: later ones may last longer
-)
 _PAGE_BYTES: Final = resource.getpagesize()
 
 
@@ -46,8 +43,7 @@ class StepReadings:
             None  # gets each reading, for a view of the running script
         )
         self._interval_s = _INTERVAL_S
-        self._read_s, self._read_step = time.perf_counter(), 0  # of the last reading
-        self._free_steps = 0
+        self._read_s = time.perf_counter()  # of the last reading
         self._devices: tuple[str, ...] = ()
         self._resident: FileIO | None = None  # stays open, because opening it is slow
         with contextlib.suppress(OSError):  # a system without it
@@ -61,14 +57,9 @@ class StepReadings:
     def read(self, step: int) -> bool:
         """Read the memory after a step, unless it was read a moment ago; return whether."""
         now_s = time.perf_counter()
-        passed_s = now_s - self._read_s
-        if step > _ALWAYS_READ and passed_s < self._interval_s:
+        if step > _ALWAYS_READ and now_s - self._read_s < self._interval_s:
             return False
-        step_s = passed_s / max(step - self._read_step, 1)
-        if step > _ALWAYS_READ:
-            self._free_steps = min(int(self._interval_s / max(step_s, 1e-9)), _MAX_FREE)
-        self._read_s, self._read_step = now_s, step
-
+        self._read_s = now_s
         in_use_bytes = self._read_statistic("current")[0]
         host_bytes = self._read_resident_bytes()
         self.rows.append(
@@ -83,10 +74,6 @@ class StepReadings:
                 f"{step} {in_use_bytes} {peak_bytes} {host_bytes or 0}"
             )
         return True
-
-    def count_free_steps(self) -> int:
-        """Return the number of steps after the last reading in which none is due."""
-        return self._free_steps
 
     def read_peaks(self) -> None:
         """Read TensorFlow's own peaks; those of before a reset count."""

@@ -21,13 +21,13 @@ from analyzer.capture.run.step_capture import Captured, Capturing, describe_capt
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.watch.held_tensors import (
-    count_host_containers,
     count_tensor_bytes,
     find_live_tensors,
     make_references,
 )
+from analyzer.capture.watch.host_containers import count_host_containers
 from analyzer.capture.watch.traced_functions import FunctionRecord
-from analyzer.capture.xla.xla_lowering import read_compiled_functions
+from analyzer.capture.xla.compiled_functions import read_compiled_functions
 from analyzer.model.contract.run_note import (
     Failure,
     Input,

@@ -33,9 +33,8 @@ class WatchBlock:
     """The steps of this process from now to ``end``, watched.
 
     ``out`` is the run folder, None for the default, or for none if ``on_oom`` is given: the folder if a
-    step runs out of memory. ``on_failure`` is called in this case, to end the block. If ``in_fit``,
-    ``end`` is not told of errors, so any op without memory ends the block. InputError if a folder cannot
-    be used or a block is active, TargetError if the allocator writes no memory events.
+    step runs out of memory. ``on_failure`` is called in this case, to end the block. InputError if a
+    folder cannot be used or a block is active, TargetError if the allocator writes no memory events.
     """
 
     def __init__(
@@ -48,7 +47,6 @@ class WatchBlock:
         force: bool,
         on_oom: Path | None = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
-        in_fit: bool = False,
     ) -> None:
         if steps < 1 or warmup < 1:
             raise InputError(
@@ -85,7 +83,6 @@ class WatchBlock:
             warmup=warmup,
             target=TargetNote(text=spec.text, kind="live", name=spec.name),
             on_failure=on_failure,
-            in_fit=in_fit,
         )
         _running.append(self)
         self._watcher.begin()

@@ -13,11 +13,9 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import tensorflow as tf
@@ -31,9 +29,7 @@ from analyzer.capture.watch.program_objects import ProgramObjects
 from analyzer.capture.watch.script_launch import LIVE_FILE, write_fault, write_untraced
 from analyzer.capture.watch.step_candidates import (
     GRADIENTS,
-    REPEATED_GRADIENTS,
     GradientSteps,
-    SteadyCalls,
     StepCandidates,
     StepRank,
 )
@@ -53,6 +49,7 @@ from analyzer.model.contract.run_note import PhantomNote, TargetNote
 from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
+from analyzer.phantom.refused_requests import describe_refusals
 
 _MAX_FUNCTIONS: Final = 50  # functions in the note, those traced most often
 _CHECK_S: Final = (
@@ -79,9 +76,9 @@ class Watcher:
         dump: Path | None = None,
         phantom: PhantomNote | None = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
-        in_fit: bool = False,
     ) -> None:
         self._folder, self._warmup = folder, warmup
+        self._on_card = phantom is not None
         self._owner = os.getpid()
         self.trace = StepTrace(
             folder, steps=steps, target=target, dump=dump, phantom=phantom
@@ -92,8 +89,6 @@ class Watcher:
         self.readings = StepReadings()
         if (live_file := folder / LIVE_FILE).exists():
             self.readings.live_file = live_file
-        self.misses_gpu, self.in_fit = False, in_fit
-        self.steady = SteadyCalls()
         self._hooks = Hooks(self)
         self._candidates = StepCandidates(warmup)
         self._held = (
@@ -177,35 +172,6 @@ class Watcher:
         self._note_call(function, args, kwargs, traces, gradients)
         return result
 
-    def call_steady(
-        self,
-        call: Callable[..., Any],
-        function: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Call the steps' function after the traced steps with as little work as possible."""
-        steady = self.steady
-        try:
-            result = call(function, *args, **kwargs)
-        except Exception as error:
-            self.note_failure(error)
-            raise
-        if function.experimental_get_tracing_count() != steady.traces:
-            gradients = len(self.trace.observed.gradients)
-            self._note_call(function, args, kwargs, steady.traces, gradients)
-            return result
-        steady.counted += 1
-        if steady.counted > steady.free:
-            self._guard(self._read_steady)
-        return result
-
-    def _read_steady(self) -> None:
-        self._add_counted()
-        if self.readings.read(self._candidates.steps):
-            self._check_growth()
-        self.steady.free = self.readings.count_free_steps()
-
     def _note_call(
         self,
         function: Any,
@@ -215,7 +181,6 @@ class Watcher:
         gradients: int,
     ) -> None:
         """Count a call; before it there were ``traces`` of the function and ``gradients``."""
-        self._add_counted()
         record = self.functions.get_record(function)
         record.calls += 1
         added = function.experimental_get_tracing_count() - traces
@@ -229,17 +194,6 @@ class Watcher:
             self.trace.batch_size = _find_batch_size(args)
         rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
         self._count(id(record), rank, record)
-        is_step = record is self._chosen and self._candidates.trains
-        if self.trace.captured is not None and is_step:
-            self.steady.find_function = weakref.ref(function)
-            self.steady.traces = traces + added
-
-    def _add_counted(self) -> None:
-        """Add the steady calls since the last examined one to the steps."""
-        calls, self.steady.counted = self.steady.counted, 0
-        if self._chosen is not None:
-            self._chosen.calls += calls
-            self._candidates.add(calls)
 
     def call_optimizer(
         self,
@@ -254,14 +208,12 @@ class Watcher:
         self._count(key, StepRank.TRAINS)
         return result
 
-    def note_gradient(self, tape: Any, frame: FrameType | None) -> None:
-        """Note eager gradients, which may end a step of a program without an optimizer."""
-        self.objects.used_tapes.add(tape)
-        line = None if frame is None else (frame.f_code, frame.f_lasti)
-        if self.gradients.take(tape, line):
-            self._count(REPEATED_GRADIENTS, StepRank.COMPUTES)
+    def note_gradient(self, _: Any, args: tuple[Any, ...], __: Any) -> None:
+        """Note eager gradients, which end a step of a program without an optimizer."""
+        self.objects.used_tapes.add(args[0])
+        self.gradients.pending = True
 
-    def reset_tape(self) -> None:
+    def reset_tape(self, *_: Any) -> None:
         """Note that recording starts again, which ends a step if gradients were taken."""
         if self.gradients.start_recording():
             self._count_gradients()
@@ -280,12 +232,12 @@ class Watcher:
         if self.has_failed or self._is_over.is_set():
             return
         if isinstance(error, tf.errors.OpError) and has_new_record():
-            # TensorFlow has other errors if an eager constant or a copy finds no memory.
-            error = tf.errors.ResourceExhaustedError(None, None, str(error))
+            # TensorFlow has other errors if a constant, a copy or a trial finds no memory.
+            refused = describe_refusals() if self._on_card else ""
+            error = tf.errors.ResourceExhaustedError(None, None, f"{error}{refused}")
         failure = describe_failure(error)
         if failure.kind is not FailureKind.OUT_OF_MEMORY:
             return
-        self._add_counted()
         with self._turn:
             if self.trace.captured is None:
                 self.trace.failure = failure
@@ -372,6 +324,7 @@ class Watcher:
     def _write(self) -> None:
         with delay_signals():
             self._held = find_held_objects(self.trace, self.functions, self.objects)
+            self.objects.add_queues()
             self.trace.describe()
             if not self.trace.is_whole:
                 self._growth = GrowthCheck(
@@ -382,7 +335,6 @@ class Watcher:
             self.trace.write(self._make_note(""))
 
     def _make_note(self, ended: str) -> WatchNote:
-        self._add_counted()
         functions = [one for one in self.functions.list_records() if one.traces]
         search = HolderSearch(inspect.currentframe())
         growth = self._growth
@@ -397,13 +349,11 @@ class Watcher:
             own_peaks=self.readings.peaks,
             whole_run=self.trace.is_whole,
             is_cut=self.trace.is_cut,
-            misses_gpu=self.misses_gpu,
             failed=self._failed,
             readings=tuple(self.readings.rows),
             held_later=() if growth is None else growth.held,
             later_step=0 if growth is None else growth.step,
             functions=tuple(one.describe(search) for one in functions[:_MAX_FUNCTIONS]),
-            constants=(*self._held.constants, *self.objects.slices.values()),
             stages=tuple(self.objects.stages.values()),
             models=tuple(self.objects.list_models(search)),
             ended=ended,

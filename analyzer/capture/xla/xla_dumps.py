@@ -10,19 +10,14 @@ from typing import Any, Final
 from analyzer.model.xla_flags import path_flag, read_flags
 from analyzer.tracing.parse.hlo import HloProto
 
-_FAST: Final = " --xla_backend_optimization_level=0"
-"""Skips LLVM's optimisations, which come after the buffer assignment (``cpu_compiler.cc``)."""
 _OURS: Final = re.compile(
-    rf'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_dump_hlo_as_proto(?:{_FAST})?$'
+    r'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_dump_hlo_as_proto$'
 )
 
 
-def add_dump_flags(folder: Path, flags: str = "", *, is_run: bool = True) -> str:
-    """Return ``XLA_FLAGS`` that make XLA dump each compiled module and its plan into ``folder``.
-
-    Code that is not run is compiled fast.
-    """
-    ours = f"{path_flag('--xla_dump_to', folder)} --xla_dump_hlo_as_proto{'' if is_run else _FAST}"
+def add_dump_flags(folder: Path, flags: str = "") -> str:
+    """Return ``XLA_FLAGS`` that make XLA dump each compiled module and its plan into ``folder``."""
+    ours = f"{path_flag('--xla_dump_to', folder)} --xla_dump_hlo_as_proto"
     return f"{read_flags(flags)} {ours}".strip()
 
 

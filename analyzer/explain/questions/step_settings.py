@@ -56,42 +56,23 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
 
 def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
     """Report functions that XLA compiles again in every step."""
-    recording = analysis.recording
-
-    for one in recording.recompiled_functions:
-        if recording.kind.ran and one.compilations <= 1:
+    count = len(analysis.recording.steps)
+    for one in analysis.recording.recompiled_functions:
+        if one.compilations < max(count, 2):
             continue
-
-        # On a card the old values are copied to the host and take no card memory.
-        kept = one.variable_bytes if recording.device.kind == "cpu" else 0
-        title = f"XLA compiles {one.op} again in every step"
-        if recording.kind.ran:
-            count = len(recording.steps)
-            title = f"XLA compiled {one.op} {one.compilations} times in {count} steps"
-        if kept:
-            title += f"; each compilation keeps {format_bytes(kept)}"
-
-        names = (*one.variables, *one.inputs)
-        shown = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
-        where = "memory" if kept else "the host's memory"
-
         yield Finding(
             id="compiled-anew",
             severity=Severity.HIGH,
-            title=title,
+            title=f"XLA compiled {one.op} {one.compilations} times in {count} steps",
             detail=(
-                f"{one.because} needs a constant at compile time, and TensorFlow "
-                f"derives it from {len(names)} of the step's variables and inputs "
-                f"({shown}). Their values become part of the compiled code. They change"
-                " in every step, so everything is recompiled, as slowly as the first "
-                f"time, and the old values stay in {where}. Turn XLA off for this step "
-                "(jit_compile=False, --no-jit), or use another optimizer: a frequent "
-                "cause is an optimizer that divides an Embedding's sparse gradient and"
-                " adds the result to a slot (Adadelta, RMSprop with momentum). Adam "
+                "A value that changes in every step is part of the compiled code, so each step "
+                "compiles again, as slowly as the first, and the old values stay in the host's "
+                "memory. Turn XLA off for this step (jit_compile=False, --no-jit), or use another "
+                "optimizer: a frequent cause is an optimizer that divides an Embedding's sparse "
+                "gradient and adds the result to a slot (Adadelta, RMSprop with momentum). Adam "
                 "does not."
             ),
-            saves_bytes=kept or None,
-            evidence=tuple({"what": "compiled in", "name": name} for name in names),
+            evidence=({"what": "compilations", "count": one.compilations},),
         )
 
 

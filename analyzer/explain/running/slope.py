@@ -16,7 +16,7 @@ from typing import Final
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import card_number
+from analyzer.model.recording.timeline import CPU_DEVICE, HOST_ALLOCATORS, card_number
 
 _BLOCKS: Final = 16
 _FEWEST: Final = 6
@@ -112,5 +112,7 @@ def measure_growth(
 def find_own_peak(recording: Recording) -> int | None:
     """Return TensorFlow's own peak since the program's start, on the recorded device."""
     peaks = () if recording.watch is None else recording.watch.own_peaks
+    if recording.allocator in HOST_ALLOCATORS - {CPU_DEVICE}:
+        return None
     index = card_number(recording.allocator) or 0
     return peaks[index] or None if index < len(peaks) else None

@@ -42,21 +42,13 @@ class ChildFailed(Struct, frozen=True, tag_field="message", tag="failed"):
     kind: FailureKind = FailureKind.OTHER
 
 
-class ChildEnd(Struct, frozen=True, tag_field="message", tag="ended"):
-    """How a child ended. Its supervisor writes it by hand, with the standard library alone."""
-
-    code: int | None  # exit status, or minus the number of a signal; None if unknown
-
-
 class CopyEnd(Struct, frozen=True, tag_field="message", tag="copy ended"):
-    """How a fork of a child ended that made one of several captures; see ``ChildEnd``."""
+    """How a fork of a child ended that made one of several captures."""
 
-    code: int
+    code: int  # exit status, or minus the number of a signal
 
 
-Message: TypeAlias = (
-    StageBegun | SizeRun | CaptureDone | ChildFailed | CopyEnd | ChildEnd
-)
+Message: TypeAlias = StageBegun | SizeRun | CaptureDone | ChildFailed | CopyEnd
 
 
 def encode_message(message: Message) -> bytes:

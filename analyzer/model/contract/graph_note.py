@@ -225,12 +225,9 @@ def _check_op(op: Op) -> None:
         msgspec.convert(op.attrs, _KnownAttributes)
 
 
-PLACE: Final = "analyzer_place"
-MERGED_PLACE: Final = "analyzer_merged_place"
 LEAST_SHAPES: Final = "analyzer_least_shapes"
-"""Attributes of an op: its position in the graph before oneDNN's pass moved the nodes it rewrote; that
-of the bias gradient that the pass merged into it; and the shapes of its outputs with one element, if
-the data decide the shapes and the upper bound was taken."""
+"""Attribute of an op: the shapes of its outputs with one element, if data decide the shapes and the
+upper bound was taken."""
 
 
 def split_tensor(tensor: str) -> tuple[str, int]:

@@ -119,9 +119,6 @@ class CompiledFunction:
     function: Name
     platform: Name  # the device that ``plan`` was compiled for
     plan: Name | None = None  # the compiled module with its buffer assignment
-    fixed: tuple[
-        tuple[Index, Name], ...
-    ] = ()  # compiled-in inputs, and the op that needs each
     compilations: Count = 0  # in the run; 0 if nothing ran
 
 

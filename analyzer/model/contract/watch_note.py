@@ -85,8 +85,7 @@ class TracedFunction(Struct, frozen=True, kw_only=True):
 class LargeConstant:
     """Data that stays in memory until the program ends."""
 
-    # in a traced graph, captured by a function, held by Python, or a data set of arrays
-    kind: Literal["graph", "captured", "held", "slices"]
+    kind: Literal["graph", "held"]  # in a traced graph, or held by Python
     where: Name
     dtype: Name
     shape: Shape | None
@@ -96,9 +95,9 @@ class LargeConstant:
 
 
 class DataStage(Struct, frozen=True, kw_only=True):
-    """A stage of a ``tf.data`` pipeline that buffers elements."""
+    """A stage of a ``tf.data`` pipeline that buffers elements, or the queue of a ``PyDataset``."""
 
-    kind: Literal["shuffle", "cache", "prefetch"]
+    kind: Literal["shuffle", "cache", "prefetch", "queue"]
     where: Name
     elements: Index | None = None
     element_bytes: Bytes | None = None  # None if a shape is open
@@ -159,7 +158,6 @@ class WatchNote:
     own_peaks: _Rows[Bytes] = ()  # ``get_memory_info`` of each GPU, else of the CPU
     whole_run: bool = False  # whether the run counts as one step, as no call repeats
     is_cut: bool = False  # whether the program went on after its trace ended
-    misses_gpu: bool = False  # whether the program asked for a GPU and none is visible
     failed: FailedStep | None = (
         None  # the first step after the traced ones without memory
     )

@@ -190,22 +190,31 @@ def pair_events(
     return partner, seen
 
 
+CPU_DEVICE: Final = "bfc_cpu_allocator_for_gpu"
+"""The allocator of the device ``CPU:0`` if it writes events (``ProcessState::GetCPUAllocator``)."""
+
 HOST_ALLOCATORS: Final = frozenset(
-    {"bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", "xla_gpu_host_bfc", "gpu_host_bfc"}
+    {CPU_DEVICE, "mklcpu", "cpu", "xla_gpu_host_bfc", "gpu_host_bfc"}
 )
 """TensorFlow's names of allocators of host memory; ``gpu_host_bfc`` is for pinned memory."""
 
 
 def device_allocators(events: pd.DataFrame) -> list[str]:
-    """Return the names of the devices' allocators; if there is none, the one with the most bytes."""
-    peaks = _peaks(events)
-    devices = [name for name in peaks if name not in HOST_ALLOCATORS]
-    return devices or [max(peaks, key=lambda name: peaks[name])]
+    """Return the names of the devices' allocators; those of cards before that of the CPU.
+
+    Without any it is the one with the most bytes. Beside the CPU's own, ``mklcpu`` serves the data
+    pipeline.
+    """
+    peaks = find_peaks(events)
+    cards = [name for name in peaks if name not in HOST_ALLOCATORS]
+    if not cards and CPU_DEVICE in peaks:
+        return [CPU_DEVICE]
+    return cards or [max(peaks, key=lambda name: peaks[name])]
 
 
 def choose_allocator(events: pd.DataFrame, wanted: str) -> str:
     """Return the wanted allocator or raise a TraceError; without a wish a device's."""
-    peaks = _peaks(events)
+    peaks = find_peaks(events)
     if wanted:
         if wanted not in peaks:
             raise TraceError(
@@ -216,7 +225,8 @@ def choose_allocator(events: pd.DataFrame, wanted: str) -> str:
     return max(device_allocators(events), key=lambda name: peaks[name])
 
 
-def _peaks(events: pd.DataFrame) -> dict[str, int]:
+def find_peaks(events: pd.DataFrame) -> dict[str, int]:
+    """Return the most bytes in use of each allocator."""
     peaks = events.groupby("allocator", observed=True)["in_use_bytes"].max()
     return {str(name): int(size) for name, size in peaks.items()}
 

@@ -1,6 +1,6 @@
 """From a trace file and the capture's note to a ``Recording``."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,18 @@ from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
-from analyzer.model.recording.records import Device, Kind, Recording, Step
+from analyzer.model.recording.records import (
+    Device,
+    Kind,
+    RecompiledFunction,
+    Recording,
+    Step,
+)
 from analyzer.model.recording.timeline import (
     HOST_ALLOCATORS,
     card_number,
     choose_allocator,
+    find_peaks,
     find_steps_of_births,
 )
 from analyzer.model.tables import read_table
@@ -65,7 +72,6 @@ from analyzer.tracing.xla.plan_contents import (
     divide_temporaries,
     find_step_tensors,
 )
-from analyzer.tracing.xla.recompilation import find_recompiled_functions
 from analyzer.tracing.xla.trace_modules import (
     ModuleBuffers,
     name_call_requests,
@@ -190,11 +196,12 @@ def measure(
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
-        recompiled_functions=find_recompiled_functions(note, plans)
-        if note is not None
-        else (),
+        recompiled_functions=_list_recompiled(note),
         integrity=integrity,
-        notes=_describe_graph(note, structure, join),
+        notes=(
+            *_describe_graph(note, structure, join),
+            *_describe_allocators(events, main),
+        ),
         phantom=_describe_phantom(phantom) if phantom is not None else None,
         phantom_run=phantom,
         repeats=repeats,
@@ -241,6 +248,19 @@ def _describe_graph(
         f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
         "the op before a tensor's free counts as its last user.",
     )
+
+
+_SHOWN_BYTES: Final = 1 << 20  # least peak of another allocator that is named
+
+
+def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
+    """Yield a note for each other allocator with a peak that matters."""
+    for name, peak_bytes in find_peaks(events).items():
+        if name != main and peak_bytes >= _SHOWN_BYTES:
+            yield (
+                f"The allocator {name} peaks at {format_bytes(peak_bytes)} beside {main}: "
+                f"--allocator {name} shows it."
+            )
 
 
 def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
@@ -345,6 +365,16 @@ def _device(
         # Allocators without statistics record no available bytes.
         memory_limit_bytes=limit_bytes,
     )
+
+
+def _list_recompiled(note: RunNote | None) -> tuple[RecompiledFunction, ...]:
+    """Return the functions that XLA compiled several times in the run."""
+    recompiled = []
+    for one in note.compiled if note is not None else ():
+        if one.compilations > 1:
+            row = RecompiledFunction(op=one.ops[0], compilations=one.compilations)
+            recompiled.append(row)
+    return tuple(recompiled)
 
 
 def _find_warnings(

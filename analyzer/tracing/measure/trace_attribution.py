@@ -73,6 +73,7 @@ def attribute(
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
         _label_by_graph(labels, table, structure, sharing, tensors, steps, infer=infer)
         label_batches(labels, table, structure, python)
+        _label_pipeline(labels, table, raw, structure, python)
 
     phases = _label_marked(labels, table, raw)
 
@@ -260,3 +261,25 @@ def label_batches(
                 row, Category.INPUT, role=COPIED_BATCH if is_copy else BATCH_ROLE
             )
             labels.tensor[row] = tensor
+
+
+def _label_pipeline(
+    labels: Labels,
+    table: pd.DataFrame,
+    raw: RawTrace,
+    structure: GraphIndex,
+    by_python: Mask,
+) -> None:
+    """Label requests without an op on threads that run ops of a data pipeline, and none of the step.
+
+    A Python generator gives NumPy arrays, which ``PyFunc`` copies if they are not aligned.
+    """
+    runs = raw.op_runs
+    is_of_step = runs["op"].isin(structure.ops)
+    pipeline = set(runs["thread"]) - set(runs.loc[is_of_step, "thread"])
+    threads = np.append(raw.events["thread"].to_numpy(), -1)
+    by_pipeline = np.isin(threads[table["born"].to_numpy()], list(pipeline))
+
+    is_unnamed = (table["op"].astype(str) == "").to_numpy()
+    rows = labels.open_rows() & by_pipeline & is_unnamed & ~by_python
+    labels.fill(rows, Category.INPUT, BATCH_ROLE)

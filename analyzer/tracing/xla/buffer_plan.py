@@ -11,8 +11,8 @@ thread-local buffers on a stack, outside the allocator.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final
 
@@ -99,16 +99,9 @@ class BufferPlan:
     parameters: tuple[int, ...]  # sizes of the parameters and of the results
     aliases: dict[int, int]  # result -> parameter whose memory it may reuse
     outputs: tuple[int, ...]
-    # inputs of the calling op whose values are compiled in. Such a tensor is no parameter; such a
-    # variable is one.
-    fixed: frozenset[int] = frozenset()
     handed_on: Mapping[int, int] = field(
         default_factory=dict
     )  # result -> parameter that it is
-
-    def with_fixed(self, inputs: Iterable[tuple[int, str]]) -> BufferPlan:
-        """Return the plan with these inputs (and reasons) as compiled in."""
-        return replace(self, fixed=frozenset(index for index, _ in inputs))
 
     @property
     def argument_bytes(self) -> int:

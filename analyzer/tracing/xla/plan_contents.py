@@ -76,7 +76,7 @@ def build_plans(
         if one.hlo is None:
             continue
         try:
-            plan = build_plan(one.hlo, platform=one.platform).with_fixed(one.fixed)
+            plan = build_plan(one.hlo, platform=one.platform)
         except AccountingError as error:
             raise TraceError(
                 f"The plan of {one.function[:80]!r} is damaged: {error}.",

@@ -105,7 +105,6 @@ WORKS_2: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"parameter": 4 * (17 * 16 + 34)},
     ),
     "keras 2, optimizer": (K + "compiled", {"optimizer": "sgd"}, {"optimizer": "SGD"}),
-    "keras 2, jit": (K + "compiled", {"jit": True}, {"optimizer": "Adam"}),
     "keras 2, infer": (K + "network", {"mode": "infer"}, {"mode": "infer"}),
     "keras 2, application": (
         K + "small_application",

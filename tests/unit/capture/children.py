@@ -72,7 +72,7 @@ import json, os, sys
 from pathlib import Path
 from analyzer.capture.process.child_process import Child
 folder = Path(sys.argv[2])
-child = Child(json.loads(sys.argv[1]), folder / "log", folder, os.environ)
+child = Child(json.loads(sys.argv[1]), folder / "log", os.environ)
 for message in child.messages():
     print(message, flush=True)
 """

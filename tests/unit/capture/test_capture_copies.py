@@ -69,8 +69,8 @@ def test_copies_are_as_processes_of_their_own(tmp_path: Path) -> None:
         first = noted("step", 2, copies)
         with pytest.raises(TargetError, match=r"exit code 3.*words"):
             noted("dies", 2, copies)
-        assert mark.left() == [], "what a copy started is ended with it"
         second = noted("step", 8, copies)
+    assert mark.left() == [], "what a copy started is ended with the server"
     alone = noted("step", 8, None)
     assert [op.outputs for op in second.ops] == [op.outputs for op in alone.ops]
     assert [op.name for op in second.ops] == [op.name for op in first.ops]

@@ -14,7 +14,6 @@ from analyzer.capture.targets.target_spec import (
     check_honoured,
     parse_target,
 )
-from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.errors import InputError, TargetError
 
 
@@ -47,4 +46,3 @@ def test_notebook_is_no_target(
     with pytest.raises(TargetError, match=r"book\.ipynb is a notebook") as raised:
         parse_target(text)
     assert "jupyter nbconvert --to script book.ipynb" in raised.value.hint
-    assert parse_target("book.ipynb", scripts=True).kind is TargetKind.SCRIPT

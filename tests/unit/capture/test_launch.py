@@ -47,7 +47,7 @@ def trace(
 DEATHS = {
     "a status": ("stage('building', 0.1); os._exit(3)", 2, "exit code 3 while building"),
     "nothing said": ("", 2, "exit code 0 while starting"),
-    "killed": ("os.kill(os.getpid(), 9)", 2, "no lack of memory"),
+    "killed": ("os.kill(os.getpid(), 9)", 2, r"died of SIGKILL \(Killed\)"),
     "a bug": ("print('why', file=sys.stderr); fail('Odd.', '', 1)", 1, "Odd. "
               "Its full output: .*/analyze-.*log\nanalyze: This is a bug"),
     "nothing written": ("done()", 2, "is gone"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -152,25 +151,3 @@ def test_the_scripts_own_usage_stands_alone(tmp_path: Path) -> None:
     done = run(tmp_path, code, "--", "--unknown")
     assert done.returncode == 2
     assert done.stderr == "usage: p [-h]\np: error: unrecognized arguments: --unknown\n"
-
-
-def test_the_cells_of_a_notebook_run_as_a_script(tmp_path: Path) -> None:
-    cells = [
-        {"cell_type": "markdown", "source": ["# Title"]},
-        {
-            "cell_type": "code",
-            "source": ["%matplotlib inline\n", "if True:\n", "    !ls\n"],
-        },
-        {"cell_type": "code", "source": "%%bash\nls"},
-        {
-            "cell_type": "code",
-            "source": "from __future__ import annotations\ndisplay(6 * 7)\n1 / 0",
-        },
-    ]
-    done = run(tmp_path, json.dumps({"cells": cells, "nbformat": 4}), name="book.ipynb")
-    assert done.stdout == "42\n"
-    assert 'File "book.ipynb", line' in done.stderr
-    done = run(tmp_path, "[]", name="broken.ipynb")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "jupyter nbconvert --to script" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -87,7 +87,6 @@ def edited(text: str, *names: str, batch: int = 32) -> str:
             '        loss="mse",\n        jit_compile=True,\n',
         ),
         ("optimizer-sgd", '"adam"', "keras.optimizers.SGD()"),
-        ("ema", '"adam"', "keras.optimizers.Adam(use_ema=True)"),
         (
             "mixed-float16",
             "import layers\n",

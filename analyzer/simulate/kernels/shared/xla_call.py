@@ -82,16 +82,13 @@ def plan_compiled(call: Call, plan: BufferPlan) -> MemoryPlan:
 def _find_sources(call: Call, plan: BufferPlan) -> list[int]:
     """Return the input of the op for each parameter of the compiled module.
 
-    A tensor that is a constant of the compiled function is no parameter. Inputs listed as fixed, and
-    inputs whose bytes do not fit the next parameter, are skipped.
+    A tensor that is a constant of the compiled function is no parameter. Inputs whose bytes do
+    not fit the next parameter are skipped.
     """
     indexes = range(len(call.inputs))
     handles = [index for index in indexes if call.dtype(index) == "resource"]
     tensors = [index for index in indexes if index not in handles]
     count = max(len(plan.parameters) - len(handles), 0)
-    if count < len(tensors):
-        free = [index for index in tensors if index not in plan.fixed]
-        tensors = free if count <= len(free) else tensors
     chosen: list[int] = []
     for position, index in enumerate(tensors):
         left, wanted = len(tensors) - position, count - len(chosen)
