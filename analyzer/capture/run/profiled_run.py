@@ -148,7 +148,7 @@ def _run(
 ) -> None:
     """Trace the step and run it, with its progress in ``state``."""
     report("tracing the step", 0.1)
-    began_s, outputs = time.monotonic(), None
+    began_s = time.monotonic()
     is_on_simulated_card = "PHANTOM_CARDS" in os.environ
     if partitions is None or is_on_simulated_card:
         _build_optimizers(state.program)
@@ -175,8 +175,7 @@ def _run(
                 state.assumed.assign(index == STEP_WITH_ALL)
             has_graph = index == 0 and state.function is not None
             with collect_graphs(partitions if has_graph else None):
-                # Held until the next step returns, as a training loop holds its logs.
-                outputs = _call_step(state, _STEP_NAME, index)
+                _call_step(state, _STEP_NAME, index)
             state.done += 1
             for promise in (
                 state.program.promises if index == 0 and state.function is None else ()
@@ -185,26 +184,27 @@ def _run(
             state.variables.snapshot()
         if is_on_simulated_card and partitions is not None:
             report("repeating the step", 0.9)
-            _repeat_step(state, outputs, time.monotonic() - began_s)
+            _repeat_step(state, time.monotonic() - began_s)
     finally:
         if values is not None:
             state.variables.restore(values)
 
 
-def _call_step(state: Capturing, name: str, number: int) -> Any:
-    """Run the step once, marked in the trace by name and number; return its result."""
+def _call_step(state: Capturing, name: str, number: int) -> None:
+    """Run the step once, marked in the trace by name and number.
+
+    Its result lives until the step ends, as in ``step(x)`` and in ``fit``, which keeps only the logs.
+    """
     with tf.profiler.experimental.Trace(name, step_num=number, _r=1):
-        outputs = state.program.call()
+        result = state.program.call()  # noqa: F841 - lives until the step ends
         if tf.config.list_logical_devices("GPU"):  # the marker spans the card's work
             tf.test.experimental.sync_devices()
-    return outputs
 
 
-def _repeat_step(state: Capturing, outputs: Any, spent_s: float) -> None:
+def _repeat_step(state: Capturing, spent_s: float) -> None:
     """Run the step more often, so that the trace shows how its peaks vary.
 
-    ``outputs`` are the result of the last step. A repeat that fails ends the repeats; a note reports
-    a lack of memory.
+    A repeat that fails ends the repeats; a note reports a lack of memory.
     """
     card, began_s = "GPU:0", time.monotonic()
     peaks: list[int] = []
@@ -215,7 +215,7 @@ def _repeat_step(state: Capturing, outputs: Any, spent_s: float) -> None:
             return
         tf.config.experimental.reset_memory_stats(card)
         try:
-            outputs = _call_step(state, REPEATED_STEP, state.wanted + len(peaks))  # noqa: F841
+            _call_step(state, REPEATED_STEP, state.wanted + len(peaks))
         except Exception as error:
             if classify_failure(error) is FailureKind.OUT_OF_MEMORY:
                 if SHORT_POOL in os.environ:
