@@ -49,7 +49,7 @@ _SIZED: Final = (
     | {op_type: (2,) for op_type in _TYPES["segments"] if op_type.startswith("Sparse")}
     | dict.fromkeys(_TYPES["sized_by_values"], (0,))
     | {"DynamicPartition": (1,)}
-    | {f"NonMaxSuppressionV{version}": (0, 1, 2, 3, 4) for version in (3, 4)}
+    | {f"NonMaxSuppressionV{version}": (0, 1, 2, 3, 4) for version in (2, 3, 4)}
 )
 """Ops whose kernel reads the size of its result from the card -> the inputs that decide it."""
 _BRANCHES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
@@ -65,6 +65,8 @@ _ASSIGNMENTS: Final = frozenset(
 )
 _ASSERTION: Final = "AssertGuard"  # in the name of the branches around an assertion
 _MOST_BYTES: Final = 1 << 28  # of the results of the twins of a step
+_MOST_RESULT_BYTES: Final = 1 << 30  # of an op whose size is assumed, on the host
+_MOST_INDEX_BYTES: Final = 32  # of an element of such a result: four indices of int64
 _MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
 _SMALL_BYTES: Final = 4096
 """Size up to which a constant of the card, or a variable's twin, keeps its value."""
@@ -104,6 +106,7 @@ class _GraphTables:
         default_factory=dict
     )  # placeholder -> tensor outside
     fixed_arguments: Callable[[str], bool] | None = None
+    elements: dict[str, int] = field(default_factory=dict)  # at most, if unknown
 
 
 def get_tables(graph: Any) -> _GraphTables:
@@ -215,18 +218,24 @@ class HostValues:
         wanted = [place for place in places if place < len(inputs)]
         if not keep and all(map(self.is_fixed, (inputs[place] for place in wanted))):
             return op
+        is_true = True
         for place in wanted:
             twin = self.find(inputs[place])
-            if twin is None:
-                return self._assume_size(op) if keep else op
-            inputs[place] = self.wait(graph, twin, inputs[place])
+            if twin is not None:
+                inputs[place] = self.wait(graph, twin, inputs[place])
+                continue
+            is_true = False
+            assumed = self._assume_input(op, place) if keep else None
+            if assumed is None:
+                return op
+            inputs[place] = assumed
         named = {**named, "name": private.find_free_name(op)}
         if not keep:
             return make(inputs, *rest, **named)
         with _place_on_host(graph):
             other = make(inputs, *rest, **named)
         _hold_results(op, other)
-        if len(wanted) == len(op.inputs):
+        if is_true and len(wanted) == len(op.inputs):
             get_tables(graph).moved.add(other.name)
         return other
 
@@ -250,16 +259,18 @@ class HostValues:
             late = tf.identity(twin)
         return _link(late, original)
 
-    def _assume_size(self, op: Any) -> Any:
-        """Return what replaces an op whose size depends on unknown values: none of them, or all."""
+    def _assume_input(self, op: Any, place: int) -> Any:
+        """Return an input with which an op selects none, or all; None if there is none."""
         self.unknown[op.name] = "a size"
-        if op.type != "Where":
-            return op
-        assumed = self._read_assumed(op.graph)
+        tensor = op.inputs[place]
+        most_bytes = (tensor.shape.num_elements() or 0) * _MOST_INDEX_BYTES
+        if most_bytes > _MOST_RESULT_BYTES:
+            return None
+        selects_all = self._read_assumed(op.graph)
+        with op.graph.as_default(), private.stop_recording():
+            shape = tf.shape(tensor)
         with self.making(op.graph):
-            other = tf.where(tf.fill(tf.shape(op.inputs[0]), assumed)).op
-        _hold_results(op, other)
-        return other
+            return _select_all_or_none(op, place, shape, selects_all)
 
     def _read_assumed(self, graph: Any) -> Any:
         """Return whether unknown conditions are taken to be true."""
@@ -418,7 +429,7 @@ class HostValues:
     def _check_cost(self, op: Any) -> None:
         """Raise UnknownValueError if the twins of the step would cost too much."""
         for one in op.outputs:
-            self.bytes += (one.shape.num_elements() or 0) * max(one.dtype.size or 1, 1)
+            self.bytes += self._bound_elements(one) * max(one.dtype.size or 1, 1)
         if op.type in (
             "MatMul",
             "BatchMatMul",
@@ -426,11 +437,26 @@ class HostValues:
             "BatchMatMulV3",
             "Einsum",
         ) or (op.type.startswith(("Conv", "DepthwiseConv"))):
-            sizes = [one.shape.num_elements() or 1 for one in (*op.inputs, *op.outputs)]
+            sizes = [self._bound_elements(one) for one in (*op.inputs, *op.outputs)]
             # of a product exactly; for a convolution at least
             self.products += round(math.sqrt(math.prod(map(float, sizes[:3]))))
         if self.bytes > _MOST_BYTES or self.products > _MOST_PRODUCTS:
             raise UnknownValueError
+
+    def _bound_elements(self, tensor: Any) -> int:
+        """Return the elements of a tensor; if unknown, those of its largest source."""
+        if private.is_eager(tensor):
+            return int(tensor.shape.num_elements() or 1)
+        known = get_tables(tensor.graph).elements
+        if tensor.name not in known:
+            known[tensor.name] = 1  # in a cycle
+            count = tensor.shape.num_elements()
+            if count is None:
+                outer = find_captured(tensor.graph, tensor)
+                sources = list(tensor.op.inputs) if outer is None else [outer]
+                count = max(map(self._bound_elements, sources), default=1)
+            known[tensor.name] = count
+        return known[tensor.name]
 
     # ---- variables -------------------------------------------------------------------------------
 
@@ -541,6 +567,29 @@ def _is_open(graph: Any) -> bool:
 def _is_derived(graph: Any) -> bool:
     """Say whether TensorFlow made a graph for a branch, a loop or a gradient."""
     return type(graph) is not private.FuncGraph
+
+
+def _select_all_or_none(op: Any, place: int, shape: Any, selects_all: Any) -> Any:
+    """Return an input with which an op selects all elements, or as few as it can."""
+    dtype = op.inputs[place].dtype
+    if op.type == "Where":
+        return tf.cast(tf.fill(shape, selects_all), dtype)
+    count = tf.reduce_prod(shape)
+    numbers, zeros = tf.range(count), tf.zeros([count], tf.int32)
+    if op.type.startswith("NonMaxSuppression"):
+        if place > 1:
+            return None
+        if place == 1:
+            return tf.fill(shape, tf.constant(dtype.max, dtype))
+        lefts = tf.where(selects_all, numbers, zeros)[: shape[0]]  # of boxes of width 1
+        boxes = tf.stack([lefts, lefts, lefts + 1, lefts + 1], 1)
+        return tf.cast(boxes, dtype)
+    if op.type == "DynamicPartition":  # all in the first part, or equal parts
+        parts = len(op.outputs)
+        values = tf.where(selects_all, zeros, numbers * parts // tf.maximum(count, 1))
+    else:  # all values or segments differ, or none
+        values = tf.where(selects_all, numbers, zeros)
+    return tf.cast(tf.reshape(values, shape), dtype)
 
 
 @contextlib.contextmanager

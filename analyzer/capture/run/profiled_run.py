@@ -36,6 +36,7 @@ from analyzer.capture.xla.xla_lowering import read_compiled_functions
 from analyzer.model.contract.run_note import STEP_WITH_ALL, StepConfig
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.interrupts import pause_collector
+from analyzer.phantom.core_calls import delay_kernels
 from analyzer.phantom.phantom_environment import SHORT_POOL
 from analyzer.tracing.parse.wire.plane_names import REPEATED_STEP
 
@@ -49,8 +50,14 @@ run lies outside their least and largest peak with a chance of 2 in 40, 5 %."""
 _EQUAL_REPEATS: Final = (
     8  # repeats after which no further one follows if all peaks are equal
 )
-_FEWEST_REPEATS: Final = 3  # repeats even if they take longer than their share
+_FEWEST_REPEATS: Final = 4  # repeats even if they take longer than their share
 _REPEAT_SHARE: Final = 0.1  # of the time of tracing and running the step
+_DELAYS: Final = ((0, 0), (100_000, 0), (0, 50_000), (200_000, 100_000))
+"""Delays of the repeats in turn, in ns: the longest of a launch, and that of each kernel. Runs in one
+process are alike; other threads and cards are slower or faster, and ops end in another order."""
+
+_LONG_DELAY: Final = (1_000_000, 0)
+"""Delay of every second repeat if the host computes values, which takes longer than on a card."""
 
 
 @contextlib.contextmanager
@@ -214,6 +221,9 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
         if has_settled or (is_late and len(peaks) >= _FEWEST_REPEATS):
             return
         tf.config.experimental.reset_memory_stats(card)
+        is_long = len(peaks) % 2 and state.computed
+        delays = _LONG_DELAY if is_long else _DELAYS[len(peaks) % len(_DELAYS)]
+        delay_kernels(*delays)
         try:
             _call_step(state, REPEATED_STEP, state.wanted + len(peaks))
         except Exception as error:
