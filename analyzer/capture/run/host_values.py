@@ -233,8 +233,11 @@ class HostValues:
         if not keep:
             return make(inputs, *rest, **named)
         with _place_on_host(graph):
+            first = make(inputs, *rest, **named)
+        named["name"] = private.find_free_name(op)
+        after = _run_with_results(op, first)
+        with _place_on_host(graph), tf.control_dependencies(after):
             other = make(inputs, *rest, **named)
-        _hold_results(op, other)
         if is_true and len(wanted) == len(op.inputs):
             get_tables(graph).moved.add(other.name)
         return other
@@ -598,20 +601,28 @@ def _place_on_host(graph: Any) -> Iterator[None]:
         yield
 
 
-def _hold_results(op: Any, other: Any) -> None:
-    """Let an op of the card run while it holds the results of its true copy on the host.
+def _run_with_results(op: Any, other: Any) -> list[Any]:
+    """Let an op of the card run beside the results of its true copy; return ops that end after it.
 
-    Its kernel, too, allocates the results before it frees its temporaries.
+    Its kernel, too, allocates the results before it frees its temporaries. Grappler would remove the
+    ops, which only order others.
     """
     private.keep_op(op)
-    results = [one for one in other.outputs if one.dtype != tf.bool]
+    arrivals, holders = [], []
     with other.graph.as_default(), private.stop_recording():
-        for result in results:
+        for result in other.outputs:
+            if result.dtype == tf.bool:  # Bitcast has no kernel for it
+                continue
             arrival = tf.raw_ops.Bitcast(input=result, type=result.dtype)
             private.add_control_input(op, arrival.op)
+            arrivals.append(arrival)
         with tf.control_dependencies([op]):
-            for result in results:
-                private.keep_op(tf.raw_ops.Bitcast(input=result, type=result.dtype).op)
+            for arrival in arrivals:
+                holder = tf.raw_ops.Bitcast(input=arrival, type=arrival.dtype)
+                holders.append(holder.op)
+    for one in (*(arrival.op for arrival in arrivals), *holders):
+        private.keep_op(one)
+    return holders or [op]
 
 
 def _link(twin: Any, original: Any) -> Any:
