@@ -64,12 +64,12 @@ _ASSIGNMENTS: Final = frozenset(
     ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 )
 _ASSERTION: Final = "AssertGuard"  # in the name of the branches around an assertion
-_MOST_BYTES: Final = 1 << 28  # of the results of the twins of a step
+_MOST_BYTES: Final = 1 << 30  # of the results of the twins of a step
 _MOST_RESULT_BYTES: Final = 1 << 30  # of an op whose size is assumed, on the host
 _MOST_INDEX_BYTES: Final = 32  # of an element of such a result: four indices of int64
 _MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
 _SMALL_BYTES: Final = 4096
-"""Size up to which a constant of the card, or a variable's twin, keeps its value."""
+"""Size up to which a constant of the card, or a variable's twin, keeps its value; a twin is free."""
 _MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
 _MOST_FRAMES: Final = (
     20_000  # Python's limit while the step is traced: a slice is as long as a model
@@ -431,8 +431,13 @@ class HostValues:
 
     def _check_cost(self, op: Any) -> None:
         """Raise UnknownValueError if the twins of the step would cost too much."""
-        for one in op.outputs:
-            self.bytes += self._bound_elements(one) * max(one.dtype.size or 1, 1)
+        size_bytes = sum(
+            self._bound_elements(one) * max(one.dtype.size or 1, 1)
+            for one in op.outputs
+        )
+        if size_bytes <= _SMALL_BYTES:
+            return
+        self.bytes += size_bytes
         if op.type in (
             "MatMul",
             "BatchMatMul",
