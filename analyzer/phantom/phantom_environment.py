@@ -13,12 +13,16 @@ from typing import Final
 
 from analyzer.cards import Gpu, context_bytes, find_gpu, memory_limit
 from analyzer.model.errors import InputError
+from analyzer.model.machine import count_cores
 from analyzer.model.user_cache import cache_folder
 from analyzer.model.xla_flags import path_flag, read_flags
 from analyzer.phantom import nvidia_smi
 from analyzer.phantom.library_folder import TOOLKIT, make_library_folder
 
 SHORT_POOL: Final = "PHANTOM_POOL_MOST"
+_FEWEST_THREADS: Final = 8
+"""Threads for parallel ops. A machine with a card has more cores than many others; with two threads,
+fewer orders of ops occur."""
 _BUS_BITS: Final = (
     256  # assumed: the catalogue has only bandwidths; the clock follows from both
 )
@@ -132,6 +136,9 @@ def make_phantom_environment(
         "PHANTOM_RECURRENT_RESERVE": str(options.recurrent_reserve),
         "PHANTOM_BATCH_NORM_RESERVE": str(options.batch_norm_reserve_bytes),
         "PHANTOM_KERNEL_NS": str(options.kernel_ns),
+        "TF_NUM_INTEROP_THREADS": own.get(
+            "TF_NUM_INTEROP_THREADS", str(max(count_cores(), _FEWEST_THREADS))
+        ),
         "XLA_FLAGS": f"{read_flags(own.get('XLA_FLAGS', ''))} {data_dir}".strip(),
         # Before other folders with ptxas: cuDNN's trials op by op do not read XLA_FLAGS.
         "PATH": _join_path(toolkit / "bin", own.get("PATH", "")),

@@ -49,7 +49,7 @@ _SIZED: Final = (
     | {op_type: (2,) for op_type in _TYPES["segments"] if op_type.startswith("Sparse")}
     | dict.fromkeys(_TYPES["sized_by_values"], (0,))
     | {"DynamicPartition": (1,)}
-    | {f"NonMaxSuppressionV{version}": (0, 1, 2, 3, 4) for version in (3, 4)}
+    | {f"NonMaxSuppressionV{version}": (0, 1, 2, 3, 4) for version in (2, 3, 4)}
 )
 """Ops whose kernel reads the size of its result from the card -> the inputs that decide it."""
 _BRANCHES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
@@ -64,10 +64,12 @@ _ASSIGNMENTS: Final = frozenset(
     ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 )
 _ASSERTION: Final = "AssertGuard"  # in the name of the branches around an assertion
-_MOST_BYTES: Final = 1 << 28  # of the results of the twins of a step
+_MOST_BYTES: Final = 1 << 30  # of the results of the twins of a step
+_MOST_RESULT_BYTES: Final = 1 << 30  # of an op whose size is assumed, on the host
+_MOST_INDEX_BYTES: Final = 32  # of an element of such a result: four indices of int64
 _MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
 _SMALL_BYTES: Final = 4096
-"""Size up to which a constant of the card, or a variable's twin, keeps its value."""
+"""Size up to which a constant of the card, or a variable's twin, keeps its value; a twin is free."""
 _MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
 _MOST_FRAMES: Final = (
     20_000  # Python's limit while the step is traced: a slice is as long as a model
@@ -104,6 +106,7 @@ class _GraphTables:
         default_factory=dict
     )  # placeholder -> tensor outside
     fixed_arguments: Callable[[str], bool] | None = None
+    elements: dict[str, int] = field(default_factory=dict)  # at most, if unknown
 
 
 def get_tables(graph: Any) -> _GraphTables:
@@ -215,18 +218,27 @@ class HostValues:
         wanted = [place for place in places if place < len(inputs)]
         if not keep and all(map(self.is_fixed, (inputs[place] for place in wanted))):
             return op
+        is_true = True
         for place in wanted:
             twin = self.find(inputs[place])
-            if twin is None:
-                return self._assume_size(op) if keep else op
-            inputs[place] = self.wait(graph, twin, inputs[place])
+            if twin is not None:
+                inputs[place] = self.wait(graph, twin, inputs[place])
+                continue
+            is_true = False
+            assumed = self._assume_input(op, place) if keep else None
+            if assumed is None:
+                return op
+            inputs[place] = assumed
         named = {**named, "name": private.find_free_name(op)}
         if not keep:
             return make(inputs, *rest, **named)
         with _place_on_host(graph):
+            first = make(inputs, *rest, **named)
+        named["name"] = private.find_free_name(op)
+        after = _run_with_results(op, first)
+        with _place_on_host(graph), tf.control_dependencies(after):
             other = make(inputs, *rest, **named)
-        _hold_results(op, other)
-        if len(wanted) == len(op.inputs):
+        if is_true and len(wanted) == len(op.inputs):
             get_tables(graph).moved.add(other.name)
         return other
 
@@ -250,16 +262,18 @@ class HostValues:
             late = tf.identity(twin)
         return _link(late, original)
 
-    def _assume_size(self, op: Any) -> Any:
-        """Return what replaces an op whose size depends on unknown values: none of them, or all."""
+    def _assume_input(self, op: Any, place: int) -> Any:
+        """Return an input with which an op selects none, or all; None if there is none."""
         self.unknown[op.name] = "a size"
-        if op.type != "Where":
-            return op
-        assumed = self._read_assumed(op.graph)
+        tensor = op.inputs[place]
+        most_bytes = (tensor.shape.num_elements() or 0) * _MOST_INDEX_BYTES
+        if most_bytes > _MOST_RESULT_BYTES:
+            return None
+        selects_all = self._read_assumed(op.graph)
+        with op.graph.as_default(), private.stop_recording():
+            shape = tf.shape(tensor)
         with self.making(op.graph):
-            other = tf.where(tf.fill(tf.shape(op.inputs[0]), assumed)).op
-        _hold_results(op, other)
-        return other
+            return _select_all_or_none(op, place, shape, selects_all)
 
     def _read_assumed(self, graph: Any) -> Any:
         """Return whether unknown conditions are taken to be true."""
@@ -417,8 +431,13 @@ class HostValues:
 
     def _check_cost(self, op: Any) -> None:
         """Raise UnknownValueError if the twins of the step would cost too much."""
-        for one in op.outputs:
-            self.bytes += (one.shape.num_elements() or 0) * max(one.dtype.size or 1, 1)
+        size_bytes = sum(
+            self._bound_elements(one) * max(one.dtype.size or 1, 1)
+            for one in op.outputs
+        )
+        if size_bytes <= _SMALL_BYTES:
+            return
+        self.bytes += size_bytes
         if op.type in (
             "MatMul",
             "BatchMatMul",
@@ -426,11 +445,26 @@ class HostValues:
             "BatchMatMulV3",
             "Einsum",
         ) or (op.type.startswith(("Conv", "DepthwiseConv"))):
-            sizes = [one.shape.num_elements() or 1 for one in (*op.inputs, *op.outputs)]
+            sizes = [self._bound_elements(one) for one in (*op.inputs, *op.outputs)]
             # of a product exactly; for a convolution at least
             self.products += round(math.sqrt(math.prod(map(float, sizes[:3]))))
         if self.bytes > _MOST_BYTES or self.products > _MOST_PRODUCTS:
             raise UnknownValueError
+
+    def _bound_elements(self, tensor: Any) -> int:
+        """Return the elements of a tensor; if unknown, those of its largest source."""
+        if private.is_eager(tensor):
+            return int(tensor.shape.num_elements() or 1)
+        known = get_tables(tensor.graph).elements
+        if tensor.name not in known:
+            known[tensor.name] = 1  # in a cycle
+            count = tensor.shape.num_elements()
+            if count is None:
+                outer = find_captured(tensor.graph, tensor)
+                sources = list(tensor.op.inputs) if outer is None else [outer]
+                count = max(map(self._bound_elements, sources), default=1)
+            known[tensor.name] = count
+        return known[tensor.name]
 
     # ---- variables -------------------------------------------------------------------------------
 
@@ -543,26 +577,57 @@ def _is_derived(graph: Any) -> bool:
     return type(graph) is not private.FuncGraph
 
 
+def _select_all_or_none(op: Any, place: int, shape: Any, selects_all: Any) -> Any:
+    """Return an input with which an op selects all elements, or as few as it can."""
+    dtype = op.inputs[place].dtype
+    if op.type == "Where":
+        return tf.cast(tf.fill(shape, selects_all), dtype)
+    count = tf.reduce_prod(shape)
+    numbers, zeros = tf.range(count), tf.zeros([count], tf.int32)
+    if op.type.startswith("NonMaxSuppression"):
+        if place > 1:
+            return None
+        if place == 1:
+            return tf.fill(shape, tf.constant(dtype.max, dtype))
+        lefts = tf.where(selects_all, numbers, zeros)[: shape[0]]  # of boxes of width 1
+        boxes = tf.stack([lefts, lefts, lefts + 1, lefts + 1], 1)
+        return tf.cast(boxes, dtype)
+    if op.type == "DynamicPartition":  # all in the first part, or equal parts
+        parts = len(op.outputs)
+        values = tf.where(selects_all, zeros, numbers * parts // tf.maximum(count, 1))
+    else:  # all values or segments differ, or none
+        values = tf.where(selects_all, numbers, zeros)
+    return tf.cast(tf.reshape(values, shape), dtype)
+
+
 @contextlib.contextmanager
 def _place_on_host(graph: Any) -> Iterator[None]:
     with graph.as_default(), tf.device(_HOST):
         yield
 
 
-def _hold_results(op: Any, other: Any) -> None:
-    """Let an op of the card run while it holds the results of its true copy on the host.
+def _run_with_results(op: Any, other: Any) -> list[Any]:
+    """Let an op of the card run beside the results of its true copy; return ops that end after it.
 
-    Its kernel, too, allocates the results before it frees its temporaries.
+    Its kernel, too, allocates the results before it frees its temporaries. Grappler would remove the
+    ops, which only order others.
     """
     private.keep_op(op)
-    results = [one for one in other.outputs if one.dtype != tf.bool]
+    arrivals, holders = [], []
     with other.graph.as_default(), private.stop_recording():
-        for result in results:
+        for result in other.outputs:
+            if result.dtype == tf.bool:  # Bitcast has no kernel for it
+                continue
             arrival = tf.raw_ops.Bitcast(input=result, type=result.dtype)
             private.add_control_input(op, arrival.op)
+            arrivals.append(arrival)
         with tf.control_dependencies([op]):
-            for result in results:
-                private.keep_op(tf.raw_ops.Bitcast(input=result, type=result.dtype).op)
+            for arrival in arrivals:
+                holder = tf.raw_ops.Bitcast(input=arrival, type=arrival.dtype)
+                holders.append(holder.op)
+    for one in (*(arrival.op for arrival in arrivals), *holders):
+        private.keep_op(one)
+    return holders or [op]
 
 
 def _link(twin: Any, original: Any) -> Any:

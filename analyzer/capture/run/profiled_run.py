@@ -36,6 +36,7 @@ from analyzer.capture.xla.compiled_functions import read_compiled_functions
 from analyzer.model.contract.run_note import STEP_WITH_ALL, StepConfig
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.interrupts import pause_collector
+from analyzer.phantom.core_calls import delay_kernels
 from analyzer.phantom.phantom_environment import SHORT_POOL
 from analyzer.tracing.parse.wire.plane_names import REPEATED_STEP
 
@@ -49,8 +50,14 @@ run lies outside their least and largest peak with a chance of 2 in 40, 5 %."""
 _EQUAL_REPEATS: Final = (
     8  # repeats after which no further one follows if all peaks are equal
 )
-_FEWEST_REPEATS: Final = 3  # repeats even if they take longer than their share
+_FEWEST_REPEATS: Final = 4  # repeats even if they take longer than their share
 _REPEAT_SHARE: Final = 0.1  # of the time of tracing and running the step
+_DELAYS: Final = ((0, 0), (100_000, 0), (0, 50_000), (200_000, 100_000))
+"""Delays of the repeats in turn, in ns: the longest of a launch, and that of each kernel. Runs in one
+process are alike; other threads and cards are slower or faster, and ops end in another order."""
+
+_LONG_DELAY: Final = (1_000_000, 0)
+"""Delay of every second repeat if the host computes values, which takes longer than on a card."""
 
 
 @contextlib.contextmanager
@@ -148,7 +155,7 @@ def _run(
 ) -> None:
     """Trace the step and run it, with its progress in ``state``."""
     report("tracing the step", 0.1)
-    began_s, outputs = time.monotonic(), None
+    began_s = time.monotonic()
     is_on_simulated_card = "PHANTOM_CARDS" in os.environ
     if partitions is None or is_on_simulated_card:
         _build_optimizers(state.program)
@@ -175,8 +182,7 @@ def _run(
                 state.assumed.assign(index == STEP_WITH_ALL)
             has_graph = index == 0 and state.function is not None
             with collect_graphs(partitions if has_graph else None):
-                # Held until the next step returns, as a training loop holds its logs.
-                outputs = _call_step(state, _STEP_NAME, index)
+                _call_step(state, _STEP_NAME, index)
             state.done += 1
             for promise in (
                 state.program.promises if index == 0 and state.function is None else ()
@@ -185,26 +191,27 @@ def _run(
             state.variables.snapshot()
         if is_on_simulated_card and partitions is not None:
             report("repeating the step", 0.9)
-            _repeat_step(state, outputs, time.monotonic() - began_s)
+            _repeat_step(state, time.monotonic() - began_s)
     finally:
         if values is not None:
             state.variables.restore(values)
 
 
-def _call_step(state: Capturing, name: str, number: int) -> Any:
-    """Run the step once, marked in the trace by name and number; return its result."""
+def _call_step(state: Capturing, name: str, number: int) -> None:
+    """Run the step once, marked in the trace by name and number.
+
+    Its result lives until the step ends, as in ``step(x)`` and in ``fit``, which keeps only the logs.
+    """
     with tf.profiler.experimental.Trace(name, step_num=number, _r=1):
-        outputs = state.program.call()
+        result = state.program.call()  # noqa: F841 - lives until the step ends
         if tf.config.list_logical_devices("GPU"):  # the marker spans the card's work
             tf.test.experimental.sync_devices()
-    return outputs
 
 
-def _repeat_step(state: Capturing, outputs: Any, spent_s: float) -> None:
+def _repeat_step(state: Capturing, spent_s: float) -> None:
     """Run the step more often, so that the trace shows how its peaks vary.
 
-    ``outputs`` are the result of the last step. A repeat that fails ends the repeats; a note reports
-    a lack of memory.
+    A repeat that fails ends the repeats; a note reports a lack of memory.
     """
     card, began_s = "GPU:0", time.monotonic()
     peaks: list[int] = []
@@ -214,8 +221,11 @@ def _repeat_step(state: Capturing, outputs: Any, spent_s: float) -> None:
         if has_settled or (is_late and len(peaks) >= _FEWEST_REPEATS):
             return
         tf.config.experimental.reset_memory_stats(card)
+        is_long = len(peaks) % 2 and state.computed
+        delays = _LONG_DELAY if is_long else _DELAYS[len(peaks) % len(_DELAYS)]
+        delay_kernels(*delays)
         try:
-            outputs = _call_step(state, REPEATED_STEP, state.wanted + len(peaks))  # noqa: F841
+            _call_step(state, REPEATED_STEP, state.wanted + len(peaks))
         except Exception as error:
             if classify_failure(error) is FailureKind.OUT_OF_MEMORY:
                 if SHORT_POOL in os.environ:

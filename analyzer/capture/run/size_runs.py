@@ -52,8 +52,9 @@ def _measure(program: Program, steps: int, size: int | None = None) -> Failure |
         for number in range(_MOST_STEPS):
             if number >= steps and time.monotonic() - began_s > _LONGEST_S:
                 break
-            outputs = program.call()  # noqa: F841 - held, as a training loop holds its logs
+            result = program.call()  # lives until the step ends
             tf.test.experimental.sync_devices()
+            del result
             if number == 0:
                 for card in _list_cards():
                     tf.config.experimental.reset_memory_stats(card)

@@ -40,7 +40,7 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import ExitCode, FailureKind, TargetError
 from analyzer.model.machine import count_cores
 from analyzer.model.version import __version__
-from analyzer.phantom.refused_requests import describe_refusals
+from analyzer.phantom.core_calls import describe_refusals
 
 _MOST_NAMED: Final = 3  # ops in a note
 _ENVIRONMENT: Final = (

@@ -51,7 +51,6 @@ class Ledger:
         # Variables that were read or written in part: from then on each read copies.
         self._copied_on_read: set[int] = set()
         self._returned: list[Buffer] = []
-        self._previous: list[Buffer] = []
         self._tried: set[tuple[object, ...]] = set()
 
     def hold(
@@ -76,12 +75,12 @@ class Ledger:
             self.held[node] = self.allocate(size_bytes, node, 0, "")
 
     def end_step(self) -> None:
-        """Release copies of NumPy arrays, and the results that Python held since the previous step."""
+        """Release copies of NumPy arrays, and the step's results."""
         for node in self._prepared.copied_bytes:
             self.release(self.held.pop(node))
-        for buffer in self._previous:
+        for buffer in self._returned:
             self.release(buffer)
-        self._previous, self._returned = self._returned, []
+        self._returned = []
 
     def allocate(
         self,

@@ -41,6 +41,7 @@ def split_repeats(
         events=events[events["time_ps"] < end_ps].reset_index(drop=True),
         step_markers=tuple(mark for mark in raw.step_markers if mark.start_ps < end_ps),
         op_runs=op_runs[op_runs["start_ps"] < end_ps].reset_index(drop=True),
+        continues=True,
     )
     return shown, tuple(peaks)
 

@@ -188,6 +188,8 @@ def _check_steps(
     wrong += sum(step.last < step.first for step in checked)
     wrong += _count_cut_steps(raw.events, checked) if raw.step_markers else 0
     yield DamageReason.STEP_MARKS, wrong
+    if raw.continues:  # the end is not lost
+        return
     starts = raw.op_runs["start_ps"].to_numpy()
     end_ps = int(raw.events["time_ps"].iloc[-1])
     unfinished = 0

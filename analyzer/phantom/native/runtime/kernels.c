@@ -11,6 +11,7 @@ static struct {
   const void *f;
   const char *name;
   uint32_t known, out, inside;
+  int arguments; // number of them, if no output is known
 } kernels[1 << 18];
 static unsigned kernel_count;
 static unsigned slot(const void *f) {
@@ -54,6 +55,7 @@ static void learn(unsigned i) {
     demangle = dlsym(RTLD_DEFAULT, "__cxa_demangle");
   char *text = demangle ? demangle(kernels[i].name, 0, 0, &status) : 0;
   uint32_t out = 0, inside = 0;
+  int number = 0;
   size_t n = text ? strlen(text) : 0;
   if (n && text[n - 1] == ')') {
     size_t open = n - 1;
@@ -63,7 +65,7 @@ static void learn(unsigned i) {
         break;
     }
     char *from = text + open + 1;
-    int depth = 0, number = 0;
+    int depth = 0;
     text[n - 1] = ',';
     for (char *c = from; *c && number < 32; c++) {
       depth += *c == '<' || *c == '(' || *c == '[' || *c == '{'   ? 1
@@ -91,6 +93,7 @@ static void learn(unsigned i) {
   free(text);
   kernels[i].out = out;
   kernels[i].inside = inside;
+  kernels[i].arguments = out | inside ? 0 : number;
   __atomic_store_n(&kernels[i].known, 1, __ATOMIC_RELEASE);
 }
 uint64_t left_of(const char *p) {
@@ -188,6 +191,8 @@ API(cudaLaunchKernel)(const void *f, Dim grid, Dim block, void **args, uint64_t 
   }
   for (uint32_t m = kernels[i].out | kernels[i].inside; m; m &= m - 1)
     clear(*(char **)args[__builtin_ctz(m)]);
+  for (int k = 0; k < kernels[i].arguments; k++) // an output may be in any structure
+    forget(*(char **)args[k], 16);
   truths(n, args);
   if (strstr(n, "GatherOpKernelINS_13AlignedVectorIiLi1EEEiLb1EE"))
     gather(args);

@@ -40,8 +40,23 @@ static Stream null_stream = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER
 static Stream *real(void *s) { return (uintptr_t)s < 16 ? &null_stream : s; }
 void mark_modules(void *stream) { real(stream)->modules = 1; }
 int runs_modules(void *stream) { return real(stream)->modules; }
+// Delays that vary the order of a step's ops, as threads and cards of other speeds would: a thread waits up
+// to launch_most_ns before it launches a kernel, and each kernel takes kernel_ns.
+static uint64_t launch_most_ns;
+API(phantom_delay)(uint64_t launch_ns, uint64_t kernel) {
+  launch_most_ns = launch_ns;
+  kernel_ns = kernel;
+  return OK;
+}
+static void delay_launch(void) {
+  static __thread unsigned seed;
+  if (!seed)
+    seed = (unsigned)now() | 1;
+  sleep_to(now() + rand_r(&seed) % launch_most_ns);
+}
 void launch(void *stream) {
-
+  if (launch_most_ns)
+    delay_launch();
   if (!kernel_ns)
     return;
   Stream *s = real(stream);
