@@ -56,7 +56,7 @@ def attribute(
         _label_noted(labels, table, raw, note, structure)
 
     if structure is not None and (note is None or not note.snapshots):
-        for held, kind in find_state(table, structure, steps, freers).items():
+        for held, kind in find_state(table, structure, steps).items():
             labels.set(held, kind[0], role=kind[1])
 
     # Buffers that were requested on a thread that marked steps.
