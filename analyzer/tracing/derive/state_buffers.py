@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import read_op_types, split_tensor
+from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform
@@ -26,7 +26,7 @@ from analyzer.tracing.derive.op_names import find_optimizer, is_apply
 _APPLY: Final = re.compile("Resource(Sparse)?Apply")
 _TEXTS: Final = ("category", "role", "variable", "layer", "dtype", "shape")
 PART_COLUMNS: Final = [*_TEXTS, "requested_bytes", "allocated_bytes"]
-_SCATTERS: Final = re.compile("Scatter|Sparse")
+_HALVES: Final = ("float16", "bfloat16")
 _INITIALIZER: Final = "/Initializer/"
 """Part of the name of an op that makes the first value of an optimizer's slot."""
 _LEAST_BYTES: Final = (
@@ -39,11 +39,13 @@ _SLOT: Final = (Category.OPTIMIZER_STATE, "slot: size of its parameter's gradien
 _NEW_PARAMETER: Final = (Category.PARAMETER, "new value of a parameter")
 _NEW_SLOT: Final = (Category.OPTIMIZER_STATE, "new value of a slot")
 
-_SLOTS, _IN_PLACE = (
-    {name: int(slots) for slots, names in table.items() for name in names}
-    for table in read_op_types("tracing/derive/optimizer_slots.toml").values()
-)
-"""Optimizer -> its number of slots; the file describes both tables."""
+_SLOTS: Final = {
+    **dict.fromkeys(("Momentum", "KerasMomentum", "Adagrad", "AdagradV2"), 1),
+    **dict.fromkeys(("ProximalAdagrad", "AddSign", "PowerSign"), 1),
+    **dict.fromkeys(("Adam", "AdaMax", "Adadelta", "RMSProp", "Ftrl", "FtrlV2"), 2),
+    **dict.fromkeys(("AdamWithAmsgrad", "CenteredRMSProp"), 3),
+}
+"""Optimizer in ``ResourceApply...`` -> its slots with the parameter's shape (``training_ops.cc``)."""
 
 
 def take_parts(
@@ -116,30 +118,34 @@ def find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
 def _count_slots(structure: GraphIndex) -> int:
     """Return the slots of a parameter that an update leaves in place; 0 if unknown.
 
-    They follow from the type of its ops, without these from the optimizer's scope.
+    They follow from the type of its ops.
     """
     types = {
         _APPLY.sub("", op.type) for op in structure.ops.values() if is_apply(op.type)
     }
-    if types:
-        return _SLOTS.get(types.pop(), 0) if len(types) == 1 else 0
-
-    scopes = {re.sub(r"_|\d", "", find_optimizer(name)) for name in structure.ops} - {
-        ""
-    }
-    return _IN_PLACE.get(scopes.pop(), 0) if len(scopes) == 1 else 0
+    return _SLOTS.get(types.pop(), 0) if len(types) == 1 else 0
 
 
 def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
     """Return one gradient for each parameter, by op, output and bytes.
 
-    The op applies the gradient; else the layer counts: terms of a sum count once, scattered rows not.
+    The op applies the gradient; else the layer counts: terms of a sum count once. With mixed precision
+    the tape casts a gradient to the type of its variable: the wider one counts.
     """
     found: dict[tuple[str, int, int], str] = {}
+    wide = set()
+    for tensor in structure.gradients:
+        spec = structure.spec(tensor)
+        if spec is not None and spec.dtype == "float32":
+            wide.add((structure.layers.get(split_tensor(tensor)[0]), spec.shape))
+
     for tensor in sorted(structure.gradients):
         spec = structure.spec(tensor)
         if spec is not None and spec.size_bytes:
             name, index = split_tensor(tensor)
+            is_narrow = spec.dtype in _HALVES
+            if is_narrow and (structure.layers.get(name), spec.shape) in wide:
+                continue
             users = structure.consumers.get(tensor, ())
             applied = next(
                 (user for user in users if is_apply(structure.ops[user].type)), ""
