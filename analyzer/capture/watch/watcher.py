@@ -49,7 +49,7 @@ from analyzer.model.contract.run_note import PhantomNote, TargetNote
 from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
-from analyzer.phantom.refused_requests import describe_refusals
+from analyzer.phantom.core_calls import describe_refusals
 
 _MAX_FUNCTIONS: Final = 50  # functions in the note, those traced most often
 _CHECK_S: Final = (

@@ -41,7 +41,7 @@ from analyzer.model.recording.labels import (
     Mask,
 )
 from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import COPY_ROLE, SUMS_ROLE
+from analyzer.model.recording.schema import COPY_ROLE, DROPPED_ROLE, SUMS_ROLE
 
 CONSTANTS: Final = frozenset({"Const", "HostConst"})
 RECEIVED: Final = "SameWorkerRecvDone"
@@ -69,6 +69,8 @@ _HOST_CONSTANT: Final = "_EagerConst"
 """The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``)."""
 _COPY_FROM_HOST_ROLE: Final = "copied from the host"
 """``CopyToDeviceNode`` requests a ``dynamic`` region before the eager op that reads the copy."""
+_COPY_ROLES: Final = {"temp": COPY_ROLE, "output": DROPPED_ROLE}
+"""Region -> role of a convolution's buffer on a card that holds no output."""
 _ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
 
 
@@ -136,7 +138,9 @@ def match_outputs(
         op = structure.ops.get(name)
         if known:
             tensors[row] = str(known)
-        elif op is not None and (freers is None or freers[row] != name):
+        elif op is not None and (
+            freers is None or freers[row] != name.partition("#")[0]
+        ):
             taken = used.setdefault((run, name), set())
             tensors[row] = match_output(op, taken, dtype, shape, size)
     return tensors
@@ -180,11 +184,10 @@ class _Values:
             return Category.CONSTANT, "constant"
         if is_convolution and dtype == "uint8":
             return Category.WORKSPACE, f"{phase} workspace"
-        # A convolution that computes into a copy drops its output (``conv_grad_input_ops.cc``).
-        is_dropped = region == "output" and not structure.consumers.get(tensor)
-        is_dropped &= not tensor or (bool(structure.evidence) and len(op.outputs) > 1)
-        if is_convolution and on_card and (is_dropped or (is_scratch and is_temp)):
-            return Category.WORKSPACE, COPY_ROLE
+        if is_convolution and on_card and not tensor and region in _COPY_ROLES:
+            return Category.WORKSPACE, _COPY_ROLES[region]
+        if _is_cast_of_weight(structure, op, dtype):
+            return Category.TEMPORARY, "weight in half precision"
         if tensor in self._cache:
             return Category.KV_CACHE, CACHE_ROLE
         if op.type == "BiasAddGrad" and is_temp and on_card and is_float(dtype):
@@ -226,6 +229,23 @@ class _Values:
             is_alive=is_alive and of_floats and not readers,
             is_activation=is_activation,
         )
+
+
+def _is_cast_of_weight(structure: GraphIndex, op: Op, dtype: str) -> bool:
+    """Say whether a forward op casts a variable for mixed precision.
+
+    A graph that is derived from a trace has no reads: there such a cast is in the scope of the op that
+    uses the weight (``dense/MatMul/Cast``).
+    """
+    if op.type != "Cast" or dtype not in ("float16", "bfloat16"):
+        return False
+    if not structure.evidence:
+        makers = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs[:1])
+        return any(maker and maker.type == "ReadVariableOp" for maker in makers)
+
+    user, _, own = op.name.rpartition("/")
+    is_forward = structure.phases[op.name] is Phase.FORWARD
+    return own == "Cast" and user in structure.ops and is_forward
 
 
 def _with_partial_sums(structure: GraphIndex) -> set[str]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,9 @@ _REPLICA: Final = re.compile(r"/replica_\d+$")
 _TEXTS: Final = ("op_type", "layer", "source", "tensor", "variable", "category", "role")
 
 
-class Holding(NamedTuple):
-    """A buffer that holds a variable."""
-
-    row: int
-    variable: int
-    since: int | None  # instant from which it holds the variable; None for its birth
+Holding: TypeAlias = tuple[int, int, int | None]
+"""A buffer that holds a variable: its row, the variable's number, and the instant from which it holds
+the variable (None for its birth)."""
 
 
 class Labels:

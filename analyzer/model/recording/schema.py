@@ -29,8 +29,11 @@ COPY_ROLE: Final = (
 SUMS_ROLE: Final = "partial sums of a bias gradient"
 """Scratch memory as large as the input, for the sums over the points of each channel with channels first
 (``BiasGradOp::ComputeWithReduceSum`` in ``bias_op.cc``)."""
+DROPPED_ROLE: Final = "output that scratch memory replaces"
+"""Role of the output of a convolution that returns the memory in which it computed."""
 FIXED_ROLES: Final = (
     COPY_ROLE,
+    DROPPED_ROLE,
     SUMS_ROLE,
 )  # of workspaces that no other algorithm avoids
 WORKSPACE: Final = "workspace"

@@ -231,7 +231,7 @@ def find_holdings(prediction: Prediction) -> list[Holding]:
         if previous is not None and previous.dies is not None:
             since = max(buffer.value_since, previous.dies)
         last[buffer.variable] = buffer
-        holdings.append(Holding(row, buffer.variable, since))
+        holdings.append((row, buffer.variable, since))
     return holdings
 
 

@@ -23,6 +23,8 @@ _OPTIMIZER: Final = re.compile(
 _APPLIES: Final = re.compile(r"Resource(Sparse)?Apply\w+")
 _SUFFIX: Final = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
 _NO_LAYERS: Final = ("gradient_tape", "gradients", "ArithmeticOptimizer")
+_FUNCTIONS: Final = ("Tensordot", "einsum", "moments", "batchnorm", "stateless_dropout")
+"""Name scopes of functions (``math_ops.py``, ``nn_impl.py``, ``special_math_ops.py``)."""
 _LONGEST: Final = 512  # characters of a name's last part; TensorFlow's have about 100
 _GRADIENT_KERNEL: Final = re.compile(r"(\w*?(Grad|GradV\d|Backprop\w*?))(_\d+)?(-|$)")
 """Name of an op type that computes a gradient; the tape opens the forward op's scope around it."""
@@ -89,9 +91,7 @@ def find_forward_op(name: str, known: set[str]) -> str:
         return ""
     scope = plain_scope(name)
     last, own = scope.rpartition("/")[2], name.rpartition("/")[2]
-    is_prefix = bool(last) and own.lower().startswith(
-        re.sub(r"_\d+$", "", last).lower()
-    )
+    is_prefix = bool(last) and own.lower().startswith(_plain_number(last).lower())
 
     return scope if scope in known or is_prefix or find_gradient_kernel(name) else ""
 
@@ -110,13 +110,36 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
         if find_optimizer(op.name):
             root = next(part for part in scope.split("/") if _OPTIMIZER.fullmatch(part))
             owners[root] = ("layer", root)
-        elif scope:
+        elif scope and scope not in owners:
             is_in_op = op.type == "_Recv" or find_forward_op(op.name, known)
-            owners.setdefault(
-                scope, ("layer", scope.rpartition("/")[0] if is_in_op else scope)
-            )
+            layer = scope.rpartition("/")[0] if is_in_op else scope
+            owners[scope] = ("layer", _drop_functions(layer, op.name, known))
 
     return ScopeTable(owners)
+
+
+def _drop_functions(scope: str, op_name: str, known: set[str]) -> str:
+    """Return the layer around a scope that an op or a function of TensorFlow opens in it.
+
+    In ``dense/MatMul/Cast`` the op casts its weight, in ``dropout_3/dropout/Mul`` and ``Relu/Relu`` a
+    function has the name of its layer or its op.
+    """
+    inner = _plain_number(op_name.rpartition("/")[2])
+
+    while "/" in scope:
+        outer, _, last = scope.rpartition("/")
+        plain = _plain_number(last)
+        around = _plain_number(outer.rpartition("/")[2])
+        is_named_alike = plain in (inner, around)
+        if not (scope in known or is_named_alike or plain in _FUNCTIONS):
+            break
+        scope = outer
+
+    return scope
+
+
+def _plain_number(name: str) -> str:
+    return re.sub(r"_\d+$", "", name)
 
 
 @cache

@@ -2,8 +2,7 @@
 
 An op's inputs are released when its kernel has been launched (``ExecutorState::Process`` in
 ``executor.cc``), on the same thread. So the op before a free on that thread is the buffer's last user,
-unless the thread runs ops without any event. Before the thread's first op, the op that any thread began
-last shows only the time of the free.
+unless the thread runs ops without any event.
 """
 
 from collections.abc import Callable
@@ -86,11 +85,9 @@ class OpSequence:
 
     def before(
         self, thread: npt.NDArray[np.int64], time: npt.NDArray[np.int64]
-    ) -> list[tuple[str, bool]]:
-        """Return the op before each free (empty for none), and whether it is the freeing thread's."""
-        found = [("", False)] * len(thread)
-        latest = self._op[np.argsort(self._time, kind="stable")]
-        begun = np.searchsorted(np.sort(self._time), time, side="left")
+    ) -> list[str]:
+        """Return the op that ran before each instant on a thread; empty for none."""
+        found = [""] * len(thread)
 
         for number in np.unique(thread).tolist():
             first, last = np.searchsorted(self._thread, [number, number + 1])
@@ -99,9 +96,7 @@ class OpSequence:
             for row in np.flatnonzero(thread == number).tolist():
                 place = int(np.searchsorted(own_times, time[row], side="left"))
                 if place:
-                    found[row] = self._names[self._op[first + place - 1]], True
-                elif last > first and begun[row]:
-                    found[row] = self._names[latest[begun[row] - 1]], False
+                    found[row] = self._names[self._op[first + place - 1]]
 
         return found
 

@@ -10,13 +10,13 @@ the trace is divided the same way.
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import read_op_types, split_tensor
+from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform
@@ -26,7 +26,7 @@ from analyzer.tracing.derive.op_names import find_optimizer, is_apply
 _APPLY: Final = re.compile("Resource(Sparse)?Apply")
 _TEXTS: Final = ("category", "role", "variable", "layer", "dtype", "shape")
 PART_COLUMNS: Final = [*_TEXTS, "requested_bytes", "allocated_bytes"]
-_SCATTERS: Final = re.compile("Scatter|Sparse")
+_HALVES: Final = ("float16", "bfloat16")
 _INITIALIZER: Final = "/Initializer/"
 """Part of the name of an op that makes the first value of an optimizer's slot."""
 _LEAST_BYTES: Final = (
@@ -37,15 +37,15 @@ _SUM_SETS_PARAMETER: Final = ("sgd", "ada_delta", "adadelta")
 _PARAMETER: Final = (Category.PARAMETER, "size of its gradient")
 _SLOT: Final = (Category.OPTIMIZER_STATE, "slot: size of its parameter's gradient")
 _NEW_PARAMETER: Final = (Category.PARAMETER, "new value of a parameter")
-_OLD_PARAMETER: Final = (Category.PARAMETER, "old value of a parameter")
-_OLD_SLOT: Final = (Category.OPTIMIZER_STATE, "old value of a slot")
 _NEW_SLOT: Final = (Category.OPTIMIZER_STATE, "new value of a slot")
 
-_SLOTS, _IN_PLACE = (
-    {name: int(slots) for slots, names in table.items() for name in names}
-    for table in read_op_types("tracing/derive/optimizer_slots.toml").values()
-)
-"""Optimizer -> its number of slots; the file describes both tables."""
+_SLOTS: Final = {
+    **dict.fromkeys(("Momentum", "KerasMomentum", "Adagrad", "AdagradV2"), 1),
+    **dict.fromkeys(("ProximalAdagrad", "AddSign", "PowerSign"), 1),
+    **dict.fromkeys(("Adam", "AdaMax", "Adadelta", "RMSProp", "Ftrl", "FtrlV2"), 2),
+    **dict.fromkeys(("AdamWithAmsgrad", "CenteredRMSProp"), 3),
+}
+"""Optimizer in ``ResourceApply...`` -> its slots with the parameter's shape (``training_ops.cc``)."""
 
 
 def take_parts(
@@ -89,105 +89,64 @@ def find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
 
     A variable that an op replaces by a new buffer has rows of its own.
     """
-    made: _Made = {}
-    names = "role", "requested_bytes", "op", "dtype", "shape"
     new = table[table["role"].isin([_NEW_PARAMETER[1], _NEW_SLOT[1]])]
-    for role, size, op, dtype, shape in zip(
-        *(new[name] for name in names), strict=True
-    ):
-        made.setdefault((role, size), {})[op] = dtype, shape
-    parts = []
-
-    for size, variables in _find_updated(made, structure).items():
-        copies = filter(_is_sum, made.get((_NEW_SLOT[1], size), ()))
-        own = len(made.get((_NEW_PARAMETER[1], size), ()))
-
-        for kind, text, known in (
-            (_PARAMETER, "", own),
-            (_SLOT, " slot {}", len(list(copies))),
-        ):
-            found = [
-                (
-                    kind[0].value,
-                    kind[1],
-                    name + text.format(number),
-                    *facts,
-                    size,
-                    round_up(size),
-                )
-                for name, slots, facts in variables
-                for number in range(1, 1 + (slots if text else 1))
-            ]
-            parts += found[known:]
-
-    return pd.DataFrame(parts, columns=PART_COLUMNS)
-
-
-_Variable: TypeAlias = tuple[str, int, tuple[str, str, str]]
-"""Name, slots that are updated in place, and layer, dtype and shape."""
-_Made: TypeAlias = dict[tuple[str, int], dict[str, tuple[str, str]]]
-"""New values: role and bytes -> op -> dtype and shape."""
-
-
-def _find_updated(made: _Made, structure: GraphIndex) -> dict[int, list[_Variable]]:
-    """Return the variables that the steps update, by bytes.
-
-    A parameter has the size of its gradient or of its new value. If an optimizer writes slots of another
-    size, at least one parameter has this size.
-    """
+    held = Counter(zip(new["role"], new["requested_bytes"], strict=True))
     slots = _count_slots(structure)
-    found: dict[int, list[_Variable]] = {}
+    parts = []
 
     for tensor in find_gradients(structure).values():
         spec = structure.spec(tensor)
-        if spec is not None:
-            layer = structure.layers.get(split_tensor(tensor)[0], "")
-            name = f"{layer or tensor} {spec.shape_text}"
-            variable = name, slots, (layer, spec.dtype, spec.shape_text)
-            found.setdefault(spec.size_bytes or 0, []).append(variable)
+        if spec is None or not spec.size_bytes:
+            continue
+        layer = structure.layers.get(split_tensor(tensor)[0], "")
+        name = f"{layer or tensor} {spec.shape_text}"
+        facts = layer, spec.dtype, spec.shape_text
+        sizes = spec.size_bytes, round_up(spec.size_bytes)
+        kinds = [(_PARAMETER, _NEW_PARAMETER, name)]
+        for number in range(1, 1 + slots):
+            kinds.append((_SLOT, _NEW_SLOT, f"{name} slot {number}"))
 
-    for (role, size), ops in made.items():
-        known = found.setdefault(size, [])
-        count = len(ops) if role == _NEW_PARAMETER[1] else 1
+        for (category, role), (_, new_role), variable in kinds:
+            if held[new_role, spec.size_bytes] > 0:
+                held[new_role, spec.size_bytes] -= 1
+            else:
+                parts.append((category.value, role, variable, *facts, *sizes))
 
-        if size >= _LEAST_BYTES and len(known) < count:
-            dtype, shape = next(iter(ops.values()))
-            variable = f"variable {shape}", slots, ("", dtype, shape)
-            known += [variable] * (count - len(known))
-
-    return found
+    return pd.DataFrame(parts, columns=PART_COLUMNS)
 
 
 def _count_slots(structure: GraphIndex) -> int:
     """Return the slots of a parameter that an update leaves in place; 0 if unknown.
 
-    They follow from the type of its ops, without these from the optimizer's scope.
+    They follow from the type of its ops.
     """
     types = {
         _APPLY.sub("", op.type) for op in structure.ops.values() if is_apply(op.type)
     }
-    if types:
-        return _SLOTS.get(types.pop(), 0) if len(types) == 1 else 0
-
-    scopes = {re.sub(r"_|\d", "", find_optimizer(name)) for name in structure.ops} - {
-        ""
-    }
-    return _IN_PLACE.get(scopes.pop(), 0) if len(scopes) == 1 else 0
+    return _SLOTS.get(types.pop(), 0) if len(types) == 1 else 0
 
 
 def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
     """Return one gradient for each parameter, by op, output and bytes.
 
-    The op applies the gradient; else the layer counts: terms of a sum count once, scattered rows not.
+    The op applies the gradient; else the layer counts: terms of a sum count once. With mixed precision
+    the tape casts a gradient to the type of its variable: the wider one counts.
     """
     found: dict[tuple[str, int, int], str] = {}
+    wide = set()
+    for tensor in structure.gradients:
+        spec = structure.spec(tensor)
+        if spec is not None and spec.dtype == "float32":
+            wide.add((structure.layers.get(split_tensor(tensor)[0]), spec.shape))
+
     for tensor in sorted(structure.gradients):
         spec = structure.spec(tensor)
         if spec is not None and spec.size_bytes:
             name, index = split_tensor(tensor)
-            users = structure.consumers.get(tensor, ())
-            if any(_SCATTERS.search(structure.ops[user].type) for user in users):
+            is_narrow = spec.dtype in _HALVES
+            if is_narrow and (structure.layers.get(name), spec.shape) in wide:
                 continue
+            users = structure.consumers.get(tensor, ())
             applied = next(
                 (user for user in users if is_apply(structure.ops[user].type)), ""
             )
@@ -201,7 +160,6 @@ def find_state(
     table: pd.DataFrame,
     structure: GraphIndex,
     steps: Sequence[Step],
-    freers: np.ndarray,
 ) -> dict[int, tuple[Category, str]]:
     """Return category and role of the rows that hold parameters and optimizer state."""
     if not steps:
@@ -214,7 +172,7 @@ def find_state(
         {int(table["requested_bytes"].iloc[row]) for row in new},
     )
 
-    return held | _find_old_values(table, freers) | new
+    return held | new
 
 
 def _find_held(
@@ -277,21 +235,6 @@ def _find_new_values(
         # Keras 2 assigns new values of both, in a scope inside the optimizer's.
         if root and is_value and ops[row].lower().count(f"{root}/") == 1:
             found[row] = _NEW_PARAMETER if _sets_parameter(ops[row]) else _NEW_SLOT
-
-    return found
-
-
-def _find_old_values(
-    table: pd.DataFrame, freers: np.ndarray
-) -> dict[int, tuple[Category, str]]:
-    """Return the rows from before the trace that an assignment in the optimizer's scope frees."""
-    found = {}
-    is_old = (table["born"] < 0) & table["address"].notna() & table["dies_ps"].notna()
-
-    for row in np.flatnonzero(is_old.to_numpy()).tolist():
-        freer = freers[row]
-        if find_optimizer(freer) and freer.rpartition("/")[2].startswith("Assign"):
-            found[row] = _OLD_PARAMETER if _sets_parameter(freer) else _OLD_SLOT
 
     return found
 

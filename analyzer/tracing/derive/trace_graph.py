@@ -16,7 +16,12 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.graph_note import Op, TensorSpec, split_tensor
+from analyzer.model.contract.graph_note import (
+    CONVOLUTIONS,
+    Op,
+    TensorSpec,
+    split_tensor,
+)
 from analyzer.model.graph.graph_index import GraphIndex, build_graph_index
 from analyzer.model.graph.phases import Phase, ScopeTable, is_in_gradient_scope
 from analyzer.model.recording.attribution import FOLDED, RECEIVED
@@ -122,15 +127,11 @@ class _Building:
         sequence = OpSequence(raw, frozenset(eager), self._starts)
         self._first = sequence.first_times()
         self._names = names = names.copy()
-        self._freers = raw.events["op"].astype(object).to_numpy()
-        self._has_freers = bool(((raw.events["kind"] < 0) & (self._freers != "")).any())
         times, threads = (
             raw.events[name].to_numpy(np.int64) for name in ("time_ps", "thread")
         )
         born = table["born"].to_numpy()[is_eager]
-        names[is_eager] = [
-            name for name, _ in sequence.before(threads[born], times[born] + 1)
-        ]
+        names[is_eager] = sequence.before(threads[born], times[born] + 1)
         self._rows = np.flatnonzero(in_function | is_eager)
         self._table = table.iloc[self._rows]
         self._size: dict[int, int] = self._table["requested_bytes"].to_dict()
@@ -141,19 +142,15 @@ class _Building:
         self._users = {
             row: user
             for row, user in zip(self._rows[freed].tolist(), users, strict=True)
-            if user[0]
+            if user
         }
         is_raw = (self._table["region"] == "") & (
             self._table["requested_bytes"] >= GUARDS_BYTES
         )
         is_raw &= ~self._table["allocator"].isin(list(HOST_ALLOCATORS))
         # Other ops free the results of MLIR's kernels, which are requested in the same way.
-        raws = zip(
-            self._rows[is_raw.to_numpy()].tolist(), dies[is_raw.to_numpy()], strict=True
-        )
-        guarded = [
-            str(names[row]) for row, freed in raws if self._is_scratch(row, int(freed))
-        ]
+        raws = self._rows[is_raw.to_numpy()].tolist()
+        guarded = [str(names[row]) for row in raws if self._is_scratch(row)]
         self.renamed = {row: names[row] for row in self._size if "#" in names[row]}
         self._find_type = make_type_finder(raw.op_types, guarded)
         self.outputs: dict[str, list[TensorSpec]] = {}
@@ -164,22 +161,17 @@ class _Building:
     def connect(self) -> None:
         """Find the tensors of the buffers, and the edges from frees and copies."""
         self._add_outputs()
-        for row, (user, is_own) in self._users.items():
-            tensor = self.tensors.get(row)
-            if tensor is not None and split_tensor(tensor)[0] != user:
-                self._connect(tensor, user, "free" if is_own else "order")
-
-    def _connect(self, tensor: str, op: str, source: str) -> None:
-        if (tensor, op) not in self.edges:
-            self.edges[tensor, op] = source
-            self.inputs.setdefault(op, []).append(tensor)
+        for row, user in self._users.items():
+            tensor = self.tensors.get(row, "")
+            is_input = tensor and split_tensor(tensor)[0] != user
+            if is_input and (tensor, user) not in self.edges:
+                self.edges[tensor, user] = "free"
+                self.inputs.setdefault(user, []).append(tensor)
 
     def _add_outputs(self) -> None:
         """Find the tensors of the buffers: outputs outlive the op that requested them."""
         events = self._raw.events
-        columns = (
-            self._table[name].tolist() for name in ("dies", "region", "dtype", "shape")
-        )
+        columns = (self._table[name].tolist() for name in ("region", "dtype", "shape"))
         facts = list(zip(*columns, strict=True))
         threads = events["thread"].to_numpy()[self._table["born"].to_numpy()]
         burst: tuple[int, str] = (-1, "")
@@ -187,28 +179,24 @@ class _Building:
 
         for at in np.lexsort((self._table["born"].to_numpy(), threads)).tolist():
             row = int(self._rows[at])
-            name, (dies, region, dtype, shape) = str(self._names[row]), facts[at]
+            name, (region, dtype, shape) = str(self._names[row]), facts[at]
             if (int(threads[at]), name) != burst:
                 burst, used = (int(threads[at]), name), 0
             outputs = self.outputs.setdefault(name, [])
-            is_scratch = self._is_scratch(row, dies)
-            is_copy = region == "dynamic"
-            if is_copy or (region != "output" and is_scratch) or used >= _MOST_OUTPUTS:
+            # A convolution may drop its output and return scratch memory (``conv_grad_input_ops.cc``).
+            may_drop = self._find_type(name) in CONVOLUTIONS
+            is_output = region == "output" and not may_drop
+            is_output |= not self._is_scratch(row)
+            if region == "dynamic" or not is_output or used >= _MOST_OUTPUTS:
                 continue
             if used == len(outputs):
                 outputs.append(TensorSpec(dtype, read_shape(shape)))
             self.tensors[row] = f"{name}:{used}"
             used += 1
 
-    def _is_scratch(self, row: int, freed: int) -> bool:
-        """Say whether the op that requested a buffer also frees it, at the instant ``freed``.
-
-        TensorFlow 2.9 and later record the op that frees, if it does so itself (``AddTraceMe`` in
-        ``bfc_allocator.cc``).
-        """
-        name = self._names[row]
-        is_by_itself = self._users.get(row) == (name, True)
-        return is_by_itself and (not self._has_freers or self._freers[freed] == name)
+    def _is_scratch(self, row: int) -> bool:
+        """Say whether the op that requested a buffer also frees it."""
+        return self._users.get(row) == str(self._names[row])
 
     def list_ops(self, known: set[str]) -> list[Op]:
         """Return the ops in the order in which they began."""
@@ -254,14 +242,11 @@ class _Building:
             if phases[name] is not Phase.FORWARD or is_in_gradient_scope(name):
                 continue
 
-            if self.gradients.intersection(inputs):
-                phases[name] = Phase.UPDATE  # such as clipping
-            elif self._first.get(name, 0) > begin:
+            if self._first.get(name, 0) > begin:
                 # The tape adds gradients outside its scope, as does the layout optimizer.
                 plain = name[_CALLS.match(name).end() :]  # type: ignore[union-attr]
-                is_near = "/" not in plain and Phase.BACKWARD in makers | readers.get(
-                    name, set()
-                )
+                around = makers | readers.get(name, set())
+                is_near = "/" not in plain and Phase.BACKWARD in around
                 if is_near or _SUM.match(plain):
                     phases[name] = Phase.BACKWARD
 
@@ -347,10 +332,8 @@ class _Building:
             )
             if not (is_backward or op_type == "AddN"):
                 continue
-            user, is_own = self._users.get(row, ("", False))
-            if (op_type in PARAMETER_GRADIENTS and not index) or (
-                is_own and self._is_update(user)
-            ):
+            is_first_result = op_type in PARAMETER_GRADIENTS and not index
+            if is_first_result or self._is_update(self._users.get(row, "")):
                 found.add(tensor)
 
         return frozenset(found)

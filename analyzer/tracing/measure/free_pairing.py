@@ -7,125 +7,16 @@ time, and the trace stores each thread's events apart. The bytes in use in each 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.graph_note import op_types
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform, text_category
 from analyzer.model.recording.timeline import UNPAIRED, pair_events
 from analyzer.model.units import round_up
 from analyzer.tracing.parse.xplane import Span
-
-_COMPILED_ALONE: Final = op_types("XlaDynamicSlice XlaDynamicUpdateSlice")
-_TRIES: Final = 100_000  # limit of the search over all events
-
-
-def sort_simultaneous_events(events: pd.DataFrame) -> pd.DataFrame:
-    """Return ``events``, sorted by time, with simultaneous events sorted by bytes in use.
-
-    If no order explains the bytes in use, the order of the file remains.
-    """
-    times = events["time_ps"].to_numpy()
-    tied = np.diff(times) == 0
-    if not tied.any():
-        return events
-    order = np.arange(len(events))
-    codes = events["allocator"].cat.codes.to_numpy()
-    threads = events["thread"].to_numpy()
-    after = events["in_use_bytes"].to_numpy()
-    before = after - events["kind"].to_numpy() * events["allocated_bytes"].to_numpy()
-
-    for code in np.unique(codes):
-        rows = np.flatnonzero(codes == code)
-        wrong = np.flatnonzero(before[rows[1:]] != after[rows[:-1]]) + 1
-        begin = np.searchsorted(times[rows], times[rows[wrong]], side="left").tolist()
-        end = np.searchsorted(times[rows], times[rows[wrong]], side="right").tolist()
-
-        for first, last in sorted(set(zip(begin, end, strict=True))):
-            group = rows[first:last]
-            start = after[rows[first - 1]] if first else None
-            chain = _chain(group.tolist(), before, after, threads, start)
-            if len(group) > 1 and chain:
-                order[group] = chain
-
-    if (order == np.arange(len(events))).all():
-        return events
-    return events.iloc[order].reset_index(drop=True)
-
-
-def name_xla_requests(
-    events: pd.DataFrame, runs: pd.DataFrame, types: Mapping[str, str]
-) -> pd.DataFrame:
-    """Return ``events`` with the op of each request of an XLA op that is compiled alone.
-
-    XLA's requests name no op (``xla_compile_on_demand_op.cc``): they lie in the op's run, on its thread.
-    """
-    runs = runs[runs["op"].astype(object).map(types).isin(_COMPILED_ALONE)]
-    if runs.empty:
-        return events
-    names, times = np.array(events["op"].astype(object)), events["time_ps"].to_numpy()
-    unnamed = ((events["kind"] == 1) & (names == "")).to_numpy()
-
-    for thread, own in runs.groupby("thread"):
-        rows = np.flatnonzero(unnamed & (events["thread"] == thread).to_numpy())
-        place = np.searchsorted(own["start_ps"], times[rows], side="right") - 1
-        inside = (place >= 0) & (times[rows] <= own["end_ps"].to_numpy()[place])
-        names[rows[inside]] = own["op"].astype(object).to_numpy()[place[inside]]
-
-    return events.assign(op=pd.Categorical(names))
-
-
-def _chain(
-    group: list[int],
-    before: np.ndarray,
-    after: np.ndarray,
-    threads: np.ndarray,
-    start: int | None,
-) -> list[int]:
-    """Return the group in an order in which each event follows from the one before; empty if none.
-
-    The events of one thread keep their order. A depth-first search tries each thread.
-    """
-    lines: dict[int, list[int]] = {}
-    for row in group:
-        lines.setdefault(int(threads[row]), []).append(row)
-    queues = list(lines.values())
-    done = [0] * len(queues)
-    found: list[int] = []
-    taken: list[int] = []  # the queue of each event in `found`
-    candidate = 0
-
-    for _ in range(_TRIES):
-        if len(found) == len(group):
-            return found
-        level = int(after[found[-1]]) if found else start
-
-        while candidate < len(queues):
-            queue = queues[candidate]
-            if done[candidate] < len(queue):
-                row = queue[done[candidate]]
-                if level is None or before[row] == level:
-                    break
-
-            candidate += 1
-
-        if candidate < len(queues):
-            found.append(queues[candidate][done[candidate]])
-            done[candidate] += 1
-            taken.append(candidate)
-            candidate = 0
-        elif found:  # nothing follows: undo the last choice
-            found.pop()
-            candidate = taken.pop()
-            done[candidate] -= 1
-            candidate += 1
-        else:
-            return []
-
-    return []
 
 
 def pair_frees(events: pd.DataFrame) -> pd.DataFrame:

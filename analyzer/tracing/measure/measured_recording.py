@@ -39,9 +39,7 @@ from analyzer.tracing.derive.state_buffers import find_parts, take_parts
 from analyzer.tracing.measure.free_pairing import (
     add_earlier_buffers,
     find_steps,
-    name_xla_requests,
     pair_frees,
-    sort_simultaneous_events,
 )
 from analyzer.tracing.measure.repeated_steps import split_repeats, warn_about_order
 from analyzer.tracing.measure.trace_attribution import (
@@ -153,10 +151,8 @@ def measure(
 
     ``note`` is None for a trace of another program; see ``open_measured`` for the other arguments.
     """
-    events = sort_simultaneous_events(raw.events)
-    events = name_xla_requests(events, raw.op_runs, raw.op_types)
-    main = choose_allocator(events, allocator)
-    raw, repeats = split_repeats(replace(raw, events=events), main)
+    main = choose_allocator(raw.events, allocator)
+    raw, repeats = split_repeats(raw, main)
     events = raw.events
     raw = replace(
         raw, step_markers=_find_step_marks(raw, note) or find_run_spans(raw, main)

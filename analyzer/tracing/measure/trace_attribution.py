@@ -9,11 +9,10 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import ALIVE_ROLE, GRADIENT_ROLE, GraphIndex
+from analyzer.model.graph.graph_index import GRADIENT_ROLE, GraphIndex
 from analyzer.model.graph.host_copies import ITERATOR
 from analyzer.model.recording.attribution import (
     RECEIVED,
-    Lifetimes,
     find_first_births,
     label_eager,
     label_graph,
@@ -58,7 +57,7 @@ def attribute(
         _label_noted(labels, table, raw, note, structure)
 
     if structure is not None and (note is None or not note.snapshots):
-        for held, kind in find_state(table, structure, steps, freers).items():
+        for held, kind in find_state(table, structure, steps).items():
             labels.set(held, kind[0], role=kind[1])
 
     # Buffers that were requested on a thread that marked steps.
@@ -71,8 +70,8 @@ def attribute(
     if structure is not None:
         tensors = match_outputs(table, structure, freers)
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
-        _label_by_graph(labels, table, structure, sharing, tensors, steps, infer=infer)
-        label_batches(labels, table, structure, python)
+        _label_by_graph(labels, table, structure, sharing, tensors, infer=infer)
+        _label_batches(labels, table, structure)
         _label_pipeline(labels, table, raw, structure, python)
 
     phases = _label_marked(labels, table, raw)
@@ -101,11 +100,10 @@ def _label_by_graph(
     structure: GraphIndex,
     sharing: Sharing,
     tensors: Sequence[str],
-    steps: Sequence[Step],
     *,
     infer: bool,
 ) -> None:
-    """Label the buffers of the graph's ops, and results of the step that outlive it."""
+    """Label the buffers of the graph's ops."""
     # Shapes and constants of the tape run early, its kernels do not.
     ops = structure.ops.values()
     kernels = [op.name for op in ops if find_gradient_kernel(op.type)]
@@ -114,13 +112,6 @@ def _label_by_graph(
     label_graph(
         labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts
     )
-
-    lives = Lifetimes(table, steps, {})
-    is_scalar = (table["shape"].astype(str) == "[]").to_numpy()
-    results = (labels.role == ALIVE_ROLE) & is_scalar  # such as a metric
-    results |= labels.role == "forward temporary"
-    outliving = results & lives.inside & ~lives.short
-    labels.fill(outliving, Category.TEMPORARY, "outlives the step")
 
 
 def _label_marked(
@@ -153,7 +144,7 @@ def _label_noted(
     """Label the variables and the inputs of a note."""
     moments = find_instants(raw, "snapshot")
     roles = find_roles_of_state(note, structure) if structure is not None else {}
-    label_variables(labels, note, find_holdings(table, note, moments, structure), roles)
+    label_variables(labels, note, find_holdings(table, note, moments), roles)
     index, start = AddressIndex(table), moments[0] if moments else -1
 
     for given in note.inputs:
@@ -230,36 +221,30 @@ def _label_held(
                 labels.set(row, category, role=f"held by {held.holder}")
 
 
-def label_batches(
-    labels: Labels, allocations: pd.DataFrame, structure: GraphIndex, by_python: Mask
+def _label_batches(
+    labels: Labels, allocations: pd.DataFrame, structure: GraphIndex
 ) -> None:
-    """Label the batches of a data set: made in its own threads, or copied to the card in the step.
+    """Label the batches of a data set, which is not in the step's graph.
 
-    A data set is not in the step's graph, and a copy has no name. So type and shape of the iterator's
-    outputs decide. ``by_python``, shape ``(n,)``: requested on the thread that marks the steps.
+    Their buffers have type and shape of an output of the graph's iterator.
     """
-    outputs = {
-        (spec.dtype, spec.shape_text): f"{op.name}:{index}"
-        for op in structure.ops.values()
-        if op.type == ITERATOR
-        for index, spec in enumerate(op.outputs)
-        if spec.shape
-    }
-    if not outputs:
+    batches: dict[tuple[str, str], str] = {}
+    for op in structure.ops.values():
+        for index, spec in enumerate(op.outputs if op.type == ITERATOR else ()):
+            if spec.shape:
+                batches[spec.dtype, spec.shape_text] = f"{op.name}:{index}"
+
+    if not batches:
         return
     columns = (allocations[name].astype(object) for name in ("op", "dtype", "shape"))
 
     for row, (name, dtype, shape) in enumerate(zip(*columns, strict=True)):
         open_shape = f"[-1{shape[shape.find(',') :]}"
-        tensor = outputs.get((dtype, shape)) or outputs.get((dtype, open_shape))
-        is_copy = name == RECEIVED
-        if not tensor or not name or name in structure.ops or not labels.is_open(row):
-            continue
+        tensor = batches.get((dtype, shape)) or batches.get((dtype, open_shape))
 
-        if is_copy or not by_python[row]:
-            labels.set(
-                row, Category.INPUT, role=COPIED_BATCH if is_copy else BATCH_ROLE
-            )
+        if tensor and name and name not in structure.ops and labels.is_open(row):
+            role = COPIED_BATCH if name == RECEIVED else BATCH_ROLE
+            labels.set(row, Category.INPUT, role=role)
             labels.tensor[row] = tensor
 
 
