@@ -48,15 +48,11 @@ def redact_result(result: Result) -> Result:
         watch=None,
     )
 
-    uses = {
-        row: replace(use, waits_for=rename(use.waits_for))
-        for row, use in analysis.uses.items()
-    }
     rows, alive = (
         _redact_table(table, rename) for table in (analysis.rows, analysis.alive)
     )
     redacted = replace(
-        analysis, recording=recording, rows=rows, alive=alive, uses=uses, findings=()
+        analysis, recording=recording, rows=rows, alive=alive, findings=()
     )
     analysis = collect(redacted)
     return Result.of(analysis, build_document(analysis), None)
@@ -89,6 +85,8 @@ def _redact_table(table: pd.DataFrame, rename: Callable[[str], str]) -> pd.DataF
         if column in table
     }
 
+    if "waits_for" in table:
+        changed["waits_for"] = table["waits_for"].map(rename)
     if "source" in table:
         changed["source"] = pd.Categorical([""] * len(table))
 

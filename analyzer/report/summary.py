@@ -296,11 +296,8 @@ def reason_words(report: ReportFile) -> Iterator[str]:
 
         write = format_bytes if one.is_bytes else str
         value, usual, most = map(write, (one.value, one.usual, one.most))
-        at_peak = (
-            f", {format_bytes(one.share_bytes)} of the peak" if one.share_bytes else ""
-        )
         yield (
-            f"Assumed ({one.name}): {one.what}: {value}{at_peak}; default {usual}, at "
+            f"Assumed ({one.name}): {one.what}: {value}; default {usual}, at "
             f"most {most} ({one.source})."
         )
 
