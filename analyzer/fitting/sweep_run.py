@@ -39,6 +39,7 @@ from analyzer.model.errors import AnalyzerError, ExitCode, InputError
 from analyzer.model.units import parse_bytes
 from analyzer.model.version import __version__
 from analyzer.report.actions import step_options
+from analyzer.report.answer import versions_line
 from analyzer.report.output_files import write_text
 from analyzer.report.render.sections import (
     COLUMNS,
@@ -51,7 +52,6 @@ from analyzer.report.render.sections import (
     Table,
     Tone,
 )
-from analyzer.report.summary import versions_line
 from analyzer.report.untrusted import csv_cell
 from analyzer.session.target_results import estimate_target
 from analyzer.session.work_engine import WorkEngine

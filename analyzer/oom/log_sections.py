@@ -16,7 +16,6 @@ from analyzer.report.render.sections import (
     COLUMNS,
     Block,
     Cell,
-    Code,
     Document,
     Paragraph,
     Section,
@@ -156,7 +155,7 @@ def _parts(failure: OomFailure, logged: LoggedFailure | None) -> Iterator[Sectio
 
     if failure.words and logged is not None:
         yield Section(
-            "The line itself", (Code(failure.words),), level=2, is_folded=True
+            "The line itself", (Paragraph(failure.words),), level=2, is_folded=True
         )
 
 

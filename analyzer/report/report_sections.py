@@ -1,14 +1,27 @@
 """Build the document of a report: the answer first, then tables and findings, then its basis."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
-from analyzer.model.contract.report.peak_figures import StepPeak
+from analyzer.model.contract.report.peak_figures import StepPeak, TensorAtPeak
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import DevicePeak, HostsFigures
 from analyzer.model.units import format_bytes, format_seconds
-from analyzer.report.actions import change_items, observation_items, suggest_next
+from analyzer.report.actions import change_items, suggest_next
+from analyzer.report.answer import (
+    answer_lines,
+    answer_tone,
+    basis_words,
+    error_line,
+    list_details,
+    list_reasons,
+    list_shares,
+    notices_of,
+    peak_limit_words,
+    step_words,
+)
 from analyzer.report.render.sections import (
     COLUMNS,
     Block,
@@ -21,48 +34,42 @@ from analyzer.report.render.sections import (
     TableColumn,
     Tone,
 )
-from analyzer.report.summary import (
-    Summary,
-    basis_words,
-    category_tone,
-    peak_limit_words,
-    step_words,
-    summarize,
-)
 
 ROWS: Final = 12  # of a table in the terminal
 
 _HOST_ROWS: Final = 10
 _SHOWN_STEPS: Final = 6
 _FRONT: Final = 3  # changes in Markdown
+_OWNERS: Final = 4  # groups of tensors on the first screen
+_CATEGORIES: Final = 4  # on the first screen; the others are one row
+_NOTICES: Final = 2  # before the figures; the others are details
 _SIZES: Final = (TableColumn("requested", "bytes"), TableColumn("allocated", "bytes"))
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 def report_document(report: ReportFile) -> Document:
-    """Return a report as the terminal shows it."""
-    summary, verdict = summarize(report), report.verdict
-    has_answer = verdict is not None and (
-        verdict.limit_bytes is not None or verdict.outcome == "failed"
-    )
+    """Return a report as the terminal shows it: the answer, and folded details."""
+    verdict, number, action = answer_lines(report)
+    basis = basis_words(report).rstrip(".").partition(";")[0]
+    basis = f"{basis[0].lower()}{basis[1:]}"
+    words = ", ".join(filter(None, (step_words(report), basis)))
 
     return Document(
         report.target.text,
-        summary.headline if has_answer else "",
-        tone=summary.tone,
-        subtitle=step_words(report),
-        notices=summary.notices,
-        lead=tuple(_lead(report, summary)),
-        sections=tuple(_sections(report, summary)),
+        verdict,
+        tone=answer_tone(report),
+        subtitle=words,
+        notices=notices_of(report)[:_NOTICES],
+        lead=(Paragraph(number), Paragraph(action, "strong")),
+        sections=tuple(_sections(report)),
         next_command=suggest_next(report),
     )
 
 
 def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> Document:
     """Return a report's summary for a pull request, with the highest allocated peak allowed."""
-    summary = summarize(report)
-    parts = (summary.need, summary.sentences)
-    lead = [Paragraph(" ".join(part)) for part in parts if part]
-    headline = summary.headline
+    headline, number, action = answer_lines(report)
+    lead = [Paragraph(number), Paragraph(action)]
     if max_peak_bytes is not None:
         lead.insert(0, Paragraph(headline, "strong"))
         headline = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
@@ -70,8 +77,8 @@ def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> D
     return Document(
         "",
         headline,
-        notices=summary.notices,
-        lead=(*lead, *_categories_section(report, summary).blocks),
+        notices=notices_of(report),
+        lead=(*lead, *_categories_section(report).blocks),
         sections=tuple(front_sections(report)),
     )
 
@@ -80,48 +87,65 @@ def front_sections(report: ReportFile) -> Iterator[Section]:
     """Yield the first changes and the warnings of a report."""
     changes = change_items(report)
     if changes:
-        items = tuple(
-            replace(one, detail="") for one in changes[: len(report.remedies) + _FRONT]
-        )
-        yield Section("What to change", items)
+        items = changes[: len(report.remedies) + _FRONT]
+        yield Section("What to change", tuple(replace(one, detail="") for one in items))
 
     if report.warnings:
         yield Section("", tuple(Paragraph(line, "warning") for line in report.warnings))
 
 
-def _lead(report: ReportFile, summary: Summary) -> Iterator[Block]:
-    peak, error = report.peak, report.error
-    if report.phantom is not None:
-        yield Paragraph(f"{report.phantom.says}.", "strong")
+def _sections(report: ReportFile) -> Iterator[Section]:
+    if report.error is not None:
+        where = f" at {report.error.where}" if report.error.where else ""
+        line = f"{report.error.type}: {error_line(report.error.message)}{where}"
+        yield Section("", (Paragraph(line, "bad"),))
 
-    if error is not None:
-        message = "".join(error.message.splitlines()[:1])
-        where = f" at {error.where}" if error.where else ""
-        yield Paragraph(f"The step ended with {error.type}: {message}{where}", "bad")
+    for line in what_if_lines(report):
+        fits = report.what_if is not None and report.what_if.fits
+        yield Section("", (Paragraph(line, "good" if fits else "bad"),))
 
     if report.hosts is not None:
-        yield from hosts_lead(report.hosts)
+        lead = tuple(hosts_lead(report.hosts))
+        yield Section("", lead)
+        yield hosts_section(report.hosts, _HOST_ROWS)
 
-    yield from map(Paragraph, summary.need)
+    yield _categories_section(report)
+    if report.tensors_at_peak:
+        yield owners_section(report, _OWNERS)
 
-    pieces: list[str | tuple[str, Tone]] = [
-        "Peak ",
-        (format_bytes(peak.requested_bytes), "strong"),
-        " requested by tensors, ",
-        (format_bytes(peak.allocated_bytes), "strong"),
-        " allocated in chunks",
+    verdict = answer_lines(report)[0].lower()
+    items = change_items(report)
+    told = tuple(item for item in items if item.title.lower() in verdict)
+    others = tuple(item for item in items if item not in told)
+    if others:
+        yield Section("What to change", others)
+    if told:
+        yield Section("The first problem", told, is_folded=True)
+
+    yield from _details(report)
+
+
+def _details(report: ReportFile) -> Iterator[Section]:
+    """Yield the sections that a terminal shows with ``-v``."""
+    sentences = [Paragraph(one) for one in list_details(report) if one]
+    sentences += [
+        Paragraph(one, "warning", "! ") for one in notices_of(report)[_NOTICES:]
     ]
+    parts = [Section("Figures", tuple(sentences))]
+    if report.steps:
+        parts.append(steps_section(report, _SHOWN_STEPS))
 
-    if peak.pool_bytes is not None:
-        pieces += [", ", (format_bytes(peak.pool_bytes), "strong"), " in the pool"]
+    parts.append(tensors_section(report, ROWS))
+    if any(row.layer for row in report.layers):
+        parts.append(layers_section(report, ROWS))
 
-    basis = basis_words(report).rstrip(".").partition(";")[0]
-    yield Paragraph((*pieces, f" ({basis[0].lower()}{basis[1:]})"))
-    yield from (Paragraph(sentence, "muted") for sentence in summary.sentences[1:])
-    for line in what_if_lines(report):
-        yield Paragraph(
-            line, "good" if report.what_if and report.what_if.fits else "bad"
-        )
+    basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
+    basis += [Paragraph(line, "muted", "- ") for line in list_reasons(report)]
+    if basis:
+        parts.append(Section("Sources and assumptions", tuple(basis)))
+
+    for part in parts:
+        yield replace(part, is_folded=True)
 
 
 def what_if_lines(report: ReportFile) -> Iterator[str]:
@@ -157,39 +181,69 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
     )
 
 
-def _sections(report: ReportFile, summary: Summary) -> Iterator[Section]:
-    if report.hosts is not None:
-        yield hosts_section(report.hosts, _HOST_ROWS)
-
-    yield _categories_section(report, summary)
-    if report.steps:
-        yield steps_section(report, _SHOWN_STEPS)
-
-    yield tensors_section(report, ROWS)
-    if any(row.layer for row in report.layers):
-        yield layers_section(report, ROWS)
-
-    changes, observations = change_items(report), observation_items(report)
-    if changes:
-        yield Section("What to change", changes)
-    if observations:
-        yield Section("Observations", observations)
-
-    basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
-    basis += [Paragraph(line, "muted", "- ") for line in summary.reasons]
-    if basis:
-        yield Section("Sources and assumptions", tuple(basis))
-
-
-def _categories_section(report: ReportFile, summary: Summary) -> Section:
+def _categories_section(report: ReportFile) -> Section:
+    """Return the largest categories at the peak; the others are one row."""
+    shares = sorted(list_shares(report), key=lambda row: -row[2])
     rows: list[tuple[CellValue, ...]] = []
-    for name, label, size_bytes, ratio in summary.shares:
-        size = Cell(size_bytes, path=f"categories_at_peak.{name}")
-        rows.append((label, size, ratio, Cell(ratio, category_tone(name))))
 
-    total = Cell(report.peak.requested_bytes, "strong", "peak.requested_bytes")
-    rows.append((Cell("Requested", "strong"), total, None, None))
+    for name, label, size_bytes, ratio in shares[:_CATEGORIES]:
+        tone = cast("Tone", name)  # each category is a tone
+        size = Cell(size_bytes, path=f"categories_at_peak.{name}")
+        rows.append((label, size, ratio, Cell(ratio, tone)))
+
+    others = shares[_CATEGORIES:]
+    if others:
+        size_bytes = sum(row[2] for row in others)
+        ratio = sum(row[3] for row in others)
+        rows.append((f"{len(others)} others", size_bytes, ratio, None))
+
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
+
+
+def owners_section(report: ReportFile, most: int) -> Section:
+    """Return the largest tensors at the peak; equal ones whose owners differ by numbers are one row."""
+    groups: dict[tuple[str, ...], list[TensorAtPeak]] = {}
+
+    for row in report.tensors_at_peak:
+        pattern = _NUMBERS.sub("*", row.layer or row.name)
+        key = (pattern, row.category, str(row.requested_bytes), row.shape)
+        groups.setdefault(key, []).append(row)
+
+    sums = [
+        (sum(row.requested_bytes for row in rows), rows) for rows in groups.values()
+    ]
+    sums.sort(key=lambda one: -one[0])
+    cells: list[tuple[CellValue, ...]] = []
+
+    for size_bytes, rows in sums[:most]:
+        first = rows[0]
+        each = ""
+        if len(rows) > 1:
+            each = f"{len(rows)} x {format_bytes(first.requested_bytes)}"
+
+        category = Cell(first.category.replace("_", " "), cast("Tone", first.category))
+        cells.append((size_bytes, each, category, _owner_of(rows), first.shape))
+
+    rest = sum(size_bytes for size_bytes, _ in sums[most:])
+    if rest:
+        words = f"{len(sums) - most} more"
+        cells.append((rest, "", "", Cell(words, "muted"), ""))
+
+    columns = list(COLUMNS["owners"])
+    name = f"largest of {len(report.tensors_at_peak)} tensors"
+    columns[3] = TableColumn(name, "path", least=20)
+    return Section("", (Table(tuple(columns), tuple(cells)),))
+
+
+def _owner_of(rows: Sequence[TensorAtPeak]) -> str:
+    """Return the common owner, with ``*`` in place of the numbers that differ."""
+    owners = sorted({row.layer or row.name for row in rows})
+    if len(owners) == 1:
+        return owners[0]
+
+    numbers = zip(*(_NUMBERS.findall(one) for one in owners), strict=True)
+    shown = iter([one[0] if len(set(one)) == 1 else "*" for one in numbers])
+    return _NUMBERS.sub(lambda _: next(shown), owners[0])
 
 
 def steps_section(report: ReportFile, most: int) -> Section:
@@ -232,7 +286,7 @@ def tensors_section(report: ReportFile, most: int) -> Section:
     rows: list[tuple[CellValue, ...]] = []
 
     for row in tensors[:most]:
-        category = Cell(row.category.replace("_", " "), category_tone(row.category))
+        category = Cell(row.category.replace("_", " "), cast("Tone", row.category))
         why = Cell(row.why_alive, "muted")
         rows.append(
             (row.requested_bytes, category, row.shape or "?", row.name, row.layer, why)

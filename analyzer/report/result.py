@@ -116,9 +116,9 @@ class Result(ReportOutput):
         export(self, Path(path))
 
     def __repr__(self) -> str:
-        from analyzer.report.summary import summarize
+        from analyzer.report.answer import verdict_line
 
-        headline = summarize(self.report).headline
+        headline = verdict_line(self.report)
         return f"<{self.report.kind} of {self.report.target.text}: {headline}>"
 
     def _repr_html_(self) -> str:

@@ -58,7 +58,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
 
     total = _sum_of(alive[is_reported])
     saves = _save_by_half(analysis, batch)
-    if not total or max(saves, total) < LOW * peak:
+    if (saves or total // 2) < LOW * analysis.limit_bytes:
         return
 
     verb = "grow with the batch size" if infers else "wait for the backward pass"

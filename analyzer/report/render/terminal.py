@@ -27,117 +27,135 @@ _LEAST_TEXT: Final = 8
 
 _BAR_CELLS: Final = 28  # of the longest bar
 _LONGEST: Final = 2_000  # characters of a paragraph
+_FEW_ITEMS: Final = 2  # findings and changes without ``-v``
 _JOINED: Final = "\ue000"
 """Stands for a space at which no line may end. Private use; ``printable`` removes it from texts."""
 
 STYLES: Final = read_table("report/labels.toml", dict[str, dict[str, str]])["style"]
 
 
-def print_terminal(document: sections.Document, console: Console) -> None:
-    """Print a whole document."""
-    console.print(to_terminal(document, console.width), markup=False)
+def print_terminal(
+    document: sections.Document, console: Console, *, is_verbose: bool = True
+) -> None:
+    """Print a document; without ``is_verbose``, without its folded sections and details."""
+    shown = to_terminal(document, console.width, is_verbose=is_verbose)
+    console.print(shown, markup=False)
 
 
-def to_terminal(document: sections.Document, width: int = 100) -> RenderableType:
+def to_terminal(
+    document: sections.Document, width: int = 100, *, is_verbose: bool = True
+) -> RenderableType:
     """Return a document as one renderable, ``width`` cells wide."""
     parts: list[RenderableType] = []
     if document.headline:
         parts.append(_line(document.headline, f"bold {STYLES[document.tone]}"))
 
+    parts += _blocks(document.lead, width, is_verbose=is_verbose)
+
     for notice in document.notices:
-        parts.append(
-            Prose(Text(printable(notice, _LONGEST), "yellow"), Text("! ", "yellow"))
-        )
+        text = printable(notice, _LONGEST)
+        parts.append(Prose(Text(text, "yellow"), Text("! ", "yellow")))
 
     if document.title or document.subtitle:
-        subtitle = f"  {printable(document.subtitle, 200)}"
-        title = printable(document.title, 200)
-        parts.append(Prose(Text.assemble((title, "bold"), (subtitle, "dim"))))
+        title, subtitle = (printable(document.title, 200), document.subtitle)
+        if not is_verbose:
+            room = width - cell_len(subtitle) - GAP
+            title = printable_path(title, max(room, width // 3))
 
-    parts += _blocks(document.lead, width)
+        words = Text.assemble((title, "bold"), (f"  {printable(subtitle, 200)}", "dim"))
+        parts.append(Prose(words))
+
     for section in document.sections:
-        parts += section_parts(section, width)
+        if is_verbose or not section.is_folded:
+            parts += section_parts(section, width, is_verbose=is_verbose)
 
-    if document.footer:
+    if document.footer and is_verbose:
         parts.append(Padding(_line(document.footer, "dim"), (1, 0, 0, 0)))
 
     if document.next_command:
-        command = Text.assemble(
-            "Next: ", (printable(document.next_command, _LONGEST), "bold")
-        )
-        parts.append(Padding(Prose(command), (1, 0, 0, 0)))
+        command = (printable(document.next_command, _LONGEST), "bold")
+        parts.append(Padding(Prose(Text.assemble("Next: ", command)), (1, 0, 0, 0)))
 
     return Group(*parts)
 
 
-def section_parts(section: sections.Section, width: int) -> Iterator[RenderableType]:
+def section_parts(
+    section: sections.Section, width: int, *, is_verbose: bool = True
+) -> Iterator[RenderableType]:
     """Yield a section, an empty line before it."""
-    blocks = list(_blocks(section.blocks, width))
+    blocks = list(_blocks(section.blocks, width, is_verbose=is_verbose))
     if section.heading:
         note = f"  {printable(section.note, _LONGEST)}" if section.note else ""
-        heading = Text.assemble(
-            (printable(section.heading, _LONGEST), "bold"), (note, "dim")
-        )
-        blocks.insert(0, Prose(heading))
+        title = (printable(section.heading, _LONGEST), "bold")
+        blocks.insert(0, Prose(Text.assemble(title, (note, "dim"))))
 
     if blocks:
         yield Padding(blocks[0], (1, 0, 0, 0))
         yield from blocks[1:]
 
 
-def _blocks(blocks: Sequence[sections.Block], width: int) -> Iterator[RenderableType]:
+def _blocks(
+    blocks: Sequence[sections.Block], width: int, *, is_verbose: bool
+) -> Iterator[RenderableType]:
     items = [block for block in blocks if isinstance(block, sections.Item)]
-    label_width = max((cell_len(item.label) for item in items), default=0)
+    shown = items if is_verbose else items[:_FEW_ITEMS]
+    label_width = max((cell_len(item.label) for item in shown), default=0)
 
     for block in blocks:
         if isinstance(block, sections.Paragraph):
-            pieces = (
-                (printable(text, _LONGEST), STYLES[tone]) for text, tone in block.pieces
-            )
-            yield Prose(
-                Text.assemble(*pieces), Text(block.mark, style=STYLES[block.tone])
-            )
+            yield _paragraph(block)
         elif isinstance(block, sections.Table):
-            if block.rows:
-                yield fitted_table(block, width)
+            yield from _table(block, width)
+        elif isinstance(block, sections.Item) and block in shown:
+            yield from _item(block, label_width, is_verbose=is_verbose)
 
-            if block.focus is not None and len(block.rows) > sections.FOCUS_ROWS:
-                yield _line(
-                    f"{len(block.rows):,} rows in all, in --html and --json", "dim"
-                )
-
-            if block.caption:
-                yield _line(block.caption, "dim")
-        elif isinstance(block, sections.Item):
-            yield from _item(block, label_width)
-        elif isinstance(block, sections.Figures):
-            yield _line(sections.figures_text(block), "")
-        elif isinstance(block, sections.Code):
-            yield from _code(block.text, 0)
+    left = len(items) - len(shown)
+    if left:
+        yield _line(f"{left} more with -v", "dim")
 
 
-def _item(item: sections.Item, label_width: int) -> Iterator[RenderableType]:
+def _paragraph(paragraph: sections.Paragraph) -> Prose:
+    pieces = []
+    for text, tone in paragraph.pieces:
+        pieces.append((printable(text, _LONGEST), STYLES[tone]))
+
+    mark = Text(paragraph.mark, style=STYLES[paragraph.tone])
+    return Prose(Text.assemble(*pieces), mark)
+
+
+def _table(table: sections.Table, width: int) -> Iterator[RenderableType]:
+    if table.rows:
+        yield fitted_table(table, width)
+    if table.focus is not None and len(table.rows) > sections.FOCUS_ROWS:
+        yield _line(f"{len(table.rows):,} rows in all, in --html and --json", "dim")
+    if table.caption:
+        yield _line(table.caption, "dim")
+
+
+def _item(
+    item: sections.Item, label_width: int, *, is_verbose: bool
+) -> Iterator[RenderableType]:
     margin = label_width + GAP
-    label = Text(
-        f"{printable(item.label):>{label_width}}{' ' * GAP}", style=STYLES[item.tone]
-    )
-    gain = f"  {printable(item.gain, _LONGEST)}" if item.gain else ""
-    yield Prose(
-        Text.assemble((printable(item.title, _LONGEST), "bold"), (gain, "green")), label
-    )
+    start = f"{printable(item.label):>{label_width}}{' ' * GAP}"
+    label = Text(start, style=STYLES[item.tone])
+    title = (printable(item.title, _LONGEST), "bold")
+    gain = ""
+    if item.gain and item.gain != item.label:
+        gain = f"  {printable(item.gain, _LONGEST)}"
+
+    yield Prose(Text.assemble(title, (gain, "green")), label)
+    if not is_verbose:
+        return
+
     if item.detail:
         yield Padding(_line(item.detail, "dim"), (0, 0, 0, margin))
 
-    yield from _code(item.code, margin)
+    for line in item.code.splitlines():
+        code = Text(printable(line, _LONGEST), overflow="fold")
+        yield Padding(code, (0, 0, 0, margin))
+
     if item.check:
         yield Padding(_line(f"Check: {item.check}", "dim"), (0, 0, 0, margin))
-
-
-def _code(code: str, margin: int) -> Iterator[RenderableType]:
-    for line in code.splitlines():
-        yield Padding(
-            Text(printable(line, _LONGEST), overflow="fold"), (0, 0, 0, margin)
-        )
 
 
 def _line(text: str, style: str) -> Prose:
