@@ -102,12 +102,9 @@ class Outputs(PageOutputs):
 
     csv: options.Csv = None
     markdown: options.Markdown = None
-    export: Annotated[
-        list[Path] | None,
-        options.option(
-            "Write a file for another tool, by its ending: .graph.json, "
-            ".perfetto.json, .parquet. Repeatable."
-        ),
+    graph: Annotated[
+        Path | None,
+        options.option("Write ops and tensors as node-link JSON, for networkx."),
     ] = None
     max_peak: Annotated[
         str | None,
@@ -119,7 +116,7 @@ class Outputs(PageOutputs):
     @property
     def paths(self) -> tuple[Path | None, ...]:
         """The files to write."""
-        return (self.json, self.html, self.csv, self.markdown, *(self.export or ()))
+        return (self.json, self.html, self.csv, self.markdown, self.graph)
 
     @property
     def max_peak_bytes(self) -> int | None:
@@ -129,11 +126,6 @@ class Outputs(PageOutputs):
     def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
         """Raise an InputError for an output that cannot be written or would replace a source."""
         _ = self.max_peak_bytes
-        if self.export:
-            from analyzer.report.other_formats import check_export
-
-            for path in self.export:
-                check_export(path)
         PageOutputs.check(self, *sources, others=others)
 
     def deliver(self, result: Result) -> None:
@@ -147,8 +139,8 @@ class Outputs(PageOutputs):
             result.to_html,
             result.to_csv,
             to_markdown,
+            result.to_graph,
         ]
-        writers += [result.export] * len(self.export or ())
         if not write_all(*zip(self.paths, writers, strict=True)):
             document = report_document(result.report)
             print_answer(document, quiet=self.quiet, is_verbose=self.verbose)

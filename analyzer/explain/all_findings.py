@@ -1,6 +1,6 @@
 """All findings of an analysis, in the order of every output.
 
-A step that does not fit comes first, then severity, then growth over steps, then the saving.
+A step that does not fit comes first, then severity, then findings of the program, then the saving.
 """
 
 from collections.abc import Iterator
@@ -40,14 +40,15 @@ def collect(analysis: Analysis) -> Analysis:
     for find in _OF_A_STEP:
         found += find(analysis)
 
-    found += _of_the_program(analysis)
+    of_program = list(_of_the_program(analysis))
+    found += of_program
     kept = [one for one in found if _is_worth_saying(one, analysis.limit_bytes)]
     order = list(Severity)
 
     def rank(one: Finding) -> tuple[bool, int, bool, int]:
         severity = order.index(one.severity)
-        is_growing = one.id in _GROWING
-        return one.id not in _FIRST, severity, not is_growing, -(one.saves_bytes or 0)
+        is_general = one not in of_program
+        return one.id not in _FIRST, severity, is_general, -(one.saves_bytes or 0)
 
     return replace(analysis, findings=tuple(sorted(kept, key=rank)))
 
@@ -69,11 +70,13 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
 
     device, host = measure_growth(analysis.recording, watch)
 
+    host_slope = leaks.host_growth_words(watch, host)
+
     causes = [
         *leaks.find_leaks(analysis, watch, device),
-        *kept_objects.find_retracing(watch, device),
+        *kept_objects.find_retracing(watch, device, host_slope),
         *kept_objects.find_tapes(analysis, watch),
-        *kept_objects.find_models(watch),
+        *kept_objects.find_models(watch, host_slope),
     ]
 
     yield from out_of_memory.find_failed_step(analysis, watch)

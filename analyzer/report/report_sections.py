@@ -24,7 +24,6 @@ from analyzer.report.answer import (
 )
 from analyzer.report.render.sections import (
     COLUMNS,
-    Block,
     Cell,
     CellValue,
     Document,
@@ -105,13 +104,11 @@ def _sections(report: ReportFile) -> Iterator[Section]:
         yield Section("", (Paragraph(line, "good" if fits else "bad"),))
 
     if report.hosts is not None:
-        lead = tuple(hosts_lead(report.hosts))
-        yield Section("", lead)
         yield hosts_section(report.hosts, _HOST_ROWS)
 
     yield _categories_section(report)
     if report.tensors_at_peak:
-        yield owners_section(report, _OWNERS)
+        yield tensors_section(report, _OWNERS)
 
     verdict = answer_lines(report)[0].lower()
     items = change_items(report)
@@ -154,30 +151,18 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
     if replayed is None:
         return
 
-    limit, fraction = (
-        format_bytes(replayed.memory_limit_bytes),
-        replayed.fragmentation_fraction,
-    )
-    start = (
-        f"Replayed with a limit of {limit}, memory growth "
-        f"{'on' if replayed.growth else 'off'}"
-    )
-    if fraction:
-        start += f", internal_fragmentation_fraction {fraction}"
-
+    limit = format_bytes(replayed.memory_limit_bytes)
+    growth = "on" if replayed.growth else "off"
+    start = f"Replayed with a limit of {limit}, memory growth {growth}"
     failure = replayed.failure
     if failure is None:
-        pool = format_bytes(replayed.peak_pool_bytes)
-        allocated = format_bytes(replayed.peak_allocated_bytes)
-        yield f"{start}: the step runs; pool {pool}, allocated {allocated}."
+        yield f"{start}: the step runs; pool {format_bytes(replayed.peak_pool_bytes)}."
         return
 
     yield (
-        f"{start}: at instant {failure.instant:,} a request for "
-        f"{format_bytes(failure.requested_bytes)} fails; "
-        f"{format_bytes(failure.in_use_bytes)} are in use, "
-        f"{format_bytes(failure.free_bytes)} are free, the largest free chunk has "
-        f"{format_bytes(failure.largest_free_bytes)}."
+        f"{start}: a request for {format_bytes(failure.requested_bytes)} fails at "
+        f"instant {failure.instant:,}; {format_bytes(failure.free_bytes)} are free, "
+        f"the largest free chunk has {format_bytes(failure.largest_free_bytes)}."
     )
 
 
@@ -200,76 +185,24 @@ def _categories_section(report: ReportFile) -> Section:
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
 
 
-def owners_section(report: ReportFile, most: int) -> Section:
-    """Return the largest tensors at the peak; equal ones whose owners differ by numbers are one row."""
-    groups: dict[tuple[str, ...], list[TensorAtPeak]] = {}
-
-    for row in report.tensors_at_peak:
-        pattern = _NUMBERS.sub("*", row.layer or row.name)
-        key = (pattern, row.category, str(row.requested_bytes), row.shape)
-        groups.setdefault(key, []).append(row)
-
-    sums = [
-        (sum(row.requested_bytes for row in rows), rows) for rows in groups.values()
-    ]
-    sums.sort(key=lambda one: -one[0])
-    cells: list[tuple[CellValue, ...]] = []
-
-    for size_bytes, rows in sums[:most]:
-        first = rows[0]
-        each = ""
-        if len(rows) > 1:
-            each = f"{len(rows)} x {format_bytes(first.requested_bytes)}"
-
-        category = Cell(first.category.replace("_", " "), cast("Tone", first.category))
-        cells.append((size_bytes, each, category, _owner_of(rows), first.shape))
-
-    rest = sum(size_bytes for size_bytes, _ in sums[most:])
-    if rest:
-        words = f"{len(sums) - most} more"
-        cells.append((rest, "", "", Cell(words, "muted"), ""))
-
-    columns = list(COLUMNS["owners"])
-    name = f"largest of {len(report.tensors_at_peak)} tensors"
-    columns[3] = TableColumn(name, "path", least=20)
-    return Section("", (Table(tuple(columns), tuple(cells)),))
-
-
-def _owner_of(rows: Sequence[TensorAtPeak]) -> str:
-    """Return the common owner, with ``*`` in place of the numbers that differ."""
-    owners = sorted({row.layer or row.name for row in rows})
-    if len(owners) == 1:
-        return owners[0]
-
-    numbers = zip(*(_NUMBERS.findall(one) for one in owners), strict=True)
-    shown = iter([one[0] if len(set(one)) == 1 else "*" for one in numbers])
-    return _NUMBERS.sub(lambda _: next(shown), owners[0])
-
-
 def steps_section(report: ReportFile, most: int) -> Section:
     """Return the peak of each step; the first and the last ones if there are more than ``most``."""
     steps = tuple(enumerate(report.steps))
-    is_timed = any(step.duration_s is not None for step in report.steps)
-    shown = (
-        steps if len(steps) <= most else (*steps[: most // 2], *steps[-(most // 2) :])
-    )
+    shown = steps
+    if len(steps) > most:
+        shown = (*steps[: most // 2], *steps[-(most // 2) :])
+
     rows: list[tuple[CellValue, ...]] = []
 
     for place, step in shown:
-        time: tuple[CellValue, ...] = ()
-        if is_timed:
-            seconds = step.duration_s
-            time = (None if seconds is None else format_seconds(seconds),)
+        seconds = step.duration_s
+        time = None if seconds is None else format_seconds(seconds)
+        rows.append((step.index, *_size_cells(step, f"steps.{place}"), time))
 
-        rows.append((step.index, *_size_cells(step, f"steps.{place}"), *time))
-
-    columns = [TableColumn("step", "number"), *_SIZES]
-    if is_timed:
-        columns.append(TableColumn("time", "number"))
-
+    columns = (TableColumn("step", "number"), *_SIZES, TableColumn("time", "number"))
     left = len(steps) - len(shown)
     caption = f"{left} steps in between are not shown" if left else ""
-    return Section("Peak of each step", (Table(tuple(columns), tuple(rows), caption),))
+    return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
 
 
 def _size_cells(row: StepPeak | DevicePeak, place: str) -> tuple[Cell, Cell]:
@@ -280,30 +213,47 @@ def _size_cells(row: StepPeak | DevicePeak, place: str) -> tuple[Cell, Cell]:
 
 
 def tensors_section(report: ReportFile, most: int) -> Section:
-    """Return the largest tensors at the peak, with the layer of each and why it is alive."""
+    """Return the largest tensors at the peak; equal ones whose owners differ by numbers are one row."""
     tensors = report.tensors_at_peak
-    columns, has_layers = COLUMNS["tensors"], any(row.layer for row in tensors)
-    rows: list[tuple[CellValue, ...]] = []
+    groups: dict[tuple[str, ...], list[TensorAtPeak]] = {}
 
-    for row in tensors[:most]:
-        category = Cell(row.category.replace("_", " "), cast("Tone", row.category))
-        why = Cell(row.why_alive, "muted")
-        rows.append(
-            (row.requested_bytes, category, row.shape or "?", row.name, row.layer, why)
-        )
+    for tensor in tensors:
+        pattern = _NUMBERS.sub("*", tensor.layer or tensor.name)
+        key = (pattern, tensor.category, str(tensor.requested_bytes), tensor.shape)
+        groups.setdefault(key, []).append(tensor)
 
-    if len(tensors) > most:
-        rest = sum(row.requested_bytes for row in tensors[most:])
-        rows.append(
-            (rest, "", "", Cell(f"{len(tensors) - most} more", "muted"), "", "")
-        )
+    ordered = sorted(groups.values(), key=_sum_of, reverse=True)
+    rows = [_tensors_row(group) for group in ordered[:most]]
+    if len(ordered) > most:
+        rest = sum(map(_sum_of, ordered[most:]))
+        count = sum(map(len, ordered[most:]))
+        rows.append((rest, "", "", Cell(f"{count} more", "muted"), "", ""))
 
-    if not has_layers:
-        columns = (*columns[:4], *columns[5:])
-        rows = [(*row[:4], *row[5:]) for row in rows]
+    columns = list(COLUMNS["tensors"])
+    columns[3] = TableColumn(f"largest of {len(tensors)} tensors", "path", least=20)
+    return Section("", (Table(tuple(columns), tuple(rows)),))
 
-    heading = f"Largest of {len(tensors)} tensors alive at the peak"
-    return Section(heading, (Table(columns, tuple(rows)),))
+
+def _sum_of(group: Sequence[TensorAtPeak]) -> int:
+    return sum(one.requested_bytes for one in group)
+
+
+def _tensors_row(group: Sequence[TensorAtPeak]) -> tuple[CellValue, ...]:
+    first, each = group[0], ""
+    if len(group) > 1:
+        each = f"{len(group)} x {format_bytes(first.requested_bytes)}"
+
+    category = Cell(first.category.replace("_", " "), cast("Tone", first.category))
+    why = Cell(first.why_alive, "muted")
+    return (_sum_of(group), each, category, _owner_of(group), first.shape or "?", why)
+
+
+def _owner_of(group: Sequence[TensorAtPeak]) -> str:
+    """Return the common owner, with ``*`` in place of the numbers that differ."""
+    owners = sorted({one.layer or one.name for one in group})
+    columns = zip(*(_NUMBERS.findall(owner) for owner in owners), strict=True)
+    shown = iter([one[0] if len(set(one)) == 1 else "*" for one in columns])
+    return _NUMBERS.sub(lambda _: next(shown), owners[0])
 
 
 def layers_section(report: ReportFile, most: int) -> Section:
@@ -324,52 +274,38 @@ def layers_section(report: ReportFile, most: int) -> Section:
     return Section("Layers with the most bytes alive at the peak", (table,))
 
 
-def hosts_lead(hosts: HostsFigures) -> Iterator[Block]:
-    """Yield the worst device of all hosts, and the spread."""
-    worst, count = hosts.worst, len(hosts.outliers)
-
-    yield Paragraph(
-        (
-            f"{len(hosts.rows)} hosts, {hosts.devices} devices. The worst is ",
-            (f"{worst.host} {worst.allocator}", "strong"),
-            f" with {format_bytes(worst.allocated_bytes)} allocated; this report shows "
-            "it.",
-        )
-    )
-
-    outliers = f"{count or 'no'} outlier{'' if count == 1 else 's'}"
-
-    yield Paragraph(
-        f"All devices: {format_bytes(hosts.least_bytes)} to "
-        f"{format_bytes(hosts.most_bytes)} allocated, median "
-        f"{format_bytes(hosts.median_bytes)}; {outliers}.",
-        "muted",
-    )
-
-
 def hosts_section(hosts: HostsFigures, most: int) -> Section:
     """Return the hosts: the worst first, then outliers, hosts that could not be read, others."""
     outliers = {(place.host, place.allocator) for place in hosts.outliers}
     worst = (hosts.worst.host, hosts.worst.allocator)
-    rows: list[tuple[tuple[int, int], tuple[CellValue, ...]]] = []
+    rows: list[tuple[int, int, tuple[CellValue, ...]]] = []
 
     for at, row in enumerate(hosts.rows):
         if row.failed:
             failed = Cell(f"not read: {row.failed}", "warning")
-            rows.append(((1, 0), (row.host, "", None, None, failed)))
+            rows.append((1, 0, (row.host, "", None, None, failed)))
 
         for place, device in enumerate(row.devices):
             key = (row.host, device.allocator)
-            mark = "worst" if key == worst else "outlier" if key in outliers else ""
+            rank = 0 if key == worst else 1 if key in outliers else 2
+            mark = ("worst", "outlier", "")[rank]
             damaged = "incomplete trace" if row.damaged else ""
             words = ", ".join(filter(None, (mark, damaged)))
-            note = Cell(words, "bad" if mark == "worst" else "warning")
-            rank = (("worst", "outlier", "").index(mark), -device.allocated_bytes)
             sizes = _size_cells(device, f"hosts.rows.{at}.devices.{place}")
-            rows.append((rank, (*key, *sizes, note)))
+            cells = (*key, *sizes, Cell(words, "warning" if rank else "bad"))
+            rows.append((rank, -device.allocated_bytes, cells))
 
-    rows.sort(key=lambda one: one[0])
+    rows.sort(key=lambda one: one[:2])
     left = max(len(rows) - most, 0)
     caption = f"{left} more are in the JSON" if left else ""
-    table = Table(COLUMNS["hosts"], tuple(cells for _, cells in rows[:most]), caption)
-    return Section("Hosts", (table,))
+    shown = tuple(cells for _, _, cells in rows[:most])
+    bytes_of = (hosts.least_bytes, hosts.most_bytes, hosts.median_bytes)
+    low, high, middle = map(format_bytes, bytes_of)
+
+    lead = Paragraph(
+        f"{len(hosts.rows)} hosts, {hosts.devices} devices: {low} to {high} allocated, "
+        f"median {middle}, {len(hosts.outliers)} outliers. This report shows the worst, "
+        f"{hosts.worst.host} {hosts.worst.allocator}."
+    )
+
+    return Section("Hosts", (lead, Table(COLUMNS["hosts"], shown, caption)))

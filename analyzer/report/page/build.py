@@ -94,10 +94,7 @@ def render(
         what_if=tuple(report_sections.what_if_lines(report)),
         categories=CATEGORY_LABELS,
         comparison=comparison,
-        hosts_lead=() if hosts is None else tuple(report_sections.hosts_lead(hosts)),
-        hosts=None
-        if hosts is None
-        else report_sections.hosts_section(hosts, _ALL_HOSTS),
+        hosts=hosts and report_sections.hosts_section(hosts, _ALL_HOSTS),
         others=tuple(_other_sections(report)),
         static=static,
         stack=draw_shares(stack, "Categories at the peak, listed below"),
