@@ -433,9 +433,12 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
     """Yield label, bytes, meaning and place in the JSON of the main numbers."""
     peak, verdict = report.peak, report.verdict
     if verdict is not None and verdict.need_bytes is not None:
-        meaning = "largest memory of the process"
-        if report.error:
-            meaning = "least memory that reaches the failed request"
+        meaning = "least pool of TensorFlow"
+        if verdict.limit_of == "card":
+            meaning = "largest memory of the process"
+        elif verdict.need is not None and verdict.need.own_peak_bytes is not None:
+            meaning = "TensorFlow's own peak"
+
         yield "needs", verdict.need_bytes, meaning, "verdict.need_bytes"
 
     if verdict is not None and verdict.limit_bytes is not None:

@@ -97,7 +97,8 @@ def _sections(report: ReportFile) -> Iterator[Section]:
     if report.error is not None:
         where = f" at {report.error.where}" if report.error.where else ""
         line = f"{report.error.type}: {error_line(report.error.message)}{where}"
-        yield Section("", (Paragraph(line, "bad"),))
+        is_said = report.failure is not None  # by the verdict
+        yield Section("", (Paragraph(line, "bad"),), is_folded=is_said)
 
     for line in what_if_lines(report):
         fits = report.what_if is not None and report.what_if.fits
