@@ -82,13 +82,15 @@ def compare(
     peak = _compare_peaks(*both)
     categories = _compare_categories(*both)
 
-    facts = pd.concat([alive_a, alive_b]).astype({"op_type": str, "layer": str})
-    facts["made"] = facts["made"].replace(_TRAILING_NUMBER, "", regex=True)
-    facts = facts.drop_duplicates("made").set_index("made")
+    facts: dict[str, tuple[str, str]] = {}  # type and layer
+    for made in pd.concat([alive_a, alive_b]).itertuples():
+        for name in (made.made, _without_numbers(made.made)):
+            facts.setdefault(name, (str(made.op_type), str(made.layer)))
+
     ops = []
     for row in _matched_rows(alive_a, alive_b, "made"):
-        about = facts.loc[_TRAILING_NUMBER.sub("", row["name"])]
-        ops.append(OpOfBoth(**row, type=about["op_type"], layer=about["layer"]))
+        kind, layer = facts[row["name"]]
+        ops.append(OpOfBoth(**row, type=kind, layer=layer))
 
     layers = _matched_rows(alive_a, alive_b, "layer")
     label_a, label_b = labels or (_label(report_a), _label(report_b))
@@ -105,6 +107,11 @@ def compare(
         timelines=CurvesOfBoth(a=_timeline(recording_a), b=_timeline(recording_b)),
         next_command=report_b.next_command,
     )
+
+
+def _without_numbers(name: str) -> str:
+    """Return a name without the trailing numbers of its parts."""
+    return _TRAILING_NUMBER.sub("", name)
 
 
 def _compare_categories(a: ReportFile, b: ReportFile) -> tuple[CategoryOfBoth, ...]:
@@ -189,7 +196,7 @@ def _matched_rows(
 
     def key(name: str) -> str:
         """Return the name, without trailing numbers if only one side has it."""
-        return name if name in both else _TRAILING_NUMBER.sub("", name)
+        return name if name in both else _without_numbers(name)
 
     sums = pd.DataFrame(
         {"a": sums_a.groupby(key).sum(), "b": sums_b.groupby(key).sum()}
