@@ -29,8 +29,6 @@ A ``path`` loses its first parts if the line is too short; a ``whole`` text wrap
 signed difference in bytes. ``bar`` is a ratio from 0 to 1.
 """
 
-FOCUS_ROWS: Final = 12
-"""Rows of a long table that a terminal shows."""
 _NUMBERS: Final = ("number", "bytes", "change", "percent")
 
 
@@ -80,9 +78,6 @@ class Table:
     columns: tuple[TableColumn, ...]
     rows: tuple[tuple[CellValue, ...], ...]
     caption: str = ""
-    focus: int | None = (
-        None  # a terminal shows the ``FOCUS_ROWS`` rows around this one; None: all
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Print a document in the terminal at any width without cutting a number.
 
-A column of numbers is as wide as its widest number. Texts share the rest of the line and lose their
-middle; if they would lose too much, the least important column is dropped.
+A column of numbers is as wide as its widest number. Rich divides the rest of the line among the texts,
+which lose their middle; if they would lose too much, the least important column is dropped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -126,8 +127,6 @@ def _paragraph(paragraph: sections.Paragraph) -> Prose:
 def _table(table: sections.Table, width: int) -> Iterator[RenderableType]:
     if table.rows:
         yield fitted_table(table, width)
-    if table.focus is not None and len(table.rows) > sections.FOCUS_ROWS:
-        yield _line(f"{len(table.rows):,} rows in all, in --html and --json", "dim")
     if table.caption:
         yield _line(table.caption, "dim")
 
@@ -163,127 +162,130 @@ def _line(text: str, style: str) -> Prose:
 
 
 def fitted_table(table: sections.Table, width: int) -> RichTable:
-    """Return a table at most ``width`` cells wide, without lines."""
-    columns, rows = table.columns, table.rows
-    if table.focus is not None:
-        first = max(0, table.focus - sections.FOCUS_ROWS // 2)
-        rows = rows[first : first + sections.FOCUS_ROWS]
-
-    cells, widest = [], []
-    for place, column in enumerate(columns):
-        own = [sections.cell_of(row[place]) for row in rows]
-        cells.append(own)
-        widest.append(max((_width_of(cell, column) for cell in own), default=0))
-
+    """Return a table at most ``width`` cells wide, without lines; texts give way to numbers."""
     shown = RichTable(
         box=None,
         pad_edge=False,
         padding=(0, GAP, 0, 0),
-        show_header=any(column.name for column in columns),
+        show_header=any(column.name for column in table.columns),
     )
 
-    fitted = []
+    columns = []
 
-    for place, cells_wide in fit_widths(columns, widest, width).items():
-        column = columns[place]
-        if column.kind == "bar":
-            fitted.append(_draw_bars(cells[place], cells_wide))
-        else:
-            fitted.append([_shorten(cell, column, cells_wide) for cell in cells[place]])
+    for place in _choose_columns(table, width):
+        column = table.columns[place]
+        cells = [sections.cell_of(row[place]) for row in table.rows]
+        columns.append(_draw_column(column, cells))
 
         shown.add_column(
-            Text(printable(column.name, max(cells_wide, 1))),
+            printable(column.name, width),
             justify="right" if column.is_number else "left",
             header_style="dim",
-            no_wrap=column.kind != "whole",
+            no_wrap=column.is_number,
             overflow="fold",
-            width=max(cells_wide, 1),
         )
 
-    for row in zip(*fitted, strict=True):
+    for row in zip(*columns, strict=True):
         shown.add_row(*row)
 
     return shown
 
 
-def _width_of(cell: sections.Cell, column: sections.TableColumn) -> int:
-    size = cell_len(printable(sections.cell_text(cell, column.kind), _LONGEST))
-    return size + _BAR_CELLS + 1 if column.kind == "bar" else size
+def _choose_columns(table: sections.Table, width: int) -> list[int]:
+    """Return the places of the columns with room, without those of the highest ranks."""
+    least = []
 
+    for place, column in enumerate(table.columns):
+        sizes = [cell_len(column.name)]
+        for row in table.rows:
+            cell = sections.cell_of(row[place])
+            sizes.append(cell_len(sections.cell_text(cell, column.kind)))
 
-def _draw_bars(cells: Sequence[sections.Cell], width: int) -> list[Text]:
-    """Return the cells of a column of bars on one scale, each with its note behind it."""
-    longest = max((cell_len(cell.note) for cell in cells), default=0)
-    room = max(width - longest - 1, 1)
-    bars = []
+        widest = max(sizes)
+        least.append(widest if column.is_number else min(widest, column.least))
 
-    for cell in cells:
-        bar = ""
-        if isinstance(cell.value, (int, float)):
-            bar = "█" * round(min(cell.value, 1.0) * room) or "▏"
+    shown = list(range(len(least)))
 
-        text = f"{bar} {printable(cell.note, _LONGEST)}".strip()
-        bars.append(Text(text, style=STYLES[cell.tone]))
-
-    return bars
-
-
-def _shorten(cell: sections.Cell, column: sections.TableColumn, width: int) -> Text:
-    text = printable(sections.cell_text(cell, column.kind), _LONGEST)
-    if not column.is_number and column.kind != "whole" and cell_len(text) > width:
-        if column.kind != "path":
-            text = printable(text, width)
-        elif "/" in text:
-            text = printable_path(text, width)
-        else:
-            text = f"{text[: width - 1]}…"
-
-    return Text(text, style=STYLES[cell.tone])
-
-
-def fit_widths(
-    columns: Sequence[sections.TableColumn], widest: Sequence[int], width: int
-) -> dict[int, int]:
-    """Return the places of the columns that are shown, in order, and how wide each is.
-
-    ``widest`` are the cells of each column's widest text below its heading, ``width`` the terminal's.
-    """
-    shown = list(range(len(columns)))
-    wanted, least, floors = [], [], []
-    for column, size in zip(columns, widest, strict=True):
-        want = max(size, cell_len(column.name))
-        wanted.append(want)
-        least.append(want if column.is_number else min(want, column.least))
-        floors.append(size if column.is_number else _LEAST_TEXT)
-
-    while sum(least[place] for place in shown) + GAP * (len(shown) - 1) > width:
-        last = max(shown, key=lambda place: columns[place].rank, default=-1)
-        if last < 0 or not columns[last].rank:
+    while sum(least[place] + GAP for place in shown) > width + GAP:
+        last = max(shown, key=lambda place: table.columns[place].rank)
+        if not table.columns[last].rank:
             break
 
         shown.remove(last)
 
-    widths = {place: least[place] for place in shown}
-    room = width - GAP * (len(shown) - 1)
+    return shown
 
-    while sum(widths.values()) > room:
-        wide = [place for place in shown if widths[place] > floors[place]]
-        if not wide:
-            break
 
-        # A heading of numbers gives way after all texts.
-        widths[
-            max(wide, key=lambda place: (not columns[place].is_number, widths[place]))
-        ] -= 1
+def _draw_column(
+    column: sections.TableColumn, cells: Sequence[sections.Cell]
+) -> list[RenderableType]:
+    longest = max((cell_len(cell.note) for cell in cells), default=0)
+    drawn: list[RenderableType] = []
 
-    while sum(widths.values()) < room:
-        growing = [place for place in shown if widths[place] < wanted[place]]
-        if not growing:
-            break
+    for cell in cells:
+        text = printable(sections.cell_text(cell, column.kind), _LONGEST)
+        style = STYLES[cell.tone]
+        if column.kind == "bar":
+            drawn.append(Bar(cell.value, text, longest, style))
+        elif column.is_number or column.kind == "whole":
+            drawn.append(Text(text, style))
+        else:
+            drawn.append(Fitted(text, style, is_path=column.kind == "path"))
 
-        widths[min(growing, key=lambda place: widths[place])] += 1
+    return drawn
 
-    return widths
+
+class Fitted:
+    """A text that loses its middle, or a path its first parts, to fit its column."""
+
+    def __init__(self, text: str, style: str, *, is_path: bool) -> None:
+        self.text, self.style, self.is_path = text, style, is_path
+
+    def __rich_measure__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Measurement:
+        """Return the least and the full width."""
+        full = min(cell_len(self.text), options.max_width)
+        return Measurement(min(full, _LEAST_TEXT), full)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text]:
+        """Yield the text in one line."""
+        text, width = self.text, options.max_width
+        if cell_len(text) > width and self.is_path and "/" not in text:
+            text = f"{text[: width - 1]}…"
+        elif cell_len(text) > width:
+            text = (printable_path if self.is_path else printable)(text, width)
+
+        yield Text(text, self.style, no_wrap=True)
+
+
+class Bar:
+    """A bar for a ratio, with a note behind it; all bars of a column have one scale."""
+
+    def __init__(
+        self, value: str | float | None, note: str, longest: int, style: str
+    ) -> None:
+        self.value, self.note, self.longest, self.style = value, note, longest, style
+
+    def __rich_measure__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Measurement:
+        """Return the least and the full width."""
+        full = min(_BAR_CELLS + 1 + self.longest, options.max_width)
+        return Measurement(min(full, _LEAST_TEXT), full)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text]:
+        """Yield bar and note in one line."""
+        room = max(min(options.max_width - self.longest - 1, _BAR_CELLS), 1)
+        bar = ""
+        if isinstance(self.value, (int, float)):
+            bar = "█" * round(min(self.value, 1.0) * room) or "▏"
+
+        yield Text(f"{bar} {self.note}".strip(), self.style, no_wrap=True)
 
 
 class Prose:
