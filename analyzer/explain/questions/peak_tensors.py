@@ -14,6 +14,7 @@ from analyzer.explain.buffer_words import (
     describe_largest,
     evidence_row,
     in_brackets,
+    is_passing,
     is_retained,
 )
 from analyzer.explain.running.leaks import tensors_left
@@ -120,9 +121,11 @@ def _freed_by_half(
     weights = set(variables["shape"].astype(str))
     is_gradient = rows["category"] == Category.GRADIENT.value
     is_weight = (rows["variable"] != "") | (is_gradient & shapes.isin(weights))
-    is_batch = (first % max(batch, 1) == 0) & ~is_weight & (batch > 1)
-    half = rows["requested_bytes"] // 2
-    return half.where(is_batch, 0).astype("int64")
+    # Most activations have the batch as their first axis, so those of unknown shape count too.
+    is_unknown = (shapes == "") & (is_retained(rows) | is_passing(rows))
+    is_batch = (first % max(batch, 1) == 0) & ~is_weight
+    half = rows["requested_bytes"] // 2 if batch > 1 else 0 * rows["requested_bytes"]
+    return half.where(is_batch | is_unknown, 0).astype("int64")
 
 
 def find_overdue(analysis: Analysis) -> Iterator[Finding]:
