@@ -19,10 +19,10 @@ from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.report.writing import REPORT_HTML
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
+from analyzer.report.answer import peak_limit_words
 from analyzer.report.output_files import check_output, is_regular
 from analyzer.report.render.sections import Document
 from analyzer.report.result import Result
-from analyzer.report.summary import peak_limit_words
 from analyzer.report.untrusted import printable
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -51,7 +51,11 @@ class PageOutputs:
     quiet: options.Quiet = False
     verbose: Annotated[
         bool,
-        options.option("Print each stage with its time on stderr.", "--verbose", "-v"),
+        options.option(
+            "Print the details, and each stage with its time on stderr.",
+            "--verbose",
+            "-v",
+        ),
     ] = False
 
     @property
@@ -77,7 +81,7 @@ class PageOutputs:
     ) -> None:
         """Write the files, print the answer unless a file is stdout, and open the page."""
         if not write_all((self.json, to_json), (self.html, to_html), *others):
-            print_answer(make_document(), quiet=self.quiet)
+            print_answer(make_document(), quiet=self.quiet, is_verbose=self.verbose)
         self.show_page(None, to_html)
 
     def show_page(self, saved: Path | None, write: Writer) -> None:
@@ -98,12 +102,9 @@ class Outputs(PageOutputs):
 
     csv: options.Csv = None
     markdown: options.Markdown = None
-    export: Annotated[
-        list[Path] | None,
-        options.option(
-            "Write a file for another tool, by its ending: .graph.json, "
-            ".perfetto.json, .parquet. Repeatable."
-        ),
+    graph: Annotated[
+        Path | None,
+        options.option("Write ops and tensors as node-link JSON, for networkx."),
     ] = None
     max_peak: Annotated[
         str | None,
@@ -115,7 +116,7 @@ class Outputs(PageOutputs):
     @property
     def paths(self) -> tuple[Path | None, ...]:
         """The files to write."""
-        return (self.json, self.html, self.csv, self.markdown, *(self.export or ()))
+        return (self.json, self.html, self.csv, self.markdown, self.graph)
 
     @property
     def max_peak_bytes(self) -> int | None:
@@ -125,17 +126,11 @@ class Outputs(PageOutputs):
     def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
         """Raise an InputError for an output that cannot be written or would replace a source."""
         _ = self.max_peak_bytes
-        if self.export:
-            from analyzer.report.other_formats import check_export
-
-            for path in self.export:
-                check_export(path)
         PageOutputs.check(self, *sources, others=others)
 
     def deliver(self, result: Result) -> None:
         """Write the files and print the report."""
         from analyzer.report.report_sections import report_document
-        from analyzer.report.summary import summarize
 
         limit, peak = self.max_peak_bytes, result.report.peak.allocated_bytes
         to_markdown = partial(result.to_markdown, max_peak_bytes=limit)
@@ -144,13 +139,11 @@ class Outputs(PageOutputs):
             result.to_html,
             result.to_csv,
             to_markdown,
+            result.to_graph,
         ]
-        writers += [result.export] * len(self.export or ())
         if not write_all(*zip(self.paths, writers, strict=True)):
-            headline = summarize(result.report).headline
-            print_answer(
-                report_document(result.report), quiet=self.quiet, headline=headline
-            )
+            document = report_document(result.report)
+            print_answer(document, quiet=self.quiet, is_verbose=self.verbose)
         self.show_page(
             result.folder / REPORT_HTML if result.folder else None, result.to_html
         )
@@ -226,15 +219,15 @@ def _report_written(path: Path, suffix: str = "") -> None:
     print(f"Wrote {path}{suffix}", file=sys.stderr)
 
 
-def print_answer(document: Document, *, quiet: bool, headline: str = "") -> None:
-    """Print a document, or with ``quiet`` only the headline; empty for the document's own."""
+def print_answer(document: Document, *, quiet: bool, is_verbose: bool = False) -> None:
+    """Print a document without its details; with ``quiet`` only the headline."""
     from analyzer.report.render.terminal import print_terminal
 
     with stdout.printing():
         if quiet:
-            print(printable(headline or document.headline, 1000))
+            print(printable(document.headline, 1000))
         else:
-            print_terminal(document, stdout.terminal())
+            print_terminal(document, stdout.terminal(), is_verbose=is_verbose)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

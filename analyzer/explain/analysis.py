@@ -3,20 +3,22 @@
 The steady step is the last one: the first one creates optimizer slots and traces functions.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.explain.buffer_uses import BufferUse
+from analyzer.explain.buffer_uses import NO_USE
 from analyzer.model.contract.report.limit_figures import (
     FragmentationFigures,
-    PoolFacts,
+    OtherSettings,
+    PoolChange,
     VerdictFigures,
 )
+from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.contract.report.subject import CardUse
 from analyzer.model.contract.run_note import PhantomNote
 from analyzer.model.errors import AccountingError
@@ -44,9 +46,7 @@ PERSISTENT: Final = frozenset({"parameter", "optimizer_state", "constant", "inpu
 HIGH: Final = 0.2
 MEDIUM: Final = 0.05
 LOW: Final = 0.01
-"""Saving, as a share of the peak, from which on a finding has that severity; a note below ``LOW``."""
-
-FLOOR_BYTES: Final = 64 << 10  # a smaller saving has low severity at most, in any step
+"""Saving, as a share of the limit, from which on a finding has that severity; less is not reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,23 +61,47 @@ class Analysis:
     last: int
     peak: Peak  # the peaks of the steady step and of the whole recording
     peak_ever: Peak
-    alive: (
-        pd.DataFrame
-    )  # buffers alive at the requested peak, with their category at that instant
-    uses: Mapping[
-        int, BufferUse
-    ]  # uses of a buffer, by its index in the allocations table
+    # buffers alive at the requested peak, with their category at that instant and their uses
+    alive: pd.DataFrame
     fragmentation: FragmentationFigures  # at the allocated peak
-    # by replays through the simulated allocator
-    pool: PoolFacts = field(default_factory=PoolFacts)
-    # whether the step fits a card or a limit; None before ``judge``
+    # The pool by a replay through the simulated allocator; None without a replay
+    replay_check: ReplayCheck | None = None
+    fits_limit: bool = True  # whether a prediction runs under its own limit
+    pool_bytes: int | None = None  # in the steady step
+    pool_ever_bytes: int | None = None
+    pool_timeline: tuple[PoolChange, ...] = ()
+    what_if: OtherSettings | None = None
+    # whether the step fits a card or a limit, and all memory of its process; None before ``judge``
     verdict: VerdictFigures | None = None
+    process_bytes: int | None = None
     findings: tuple[Finding, ...] = ()
 
     @property
     def categories(self) -> dict[str, int]:
         """Requested bytes of each category at the requested peak."""
         return sum_by_category(self.alive)
+
+    @property
+    def limit_bytes(self) -> int:
+        """The limit that savings are compared with: of the verdict, of the card, else the need."""
+        verdict, device = self.verdict, self.recording.device
+        limit = None if verdict is None else verdict.limit_bytes
+        if limit is None and device.kind == "gpu":
+            limit = device.memory_limit_bytes
+
+        if limit is None and verdict is not None:
+            limit = verdict.need_bytes
+
+        return limit or max(self.peak_ever.allocated_bytes, 1)
+
+    def rate(self, saves_bytes: int) -> Severity:
+        """Return the severity of a saving by its share of the limit."""
+        share = saves_bytes / self.limit_bytes
+        if share < LOW:
+            return Severity.INFO
+        if share < MEDIUM:
+            return Severity.LOW
+        return Severity.MEDIUM if share < HIGH else Severity.HIGH
 
     @property
     def full_steps(self) -> list[Step]:
@@ -96,7 +120,7 @@ def analyse(recording: Recording) -> Analysis:
         (min(step.first, step.last), step.last) if step is not None else (0, count - 1)
     )
     peak = find_peak(line, first, last)
-    alive = alive_at(rows, peak.requested_instant)
+    alive = alive_at(rows, peak.requested_instant).assign(**NO_USE)
     total = sum(sum_by_category(alive).values())
     if total != peak.requested_bytes:
         raise AccountingError(
@@ -114,7 +138,6 @@ def analyse(recording: Recording) -> Analysis:
         peak=peak,
         peak_ever=find_peak(line, 0, count - 1),
         alive=alive,
-        uses={},
         fragmentation=_measure_fragmentation(rows, peak),
     )
 
@@ -162,16 +185,6 @@ def _measure_fragmentation(rows: pd.DataFrame, peak: Peak) -> FragmentationFigur
         unsplit_bytes=unsplit_bytes,
         risk="low" if share < 0.05 else "medium" if share < 0.2 else "high",
     )
-
-
-def severity_of(saves_bytes: int, peak_bytes: int) -> Severity:
-    """Return the severity of a saving; both sizes are of the same kind of bytes."""
-    share = saves_bytes / max(peak_bytes, 1)
-    if share < LOW:
-        return Severity.INFO
-    if share < MEDIUM or saves_bytes < FLOOR_BYTES:
-        return Severity.LOW
-    return Severity.MEDIUM if share < HIGH else Severity.HIGH
 
 
 def saved_without(

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from analyzer.explain.buffer_uses import BufferUse
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import Cell, EvidenceRow
+from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.model.contract.watch_note import HeldTensors
 from analyzer.model.graph.graph_index import PASSING_ROLES
@@ -19,14 +18,8 @@ if TYPE_CHECKING:
 
 _Row = TypeVar("_Row", bound=BufferRow)
 _TEXT_COLUMNS: Final = (
-    "op",
-    "op_type",
-    "layer",
-    "source",
-    "role",
-    "instruction",
-    "dtype",
-    "shape",
+    *("op", "op_type", "layer", "source"),
+    *("role", "instruction", "dtype", "shape"),
 )
 
 
@@ -43,18 +36,11 @@ def buffer_row(row: Mapping[str, Any], kind: type[_Row], **more: Any) -> _Row:
     return kind(name=name_of(row), category=Category(str(row["category"])), **more)
 
 
-def describe_buffer(row: Mapping[str, Any], **more: Cell) -> EvidenceRow:
-    """Return a buffer as a row of a finding's evidence, with additional columns."""
-    plain: EvidenceRow = msgspec.to_builtins(buffer_row(row, BufferRow))
-    return {**plain, **more}
-
-
 def describe_largest(table: pd.DataFrame) -> tuple[EvidenceRow, ...]:
     """Return evidence on the largest buffers of a table."""
-    largest = table.sort_values("requested_bytes", ascending=False, kind="stable").head(
-        20
-    )
-    return tuple(describe_buffer(row) for row in largest.to_dict("records"))
+    largest = table.sort_values("requested_bytes", ascending=False, kind="stable")
+    rows = largest.head(20).to_dict("records")
+    return tuple(msgspec.to_builtins(buffer_row(row, BufferRow)) for row in rows)
 
 
 def evidence_row(
@@ -91,37 +77,29 @@ def is_retained(rows: pd.DataFrame) -> pd.Series[bool]:
     return (rows["category"] == Category.ACTIVATION.value) & ~is_passing(rows)
 
 
-def why_alive(
-    row: Mapping[str, Any], use: BufferUse | None, *, end: int | None = None
-) -> str:
+def why_alive(row: Mapping[str, Any], *, end: int) -> str:
     """Return why a buffer is alive, in words; one that dies at ``end`` or later is never freed."""
-    category = str(row["category"])
+    category, role, reader = str(row["category"]), str(row["role"]), row["waits_for"]
+
     if row["variable"]:
         if category == Category.TEMPORARY:
             return "a variable's next value, before the update"
-        if end is not None and int(row["dies"]) < end:
+        if int(row["dies"]) < end:
             return "a variable's value, until the next update"
         return "a variable, in all steps"
 
     if category == Category.INPUT:
-        reader = (
-            use.waits_for
-            if use is not None and str(row["role"]).startswith("batch")
-            else ""
-        )
-
-        return f"an input, until {reader or 'the step returns'}"
+        is_batch = role.startswith("batch")
+        return f"an input, until {(is_batch and reader) or 'the step returns'}"
 
     if category == Category.CONSTANT:
-        return f"{row['role'] or 'constant'}, until its owner is freed"
+        return f"{role or 'constant'}, until its owner is freed"
 
-    if use is not None and use.waits_for:
-        is_kept = category == Category.ACTIVATION and row["role"] not in PASSING_ROLES
-        verb = "kept for" if is_kept else "waits for"
-        last = use.waits_for.rpartition("/")[2].rstrip("_0123456789")
-        is_said = not use.waits_for_type or (last and last in use.waits_for_type)
-        return f"{verb} {use.waits_for}" + (
-            "" if is_said else f" ({use.waits_for_type})"
-        )
+    if not reader:
+        return role or "unknown"
 
-    return str(row["role"]) or "unknown"
+    is_kept = category == Category.ACTIVATION and role not in PASSING_ROLES
+    verb = "kept for" if is_kept else "waits for"
+    kind, name = row["waits_for_type"], reader.rpartition("/")[2].rstrip("_0123456789")
+    is_said = not kind or (name and name in kind)
+    return f"{verb} {reader}" if is_said else f"{verb} {reader} ({kind})"

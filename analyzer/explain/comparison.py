@@ -79,26 +79,24 @@ def compare(
             "variable of the first: compare only totals and categories."
         )
 
-    categories = _compare_categories(*both)
     peak = _compare_peaks(*both)
-    requested = next(row for row in peak if row.number == "requested")
+    categories = _compare_categories(*both)
 
-    # Type and layer of each op, by the first side that has it
-    facts: dict[str, dict[str, Any]] = {}
-    for row in (*alive_a.itertuples(), *alive_b.itertuples()):
-        for name in (row.made, _TRAILING_NUMBER.sub("", row.made)):
-            facts.setdefault(name, {"type": str(row.op_type), "layer": str(row.layer)})
+    facts: dict[str, tuple[str, str]] = {}  # type and layer
+    for made in pd.concat([alive_a, alive_b]).itertuples():
+        for name in (made.made, _without_numbers(made.made)):
+            facts.setdefault(name, (str(made.op_type), str(made.layer)))
 
     ops = []
-    for matched in _matched_rows(alive_a, alive_b, "made"):
-        about = facts.get(matched["name"], {"type": "", "layer": ""})
-        ops.append(OpOfBoth(**matched, **about))
+    for row in _matched_rows(alive_a, alive_b, "made"):
+        kind, layer = facts[row["name"]]
+        ops.append(OpOfBoth(**row, type=kind, layer=layer))
 
     layers = _matched_rows(alive_a, alive_b, "layer")
-    label_a, label_b = labels or _labels(*both)
+    label_a, label_b = labels or (_label(report_a), _label(report_b))
 
     return DiffFile(
-        headline=_headline(requested, categories, report_a.kind, report_b.kind),
+        headline=_headline(peak, categories, *both),
         notes=tuple(notes),
         a=_side(report_a, label_a),
         b=_side(report_b, label_b),
@@ -111,56 +109,61 @@ def compare(
     )
 
 
+def _without_numbers(name: str) -> str:
+    """Return a name without the trailing numbers of its parts."""
+    return _TRAILING_NUMBER.sub("", name)
+
+
 def _compare_categories(a: ReportFile, b: ReportFile) -> tuple[CategoryOfBoth, ...]:
-    sizes_a, sizes_b = (
-        a.categories_at_peak.by_category(),
-        b.categories_at_peak.by_category(),
-    )
+    sizes_a = a.categories_at_peak.by_category()
+    sizes_b = b.categories_at_peak.by_category()
     rows = []
 
     for category in Category:
         size_a, size_b = sizes_a[category], sizes_b[category]
         if size_a or size_b:
-            rows.append(
-                CategoryOfBoth(category=category, **_difference(size_a, size_b))
-            )
+            sizes = _difference(size_a, size_b)
+            rows.append(CategoryOfBoth(category=category, **sizes))
 
     return tuple(rows)
 
 
 def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
     """Return the need and the peaks; no need if one is that of the pool alone."""
+    sizes_a, sizes_b = _sizes_of(a), _sizes_of(b)
+    has_process = [sizes["process"] is not None for sizes in (sizes_a, sizes_b)]
     rows = []
+
     for number in get_args(Number):
-        size_a, size_b = _number(a, number), _number(b, number)
-        is_unlike = number == "needs" and _counts_process(a) != _counts_process(b)
+        size_a, size_b = sizes_a[number], sizes_b[number]
+        is_unlike = number == "needs" and has_process[0] != has_process[1]
         if not is_unlike and (size_a is not None or size_b is not None):
             rows.append(PeakOfBoth(number=number, **_difference(size_a, size_b)))
 
     return tuple(rows)
 
 
-def _counts_process(report: ReportFile) -> bool:
-    need = None if report.verdict is None else report.verdict.need
-    return need is not None and need.beside_pool is not None
+def _sizes_of(report: ReportFile) -> dict[str, int | None]:
+    peak = report.peak
+    return {
+        "needs": None if report.verdict is None else report.verdict.need_bytes,
+        "requested": peak.requested_bytes,
+        "allocated": peak.allocated_bytes,
+        "pool": peak.pool_bytes,
+        "process": peak.process_bytes,
+    }
 
 
 def _side(report: ReportFile, label: str) -> DiffSide:
     is_timed = report.kind is Kind.TRACE and bool(report.steps)  # its kernels ran
-    step_s = report.steps[-1].duration_s if is_timed else None
-    batch, peak = report.step.batch_size, report.peak
+
     return DiffSide(
-        label=label, kind=report.kind, batch_size=batch, peak=peak, step_s=step_s
+        label=label,
+        kind=report.kind,
+        batch_size=report.step.batch_size,
+        peak=report.peak,
+        step_s=report.steps[-1].duration_s if is_timed else None,
     )
-
-
-def _number(report: ReportFile, number: Number) -> int | None:
-    """Return the need or one of the four kinds of peak; None if the report has none."""
-    if number == "needs":
-        return None if report.verdict is None else report.verdict.need_bytes
-
-    size: int | None = getattr(report.peak, f"{number}_bytes")
-    return size
 
 
 def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
@@ -193,7 +196,7 @@ def _matched_rows(
 
     def key(name: str) -> str:
         """Return the name, without trailing numbers if only one side has it."""
-        return name if name in both else _TRAILING_NUMBER.sub("", name)
+        return name if name in both else _without_numbers(name)
 
     sums = pd.DataFrame(
         {"a": sums_a.groupby(key).sum(), "b": sums_b.groupby(key).sum()}
@@ -218,30 +221,19 @@ def _difference(a_bytes: int | None, b_bytes: int | None) -> dict[str, Any]:
     return {"a_bytes": a_bytes, "b_bytes": b_bytes, "delta_bytes": delta}
 
 
-def _labels(a: ReportFile, b: ReportFile) -> tuple[str, str]:
-    """Return names for both sides from the settings that differ."""
-    words_a, words_b = _identify(a), _identify(b)
-    label_a = ", ".join(word for word in words_a if word not in words_b)
-    label_b = ", ".join(word for word in words_b if word not in words_a)
-    return label_a or "first", label_b or "second"
-
-
-def _identify(report: ReportFile) -> list[str]:
+def _label(report: ReportFile) -> str:
     batch = f"batch {report.step.batch_size}" if report.step.batch_size else ""
-    return [
-        word for word in (report.target.name, KIND_WORDS[report.kind], batch) if word
-    ]
+    words = (report.target.name, KIND_WORDS[report.kind], batch)
+    return ", ".join(filter(None, words))
 
 
 def _messages(a: ReportFile, b: ReportFile) -> list[str]:
     """Return notes on other differences: settings, failed steps, incomplete traces."""
     notes, differing = [], []
-    settings_a, settings_b = _settings(a), _settings(b)
-    is_noted = a.versions and b.versions  # not the trace of another program
-    for name, value in settings_a.items():
+    settings_b = _settings(b)
+    for name, value in _settings(a).items():
         other = settings_b[name]
-        is_known = is_noted or (name == "device" and "none" not in (value, other))
-        if value != other and is_known:
+        if value and other and value != other:
             differing.append(f"{name} {value} and {other}")
 
     if differing:
@@ -261,49 +253,52 @@ def _messages(a: ReportFile, b: ReportFile) -> list[str]:
 
 
 def _settings(report: ReportFile) -> dict[str, object]:
+    """Return the settings that are known."""
     step = report.step
+    jit = {True: "on", False: "off", None: ""}[step.jit]
 
     return {
-        "mode": step.mode or "none",
-        "batch size": step.batch_size or "none",
-        "optimizer": step.optimizer or "none",
-        "dtype policy": step.dtype_policy or "none",
-        "XLA": "on" if step.jit else "off",
-        "device": report.device.name or "none",
-        "tensorflow": report.versions.get("tensorflow", "none"),
+        "mode": step.mode,
+        "batch size": step.batch_size,
+        "optimizer": step.optimizer,
+        "dtype policy": step.dtype_policy,
+        "XLA": jit,
+        "device": report.device.name,
+        "tensorflow": report.versions.get("tensorflow", ""),
     }
 
 
 def _headline(
-    requested: PeakOfBoth,
+    peak: Sequence[PeakOfBoth],
     categories: Sequence[CategoryOfBoth],
-    kind_a: Kind,
-    kind_b: Kind,
+    a: ReportFile,
+    b: ReportFile,
 ) -> str:
+    requested = next(row for row in peak if row.number == "requested")
     before, now = requested.a_bytes or 0, requested.b_bytes or 0
     delta = now - before
     if not delta:
         return f"The requested peak is the same: {format_bytes(now)}."
 
-    size, ratio = format_bytes(abs(delta)), delta / before if before else 0.0
+    size, ratio = format_bytes(abs(delta)), delta / max(before, 1)
     if abs(ratio) >= 0.0005:
         size += f" ({ratio:+.1%})"
 
     most = max(categories, key=lambda row: abs(row.delta_bytes or 0))
     change = signed_bytes(most.delta_bytes or 0)
-    differs = f"the category {most.category.value.replace('_', ' ')}, {change}"
-    if kind_a == kind_b:
+    end = f"category {most.category.value.replace('_', ' ')}, {change}"
+    if a.kind == b.kind:
         word = "grew" if delta > 0 else "shrank"
         return (
             f"The requested peak {word} by {size} to {format_bytes(now)}; the largest "
-            f"change is in {differs}."
+            f"change is in the {end}."
         )
 
     word = "above" if delta > 0 else "below"
     return (
-        f"The requested peak is {format_bytes(now)} ({KIND_WORDS[kind_b]}), {size} "
-        f"{word} {format_bytes(before)} ({KIND_WORDS[kind_a]}); the largest difference "
-        f"is in {differs}."
+        f"The requested peak is {format_bytes(now)} ({KIND_WORDS[b.kind]}), {size} "
+        f"{word} {format_bytes(before)} ({KIND_WORDS[a.kind]}); the largest difference "
+        f"is in the {end}."
     )
 
 

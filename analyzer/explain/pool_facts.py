@@ -5,22 +5,19 @@ replay through the simulated allocator gives the pool. The replay is compared wi
 and is used only if all of them agree.
 """
 
-from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import Final
 
 import msgspec
 import numpy as np
 import pandas as pd
 from msgspec import structs
 
-from analyzer.explain.analysis import Analysis, severity_of
+from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import name_of
 from analyzer.explain.need import begins_with_process
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.verdict import card_of, card_options
-from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.limit_figures import (
     OtherSettings,
     PoolChange,
@@ -31,7 +28,7 @@ from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.recording.timeline import card_number
 from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
-from analyzer.simulate.allocator.limits import Remedy, minimum_limit, remedies
+from analyzer.simulate.allocator.limits import minimum_limit
 from analyzer.simulate.allocator.replay import (
     FailedRequest,
     Replay,
@@ -122,9 +119,8 @@ def _add_measured_pool(
         match = again if again.is_exact else match
 
     check = ReplayCheck(events=match.events, equal=match.equal)
-    pool = structs.replace(analysis.pool, replay_check=check)
     waste = structs.replace(analysis.fragmentation, replay_equals_trace=match.is_exact)
-    analysis = replace(analysis, pool=pool, fragmentation=waste)
+    analysis = replace(analysis, replay_check=check, fragmentation=waste)
     if not match.is_exact:
         return analysis
     result = match.replay if whole == own else replay(sequence, whole)
@@ -140,7 +136,7 @@ def _add_predicted_pool(analysis: Analysis, own: BfcOptions) -> Analysis:
     sequence = from_recording(analysis.recording)
     result = _replay_optional(sequence, own)
     fits = result.failure is None
-    analysis = replace(analysis, pool=structs.replace(analysis.pool, fits_limit=fits))
+    analysis = replace(analysis, fits_limit=fits)
     if not fits and card_options(analysis.recording) is not None:
         return analysis
 
@@ -162,26 +158,12 @@ def _replay_optional(sequence: Sequence, options: BfcOptions) -> Replay:
 
 def _add_replay(analysis: Analysis, result: Replay) -> Analysis:
     """Return the analysis with the sizes of the pool in a replay."""
-    at = (
-        int(
-            np.searchsorted(
-                result.instant, analysis.peak.allocated_instant, side="right"
-            )
-        )
-        - 1
-    )
-
+    instant = analysis.peak.allocated_instant
+    at = int(np.searchsorted(result.instant, instant, side="right")) - 1
     inside = (result.instant >= analysis.first) & (result.instant <= analysis.last)
     sizes = result.pool_bytes
     free_bytes = int(sizes[at] - result.in_use_bytes[at])
     largest_bytes = int(result.largest_free_bytes[at])
-
-    pool = structs.replace(
-        analysis.pool,
-        pool_bytes=int(sizes[inside].max(initial=0)) or int(sizes[at]),
-        pool_ever_bytes=result.peak_pool_bytes,
-        pool_timeline=_changes(result),
-    )
 
     waste = structs.replace(
         analysis.fragmentation,
@@ -190,7 +172,13 @@ def _add_replay(analysis: Analysis, result: Replay) -> Analysis:
         external_bytes=free_bytes - largest_bytes,
     )
 
-    return replace(analysis, pool=pool, fragmentation=waste)
+    return replace(
+        analysis,
+        pool_bytes=int(sizes[inside].max(initial=0)) or int(sizes[at]),
+        pool_ever_bytes=result.peak_pool_bytes,
+        pool_timeline=_changes(result),
+        fragmentation=waste,
+    )
 
 
 def _changes(result: Replay) -> tuple[PoolChange, ...]:
@@ -208,47 +196,26 @@ def _changes(result: Replay) -> tuple[PoolChange, ...]:
 def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
     recording = analysis.recording
     result = _replay_optional(from_recording(recording), options)
+    failure = result.failure
 
     facts = OtherSettings(
         memory_limit_bytes=options.memory_limit_bytes,
         growth=options.growth,
         fragmentation_fraction=options.fragmentation_fraction,
-        fits=result.failure is None,
+        fits=failure is None,
         peak_requested_bytes=result.peak_requested_bytes,
         peak_allocated_bytes=result.peak_in_use_bytes,
         peak_pool_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
-        failure=msgspec.convert(
-            result.failure, ReplayFailure | None, from_attributes=True
-        ),
+        failure=msgspec.convert(failure, ReplayFailure | None, from_attributes=True),
     )
 
-    found = find_allocator(recording, options)
-    pool = structs.replace(analysis.pool, what_if=facts)
-    return replace(analysis, pool=pool, findings=(*analysis.findings, *found))
-
-
-_MOST_ROWS: Final = 10  # of evidence
-_WAYS: Final = {
-    "cuda-malloc-async": "set TF_GPU_ALLOCATOR=cuda_malloc_async",
-    "fragmentation-fraction": (
-        "set GPUOptions.experimental.internal_fragmentation_fraction to {setting}"
-    ),
-    "growth": "turn memory growth on (set_memory_growth)",
-    "no-growth": "turn memory growth off (set_memory_growth), so that the pool is one region",
-}
-"""Setting of the allocator -> how to choose it."""
-_LEAST_RATIO: Final = 0.02  # share of the lowest limit that a setting must save
-
-
-def find_allocator(recording: Recording, options: BfcOptions) -> list[Finding]:
-    """Replay a recording under ``options`` and return all findings."""
-    sequence = from_recording(recording)
-    failure = replay(sequence, options).failure
-    found = _find_remedies(remedies(sequence, options))
+    analysis = replace(analysis, what_if=facts)
     if failure is None:
-        return list(found)
-    return [_describe_failure(failure, options, recording.allocations), *found]
+        return analysis
+
+    found = _describe_failure(failure, options, recording.allocations)
+    return replace(analysis, findings=(*analysis.findings, found))
 
 
 def _describe_failure(
@@ -275,38 +242,4 @@ def _describe_failure(
         severity=Severity.HIGH,
         title=f"Out of memory under {limit}: {asked} for {name}",
         detail=detail,
-    )
-
-
-def _find_remedies(ways: tuple[Remedy, ...]) -> Iterator[Finding]:
-    """Report allocator settings that need a lower limit, best first."""
-    base = ways[0].minimum_limit_bytes
-    better = [way for way in ways[1:] if way.limit_saved_bytes >= _LEAST_RATIO * base]
-    if not better:
-        return
-
-    better.sort(key=lambda way: -way.limit_saved_bytes)
-
-    evidence: tuple[EvidenceRow, ...] = tuple(
-        {
-            "way": _WAYS[way.id].format(setting=way.setting),
-            "limit_bytes": way.minimum_limit_bytes,
-            "saves_bytes": way.limit_saved_bytes,
-            "peak_pool_bytes": way.peak_pool_bytes,
-        }
-        for way in better[:_MOST_ROWS]
-    )
-
-    saves = better[0].limit_saved_bytes
-
-    yield Finding(
-        id="allocator-remedies",
-        severity=severity_of(saves, base),
-        title=f"To lower the limit by {format_bytes(saves)}, {evidence[0]['way']}",
-        detail="Each row is a replay of the same allocations. The saving lowers the "
-        "memory limit, not the requested peak. The waste of cuda_malloc_async's driver"
-        " pool is not counted.",
-        saves_bytes=saves,
-        saves_kind="limit",
-        evidence=evidence,
     )

@@ -33,7 +33,7 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
     damages = recording.integrity.damages
 
     check = recording.integrity.counter_check(recording.allocator)
-    replay = analysis.pool.replay_check
+    replay = analysis.replay_check
     counter = _counter_peak(analysis) if check.events else None
 
     return TrustFigures(
@@ -124,7 +124,7 @@ def _notices(
             "(integrity)."
         )
 
-    replay = analysis.pool.replay_check
+    replay = analysis.replay_check
     if replay is not None and replay.equal < replay.events and not check.disagreeing:
         yield _replay_words(replay)
 

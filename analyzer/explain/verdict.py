@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import pandas as pd
 from msgspec import structs
 
 from analyzer.cards import Gpu, memory_beside_pool, memory_limit, process_overhead
@@ -21,7 +20,6 @@ from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.run_range import stated_range
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import trust_figures
-from analyzer.model.choice import Category
 from analyzer.model.contract import capture_request
 from analyzer.model.contract.report.limit_figures import (
     Basis,
@@ -35,7 +33,6 @@ from analyzer.model.contract.report.limit_figures import (
 from analyzer.model.contract.report.subject import AssumedSetting
 from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind, Recording
-from analyzer.model.recording.schema import FIXED_ROLES
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
 
@@ -143,7 +140,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
 
     ``limit_bytes`` is the memory limit that the user asked about; None for none.
     """
-    recording, pool = analysis.recording, analysis.pool
+    recording, pool_bytes = analysis.recording, analysis.pool_ever_bytes
     gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
     is_searched = analysis.fragmentation.safe_limit_bytes is not None
@@ -165,11 +162,11 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         has_run_out=failure_of(analysis) is not None,
     )
 
-    if gpu is not None and pool.pool_ever_bytes is not None:
-        process_bytes = pool.pool_ever_bytes + process_overhead(gpu).bytes
-        pool = structs.replace(pool, process_bytes=process_bytes)
+    process_bytes = None
+    if gpu is not None and pool_bytes is not None:
+        process_bytes = pool_bytes + process_overhead(gpu).bytes
 
-    return replace(analysis, verdict=verdict, pool=pool)
+    return replace(analysis, verdict=verdict, process_bytes=process_bytes)
 
 
 def _find_gap(analysis: Analysis, question: Question | None) -> str:
@@ -282,7 +279,7 @@ def _question(
     if limit_bytes is None or (card is not None and limit_bytes > card.limit.bytes):
         return card
 
-    replayed = analysis.pool.what_if
+    replayed = analysis.what_if
     return Question(
         limit_of=LimitOf.USER,
         limit=BoundedBytes.exactly(limit_bytes),
@@ -304,7 +301,7 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
             limit_of=LimitOf.CARD,
             limit=limit,
             beside_pool=beside,
-            runs_at_limit=analysis.pool.fits_limit,
+            runs_at_limit=analysis.fits_limit,
         )
 
     runs = recording.error is None
@@ -385,43 +382,17 @@ def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
 
 
 def with_assumed_settings(analysis: Analysis) -> Analysis:
-    """Return the analysis of a simulated card with the answers of its libraries and their bytes."""
+    """Return the analysis of a simulated card with the answers that its libraries gave."""
     recording = analysis.recording
     card, note = recording.phantom, recording.phantom_run
     if recording.kind is not Kind.PHANTOM or card is None or note is None:
         return analysis
 
     settings = []
+
     for one in capture_request.ASSUMPTIONS:
         value = note.assumed.get(one.name, one.usual)
-        share_bytes = _measure_share(analysis.alive, one, value)
-        facts = structs.asdict(one)
-        settings.append(AssumedSetting(**facts, value=value, share_bytes=share_bytes))
+        settings.append(AssumedSetting(**structs.asdict(one), value=value))
 
-    recording = replace(
-        recording, phantom=structs.replace(card, settings=tuple(settings))
-    )
-    return replace(analysis, recording=recording)
-
-
-def _measure_share(
-    alive: pd.DataFrame, assumption: capture_request.Assumption, value: int
-) -> int:
-    """Return the bytes of an assumption that are alive at the peak."""
-    kinds, sizes = alive["op_type"].astype(str), alive["requested_bytes"]
-    if (
-        assumption == capture_request.RECURRENT_RESERVE
-    ):  # output 3: what the backward pass reads
-        is_forward = kinds.str.startswith("CudnnRNN") & ~kinds.str.contains("Backprop")
-        rows = is_forward & alive["tensor"].astype(str).str.endswith(":3")
-    elif assumption == capture_request.WORKSPACE:
-        is_workspace = alive["category"] == Category.WORKSPACE.value
-        rows = is_workspace & ~alive["role"].isin(FIXED_ROLES)
-    elif assumption == capture_request.PRODUCT_WORKSPACE:
-        rows = kinds.str.contains("MatMul") & (sizes == value) & (value > 0)
-    elif assumption == capture_request.BATCH_NORM_RESERVE:
-        rows = kinds.str.contains("BatchNorm") & (sizes == value) & (value > 0)
-    else:
-        return 0
-
-    return int(sizes[rows].sum())
+    card = structs.replace(card, settings=tuple(settings))
+    return replace(analysis, recording=replace(recording, phantom=card))

@@ -4,6 +4,7 @@ import dataclasses
 import shlex
 from collections.abc import Iterator
 
+from markupsafe import Markup
 from msgspec.structs import replace
 
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer, SizePoint
@@ -12,22 +13,20 @@ from analyzer.fitting.varied_size import insert_size
 from analyzer.model.errors import FailureKind
 from analyzer.model.units import format_bytes, format_option_bytes
 from analyzer.report.actions import remedy_items, step_options
-from analyzer.report.render.charts import ChartLine, LineChart, draw_lines
+from analyzer.report.answer import versions_line
+from analyzer.report.render.charts import draw_lines
 from analyzer.report.render.sections import (
     COLUMNS,
     Block,
     Cell,
     CellValue,
     Document,
-    Figure,
-    Figures,
     Paragraph,
     Section,
     Table,
     TableColumn,
     Tone,
 )
-from analyzer.report.summary import versions_line
 
 _FITS = Cell("fits", "good")
 
@@ -110,16 +109,17 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
         yield Section("Notes", tuple(notes))
 
 
-def _figures(answer: FitAnswer) -> Figures:
+def _figures(answer: FitAnswer) -> Table:
     label = answer.label
-    figures = [
-        Figure("largest", label(answer.largest), path="largest", is_main=True),
-        Figure("safe", label(answer.safe), path="safe"),
-    ]
+    names, cells = ["largest", "safe"], [label(answer.largest), label(answer.safe)]
     if answer.failing is not None:
-        figures.append(Figure("first failing", label(answer.failing), path="failing"))
-    figures.append(Figure("limit", answer.limit_bytes + answer.beside_pool_bytes))
-    return Figures(tuple(figures))
+        names.append("first failing")
+        cells.append(label(answer.failing))
+
+    columns = [TableColumn(name, "number") for name in names]
+    columns.append(TableColumn("limit", "bytes"))
+    limit = answer.limit_bytes + answer.beside_pool_bytes
+    return Table(tuple(columns), ((*cells, limit),))
 
 
 def explain_answer(answer: FitAnswer) -> Iterator[str]:
@@ -186,7 +186,7 @@ def _size_section(answer: FitAnswer) -> Section:
     columns = (TableColumn(answer.noun, "number"), *COLUMNS["sizes"])
     blocks: list[Block] = [Table(columns, tuple(rows))]
     if sum(point.need_bytes is not None for point in answer.points) > 1:
-        blocks.insert(0, draw_lines(_chart(answer)))
+        blocks.insert(0, _draw_chart(answer))
     title = "Runs" if answer.is_run else "Estimates"
     return Section(f"{title} by {answer.varied}", tuple(blocks))
 
@@ -202,7 +202,7 @@ def _describe_point(answer: FitAnswer, point: SizePoint) -> str:
     return "ran out of memory" if answer.is_run else "does not fit"
 
 
-def _chart(answer: FitAnswer) -> LineChart:
+def _draw_chart(answer: FitAnswer) -> Markup:
     beside = answer.beside_pool_bytes
     known = [point for point in answer.points if point.need_bytes is not None]
     needs = [(point.size, (point.need_bytes or 0) + beside) for point in known]
@@ -211,10 +211,10 @@ def _chart(answer: FitAnswer) -> LineChart:
     marks = {answer.safe: ("safe", "safe"), answer.largest: ("marked", "largest")}
     if answer.failing is not None:
         marks[answer.failing] = ("failing", "does not fit")
-    return LineChart(
-        caption=f"The need is {format_bytes(low)} at {answer.noun} {answer.label(first)} and "
+    return draw_lines(
+        f"The need is {format_bytes(low)} at {answer.noun} {answer.label(first)} and "
         f"{format_bytes(high)} at {answer.label(last)}; the limit is {format_bytes(limit_bytes)}.",
-        lines=[ChartLine("needs", "allocated", needs)],
+        [("needs", "allocated", needs)],
         limit_bytes=limit_bytes,
         marks=[
             (size, look, f"{words}: {answer.noun} {answer.label(size)}")

@@ -10,7 +10,7 @@ import csv
 import hashlib
 import io
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -34,11 +34,13 @@ from analyzer.model.contract.report.report_file import (
     SweepFile,
     SweepQuestion,
 )
+from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import AnalyzerError, ExitCode, InputError
 from analyzer.model.units import parse_bytes
 from analyzer.model.version import __version__
 from analyzer.report.actions import step_options
+from analyzer.report.answer import versions_line
 from analyzer.report.output_files import write_text
 from analyzer.report.render.sections import (
     COLUMNS,
@@ -51,7 +53,6 @@ from analyzer.report.render.sections import (
     Table,
     Tone,
 )
-from analyzer.report.summary import versions_line
 from analyzer.report.untrusted import csv_cell
 from analyzer.session.target_results import estimate_target
 from analyzer.session.work_engine import WorkEngine
@@ -235,6 +236,7 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
     }
     return SweepCell(
         question=question,
+        is_simulated=report.kind is Kind.PHANTOM,
         requested_bytes=report.peak.requested_bytes,
         allocated_bytes=report.peak.allocated_bytes,
         fits=report.fits,
@@ -276,12 +278,23 @@ def build_sweep_document(sweep: SweepFile) -> Document:
     return Document(
         title=sweep.name,
         headline=f"{sweep.name}: {', '.join((f'{len(words)} cells', *counts))}",
-        badge="predicted",
-        lead=(Paragraph("Each cell is an estimate of the steady step; no step ran."),),
-        sections=(Section("Predicted peak of the steady step", tuple(blocks)),),
+        badge=" and ".join(_bases_of(sweep)),
+        lead=(
+            Paragraph("Each cell is an estimate of the steady step; no kernel ran."),
+        ),
+        sections=(Section("Peak of the steady step", tuple(blocks)),),
         footer=versions_line(sweep.versions),
         next_command=_suggest_next(sweep),
     )
+
+
+def _bases_of(sweep: SweepFile) -> Iterator[str]:
+    """Yield whether cells were predicted, and whether they ran on a simulated card."""
+    known = {cell.is_simulated for cell in sweep.cells if not cell.failed}
+    if True in known:
+        yield "simulated"
+    if True not in known or False in known:
+        yield "predicted"
 
 
 def _suggest_next(sweep: SweepFile) -> str:

@@ -10,7 +10,6 @@ from analyzer.report.render.sections import (
     COLUMNS,
     Block,
     Cell,
-    Code,
     Document,
     Paragraph,
     Section,
@@ -132,8 +131,8 @@ def _describe_parts(
     if missing:
         yield Section("The log lacks", tuple(missing), level=2)
     if failure.words and logged:
-        code = Code(failure.words)
-        yield Section("The line itself", (code,), level=2, is_folded=True)
+        words = Paragraph(failure.words)
+        yield Section("The line itself", (words,), level=2, is_folded=True)
 
 
 def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:

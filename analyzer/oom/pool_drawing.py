@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from analyzer.model.units import format_bytes
 from analyzer.oom.failures import LoggedFailure
-from analyzer.report.render.sections import Drawing
+from analyzer.report.render.charts import frame
 
 _WIDTH: Final = 1000  # units of a row
 _ROWS: Final = 24  # rows for the whole pool
@@ -36,7 +36,7 @@ _SVG: Final = Markup(
 )
 
 
-def draw_pool(failure: LoggedFailure) -> Drawing | None:
+def draw_pool(failure: LoggedFailure) -> Markup | None:
     """Return a failure's pool as a drawing, its regions one after the other; None without chunks."""
     total = sum(size for _, size, _ in failure.chunks)
     if not total:
@@ -68,7 +68,7 @@ def draw_pool(failure: LoggedFailure) -> Drawing | None:
     height = 2 * _TOP + -(-end // row_bytes) * _STEP
     svg = _SVG.format(_WIDTH, height, Markup("").join(marks))
     caption = "The pool when the request failed, to scale"
-    return Drawing(caption, svg, note, _LEGEND)
+    return frame(caption, svg, _LEGEND, note)
 
 
 def _merge_small(

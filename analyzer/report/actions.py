@@ -1,4 +1,4 @@
-"""Separate actions from observations: the changes of a step, each with code, saving and check."""
+"""The changes of a step in one ranked list, each with code, saving and check; the next command."""
 
 import shlex
 from collections.abc import Sequence
@@ -8,28 +8,39 @@ from typing import Final
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.subject import Finding, Kind, Severity, StepRemedy
+from analyzer.model.contract.report.subject import Finding, Kind, StepRemedy
 from analyzer.model.tables import read_table
-from analyzer.model.units import format_option_bytes
+from analyzer.model.units import format_bytes, format_option_bytes, signed_bytes
 from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn, Tone
-from analyzer.report.summary import remedy_words, saving_words
 
 _NOT_REPEATABLE: Final = ("", "live", TargetKind.SCRIPT, TargetKind.TRACE)
 """Kinds of targets that no command captures again with the same step; ``live`` is the user's process."""
 
+MOST_EVIDENCE: Final = 20  # rows of a finding on a page
+_LEAST_RATIO: Final = (
+    0.01  # share of the limit below which a remedy is not worth showing
+)
+
+_TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
+_BROKEN: Final = ("out-of-memory", "does-not-fit")
+
+_ACTIONS: Final = read_table("report/actions.toml", dict[str, tuple[str, str, str]])
+
 
 def suggest_next(report: ReportFile) -> str:
     """Return the command that continues from a report; empty if none does."""
-    target = report.target
+    target, verdict = report.target, report.verdict
     if target.kind == TargetKind.TRACE and not report.step.is_jax:
-        return shlex.join(
-            ("analyze", "trace", target.text, "--target", "train.py:build_model")
-        )
+        command = ("analyze", "trace", target.text, "--target", "train.py:build_model")
+        return shlex.join(command)
 
     if target.kind == TargetKind.SCRIPT and target.text.endswith(".py"):
         card = [] if report.device.kind == "gpu" else ["--gpu", "t4"]
         return shlex.join(("analyze", "trace", target.text, *card))
-    if report.kind is Kind.ESTIMATE:
+
+    if report.remedies and verdict is not None and verdict.limit_bytes is not None:
+        return repeat_command(report, "fit")
+    if report.kind is Kind.ESTIMATE or report.remedies:
         return repeat_command(report, "trace")
     return repeat_command(report, "estimate", "--what-if", "all")
 
@@ -38,27 +49,29 @@ def repeat_command(
     report: ReportFile, command: str, *options: str, card: str = ""
 ) -> str:
     """Return the command for the same step, on ``card`` if given; empty if none can repeat it."""
-    target, step = report.target, report.step
+    target, step, verdict = report.target, report.step, report.verdict
     if target.kind in _NOT_REPEATABLE:
         return ""
 
-    verdict, limit = report.verdict, []
-    if (
-        not card
-        and verdict is not None
-        and verdict.limit_of == "user"
-        and verdict.limit_bytes
-    ):
-        limit = ["--limit", format_option_bytes(verdict.limit_bytes)]
+    limit: list[str] = []
+    asked = None
+    if verdict is not None and verdict.limit_of == "user":
+        asked = verdict.limit_bytes
+    if asked and not card:
+        limit = ["--limit", format_option_bytes(asked)]
 
     if not card and report.phantom is not None and report.phantom.cards:
         card = report.phantom.cards[0]
-    elif not card and report.verdict is not None and report.verdict.card:
-        gpu = look_up_gpu(report.verdict.card)
+    elif not card and verdict is not None and verdict.card:
+        gpu = look_up_gpu(verdict.card)
         card = "" if gpu is None else gpu.id
 
     batch_size, mode = (None, "") if step.own else (step.batch_size, step.mode)
-    same = step_options(batch_size, mode, step.jit, card, step.options)
+    given = step.options
+    if command == "fit":  # it varies the batch
+        batch_size = None
+
+    same = step_options(batch_size, mode, step.jit, card, given)
     return shlex.join(("analyze", command, target.text, *same, *limit, *options))
 
 
@@ -83,79 +96,138 @@ def step_options(
     return [*options, *given]
 
 
-MOST_EVIDENCE: Final = 20  # rows of a finding on a page
+def find_action(report: ReportFile) -> str:
+    """Return one thing to do: the most valuable change, with its saving."""
+    items = change_items(report)
+    changes = [item for item in items if item.action]
+    if not changes:
+        need = None if report.verdict is None else report.verdict.need_bytes
+        of = format_bytes(_limit_of(report) or need or report.peak.allocated_bytes)
+        return f"Nothing to change: no change is known to save 1 % of {of}."
 
-_TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
+    first = changes[0]
+    gain = f": {first.gain}" if first.gain else ""
+    return f"{first.action}{gain}."
 
-_ACTIONS: Final = read_table("report/actions.toml", dict[str, tuple[str, str]])
-"""Finding -> code that applies its advice, and the remedy that estimates it; empty for none."""
+
+def _limit_of(report: ReportFile) -> int | None:
+    """Return the limit of the verdict or of the card; None if there is none."""
+    verdict = report.verdict
+    if verdict is not None and verdict.limit_bytes is not None:
+        return verdict.limit_bytes
+    return report.device.memory_limit_bytes if report.device.kind == "gpu" else None
 
 
 def change_items(report: ReportFile) -> tuple[Item, ...]:
-    """Return the changes that lower the memory: estimated remedies first, then findings."""
-    items = list(remedy_items(report.remedies, report))
-    batch = report.step.batch_size or 0
+    """Return the problems and changes as one list: failures, estimated changes, then findings.
+
+    A finding whose change was estimated is left out.
+    """
     tried = {one.id for one in report.remedies if one.saves_bytes is not None}
+    findings = [one for one in report.findings if _remedy_of(one) not in tried]
+    first = [one for one in findings if one.id in _BROKEN]
+    others = [one for one in findings if one.id not in _BROKEN]
 
-    for finding in filter(is_action, report.findings):
-        code, remedy = ("", "") if report.step.is_jax else _ACTIONS[finding.id]
-        if remedy in tried:  # shown above with its code and estimate
-            items.append(_finding_item(finding))
-            continue
-        if remedy == "half-batch":
-            code = f"batch_size = {batch // 2}  # {batch} before" if batch > 1 else ""
-
-        items.append(_finding_item(finding, code, _check_command(report, remedy)))
-
-    return tuple(items)
+    return (
+        *(_finding_item(one, report) for one in first),
+        *remedy_items(report.remedies, report),
+        *(_finding_item(one, report) for one in others),
+    )
 
 
-def observation_items(report: ReportFile) -> tuple[Item, ...]:
-    """Return the findings that are no change."""
-    return tuple(_finding_item(one) for one in report.findings if not is_action(one))
-
-
-def is_action(finding: Finding) -> bool:
-    """Return whether a finding has a change that can be pasted."""
-    return finding.id in _ACTIONS and finding.severity is not Severity.INFO
+def _remedy_of(finding: Finding) -> str:
+    return _ACTIONS.get(finding.id, ("", "", ""))[2]
 
 
 def remedy_items(
     remedies: Sequence[StepRemedy], report: ReportFile | None = None
 ) -> tuple[Item, ...]:
-    """Return the estimated remedies; ``report`` names the step that a check repeats."""
+    """Return the estimated changes; ``report`` names the step that a check repeats."""
     items = []
+    least = 0.0
+    if report is not None:
+        least = _LEAST_RATIO * (_limit_of(report) or report.peak.requested_bytes)
 
     for remedy in remedies:
-        label, words = remedy_words(remedy)
-        code = check = ""
-        tone: Tone = "muted"
-        if remedy.saves_bytes is not None:
-            tone = "good" if remedy.saves_bytes > 0 else "muted"
-            code = remedy.code
-            check = "" if report is None else _check_command(report, remedy.id)
+        saves_bytes = remedy.saves_bytes
+        if saves_bytes is None:
+            detail = f"cannot be applied here: {remedy.failed}"
+            items.append(Item("-", remedy.title, detail=detail, tone="muted"))
+            continue
 
-        items.append(Item(label, remedy.title, "", words, code, tone, check))
+        is_small = saves_bytes < least
+        check = ""
+        if report is not None:
+            check = repeat_command(report, "estimate", "--what-if", remedy.id)
+
+        item = Item(
+            _saving_label(saves_bytes),
+            remedy.title,
+            detail=_remedy_details(remedy),
+            code=remedy.code,
+            tone="muted" if is_small else "good",
+            check=check,
+            action="" if is_small else remedy.title,
+            gain="" if is_small else f"saves {format_bytes(saves_bytes)}",
+        )
+
+        items.append(item)
 
     return tuple(items)
 
 
-def _finding_item(finding: Finding, code: str = "", check: str = "") -> Item:
-    tone, evidence = _TONES.get(finding.severity, "plain"), _evidence_table(finding)
-    facts = (finding.severity, finding.title, saving_words(finding), finding.detail)
-    return Item(*facts, code, tone, check, evidence)
+def _saving_label(saves_bytes: int) -> str:
+    if saves_bytes < 0:
+        return signed_bytes(-saves_bytes)
+    return f"saves {format_bytes(saves_bytes)}" if saves_bytes else "saves nothing"
 
 
-def _check_command(report: ReportFile, remedy: str) -> str:
-    """Return the command that verifies a change; empty for a target of the user's own process."""
-    target = report.target
-    if target.kind == TargetKind.TRACE:
-        return shlex.join(("analyze", "diff", target.text, "NEW_TRACE"))
-    if target.kind == TargetKind.SCRIPT:
-        return shlex.join(("analyze", "trace", target.text))
+def _remedy_details(remedy: StepRemedy) -> str:
+    parts = []
+    if remedy.requested_bytes is not None:
+        parts.append(f"peak {format_bytes(remedy.requested_bytes)}")
+    if remedy.fits is not None:
+        parts.append("fits the limit" if remedy.fits else "does not fit the limit")
+    if remedy.costs:
+        parts.append(f"costs: {remedy.costs}")
+    if remedy.patch:
+        parts.append(f"patch: {remedy.patch}")
+    elif remedy.no_patch:
+        parts.append(f"patch: none. {remedy.no_patch}")
+
+    return "; ".join(parts)
+
+
+def _finding_item(finding: Finding, report: ReportFile) -> Item:
+    action, code, remedy = _ACTIONS.get(finding.id, ("", "", ""))
+    batch = report.step.batch_size or 0
+    if remedy == "half-batch" and not finding.saves_bytes:
+        action = remedy = ""
+    elif remedy == "half-batch" and batch > 1:
+        code = f"batch_size = {batch // 2}  # {batch} before"
+
+    if report.step.is_jax:
+        code = ""
+
+    check = ""
     if remedy:
-        return repeat_command(report, "estimate", "--what-if", remedy)
-    return repeat_command(report, "trace")
+        check = repeat_command(report, "estimate", "--what-if", remedy)
+
+    gain = ""
+    if finding.saves_bytes:
+        gain = f"saves up to {format_bytes(finding.saves_bytes)} {finding.saves_kind}"
+
+    return Item(
+        finding.severity,
+        finding.title,
+        gain=gain,
+        detail=finding.detail,
+        code=code,
+        tone=_TONES.get(finding.severity, "plain"),
+        check=check,
+        table=_evidence_table(finding),
+        action=action,
+    )
 
 
 def _evidence_table(finding: Finding) -> Table | None:
@@ -167,10 +239,9 @@ def _evidence_table(finding: Finding) -> Table | None:
 
     for key in dict.fromkeys(chain.from_iterable(rows)):
         values = [row.get(key) for row in rows]
-        kind: ColumnKind = "bytes" if key.endswith("_bytes") else "number"
-        if any(isinstance(value, (str, bool, tuple, list)) for value in values):
+        kind: ColumnKind = "bytes" if key.endswith("bytes") else "number"
+        if any(isinstance(value, (str, bool)) for value in values):
             kind = "path"
-            values = [_text_of(value) for value in values]
 
         columns.append(TableColumn(key.removesuffix("_bytes").replace("_", " "), kind))
         cells.append(values)
@@ -178,9 +249,3 @@ def _evidence_table(finding: Finding) -> Table | None:
     left = len(finding.evidence) - len(rows)
     more = f"{left} more rows are in the JSON" if left else ""
     return Table(tuple(columns), tuple(zip(*cells, strict=True)), more)
-
-
-def _text_of(value: object) -> str | None:
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    return None if value is None else str(value)

@@ -11,6 +11,7 @@ from analyzer.model.contract.report import report_file
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes, format_seconds, parse_bytes
+from analyzer.report.answer import answer_lines, notices_of
 from analyzer.report.output_files import ReportOutput, write_text
 from analyzer.report.render.sections import (
     COLUMNS,
@@ -25,7 +26,6 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.report_sections import ROWS, front_sections
-from analyzer.report.summary import summarize
 
 _CHANGE_TONES: Final[dict[str, Tone]] = {
     "came": "bad",
@@ -69,15 +69,13 @@ def diff_summary(
     report: report_file.DiffFile, newer: report_file.ReportFile
 ) -> Document:
     """Return the summary of a difference for a pull request, with the verdict of the second step."""
-    summary, document = summarize(newer), diff_document(report)
+    headline, number, action = answer_lines(newer)
+    document = diff_document(report)
 
     return replace(
         document,
-        notices=(*summary.notices, *report.notes),
-        lead=(
-            Paragraph(summary.headline, "strong"),
-            Paragraph(" ".join(summary.sentences)),
-        ),
+        notices=(*notices_of(newer), *report.notes),
+        lead=(Paragraph(headline, "strong"), Paragraph(number), Paragraph(action)),
         sections=(*document.sections, *front_sections(newer)),
     )
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
 from analyzer.explain.questions.out_of_memory import failure_of
-from analyzer.explain.questions.peak_owner import peak_op
+from analyzer.explain.questions.peak_tensors import peak_op
 from analyzer.explain.run_range import stated_range
 from analyzer.explain.running.data_held import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trust_figures
@@ -32,7 +32,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         peak_ever=peak_figures.PeakEver(
             requested_bytes=ever.requested_bytes,
             allocated_bytes=ever.allocated_bytes,
-            pool_bytes=analysis.pool.pool_ever_bytes,
+            pool_bytes=analysis.pool_ever_bytes,
             phase=_phase_at(ever.allocated_instant, recording.steps),
             since_start_bytes=find_counter_peak(recording),
         ),
@@ -45,10 +45,10 @@ def build_document(analysis: Analysis) -> ReportFile:
         ops=op_rows(analysis),
         tensors_at_peak=tensor_rows(analysis),
         fragmentation=analysis.fragmentation,
-        pool_timeline=analysis.pool.pool_timeline,
+        pool_timeline=analysis.pool_timeline,
         verdict=verdict,
         fits=None if verdict is None else FITS.get(verdict.outcome),
-        what_if=analysis.pool.what_if,
+        what_if=analysis.what_if,
         findings=analysis.findings,
         uncertainty=stated_range(analysis),
         integrity=trust_figures(analysis),
@@ -72,8 +72,8 @@ def _peak(analysis: Analysis) -> peak_figures.PeakFigures:
     return peak_figures.PeakFigures(
         requested_bytes=peak.requested_bytes,
         allocated_bytes=peak.allocated_bytes,
-        pool_bytes=analysis.pool.pool_bytes,
-        process_bytes=analysis.pool.process_bytes,
+        pool_bytes=analysis.pool_bytes,
+        process_bytes=analysis.process_bytes,
         op=op,
         layer=layer,
         source=source,
@@ -129,9 +129,9 @@ def tensor_rows(analysis: Analysis) -> tuple[peak_figures.TensorAtPeak, ...]:
             peak_figures.TensorAtPeak,
             born=int(row["born"]),
             dies=int(row["dies"]),
-            why_alive=why_alive(row, analysis.uses.get(int(index)), end=end),
+            why_alive=why_alive(row, end=end),
         )
-        for index, row in zip(alive.index, alive.to_dict("records"), strict=True)
+        for row in alive.to_dict("records")
     )
 
 

@@ -85,17 +85,10 @@ def _explain_errors(path: Path) -> Iterator[None]:
 
 def is_regular(path: Path) -> bool:
     """Return whether writing to a path makes or changes a file, not a device, pipe or descriptor."""
-    return _descriptor_of(path) is None and (not path.exists() or path.is_file())
-
-
-def _descriptor_of(path: Path) -> int | None:
-    """Return the descriptor of this process behind a path such as ``/dev/stdout``; None for none."""
-    if path.parent == Path("/dev") and path.is_symlink():
-        path = path.parent / os.readlink(path)
-    own_folders = "/dev/fd", f"/proc/{os.getpid()}/fd"
-    if os.path.realpath(path.parent) not in own_folders or not path.name.isdecimal():
-        return None
-    return int(path.name)
+    folder = os.path.realpath(path.parent)
+    if folder == "/dev" or folder.startswith("/proc/"):
+        return False
+    return not path.exists() or path.is_file()
 
 
 def _create_next_to(path: Path) -> Path:
@@ -116,14 +109,11 @@ def _create_next_to(path: Path) -> Path:
 
 
 def _copy_into(content: Path, path: Path) -> None:
-    """Copy a file's content into ``path``, until the end or until a reader closes its pipe.
-
-    An own descriptor continues at its position.
-    """
+    """Append a file's content to ``path``, until the end or until a reader closes its pipe."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # keep the order of the output
-    number = _descriptor_of(path)
-    opened = os.open(path, os.O_WRONLY) if number is None else os.dup(number)
+
+    opened = os.open(path, os.O_WRONLY | os.O_APPEND)
     with contextlib.suppress(BrokenPipeError), content.open("rb") as source:
         with os.fdopen(opened, "wb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)

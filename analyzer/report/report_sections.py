@@ -1,17 +1,29 @@
 """Build the document of a report: the answer first, then tables and findings, then its basis."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
-from analyzer.model.contract.report.peak_figures import StepPeak
+from analyzer.model.contract.report.peak_figures import StepPeak, TensorAtPeak
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import DevicePeak, HostsFigures
 from analyzer.model.units import format_bytes, format_seconds
-from analyzer.report.actions import change_items, observation_items, suggest_next
+from analyzer.report.actions import change_items, suggest_next
+from analyzer.report.answer import (
+    answer_lines,
+    answer_tone,
+    basis_words,
+    error_line,
+    list_details,
+    list_reasons,
+    list_shares,
+    notices_of,
+    peak_limit_words,
+    step_words,
+)
 from analyzer.report.render.sections import (
     COLUMNS,
-    Block,
     Cell,
     CellValue,
     Document,
@@ -21,48 +33,42 @@ from analyzer.report.render.sections import (
     TableColumn,
     Tone,
 )
-from analyzer.report.summary import (
-    Summary,
-    basis_words,
-    category_tone,
-    peak_limit_words,
-    step_words,
-    summarize,
-)
 
 ROWS: Final = 12  # of a table in the terminal
 
 _HOST_ROWS: Final = 10
 _SHOWN_STEPS: Final = 6
 _FRONT: Final = 3  # changes in Markdown
+_OWNERS: Final = 4  # groups of tensors on the first screen
+_CATEGORIES: Final = 4  # on the first screen; the others are one row
+_NOTICES: Final = 2  # before the figures; the others are details
 _SIZES: Final = (TableColumn("requested", "bytes"), TableColumn("allocated", "bytes"))
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 def report_document(report: ReportFile) -> Document:
-    """Return a report as the terminal shows it."""
-    summary, verdict = summarize(report), report.verdict
-    has_answer = verdict is not None and (
-        verdict.limit_bytes is not None or verdict.outcome == "failed"
-    )
+    """Return a report as the terminal shows it: the answer, and folded details."""
+    verdict, number, action = answer_lines(report)
+    basis = basis_words(report).rstrip(".").partition(";")[0]
+    basis = f"{basis[0].lower()}{basis[1:]}"
+    words = ", ".join(filter(None, (step_words(report), basis)))
 
     return Document(
         report.target.text,
-        summary.headline if has_answer else "",
-        tone=summary.tone,
-        subtitle=step_words(report),
-        notices=summary.notices,
-        lead=tuple(_lead(report, summary)),
-        sections=tuple(_sections(report, summary)),
+        verdict,
+        tone=answer_tone(report),
+        subtitle=words,
+        notices=notices_of(report)[:_NOTICES],
+        lead=(Paragraph(number), Paragraph(action, "strong")),
+        sections=tuple(_sections(report)),
         next_command=suggest_next(report),
     )
 
 
 def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> Document:
     """Return a report's summary for a pull request, with the highest allocated peak allowed."""
-    summary = summarize(report)
-    parts = (summary.need, summary.sentences)
-    lead = [Paragraph(" ".join(part)) for part in parts if part]
-    headline = summary.headline
+    headline, number, action = answer_lines(report)
+    lead = [Paragraph(number), Paragraph(action)]
     if max_peak_bytes is not None:
         lead.insert(0, Paragraph(headline, "strong"))
         headline = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
@@ -70,8 +76,8 @@ def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> D
     return Document(
         "",
         headline,
-        notices=summary.notices,
-        lead=(*lead, *_categories_section(report, summary).blocks),
+        notices=notices_of(report),
+        lead=(*lead, *_categories_section(report).blocks),
         sections=tuple(front_sections(report)),
     )
 
@@ -80,48 +86,64 @@ def front_sections(report: ReportFile) -> Iterator[Section]:
     """Yield the first changes and the warnings of a report."""
     changes = change_items(report)
     if changes:
-        items = tuple(
-            replace(one, detail="") for one in changes[: len(report.remedies) + _FRONT]
-        )
-        yield Section("What to change", items)
+        items = changes[: len(report.remedies) + _FRONT]
+        yield Section("What to change", tuple(replace(one, detail="") for one in items))
 
     if report.warnings:
         yield Section("", tuple(Paragraph(line, "warning") for line in report.warnings))
 
 
-def _lead(report: ReportFile, summary: Summary) -> Iterator[Block]:
-    peak, error = report.peak, report.error
-    if report.phantom is not None:
-        yield Paragraph(f"{report.phantom.says}.", "strong")
+def _sections(report: ReportFile) -> Iterator[Section]:
+    if report.error is not None:
+        where = f" at {report.error.where}" if report.error.where else ""
+        line = f"{report.error.type}: {error_line(report.error.message)}{where}"
+        is_said = report.failure is not None  # by the verdict
+        yield Section("", (Paragraph(line, "bad"),), is_folded=is_said)
 
-    if error is not None:
-        message = "".join(error.message.splitlines()[:1])
-        where = f" at {error.where}" if error.where else ""
-        yield Paragraph(f"The step ended with {error.type}: {message}{where}", "bad")
+    for line in what_if_lines(report):
+        fits = report.what_if is not None and report.what_if.fits
+        yield Section("", (Paragraph(line, "good" if fits else "bad"),))
 
     if report.hosts is not None:
-        yield from hosts_lead(report.hosts)
+        yield hosts_section(report.hosts, _HOST_ROWS)
 
-    yield from map(Paragraph, summary.need)
+    yield _categories_section(report)
+    if report.tensors_at_peak:
+        yield tensors_section(report, _OWNERS)
 
-    pieces: list[str | tuple[str, Tone]] = [
-        "Peak ",
-        (format_bytes(peak.requested_bytes), "strong"),
-        " requested by tensors, ",
-        (format_bytes(peak.allocated_bytes), "strong"),
-        " allocated in chunks",
+    verdict = answer_lines(report)[0].lower()
+    items = change_items(report)
+    told = tuple(item for item in items if item.title.lower() in verdict)
+    others = tuple(item for item in items if item not in told)
+    if others:
+        yield Section("What to change", others)
+    if told:
+        yield Section("The first problem", told, is_folded=True)
+
+    yield from _details(report)
+
+
+def _details(report: ReportFile) -> Iterator[Section]:
+    """Yield the sections that a terminal shows with ``-v``."""
+    sentences = [Paragraph(one) for one in list_details(report) if one]
+    sentences += [
+        Paragraph(one, "warning", "! ") for one in notices_of(report)[_NOTICES:]
     ]
+    parts = [Section("Figures", tuple(sentences))]
+    if report.steps:
+        parts.append(steps_section(report, _SHOWN_STEPS))
 
-    if peak.pool_bytes is not None:
-        pieces += [", ", (format_bytes(peak.pool_bytes), "strong"), " in the pool"]
+    parts.append(tensors_section(report, ROWS))
+    if any(row.layer for row in report.layers):
+        parts.append(layers_section(report, ROWS))
 
-    basis = basis_words(report).rstrip(".").partition(";")[0]
-    yield Paragraph((*pieces, f" ({basis[0].lower()}{basis[1:]})"))
-    yield from (Paragraph(sentence, "muted") for sentence in summary.sentences[1:])
-    for line in what_if_lines(report):
-        yield Paragraph(
-            line, "good" if report.what_if and report.what_if.fits else "bad"
-        )
+    basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
+    basis += [Paragraph(line, "muted", "- ") for line in list_reasons(report)]
+    if basis:
+        parts.append(Section("Sources and assumptions", tuple(basis)))
+
+    for part in parts:
+        yield replace(part, is_folded=True)
 
 
 def what_if_lines(report: ReportFile) -> Iterator[str]:
@@ -130,92 +152,58 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
     if replayed is None:
         return
 
-    limit, fraction = (
-        format_bytes(replayed.memory_limit_bytes),
-        replayed.fragmentation_fraction,
-    )
-    start = (
-        f"Replayed with a limit of {limit}, memory growth "
-        f"{'on' if replayed.growth else 'off'}"
-    )
-    if fraction:
-        start += f", internal_fragmentation_fraction {fraction}"
-
+    limit = format_bytes(replayed.memory_limit_bytes)
+    growth = "on" if replayed.growth else "off"
+    start = f"Replayed with a limit of {limit}, memory growth {growth}"
     failure = replayed.failure
     if failure is None:
-        pool = format_bytes(replayed.peak_pool_bytes)
-        allocated = format_bytes(replayed.peak_allocated_bytes)
-        yield f"{start}: the step runs; pool {pool}, allocated {allocated}."
+        yield f"{start}: the step runs; pool {format_bytes(replayed.peak_pool_bytes)}."
         return
 
     yield (
-        f"{start}: at instant {failure.instant:,} a request for "
-        f"{format_bytes(failure.requested_bytes)} fails; "
-        f"{format_bytes(failure.in_use_bytes)} are in use, "
-        f"{format_bytes(failure.free_bytes)} are free, the largest free chunk has "
-        f"{format_bytes(failure.largest_free_bytes)}."
+        f"{start}: a request for {format_bytes(failure.requested_bytes)} fails at "
+        f"instant {failure.instant:,}; {format_bytes(failure.free_bytes)} are free, "
+        f"the largest free chunk has {format_bytes(failure.largest_free_bytes)}."
     )
 
 
-def _sections(report: ReportFile, summary: Summary) -> Iterator[Section]:
-    if report.hosts is not None:
-        yield hosts_section(report.hosts, _HOST_ROWS)
-
-    yield _categories_section(report, summary)
-    if report.steps:
-        yield steps_section(report, _SHOWN_STEPS)
-
-    yield tensors_section(report, ROWS)
-    if any(row.layer for row in report.layers):
-        yield layers_section(report, ROWS)
-
-    changes, observations = change_items(report), observation_items(report)
-    if changes:
-        yield Section("What to change", changes)
-    if observations:
-        yield Section("Observations", observations)
-
-    basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
-    basis += [Paragraph(line, "muted", "- ") for line in summary.reasons]
-    if basis:
-        yield Section("Sources and assumptions", tuple(basis))
-
-
-def _categories_section(report: ReportFile, summary: Summary) -> Section:
+def _categories_section(report: ReportFile) -> Section:
+    """Return the largest categories at the peak; the others are one row."""
+    shares = sorted(list_shares(report), key=lambda row: -row[2])
     rows: list[tuple[CellValue, ...]] = []
-    for name, label, size_bytes, ratio in summary.shares:
-        size = Cell(size_bytes, path=f"categories_at_peak.{name}")
-        rows.append((label, size, ratio, Cell(ratio, category_tone(name))))
 
-    total = Cell(report.peak.requested_bytes, "strong", "peak.requested_bytes")
-    rows.append((Cell("Requested", "strong"), total, None, None))
+    for name, label, size_bytes, ratio in shares[:_CATEGORIES]:
+        tone = cast("Tone", name)  # each category is a tone
+        size = Cell(size_bytes, path=f"categories_at_peak.{name}")
+        rows.append((label, size, ratio, Cell(ratio, tone)))
+
+    others = shares[_CATEGORIES:]
+    if others:
+        size_bytes = sum(row[2] for row in others)
+        ratio = sum(row[3] for row in others)
+        rows.append((f"{len(others)} others", size_bytes, ratio, None))
+
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
 
 
 def steps_section(report: ReportFile, most: int) -> Section:
     """Return the peak of each step; the first and the last ones if there are more than ``most``."""
     steps = tuple(enumerate(report.steps))
-    is_timed = any(step.duration_s is not None for step in report.steps)
-    shown = (
-        steps if len(steps) <= most else (*steps[: most // 2], *steps[-(most // 2) :])
-    )
+    shown = steps
+    if len(steps) > most:
+        shown = (*steps[: most // 2], *steps[-(most // 2) :])
+
     rows: list[tuple[CellValue, ...]] = []
 
     for place, step in shown:
-        time: tuple[CellValue, ...] = ()
-        if is_timed:
-            seconds = step.duration_s
-            time = (None if seconds is None else format_seconds(seconds),)
+        seconds = step.duration_s
+        time = None if seconds is None else format_seconds(seconds)
+        rows.append((step.index, *_size_cells(step, f"steps.{place}"), time))
 
-        rows.append((step.index, *_size_cells(step, f"steps.{place}"), *time))
-
-    columns = [TableColumn("step", "number"), *_SIZES]
-    if is_timed:
-        columns.append(TableColumn("time", "number"))
-
+    columns = (TableColumn("step", "number"), *_SIZES, TableColumn("time", "number"))
     left = len(steps) - len(shown)
     caption = f"{left} steps in between are not shown" if left else ""
-    return Section("Peak of each step", (Table(tuple(columns), tuple(rows), caption),))
+    return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
 
 
 def _size_cells(row: StepPeak | DevicePeak, place: str) -> tuple[Cell, Cell]:
@@ -226,30 +214,47 @@ def _size_cells(row: StepPeak | DevicePeak, place: str) -> tuple[Cell, Cell]:
 
 
 def tensors_section(report: ReportFile, most: int) -> Section:
-    """Return the largest tensors at the peak, with the layer of each and why it is alive."""
+    """Return the largest tensors at the peak; equal ones whose owners differ by numbers are one row."""
     tensors = report.tensors_at_peak
-    columns, has_layers = COLUMNS["tensors"], any(row.layer for row in tensors)
-    rows: list[tuple[CellValue, ...]] = []
+    groups: dict[tuple[str, ...], list[TensorAtPeak]] = {}
 
-    for row in tensors[:most]:
-        category = Cell(row.category.replace("_", " "), category_tone(row.category))
-        why = Cell(row.why_alive, "muted")
-        rows.append(
-            (row.requested_bytes, category, row.shape or "?", row.name, row.layer, why)
-        )
+    for tensor in tensors:
+        pattern = _NUMBERS.sub("*", tensor.layer or tensor.name)
+        key = (pattern, tensor.category, str(tensor.requested_bytes), tensor.shape)
+        groups.setdefault(key, []).append(tensor)
 
-    if len(tensors) > most:
-        rest = sum(row.requested_bytes for row in tensors[most:])
-        rows.append(
-            (rest, "", "", Cell(f"{len(tensors) - most} more", "muted"), "", "")
-        )
+    ordered = sorted(groups.values(), key=_sum_of, reverse=True)
+    rows = [_tensors_row(group) for group in ordered[:most]]
+    if len(ordered) > most:
+        rest = sum(map(_sum_of, ordered[most:]))
+        count = sum(map(len, ordered[most:]))
+        rows.append((rest, "", "", Cell(f"{count} more", "muted"), "", ""))
 
-    if not has_layers:
-        columns = (*columns[:4], *columns[5:])
-        rows = [(*row[:4], *row[5:]) for row in rows]
+    columns = list(COLUMNS["tensors"])
+    columns[3] = TableColumn(f"largest of {len(tensors)} tensors", "path", least=20)
+    return Section("", (Table(tuple(columns), tuple(rows)),))
 
-    heading = f"Largest of {len(tensors)} tensors alive at the peak"
-    return Section(heading, (Table(columns, tuple(rows)),))
+
+def _sum_of(group: Sequence[TensorAtPeak]) -> int:
+    return sum(one.requested_bytes for one in group)
+
+
+def _tensors_row(group: Sequence[TensorAtPeak]) -> tuple[CellValue, ...]:
+    first, each = group[0], ""
+    if len(group) > 1:
+        each = f"{len(group)} x {format_bytes(first.requested_bytes)}"
+
+    category = Cell(first.category.replace("_", " "), cast("Tone", first.category))
+    why = Cell(first.why_alive, "muted")
+    return (_sum_of(group), each, category, _owner_of(group), first.shape or "?", why)
+
+
+def _owner_of(group: Sequence[TensorAtPeak]) -> str:
+    """Return the common owner, with ``*`` in place of the numbers that differ."""
+    owners = sorted({one.layer or one.name for one in group})
+    columns = zip(*(_NUMBERS.findall(owner) for owner in owners), strict=True)
+    shown = iter([one[0] if len(set(one)) == 1 else "*" for one in columns])
+    return _NUMBERS.sub(lambda _: next(shown), owners[0])
 
 
 def layers_section(report: ReportFile, most: int) -> Section:
@@ -270,52 +275,38 @@ def layers_section(report: ReportFile, most: int) -> Section:
     return Section("Layers with the most bytes alive at the peak", (table,))
 
 
-def hosts_lead(hosts: HostsFigures) -> Iterator[Block]:
-    """Yield the worst device of all hosts, and the spread."""
-    worst, count = hosts.worst, len(hosts.outliers)
-
-    yield Paragraph(
-        (
-            f"{len(hosts.rows)} hosts, {hosts.devices} devices. The worst is ",
-            (f"{worst.host} {worst.allocator}", "strong"),
-            f" with {format_bytes(worst.allocated_bytes)} allocated; this report shows "
-            "it.",
-        )
-    )
-
-    outliers = f"{count or 'no'} outlier{'' if count == 1 else 's'}"
-
-    yield Paragraph(
-        f"All devices: {format_bytes(hosts.least_bytes)} to "
-        f"{format_bytes(hosts.most_bytes)} allocated, median "
-        f"{format_bytes(hosts.median_bytes)}; {outliers}.",
-        "muted",
-    )
-
-
 def hosts_section(hosts: HostsFigures, most: int) -> Section:
     """Return the hosts: the worst first, then outliers, hosts that could not be read, others."""
     outliers = {(place.host, place.allocator) for place in hosts.outliers}
     worst = (hosts.worst.host, hosts.worst.allocator)
-    rows: list[tuple[tuple[int, int], tuple[CellValue, ...]]] = []
+    rows: list[tuple[int, int, tuple[CellValue, ...]]] = []
 
     for at, row in enumerate(hosts.rows):
         if row.failed:
             failed = Cell(f"not read: {row.failed}", "warning")
-            rows.append(((1, 0), (row.host, "", None, None, failed)))
+            rows.append((1, 0, (row.host, "", None, None, failed)))
 
         for place, device in enumerate(row.devices):
             key = (row.host, device.allocator)
-            mark = "worst" if key == worst else "outlier" if key in outliers else ""
+            rank = 0 if key == worst else 1 if key in outliers else 2
+            mark = ("worst", "outlier", "")[rank]
             damaged = "incomplete trace" if row.damaged else ""
             words = ", ".join(filter(None, (mark, damaged)))
-            note = Cell(words, "bad" if mark == "worst" else "warning")
-            rank = (("worst", "outlier", "").index(mark), -device.allocated_bytes)
             sizes = _size_cells(device, f"hosts.rows.{at}.devices.{place}")
-            rows.append((rank, (*key, *sizes, note)))
+            cells = (*key, *sizes, Cell(words, "warning" if rank else "bad"))
+            rows.append((rank, -device.allocated_bytes, cells))
 
-    rows.sort(key=lambda one: one[0])
+    rows.sort(key=lambda one: one[:2])
     left = max(len(rows) - most, 0)
     caption = f"{left} more are in the JSON" if left else ""
-    table = Table(COLUMNS["hosts"], tuple(cells for _, cells in rows[:most]), caption)
-    return Section("Hosts", (table,))
+    shown = tuple(cells for _, _, cells in rows[:most])
+    bytes_of = (hosts.least_bytes, hosts.most_bytes, hosts.median_bytes)
+    low, high, middle = map(format_bytes, bytes_of)
+
+    lead = Paragraph(
+        f"{len(hosts.rows)} hosts, {hosts.devices} devices: {low} to {high} allocated, "
+        f"median {middle}, {len(hosts.outliers)} outliers. This report shows the worst, "
+        f"{hosts.worst.host} {hosts.worst.allocator}."
+    )
+
+    return Section("Hosts", (lead, Table(COLUMNS["hosts"], shown, caption)))

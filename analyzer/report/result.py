@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.errors import ExitCode
+from analyzer.model.errors import ExitCode, InputError
 from analyzer.report.output_files import ReportOutput, output_file, write_text
+from analyzer.report.untrusted import csv_cell
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -92,11 +94,17 @@ class Result(ReportOutput):
         write_text(Path(path), self._page)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write every allocation."""
-        from analyzer.report.other_formats import write_csv
+        """Write every allocation, in order of birth; ``alive_at_peak`` is for the requested peak."""
+        rows = self.allocations.sort_values("born", kind="stable")
+        is_alive = rows.index.isin(self.analysis.alive.index)
+        rows = rows.assign(alive_at_peak=is_alive).astype(object)
 
         with output_file(Path(path)) as temporary:
-            write_csv(self.analysis, temporary)
+            with temporary.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow(list(rows.columns))
+                for values in rows.itertuples(index=False, name=None):
+                    writer.writerow(map(csv_cell, values))
 
     def to_markdown(
         self, path: str | os.PathLike[str], *, max_peak_bytes: int | None = None
@@ -109,16 +117,21 @@ class Result(ReportOutput):
             Path(path), to_markdown(summary_document(self.report, max_peak_bytes))
         )
 
-    def export(self, path: str | os.PathLike[str]) -> None:
-        """Write a file for another tool, chosen by the ending of its name; see ``EXPORTS``."""
-        from analyzer.report.other_formats import export
+    def to_graph(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph of ops and tensors as node-link JSON."""
+        from analyzer.model.graph.networkx_graph import to_node_link
 
-        export(self, Path(path))
+        if self.graph is None:
+            raise InputError(
+                "This trace has no graph.", hint="Capture it: analyze trace MODEL."
+            )
+
+        write_text(Path(path), to_node_link(self.graph))
 
     def __repr__(self) -> str:
-        from analyzer.report.summary import summarize
+        from analyzer.report.answer import verdict_line
 
-        headline = summarize(self.report).headline
+        headline = verdict_line(self.report)
         return f"<{self.report.kind} of {self.report.target.text}: {headline}>"
 
     def _repr_html_(self) -> str:

@@ -26,6 +26,7 @@ from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
+from analyzer.report.answer import LABELS
 from analyzer.report.output_files import DocumentOutput
 from analyzer.report.render.sections import (
     Document,
@@ -34,7 +35,6 @@ from analyzer.report.render.sections import (
     Table,
     TableColumn,
 )
-from analyzer.report.summary import LABELS
 
 Source = Literal["tensorflow", "driver", "difference", "predicted", "reports"]
 

@@ -222,7 +222,7 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     """Compute peak, pool and findings of a recording; ``search`` also finds the least limit."""
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse
-    from analyzer.explain.buffer_uses import find_uses
+    from analyzer.explain.buffer_uses import with_uses
     from analyzer.explain.pool_facts import add_pool
     from analyzer.explain.run_range import with_run_range
     from analyzer.explain.trace_integrity import check_peak
@@ -230,13 +230,13 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
 
     analysis = analyse(measured.recording)
     check_peak(analysis)
-    uses = find_uses(
+    alive = with_uses(
         analysis.alive,
         measured.structure,
         measured.sharing,
         measured.op_runs,
         analysis.step,
     )
-    analysis = add_pool(replace(analysis, uses=uses), what_if, search=search)
+    analysis = add_pool(replace(analysis, alive=alive), what_if, search=search)
     analysis = with_run_range(analysis, search=search)
     return collect(judge(with_assumed_settings(analysis), what_if.memory_limit_bytes))

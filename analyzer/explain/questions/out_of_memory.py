@@ -60,7 +60,7 @@ def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         id="out-of-memory",
         severity=Severity.HIGH,
-        title=f"The step ran out of memory: a request for {asked} failed",
+        title=f"Out of memory: a request for {asked} failed",
         detail=detail,
         evidence=describe_largest(alive_at(analysis.rows, failure.instant)),
     )

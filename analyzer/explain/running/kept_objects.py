@@ -91,8 +91,8 @@ def _bytes_of_tapes(analysis: Analysis, watch: WatchNote) -> int:
     return int(rows.loc[is_kept, "allocated_bytes"].sum())
 
 
-def find_models(watch: WatchNote) -> Iterator[Finding]:
-    """Report several models that one line created."""
+def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
+    """Report several models that one line created; ``host_slope`` is the growth that they cause."""
     for one in watch.models:
         holder = f", held by {one.holder}" if one.holder else ""
         made = max(one.made, one.alive)
@@ -111,17 +111,21 @@ def find_models(watch: WatchNote) -> Iterator[Finding]:
                 "keras.utils.clear_session(); or run each model in its own process."
             )
 
+        size = format_bytes(one.size_bytes)
+        title = (
+            f"{made} models were built by one line and {one.alive} of them are alive, "
+            f"with {size} of variables ({one.where}{holder})"
+        )
+        if host_slope:
+            severity = Severity.HIGH
+            title = f"{host_slope}: {title}"
+
         yield Finding(
             id=id_,
             severity=severity,
-            title=f"{made} models were built by one line and {one.alive} of them are "
-            f"alive, with {format_bytes(one.size_bytes)} of variables "
-            f"({one.where}{holder})",
-            detail=(
-                "Each model holds its weights, its optimizer state and the graphs of "
-                "its functions. "
-            )
-            + advice,
+            title=title,
+            detail="Each model holds its weights, its optimizer state and the graphs of "
+            f"its functions. {advice}",
             saves_bytes=saves_bytes,
             saves_kind="allocated",
             evidence=(
@@ -161,7 +165,7 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
 
     yield Finding(
         id="held-over",
-        severity=Severity.LOW,
+        severity=analysis.rate(size_bytes),
         title=f"{format_bytes(size_bytes)} of the previous step are alive at the peak: "
         f"{names[0].holder} holds them ({names[0].where})",
         detail="In a loop, a name holds its tensors until it is reassigned, one step "
@@ -199,9 +203,12 @@ _RETRACE_ADVICE: Final = {
 }
 
 
-def find_retracing(watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
+def find_retracing(
+    watch: WatchNote, growth: TrendFigures, host_slope: str = ""
+) -> Iterator[Finding]:
     """Report functions that are traced in many of their calls, or created many times."""
     slope = growth_words(growth)
+    start = f"{host_slope}: " if host_slope else ""
 
     for one in watch.functions:
         if one.is_keras and watch.models:
@@ -210,20 +217,20 @@ def find_retracing(watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
         repeats = one.traces - one.objects
         if one.objects >= _COPIES:
             if one.traces >= _CALLS_RATIO * one.calls:
-                yield _report_created(one, slope)
+                yield _report_created(one, slope, start)
         elif repeats > _FEW_TRACES and repeats >= _CALLS_RATIO * one.calls:
-            yield _report_retraced(one, slope)
+            yield _report_retraced(one, slope, start)
 
 
-def _report_created(one: TracedFunction, slope: str) -> Finding:
+def _report_created(one: TracedFunction, slope: str, start: str) -> Finding:
     holder = f", held by {one.holder}" if one.holder else ""
     is_kept = one.alive >= _COPIES
     kept = f"; {one.alive} are still alive{holder}" if is_kept else ""
 
     return Finding(
         id="functions-made-anew",
-        severity=Severity.HIGH if is_kept else Severity.MEDIUM,
-        title=f"{one.objects} tf.functions were created from `{one.name}` "
+        severity=Severity.HIGH if is_kept or start else Severity.MEDIUM,
+        title=f"{start}{one.objects} tf.functions were created from `{one.name}` "
         f"({_place_of(one)}){kept}",
         detail=f"Each one is traced and has its own graph ({one.nodes} nodes, "
         f"{_graph_size(one)} when saved) and its own executor. {slope} Create the "
@@ -233,7 +240,7 @@ def _report_created(one: TracedFunction, slope: str) -> Finding:
     )
 
 
-def _report_retraced(one: TracedFunction, slope: str) -> Finding:
+def _report_retraced(one: TracedFunction, slope: str, start: str) -> Finding:
     reason, cause = "", "object"
     if one.retraces:
         last = one.retraces[-1]
@@ -243,7 +250,7 @@ def _report_retraced(one: TracedFunction, slope: str) -> Finding:
     return Finding(
         id="retraced",
         severity=Severity.HIGH,
-        title=f"TensorFlow traced `{one.name}` {one.traces} times in {one.calls} calls "
+        title=f"{start}TensorFlow traced `{one.name}` {one.traces} times in {one.calls} calls "
         f"({_place_of(one)})",
         detail=f"Each trace runs the Python code and stores a graph of {one.nodes} "
         f"nodes: {_graph_size(one)} of host memory when saved, and more in the "

@@ -19,10 +19,6 @@ _FEWEST_STEPS: Final = (
     2  # a holder leaks if it keeps tensors of more traced steps than this
 )
 
-_HIGH_RATIO: Final = 0.1
-_MEDIUM_RATIO: Final = 0.01
-"""Growth in 1,000 steps, as a share of the peak, above which the severity is high or medium."""
-
 _THOUSAND: Final = 1000
 _LEAST_BYTES: Final = 1 << 20  # growth in 1,000 steps without a known holder to report
 _HOST_BYTES: Final = 64 << 20  # growth of the process over all steps to report
@@ -125,7 +121,6 @@ def find_leaks(
         makers = (evidence_row("made by", name=op) for op in ops[:_ROWS])
 
         yield _report_growth(
-            analysis,
             growth,
             _accumulate_in(held),
             f"In {traced} traced steps a tensor was added {times(held.count)} and none "
@@ -200,7 +195,7 @@ def find_unexplained(
             "file path), or limit the container: collections.deque(maxlen=…), clear().",
             evidence=tuple(holder_row("kept by", one) for one in watch.on_host[:_ROWS]),
         )
-    elif host.trend == "grows" and _grows_steadily(watch, host):
+    elif slope := host_growth_words(watch, host):
         where = f", {watch.where}" if watch.where else ""
         row = evidence_row(
             "a step", name=watch.step, where=watch.where, count=watch.steps
@@ -209,9 +204,7 @@ def find_unexplained(
         yield Finding(
             id="grows-on-host",
             severity=Severity.MEDIUM,
-            title="Host memory of the process grows by "
-            f"{format_bytes(round(host.per_step_bytes))} a step (a step is "
-            f"{watch.step}{where})",
+            title=f"{slope} (a step is {watch.step}{where})",
             detail=f"Resident memory grows from step {host.first_step} to "
             f"{host.last_step}, but memory in TensorFlow's allocator does not. The "
             "cause is Python objects, NumPy arrays or memory that TensorFlow allocates"
@@ -221,17 +214,24 @@ def find_unexplained(
         )
 
 
-def _grows_steadily(watch: WatchNote, host: TrendFigures) -> bool:
-    """Return whether the growth is large and the last third keeps half the slope: a heap settles."""
+def host_growth_words(watch: WatchNote, host: TrendFigures) -> str:
+    """Return the growth of the process; empty unless it is large and steady.
+
+    A heap that settles slows down, so the last third must keep half the slope.
+    """
+    if host.trend != "grows":
+        return ""
+
     steps, least = host.last_step - host.first_step, _STEADY_RATIO * host.per_step_bytes
     late = [one for one in watch.readings if one.step >= host.last_step - steps // 3]
     sizes = [one.host_bytes for one in late if one.host_bytes is not None] or [0]
     is_large = host.per_step_bytes * steps >= _HOST_BYTES
-    return (
-        is_large
-        and host.low_bytes >= least
-        and sizes[-1] - sizes[0] >= least * (steps // 3)
-    )
+    is_steady = sizes[-1] - sizes[0] >= least * (steps // 3)
+    if not is_large or not is_steady or host.low_bytes < least:
+        return ""
+
+    slope = format_bytes(round(host.per_step_bytes))
+    return f"Host memory of the process grows by {slope} a step"
 
 
 def growth_words(growth: TrendFigures) -> str:
@@ -251,7 +251,6 @@ def growth_words(growth: TrendFigures) -> str:
 
 
 def _report_growth(
-    analysis: Analysis,
     growth: TrendFigures,
     cause: str,
     detail: str,
@@ -261,12 +260,10 @@ def _report_growth(
 ) -> Finding:
     """Return a finding that saves the growth up to the last step; by default, that of the trend."""
     per_step = growth.per_step_bytes if per_step_bytes is None else per_step_bytes
-    share = _THOUSAND * per_step / max(analysis.peak.allocated_bytes, 1)
-    severity = Severity.MEDIUM if share >= _MEDIUM_RATIO else Severity.LOW
 
     return Finding(
         id="kept-tensors",
-        severity=Severity.HIGH if share >= _HIGH_RATIO else severity,
+        severity=Severity.HIGH,
         title=f"Memory grows by {format_bytes(round(per_step))} a step: {cause}",
         detail=detail,
         saves_bytes=round(per_step * max(growth.last_step, 1)),
@@ -289,7 +286,6 @@ def _find_rare_leak(
         return None
 
     return _report_growth(
-        analysis,
         growth,
         _accumulate_in(largest),
         f"In {steps} steps a tensor was added {times(largest.count)}, "
@@ -327,7 +323,6 @@ def _find_growing_tensor(
         )
 
         return _report_growth(
-            analysis,
             growth,
             f"{held.holder}{in_brackets(held.where)} gets a larger tensor each time",
             f"{op} made {first} in the first traced step and {last} in the last. "
@@ -357,7 +352,6 @@ def _report_unknown_holder(
     step = f" (a step is {watch.step}, {watch.where})" if watch.where else ""
 
     finding = _report_growth(
-        analysis,
         growth,
         f"the holder is unknown{step}",
         f"{growth_words(growth)} No container of the program holds the bytes. Check the"

@@ -8,29 +8,37 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
+from markupsafe import Markup
+
 from analyzer.model.contract.report.report_file import DiffFile, ReportFile
 from analyzer.model.contract.report.subject import ProgramFigures
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes
 from analyzer.report import report_sections
-from analyzer.report.actions import change_items, observation_items, suggest_next
+from analyzer.report.actions import change_items, suggest_next
+from analyzer.report.answer import (
+    CATEGORY_LABELS,
+    answer_lines,
+    answer_tone,
+    basis_of,
+    error_line,
+    list_details,
+    list_figures,
+    list_reasons,
+    list_shares,
+    notices_of,
+    step_words,
+    versions_line,
+)
 from analyzer.report.diff_sections import diff_document
 from analyzer.report.page.payload import pack, payload
-from analyzer.report.render.charts import ChartLine, LineChart, draw_lines, draw_shares
+from analyzer.report.render.charts import draw_lines, draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
 from analyzer.report.render.sections import (
     Cell,
-    Drawing,
     Section,
     Table,
     TableColumn,
-)
-from analyzer.report.summary import (
-    CATEGORY_LABELS,
-    error_line,
-    step_words,
-    summarize,
-    versions_line,
 )
 
 _PAGE: Final = "analyzer.report.page"
@@ -52,8 +60,9 @@ def render(
 ) -> str:
     """Return the report page as one HTML file; ``comparison`` is the difference to an earlier step."""
     header, columns = payload(report, recording, comparison)
-    summary, hosts = summarize(report), report.hosts
-    shares = [(f"fill-{name}", ratio) for name, _, _, ratio in summary.shares]
+    error = "" if report.error is None else report.error.message
+    shares = list_shares(report)
+    hosts = report.hosts
     static: list[Section] = []
     if comparison is not None:
         static += diff_document(comparison).sections[:2]
@@ -61,6 +70,8 @@ def render(
         static.append(report_sections.tensors_section(report, STATIC_ROWS))
     if any(row.layer for row in report.layers):
         static.append(report_sections.layers_section(report, STATIC_ROWS))
+
+    stack = ((f"fill-{name}", ratio) for name, _, _, ratio in shares)
 
     return fill_page(
         _PAGE,
@@ -70,20 +81,23 @@ def render(
         footer=versions_line(report.versions),
         next_command=suggest_next(report),
         document=report,
-        summary=summary,
+        basis=basis_of(report),
+        tone=answer_tone(report),
+        answer=answer_lines(report),
+        notices=notices_of(report),
+        figures=list(list_figures(report)),
+        details=list(filter(None, list_details(report))),
+        reasons=list(list_reasons(report)),
+        shares=shares,
         changes=change_items(report),
-        observations=observation_items(report),
-        error_line=error_line("" if report.error is None else report.error.message),
+        error_line=error_line(error),
         what_if=tuple(report_sections.what_if_lines(report)),
         categories=CATEGORY_LABELS,
         comparison=comparison,
-        hosts_lead=() if hosts is None else tuple(report_sections.hosts_lead(hosts)),
-        hosts=None
-        if hosts is None
-        else report_sections.hosts_section(hosts, _ALL_HOSTS),
+        hosts=hosts and report_sections.hosts_section(hosts, _ALL_HOSTS),
         others=tuple(_other_sections(report)),
         static=static,
-        stack=draw_shares(shares, "Categories at the peak, listed below"),
+        stack=draw_shares(stack, "Categories at the peak, listed below"),
         steps_charts=steps_charts(report.program),
         packed=pack(header, columns),
     )
@@ -96,7 +110,10 @@ def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> 
     text = template.render(
         document=report,
         comparison=comparison,
-        summary=summarize(report),
+        basis=basis_of(report),
+        answer=answer_lines(report),
+        notices=notices_of(report),
+        shares=list_shares(report),
         changes=change_items(report),
         title=report.target.name or "unnamed target",
     )
@@ -104,7 +121,7 @@ def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> 
     return writable(text)
 
 
-def steps_charts(program: ProgramFigures | None) -> list[Drawing]:
+def steps_charts(program: ProgramFigures | None) -> list[Markup]:
     """Return charts of the device's allocator and of the process, if there are enough readings."""
     if program is None:
         return []
@@ -127,16 +144,15 @@ def steps_charts(program: ProgramFigures | None) -> list[Drawing]:
         sizes = [size_bytes for _, size_bytes in points]
         low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
 
-        chart = LineChart(
-            caption=f"{title}: {low} to {high}, at the end {last} (trend: {trend})",
-            lines=(ChartLine("after each step", "requested", points),),
+        chart = draw_lines(
+            f"{title}: {low} to {high}, at the end {last} (trend: {trend})",
+            [("after each step", "requested", points)],
             first_x=points[0][0],
-            shaded_to_x=program.warmup or None,
             x_text="{:,}".format,
             height=_HEIGHT,
         )
 
-        charts.append(draw_lines(chart))
+        charts.append(chart)
 
     return charts
 

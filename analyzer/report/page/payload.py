@@ -81,7 +81,6 @@ def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
 
 MAX_TENSORS: Final = 2_000  # whose neighbours the page holds
 MAX_CONSUMERS: Final = 32  # of one tensor
-MAX_USES: Final = 24  # of one buffer
 MAX_BUFFERS: Final = 200_000
 """Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums.
 
@@ -119,18 +118,13 @@ def payload(
         kept = choose_states(listed, report, n_states)
 
     ops, around = _neighbours(recording.tensor_links, listed, strings)
-    uses = _uses(recording.tensor_links, listed, around["graph_tensor"], strings)
-    uses["use_state"] = kept.instants(uses["use_state"] - 1) + 1
     address_base = (
         int(listed["address"].min()) if listed["address"].notna().any() else 0
     )
     columns = _buffer_columns(kept.table(listed), strings, address_base)
     columns["why"] = _reasons(listed, strings, report)
-    columns |= {
-        **_folded_columns(kept.table(folded), len(kept.states)),
-        **around,
-        **uses,
-    }
+    columns |= _folded_columns(kept.table(folded), len(kept.states))
+    columns |= around
 
     if recording.kind.ran and not recording.events.empty:  # a prediction has no times
         time_ps = recording.events["time_ps"].to_numpy(dtype=np.int64)
@@ -204,46 +198,6 @@ def _neighbours(
 
 def _readers_of(links: TensorLinks, tensor: str) -> list[str]:
     return links.readers.get(tensor, [])[:MAX_CONSUMERS]
-
-
-def _uses(
-    links: TensorLinks | None,
-    table: pd.DataFrame,
-    tensors: States,
-    strings: StringTable,
-) -> Columns:
-    """Return the columns with the states at which a known reader of each buffer runs.
-
-    Those of buffer ``i`` are ``use_state[use_offset[i]:use_offset[i + 1]]``; ``tensors`` are known.
-    """
-    offsets, states = [0], []
-    if links is not None:
-        known = {strings.texts[number] for number in tensors}
-        by_op = (table["born"] + 1).groupby(
-            table["op"].astype(str).to_numpy(dtype=object)
-        )
-        births = {str(op): np.sort(rows.to_numpy(dtype=np.int64)) for op, rows in by_op}
-
-        rows = zip(
-            table["tensor"].astype(str),
-            table["born"] + 1,
-            table["dies"] + 1,
-            strict=True,
-        )
-
-        for name, born, dies in rows:
-            uses: set[int] = set()
-            for op in _readers_of(links, name) if name in known else ():
-                ran = births.get(op, np.empty(0, np.int64))
-                uses.update(ran[(ran >= born) & (ran <= dies)].tolist())
-
-            states += sorted(uses)[:MAX_USES]
-            offsets.append(len(states))
-
-    return {
-        "use_offset": np.array(offsets, dtype=np.int64),
-        "use_state": np.array(states, dtype=np.int64),
-    }
 
 
 def _fragmentation(recording: Recording) -> npt.NDArray[np.uint8]:

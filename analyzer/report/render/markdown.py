@@ -36,10 +36,6 @@ def _blocks(blocks: Iterable[sections.Block]) -> Iterator[str]:
             yield from (*_table(block), "")
         elif isinstance(block, sections.Item):
             yield from _item(block)
-        elif isinstance(block, sections.Figures):
-            yield from (sections.figures_text(block), "")
-        elif isinstance(block, sections.Code):
-            yield from (*_code(block.text), "")
 
 
 def _paragraph(paragraph: sections.Paragraph) -> str:

@@ -15,7 +15,7 @@ import jinja2
 from markupsafe import Markup
 
 from analyzer.model.units import format_bytes
-from analyzer.report.render.sections import Document, cell_of, cell_text, figure_text
+from analyzer.report.render.sections import Document, cell_of, cell_text
 from analyzer.report.untrusted import unbroken
 
 SHELL: Final = "analyzer.report.render"
@@ -71,7 +71,6 @@ def templates_of(package: str) -> jinja2.Environment:
         "unbroken": unbroken,
         "cell_of": cell_of,
         "cell_text": cell_text,
-        "figure_text": figure_text,
         "kind": lambda block: type(block).__name__,
     }
 

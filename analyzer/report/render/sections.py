@@ -29,8 +29,6 @@ A ``path`` loses its first parts if the line is too short; a ``whole`` text wrap
 signed difference in bytes. ``bar`` is a ratio from 0 to 1.
 """
 
-FOCUS_ROWS: Final = 12
-"""Rows of a long table that a terminal shows."""
 _NUMBERS: Final = ("number", "bytes", "change", "percent")
 
 
@@ -80,9 +78,6 @@ class Table:
     columns: tuple[TableColumn, ...]
     rows: tuple[tuple[CellValue, ...], ...]
     caption: str = ""
-    focus: int | None = (
-        None  # a terminal shows the ``FOCUS_ROWS`` rows around this one; None: all
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +99,11 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A finding or a remedy; ``check`` is a command that verifies it, ``table`` is for pages only."""
+    """A finding or a remedy.
+
+    ``action`` is one thing to do, empty for an observation. ``check`` is a command that applies the
+    change and measures it, ``table`` is for pages only.
+    """
 
     label: str
     title: str
@@ -114,55 +113,25 @@ class Item:
     tone: Tone = "plain"
     check: str = ""
     table: Table | None = None
+    action: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One of the main numbers: bytes, a text, or None, which hides it; ``path`` is as in a ``Cell``."""
-
-    label: str
-    value: int | str | None
-    meaning: str = ""
-    path: str = ""
-    is_main: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The main numbers side by side."""
-
-    figures: tuple[Figure, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """Text that is shown as it is, in a fixed-width font."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """An inline SVG for pages; ``legend`` has the CSS class and the meaning of each colour."""
-
-    caption: str
-    svg: Markup
-    note: str = ""
-    legend: tuple[tuple[str, str], ...] = ()
-
-
-Block = Paragraph | Table | Item | Figures | Code | Drawing
+Block = Paragraph | Table | Item | Markup
+"""A part of a section; markup is a drawing, for pages only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, which may be empty, a note behind it, and blocks; level 2 is a part of a section."""
+    """A heading, which may be empty, a note behind it, and blocks; level 2 is a part of a section.
+
+    A folded section is shown by a terminal only with ``-v``, and by a page after a click.
+    """
 
     heading: str
     blocks: tuple[Block, ...]
     note: str = ""
     level: int = 1
-    is_folded: bool = False  # a page shows only the heading until it is clicked
+    is_folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,18 +169,3 @@ def cell_text(cell: Cell, kind: ColumnKind) -> str:
     if kind == "percent":
         return f"{value:.1%}"
     return f"{value:,}"
-
-
-def figure_text(figure: Figure) -> str:
-    """Return the value of a figure as text."""
-    return (
-        format_bytes(figure.value)
-        if isinstance(figure.value, int)
-        else figure.value or ""
-    )
-
-
-def figures_text(figures: Figures) -> str:
-    """Return the known figures as one line."""
-    known = [figure for figure in figures.figures if figure.value is not None]
-    return ", ".join(f"{figure.label} {figure_text(figure)}" for figure in known)

@@ -1,7 +1,7 @@
 """Print a document in the terminal at any width without cutting a number.
 
-A column of numbers is as wide as its widest number. Texts share the rest of the line and lose their
-middle; if they would lose too much, the least important column is dropped.
+A column of numbers is as wide as its widest number. Rich divides the rest of the line among the texts,
+which lose their middle; if they would lose too much, the least important column is dropped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -27,117 +28,133 @@ _LEAST_TEXT: Final = 8
 
 _BAR_CELLS: Final = 28  # of the longest bar
 _LONGEST: Final = 2_000  # characters of a paragraph
+_FEW_ITEMS: Final = 2  # findings and changes without ``-v``
 _JOINED: Final = "\ue000"
 """Stands for a space at which no line may end. Private use; ``printable`` removes it from texts."""
 
 STYLES: Final = read_table("report/labels.toml", dict[str, dict[str, str]])["style"]
 
 
-def print_terminal(document: sections.Document, console: Console) -> None:
-    """Print a whole document."""
-    console.print(to_terminal(document, console.width), markup=False)
+def print_terminal(
+    document: sections.Document, console: Console, *, is_verbose: bool = True
+) -> None:
+    """Print a document; without ``is_verbose``, without its folded sections and details."""
+    shown = to_terminal(document, console.width, is_verbose=is_verbose)
+    console.print(shown, markup=False)
 
 
-def to_terminal(document: sections.Document, width: int = 100) -> RenderableType:
+def to_terminal(
+    document: sections.Document, width: int = 100, *, is_verbose: bool = True
+) -> RenderableType:
     """Return a document as one renderable, ``width`` cells wide."""
     parts: list[RenderableType] = []
     if document.headline:
         parts.append(_line(document.headline, f"bold {STYLES[document.tone]}"))
 
+    parts += _blocks(document.lead, width, is_verbose=is_verbose)
+
     for notice in document.notices:
-        parts.append(
-            Prose(Text(printable(notice, _LONGEST), "yellow"), Text("! ", "yellow"))
-        )
+        text = printable(notice, _LONGEST)
+        parts.append(Prose(Text(text, "yellow"), Text("! ", "yellow")))
 
     if document.title or document.subtitle:
-        subtitle = f"  {printable(document.subtitle, 200)}"
-        title = printable(document.title, 200)
-        parts.append(Prose(Text.assemble((title, "bold"), (subtitle, "dim"))))
+        title, subtitle = (printable(document.title, 200), document.subtitle)
+        if not is_verbose:
+            room = width - cell_len(subtitle) - GAP
+            title = printable_path(title, max(room, width // 3))
 
-    parts += _blocks(document.lead, width)
+        words = Text.assemble((title, "bold"), (f"  {printable(subtitle, 200)}", "dim"))
+        parts.append(Prose(words))
+
     for section in document.sections:
-        parts += section_parts(section, width)
+        if is_verbose or not section.is_folded:
+            parts += section_parts(section, width, is_verbose=is_verbose)
 
-    if document.footer:
+    if document.footer and is_verbose:
         parts.append(Padding(_line(document.footer, "dim"), (1, 0, 0, 0)))
 
     if document.next_command:
-        command = Text.assemble(
-            "Next: ", (printable(document.next_command, _LONGEST), "bold")
-        )
-        parts.append(Padding(Prose(command), (1, 0, 0, 0)))
+        command = (printable(document.next_command, _LONGEST), "bold")
+        parts.append(Padding(Prose(Text.assemble("Next: ", command)), (1, 0, 0, 0)))
 
     return Group(*parts)
 
 
-def section_parts(section: sections.Section, width: int) -> Iterator[RenderableType]:
+def section_parts(
+    section: sections.Section, width: int, *, is_verbose: bool = True
+) -> Iterator[RenderableType]:
     """Yield a section, an empty line before it."""
-    blocks = list(_blocks(section.blocks, width))
+    blocks = list(_blocks(section.blocks, width, is_verbose=is_verbose))
     if section.heading:
         note = f"  {printable(section.note, _LONGEST)}" if section.note else ""
-        heading = Text.assemble(
-            (printable(section.heading, _LONGEST), "bold"), (note, "dim")
-        )
-        blocks.insert(0, Prose(heading))
+        title = (printable(section.heading, _LONGEST), "bold")
+        blocks.insert(0, Prose(Text.assemble(title, (note, "dim"))))
 
     if blocks:
         yield Padding(blocks[0], (1, 0, 0, 0))
         yield from blocks[1:]
 
 
-def _blocks(blocks: Sequence[sections.Block], width: int) -> Iterator[RenderableType]:
+def _blocks(
+    blocks: Sequence[sections.Block], width: int, *, is_verbose: bool
+) -> Iterator[RenderableType]:
     items = [block for block in blocks if isinstance(block, sections.Item)]
-    label_width = max((cell_len(item.label) for item in items), default=0)
+    shown = items if is_verbose else items[:_FEW_ITEMS]
+    label_width = max((cell_len(item.label) for item in shown), default=0)
 
     for block in blocks:
         if isinstance(block, sections.Paragraph):
-            pieces = (
-                (printable(text, _LONGEST), STYLES[tone]) for text, tone in block.pieces
-            )
-            yield Prose(
-                Text.assemble(*pieces), Text(block.mark, style=STYLES[block.tone])
-            )
+            yield _paragraph(block)
         elif isinstance(block, sections.Table):
-            if block.rows:
-                yield fitted_table(block, width)
+            yield from _table(block, width)
+        elif isinstance(block, sections.Item) and block in shown:
+            yield from _item(block, label_width, is_verbose=is_verbose)
 
-            if block.focus is not None and len(block.rows) > sections.FOCUS_ROWS:
-                yield _line(
-                    f"{len(block.rows):,} rows in all, in --html and --json", "dim"
-                )
-
-            if block.caption:
-                yield _line(block.caption, "dim")
-        elif isinstance(block, sections.Item):
-            yield from _item(block, label_width)
-        elif isinstance(block, sections.Figures):
-            yield _line(sections.figures_text(block), "")
-        elif isinstance(block, sections.Code):
-            yield from _code(block.text, 0)
+    left = len(items) - len(shown)
+    if left:
+        yield _line(f"{left} more with -v", "dim")
 
 
-def _item(item: sections.Item, label_width: int) -> Iterator[RenderableType]:
+def _paragraph(paragraph: sections.Paragraph) -> Prose:
+    pieces = []
+    for text, tone in paragraph.pieces:
+        pieces.append((printable(text, _LONGEST), STYLES[tone]))
+
+    mark = Text(paragraph.mark, style=STYLES[paragraph.tone])
+    return Prose(Text.assemble(*pieces), mark)
+
+
+def _table(table: sections.Table, width: int) -> Iterator[RenderableType]:
+    if table.rows:
+        yield fitted_table(table, width)
+    if table.caption:
+        yield _line(table.caption, "dim")
+
+
+def _item(
+    item: sections.Item, label_width: int, *, is_verbose: bool
+) -> Iterator[RenderableType]:
     margin = label_width + GAP
-    label = Text(
-        f"{printable(item.label):>{label_width}}{' ' * GAP}", style=STYLES[item.tone]
-    )
-    gain = f"  {printable(item.gain, _LONGEST)}" if item.gain else ""
-    yield Prose(
-        Text.assemble((printable(item.title, _LONGEST), "bold"), (gain, "green")), label
-    )
+    start = f"{printable(item.label):>{label_width}}{' ' * GAP}"
+    label = Text(start, style=STYLES[item.tone])
+    title = (printable(item.title, _LONGEST), "bold")
+    gain = ""
+    if item.gain and item.gain != item.label:
+        gain = f"  {printable(item.gain, _LONGEST)}"
+
+    yield Prose(Text.assemble(title, (gain, "green")), label)
+    if not is_verbose:
+        return
+
     if item.detail:
         yield Padding(_line(item.detail, "dim"), (0, 0, 0, margin))
 
-    yield from _code(item.code, margin)
+    for line in item.code.splitlines():
+        code = Text(printable(line, _LONGEST), overflow="fold")
+        yield Padding(code, (0, 0, 0, margin))
+
     if item.check:
         yield Padding(_line(f"Check: {item.check}", "dim"), (0, 0, 0, margin))
-
-
-def _code(code: str, margin: int) -> Iterator[RenderableType]:
-    for line in code.splitlines():
-        yield Padding(
-            Text(printable(line, _LONGEST), overflow="fold"), (0, 0, 0, margin)
-        )
 
 
 def _line(text: str, style: str) -> Prose:
@@ -145,127 +162,130 @@ def _line(text: str, style: str) -> Prose:
 
 
 def fitted_table(table: sections.Table, width: int) -> RichTable:
-    """Return a table at most ``width`` cells wide, without lines."""
-    columns, rows = table.columns, table.rows
-    if table.focus is not None:
-        first = max(0, table.focus - sections.FOCUS_ROWS // 2)
-        rows = rows[first : first + sections.FOCUS_ROWS]
-
-    cells, widest = [], []
-    for place, column in enumerate(columns):
-        own = [sections.cell_of(row[place]) for row in rows]
-        cells.append(own)
-        widest.append(max((_width_of(cell, column) for cell in own), default=0))
-
+    """Return a table at most ``width`` cells wide, without lines; texts give way to numbers."""
     shown = RichTable(
         box=None,
         pad_edge=False,
         padding=(0, GAP, 0, 0),
-        show_header=any(column.name for column in columns),
+        show_header=any(column.name for column in table.columns),
     )
 
-    fitted = []
+    columns = []
 
-    for place, cells_wide in fit_widths(columns, widest, width).items():
-        column = columns[place]
-        if column.kind == "bar":
-            fitted.append(_draw_bars(cells[place], cells_wide))
-        else:
-            fitted.append([_shorten(cell, column, cells_wide) for cell in cells[place]])
+    for place in _choose_columns(table, width):
+        column = table.columns[place]
+        cells = [sections.cell_of(row[place]) for row in table.rows]
+        columns.append(_draw_column(column, cells))
 
         shown.add_column(
-            Text(printable(column.name, max(cells_wide, 1))),
+            printable(column.name, width),
             justify="right" if column.is_number else "left",
             header_style="dim",
-            no_wrap=column.kind != "whole",
+            no_wrap=column.is_number,
             overflow="fold",
-            width=max(cells_wide, 1),
         )
 
-    for row in zip(*fitted, strict=True):
+    for row in zip(*columns, strict=True):
         shown.add_row(*row)
 
     return shown
 
 
-def _width_of(cell: sections.Cell, column: sections.TableColumn) -> int:
-    size = cell_len(printable(sections.cell_text(cell, column.kind), _LONGEST))
-    return size + _BAR_CELLS + 1 if column.kind == "bar" else size
+def _choose_columns(table: sections.Table, width: int) -> list[int]:
+    """Return the places of the columns with room, without those of the highest ranks."""
+    least = []
 
+    for place, column in enumerate(table.columns):
+        sizes = [cell_len(column.name)]
+        for row in table.rows:
+            cell = sections.cell_of(row[place])
+            sizes.append(cell_len(sections.cell_text(cell, column.kind)))
 
-def _draw_bars(cells: Sequence[sections.Cell], width: int) -> list[Text]:
-    """Return the cells of a column of bars on one scale, each with its note behind it."""
-    longest = max((cell_len(cell.note) for cell in cells), default=0)
-    room = max(width - longest - 1, 1)
-    bars = []
+        widest = max(sizes)
+        least.append(widest if column.is_number else min(widest, column.least))
 
-    for cell in cells:
-        bar = ""
-        if isinstance(cell.value, (int, float)):
-            bar = "█" * round(min(cell.value, 1.0) * room) or "▏"
+    shown = list(range(len(least)))
 
-        text = f"{bar} {printable(cell.note, _LONGEST)}".strip()
-        bars.append(Text(text, style=STYLES[cell.tone]))
-
-    return bars
-
-
-def _shorten(cell: sections.Cell, column: sections.TableColumn, width: int) -> Text:
-    text = printable(sections.cell_text(cell, column.kind), _LONGEST)
-    if not column.is_number and column.kind != "whole" and cell_len(text) > width:
-        if column.kind != "path":
-            text = printable(text, width)
-        elif "/" in text:
-            text = printable_path(text, width)
-        else:
-            text = f"{text[: width - 1]}…"
-
-    return Text(text, style=STYLES[cell.tone])
-
-
-def fit_widths(
-    columns: Sequence[sections.TableColumn], widest: Sequence[int], width: int
-) -> dict[int, int]:
-    """Return the places of the columns that are shown, in order, and how wide each is.
-
-    ``widest`` are the cells of each column's widest text below its heading, ``width`` the terminal's.
-    """
-    shown = list(range(len(columns)))
-    wanted, least, floors = [], [], []
-    for column, size in zip(columns, widest, strict=True):
-        want = max(size, cell_len(column.name))
-        wanted.append(want)
-        least.append(want if column.is_number else min(want, column.least))
-        floors.append(size if column.is_number else _LEAST_TEXT)
-
-    while sum(least[place] for place in shown) + GAP * (len(shown) - 1) > width:
-        last = max(shown, key=lambda place: columns[place].rank, default=-1)
-        if last < 0 or not columns[last].rank:
+    while sum(least[place] + GAP for place in shown) > width + GAP:
+        last = max(shown, key=lambda place: table.columns[place].rank)
+        if not table.columns[last].rank:
             break
 
         shown.remove(last)
 
-    widths = {place: least[place] for place in shown}
-    room = width - GAP * (len(shown) - 1)
+    return shown
 
-    while sum(widths.values()) > room:
-        wide = [place for place in shown if widths[place] > floors[place]]
-        if not wide:
-            break
 
-        # A heading of numbers gives way after all texts.
-        widths[
-            max(wide, key=lambda place: (not columns[place].is_number, widths[place]))
-        ] -= 1
+def _draw_column(
+    column: sections.TableColumn, cells: Sequence[sections.Cell]
+) -> list[RenderableType]:
+    longest = max((cell_len(cell.note) for cell in cells), default=0)
+    drawn: list[RenderableType] = []
 
-    while sum(widths.values()) < room:
-        growing = [place for place in shown if widths[place] < wanted[place]]
-        if not growing:
-            break
+    for cell in cells:
+        text = printable(sections.cell_text(cell, column.kind), _LONGEST)
+        style = STYLES[cell.tone]
+        if column.kind == "bar":
+            drawn.append(Bar(cell.value, text, longest, style))
+        elif column.is_number or column.kind == "whole":
+            drawn.append(Text(text, style))
+        else:
+            drawn.append(Fitted(text, style, is_path=column.kind == "path"))
 
-        widths[min(growing, key=lambda place: widths[place])] += 1
+    return drawn
 
-    return widths
+
+class Fitted:
+    """A text that loses its middle, or a path its first parts, to fit its column."""
+
+    def __init__(self, text: str, style: str, *, is_path: bool) -> None:
+        self.text, self.style, self.is_path = text, style, is_path
+
+    def __rich_measure__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Measurement:
+        """Return the least and the full width."""
+        full = min(cell_len(self.text), options.max_width)
+        return Measurement(min(full, _LEAST_TEXT), full)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text]:
+        """Yield the text in one line."""
+        text, width = self.text, options.max_width
+        if cell_len(text) > width and self.is_path and "/" not in text:
+            text = f"{text[: width - 1]}…"
+        elif cell_len(text) > width:
+            text = (printable_path if self.is_path else printable)(text, width)
+
+        yield Text(text, self.style, no_wrap=True)
+
+
+class Bar:
+    """A bar for a ratio, with a note behind it; all bars of a column have one scale."""
+
+    def __init__(
+        self, value: str | float | None, note: str, longest: int, style: str
+    ) -> None:
+        self.value, self.note, self.longest, self.style = value, note, longest, style
+
+    def __rich_measure__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Measurement:
+        """Return the least and the full width."""
+        full = min(_BAR_CELLS + 1 + self.longest, options.max_width)
+        return Measurement(min(full, _LEAST_TEXT), full)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text]:
+        """Yield bar and note in one line."""
+        room = max(min(options.max_width - self.longest - 1, _BAR_CELLS), 1)
+        bar = ""
+        if isinstance(self.value, (int, float)):
+            bar = "█" * round(min(self.value, 1.0) * room) or "▏"
+
+        yield Text(f"{bar} {self.note}".strip(), self.style, no_wrap=True)
 
 
 class Prose:

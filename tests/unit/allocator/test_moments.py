@@ -66,7 +66,7 @@ def test_a_compiled_step_on_a_card_is_explained() -> None:
         recorded_options(sequence, measured.recording.events).memory_limit_bytes
         == 64 << 30
     )
-    assert analysis.pool.what_if.fits
+    assert analysis.what_if.fits
     assert (
         analysis.fragmentation.minimum_limit_bytes > analysis.peak_ever.requested_bytes
     )

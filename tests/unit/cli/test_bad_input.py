@@ -221,7 +221,7 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     ),
     "json is a folder": (["--json", "."], "is a folder"),
     "csv in no folder": (["--csv", "no/a.csv"], "There is no folder no."),
-    "graph in no folder": (["--export", "no/a.graph.json"], "There is no folder no."),
+    "graph in no folder": (["--graph", "no/a.json"], "There is no folder no."),
     "host": (["--host", "other"], "The run has no host 'other'."),
     "allocator": (["--allocator", "other"], "It has bfc_cpu_allocator_for_gpu."),
     "scheduler": (
@@ -314,7 +314,7 @@ def test_a_folder_that_cannot_be_made(folder: Path) -> None:
 
 def test_a_graph_of_a_run_without_one(folder: Path) -> None:
     done = analyze(
-        "trace", sample_folder("eager"), "--export", "a.graph.json", "--quiet"
+        "trace", sample_folder("eager"), "--graph", "a.graph.json", "--quiet"
     )
     assert_refused(done, "no graph")
     assert listing(folder) == set()

@@ -141,7 +141,7 @@ def test_a_layer_a_source_and_a_variable_are_text(key: str, tmp_path: Path) -> N
     (folder / "run.json").write_text(json.dumps(note))
     # WHEN it is opened
     done = analyze(
-        "trace", folder, "--html", tmp_path / "a.html", "--export", tmp_path / "a.graph.json",
+        "trace", folder, "--html", tmp_path / "a.html", "--graph", tmp_path / "a.graph.json",
         "--csv", tmp_path / "a.csv",
     )  # fmt: skip
     # THEN nothing of it is obeyed
@@ -172,7 +172,7 @@ def test_lone_surrogates_in_a_note(tmp_path: Path) -> None:
     # WHEN it is rendered in every form THEN each form is whole
     done = analyze(
         "trace", folder, "--html", tmp_path / "a.html", "--csv", tmp_path / "a.csv",
-        "--json", tmp_path / "a.json", "--export", tmp_path / "a.graph.json",
+        "--json", tmp_path / "a.json", "--graph", tmp_path / "a.graph.json",
     )  # fmt: skip
     assert (done.code, done.complaint) == (0, "")
     assert (tmp_path / "a.html").read_text("utf-8")

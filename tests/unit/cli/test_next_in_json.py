@@ -20,9 +20,3 @@ def test_json_and_text_state_the_same_next_command(words: tuple[str, ...]) -> No
     stated = json.loads(analyze(*words, "--json", "-").out)["next_command"]
     assert stated.startswith("analyze ")
     assert analyze(*words).out.rstrip().endswith(f"Next: {stated}")
-
-
-def test_a_redacted_report_names_no_target() -> None:
-    done = analyze("trace", sample_folder("cnn"), "--redact", "--json", "-")
-    assert json.loads(done.out)["next_command"] == ""
-    assert json.loads(done.out)["step"]["options"] == []

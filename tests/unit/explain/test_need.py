@@ -25,8 +25,8 @@ from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.schema import TRIAL
 from analyzer.model.units import format_bytes
+from analyzer.report.answer import answer_lines, has_limit
 from analyzer.report.result import Result
-from analyzer.report.summary import need_words
 from analyzer.session.opening import open_result
 
 MIB, GIB = 2**20, 2**30
@@ -184,8 +184,9 @@ def test_no_verdict_contradicts_its_numbers() -> None:
         result = Result(lambda: None, shown)
         assert result.is_over_limit == verdict.headline.startswith("DOES NOT FIT")
         if verdict.need is not None:
-            first = next(need_words(shown))
-            assert first.startswith(f"Needs {format_bytes(verdict.need_bytes)} = ")
+            first = answer_lines(shown)[1]
+            start = "That is " if has_limit(shown) else "Needs "
+            assert first.startswith(start)
     assert {outcome for outcome, _ in seen} == set(Outcome)
     assert len(seen) >= 12
 

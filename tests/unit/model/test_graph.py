@@ -88,7 +88,7 @@ def test_ops_come_back_from_json() -> None:
 @pytest.mark.parametrize("name", WITH_GRAPH)
 def test_node_link_can_be_read_back(name: str, tmp_path: Path) -> None:
     graph = opened(name).graph
-    opened(name).export(tmp_path / "a.graph.json")
+    opened(name).to_graph(tmp_path / "a.graph.json")
     again = nx.node_link_graph(
         json.loads((tmp_path / "a.graph.json").read_text()), edges="edges"
     )
@@ -165,7 +165,7 @@ def test_hostile_names_survive_the_export() -> None:
 
 def test_a_trace_without_a_graph_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no graph"):
-        opened("eager").export(tmp_path / "a.graph.json")
+        opened("eager").to_graph(tmp_path / "a.graph.json")
     assert not list(tmp_path.iterdir())
 
 

@@ -155,9 +155,7 @@ def test_the_step_that_ran_out_of_memory() -> None:
     )
     assert finding["severity"] == "high"
     asked = 16 * 64 * 64 * 64 * 4
-    assert (
-        finding["title"] == "The step ran out of memory: a request for 16.00 MiB failed"
-    )
+    assert finding["title"] == "Out of memory: a request for 16.00 MiB failed"
     in_use = result.document["peak_ever"]["allocated_bytes"]
     limit = result.document["device"]["memory_limit_bytes"]
     assert limit == 48 * 2**20

@@ -4,7 +4,6 @@ from typing import Literal
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import Instant, ReportRecord, Signed, Text, Total
-from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.ranges import BoundedBytes
 
 Fits = (
@@ -199,15 +198,3 @@ class UnservedRequest(ReportRecord, frozen=True, kw_only=True):
     in_use_bytes: Total
     memory_limit_bytes: Total | None
     free_bytes: Total | None
-
-
-class PoolFacts(ReportRecord, frozen=True, kw_only=True):
-    """The pool of a recording by replay; None if it was not replayed."""
-
-    replay_check: ReplayCheck | None = None
-    fits_limit: bool = True  # whether a prediction runs under its own limit
-    pool_bytes: Total | None = None  # in the steady step
-    pool_ever_bytes: Total | None = None
-    process_bytes: Total | None = None
-    pool_timeline: tuple[PoolChange, ...] = ()
-    what_if: OtherSettings | None = None

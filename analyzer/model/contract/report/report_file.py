@@ -163,10 +163,11 @@ class SweepQuestion(ReportRecord, frozen=True, kw_only=True):
 
 
 class SweepCell(ReportRecord, frozen=True, kw_only=True):
-    """The predicted peak of the steady step in one cell; ``need_bytes`` is compared with the limit."""
+    """The peak of the steady step in one cell; ``need_bytes`` is compared with the limit."""
 
     schema_version: int = SWEEP_VERSION
     question: SweepQuestion
+    is_simulated: bool = False  # whether it ran on a simulated card
     requested_bytes: Total | None = None
     allocated_bytes: Total | None = None
     low_bytes: Total | None = None

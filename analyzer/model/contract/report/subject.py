@@ -41,10 +41,9 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class AssumedSetting(Assumption, frozen=True, kw_only=True):
-    """An assumption about NVIDIA's libraries on a simulated card; ``share_bytes`` at the peak."""
+    """An assumption about NVIDIA's libraries on a simulated card, and its value in this run."""
 
     value: Total
-    share_bytes: Total
 
 
 class CardUse(TwoSizes, frozen=True, kw_only=True):

@@ -1,5 +1,4 @@
-// The largest buffers as bars from birth to death, with their known uses.
-// The longest time without a use is drawn light.
+// The largest buffers as bars from birth to death.
 
 const LIFETIME_ROW = 15;
 const LIFETIME_ROWS = 60;
@@ -24,7 +23,7 @@ function createLifetimes(container, recording, axis, state) {
     const b = state.values.buffer;
     const isAway = b !== null && (columns.born[b] > last || columns.dies[b] <= first);
     if (b !== null && !isAway && !rows.includes(b)) rows.push(b);
-    key.textContent = `The largest buffers of the part in view, up to ${LIFETIME_ROWS}, in order of birth. Ticks are known reads; the light part of a bar is the longest time between two reads.${
+    key.textContent = `The largest buffers of the part in view, up to ${LIFETIME_ROWS}, in order of birth.${
       isAway ? ' The chosen tensor is not alive in the part in view.' : b !== null ? ' The chosen tensor is marked.' : ''}`;
     rows.sort((a, b) => columns.born[a] - columns.born[b] || columns.requested[b] - columns.requested[a]);
     chart.setHeight(Math.max(60, rows.length * LIFETIME_ROW + 24));
@@ -49,20 +48,6 @@ function createLifetimes(container, recording, axis, state) {
       }
       context.fillStyle = colours.category[columns.category[b]];
       context.fillRect(from, y, to - from, LIFETIME_ROW - 4);
-      const wait = longestWait(columns, b);
-      if (wait) {
-        const waitFrom = clip(axis.xOfState(wait[0], width));
-        const waitTo = clip(axis.xOfState(wait[1], width));
-        context.fillStyle = colours.page;
-        context.globalAlpha = 0.55;
-        context.fillRect(waitFrom, y + 1, waitTo - waitFrom, LIFETIME_ROW - 6);
-        context.globalAlpha = 1;
-      }
-      context.fillStyle = colours.ink;
-      for (const use of usesOf(columns, b)) {
-        const x = axis.xOfState(use, width);
-        if (x >= left && x <= right) context.fillRect(Math.round(x), y, 1, LIFETIME_ROW - 4);
-      }
       if (isChosen) {
         context.strokeStyle = colours.accent;
         context.lineWidth = 2;
@@ -97,8 +82,6 @@ function createLifetimes(container, recording, axis, state) {
       { key: 'name', label: 'Tensor', kind: 'text', grow: true, value: recording.nameOf },
       { key: 'requested', label: 'Requested', csv: 'requested_bytes', kind: 'size', value: (b) => columns.requested[b] },
       { key: 'born', label: 'Born', kind: 'count', value: (b) => columns.born[b] - 1, format: (i) => (i < 0 ? 'before' : formatCount(i)) },
-      { key: 'last', label: 'Last read', kind: 'count', value: (b) => (longestWait(columns, b) || [null])[0], format: (s) => formatCount(s - 1), title: 'The last read before the longest time without one' },
-      { key: 'next', label: 'Held until', kind: 'count', value: (b) => (longestWait(columns, b) || [null, null])[1], format: (s) => formatCount(s - 1), title: 'The end of the longest time without a read' },
       { key: 'dies', label: 'Freed', kind: 'count', value: (b) => columns.dies[b] - 1, format: (i) => (i + 1 >= recording.states ? 'after' : formatCount(i)) },
     ],
   });
@@ -121,31 +104,10 @@ function drawLifetimeLabel(context, recording, b, from, to, y, right) {
   const inside = to - from > 150;
   const before = !inside && from - AXIS_PADDING.left > right - to;
   const room = inside ? to - from - 10 : before ? from - AXIS_PADDING.left - 8 : right - to - 8;
-  const isPale = longestWait(recording.columns, b) !== null;
   context.textAlign = before ? 'right' : 'left';
-  context.fillStyle = inside && !isPale ? inkOn(colours.category[recording.columns.category[b]]) : colours.ink;
+  context.fillStyle = inside ? inkOn(colours.category[recording.columns.category[b]]) : colours.ink;
   if (room > 40) context.fillText(fitText(context, shortName(recording.nameOf(b), 80), room), inside ? from + 6 : before ? from - 5 : to + 5, y);
   context.textAlign = 'left';
-}
-
-function usesOf(columns, b) {
-  if (!columns.use_offset || columns.use_offset.length === 0) return [];
-  return columns.use_state.slice(columns.use_offset[b], columns.use_offset[b + 1]);
-}
-
-// The longest time between birth, known uses and death; null if no use is known. The time of a reader
-// that requests no memory is unknown.
-function longestWait(columns, b) {
-  const known = usesOf(columns, b);
-  if (known.length === 0) return null;
-  const uses = [...known, columns.dies[b]];
-  let longest = null;
-  let before = columns.born[b];
-  for (const use of uses) {
-    if (!longest || use - before > longest[1] - longest[0]) longest = [before, use];
-    before = use;
-  }
-  return longest && longest[1] - longest[0] > 2 ? longest : null;
 }
 
 function lifeText({ columns, states }, b) {
@@ -153,17 +115,11 @@ function lifeText({ columns, states }, b) {
   return `born ${born}, ${columns.dies[b] >= states ? 'not freed' : `freed at ${formatCount(columns.dies[b] - 1)}`}`;
 }
 
-function waitText({ columns }, b) {
-  const wait = longestWait(columns, b);
-  return wait ? `from ${formatCount(wait[0] - 1)} to ${formatCount(wait[1] - 1)}` : '';
-}
-
 function lifetimeLines(recording, b) {
   const { columns } = recording;
   /** @type {(string | any[])[]} */
   const lines = [[recording.categories[columns.category[b]], 'requested', columns.requested[b]], [null, 'allocated', columns.allocated[b]]];
   lines.push(lifeText(recording, b));
-  if (waitText(recording, b)) lines.push(`no known read ${waitText(recording, b)}`);
   for (const column of ['layer', 'shape', 'why']) if (recording.textOf(column, b)) lines.push(recording.textOf(column, b));
   return lines;
 }

@@ -53,7 +53,7 @@ function createDetail(container, recording, state) {
         fact('allocated', sizeElement(columns.allocated[b])),
         waste > 0 ? fact('waste', sizeElement(waste)) : [],
         fact('dtype', textOf('dtype', b)), fact('shape', textOf('shape', b)),
-        fact('lives', lifeText(recording, b)), fact('unread', waitText(recording, b)),
+        fact('lives', lifeText(recording, b)),
         fact('why alive', textOf('why', b)),
         fact('layer', textOf('layer', b)), fact('op', textOf('op', b) && `${textOf('op', b)}${type}`),
         fact('source', textOf('source', b))),

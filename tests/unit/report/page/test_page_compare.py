@@ -31,8 +31,8 @@ def test_every_grouping_adds_up_to_the_peaks(pair: tuple[Made, Made]) -> None:
     assert {row["change"] for row in found["layers"]} == {"came", "grew", "shrank"} | (
         {"went", "same"} & {row["change"] for row in found["layers"]}
     )
-    assert found["a"]["label"] == "predicted"
-    assert found["b"]["label"] == "measured"
+    assert "predicted" in found["a"]["label"]
+    assert "measured" in found["b"]["label"]
     assert "(measured), " in found["headline"]
     assert found["headline"].partition(";")[0].endswith("(predicted)")
 

@@ -1,0 +1,325 @@
+"""The op of the peak, and findings about tensors that are alive at it and could be smaller or absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.explain.analysis import LOW, Analysis, saved_without
+from analyzer.explain.buffer_words import (
+    describe_largest,
+    evidence_row,
+    in_brackets,
+    is_passing,
+    is_retained,
+)
+from analyzer.explain.running.leaks import tensors_left
+from analyzer.model.choice import Category
+from analyzer.model.contract.fields import EvidenceRow
+from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.graph.host_copies import MOVES, SCALES
+from analyzer.model.recording.attribution import HOST_COPY_ROLE
+from analyzer.model.recording.records import Finding, Severity, Step
+from analyzer.model.units import format_bytes
+
+_LEAST_BYTES: Final = 1 << 20
+_LEAST_RATIO: Final = 0.05
+"""float64 and dense gradients are reported above both: bytes, and a share of the peak."""
+
+_COPIES_RATIO: Final = 0.1  # share of the peak above which input copies are reported
+_BATCH_RATIO: Final = 0.5  # of the activations that share a first axis: it is the batch
+
+_TENSORS: Final = 8
+_LOADER: Final = "IteratorGetNext"
+_ITEM_BYTES: Final = (1, 2, 4, 8)
+
+
+def peak_op(analysis: Analysis) -> tuple[str, str, str]:
+    """Return op, layer and source line of the allocation at the requested peak."""
+    born = analysis.rows[analysis.rows["born"] == analysis.peak.requested_instant]
+    if born.empty:
+        return "", "", ""
+
+    row = born.iloc[0]
+    return str(row["op"]), str(row["layer"]), str(row["source"])
+
+
+def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
+    """Report the tensors that a smaller batch makes smaller, and the saving of half the batch."""
+    alive, peak = analysis.alive, analysis.peak.requested_bytes
+    batch = _find_batch(analysis)
+    infers = analysis.recording.step_config.infers
+    is_reported = is_retained(alive)
+    if infers:
+        is_reported = _freed_by_half(analysis, alive, batch) > 0
+
+    total = _sum_of(alive[is_reported])
+    saves = _save_by_half(analysis, batch)
+    if (saves or total // 2) < LOW * analysis.limit_bytes:
+        return
+
+    verb = "grow with the batch size" if infers else "wait for the backward pass"
+    what = "tensors" if infers else "activations"
+    detail = "The batch size is unknown."
+    if saves:
+        detail = (
+            f"Half the batch size ({batch} to {batch // 2}) lowers the peak by about "
+            f"{format_bytes(saves)}."
+        )
+    elif batch:
+        detail = "Half the batch size does not lower the peak."
+
+    yield Finding(
+        id="batch-tensors" if infers else "retained-activations",
+        severity=analysis.rate(saves or total // 2),
+        title=f"{format_bytes(total)} of {what} {verb} ({total / peak:.0%} of the peak)",
+        detail=detail,
+        saves_bytes=saves or None,
+    )
+
+
+def _find_batch(analysis: Analysis) -> int:
+    """Return the batch size, else the first axis that most activations share; 0 if unknown."""
+    stated = analysis.recording.step_config.batch_size
+    if stated:
+        return stated
+
+    alive = analysis.alive
+    kept = alive[alive["category"] == Category.ACTIVATION.value]
+    first = kept["shape"].astype(str).str.extract(r"^\[(\d+)", expand=False)
+    sums = kept["requested_bytes"].groupby(first).sum()
+    if sums.empty or sums.max() < _BATCH_RATIO * _sum_of(kept):
+        return 0
+
+    return int(sums.idxmax())
+
+
+def _save_by_half(analysis: Analysis, batch: int) -> int:
+    """Return how far the peak of the steady step falls with half the batch."""
+    rows = analysis.rows
+    is_own = rows["born"].between(analysis.first, analysis.last)
+    own = rows[is_own | (rows["category"] == Category.INPUT.value)]
+    freed = _freed_by_half(analysis, own, batch)
+    return saved_without(analysis, freed, own["born"], own["dies"])
+
+
+def _freed_by_half(
+    analysis: Analysis, rows: pd.DataFrame, batch: int
+) -> pd.Series[int]:
+    """Return the bytes of each buffer that half the batch frees: half, if its first axis is the batch.
+
+    The first axis may be a multiple of the batch, such as batch x sequence length. Gradients of
+    variables keep their size.
+    """
+    shapes = rows["shape"].astype(str)
+    first = shapes.str.extract(r"^\[(\d+)", expand=False).astype("float64")
+    variables = analysis.rows[analysis.rows["variable"] != ""]
+    weights = set(variables["shape"].astype(str))
+    is_gradient = rows["category"] == Category.GRADIENT.value
+    is_weight = (rows["variable"] != "") | (is_gradient & shapes.isin(weights))
+    # Most activations have the batch as their first axis, so those of unknown shape count too.
+    is_unknown = (shapes == "") & (is_retained(rows) | is_passing(rows))
+    is_batch = (first % max(batch, 1) == 0) & ~is_weight
+    half = rows["requested_bytes"] // 2 if batch > 1 else 0 * rows["requested_bytes"]
+    return half.where(is_batch | is_unknown, 0).astype("int64")
+
+
+def find_overdue(analysis: Analysis) -> Iterator[Finding]:
+    """Report tensors that are alive at the peak after their last use."""
+    instant = analysis.peak.requested_instant
+    times = analysis.recording.events["time_ps"].to_numpy()
+    step = analysis.step
+    is_timed = step is not None and step.start_ps is not None
+    # ``held_over`` knows the names of a watched program
+    if (
+        not is_timed
+        or analysis.recording.watch is not None
+        or not 0 <= instant < len(times)
+    ):
+        return
+
+    alive = analysis.alive
+    is_step = (alive["variable"] == "") & ~alive["category"].isin(
+        (Category.INPUT.value, Category.CONSTANT.value)
+    )
+    is_used = alive["used_ps"] > 0
+    overdue = alive[is_step & is_used & (alive["used_ps"] < times[instant])]
+    gone_from = np.searchsorted(times, overdue["used_ps"])
+    saves = saved_without(
+        analysis, overdue["requested_bytes"], gone_from, overdue["dies"]
+    )
+    if saves < LOW * analysis.peak.requested_bytes:
+        return
+
+    yield Finding(
+        id="overdue-tensors",
+        severity=analysis.rate(saves),
+        title=f"{format_bytes(_sum_of(overdue))} of the peak are held by tensors that "
+        "no later op uses",
+        detail=f"All ops that use these {len(overdue)} tensors have finished, but "
+        "something still holds a reference: the function's frame (arguments and "
+        "return values), a loop, a list, or a Python name. Delete the reference "
+        "after the last use.",
+        saves_bytes=saves,
+        evidence=describe_largest(overdue),
+    )
+
+
+def find_growth(analysis: Analysis) -> Iterator[Finding]:
+    """Report memory that grows from step to step; ``leaks`` does for a watched program."""
+    steps, rows = analysis.full_steps, analysis.rows
+    if len(steps) < 3 or analysis.recording.watch is not None:
+        return
+
+    rises = np.diff([analysis.line.at(step.last)[0] for step in steps[1:]])
+    if rises.min() <= 0:
+        return
+
+    last, rise = steps[-1].last, int(rises.mean())
+    is_new = (rows["born"] > steps[-2].last) & (rows["born"] <= last)
+
+    yield Finding(
+        id="growth-per-step",
+        severity=Severity.HIGH if rise >= _LEAST_BYTES else Severity.LOW,
+        title=f"Memory grows by {format_bytes(rise)} a step",
+        detail="Tensors that are alive after a step are not freed by the next one. "
+        "Usual causes: a list that collects tensors, a metric that is never reset, a "
+        "function that is traced again each time. Store numbers instead of "
+        "tensors: .numpy() or float().",
+        saves_bytes=rise,
+        evidence=describe_largest(rows[is_new & (rows["dies"] > last)]),
+    )
+
+
+def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
+    """Report float64 tensors that are a large part of the peak."""
+    rows = analysis.alive[analysis.alive["dtype"].astype(str) == "float64"]
+    if not _is_large(rows, analysis, _LEAST_RATIO):
+        return
+
+    yield Finding(
+        id="float64",
+        severity=analysis.rate(_sum_of(rows) // 2),
+        title=_title_of(rows, "are float64", _where_of(rows)),
+        detail="NumPy's default is float64, and TensorFlow keeps the type. Use "
+        "float32, which takes half: array.astype('float32'), tf.constant(x, "
+        "tf.float32), or dtype= when the data is read.",
+        saves_bytes=_sum_of(rows) // 2,
+        evidence=_rows_of(rows),
+    )
+
+
+def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
+    """Report gradients of embedding tables that are as large as the tables.
+
+    The gradient of a lookup has few rows (``IndexedSlices``). If an op needs it as a tensor, TensorFlow
+    sums the rows into a tensor of the table's shape (``UnsortedSegmentSum``,
+    ``_indexed_slices_to_tensor`` in ``indexed_slices.py``).
+    """
+    alive = analysis.alive
+    types, ops = alive["op_type"].astype(str), alive["op"].astype(str)
+    kinds = types.where(types != "", ops)
+    shapes = alive["shape"].astype(str)
+    tables = set(shapes[alive["category"] == Category.PARAMETER.value]) - {""}
+    rows = alive[kinds.str.startswith("UnsortedSegmentSum") & shapes.isin(tables)]
+    if not _is_large(rows, analysis, _LEAST_RATIO):
+        return
+
+    title = "are dense gradients of embedding tables"
+
+    yield Finding(
+        id="dense-gradient",
+        severity=analysis.rate(_sum_of(rows)),
+        title=_title_of(rows, title, _where_of(rows)),
+        detail="The gradient of a lookup has few rows, but something converts it to a "
+        "tensor of the table's shape: gradient accumulation, clipping by the global "
+        "norm, the loss scaling of mixed precision, or an optimizer without a sparse "
+        "update. Keep the gradient sparse, or use an optimizer with a sparse update.",
+        saves_bytes=_sum_of(rows),
+        evidence=_rows_of(rows),
+    )
+
+
+def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
+    """Report copies of the step's inputs that are alive at the peak."""
+    if analysis.step is None:
+        return
+
+    rows = _find_copies(analysis, analysis.step)
+    if not _is_large(rows, analysis, _COPIES_RATIO):
+        return
+
+    rows = rows.sort_values("requested_bytes", ascending=False)
+    kinds = rows["op_type"].where(rows["op_type"] != "", rows["op"]).astype(str)
+    makers = ", ".join(kinds.head(_TENSORS).unique())
+    left = tensors_left(analysis)
+    kept = left.loc[left["op"].isin(set(rows["op"])), "address"]
+    addresses = set(kept.astype("int64"))
+    holders = (one.where for one in watch.held if addresses.intersection(one.addresses))
+    where = _where_of(rows) or next(holders, watch.where)
+
+    yield Finding(
+        id="input-copies",
+        severity=analysis.rate(_sum_of(rows)),
+        title=_title_of(rows, f"are copies of the input, made by {makers}", where),
+        detail="Each copy has as many elements as the input. Convert type, order and "
+        "scale before the step: in the map of tf.data, which frees the original, or "
+        "once for the whole data set.",
+        saves_bytes=_sum_of(rows),
+        evidence=_rows_of(rows),
+    )
+
+
+def _find_copies(analysis: Analysis, step: Step) -> pd.DataFrame:
+    """Return a step's copies at the peak, known by the graph, or by their size and outside layers."""
+    least_bytes = _LEAST_BYTES // _TENSORS
+    rows = analysis.rows[analysis.rows["requested_bytes"] >= least_bytes]
+    is_fed = (rows["role"] == HOST_COPY_ROLE) | (rows["op"] == _LOADER)
+    is_current = (rows["step"] == step.index).fillna(False)
+    fed = rows.loc[is_fed & is_current, "requested_bytes"].unique()
+
+    sizes = set()
+    for size, item, other in product(fed, _ITEM_BYTES, _ITEM_BYTES):
+        sizes.add(int(size) * item // other)  # the same elements in another type
+
+    alive = analysis.alive[(analysis.alive["step"] == step.index).fillna(False)]
+    is_large = alive["requested_bytes"] >= least_bytes
+    is_copying = alive["op"].isin(MOVES | SCALES) & (alive["layer"] == "")
+    is_alike = is_large & is_copying & alive["requested_bytes"].isin(sizes)
+    return alive[(alive["copied_by"] != "") | is_alike]
+
+
+def _sum_of(rows: pd.DataFrame) -> int:
+    return int(rows["requested_bytes"].sum())
+
+
+def _is_large(rows: pd.DataFrame, analysis: Analysis, least_ratio: float) -> bool:
+    """Return whether tensors are at least 1 MiB and a share of the peak."""
+    least = max(_LEAST_BYTES, least_ratio * analysis.peak.requested_bytes)
+    return _sum_of(rows) >= least
+
+
+def _where_of(rows: pd.DataFrame) -> str:
+    """Return the line of code of the largest tensor that has one."""
+    largest = rows.nlargest(_TENSORS, "requested_bytes")
+    return next((str(one) for one in largest["source"] if str(one)), "")
+
+
+def _title_of(rows: pd.DataFrame, words: str, where: str) -> str:
+    return f"{format_bytes(_sum_of(rows))} of the peak {words}{in_brackets(where)}"
+
+
+def _rows_of(rows: pd.DataFrame) -> tuple[EvidenceRow, ...]:
+    """Return evidence on the largest tensors."""
+    evidence = []
+
+    for row in rows.nlargest(_TENSORS, "requested_bytes").to_dict("records"):
+        what, name = f"{row['dtype']} {row['shape']}", row["tensor"] or row["op"]
+        size, where = int(row["requested_bytes"]), str(row["source"])
+        evidence.append(evidence_row(what, name=str(name), where=where, size=size))
+
+    return tuple(evidence)

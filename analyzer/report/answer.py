@@ -1,0 +1,456 @@
+"""The answer of a report in words: verdict, number and action first, then the details.
+
+Every output begins with the same three lines. Notices warn of figures that may be wrong. The details
+are for ``-v`` and the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need, Outcome
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.subject import ProgramFigures, TrendFigures
+from analyzer.model.tables import read_table
+from analyzer.model.units import format_bytes, format_slope
+from analyzer.report.actions import find_action
+from analyzer.report.render.sections import Tone
+
+_LONGEST_ERROR: Final = 300  # characters
+
+LABELS: Final = read_table("report/labels.toml", dict[str, dict[str, str]])
+CATEGORY_LABELS: Final = LABELS["category"]
+
+_PHASES: Final = {
+    LifePhase.BEFORE_TRACE: "outside the trace",
+    LifePhase.BUILDING: "while the model is built",
+    LifePhase.FIRST_STEP: "in the first step",
+    LifePhase.STEADY_STEP: "in the steady step",
+}
+
+_TONES: Final[dict[Outcome, Tone]] = {
+    Outcome.FITS: "good",
+    Outcome.DOES_NOT_FIT: "bad",
+    Outcome.FAILED: "bad",
+    Outcome.CANNOT_TELL: "warning",
+}
+
+_LARGEST: Final = 3  # categories in a verdict
+_LEAST_RATIO: Final = 0.01  # of the peak, of a category in a verdict
+
+
+def answer_lines(report: ReportFile) -> tuple[str, str, str]:
+    """Return the verdict, one number for the reader's machine, and one thing to do."""
+    return verdict_line(report), _number_line(report), find_action(report)
+
+
+def answer_tone(report: ReportFile) -> Tone:
+    """Return the tone of the verdict."""
+    verdict = report.verdict
+    tone: Tone = "strong"
+    if verdict is not None:
+        tone = _TONES.get(verdict.outcome, tone)
+    if tone == "strong" and _find_growth(report):
+        tone = "bad"
+
+    return tone
+
+
+def has_limit(report: ReportFile) -> bool:
+    """Return whether the verdict is about a limit, or about a step that failed."""
+    verdict = report.verdict
+    if verdict is None:
+        return False
+    return verdict.limit_bytes is not None or verdict.outcome is Outcome.FAILED
+
+
+def verdict_line(report: ReportFile) -> str:
+    """Return whether the step fits or why it failed, else whether memory grows, else who takes it."""
+    if report.verdict is not None and has_limit(report):
+        return report.verdict.headline
+
+    program = report.program
+    if program is not None and not program.whole_run:
+        return _program_verdict(report, program)
+
+    return _largest_categories(report)
+
+
+def _find_growth(report: ReportFile) -> str:
+    """Return the title of the first finding of growth; empty without one."""
+    titles = (one.title for one in report.findings if " grows by " in one.title)
+    return next(titles, "")
+
+
+def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
+    growth, trend = _find_growth(report), program.device.trend
+    if growth:
+        return f"Leak: {growth[0].lower()}{growth[1:]}."
+    if trend == "flat":
+        return f"No leak in {program.steps:,} steps: memory in use does not grow."
+    if trend == "fills":
+        return "No leak: memory rises only while a container with a bound fills."
+
+    reason = "memory in use has no clear trend"
+    if not program.device.level_bytes:
+        reason = "too few steps"
+    return f"Cannot tell whether memory grows: {reason} in {program.steps:,} steps."
+
+
+def _largest_categories(report: ReportFile) -> str:
+    shares = sorted(list_shares(report), key=lambda row: -row[2])
+    parts = []
+    for _, label, _, ratio in shares[:_LARGEST]:
+        if ratio >= _LEAST_RATIO:
+            parts.append(f"{label.lower()} {ratio:.0%}")
+
+    peak = format_bytes(report.peak.requested_bytes)
+    return f"Peak {peak} of tensors: {', '.join(parts)}."
+
+
+def _number_line(report: ReportFile) -> str:
+    """Return the need with its parts; on a CPU, the memory of the process of a program."""
+    need, program, device = need_of(report), report.program, report.device
+    if program is not None and device.kind == "cpu" and not has_limit(report):
+        sizes = [one.host_bytes for one in program.readings if one.host_bytes]
+        own = program.own_peak_bytes or report.peak.allocated_bytes
+        if sizes and max(sizes) > own:
+            return (
+                f"The process takes up to {format_bytes(max(sizes))}: "
+                f"{format_bytes(own)} TensorFlow's tensors, the rest Python and "
+                "libraries."
+            )
+
+    if need is None:
+        size = format_bytes(report.peak.allocated_bytes)
+        limit = device.memory_limit_bytes
+        if device.kind != "gpu" or limit is None:
+            return f"The step needs at least {size}, its allocated peak."
+        return (
+            f"The step needs at least {size} of the {format_bytes(limit)} that "
+            f"TensorFlow may use on {device.name}."
+        )
+
+    parts, total = list(_parts_of(need)), format_bytes(need.total.bytes)
+    if report.error is not None:
+        return "The step ended early: what it requests later is not in these figures."
+    if has_limit(report):  # the verdict has the sum
+        return f"That is {' + '.join(parts)}."
+    if len(parts) == 1:
+        return f"Needs {total}, TensorFlow's own peak (get_memory_info)."
+    return f"Needs {total} = {' + '.join(parts)}."
+
+
+def _parts_of(need: Need) -> Iterator[str]:
+    pool_bytes, own_bytes = need.pool.bytes, need.own_peak_bytes
+    phase = need.largest_phase
+
+    if own_bytes is None or own_bytes > pool_bytes:
+        yield f"{format_bytes(need.phases[phase].bytes)} requested {_PHASES[phase]}"
+        yield f"{format_bytes(need.allocator.bytes)} rounding and fragmentation"
+    else:
+        yield f"{format_bytes(own_bytes)} TensorFlow's own peak (get_memory_info)"
+        if own_bytes < pool_bytes:
+            yield f"{format_bytes(pool_bytes - own_bytes)} fragmentation of its pool"
+
+    if need.beside_pool is not None:
+        beside = format_bytes(need.beside_pool.bytes)
+        yield f"{beside} beside TensorFlow's pool"
+
+
+def need_of(report: ReportFile) -> Need | None:
+    """Return the need; None if the report has none."""
+    return None if report.verdict is None else report.verdict.need
+
+
+def notices_of(report: ReportFile) -> tuple[str, ...]:
+    """Return warnings to read before any figure."""
+    integrity, verdict = report.integrity, report.verdict
+    notices = [] if integrity is None else list(integrity.says)
+    if verdict is not None and verdict.cautions:
+        notices.append(f"Caution: {'; '.join(verdict.cautions)}.")
+    if has_limit(report) and _find_growth(report):
+        notices.append(f"{_find_growth(report)}.")
+
+    return tuple(notices)
+
+
+def step_words(report: ReportFile) -> str:
+    """Return how the step runs: mode, batch size, optimizer, XLA, dtype policy."""
+    step = report.step
+    batch = f"batch {step.batch_size}" if step.batch_size else ""
+    compiled = "" if step.jit is None else "XLA" if step.jit else "op by op"
+    policy = step.dtype_policy if step.dtype_policy != "float32" else ""
+    return ", ".join(filter(None, (step.mode, batch, step.optimizer, compiled, policy)))
+
+
+def versions_line(versions: Mapping[str, str]) -> str:
+    """Return the versions as one line."""
+    return " · ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def basis_of(report: ReportFile) -> str:
+    """Return whether the figures are ``measured``, ``predicted`` or ``simulated``."""
+    basis = Basis.MEASURED if report.kind.ran else Basis.PREDICTED
+    if report.verdict is not None:
+        basis = report.verdict.basis
+
+    return "simulated" if basis is Basis.PHANTOM else basis.value
+
+
+def basis_words(report: ReportFile) -> str:
+    """Return whether the figures were measured or predicted, and for which device."""
+    device = report.device.name or report.device.kind or "an unnamed device"
+    words = {
+        "simulated": f"Simulated for {device}; TensorFlow's GPU runtime ran, but no kernel.",
+        "predicted": f"Predicted for {device}; no step ran.",
+        "measured": f"Measured on {device}.",
+    }
+    return words[basis_of(report)]
+
+
+def list_shares(report: ReportFile) -> list[tuple[str, str, int, float]]:
+    """Return name, label, bytes and ratio of each category at the requested peak."""
+    sizes = report.categories_at_peak.by_category()
+    total = sum(sizes.values())
+    shares = []
+
+    for name, size_bytes in sizes.items():
+        if size_bytes:
+            shares.append((name, CATEGORY_LABELS[name], size_bytes, size_bytes / total))
+
+    return shares
+
+
+def list_details(report: ReportFile) -> Iterator[str]:
+    """Yield sentences on the figures: their basis, place and range, and the program's steps."""
+    yield basis_words(report)
+    yield _place_words(report)
+    yield from _need_details(report)
+    yield from _peak_details(report)
+    if report.program is not None:
+        yield from _program_details(report.program)
+
+    yield _range_words(report)
+    if report.integrity is not None and report.integrity.replay_says:
+        yield report.integrity.replay_says
+
+
+def _place_words(report: ReportFile) -> str:
+    """Return the peaks, and the step, op, layer and line of the requested one."""
+    peak, program = report.peak, report.program
+    place = ""
+    if peak.step is not None and not (program is not None and program.whole_run):
+        place = f" in {'traced ' if program else ''}step {peak.step}"
+    if peak.op:
+        place += f" by {peak.op}"
+
+    layer = f"layer {peak.layer}" if peak.layer else ""
+    about = ", ".join(filter(None, (layer, peak.source)))
+    if about:
+        place += f" ({about})"
+
+    pool = ""
+    if peak.pool_bytes is not None:
+        pool = f", {format_bytes(peak.pool_bytes)} in the pool"
+
+    return (
+        f"The peak is {format_bytes(peak.requested_bytes)} requested by tensors, "
+        f"{format_bytes(peak.allocated_bytes)} allocated in chunks{pool}"
+        f"{', reached' + place if place else ''}."
+    )
+
+
+def _need_details(report: ReportFile) -> Iterator[str]:
+    need, verdict, waste = need_of(report), report.verdict, report.fragmentation
+    if need is None or verdict is None:
+        return
+
+    if len(need.phases) > 1:
+        sizes = []
+        for name, most in need.phases.items():
+            sizes.append(f"{name} {format_bytes(most.bytes)}")
+
+        yield f"Requested at most: {', '.join(sizes)}."
+
+    least = None if waste is None else waste.minimum_limit_bytes
+    if waste is not None and least is not None and least != waste.safe_limit_bytes:
+        yield (
+            f"Some limits of the pool from {format_bytes(least)} on also work, others "
+            "do not."
+        )
+
+    processes = verdict.processes
+    if processes and processes > 1:  # each with a CUDA context
+        yield (
+            f"{processes} such processes fit on the card at once, if each limits "
+            f"TensorFlow's pool to {format_bytes(need.pool.range.high)}; without a "
+            "limit the first one takes the card."
+        )
+
+    if need.skipped_bytes:
+        yield (
+            f"Trials of algorithms would take {format_bytes(need.skipped_bytes)} more; "
+            "TensorFlow skips those that do not fit."
+        )
+
+
+def _peak_details(report: ReportFile) -> Iterator[str]:
+    peak, ever = report.peak, report.peak_ever
+    if ever is not None:
+        highest = format_bytes(ever.allocated_bytes)
+        if highest != format_bytes(peak.allocated_bytes) and need_of(report) is None:
+            yield (
+                f"Outside the steady step the peak is higher: {highest} allocated "
+                f"({ever.phase})."
+            )
+
+        start = ever.since_start_bytes
+        if start and start > ever.allocated_bytes and report.program is None:
+            yield (
+                f"Before the trace the process had up to {format_bytes(start)} "
+                "allocated."
+            )
+
+    for use in report.cards:
+        name = f" ({use.card})" if use.card else ""
+        limit = ""
+        if use.memory_limit_bytes:
+            limit = f", limit {format_bytes(use.memory_limit_bytes)}"
+
+        end = "; this report shows this card." if use.is_shown else "."
+        yield (
+            f"Card {use.number}{name}: peak {format_bytes(use.requested_bytes)} "
+            f"requested, {format_bytes(use.allocated_bytes)} allocated{limit}{end}"
+        )
+
+
+def _program_details(program: ProgramFigures) -> Iterator[str]:
+    """Yield the definition of a step, and the slopes of memory over steps."""
+    end = f"; the program ended with {program.ended}" if program.ended else ""
+    if program.whole_run:
+        yield (
+            "No call repeats often enough to be a step, so the whole run counts as "
+            f"one{end}."
+        )
+        return
+
+    where = f" ({program.where})" if program.where else ""
+    yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
+
+    for name, trend in (("Device", program.device), ("Host", program.host)):
+        if trend.trend != "cannot tell":
+            yield _trend_words(name, trend)
+
+
+def _trend_words(name: str, trend: TrendFigures) -> str:
+    verbs = {"grows": "grows", "fills": "rises while a container with a bound fills"}
+    verb = verbs.get(trend.trend, "does not grow")
+    slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
+    return (
+        f"{name} memory {verb} over steps {trend.first_step} to {trend.last_step}: "
+        f"{slope}."
+    )
+
+
+def _range_words(report: ReportFile) -> str:
+    """Return the range of a prediction; empty for a measurement."""
+    stated, need = report.uncertainty, need_of(report)
+    if stated is None or stated.low_bytes is None:
+        return ""
+
+    ranges = [
+        ("requested", stated.low_bytes, stated.high_bytes),
+        ("allocated", stated.allocated_low_bytes, stated.allocated_high_bytes),
+    ]
+    if need is not None and not need.total.range.is_exact:
+        ranges.append(("need", need.total.range.low, need.total.range.high))
+
+    parts = []
+
+    for name, low, high in ranges:
+        if low is not None and high is not None:
+            ends = dict.fromkeys((format_bytes(low), format_bytes(high)))
+            parts.append(f"{name} {' to '.join(ends)}")
+
+    return f"Likely range: {', '.join(parts)}."
+
+
+def list_reasons(report: ReportFile) -> Iterator[str]:
+    """Yield sources and assumptions: of the card, the range, a simulated card; then notes."""
+    verdict, need = report.verdict, need_of(report)
+    if verdict is not None and need is not None and need.beside_pool is not None:
+        limit = format_bytes(verdict.pool_limit_bytes or 0)
+        yield (
+            f"TensorFlow's limit for its pool on {verdict.card} is {limit}: the card's "
+            "memory less the CUDA context and a reserve."
+        )
+        yield (
+            f"Context, cuBLAS, cuDNN and loaded kernels take about {need.beside_pool} "
+            "beside the pool, from public reports, not measured."
+        )
+
+    if report.uncertainty is not None:
+        yield from report.uncertainty.because
+
+    settings = () if report.phantom is None else report.phantom.settings
+
+    for one in settings:
+        if one.value:
+            write = format_bytes if one.is_bytes else str
+            value, usual, most = map(write, (one.value, one.usual, one.most))
+            yield (
+                f"Assumed ({one.name}): {one.what}: {value}; default {usual}, at most "
+                f"{most} ({one.source})."
+            )
+
+    yield from report.notes
+
+
+def error_line(message: str) -> str:
+    """Return the line with an error's message; TensorFlow writes the places of the call first."""
+    lines = [line.strip() for line in str(message).splitlines()]
+    places = ('File "', "Detected at node", "Graph execution error", "[[{{", "Hint:")
+    messages = [line for line in lines if line and not line.startswith(places)]
+    out_of_memory = [line for line in messages if "OOM when" in line]
+    chosen = out_of_memory or messages[-1:] or lines[:1] or [""]
+    line = chosen[0]
+    return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
+
+
+def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
+    """Return one sentence that compares an allocated peak with the allowed maximum."""
+    peak, limit = format_bytes(peak_bytes), format_bytes(limit_bytes)
+    if peak_bytes > limit_bytes:
+        by = format_bytes(peak_bytes - limit_bytes)
+        return f"The allocated peak of {peak} is above the limit of {limit} by {by}."
+
+    return f"The allocated peak of {peak} is within the limit of {limit}."
+
+
+def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
+    """Yield label, bytes, meaning and place in the JSON of the main numbers."""
+    peak, verdict = report.peak, report.verdict
+    if verdict is not None and verdict.need_bytes is not None:
+        meaning = "least pool of TensorFlow"
+        if verdict.limit_of == "card":
+            meaning = "largest memory of the process"
+        elif verdict.need is not None and verdict.need.own_peak_bytes is not None:
+            meaning = "TensorFlow's own peak"
+
+        yield "needs", verdict.need_bytes, meaning, "verdict.need_bytes"
+
+    if verdict is not None and verdict.limit_bytes is not None:
+        meaning = "the given limit of the pool"
+        if verdict.limit_of == "card":
+            meaning = f"memory of {verdict.card}"
+        yield "limit", verdict.limit_bytes, meaning, "verdict.limit_bytes"
+
+    meaning = "bytes that live tensors asked for"
+    yield "requested", peak.requested_bytes, meaning, "peak.requested_bytes"
+    meaning = "bytes of the chunks that hold them"
+    yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
+    if peak.pool_bytes is not None:
+        meaning = "bytes that the allocator took from the driver"
+        yield "pool", peak.pool_bytes, meaning, "peak.pool_bytes"
