@@ -181,7 +181,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
     ledger = Ledger(prepared)
     _start_process(prepared, ledger)
     random = Random(seed)
-    edges = EdgeOrder(prepared.wiring, random, rewrites=seed % 3 == 2)
+    edges = EdgeOrder(prepared.wiring, random)
     counters = prepared.counters
     trips: dict[str, int] = {}
     unbounded: set[str] = set()

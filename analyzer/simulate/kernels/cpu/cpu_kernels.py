@@ -5,7 +5,6 @@ kernels (``tensorflow/core/kernels``, and the headers of the 2.21 wheel) and wer
 allocator's events. An op type without a rule counts as allocating its outputs and is reported.
 """
 
-import math
 from typing import Final
 
 from analyzer.model.contract.graph_note import read_op_types
@@ -95,33 +94,12 @@ def _plan_cross_entropy(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=outputs, before_bytes=(call.size(0),))
 
 
-def _plan_all_reduce(call: Call) -> MemoryPlan:
-    """Forward the input to the sum, and allocate a buffer for each part that others send.
-
-    A ring: the tensor is cut into as many chunks as there are devices. Each chunk, except the one
-    that a device sends first, is received into a buffer of its own before it is added. All buffers
-    are allocated at the start (``RingReducer::InitRingField``: ``TempChunk`` if ``do_recv``).
-    """
-    group = call.attr("group_size")
-    if group is None and (sizes := call.value(1)):
-        group = sizes[
-            0
-        ]  # from the second version on, the number of devices is an input
-    if not isinstance(group, int) or group < 1:
-        return plan_unknown(call)
-    chunks = (-(-call.size() // group),) * (min(group, 1024) - 1)
-    return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=chunks)
-
-
 _RULES: Final = lists.RULES | assign_rules(
     _TYPES,
     aliases=lambda call: MemoryPlan(
         outputs=tuple(map(alias, range(len(call.op.outputs))))
     ),
     unary=_forward_any(0),
-    factors=lambda call: MemoryPlan(
-        outputs=(allocate(call), forward(call, (0,), 1), *allocate_all(call)[2:])
-    ),
     binary=_forward_any(0, 1),
     **dict.fromkeys(
         ("allocating_anywhere", "allocating", "onednn_allocating"), plan_allocation
@@ -136,10 +114,8 @@ _RULES: Final = lists.RULES | assign_rules(
     sum=lambda call: (
         plan_alias() if len(call.inputs) == 1 else _forward_tensor(ListUse.ADD, call)
     ),
-    all_reduce=_plan_all_reduce,
     zeros=lambda call: _forward_tensor(ListUse.ZEROS, call),
     select=plan_select,
-    python=lambda call: MemoryPlan(outputs=allocate_all(call), borrows=True),
     switch=lambda call: MemoryPlan(outputs=(alias(),) * len(call.op.outputs)),
     merge=_plan_merge,
     cross_entropy=_plan_cross_entropy,
@@ -147,10 +123,6 @@ _RULES: Final = lists.RULES | assign_rules(
         outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ
     ),
     assign=lambda _: MemoryPlan(variable=VariableAccess.ASSIGN, value=1),
-    histogram=lambda call: plan_allocation(
-        call, after_bytes=(4 * math.prod(call.shape(0) or (0,)),)
-    ),
-    rgb_to_hsv=lambda call: plan_allocation(call, after_bytes=(call.size() // 3,)),
     cast=lambda call: (
         plan_alias()
         if call.attr("SrcT") == call.attr("DstT")
