@@ -62,14 +62,6 @@ class EstimateOptions:
             metavar="TRACE",
         ),
     ] = None
-    threads: Annotated[
-        int | None,
-        options.option(
-            "Threads per op, which size some workspace; default this machine's.",
-            panel=options.PLACE,
-            is_rare=True,
-        ),
-    ] = None
     inter_op_threads: options.InterOpThreads = None
     assume: options.Assume = None
     what_if: options.WhatIfNames = ""
@@ -124,7 +116,7 @@ def estimate(
         names = parse_remedies(capture.what_if or "all")
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress) as progress:
-            shared: dict[str, Any] = {"threads": capture.threads, "progress": progress}
+            shared: dict[str, Any] = {"progress": progress}
             # with remedies, the report is written once they are estimated
             saving = {
                 "force": outputs.force,
@@ -247,6 +239,6 @@ def _make_result(
 
         return estimate_target(spec, chosen, out, **saving, **shared)
     path, inter_op = Path(spec.path), capture.inter_op_threads
-    if not shared["what_if"].is_asked and (capture.threads, inter_op) == (None, None):
+    if not shared["what_if"].is_asked and inter_op is None:
         return open_finished(path, progress=shared["progress"])
     return open_estimate(path, inter_op=inter_op, **shared)

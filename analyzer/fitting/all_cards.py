@@ -62,7 +62,7 @@ def _fit_kind(
     is_one = question.wanted is not None
     all_bytes = [limit.bytes for limit in limits]
     search = CardSearch(all_bytes, BATCH.first_size(options), is_one=is_one)
-    facts = answer_sizes(own_access, chosen, BATCH, search, report, question.threads)
+    facts = answer_sizes(own_access, chosen, BATCH, search, report)
 
     for gpu, limit in zip(cards, limits, strict=True):
         largest = safe = holds_wanted = None

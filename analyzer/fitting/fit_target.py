@@ -31,7 +31,6 @@ class FitQuestion:
 
     limit_bytes: int | None = None  # None for the card's own, or this machine's memory
     wanted: int | None = None  # a size to judge
-    threads: int | None = None
     remedies: tuple[str, ...] | None = None  # names; empty for all, None for none
     varied: VariedSize = BATCH
     prices: Mapping[Gpu, float] = field(
@@ -71,7 +70,6 @@ def fit_step(
         varied,
         search,
         lambda stage, share: report(stage, _SEARCH_SHARE * share),
-        question.threads,
     )
     answer = describe_sizes(
         access.name, options, search, facts, (limit_of, limit), question
@@ -82,7 +80,6 @@ def fit_step(
             access,
             varied.apply(limited, answer.size_of_remedies),
             answer.limit_bytes,
-            question.threads,
             lambda stage, share: report(
                 stage, _SEARCH_SHARE + (1 - _SEARCH_SHARE) * share
             ),

@@ -62,13 +62,12 @@ class RemedyTrial:
     access: StepAccess
     options: CaptureOptions
     limit_bytes: int | None
-    threads: int | None
     report: Progress
     patches: PatchPlace | None = None
 
     def estimate(self, options: CaptureOptions, name: str) -> StepEstimate:
         """Return the estimate of the step with some options, captured in the subfolder ``name``."""
-        return estimate_step(self.access, options, name, self.threads)
+        return estimate_step(self.access, options, name)
 
     def fits(self, estimate: StepEstimate) -> bool | None:
         """Say whether an estimate fits the limit; None without one."""
@@ -92,7 +91,7 @@ def try_remedies(
     if captured is None:
         before = trial.estimate(options, "unchanged")
     else:
-        before = estimate_folder(captured, options, trial.threads)
+        before = estimate_folder(captured, options)
     op_by_op = None
     needs_order = RECOMPUTING in names or LISTING in names
     if (
@@ -171,7 +170,7 @@ def _write_patch(
     assert make is not None
     access = replace(trial.access, capture=lambda *given: make(copy, *given))
     options = replace(trial.options, batch_size=batch)
-    after = estimate_step(access, options, f"patched-{remedy.id}", trial.threads)
+    after = estimate_step(access, options, f"patched-{remedy.id}")
     saves_bytes = before.requested_bytes - after.requested_bytes
     stated = remedy.saves_bytes or 0
     if abs(saves_bytes - stated) > _PATCH_TOLERANCE * stated:
@@ -257,7 +256,6 @@ def add_remedies(
     names: Sequence[str],
     folder: Path,
     *,
-    threads: int | None,
     progress: Progress,
     patches: Path | None = None,
 ) -> Result:
@@ -271,7 +269,7 @@ def add_remedies(
         None if patches is None else PatchPlace(spec.source, spec.attribute, patches)
     )
     with access_target(spec) as access:
-        trial = RemedyTrial(access, options, limit_bytes, threads, progress, place)
+        trial = RemedyTrial(access, options, limit_bytes, progress, place)
         remedies = try_remedies(trial, names, folder)
     changed = replace(result, report=replace_fields(result.report, remedies=remedies))
     return save_report(changed, folder)

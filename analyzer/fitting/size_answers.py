@@ -70,13 +70,12 @@ def answer_sizes(
     varied: VariedSize,
     search: SizeSearch,
     report: Progress,
-    threads: int | None = None,
 ) -> StepFacts:
     """Answer the sizes of a search until it ends; return what else is known about the step."""
     try:
         if can_run(access, options):
             return _run(access, options, varied, search, report)
-        return _estimate(access, options, varied, search, report, threads)
+        return _estimate(access, options, varied, search, report)
     except InputError as error:
         if error.kind is not FailureKind.FIXED_SIZE:
             raise
@@ -171,7 +170,6 @@ def _estimate(
     varied: VariedSize,
     search: SizeSearch,
     report: Progress,
-    threads: int | None,
 ) -> StepFacts:
     """Estimate the sizes of a search."""
     last: StepEstimate | None = None
@@ -179,7 +177,7 @@ def _estimate(
         _report(report, search, f"estimating size {size}")
         chosen = varied.apply(options, size)
         try:
-            last = estimate_step(access, chosen, f"size-{size}", threads)
+            last = estimate_step(access, chosen, f"size-{size}")
         except AnalyzerError as error:
             if not search.points:
                 raise

@@ -100,14 +100,20 @@ _Item = TypeVar("_Item")
 
 
 class EdgeOrder:
-    """The out-edges of each node in one possible order; those that lie in a hash set are shuffled."""
+    """The out-edges of each node in one possible order.
+
+    Edges in a hash set are shuffled, and those to nodes that oneDNN's pass rewrites: it creates their
+    edges in another order (``mkl_layout_pass.cc``).
+    """
 
     def __init__(self, wiring: Wiring, random: Random) -> None:
         self.roots = _shuffle(wiring.roots, random)
         self.data, self.control = list(wiring.data_out), list(wiring.control_out)
         for node in range(len(wiring.ops)):
             data, control = self.data[node], self.control[node]
-            if len(data) + len(control) > ORDERED_EDGES:
+            types = [wiring.ops[consumer].type for consumer, _, _ in data]
+            is_rewritten = any(kind.startswith("_Mkl") for kind in types)
+            if is_rewritten or len(data) + len(control) > ORDERED_EDGES:
                 self.data[node] = _shuffle(data, random)
                 self.control[node] = _shuffle(control, random)
 

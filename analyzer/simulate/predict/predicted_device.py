@@ -13,7 +13,7 @@ from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES
 from analyzer.simulate.kernels.gpu.cudnn_calls import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu.gpu_kernels import OP_TYPES, gpu_device
-from analyzer.simulate.kernels.kernel_device import KernelDevice, cpu_device
+from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, Workspace
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -31,7 +31,7 @@ def target_of(note: RunNote) -> Target:
     """Return the device of a note."""
     device = note.device
     if device.kind != "gpu":
-        return Target(device=cpu_device(note.threads), options=BfcOptions.cpu())
+        return Target(device=CPU, options=BfcOptions.cpu())
     gpu = find_gpu(device.id or device.name)
     text = note.environment.get(LIMIT_VARIABLE, "").strip()
     limit_bytes = int(text) << 20 if text.isdecimal() else None  # of a cuDNN workspace

@@ -15,7 +15,7 @@ from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
 from analyzer.simulate.kernels.kernel_device import KernelDevice
-from analyzer.simulate.predict.decisions import Decision, decide, with_least_shapes
+from analyzer.simulate.predict.decisions import decide, with_least_shapes
 from analyzer.simulate.predict.prepared_step import (
     Prepared,
     Schedule,
@@ -39,7 +39,7 @@ class Prediction:
     prepared: Prepared
     schedules: list[Schedule]
     allocated_bytes: list[int]  # the peak of the chunks of each schedule
-    decisions: tuple[Decision, ...]
+    decisions: Mapping[str, str]  # sentences by the name of a branch or a loop
     requested: Range  # peaks of all schedules and of other outcomes of decisions
     # peak if each data-dependent size is one element; None without any
     least_bytes: int | None
@@ -57,7 +57,6 @@ def predict(
     device: KernelDevice,
     options: BfcOptions,
     *,
-    intra_op: int = 1,
     inter_op: int = 1,
     compiled: Mapping[str, BufferPlan],
     search: bool = False,
@@ -69,7 +68,6 @@ def predict(
         return prepare(
             note,
             device,
-            intra_op=intra_op,
             inter_op=inter_op,
             compiled=compiled,
             ops=ops,

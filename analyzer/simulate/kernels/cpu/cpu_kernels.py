@@ -8,7 +8,6 @@ allocator's events. An op type without a rule counts as allocating its outputs a
 from typing import Final
 
 from analyzer.model.contract.graph_note import read_op_types
-from analyzer.simulate.kernels.cpu import cpu_products as products
 from analyzer.simulate.kernels.shared import data_movement as layout
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
 from analyzer.simulate.kernels.shared.data_movement import plan_einsum
@@ -94,6 +93,13 @@ def _plan_cross_entropy(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=outputs, before_bytes=(call.size(0),))
 
 
+def _plan_onednn_convolution(call: Call) -> MemoryPlan:
+    """Allocate the output; forward the addend of a fused ``Add`` (``MklFusedConvOp``)."""
+    if "Add" in (call.attr("fused_ops") or []):
+        return plan_forward(call, (len(call.inputs) - 1,))
+    return plan_allocation(call)
+
+
 _RULES: Final = lists.RULES | assign_rules(
     _TYPES,
     aliases=lambda call: MemoryPlan(
@@ -132,14 +138,9 @@ _RULES: Final = lists.RULES | assign_rules(
     broadcast=layout.plan_same_or_copy,
     pack=lambda call: plan_alias() if len(call.inputs) == 1 else plan_allocation(call),
     slice=layout.plan_slice,
-    strided_slice=layout.plan_strided_slice,
     split=layout.plan_split,
     unpack=layout.plan_unpack,
-    filter_gradient=products.plan_filter_gradient,
-    input_gradient=products.plan_input_gradient,
-    matmul=products.plan_native_matmul,
-    max_pool_gradient=products.plan_max_pool_gradient,
-    onednn_convolution=products.plan_convolution,
+    onednn_convolution=_plan_onednn_convolution,
     **dict.fromkeys(("onednn_matmul", "onednn_batch_matmul"), plan_allocation),
     **dict.fromkeys(("onednn_einsum", "einsum"), plan_einsum),
     onednn_softmax=_forward_any(0),

@@ -41,7 +41,7 @@ _LIMIT_BYTES: Final = (
 _FUSED_LIMIT_BYTES: Final = (
     4 << 30
 )  # the same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)
-_LIKELY: Final = 1.5
+LIKELY: Final = 2.0
 """Algorithms with at most this factor of the shortest modelled time may be the fastest on a card."""
 
 _GUARDS_BYTES: Final = 16 << 20
@@ -147,7 +147,7 @@ def _find_workspaces(
     fastest = min(candidates, key=lambda candidate: candidate.microseconds)
     likely_bytes = []
     for candidate in candidates:
-        if candidate.microseconds <= _LIKELY * fastest.microseconds:
+        if candidate.microseconds <= LIKELY * fastest.microseconds:
             likely_bytes.append(candidate.bytes)
     workspace = Workspace(
         bytes=fastest.bytes,
@@ -196,19 +196,14 @@ def _describe(
 
 
 def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -> int:
-
-    def find(name: str, index: int, default: int) -> int:
-        values = call.attr(name) or []
-        return int(values[index]) if index < len(values) else default
-
-    match call.attr("padding", "VALID"):
-        case "EXPLICIT":
-            end = find("explicit_paddings", 2 * axis + 1, 0)
-            return abs(end - find("explicit_paddings", 2 * axis, end))
-        case "SAME":
-            reach = (window - 1) * find("dilations", axis, 1) + 1
-            return max((out - 1) * find("strides", axis, 1) + reach - length, 0) % 2
-    return 0
+    """Return the points that padding SAME adds at the end of an axis only."""
+    if call.attr("padding", "VALID") != "SAME":
+        return 0
+    dilations, strides = call.attr("dilations"), call.attr("strides")
+    dilation = int(dilations[axis]) if dilations else 1
+    stride = int(strides[axis]) if strides else 1
+    reach = (window - 1) * dilation + 1
+    return max((out - 1) * stride + reach - length, 0) % 2
 
 
 def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> bool:

@@ -121,7 +121,7 @@ def _plan_deep_pooling(call: Call) -> MemoryPlan:
     if call.attr("data_format") == "NCDHW":
         return plan_allocation(call)
 
-    if call.op.type == "MaxPool3D":
+    if call.op.type in ("AvgPool3D", "MaxPool3D"):
         return plan_allocation(call, after_bytes=(call.input_size(0), call.size()))
 
     copies = (call.size(), call.input_size(1))

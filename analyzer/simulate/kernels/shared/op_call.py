@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.run_note import ThreadsNote
 
 if TYPE_CHECKING:
     from analyzer.simulate.kernels.shared.xla_call import CompiledCall
@@ -119,13 +118,9 @@ class Call:
     ]  # type and shape of each input; None if unknown
     # value of each input if it is a small constant, flat; else None
     values: tuple[tuple[int, ...] | None, ...]
-    threads: int = (
-        1  # intra-op threads, which determine the size of oneDNN's scratchpads
-    )
     unused: frozenset[int] = (
         frozenset()
     )  # outputs without ``OpKernelContext::output_required``
-    processor: ThreadsNote = field(default_factory=ThreadsNote)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return the plain value of an attribute."""
