@@ -1,6 +1,8 @@
 """Estimate a step with remedies: each is a real change of the step, captured and estimated."""
 
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -64,6 +66,9 @@ class RemedyTrial:
     limit_bytes: int | None
     report: Progress
     patches: PatchPlace | None = None
+    keep: Callable[[StepRemedy], None] = lambda remedy: (
+        None
+    )  # takes each as it is known
 
     def estimate(self, options: CaptureOptions, name: str) -> StepEstimate:
         """Return the estimate of the step with some options, captured in the subfolder ``name``."""
@@ -104,14 +109,36 @@ def try_remedies(
     plans = choose_plans(
         list(plan_remedies(options, before.note, op_by_op, names)), names
     )
-    remedies = []
+    plans = _sort_by_value(plans, before)
+    remedies: list[StepRemedy] = []
+    begin = time.monotonic()
     for number, plan in enumerate(plans):
-        report(f"capturing with {plan.id}", (number + 1) / (len(plans) + 1))
+        stage = f"change {number + 1} of {len(plans)}, {plan.id}"
+        if number:
+            left_s = (time.monotonic() - begin) / number * (len(plans) - number)
+            stage += f", about {math.ceil(left_s / 60)} min left"
+        report(stage, (number + 1) / (len(plans) + 1))
         remedies.append(_try_plans(trial, (plan,), before))
+        trial.keep(remedies[-1])
     if trial.fits(before) is False and not any(remedy.fits for remedy in remedies):
         remedies += _try_sets(trial, plans, remedies, before)
     remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
     return tuple(remedies)
+
+
+_FOR_VARIABLES: Final = ("optimizer", "freezing", "precision", "ema")
+_FOR_ACTIVATIONS: Final = ("batch", "precision", "xla", "input", "recomputation")
+"""Kinds of remedies, the most valuable first, of steps with more variables or more activations."""
+
+
+def _sort_by_value(
+    plans: Sequence[RemedyPlan], before: StepEstimate
+) -> list[RemedyPlan]:
+    """Return the remedies with those first that save most in steps of this kind."""
+    has_variables = 2 * before.fixed_bytes > before.requested_bytes
+    kinds = _FOR_VARIABLES if has_variables else _FOR_ACTIVATIONS
+    places = {kind: place for place, kind in enumerate(kinds)}
+    return sorted(plans, key=lambda plan: places.get(plan.kind, len(kinds)))
 
 
 def _try_plans(
@@ -257,6 +284,7 @@ def add_remedies(
     folder: Path,
     *,
     progress: Progress,
+    keep: Callable[[StepRemedy], None],
     patches: Path | None = None,
 ) -> Result:
     """Return an estimate with the savings of remedies, and save the changed report in its folder.
@@ -269,7 +297,14 @@ def add_remedies(
         None if patches is None else PatchPlace(spec.source, spec.attribute, patches)
     )
     with access_target(spec) as access:
-        trial = RemedyTrial(access, options, limit_bytes, progress, place)
+        trial = RemedyTrial(access, options, limit_bytes, progress, place, keep)
         remedies = try_remedies(trial, names, folder)
-    changed = replace(result, report=replace_fields(result.report, remedies=remedies))
-    return save_report(changed, folder)
+    return save_remedies(result, remedies, folder)
+
+
+def save_remedies(
+    result: Result, remedies: Iterable[StepRemedy], folder: Path
+) -> Result:
+    """Return an estimate with remedies, and save the changed report in its folder."""
+    report = replace_fields(result.report, remedies=tuple(remedies))
+    return save_report(replace(result, report=report), folder)

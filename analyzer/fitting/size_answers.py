@@ -137,12 +137,17 @@ def _run(
             shutil.rmtree(folder, ignore_errors=True)
 
     if run_file is None:  # no process reached its end
-        step = StepConfig(mode="train", jit=options.jit, batch_size=options.batch_size)
-        return StepFacts(by="runs", step=step, versions={})
+        return assume_facts(options, is_run=True)
     notes = tuple(dict.fromkeys(run_file.notes))
     return StepFacts(
         by="runs", step=run_file.step, notes=notes, versions=run_file.versions
     )
+
+
+def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
+    """Return the facts about a step that follow from the options alone."""
+    step = StepConfig(mode="train", jit=options.jit, batch_size=options.batch_size)
+    return StepFacts(by="runs" if is_run else "estimates", step=step, versions={})
 
 
 def _make_point(size: int, run: SizeRun) -> SizePoint:

@@ -98,7 +98,7 @@ def remedies(cases: list[str]) -> None:
             plans = {plan.id: plan for plan in plan_remedies(options, note)}
             usual = [each.id for each in plans.values() if not each.is_named_only]
             names = chosen.split(",") if chosen else usual
-            trial = RemedyTrial(access, options, None, None, _report)
+            trial = RemedyTrial(access, options, None, _report)
             found = try_remedies(trial, names, access.folder / "plans")
             before = _measured(_spec(name), options, "before")
             for remedy in found:
