@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace as replace_fields
 
@@ -49,14 +49,6 @@ _PATCH_TOLERANCE: Final = (
 ALL: Final = "all"  # stands for every remedy that may save memory
 
 
-class PatchPlace(NamedTuple):
-    """Where to write patches: a file, the name of the model or step in it, and a folder."""
-
-    file: Path
-    name: str
-    folder: Path
-
-
 @dataclass(frozen=True, slots=True)
 class RemedyTrial:
     """A step, its options without remedies, and an optional limit to judge by."""
@@ -65,7 +57,8 @@ class RemedyTrial:
     options: CaptureOptions
     limit_bytes: int | None
     report: Progress
-    patches: PatchPlace | None = None
+    patch_file: Path | None = None  # the file to write patches of, into a folder
+    patch_folder: Path = Path()
     keep: Callable[[StepRemedy], None] = lambda remedy: (
         None
     )  # takes each as it is known
@@ -168,30 +161,28 @@ def _try_plans(
         allocated_bytes=after.allocated_bytes,
         fits=trial.fits(after),
     )
-    if trial.patches is None or before.requested_bytes <= after.requested_bytes:
+    if trial.patch_file is None or before.requested_bytes <= after.requested_bytes:
         return remedy
     try:
-        return _write_patch(trial, trial.patches, plans, remedy, before)
+        return _write_patch(trial, trial.patch_file, plans, remedy, before)
     except InputError as error:
         return replace_fields(remedy, no_patch=error.message[:_LONGEST_REASON])
 
 
 def _write_patch(
     trial: RemedyTrial,
-    patches: PatchPlace,
+    file: Path,
     plans: tuple[RemedyPlan, ...],
     remedy: StepRemedy,
     before: StepEstimate,
 ) -> StepRemedy:
     """Write a remedy as a patch, if the patched file saves as much; InputError if it cannot be one."""
     try:
-        text = patches.file.read_bytes().decode()
-        edited = edit_source(text, patches.name, plans, trial.options.open_batch_size)
-        copy = copy_with_text(
-            patches.file, edited, trial.access.folder / f"source-{remedy.id}"
-        )
+        text = file.read_bytes().decode()
+        edited = edit_source(text, plans, trial.options.open_batch_size)
+        copy = copy_with_text(file, edited, trial.access.folder / f"source-{remedy.id}")
     except (OSError, ValueError, SyntaxError) as error:
-        raise InputError(f"{patches.file} cannot be edited: {error}.") from None
+        raise InputError(f"{file} cannot be edited: {error}.") from None
     make = trial.access.capture_file
     batch = merge_options(trial.options, plans).batch_size
     assert make is not None
@@ -202,9 +193,9 @@ def _write_patch(
     stated = remedy.saves_bytes or 0
     if abs(saves_bytes - stated) > _PATCH_TOLERANCE * stated:
         raise InputError(f"The edited file saves {format_bytes(saves_bytes)}.")
-    patches.folder.mkdir(exist_ok=True)
-    path = patches.folder / f"{remedy.id}.patch"
-    write_text(path, write_diff(patches.file, text, edited))
+    trial.patch_folder.mkdir(exist_ok=True)
+    path = trial.patch_folder / f"{remedy.id}.patch"
+    write_text(path, write_diff(file, text, edited))
     return replace_fields(remedy, patch=str(path), patch_saves_bytes=saves_bytes)
 
 
@@ -293,11 +284,11 @@ def add_remedies(
     """
     verdict = result.report.verdict
     limit_bytes = None if verdict is None else verdict.pool_limit_bytes
-    place = (
-        None if patches is None else PatchPlace(spec.source, spec.attribute, patches)
-    )
+    file = None if patches is None else spec.source
     with access_target(spec) as access:
-        trial = RemedyTrial(access, options, limit_bytes, progress, place, keep)
+        trial = RemedyTrial(
+            access, options, limit_bytes, progress, file, patches or Path(), keep
+        )
         remedies = try_remedies(trial, names, folder)
     return save_remedies(result, remedies, folder)
 
