@@ -28,6 +28,7 @@ from analyzer.simulate.kernels.gpu.convolution_algorithms import (
     find_candidates,
 )
 from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
+from analyzer.simulate.kernels.gpu.cudnn_calls import LIKELY
 
 CARDS: Final = {
     "GTX1060-6G": "gtx-1060-6gb",
@@ -63,9 +64,6 @@ ALGORITHMS: Final = {
 LIMIT_BYTES: Final = 4 << 30
 """TensorFlow's limit of a workspace in the versions of the traces."""
 
-COVERAGE: Final = 0.95
-"""Probability that the chosen algorithm is one of the likely ones."""
-
 SMALL_SHARE: Final = 0.01
 SMALL_BYTES: Final = 1 << 16
 """An expected range starts at 0 if its lower end is below one of them."""
@@ -96,18 +94,15 @@ def read_convolution(row: Mapping[str, str]) -> Convolution | None:
 
 
 def expect_range(candidates: Sequence[Candidate], small_bytes: int) -> Range:
-    """Return the range of the workspaces of the candidates with 95 % probability together.
+    """Return the range of the workspaces of the candidates that may be the fastest.
 
     Below ``small_bytes`` it starts at 0: such algorithms have kernels without a workspace.
     """
-    likely: list[Candidate] = []
-    for candidate in sorted(candidates, key=lambda one: -one.probability):
-        if sum(one.probability for one in likely) >= COVERAGE:
-            break
-        likely.append(candidate)
-    sizes = [size for one in likely for size in (one.bytes, *one.variants)] or [0]
-    lowest = min((one.bytes for one in likely), default=0)
-    return Range(0 if lowest < small_bytes else lowest, max(sizes))
+    shortest = min((one.microseconds for one in candidates), default=0.0)
+    likely = [
+        one.bytes for one in candidates if one.microseconds <= LIKELY * shortest
+    ] or [0]
+    return Range(0 if min(likely) < small_bytes else min(likely), max(likely))
 
 
 def score(path: Path) -> Iterator[tuple[str, dict[str, float]]]:
@@ -135,18 +130,11 @@ def score(path: Path) -> Iterator[tuple[str, dict[str, float]]]:
             for card in (row["card"], "all"):
                 figures = found[card]
                 if names is not None:
-                    sizes = {
-                        size
-                        for one in candidates
-                        if one.name in names
-                        for size in (one.bytes, *one.variants)
-                    }
+                    sizes = {one.bytes for one in candidates if one.name in names}
                     figures["exact"].append(size_bytes in sizes)
                 figures["inside"].append(size_bytes in expected)
-                sizes = (
-                    (fastest.bytes, *fastest.variants) if fastest is not None else ()
-                )
-                figures["expected"].append(size_bytes in sizes)
+                expected_bytes = None if fastest is None else fastest.bytes
+                figures["expected"].append(size_bytes == expected_bytes)
                 figures["width"].append(expected.width / tensors)
     for card, figures in sorted(found.items()):
         yield (

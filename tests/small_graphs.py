@@ -43,7 +43,7 @@ def variable(path, argument, dtype="float32", shape=(256,), category="parameter"
 def prepare_ops(ops, *variables, device=CPU, threads=1, assumed=None):
     """Return a graph ready to be executed."""
     note = RunNote(ops=tuple(ops), variables=variables, assumed=assumed or {})
-    return prepare(note, device, intra_op=1, inter_op=threads, compiled={})
+    return prepare(note, device, inter_op=threads, compiled={})
 
 
 def play_ops(ops, *variables, seed=0, **options):

@@ -1,6 +1,7 @@
 """``analyze estimate TARGET``: estimate the memory of a step without its device."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from analyzer.capture.targets import target_spec
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpus_command import name_variant
 from analyzer.cli.outputs import Outputs, RunPlace
-from analyzer.cli.stdout import progress_bar
+from analyzer.cli.stdout import print_news, progress_bar
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
     DEFAULT_STEPS,
@@ -19,8 +20,11 @@ from analyzer.model.contract.capture_request import (
     TargetKind,
     TargetSpec,
 )
+from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.contract.run_note import MOST_STEPS, read_run_file
 from analyzer.model.errors import ExitCode, InputError
+from analyzer.model.interrupts import Terminated
+from analyzer.model.units import format_bytes
 from analyzer.phantom.phantom_environment import normalize_cards
 from analyzer.report.result import Result
 from analyzer.session.opening import open_estimate, open_finished
@@ -60,14 +64,6 @@ class EstimateOptions:
             "cuDNN's workspaces from it.",
             panel=options.PLACE,
             metavar="TRACE",
-        ),
-    ] = None
-    threads: Annotated[
-        int | None,
-        options.option(
-            "Threads per op, which size some workspace; default this machine's.",
-            panel=options.PLACE,
-            is_rare=True,
         ),
     ] = None
     inter_op_threads: options.InterOpThreads = None
@@ -119,24 +115,18 @@ def estimate(
         name_variant(capture.gpu)
     names = None
     if capture.what_if or capture.patch is not None:
-        from analyzer.fitting.remedies import add_remedies, parse_remedies
+        from analyzer.fitting.remedies import parse_remedies
 
         names = parse_remedies(capture.what_if or "all")
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress) as progress:
-            shared: dict[str, Any] = {"threads": capture.threads, "progress": progress}
-            # with remedies, the report is written once they are estimated
-            saving = {
-                "force": outputs.force,
-                "save": not place.no_save and names is None,
-            }
-            result = _make_result(
-                spec, chosen, folder, capture, saving, what_if=what_if, **shared
+            saving = {"force": outputs.force, "save": not place.no_save}
+            shared: dict[str, Any] = {"progress": progress, "what_if": what_if}
+            result = _make_result(spec, chosen, folder, capture, saving, **shared)
+        if names is not None:
+            result = _add_remedies(
+                result, spec, chosen, names, folder, capture.patch, place, outputs
             )
-            if names is not None:
-                result = add_remedies(
-                    result, spec, chosen, names, folder, patches=capture.patch, **shared
-                )
         if not (chosen.gpu or spec.kind is TargetKind.TRACE or outputs.quiet):
             print(
                 "Estimate for this machine's CPU; add --gpu NAME for a card.",
@@ -145,6 +135,49 @@ def estimate(
         place.conclude(result, spec, folder, outputs)
     if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
+
+
+def _add_remedies(
+    result: Result,
+    spec: TargetSpec,
+    chosen: CaptureOptions,
+    names: Sequence[str],
+    folder: Path,
+    patches: Path | None,
+    place: RunPlace,
+    outputs: Outputs,
+) -> Result:
+    """Return the estimate with remedies; print each as it is known, and keep them if interrupted."""
+    from analyzer.fitting.remedies import add_remedies, save_remedies
+
+    known: list[StepRemedy] = []
+
+    def keep(remedy: StepRemedy) -> None:
+        known.append(remedy)
+        saves = f"saves {format_bytes(remedy.saves_bytes or 0)}"
+        if remedy.saves_bytes is None or remedy.saves_bytes <= 0:
+            saves = "saves nothing"
+        if remedy.failed:
+            saves = f"not possible: {remedy.failed}"
+        print_news(f"{remedy.id}: {saves}", is_quiet=outputs.quiet)
+
+    try:
+        with progress_bar(outputs.progress) as progress:
+            return add_remedies(
+                result,
+                spec,
+                chosen,
+                names,
+                folder,
+                patches=patches,
+                progress=progress,
+                keep=keep,
+            )
+    except (KeyboardInterrupt, Terminated):
+        if known:
+            known.sort(key=lambda one: -(one.saves_bytes or 0))
+            place.conclude(save_remedies(result, known, folder), spec, folder, outputs)
+        raise
 
 
 def _capture_options(
@@ -247,6 +280,6 @@ def _make_result(
 
         return estimate_target(spec, chosen, out, **saving, **shared)
     path, inter_op = Path(spec.path), capture.inter_op_threads
-    if not shared["what_if"].is_asked and (capture.threads, inter_op) == (None, None):
+    if not shared["what_if"].is_asked and inter_op is None:
         return open_finished(path, progress=shared["progress"])
     return open_estimate(path, inter_op=inter_op, **shared)

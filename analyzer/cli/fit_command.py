@@ -13,14 +13,16 @@ from analyzer.cards.catalogue import read_prices
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpus_command import name_variant
 from analyzer.cli.outputs import PageOutputs
-from analyzer.cli.stdout import progress_bar
+from analyzer.cli.stdout import print_news, progress_bar
 from analyzer.fitting.all_cards import fit_all_cards
+from analyzer.fitting.fit_answer import FitAnswer, describe_cards
 from analyzer.fitting.fit_target import FitQuestion, fit_target
 from analyzer.fitting.remedies import parse_remedies
 from analyzer.fitting.varied_size import split_shapes
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import ExitCode
+from analyzer.model.interrupts import Terminated
 from analyzer.model.units import parse_bytes
 from analyzer.phantom.phantom_environment import normalize_cards
 from analyzer.report.output_files import write_text
@@ -97,9 +99,38 @@ def fit(
             "Answer for this machine's CPU; add --gpu NAME for a card.", file=sys.stderr
         )
     search = fit_all_cards if is_all else fit_target
-    with progress_bar(outputs.progress) as progress:
-        answer = search(spec, chosen, question, progress)
+    kept = KeptAnswer(is_quiet=outputs.quiet)
+    try:
+        with progress_bar(outputs.progress) as progress:
+            answer = search(spec, chosen, question, progress, kept.keep)
+    except (KeyboardInterrupt, Terminated):
+        if kept.answer is not None:
+            _show(kept.answer, outputs)
+        raise
+    _show(answer, outputs)
+    if not answer.largest or answer.wanted_fits is False:
+        raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
+
+class KeptAnswer:
+    """The answer so far, for an interruption; cards are printed as soon as they are judged."""
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        self.answer: FitAnswer | None = None
+        self._is_quiet = is_quiet
+
+    def keep(self, answer: FitAnswer) -> None:
+        """Take the answer so far, and print a line about the cards that are new in it."""
+        shown = [] if self.answer is None else [card.id for card in self.answer.cards]
+        new = [card for card in answer.cards if card.id not in shown]
+        if new:
+            new.sort(key=lambda card: card.limit_bytes)
+            print_news(describe_cards(new, answer), is_quiet=self._is_quiet)
+        self.answer = answer
+
+
+def _show(answer: FitAnswer, outputs: PageOutputs) -> None:
+    """Write and print an answer."""
     from analyzer.fitting.fit_document import build_fit_document
     from analyzer.report.render.page_shell import to_page
 
@@ -110,8 +141,6 @@ def fit(
         lambda path: write_text(path, to_page(document)),
         lambda: document,
     )
-    if not answer.largest or answer.wanted_fits is False:
-        raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 
 def _make_question(

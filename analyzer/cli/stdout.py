@@ -163,9 +163,8 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], 
     console = Console(stderr=True)
     stage = progress.TextColumn("{task.description}", table_column=Column())  # wraps
     length = progress.BarColumn(30 if console.width >= 120 else 8)
-    left = (progress.TextColumn("left"), progress.TimeRemainingColumn())
-    times = (progress.TimeElapsedColumn(), *left)
-    bar = progress.Progress(stage, length, *times, console=console, transient=True)
+    elapsed = progress.TimeElapsedColumn()
+    bar = progress.Progress(stage, length, elapsed, console=console, transient=True)
     task = bar.add_task("starting", total=1.0)
     starter = threading.Timer(_DELAY_S, bar.start)
     starter.daemon = True
@@ -176,3 +175,9 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], 
         starter.cancel()
         starter.join()
         bar.stop()
+
+
+def print_news(line: str, *, is_quiet: bool) -> None:
+    """Print a part of the answer on stderr as soon as it is known."""
+    if not is_quiet:
+        print(line, file=sys.stderr, flush=True)

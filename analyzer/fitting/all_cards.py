@@ -15,7 +15,12 @@ from msgspec.structs import replace as replace_fields
 from analyzer.capture.process.launch import Progress
 from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer
-from analyzer.fitting.fit_target import FitQuestion, describe_sizes, find_safe_size
+from analyzer.fitting.fit_target import (
+    FitQuestion,
+    Keep,
+    describe_sizes,
+    find_safe_size,
+)
 from analyzer.fitting.size_answers import answer_sizes
 from analyzer.fitting.size_search import CardSearch
 from analyzer.fitting.step_access import StepAccess, access_target
@@ -24,22 +29,35 @@ from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 
 
 def fit_all_cards(
-    spec: TargetSpec, options: CaptureOptions, question: FitQuestion, progress: Progress
+    spec: TargetSpec,
+    options: CaptureOptions,
+    question: FitQuestion,
+    progress: Progress,
+    keep: Keep = lambda answer: None,
 ) -> FitAnswer:
-    """Find the largest batch on each card, or on each one with a price; or judge one batch."""
+    """Find the largest batch on each card, or on each one with a price; or judge one batch.
+
+    ``keep`` gets the answer for the cards so far after each kind of card, the most frequent kind first.
+    """
     cards = list(question.prices) or [gpu for gpu in all_gpus() if not gpu.is_amd]
     cards.sort(key=lambda gpu: (_kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
     kinds = [list(group) for _, group in groupby(cards, _kind_of)]
+    kinds.sort(key=len, reverse=True)
 
     rows: list[CardAnswer] = []
     with access_target(spec) as access:
         for number, group in enumerate(kinds):
+            words = f"{len(rows)} of {len(cards)} cards known"
 
-            def report(stage: str, share: float, number: int = number) -> None:
-                progress(stage, (number + share) / len(kinds))
+            def report(
+                stage: str, share: float, number: int = number, words: str = words
+            ) -> None:
+                progress(f"{stage}, {words}", (number + share) / len(kinds))
 
-            answer = _fit_kind(access, options, question, group, rows, report)
-    return _combine(answer, rows, question.wanted)
+            kind_answer = _fit_kind(access, options, question, group, rows, report)
+            answer = _combine(kind_answer, rows, question.wanted, len(cards))
+            keep(answer)
+    return answer
 
 
 def _kind_of(gpu: Gpu) -> int:
@@ -62,7 +80,7 @@ def _fit_kind(
     is_one = question.wanted is not None
     all_bytes = [limit.bytes for limit in limits]
     search = CardSearch(all_bytes, BATCH.first_size(options), is_one=is_one)
-    facts = answer_sizes(own_access, chosen, BATCH, search, report, question.threads)
+    facts = answer_sizes(own_access, chosen, BATCH, search, report)
 
     for gpu, limit in zip(cards, limits, strict=True):
         largest = safe = holds_wanted = None
@@ -90,9 +108,9 @@ def _fit_kind(
 
 
 def _combine(
-    answer: FitAnswer, rows: list[CardAnswer], wanted: int | None
+    answer: FitAnswer, rows: list[CardAnswer], wanted: int | None, total: int
 ) -> FitAnswer:
-    """Return the answer for one card as the answer for all cards."""
+    """Return the answer for one card as the answer for the cards so far."""
     rows.sort(key=lambda row: (row.limit_bytes, row.id))
     smallest, largest = rows[0], rows[-1]
     if rows[0].price is not None:
@@ -119,6 +137,8 @@ def _combine(
     note = f"The needs are those on {answer.card_name}."
     if len(rows) > 1:
         note += " --gpu NAME runs the sizes on one card, near its own limit."
+    if len(rows) < total:
+        note = f"{total - len(rows)} of {total} cards are not judged. {note}"
     return replace_fields(
         answer,
         cards=tuple(rows),

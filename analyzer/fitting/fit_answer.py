@@ -5,6 +5,7 @@ A size is the batch, or the N of an input; both sizes and bytes are whole number
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -121,6 +122,11 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.cards) and self.cards[0].price is not None
 
     @property
+    def is_largest_known(self) -> bool:
+        """Whether the next larger size was tried and failed."""
+        return self.failing == self.largest + 1
+
+    @property
     def size_of_remedies(self) -> int:
         """The size at which remedies are estimated: the wanted one, else the largest."""
         return self.wanted or max(self.largest, 1)
@@ -138,6 +144,21 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def label(self, size: int) -> str:
         """Return the text of a size: ``1,024``, ``tokens=64``, ``224,224,3``."""
         return insert_size(self.shape, size) if self.shape else f"{size:,}"
+
+
+def describe_cards(cards: Sequence[CardAnswer], answer: FitAnswer) -> str:
+    """Return the answer for cards of one kind in a line; they are sorted by memory."""
+    first, last = cards[0], cards[-1]
+    if answer.wanted is None:
+        return (
+            f"about batch {first.largest:,} on {first.id} to {last.largest:,} on {last.id}"
+            f" ({len(cards)} cards)"
+        )
+    fitting = [card for card in cards if card.holds_wanted]
+    smallest = f", from {fitting[0].id} on" if fitting else ""
+    return (
+        f"batch {answer.wanted:,} fits {len(fitting)} of {len(cards)} cards{smallest}"
+    )
 
 
 class LogAnswer(OomDocument, frozen=True, kw_only=True):

@@ -45,7 +45,6 @@ def fit(
     wanted: int | None = None,
     remedies: bool = False,
     what_if: Sequence[str] = (),
-    threads: int | None = None,
     **step: Unpack[StepOptions],
 ) -> FitAnswer:
     """Return the largest batch, or the largest input, of a step on a card or under a limit.
@@ -56,7 +55,6 @@ def fit(
         vary: Input axes with an N, such as ``tokens=N``, to find the largest N; empty for the batch.
         wanted: A size to judge.
         remedies, what_if: Whether to estimate all remedies; the names of those to estimate.
-        threads: Threads that one op may use; None for this machine's.
         step: As for ``estimate``. ``batch_size`` is the first batch of the search; with ``vary``, the
             batch.
 
@@ -70,7 +68,6 @@ def fit(
         limit_bytes=parse_bytes(limit) if isinstance(limit, str) else limit,
         wanted=wanted,
         remedies=tuple(what_if) if remedies or what_if else None,
-        threads=threads,
         varied=parse_varied([vary] if isinstance(vary, str) and vary else vary),
     )
     with _access(target, options) as access:

@@ -111,7 +111,8 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
 
 def _figures(answer: FitAnswer) -> Table:
     label = answer.label
-    names, cells = ["largest", "safe"], [label(answer.largest), label(answer.safe)]
+    name = "largest" if answer.is_largest_known else "fits"
+    names, cells = [name, "safe"], [label(answer.largest), label(answer.safe)]
     if answer.failing is not None:
         names.append("first failing")
         cells.append(label(answer.failing))
@@ -127,8 +128,8 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
     if answer.limit_of == "cards":
         if answer.wanted is None:
             yield (
-                f"`{answer.noun}` is the largest size by a line between the needs below, and "
-                "`safe` leaves 3 % of them."
+                "`about` is the size that fits by a line between the needs below, and `safe` "
+                "leaves 3 % of them."
             )
     else:
         yield _explain_limit(answer)
@@ -208,7 +209,8 @@ def _draw_chart(answer: FitAnswer) -> Markup:
     needs = [(point.size, (point.need_bytes or 0) + beside) for point in known]
     (first, low), (last, high) = needs[0], needs[-1]
     limit_bytes = answer.limit_bytes + beside
-    marks = {answer.safe: ("safe", "safe"), answer.largest: ("marked", "largest")}
+    name = "largest" if answer.is_largest_known else "fits"
+    marks = {answer.safe: ("safe", "safe"), answer.largest: ("marked", name)}
     if answer.failing is not None:
         marks[answer.failing] = ("failing", "does not fit")
     return draw_lines(
@@ -231,7 +233,7 @@ def _card_table(answer: FitAnswer) -> Table:
         columns.append(TableColumn("per hour", "number"))
     columns += [TableColumn("memory", "bytes", rank=2), TableColumn("limit", "bytes")]
     if answer.wanted is None:
-        columns += [TableColumn("safe", "number"), TableColumn(answer.noun, "number")]
+        columns += [TableColumn("safe", "number"), TableColumn("about", "number")]
     else:
         columns.append(TableColumn(f"{answer.noun} {answer.wanted}", least=4))
 
@@ -290,7 +292,7 @@ def _state_largest(answer: FitAnswer) -> str:
     failing = f"{answer.label(answer.failing)} {_describe_point(answer, point)}"
     if point.is_refused:
         failing = f"{answer.label(answer.failing)} is not possible ({point.kind})"
-    if answer.failing > answer.largest + 1:
+    if not answer.is_largest_known:
         return f"{named} fits {where}{by}; {failing}."
     if answer.is_run:
         return f"{named} is the largest that fits {where}: it ran on a simulated card, and {failing}."

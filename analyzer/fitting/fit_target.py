@@ -1,6 +1,6 @@
 """From a target and a limit to the largest size that fits."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -12,15 +12,24 @@ from analyzer.cards import Gpu, memory_beside_pool, memory_limit
 from analyzer.fitting.fit_answer import FitAnswer, LimitOwner
 from analyzer.fitting.fit_document import add_headline
 from analyzer.fitting.remedies import RemedyTrial, try_remedies
-from analyzer.fitting.size_answers import StepFacts, answer_sizes
+from analyzer.fitting.size_answers import (
+    StepFacts,
+    answer_sizes,
+    assume_facts,
+    can_run,
+)
 from analyzer.fitting.size_search import SizeSearch
 from analyzer.fitting.step_access import StepAccess, access_target
 from analyzer.fitting.varied_size import BATCH, VariedSize
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.ranges import BoundedBytes
 from analyzer.phantom.phantom_environment import find_smallest_card
 from analyzer.simulate.allocator.bfc import BfcOptions
+
+Keep = Callable[[FitAnswer], None]
+"""Takes an answer that a command can show if it is interrupted."""
 
 _SEARCH_SHARE: Final = 0.8  # of the progress; the rest is for the remedies
 
@@ -31,7 +40,6 @@ class FitQuestion:
 
     limit_bytes: int | None = None  # None for the card's own, or this machine's memory
     wanted: int | None = None  # a size to judge
-    threads: int | None = None
     remedies: tuple[str, ...] | None = None  # names; empty for all, None for none
     varied: VariedSize = BATCH
     prices: Mapping[Gpu, float] = field(
@@ -40,7 +48,11 @@ class FitQuestion:
 
 
 def fit_target(
-    spec: TargetSpec, options: CaptureOptions, question: FitQuestion, progress: Progress
+    spec: TargetSpec,
+    options: CaptureOptions,
+    question: FitQuestion,
+    progress: Progress,
+    keep: Keep = lambda answer: None,
 ) -> FitAnswer:
     """Find the largest size of a target's step under a limit; start at the options' batch size."""
     reached = [0.0]
@@ -50,13 +62,17 @@ def fit_target(
         progress(stage, share)
 
     with access_target(spec, lambda stage: progress(stage, reached[0])) as access:
-        return fit_step(access, options, question, report)
+        return fit_step(access, options, question, report, keep)
 
 
 def fit_step(
-    access: StepAccess, options: CaptureOptions, question: FitQuestion, report: Progress
+    access: StepAccess,
+    options: CaptureOptions,
+    question: FitQuestion,
+    report: Progress,
+    keep: Keep = lambda answer: None,
 ) -> FitAnswer:
-    """Find the largest size of a step under a limit."""
+    """Find the largest size of a step under a limit; ``keep`` gets the answer before an interruption."""
     gpu = find_smallest_card(options.gpu) if options.gpu else None
     limit_of, limit = resolve_limit(gpu, question.limit_bytes)
     varied, limited = question.varied, limit_options(options, question.limit_bytes)
@@ -65,28 +81,31 @@ def fit_step(
         2 if varied.shapes else 1
     )  # right for the side of an image, and for attention
     search = SizeSearch(limit.bytes, varied.first_size(options), power)
-    facts = answer_sizes(
-        access,
-        limited,
-        varied,
-        search,
-        lambda stage, share: report(stage, _SEARCH_SHARE * share),
-        question.threads,
-    )
-    answer = describe_sizes(
-        access.name, options, search, facts, (limit_of, limit), question
-    )
+
+    def describe(facts: StepFacts) -> FitAnswer:
+        limited_by = (limit_of, limit)
+        return describe_sizes(access.name, options, search, facts, limited_by, question)
+
+    def report_search(stage: str, share: float) -> None:
+        report(stage, _SEARCH_SHARE * share)
+
+    try:
+        facts = answer_sizes(access, limited, varied, search, report_search)
+    except (KeyboardInterrupt, Terminated):
+        if search.points:
+            known = assume_facts(limited, can_run(access, limited))
+            keep(add_headline(describe(known)))
+        raise
+    answer = describe(facts)
+    keep(add_headline(answer))
 
     if question.remedies is not None:
-        trial = RemedyTrial(
-            access,
-            varied.apply(limited, answer.size_of_remedies),
-            answer.limit_bytes,
-            question.threads,
-            lambda stage, share: report(
-                stage, _SEARCH_SHARE + (1 - _SEARCH_SHARE) * share
-            ),
-        )
+
+        def report_remedies(stage: str, share: float) -> None:
+            report(stage, _SEARCH_SHARE + (1 - _SEARCH_SHARE) * share)
+
+        chosen = varied.apply(limited, answer.size_of_remedies)
+        trial = RemedyTrial(access, chosen, answer.limit_bytes, report_remedies)
         answer = replace_fields(answer, remedies=try_remedies(trial, question.remedies))
     report("done", 1.0)
     return add_headline(answer)

@@ -1,10 +1,12 @@
 """Estimate a step with remedies: each is a real change of the step, captured and estimated."""
 
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace as replace_fields
 
@@ -47,14 +49,6 @@ _PATCH_TOLERANCE: Final = (
 ALL: Final = "all"  # stands for every remedy that may save memory
 
 
-class PatchPlace(NamedTuple):
-    """Where to write patches: a file, the name of the model or step in it, and a folder."""
-
-    file: Path
-    name: str
-    folder: Path
-
-
 @dataclass(frozen=True, slots=True)
 class RemedyTrial:
     """A step, its options without remedies, and an optional limit to judge by."""
@@ -62,13 +56,16 @@ class RemedyTrial:
     access: StepAccess
     options: CaptureOptions
     limit_bytes: int | None
-    threads: int | None
     report: Progress
-    patches: PatchPlace | None = None
+    patch_file: Path | None = None  # the file to write patches of, into a folder
+    patch_folder: Path = Path()
+    keep: Callable[[StepRemedy], None] = lambda remedy: (
+        None
+    )  # takes each as it is known
 
     def estimate(self, options: CaptureOptions, name: str) -> StepEstimate:
         """Return the estimate of the step with some options, captured in the subfolder ``name``."""
-        return estimate_step(self.access, options, name, self.threads)
+        return estimate_step(self.access, options, name)
 
     def fits(self, estimate: StepEstimate) -> bool | None:
         """Say whether an estimate fits the limit; None without one."""
@@ -92,7 +89,7 @@ def try_remedies(
     if captured is None:
         before = trial.estimate(options, "unchanged")
     else:
-        before = estimate_folder(captured, options, trial.threads)
+        before = estimate_folder(captured, options)
     op_by_op = None
     needs_order = RECOMPUTING in names or LISTING in names
     if (
@@ -105,14 +102,36 @@ def try_remedies(
     plans = choose_plans(
         list(plan_remedies(options, before.note, op_by_op, names)), names
     )
-    remedies = []
+    plans = _sort_by_value(plans, before)
+    remedies: list[StepRemedy] = []
+    begin = time.monotonic()
     for number, plan in enumerate(plans):
-        report(f"capturing with {plan.id}", (number + 1) / (len(plans) + 1))
+        stage = f"change {number + 1} of {len(plans)}, {plan.id}"
+        if number:
+            left_s = (time.monotonic() - begin) / number * (len(plans) - number)
+            stage += f", about {math.ceil(left_s / 60)} min left"
+        report(stage, (number + 1) / (len(plans) + 1))
         remedies.append(_try_plans(trial, (plan,), before))
+        trial.keep(remedies[-1])
     if trial.fits(before) is False and not any(remedy.fits for remedy in remedies):
         remedies += _try_sets(trial, plans, remedies, before)
     remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
     return tuple(remedies)
+
+
+_FOR_VARIABLES: Final = ("optimizer", "freezing", "precision", "ema")
+_FOR_ACTIVATIONS: Final = ("batch", "precision", "xla", "input", "recomputation")
+"""Kinds of remedies, the most valuable first, of steps with more variables or more activations."""
+
+
+def _sort_by_value(
+    plans: Sequence[RemedyPlan], before: StepEstimate
+) -> list[RemedyPlan]:
+    """Return the remedies with those first that save most in steps of this kind."""
+    has_variables = 2 * before.fixed_bytes > before.requested_bytes
+    kinds = _FOR_VARIABLES if has_variables else _FOR_ACTIVATIONS
+    places = {kind: place for place, kind in enumerate(kinds)}
+    return sorted(plans, key=lambda plan: places.get(plan.kind, len(kinds)))
 
 
 def _try_plans(
@@ -142,43 +161,41 @@ def _try_plans(
         allocated_bytes=after.allocated_bytes,
         fits=trial.fits(after),
     )
-    if trial.patches is None or before.requested_bytes <= after.requested_bytes:
+    if trial.patch_file is None or before.requested_bytes <= after.requested_bytes:
         return remedy
     try:
-        return _write_patch(trial, trial.patches, plans, remedy, before)
+        return _write_patch(trial, trial.patch_file, plans, remedy, before)
     except InputError as error:
         return replace_fields(remedy, no_patch=error.message[:_LONGEST_REASON])
 
 
 def _write_patch(
     trial: RemedyTrial,
-    patches: PatchPlace,
+    file: Path,
     plans: tuple[RemedyPlan, ...],
     remedy: StepRemedy,
     before: StepEstimate,
 ) -> StepRemedy:
     """Write a remedy as a patch, if the patched file saves as much; InputError if it cannot be one."""
     try:
-        text = patches.file.read_bytes().decode()
-        edited = edit_source(text, patches.name, plans, trial.options.open_batch_size)
-        copy = copy_with_text(
-            patches.file, edited, trial.access.folder / f"source-{remedy.id}"
-        )
+        text = file.read_bytes().decode()
+        edited = edit_source(text, plans, trial.options.open_batch_size)
+        copy = copy_with_text(file, edited, trial.access.folder / f"source-{remedy.id}")
     except (OSError, ValueError, SyntaxError) as error:
-        raise InputError(f"{patches.file} cannot be edited: {error}.") from None
+        raise InputError(f"{file} cannot be edited: {error}.") from None
     make = trial.access.capture_file
     batch = merge_options(trial.options, plans).batch_size
     assert make is not None
     access = replace(trial.access, capture=lambda *given: make(copy, *given))
     options = replace(trial.options, batch_size=batch)
-    after = estimate_step(access, options, f"patched-{remedy.id}", trial.threads)
+    after = estimate_step(access, options, f"patched-{remedy.id}")
     saves_bytes = before.requested_bytes - after.requested_bytes
     stated = remedy.saves_bytes or 0
     if abs(saves_bytes - stated) > _PATCH_TOLERANCE * stated:
         raise InputError(f"The edited file saves {format_bytes(saves_bytes)}.")
-    patches.folder.mkdir(exist_ok=True)
-    path = patches.folder / f"{remedy.id}.patch"
-    write_text(path, write_diff(patches.file, text, edited))
+    trial.patch_folder.mkdir(exist_ok=True)
+    path = trial.patch_folder / f"{remedy.id}.patch"
+    write_text(path, write_diff(file, text, edited))
     return replace_fields(remedy, patch=str(path), patch_saves_bytes=saves_bytes)
 
 
@@ -257,8 +274,8 @@ def add_remedies(
     names: Sequence[str],
     folder: Path,
     *,
-    threads: int | None,
     progress: Progress,
+    keep: Callable[[StepRemedy], None],
     patches: Path | None = None,
 ) -> Result:
     """Return an estimate with the savings of remedies, and save the changed report in its folder.
@@ -267,11 +284,18 @@ def add_remedies(
     """
     verdict = result.report.verdict
     limit_bytes = None if verdict is None else verdict.pool_limit_bytes
-    place = (
-        None if patches is None else PatchPlace(spec.source, spec.attribute, patches)
-    )
+    file = None if patches is None else spec.source
     with access_target(spec) as access:
-        trial = RemedyTrial(access, options, limit_bytes, threads, progress, place)
+        trial = RemedyTrial(
+            access, options, limit_bytes, progress, file, patches or Path(), keep
+        )
         remedies = try_remedies(trial, names, folder)
-    changed = replace(result, report=replace_fields(result.report, remedies=remedies))
-    return save_report(changed, folder)
+    return save_remedies(result, remedies, folder)
+
+
+def save_remedies(
+    result: Result, remedies: Iterable[StepRemedy], folder: Path
+) -> Result:
+    """Return an estimate with remedies, and save the changed report in its folder."""
+    report = replace_fields(result.report, remedies=tuple(remedies))
+    return save_report(replace(result, report=report), folder)

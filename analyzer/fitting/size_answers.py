@@ -70,13 +70,12 @@ def answer_sizes(
     varied: VariedSize,
     search: SizeSearch,
     report: Progress,
-    threads: int | None = None,
 ) -> StepFacts:
     """Answer the sizes of a search until it ends; return what else is known about the step."""
     try:
         if can_run(access, options):
             return _run(access, options, varied, search, report)
-        return _estimate(access, options, varied, search, report, threads)
+        return _estimate(access, options, varied, search, report)
     except InputError as error:
         if error.kind is not FailureKind.FIXED_SIZE:
             raise
@@ -138,12 +137,17 @@ def _run(
             shutil.rmtree(folder, ignore_errors=True)
 
     if run_file is None:  # no process reached its end
-        step = StepConfig(mode="train", jit=options.jit, batch_size=options.batch_size)
-        return StepFacts(by="runs", step=step, versions={})
+        return assume_facts(options, is_run=True)
     notes = tuple(dict.fromkeys(run_file.notes))
     return StepFacts(
         by="runs", step=run_file.step, notes=notes, versions=run_file.versions
     )
+
+
+def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
+    """Return the facts about a step that follow from the options alone."""
+    step = StepConfig(mode="train", jit=options.jit, batch_size=options.batch_size)
+    return StepFacts(by="runs" if is_run else "estimates", step=step, versions={})
 
 
 def _make_point(size: int, run: SizeRun) -> SizePoint:
@@ -171,7 +175,6 @@ def _estimate(
     varied: VariedSize,
     search: SizeSearch,
     report: Progress,
-    threads: int | None,
 ) -> StepFacts:
     """Estimate the sizes of a search."""
     last: StepEstimate | None = None
@@ -179,7 +182,7 @@ def _estimate(
         _report(report, search, f"estimating size {size}")
         chosen = varied.apply(options, size)
         try:
-            last = estimate_step(access, chosen, f"size-{size}", threads)
+            last = estimate_step(access, chosen, f"size-{size}")
         except AnalyzerError as error:
             if not search.points:
                 raise

@@ -108,21 +108,17 @@ class StepEstimate:
 
 
 def estimate_step(
-    access: StepAccess, options: CaptureOptions, name: str, threads: int | None = None
+    access: StepAccess, options: CaptureOptions, name: str
 ) -> StepEstimate:
     """Capture a step into the subfolder ``name``, and estimate it."""
     folder = access.capture(options, access.folder / name)
-    return estimate_folder(folder, options, threads)
+    return estimate_folder(folder, options)
 
 
-def estimate_folder(
-    folder: Path, options: CaptureOptions, threads: int | None
-) -> StepEstimate:
+def estimate_folder(folder: Path, options: CaptureOptions) -> StepEstimate:
     """Estimate the step that was captured in a folder."""
     note = read_run(folder / RUN_FILE)
-    analysis = analyse_step(
-        note, folder, threads=threads, inter_op=options.inter_op_threads
-    )
+    analysis = analyse_step(note, folder, inter_op=options.inter_op_threads)
     recording, pool = analysis.recording, find_need(analysis)[0].pool
 
     high_bytes, requested = pool.range.high, None

@@ -51,11 +51,10 @@ class OpenOptions(TypedDict, total=False):
 class PredictOptions(TypedDict, total=False):
     """Options of a prediction.
 
-    ``threads`` (per op) and ``inter_op`` are those of the machine that captured the step if None.
-    ``search`` also finds the least memory limit.
+    ``inter_op`` threads are those of the machine that captured the step if None. ``search`` also finds
+    the least memory limit.
     """
 
-    threads: int | None
     inter_op: int | None
     what_if: WhatIf | None
     search: bool
@@ -205,7 +204,6 @@ def analyse_step(
     target = target_of(note)
     predicted = predict_note(
         note,
-        threads=options.get("threads"),
         inter_op=options.get("inter_op"),
         # a limit and growth apply to the card itself: they decide which chunk fits best
         allocator=None

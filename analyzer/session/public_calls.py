@@ -102,7 +102,6 @@ def estimate(
     *,
     out: str | os.PathLike[str] | None = None,
     force: bool = False,
-    threads: int | None = None,
     **step: Unpack[StepOptions],
 ) -> Result:
     """Estimate the memory of a step on a simulated card, or predict it for the CPU.
@@ -110,7 +109,6 @@ def estimate(
     Args:
         target: As for ``trace``, or the folder of an earlier estimate.
         out, force: As for ``trace``.
-        threads: Threads per op; None for this machine's default.
         step: How the step is built and run; see ``StepOptions``. Without ``gpu`` it is for the CPU.
 
     Raises:
@@ -123,15 +121,15 @@ def estimate(
         spec = parse_target(os.fspath(target))
         if spec.kind is not TargetKind.TRACE:
             place = _to_path(out) or make_default_path(spec)
-            return estimate_target(spec, options, place, force=force, threads=threads)
+            return estimate_target(spec, options, place, force=force)
         check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(options))
         inter_op = options.inter_op_threads
-        if threads is None and inter_op is None:
+        if inter_op is None:
             return open_finished(Path(spec.path))
-        return open_estimate(Path(spec.path), threads=threads, inter_op=inter_op)
+        return open_estimate(Path(spec.path), inter_op=inter_op)
     check_steps(options)
     folder = capture_object(target, options, _to_path(out), force=force)
-    return explain_folder(folder, threads=threads)
+    return explain_folder(folder)
 
 
 def open_trace(

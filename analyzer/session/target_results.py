@@ -100,7 +100,7 @@ def estimate_target(
 ) -> Result:
     """Estimate a target's memory: run it on a simulated card, or predict it from its graph.
 
-    ``threads`` per op are this machine's default if None. ``force`` and ``save`` as in ``trace_target``.
+    ``force`` and ``save`` as in ``trace_target``.
     """
     check_steps(options)
     report = prediction.get("progress") or (lambda stage, share: None)

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
-from analyzer.explain.buffer_words import describe_buffer, in_brackets
+from analyzer.explain.analysis import LOW, Analysis, saved_without
+from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.recording.records import Finding, TensorLinks
 from analyzer.model.units import format_bytes
 
@@ -43,7 +43,6 @@ _TIMES: Final = 4  # bytes over those that are read, or written in the end
 _MANY_CLASSES: Final = 4096
 _COPIES_OF_LOGITS: Final = 3
 _CHUNKS: Final = 8
-_ROWS: Final = 20  # of evidence
 _SUMMANDS: Final = 3
 _LOOP_TENSORS: Final = 500
 _LOOP_RATIO: Final = 0.2
@@ -158,7 +157,7 @@ def find_recorded_loop(analysis: Analysis) -> Iterator[Finding]:
 
         yield Finding(
             id="recorded-loop",
-            severity=severity_of(total, peak),
+            severity=analysis.rate(total),
             title=f"{len(equal):,} tensors of {shape} in one step: "
             f"{format_bytes(total)} "
             f"({total / peak:.0%} of the peak){in_brackets(watch.where)}",
@@ -168,9 +167,7 @@ def find_recorded_loop(analysis: Analysis) -> Iterator[Finding]:
             "loop of a custom "
             "gradient, or write the loop as one op.",
             saves_bytes=_saved_without_rows(analysis, equal, 1.0),
-            evidence=tuple(
-                describe_buffer(one) for one in equal.head(3).to_dict("records")
-            ),
+            evidence=describe_largest(equal),
         )
 
 
@@ -198,7 +195,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
         where = next((str(line) for line in equal["source"] if line), "")
         yield Finding(
             id="waits-for-sum",
-            severity=severity_of(saves, peak),
+            severity=analysis.rate(saves),
             title=f"{len(equal)} gradients of {shape} wait for one sum: "
             f"{format_bytes(total)} "
             f"({total / peak:.0%} of the peak){in_brackets(where)}",
@@ -208,9 +205,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             "once, or write the loop "
             "with tf.while_loop or tf.scan, whose gradient adds up trip by trip.",
             saves_bytes=saves,
-            evidence=tuple(
-                describe_buffer(one) for one in equal.to_dict("records")[:_ROWS]
-            ),
+            evidence=describe_largest(equal),
         )
 
 
@@ -395,7 +390,7 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
         peak = analysis.peak.requested_bytes
         yield Finding(
             id="logits-held",
-            severity=severity_of(saves, peak),
+            severity=analysis.rate(saves),
             title=f"{len(rows)} tensors of {shape}, one number for each of {classes} "
             f"classes: "
             f"{format_bytes(total)} ({total / peak:.0%} of the peak)",
@@ -406,9 +401,7 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
             "loss for parts of the positions inside tf.recompute_grad. The saving is "
             f"that of {_CHUNKS} parts.",
             saves_bytes=saves,
-            evidence=tuple(describe_buffer(row) for row in rows.to_dict("records"))[
-                :_ROWS
-            ],
+            evidence=describe_largest(rows),
         )
 
 
@@ -436,11 +429,11 @@ def _report(
     size = format_bytes(int(row["requested_bytes"]))
     return Finding(
         id=name,
-        severity=severity_of(saves, peak),
+        severity=analysis.rate(saves),
         title=f"{title} ({size}){in_brackets(where)}",
         detail=detail,
         saves_bytes=saves,
-        evidence=tuple(describe_buffer(one) for one in rows.to_dict("records")[:_ROWS]),
+        evidence=describe_largest(rows),
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.contract.run_note import ThreadsNote, VariableNote
+from analyzer.model.contract.run_note import VariableNote
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
 from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan
@@ -57,8 +57,3 @@ CPU: Final = KernelDevice(
     is_cheap=False,
 )
 """The CPU with its BFC allocator (``TF_CPU_ALLOCATOR_USE_BFC=1``)."""
-
-
-def cpu_device(processor: ThreadsNote) -> KernelDevice:
-    """Return the kernels of a processor."""
-    return replace(CPU, plan=lambda call: cpu.plan(replace(call, processor=processor)))

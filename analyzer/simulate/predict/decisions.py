@@ -5,7 +5,7 @@ needs least. Each alternative is one schedule.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from analyzer.model.contract.graph_note import LEAST_SHAPES, Op, TensorSpec
@@ -19,70 +19,53 @@ MOST_ALTERNATIVES: Final = 12  # most branches to try: the first ones
 _NAMED: Final = 3  # most names in a sentence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """A branch or a loop that data decide."""
+def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
+    """Return the step with the outcomes that need most memory, and the peaks of all that were tried.
 
-    name: str
-    is_loop: bool
-    outcome: int
-    bounded: bool = False
-    by_user: bool = False
-    # requested peak with one trip, or with another branch; None if not tried
-    other_bytes: int | None = None
-
-
-def decide(prepared: Prepared) -> tuple[Prepared, tuple[Decision, ...], list[int]]:
-    """Return the step with the outcomes that need most memory, its decisions, and all peaks."""
+    The dictionary has a sentence about each branch and loop, by name.
+    """
     ops, by_user = prepared.wiring.ops, prepared.assumed
     assumed = dict(by_user)
     top = play(prepared)
     peaks_bytes = [top.peak_bytes]
+    others: dict[str, int] = {}  # the peak with another outcome
 
     def try_out(name: str, outcome: int) -> Schedule:
         schedule = play(assume(prepared, assumed | {name: outcome}))
         peaks_bytes.append(schedule.peak_bytes)
+        others[name] = min(schedule.peak_bytes, top.peak_bytes)
         return schedule
 
-    branches = [
-        (ops[node].name, branch)
-        for node, count in top.branches.items()
-        for branch in range(count)
-        if ops[node].name not in by_user and branch != 1
-    ]
-    others: dict[str, int] = {}
-    for name, branch in branches[:MOST_ALTERNATIVES]:
-        schedule = try_out(name, branch)
-        others[name] = min(schedule.peak_bytes, top.peak_bytes)
-        if schedule.peak_bytes > top.peak_bytes:
-            assumed[name], top = branch, schedule
+    for node, count in top.branches.items():
+        name = ops[node].name
+        for branch in range(count):
+            is_known = name in by_user or branch == 1
+            if is_known or len(others) >= MOST_ALTERNATIVES:
+                continue
+            schedule = try_out(name, branch)
+            if schedule.peak_bytes > top.peak_bytes:
+                assumed[name], top = branch, schedule
     for name, trips in top.trips.items():
         if name not in by_user and trips > 1:
-            others[name] = try_out(name, 1).peak_bytes
-    decisions = [
-        Decision(
-            name=name,
-            is_loop=True,
-            outcome=trips,
-            bounded=name not in top.unbounded,
-            by_user=name in by_user,
-            other_bytes=others.get(name),
-        )
-        for name, trips in top.trips.items()
-    ]
+            try_out(name, 1)
+
+    sentences: dict[str, str] = {}
+    for name, trips in top.trips.items():
+        outcome = f"{trips} trip{'s' * (trips != 1)}"
+        if name not in top.unbounded:
+            outcome += ", the most that its condition allows"
+        sentences[name] = f"the trips of loop {name}; assumed: {outcome}"
     for node in top.branches:
         name = ops[node].name
-        outcome = assumed.get(name, 1)
-        is_given = name in by_user
-        decision = Decision(
-            name=name,
-            is_loop=False,
-            outcome=outcome,
-            by_user=is_given,
-            other_bytes=others.get(name),
-        )
-        decisions.append(decision)
-    return assume(prepared, assumed), tuple(decisions), peaks_bytes if decisions else []
+        sentences[name] = f"branch {name}; assumed: number {assumed.get(name, 1)}"
+    for name, text in sentences.items():
+        how = f"(--assume {name}=N changes it)"
+        if name in by_user:
+            how = "(--assume)"
+        elif name in others:
+            how = f"with another outcome the peak is {format_bytes(others[name])} {how}"
+        sentences[name] = f"Data decide {text}; {how}."
+    return assume(prepared, assumed), sentences, peaks_bytes if sentences else []
 
 
 def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:
@@ -93,22 +76,18 @@ def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:
     for op in ops:
         shapes = op.attrs.get(LEAST_SHAPES)
         if shapes is not None:
-            pairs = zip(op.outputs, shapes, strict=False)
-            outputs = [
-                TensorSpec(spec.dtype, None if shape is None else tuple(shape))
-                for spec, shape in pairs
-            ]
+            outputs = []
+            for spec, shape in zip(op.outputs, shapes, strict=False):
+                known = None if shape is None else tuple(shape)
+                outputs.append(TensorSpec(spec.dtype, known))
             op = replace(op, outputs=tuple(outputs))
         reduced.append(op)
     return tuple(reduced)
 
 
-def check_assumptions(note: RunNote, decisions: Sequence[Decision]) -> None:
+def check_assumptions(note: RunNote, decided: Collection[str]) -> None:
     """Check that each assumption names something that data decide."""
-    known = [
-        *(decision.name for decision in decisions),
-        *(size.op for size in note.sizes),
-    ]
+    known = [*decided, *(size.op for size in note.sizes)]
     for name in note.assumed:
         if name not in known:
             names = f"Names: {', '.join(known[:6])}."
@@ -116,29 +95,6 @@ def check_assumptions(note: RunNote, decisions: Sequence[Decision]) -> None:
                 f"--assume {name}: no data-dependent loop, branch or size has that name.",
                 hint=names if known else "Nothing in this step depends on data.",
             )
-
-
-def describe_decision(decision: Decision) -> str:
-    """Return a sentence about a branch or a loop that data decide."""
-    name, outcome = decision.name, decision.outcome
-    trips = f"{outcome} trip{'s' * (outcome != 1)}"
-    if decision.by_user:
-        chosen = (
-            f"Loop {name} makes {trips}"
-            if decision.is_loop
-            else f"Branch {name} is {outcome}"
-        )
-        return f"{chosen}, as assumed (--assume)."
-    what, assumed, alternative = f"branch {name}", f"number {outcome}", "another branch"
-    if decision.is_loop:
-        what, assumed, alternative = f"the trips of loop {name}", trips, "one trip"
-    if decision.bounded:
-        assumed += ", the most that its condition allows"
-    if decision.other_bytes is not None:
-        assumed += (
-            f"; with {alternative} the peak is {format_bytes(decision.other_bytes)}"
-        )
-    return f"Data decide {what}; assumed: {assumed} (--assume {name}=N changes it)."
 
 
 def describe_run_sizes(

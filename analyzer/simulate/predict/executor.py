@@ -4,8 +4,8 @@ A lowered ``cond`` is ``Switch`` and ``Merge``; the other branch runs *dead*, wh
 A lowered ``while`` is a frame: ``Enter`` passes a tensor in, each ``NextIteration`` starts the next
 iteration's copy of the body, ``Exit`` passes a tensor out (``propagator_state.cc``).
 
-Inexpensive nodes run at once; expensive ones wait in a pool, which one thread empties from its newest
-task. On several threads, random ones of the pool overlap in a random way: durations are not modelled.
+Inexpensive nodes run at once; expensive ones wait in a pool. One thread takes its newest task, several
+threads a random one. Nodes run one by one: durations and overlaps are not modelled.
 """
 
 from __future__ import annotations
@@ -96,31 +96,24 @@ class Frame:
 Task: TypeAlias = tuple[int, Iteration, bool]
 """A ready node, its iteration, and whether it is dead."""
 
-Running: TypeAlias = tuple[Task, list[Entry | None], list[Tensor]]
-"""A task that has begun, its outputs, and the buffers that it uses until it ends."""
-
-OVERLAP: Final = 0.5  # chance that an op starts before one of those that run ends
-
 _Item = TypeVar("_Item")
 
 
 class EdgeOrder:
-    """The out-edges of each node in one possible order; those that lie in a hash set are shuffled."""
+    """The out-edges of each node in one possible order.
 
-    def __init__(
-        self, wiring: Wiring, random: Random, *, rewrites: bool = False
-    ) -> None:
+    Edges in a hash set are shuffled, and those to nodes that oneDNN's pass rewrites: it creates their
+    edges in another order (``mkl_layout_pass.cc``).
+    """
+
+    def __init__(self, wiring: Wiring, random: Random) -> None:
         self.roots = _shuffle(wiring.roots, random)
         self.data, self.control = list(wiring.data_out), list(wiring.control_out)
-        for node, (data, control) in enumerate(
-            zip(self.data, self.control, strict=True)
-        ):
-            # oneDNN's pass creates the edges to the nodes that it rewrites in another order
-            # (``mkl_layout_pass.cc``).
-            is_rewritten = any(
-                wiring.ops[edge[0]].type.startswith("_Mkl") for edge in data
-            )
-            if (rewrites and is_rewritten) or len(data) + len(control) > ORDERED_EDGES:
+        for node in range(len(wiring.ops)):
+            data, control = self.data[node], self.control[node]
+            types = [wiring.ops[consumer].type for consumer, _, _ in data]
+            is_rewritten = any(kind.startswith("_Mkl") for kind in types)
+            if is_rewritten or len(data) + len(control) > ORDERED_EDGES:
                 self.data[node] = _shuffle(data, random)
                 self.control[node] = _shuffle(control, random)
 
@@ -180,49 +173,33 @@ class Executor:
             self._make_ready(node, iteration, False)
         queue: deque[Task] = deque()  # inexpensive nodes, which run at once
         pool: list[Task] = []
-        running: list[Running] = []
         while True:
             for task in self._ready:
                 is_expensive = self._expensive[task[0]] and not task[2]
                 (pool if is_expensive else queue).append(task)
             self._ready.clear()
+
             if queue:
-                self._end(self._begin(queue.popleft()))
-            elif (
-                pool and len(running) < self._threads and self._starts_another(running)
-            ):
-                running.append(self._begin(pool.pop(self._choose(pool))))
-            elif running:
-                self._end(running.pop(self._choose(running)))
+                self._run_node(*queue.popleft())
+            elif pool:
+                is_alone = self._threads == 1
+                place = -1 if is_alone else self._random.randrange(len(pool))
+                self._run_node(*pool.pop(place))
             else:
                 return
 
-    def _starts_another(self, running: list[Running]) -> bool:
-        """Return whether another node starts before one of the running nodes ends."""
-        return not running or self._random.random() < OVERLAP
-
-    def _choose(self, tasks: Sequence[Any]) -> int:
-        """Return the place of the next task: the newest on one thread, a random one on several."""
-        if self._threads == 1:
-            return len(tasks) - 1
-        return self._random.randrange(len(tasks))
-
-    def _begin(self, task: Task) -> Running:
-        """Start a node: allocate its outputs."""
-        node, iteration, dead = task
+    def _run_node(self, node: int, iteration: Iteration, dead: bool) -> None:
+        """Run a node, free its inputs and temporaries, and pass its outputs on."""
         self._reached[node] = True
         inputs = iteration.inputs.pop(node, None) or [None] * len(self._inputs[node])
         if dead and self._types[node] not in NEXT:
             self._drop(inputs)
-            return task, [None] * len(self._ops[node].outputs), []
-        outputs, in_use = self._compute(node, inputs, iteration)
-        return task, outputs, in_use
+            outputs: list[Entry | None] = [None] * len(self._ops[node].outputs)
+        else:
+            outputs, in_use = self._compute(node, inputs, iteration)
+            for buffer in in_use:
+                self._ledger.release(buffer)
 
-    def _end(self, running: Running) -> None:
-        """End a node: free its inputs and temporaries, and pass its outputs on."""
-        (node, iteration, dead), outputs, in_use = running
-        for buffer in in_use:
-            self._ledger.release(buffer)
         if self._types[node] in _BORDER:
             self._cross(node, iteration, outputs, dead)
         else:

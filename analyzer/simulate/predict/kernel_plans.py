@@ -40,7 +40,6 @@ def plan_kernels(
     wiring: Wiring,
     device: KernelDevice,
     *,
-    threads: int = 1,
     compiled: Mapping[str, BufferPlan] | None = None,
 ) -> Kernels:
     """Return the memory plan of every node's kernel."""
@@ -54,7 +53,6 @@ def plan_kernels(
             op=op,
             inputs=tuple(wiring.specs(node)),
             values=tuple(constants[source] for source, _ in wiring.inputs[node]),
-            threads=threads,
             unused=frozenset(range(len(op.outputs))) - read,
         )
         last_read = max(read, default=-1)

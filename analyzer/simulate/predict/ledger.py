@@ -19,7 +19,6 @@ from analyzer.simulate.kernels.shared.op_call import (
     Trial,
     VariableAccess,
     Way,
-    Workspace,
 )
 from analyzer.simulate.kernels.shared.xla_call import TABLE
 from analyzer.simulate.predict.buffers import (
@@ -126,7 +125,7 @@ class Ledger:
         plan = self._plans[node]
         if plan.variable is VariableAccess.IN_PART:
             self._begin_copy_on_read(node)
-        temporaries = self._allocate_before(node, plan)
+        temporaries = self.allocate_temporaries(node, plan.before_bytes)
         if plan.compiled is not None:
             outputs = self._compute_compiled(node, plan, inputs)
         elif plan.lists is not ListUse.NO:
@@ -136,14 +135,20 @@ class Ledger:
         elif plan.variable is VariableAccess.READ:
             outputs = [self._read(node)]
         else:
-            outputs = self._make_outputs(node, plan, inputs, temporaries)
-        if plan.copy is not None:
-            temporaries.append(self._make_output(node, -1, plan.copy, inputs))
-        temporaries += self._allocate_after(node, plan)
+            outputs = []
+            for number, output in enumerate(plan.outputs):
+                outputs.append(self._make_output(node, number, output, inputs))
+
+        temporaries += self.allocate_temporaries(node, plan.after_bytes)
+        if plan.trial is not None:
+            self._try_algorithms(node, plan.trial)
+        if plan.workspace is not None and plan.workspace.bytes:
+            size_bytes = plan.workspace.bytes
+            temporaries.append(self.allocate(size_bytes, node, region=WORKSPACE))
+
         if plan.variable is VariableAccess.UPDATE:
-            for variable in self._arguments[
-                node
-            ]:  # parameter and slots (``ResourceApplyAdam``)
+            # The parameter and its slots (``ResourceApplyAdam``).
+            for variable in self._arguments[node]:
                 self._copy_before_update(node, variable)
         elif plan.variable is VariableAccess.ASSIGN:
             self._assign(node, inputs[plan.value or 0])
@@ -155,62 +160,18 @@ class Ledger:
         """Return temporaries of these sizes."""
         return [self.allocate(size, node) for size in sizes_bytes]
 
-    def _allocate_before(self, node: int, plan: MemoryPlan) -> list[Tensor]:
-        temporaries = self.allocate_temporaries(node, plan.before_bytes)
-        if plan.trial is not None and plan.trial.is_early and not plan.after_bytes:
-            temporaries += self._call_library(node, plan.trial, plan.workspace)
-        return temporaries
+    def _try_algorithms(self, node: int, trial: Trial) -> None:
+        """Try the algorithms of a library, once for each shape; the smallest workspace is needed."""
+        if trial.key in self._tried:
+            return
 
-    def _allocate_after(self, node: int, plan: MemoryPlan) -> list[Tensor]:
-        """Return the temporaries that a kernel allocates after its outputs; call its library."""
-        trial, sizes = plan.trial, plan.after_bytes
-        if trial is None:
-            return self.allocate_temporaries(node, sizes)
-        is_early = (
-            trial.is_early
-        )  # before the last of these temporaries, or before the outputs
-        temporaries = self.allocate_temporaries(node, sizes[:-1] if is_early else sizes)
-        if sizes or not is_early:
-            temporaries += self._call_library(node, trial, plan.workspace)
-        return temporaries + self.allocate_temporaries(
-            node, sizes[-1:] if is_early else ()
-        )
-
-    def _call_library(
-        self, node: int, trial: Trial, workspace: Workspace | None
-    ) -> list[Tensor]:
-        """Return the workspace of a call; before it, try the algorithms once for each shape."""
-        if trial.key not in self._tried:
-            self._tried.add(trial.key)
-            copy = self.allocate(trial.copy_bytes, node, region=TRIAL)
-            needed_bytes = min(trial.scratch_bytes)
-            for size in trial.scratch_bytes:
-                region = TEMPORARY if size == needed_bytes else TRIAL
-                self.release(self.allocate(size, node, region=region))
-            self.release(copy)
-        if workspace is None or not workspace.bytes:
-            return []
-        return [self.allocate(workspace.bytes, node, region=WORKSPACE)]
-
-    def _make_outputs(
-        self,
-        node: int,
-        plan: MemoryPlan,
-        inputs: list[Tensor],
-        temporaries: list[Tensor],
-    ) -> list[Tensor]:
-        """Return a node's outputs; add the temporaries that it allocates before the last of them."""
-        last = -1
-        if plan.amid_bytes:
-            last = max(
-                n for n, output in enumerate(plan.outputs) if output.way is Way.ALLOCATE
-            )
-        outputs: list[Tensor] = []
-        for index, output in enumerate(plan.outputs):
-            if index == last:
-                temporaries += self.allocate_temporaries(node, plan.amid_bytes)
-            outputs.append(self._make_output(node, index, output, inputs))
-        return outputs
+        self._tried.add(trial.key)
+        copy = self.allocate(trial.copy_bytes, node, region=TRIAL)
+        needed_bytes = min(trial.scratch_bytes)
+        for size in trial.scratch_bytes:
+            region = TEMPORARY if size == needed_bytes else TRIAL
+            self.release(self.allocate(size, node, region=region))
+        self.release(copy)
 
     def _make_output(
         self, node: int, index: int, output: Output, inputs: list[Tensor]

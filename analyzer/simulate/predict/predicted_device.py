@@ -13,7 +13,7 @@ from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES
 from analyzer.simulate.kernels.gpu.cudnn_calls import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu.gpu_kernels import OP_TYPES, gpu_device
-from analyzer.simulate.kernels.kernel_device import KernelDevice, cpu_device
+from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, Workspace
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -31,7 +31,7 @@ def target_of(note: RunNote) -> Target:
     """Return the device of a note."""
     device = note.device
     if device.kind != "gpu":
-        return Target(device=cpu_device(note.threads), options=BfcOptions.cpu())
+        return Target(device=CPU, options=BfcOptions.cpu())
     gpu = find_gpu(device.id or device.name)
     text = note.environment.get(LIMIT_VARIABLE, "").strip()
     limit_bytes = int(text) << 20 if text.isdecimal() else None  # of a cuDNN workspace
@@ -58,10 +58,7 @@ def with_measured_workspaces(device: KernelDevice, note: RunNote) -> KernelDevic
         planned, size = device.plan(call), sizes.get(call.op.name)
         if size is None:
             return planned
-        measured = Workspace(
-            bytes=size, sizes_bytes=(size,), chances=(1.0,), is_measured=True
-        )
-        return replace(planned, workspace=measured)
+        return replace(planned, workspace=Workspace(size, size, size))
 
     return replace(device, plan=plan)
 
@@ -115,22 +112,23 @@ def describe_card(note: RunNote) -> Iterator[str]:
     """Yield sentences about the measured figures of an estimate, and missing rules of its card."""
     if note.device.name.startswith("AMD "):
         yield (
-            "AMD card: kernels follow TensorFlow's CUDA code. MIOpen's workspaces count 0 bytes; the "
-            "range covers that of its matrix product. No run on an AMD card was compared."
+            "AMD card: kernels follow TensorFlow's CUDA code. MIOpen's workspaces count 0 bytes. "
+            "No run on an AMD card was compared."
         )
-    like, count = note.like, sum(op.type in CONVOLUTION_KINDS for op in note.ops)
+    like = note.like
     if like is None:
         return
+
     if like.memory_limit_bytes is not None:
         limit = format_bytes(like.memory_limit_bytes)
         yield f"Measured in {like.trace}: TensorFlow's limit of {limit}."
     sizes = find_measured(note.ops, like, note.step.batch_size)
-    scaled = ""
-    if like.batch_size and note.step.batch_size not in (None, like.batch_size):
-        scaled = f", scaled from batch {like.batch_size} to {note.step.batch_size}"
-    if count:
-        largest = format_bytes(max(sizes.values(), default=0))
+    if sizes:
+        scaled = ""
+        if like.batch_size and note.step.batch_size not in (None, like.batch_size):
+            scaled = f", scaled from batch {like.batch_size} to {note.step.batch_size}"
+        largest = format_bytes(max(sizes.values()))
         yield (
-            f"Measured in {like.trace}: the workspaces of {len(sizes)} of {count} convolutions{scaled}, "
+            f"Measured in {like.trace}: the workspaces of {len(sizes)} convolutions{scaled}, "
             f"up to {largest}."
         )

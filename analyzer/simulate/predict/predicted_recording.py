@@ -39,7 +39,6 @@ from analyzer.simulate.predict.buffers import Buffer
 from analyzer.simulate.predict.card_uncertainty import add_card_uncertainty
 from analyzer.simulate.predict.decisions import (
     check_assumptions,
-    describe_decision,
     describe_input_sizes,
     describe_run_sizes,
 )
@@ -67,7 +66,6 @@ _MOST_DECISIONS: Final = 6  # most decisions to describe one by one
 def predict_note(
     note: RunNote,
     *,
-    threads: int | None = None,
     inter_op: int | None = None,
     allocator: BfcOptions | None = None,
     search: bool = False,
@@ -75,8 +73,8 @@ def predict_note(
 ) -> Measured:
     """Predict the allocations of a noted step, from the process's start to the end of the last step.
 
-    ``threads`` and ``inter_op`` are those of the noted machine by default. ``search``: whether to find
-    the limits under which some and all schedules run.
+    ``inter_op`` threads are those of the noted machine by default. ``search``: whether to find the
+    limits under which some and all schedules run.
     """
     structure = index_note_graph(note)
     if structure is None:
@@ -91,7 +89,6 @@ def predict_note(
         note,
         target.device,
         target.options,
-        intra_op=threads or max(note.threads.intra_op, 1),
         inter_op=inter_op or max(note.threads.inter_op, 1),
         compiled=compiled,
         search=search,
@@ -145,7 +142,7 @@ def _make_recording(
         make_tensor_links=structure.tensor_links,
         warnings=(
             *describe_run_sizes(note, set(names), prediction.least_bytes),
-            *map(describe_decision, prediction.decisions[:_MOST_DECISIONS]),
+            *list(prediction.decisions.values())[:_MOST_DECISIONS],
             *describe_notes(prediction),
         ),
         versions=dict(note.versions),
@@ -273,20 +270,25 @@ def place(
 ) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
     """Replay a table in the device's allocator.
 
-    If it exceeds its limit, optional buffers above it get one byte, or else there is no limit.
+    If it exceeds its limit, optional buffers above the limit get one byte, then all of them; if that
+    does not suffice, there is no limit.
     """
     sequence = from_allocations(table, n_events=instants)
     result = replay(sequence, options)
-    if result.failure is not None and sequence.spare.any():
-        over = sequence.live_requested_bytes() > options.memory_limit_bytes
-        over &= sequence.spare[sequence.slot] & (sequence.request > 0)
+    is_request = sequence.request > 0
+    is_over = sequence.live_requested_bytes() > options.memory_limit_bytes
+    for is_left_out in (is_request & is_over, is_request):
+        is_left_out = is_left_out & sequence.spare[sequence.slot]
+        if result.failure is None or not is_left_out.any():
+            continue
         sizes = table["requested_bytes"].to_numpy().copy()
-        sizes[sequence.row[np.unique(sequence.slot[over])]] = 1
+        sizes[sequence.row[sequence.slot[is_left_out]]] = 1
         table = table.assign(requested_bytes=sizes)
         sequence = from_allocations(table, n_events=instants)
         result = replay(sequence, options)
     if result.failure is not None:
         result = replay(sequence, options.unlimited())
+
     addresses, chunks = np.zeros((2, len(table)), dtype=np.int64)
     rows = sequence.row[sequence.slot]
     addresses[rows], chunks[rows] = result.address, result.chunk_bytes

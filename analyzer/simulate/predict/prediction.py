@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,7 +15,7 @@ from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
 from analyzer.simulate.kernels.kernel_device import KernelDevice
-from analyzer.simulate.predict.decisions import Decision, decide, with_least_shapes
+from analyzer.simulate.predict.decisions import decide, with_least_shapes
 from analyzer.simulate.predict.prepared_step import (
     Prepared,
     Schedule,
@@ -39,15 +39,12 @@ class Prediction:
     prepared: Prepared
     schedules: list[Schedule]
     allocated_bytes: list[int]  # the peak of the chunks of each schedule
-    alone: list[Schedule]  # some on one thread, to compare; none if the main ones are
-    decisions: tuple[Decision, ...]
+    decisions: Mapping[str, str]  # sentences by the name of a branch or a loop
     requested: Range  # peaks of all schedules and of other outcomes of decisions
-    least_bytes: (
-        int | None
-    )  # peak if each data-dependent size is one element; None without any
-    limits: (
-        Range | None
-    )  # the limits under which some and all schedules run; None if not searched
+    # peak if each data-dependent size is one element; None without any
+    least_bytes: int | None
+    # the limits under which some and all schedules run; None if not searched
+    limits: Range | None
 
     @property
     def middle(self) -> Schedule:
@@ -60,7 +57,6 @@ def predict(
     device: KernelDevice,
     options: BfcOptions,
     *,
-    intra_op: int = 1,
     inter_op: int = 1,
     compiled: Mapping[str, BufferPlan],
     search: bool = False,
@@ -72,7 +68,6 @@ def predict(
         return prepare(
             note,
             device,
-            intra_op=intra_op,
             inter_op=inter_op,
             compiled=compiled,
             ops=ops,
@@ -83,6 +78,7 @@ def predict(
     if least_ops is not None:
         least_bytes = play(assume(make(least_ops), prepared.assumed)).peak_bytes
         peaks_bytes.append(least_bytes)
+
     schedules: list[Schedule] = []
     count = min(max(OPS // len(note.ops), FEWEST_SCHEDULES), MOST_SCHEDULES)
     if device.is_cheap:
@@ -93,24 +89,16 @@ def predict(
         progress(0.9 * seed / count)
         schedules.append(play(prepared, seed))
     schedules.sort(key=lambda schedule: schedule.peak_bytes)
-    alone: list[Schedule] = []
-    if inter_op > 1 and count > 1 and not device.is_cheap:
-        # A busy machine may run the ops one by one.
-        one_thread = replace(prepared, threads=1)
-        alone = [play(one_thread, seed) for seed in range(max(count // 3, 1))]
-        alone.sort(key=lambda schedule: schedule.peak_bytes)
-        peaks_bytes += [schedule.peak_bytes for schedule in alone]
+
     sequences = [make_sequence(schedule) for schedule in schedules]
-    allocated = [
-        measure_allocated(schedule, sequence, options)
-        for schedule, sequence in zip(schedules, sequences, strict=True)
-    ]
+    allocated = []
+    for schedule, sequence in zip(schedules, sequences, strict=True):
+        allocated.append(measure_allocated(schedule, sequence, options))
     progress(0.9)
     return Prediction(
         prepared=prepared,
         schedules=schedules,
         allocated_bytes=allocated,
-        alone=alone,
         decisions=decisions,
         requested=Range.spanning(
             [*peaks_bytes, *(one.peak_bytes for one in schedules)]

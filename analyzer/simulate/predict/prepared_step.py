@@ -84,14 +84,13 @@ def prepare(
     note: RunNote,
     device: KernelDevice,
     *,
-    intra_op: int,
     inter_op: int,
     compiled: Mapping[str, BufferPlan],
     ops: tuple[Op, ...] | None = None,
 ) -> Prepared:
     """Rebuild the graph's edges and look up its kernels; ``ops`` replaces those of the note."""
     wiring = wire(note.ops if ops is None else ops)
-    kernels = plan_kernels(wiring, device, threads=intra_op, compiled=compiled)
+    kernels = plan_kernels(wiring, device, compiled=compiled)
     nodes = {
         int(op.attrs["index"]): node
         for node, op in enumerate(wiring.ops)
@@ -181,7 +180,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
     ledger = Ledger(prepared)
     _start_process(prepared, ledger)
     random = Random(seed)
-    edges = EdgeOrder(prepared.wiring, random, rewrites=seed % 3 == 2)
+    edges = EdgeOrder(prepared.wiring, random)
     counters = prepared.counters
     trips: dict[str, int] = {}
     unbounded: set[str] = set()

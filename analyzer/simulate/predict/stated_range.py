@@ -9,12 +9,7 @@ from analyzer.model.contract.report.peak_figures import ScheduleRange, StatedRan
 from analyzer.model.ranges import Range
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.predict.prediction import (
-    Prediction,
-    make_sequence,
-    measure_allocated,
-)
+from analyzer.simulate.predict.prediction import Prediction
 
 SENTENCES: Final = read_table("simulate/predict/range_sentences.toml", dict[str, str])
 
@@ -55,17 +50,12 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
         above += overlap_bytes
         size = format_bytes(overlap_bytes)
         because.append(SENTENCES["orders"].format(prepared.threads, size))
-    less, more = _bound_unmodelled(prediction)
-    if less or more:
-        because.append(
-            SENTENCES["unmodelled"].format(format_bytes(less), format_bytes(more))
-        )
     data = prepared.note.data_bytes if prepared.device.kind == "cpu" else {}
     for kind in ("arrays", "inputs", "cache"):
         if size_bytes := data.get(kind):
             because.append(SENTENCES[kind].format(format_bytes(size_bytes)))
-    below += less + data.get("arrays", 0) + data.get("inputs", 0)
-    above += more + data.get("cache", 0)
+    below += data.get("arrays", 0) + data.get("inputs", 0)
+    above += data.get("cache", 0)
     limits = None
     if prediction.limits is not None:
         limits = prediction.limits.widened(
@@ -91,7 +81,7 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
         allocated_low_bytes=chunks.low,
         allocated_high_bytes=chunks.high,
         because=tuple(because),
-        schedules=_summarize(prediction),
+        schedules=(_summarize(prediction),),
         unsized=unsized,
     )
 
@@ -112,58 +102,21 @@ def _describe_schedules(prediction: Prediction) -> list[str]:
     ]
 
 
-def _summarize(prediction: Prediction) -> tuple[ScheduleRange, ...]:
-    """Return the peaks on the threads of the prediction, and on one thread."""
-    rows = [
-        (prediction.prepared.threads, prediction.schedules, prediction.allocated_bytes)
-    ]
-    if prediction.alone:
-        sequences = map(make_sequence, prediction.alone)
-        pairs = zip(prediction.alone, sequences, strict=True)
-        options = BfcOptions.cpu()
-        rows.append(
-            (1, prediction.alone, [measure_allocated(*pair, options) for pair in pairs])
-        )
-    found: list[ScheduleRange] = []
-    for threads, schedules, sizes_bytes in rows:
-        requested, allocated = (
-            [one.peak_bytes for one in schedules],
-            sorted(sizes_bytes),
-        )
-        middle = (len(requested) - 1) // 2
-        row = ScheduleRange(
-            inter_op_threads=threads,
-            draws=len(requested),
-            requested_bytes=requested[middle],
-            requested_low_bytes=requested[0],
-            requested_high_bytes=requested[-1],
-            allocated_bytes=allocated[middle],
-            allocated_low_bytes=allocated[0],
-            allocated_high_bytes=allocated[-1],
-        )
-        found.append(row)
-    return tuple(found)
-
-
-def _bound_unmodelled(prediction: Prediction) -> tuple[int, int]:
-    """Return the bytes that ops without a rule may hold less, and more, at the peak.
-
-    Less: all of their results that are alive then. More: scratch of one op, as large as its results.
-    """
-    prepared = prediction.prepared
-    plans, ops = prepared.kernels.plans, prepared.wiring.ops
-    unmodelled = prepared.kernels.unmodelled
-    uncertain = {node for node, plan in enumerate(plans) if plan.borrows} | set(
-        unmodelled
+def _summarize(prediction: Prediction) -> ScheduleRange:
+    """Return the peaks of the schedules."""
+    requested = [one.peak_bytes for one in prediction.schedules]
+    allocated = sorted(prediction.allocated_bytes)
+    middle = (len(requested) - 1) // 2
+    return ScheduleRange(
+        inter_op_threads=prediction.prepared.threads,
+        draws=len(requested),
+        requested_bytes=requested[middle],
+        requested_low_bytes=requested[0],
+        requested_high_bytes=requested[-1],
+        allocated_bytes=allocated[middle],
+        allocated_low_bytes=allocated[0],
+        allocated_high_bytes=allocated[-1],
     )
-    if not uncertain:
-        return 0, 0
-    alive = prediction.middle.find_alive_at_peak()
-    less = sum(buffer.size_bytes for buffer in alive if buffer.node in uncertain)
-    scratch = (
-        sum(spec.size_bytes or 0 for spec in ops[node].outputs) for node in unmodelled
-    )
-    return less, max(scratch, default=0)
 
 
 def describe_notes(prediction: Prediction) -> Iterator[str]:
@@ -180,29 +133,10 @@ def describe_notes(prediction: Prediction) -> Iterator[str]:
     }
     if kinds:
         yield SENTENCES["no_rule"].format(", ".join(sorted(kinds)[:5]))
-    if changed := _find_changed_shapes(prediction):
-        yield SENTENCES["loop_shapes"].format(", ".join(changed[:3]))
     if unsized := find_unsized(prediction):
         yield SENTENCES["unsized"].format(len(unsized), ", ".join(unsized[:3]))
         if any(name.startswith("IteratorGetNext") for name in unsized):
             yield SENTENCES["iterator"]
-
-
-def _find_changed_shapes(prediction: Prediction) -> list[str]:
-    """Return the tensors that enter the second trip of a loop with another shape than the first."""
-    wiring = prediction.prepared.wiring
-    changed: list[str] = []
-    for node, op in enumerate(wiring.ops):
-        if op.type != "Merge":
-            continue
-        first = op.outputs[0].known_shape
-        for source, _ in wiring.inputs[node]:
-            back = wiring.ops[source]
-            later = back.outputs[0].known_shape
-            is_changed = None not in (first, later) and first != later
-            if back.type == "NextIteration" and is_changed:
-                changed.append(f"{back.name}:0")
-    return changed
 
 
 _TINY_RESULTS: Final = frozenset({"BroadcastGradientArgs"})

@@ -1,19 +1,15 @@
 """The graph as the executor holds it: numbered nodes and their edges.
 
-TensorFlow builds a graph node by node, always the first whose inputs exist, with its incoming edges in
-input order (``GraphConstructor::Convert`` in ``graph_constructor.cc``). The order of the edges decides
-the order of execution. A node keeps up to eight out-edges in order; more lie in a hash set of pointers,
-whose order differs between processes (``edgeset.h``).
+The order of a node's out-edges decides the order of execution; here it is that of the listing. A node
+keeps up to eight out-edges in order; more lie in a hash set of pointers, whose order differs between
+processes (``edgeset.h``).
 """
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from analyzer.model.contract.graph_note import (
-    ARGUMENT_TYPES,
-    RESULT_TYPES,
     Op,
     TensorSpec,
     op_types,
@@ -70,52 +66,13 @@ def wire(ops: Sequence[Op]) -> Wiring:
     inputs, control = _resolve_inputs(ops)
     data_out: list[list[tuple[int, int, int]]] = [[] for _ in ops]
     control_out: list[list[int]] = [[] for _ in ops]
-    for node in _create_in_order(ops, inputs, control):
+    for node in range(len(ops)):
         for slot, (source, output) in enumerate(inputs[node]):
             data_out[source].append((node, output, slot))
         for source in control[node]:
             control_out[source].append(node)
     roots = [node for node in range(len(ops)) if not inputs[node] and not control[node]]
     return Wiring(ops, inputs, control, data_out, control_out, roots)
-
-
-def _create_in_order(
-    ops: Sequence[Op], inputs: list[list[tuple[int, int]]], control: list[list[int]]
-) -> list[int]:
-    """Return the nodes in the order in which a graph is built from its listing."""
-    # Edges that close a loop are added last (``AddBackEdges``).
-    loop_ends = {node for node, op in enumerate(ops) if op.type in NEXT}
-    consumers: list[list[int]] = [[] for _ in ops]
-    pending = [0] * len(ops)
-    for node in range(len(ops)):
-        sources = [*(source for source, _ in inputs[node]), *control[node]]
-        for source in sources:
-            if source not in loop_ends:
-                consumers[source].append(node)
-                pending[node] += 1
-    ranks = [_rank(op) for op in ops]
-    ready = [(ranks[node], node) for node in range(len(ops)) if not pending[node]]
-    heapq.heapify(ready)
-    built: list[int] = []
-    while ready:
-        _, node = heapq.heappop(ready)
-        built.append(node)
-        for consumer in consumers[node]:
-            pending[consumer] -= 1
-            if not pending[consumer]:
-                heapq.heappush(ready, (ranks[consumer], consumer))
-    if len(built) != len(ops):
-        raise InputError("The graph has a cycle outside its loops.")
-    return built
-
-
-def _rank(op: Op) -> tuple[int, int]:
-    """Return the place of an op among others: arguments first, results last."""
-    if op.type in ARGUMENT_TYPES:
-        return 0, int(op.attrs.get("index", 0))
-    if op.type in RESULT_TYPES:
-        return 2, int(op.attrs.get("index", 0))
-    return 1, 0
 
 
 def _resolve_inputs(

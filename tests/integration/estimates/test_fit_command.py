@@ -305,7 +305,7 @@ def check_saving(folder: Path, model: str, batch: int, name: str) -> None:
         )
 
     with access_target(spec) as access:
-        trial = RemedyTrial(access, options, None, None, lambda stage, share: None)
+        trial = RemedyTrial(access, options, None, lambda stage, share: None)
         (remedy,) = try_remedies(trial, (name,))
         assert remedy.saves_bytes is not None, remedy.failed
         assert remedy.saves_low_bytes is not None

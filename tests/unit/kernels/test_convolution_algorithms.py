@@ -3,10 +3,7 @@
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.simulate.kernels.gpu.convolution_algorithms import (
-    find_candidates,
-    is_measured,
-)
+from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates
 from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES, Convolution
 
 LIMIT = 8 << 30
@@ -33,9 +30,6 @@ def names(call, card="t4"):
 def test_each_convolution_has_an_algorithm_without_workspace(direction, card, dtype):
     found = find_candidates(convolution(direction, dtype=dtype), find_gpu(card), LIMIT)
     assert min(one.bytes for one in found) == 0
-    assert sum(one.probability for one in found) == pytest.approx(1)
-    likeliest = max(found, key=lambda one: one.probability)
-    assert min(found, key=lambda one: one.microseconds) == likeliest
 
 
 def test_winograd_has_filters_of_its_size_and_no_stride():
@@ -55,9 +49,8 @@ def test_tensor_cores_compute_float16_from_volta_and_float32_from_ampere_on():
 
 
 def expected(call, card="h200-141gb-sxm"):
-    return max(
-        find_candidates(call, find_gpu(card), LIMIT), key=lambda one: one.probability
-    )
+    found = find_candidates(call, find_gpu(card), LIMIT)
+    return min(found, key=lambda one: one.microseconds)
 
 
 def test_tensor_cores_copy_tensors_with_channels_first_or_channels_that_are_no_multiple():
@@ -78,10 +71,6 @@ def test_three_axes_are_measured_on_hopper_only():
     deep = convolution(
         image=(4, 16, 8, 24, 24), kernel=(32, 3, 3, 3), result=(8, 24, 24)
     )
-    assert is_measured(convolution(), find_gpu("t4"))
-    assert not is_measured(deep, find_gpu("t4"))
-    assert is_measured(deep, find_gpu("h100-80gb-sxm"))
-    assert not is_measured(convolution(dtype="float64"), find_gpu("h100-80gb-sxm"))
     sizes = [one.bytes for one in find_candidates(deep, find_gpu("t4"), LIMIT)]
     tensors = 4 * (4 * 16 * 8 * 24 * 24 + 4 * 32 * 8 * 24 * 24 + 32 * 16 * 27)
     assert sizes == [0, tensors + 16]

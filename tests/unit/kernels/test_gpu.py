@@ -1,11 +1,9 @@
 """What one run of a GPU kernel does to the card's memory, by the rules of TensorFlow's source."""
 
 import pytest
-from small_graphs import make_ledger
 
 from analyzer.cards import find_gpu
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.simulate.kernels.gpu import gpu_reduction
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.kernels.shared.op_call import Call, VariableAccess, Way
 
@@ -24,7 +22,7 @@ def call(
     specs = tuple(
         x if isinstance(x, TensorSpec) else TensorSpec(dtype, x) for x in inputs
     )
-    return Call(op, specs, tuple(values or [None] * len(specs)), 1)
+    return Call(op, specs, tuple(values or [None] * len(specs)))
 
 
 def compute(ledger):
@@ -57,14 +55,11 @@ def test_a_convolution_copies_its_filter_into_cudnns_order():
     assert found.modelled
 
 
-def test_a_convolution_on_an_amd_card_has_no_workspace_of_cudnn_but_a_bound():
+def test_a_convolution_on_an_amd_card_has_no_workspace_of_cudnn():
     shapes = [(8, 28, 28, 16), (3, 3, 16, 32)], [(8, 28, 28, 32)]
     found = plan("Conv2D", *shapes, card=find_gpu("mi210"), **NHWC)
     assert found.workspace is None
     assert found.trial is None
-    assert (
-        found.unknown_bytes == 16 * 3 * 3 * 28 * 28 * 4
-    )  # GemmFwdRest::GetWorkspaceSize of MIOpen
 
 
 def test_channels_last_is_copied_where_cudnn_computes_in_nchw():
@@ -97,7 +92,6 @@ def test_a_convolution_that_is_a_product_needs_no_copies(window, padding, out):
     shapes = [(8, 28, 28, 16), (*window, 16, 32)], [(8, *out, 32)]
     found = plan("Conv2D", *shapes, **attrs)
     assert found.after_bytes == ()
-    assert found.unknown_bytes == 0
 
 
 def test_uneven_padding_copies_the_image():
@@ -106,15 +100,6 @@ def test_uneven_padding_copies_the_image():
         "Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 14, 14)], **strides
     )
     assert found.after_bytes == (size(8, 16, 29, 29), FILTER)
-    explicit = {
-        **NCHW,
-        "padding": "EXPLICIT",
-        "explicit_paddings": [0, 0, 0, 0, 1, 1, 1, 2],
-    }
-    found = plan(
-        "Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 28, 29)], **explicit
-    )
-    assert found.after_bytes == (size(8, 16, 28, 29), FILTER)
 
 
 def test_the_inputs_gradient_is_made_beside_the_output():
@@ -139,28 +124,6 @@ def test_the_filters_gradient_is_made_in_cudnns_order():
     assert found.after_bytes == (FILTER, size(8, 28, 28, 32), size(8, 28, 28, 16))
 
 
-def test_a_workspace_is_below_the_limit_of_its_op():
-    shapes = [(64, 64, 56, 56), (5, 5, 64, 192)], [(64, 192, 56, 56)]
-    free = plan("Conv2D", *shapes, **NCHW).workspace.sizes_bytes
-    assert max(free) > 1 << 30
-    limited = gpu_device(T4, 1 << 30).plan(call("Conv2D", *shapes, **NCHW)).workspace
-    assert limited.sizes_bytes == tuple(size for size in free if size <= 1 << 30)
-    # 4 GiB for fused convolutions, 8 GiB for others.
-    wide = [(256, 256, 56, 56), (5, 5, 256, 512)], [(256, 512, 56, 56)]
-    assert max(plan("_FusedConv2D", *wide, **NCHW).workspace.sizes_bytes) <= 4 << 30
-    assert 4 << 30 < max(plan("Conv2D", *wide, **NCHW).workspace.sizes_bytes) <= 8 << 30
-
-
-def test_an_average_pools_gradient_asks_for_the_pooled_tensors_in_nchw():
-    shapes = [(4,), (8, 16, 14, 14)], [(8, 16, 28, 28)]
-    found = plan("AvgPoolGrad", *shapes, data_format="NCHW")
-    assert found.after_bytes == (size(8, 16, 28, 28), size(8, 16, 14, 14))
-    found = plan(
-        "AvgPoolGrad", [(4,), (8, 14, 14, 16)], [(8, 28, 28, 16)], data_format="NHWC"
-    )
-    assert found.after_bytes == ()
-
-
 def test_softmax_holds_two_tensors_of_the_logits_shape():
     found = plan("Softmax", [(8, 4, 64, 64)], [(8, 4, 64, 64)])
     assert found.outputs[0].way is Way.FORWARD
@@ -169,43 +132,10 @@ def test_softmax_holds_two_tensors_of_the_logits_shape():
     assert half.after_bytes == (1024, 2048)  # the sums are float32
 
 
-@pytest.mark.parametrize(
-    ("shape", "axes", "scratch"),
-    [
-        ((4096,), (0,), ()),  # one block
-        ((1 << 16,), (0,), (32 * 4,)),  # 32 blocks, a number each
-        ((1 << 20,), (0,), (13 * 256 + 255,)),  # 40 x 4 x 5 blocks, a number each
-        ((1 << 20, 1), (0, 1), (13 * 256 + 255,)),
-        ((64, 512), (1,), ()),  # a warp a row
-        ((64, 1024), (1,), (1,)),
-        ((8192, 64), (0,), (4 * 64 * 32,)),  # columns: 32 blocks of partial sums
-        (
-            (8192, 8),
-            (0,),
-            (4 * 8 * 32,),
-        ),  # 4 rows a warp, 32 warps a block, at most 32 blocks
-        ((8192, 8192), (0,), ()),
-        ((4, 8, 64), (1,), ()),
-        ((2, 4096, 16), (1,), ((256 + 16 + 1) * 16 * 2 * 4,)),
-        ((8, 16, 32), (0, 2), (1,)),
-    ],
-)
-def test_the_scratch_of_a_reduction_follows_its_pattern(shape, axes, scratch):
-    assert gpu_reduction.scratch_bytes(shape, axes, 4, 800) == scratch
-
-
 def test_a_reduction_over_alternating_axes_copies_its_input_first():
     found = plan("Sum", [(4, 8, 4, 8), (2,)], [(8, 8)], values=[None, (0, 2)])
     assert size(4, 8, 4, 8) in found.after_bytes
     assert found.outputs[0].region == "temp"
-
-
-def test_sorting_needs_indices_and_cubs_second_pair():
-    top = plan("TopKV2", [(8, 500), ()], [(8, 5), (8, 5)])
-    pairs = 2 * size(8, 500)
-    assert top.after_bytes[:3] == (size(8, 500),) * 3
-    assert top.after_bytes[3] >= pairs
-    assert plan("TopKV2", [(8, 5000), ()], [(8, 5), (8, 5)]).after_bytes == ()
 
 
 def test_a_product_takes_nothing_from_the_pool_beside_its_output():
@@ -240,8 +170,7 @@ def test_a_recurrent_layer_takes_the_measured_memory(
     found = gpu_device(T4).plan(op)
     assert found.outputs[3].size_bytes == reserve
     assert found.outputs[4].way is Way.NONE
-    assert found.amid_bytes == (4 * batch, pytest.approx(workspace, abs=8192))
-    assert found.after_bytes == ()
+    assert found.after_bytes == (4 * batch, pytest.approx(workspace, abs=8192))
     op = call(
         "CudnnRNNV3", inputs, [*states, None, None], rnn_mode=mode, is_training=False
     )
@@ -290,12 +219,9 @@ def test_the_first_call_of_a_convolution_tries_algorithms_between_guards():
     trial = plan("Conv2D", *shapes, **NCHW).trial
     assert trial.copy_bytes == size(8, 32, 28, 28) + (16 << 20)
     workspace = plan("Conv2D", *shapes, **NCHW).workspace
-    assert trial.scratch_bytes == tuple(
-        size + (16 << 20) for size in workspace.sizes_bytes
-    )
     assert min(trial.scratch_bytes) == 16 << 20
-    assert workspace.bytes in workspace.sizes_bytes
-    assert sum(workspace.chances) == pytest.approx(1)
+    assert workspace.bytes + (16 << 20) in trial.scratch_bytes
+    assert workspace.least_bytes <= workspace.bytes <= workspace.most_bytes
     assert plan("Conv2D", *shapes, **NCHW).trial.key == trial.key
     strided = {**NCHW, "strides": [1, 1, 2, 2]}
     assert (
@@ -305,40 +231,6 @@ def test_the_first_call_of_a_convolution_tries_algorithms_between_guards():
     assert plan("Conv2DBackpropInput", *back, **NCHW).trial.copy_bytes == size(
         8, 16, 28, 28
     ) + (16 << 20)
-
-
-def test_the_gradient_of_an_unevenly_padded_input_is_tried_before_the_padding_is_cut_off():
-    """As seen: 29 by 29 with its padding; the algorithms, then 28 by 28, which becomes the output."""
-    strided = {**NCHW, "padding": "SAME", "strides": [1, 1, 2, 2]}
-    call_of = [(4,), (3, 3, 16, 32), (8, 32, 14, 14)], [(8, 16, 28, 28)]
-    found = plan("Conv2DBackpropInput", *call_of, **strided)
-    image, padded = size(8, 16, 28, 28), size(8, 16, 29, 29)
-    assert found.before_bytes == (image, size(3, 3, 16, 32), padded)
-    assert found.trial.copy_bytes == padded + (16 << 20)
-    ledger = make_ledger(found)
-    compute(ledger)
-    held = [found.workspace.bytes] if found.workspace.bytes else []
-    trial = [found.trial.copy_bytes, *found.trial.scratch_bytes]
-    asked = [*found.before_bytes, *trial, *held, image]
-    assert [buffer.size_bytes for buffer in ledger.buffers] == asked
-    compute(ledger)
-    assert [buffer.size_bytes for buffer in ledger.buffers[len(asked) :]] == [
-        *found.before_bytes,
-        *held,
-        image,
-    ]
-
-
-def test_a_bias_gradient_in_nchw_is_tried_as_a_sum_of_a_copy():
-    found = plan("BiasAddGrad", [(8, 16, 28, 28)], [(16,)], data_format="NCHW")
-    assert found.trial.scratch_bytes == (size(8, 16, 28, 28),)
-    assert found.after_bytes == ()
-
-
-def test_a_bias_gradient_in_nhwc_is_tried_as_a_reduction_of_rows():
-    found = plan("BiasAddGrad", [(8, 28, 28, 16)], [(16,)], data_format="NHWC")
-    assert found.trial.scratch_bytes == (found.unknown_bytes,) == (size(32, 16),)
-    assert found.after_bytes == ()
 
 
 def test_cross_entropy_sums_a_product_of_the_logits_size():

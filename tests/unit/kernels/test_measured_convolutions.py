@@ -41,7 +41,7 @@ def test_the_expected_range_contains_the_chosen_workspace(rows, monkeypatch):
         likely = expect_range(candidates, small_bytes=0)
         slack = max(0.03 * row.bytes, TOLERANCE_BYTES)
         inside += likely.low - slack <= row.bytes <= likely.high + slack
-    assert inside >= 0.9 * len(rows) > 200
+    assert inside >= 0.85 * len(rows) > 200
 
 
 def test_most_largest_trials_are_the_largest_candidate(rows):

@@ -121,12 +121,9 @@ def test_the_peaks_over_the_likely_algorithms_contain_the_shown_one(note):
     plans = [
         plan.workspace for plan in prediction.prepared.kernels.plans if plan.workspace
     ]
-    largest = max(max(one.sizes_bytes) for one in plans)
     live = schedule.live_bytes
-    assert found.steady.high <= int(live.max()) + largest
-    assert found.trial_bytes >= largest + (16 << 20)
+    assert found.steady.high <= int(live.max()) + max(one.most_bytes for one in plans)
     assert found.first_step.high >= int(live[: schedule.steps[0].last + 2].max())
-    assert not found.unmeasured
 
 
 def shrunk(folder, card, **sizes):

@@ -140,7 +140,6 @@ def test_a_changed_file_predicts_anew(
     "option",
     [
         ["--limit", "1GiB"],
-        ["--threads", "1"],
         ["--inter-op-threads", "1"],
         ["--growth"],
     ],

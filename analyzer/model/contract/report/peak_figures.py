@@ -187,9 +187,6 @@ class WorkspaceFigures(ReportRecord, frozen=True, kw_only=True):
     bytes: Total  # expected at the peak of a steady step
     steady: Range  # peak of a steady step over the likely algorithms
     first_step: Range  # from the chosen algorithms only to the largest trial of any
-    trial_bytes: Total  # largest request of a trial: workspace and guards
-    unmeasured: Total = 0  # convolutions without a published measurement
-    unmeasured_bytes: Total = 0  # upper bound of one of them
 
 
 class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,11 +5,9 @@ kernels (``tensorflow/core/kernels``, and the headers of the 2.21 wheel) and wer
 allocator's events. An op type without a rule counts as allocating its outputs and is reported.
 """
 
-import math
 from typing import Final
 
 from analyzer.model.contract.graph_note import read_op_types
-from analyzer.simulate.kernels.cpu import cpu_products as products
 from analyzer.simulate.kernels.shared import data_movement as layout
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
 from analyzer.simulate.kernels.shared.data_movement import plan_einsum
@@ -95,22 +93,11 @@ def _plan_cross_entropy(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=outputs, before_bytes=(call.size(0),))
 
 
-def _plan_all_reduce(call: Call) -> MemoryPlan:
-    """Forward the input to the sum, and allocate a buffer for each part that others send.
-
-    A ring: the tensor is cut into as many chunks as there are devices. Each chunk, except the one
-    that a device sends first, is received into a buffer of its own before it is added. All buffers
-    are allocated at the start (``RingReducer::InitRingField``: ``TempChunk`` if ``do_recv``).
-    """
-    group = call.attr("group_size")
-    if group is None and (sizes := call.value(1)):
-        group = sizes[
-            0
-        ]  # from the second version on, the number of devices is an input
-    if not isinstance(group, int) or group < 1:
-        return plan_unknown(call)
-    chunks = (-(-call.size() // group),) * (min(group, 1024) - 1)
-    return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=chunks)
+def _plan_onednn_convolution(call: Call) -> MemoryPlan:
+    """Allocate the output; forward the addend of a fused ``Add`` (``MklFusedConvOp``)."""
+    if "Add" in (call.attr("fused_ops") or []):
+        return plan_forward(call, (len(call.inputs) - 1,))
+    return plan_allocation(call)
 
 
 _RULES: Final = lists.RULES | assign_rules(
@@ -119,9 +106,6 @@ _RULES: Final = lists.RULES | assign_rules(
         outputs=tuple(map(alias, range(len(call.op.outputs))))
     ),
     unary=_forward_any(0),
-    factors=lambda call: MemoryPlan(
-        outputs=(allocate(call), forward(call, (0,), 1), *allocate_all(call)[2:])
-    ),
     binary=_forward_any(0, 1),
     **dict.fromkeys(
         ("allocating_anywhere", "allocating", "onednn_allocating"), plan_allocation
@@ -136,10 +120,8 @@ _RULES: Final = lists.RULES | assign_rules(
     sum=lambda call: (
         plan_alias() if len(call.inputs) == 1 else _forward_tensor(ListUse.ADD, call)
     ),
-    all_reduce=_plan_all_reduce,
     zeros=lambda call: _forward_tensor(ListUse.ZEROS, call),
     select=plan_select,
-    python=lambda call: MemoryPlan(outputs=allocate_all(call), borrows=True),
     switch=lambda call: MemoryPlan(outputs=(alias(),) * len(call.op.outputs)),
     merge=_plan_merge,
     cross_entropy=_plan_cross_entropy,
@@ -147,10 +129,6 @@ _RULES: Final = lists.RULES | assign_rules(
         outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ
     ),
     assign=lambda _: MemoryPlan(variable=VariableAccess.ASSIGN, value=1),
-    histogram=lambda call: plan_allocation(
-        call, after_bytes=(4 * math.prod(call.shape(0) or (0,)),)
-    ),
-    rgb_to_hsv=lambda call: plan_allocation(call, after_bytes=(call.size() // 3,)),
     cast=lambda call: (
         plan_alias()
         if call.attr("SrcT") == call.attr("DstT")
@@ -160,14 +138,9 @@ _RULES: Final = lists.RULES | assign_rules(
     broadcast=layout.plan_same_or_copy,
     pack=lambda call: plan_alias() if len(call.inputs) == 1 else plan_allocation(call),
     slice=layout.plan_slice,
-    strided_slice=layout.plan_strided_slice,
     split=layout.plan_split,
     unpack=layout.plan_unpack,
-    filter_gradient=products.plan_filter_gradient,
-    input_gradient=products.plan_input_gradient,
-    matmul=products.plan_native_matmul,
-    max_pool_gradient=products.plan_max_pool_gradient,
-    onednn_convolution=products.plan_convolution,
+    onednn_convolution=_plan_onednn_convolution,
     **dict.fromkeys(("onednn_matmul", "onednn_batch_matmul"), plan_allocation),
     **dict.fromkeys(("onednn_einsum", "einsum"), plan_einsum),
     onednn_softmax=_forward_any(0),

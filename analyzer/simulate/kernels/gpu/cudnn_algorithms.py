@@ -21,14 +21,10 @@ from analyzer.simulate.kernels.gpu.convolution_on_card import (
 
 
 class Offer(NamedTuple):
-    """The workspace of an algorithm, and its time; the fastest one is chosen.
-
-    ``variants`` are workspaces of other kernels of the same algorithm.
-    """
+    """The workspace of an algorithm, and its time; the fastest one is chosen."""
 
     bytes: int
     microseconds: float
-    variants: tuple[int, ...] = ()
 
 
 Algorithm = Callable[[ConvolutionOnCard], Offer | None]
@@ -36,12 +32,6 @@ Algorithm = Callable[[ConvolutionOnCard], Offer | None]
 
 CALIBRATED_CAPABILITIES: Final = ("6.0", "6.1", "7.0", "7.5")
 """Architectures of the cards with measured times."""
-
-CALIBRATED_CARDS: Final = (
-    *("p100-16gb-pcie", "p100-16gb-sxm", "gtx-1060-6gb", "gtx-1080"),
-    *("v100-16gb-pcie", "v100-16gb-sxm", "t4"),
-)
-"""Cards whose choices are in the calibration."""
 
 _TENSOR_CORE_MICROSECONDS: Final = 1000.0
 """Of an algorithm without tensor cores where cuDNN uses them. It keeps a chance of 0.1 %.
@@ -149,7 +139,7 @@ def find_implicit(on: ConvolutionOnCard) -> Offer | None:
     if not (on.is_forward and on.has_cuda_core_algorithms):
         return None
     time = _find_time(on, share=0.55, factors=(0.902, 1.49, 0.882, 0.67), launch=54)
-    return Offer(_copies_bytes(on), time, variants=(4 * on.channels * on.window_area,))
+    return Offer(_copies_bytes(on), time)
 
 
 def find_explicit(on: ConvolutionOnCard) -> Offer | None:
@@ -195,20 +185,16 @@ def find_split_k(on: ConvolutionOnCard) -> Offer | None:
     taps = on.channels * on.window_area
     offsets = 12 * on.result_height * divide_up(on.window_area, 2)
 
-    def find_workspace(tile: int) -> int:
-        if on.cudnn < 8:
-            return (
-                2176 + offsets + 4 * divide_up(taps, 128) * divide_up(on.filters, tile)
-            )
-        sums = 16 * on.window_area * divide_up(taps, 128) * divide_up(on.filters, tile)
-        return 4 * on.filters * taps + offsets + 2192 + sums
-
-    usual, other = (128, 64) if on.cudnn < 8 else (64, 128)
+    rows = divide_up(taps, 128)
+    if on.cudnn < 8:
+        workspace = 2176 + offsets + 4 * rows * divide_up(on.filters, 128)
+    else:
+        sums = 16 * on.window_area * rows * divide_up(on.filters, 64)
+        workspace = 4 * on.filters * taps + offsets + 2192 + sums
     time = _find_time(
         on, share=0.709, factors=(1.24, 1.33, 1.32, 0.618), launch=57.9, splits=True
     )
-    variants = (find_workspace(other), find_workspace(32), 2176 + offsets)
-    return Offer(find_workspace(usual) + _copies_bytes(on), time, variants)
+    return Offer(workspace + _copies_bytes(on), time)
 
 
 def find_filter_0(on: ConvolutionOnCard) -> Offer | None:
@@ -231,7 +217,7 @@ def find_filter_1(on: ConvolutionOnCard) -> Offer | None:
         on, share=0.498, factors=(0.979, 1.23, 0.904, 0.601), launch=40.8, splits=True
     )
     workspace = 4 * on.filters * taps + tiles_bytes + 16
-    return Offer(workspace + _copies_bytes(on), time, variants=(tiles_bytes, 0))
+    return Offer(workspace + _copies_bytes(on), time)
 
 
 def _is_winograd(on: ConvolutionOnCard, window: int) -> bool:
@@ -400,9 +386,7 @@ def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
         operations=2,
         moved_bytes=8704 * (kernels + tiles * images),
     )
-    return Offer(
-        workspace + 24576 * parts + _copies_bytes(on), time, variants=(workspace,)
-    )
+    return Offer(workspace + 24576 * parts + _copies_bytes(on), time)
 
 
 def find_fft_tiling_1d(on: ConvolutionOnCard) -> Offer | None:

@@ -17,14 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.gpu.convolution_algorithms import (
-    find_candidates,
-    is_measured,
-)
+from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates
 from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
 from analyzer.simulate.kernels.shared.op_call import (
     ELSEWHERE,
-    FLOAT_BYTES,
     NO_BUFFER,
     Call,
     MemoryPlan,
@@ -45,6 +41,9 @@ _LIMIT_BYTES: Final = (
 _FUSED_LIMIT_BYTES: Final = (
     4 << 30
 )  # the same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)
+LIKELY: Final = 2.0
+"""Algorithms with at most this factor of the shortest modelled time may be the fastest on a card."""
+
 _GUARDS_BYTES: Final = 16 << 20
 """Guards before and after a buffer on which algorithms are tried, to detect writes outside of it
 (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
@@ -65,7 +64,6 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
     layout; a tensor with one channel needs no change. The side input of a fused ``Add``
     (``_FusedConv2D``) is forwarded. ``direction`` is one of ``PASSES``: ``LaunchConvOpImpl``,
     ``LaunchConv2DBackpropInputOp`` and ``LaunchConv2DBackpropFilterOp``.
-    MIOpen's workspace is unknown, at most its matrix product's (``GemmFwdRest::GetWorkspaceSize``).
     """
     is_sum = "Add" in (call.attr("fused_ops") or [])
     first = forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call)
@@ -109,23 +107,18 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
         before = without_zeros((call.size(), kernel_bytes, padding))
         plan = MemoryPlan(outputs=(allocate(call, region="temp"),), before_bytes=before)
         after = ()
-    if card.gpu.is_amd:
-        columns = (
-            math.prod(kernel[:-1]) * math.prod(described.result) * described.groups
-        )
-        bound = min(columns * call.item_bytes(), _LIMIT_BYTES)
-        return replace(plan, after_bytes=without_zeros(after), unknown_bytes=bound)
+    plan = replace(plan, after_bytes=without_zeros(after))
+    if card.gpu.is_amd:  # MIOpen's workspace is not published
+        return plan
+
     workspace, trials_bytes = _find_workspaces(call, described, card)
     results = {"forward": result_bytes, "filter_gradient": kernel_bytes}
     trial = Trial(
         key=_make_trial_key(call, described.dtype, shapes),
         copy_bytes=results.get(direction, padded_bytes) + _GUARDS_BYTES,
         scratch_bytes=trials_bytes,
-        is_early=direction == "input_gradient" and is_padded,
     )
-    return replace(
-        plan, after_bytes=without_zeros(after), workspace=workspace, trial=trial
-    )
+    return replace(plan, workspace=workspace, trial=trial)
 
 
 def _make_trial_key(
@@ -136,30 +129,6 @@ def _make_trial_key(
     lists = (tuple(call.attr(name) or ()) for name in names)
     texts = (call.attr("padding"), call.attr("data_format"))
     return (call.op.type, dtype, *texts, *shapes, *lists)
-
-
-def plan_depthwise(call: Call, card: DnnCard) -> MemoryPlan:
-    """Allocate; cuDNN serves only float16 in NCHW (``use_cudnn_grouped_conv_``)."""
-    is_half = call.item_bytes() < FLOAT_BYTES and call.attr("data_format") == "NCHW"
-    uses_cudnn = is_half and card.gpu.compute_capability >= (7, 0)
-    tensors_bytes = sum(map(call.input_size, range(len(call.inputs)))) + call.size()
-    bound = tensors_bytes if uses_cudnn else 0
-    return MemoryPlan(
-        outputs=allocate_all(call), unknown_bytes=min(bound, _LIMIT_BYTES)
-    )
-
-
-def plan_batch_norm(call: Call) -> MemoryPlan:
-    """Forward the input to the result; statistics and reserve space are small.
-
-    ``FusedBatchNormOpBase`` forwards input 0 to output 0. ``reserve_space_3`` (output 5) is as large as
-    cuDNN asks for (``CudnnBatchNormAllocatorInOutput``): nothing, or in the fast NHWC mode a mask of the
-    activation, one bit per element, which is the bound of the workspace.
-    """
-    outputs = [forward(call, (0,)), *allocate_all(call)[1:]]
-    outputs[5:] = [one if one.is_known else ELSEWHERE for one in outputs[5:]]
-    bound = call.input_size(0) // max(8 * call.item_bytes(), 1)
-    return MemoryPlan(outputs=tuple(outputs), unknown_bytes=bound)
 
 
 def _find_workspaces(
@@ -175,14 +144,18 @@ def _find_workspaces(
     candidates = find_candidates(described, card.gpu, limit)
     if not candidates:
         return None, (_GUARDS_BYTES,)
-    sizes_bytes = tuple(candidate.bytes for candidate in candidates)
+    fastest = min(candidates, key=lambda candidate: candidate.microseconds)
+    likely_bytes = []
+    for candidate in candidates:
+        if candidate.microseconds <= LIKELY * fastest.microseconds:
+            likely_bytes.append(candidate.bytes)
     workspace = Workspace(
-        bytes=min(candidates, key=lambda candidate: candidate.microseconds).bytes,
-        sizes_bytes=sizes_bytes,
-        chances=tuple(candidate.probability for candidate in candidates),
-        is_measured=is_measured(described, card.gpu),
+        bytes=fastest.bytes,
+        least_bytes=min(likely_bytes),
+        most_bytes=max(likely_bytes),
     )
-    return workspace, tuple(size_bytes + _GUARDS_BYTES for size_bytes in sizes_bytes)
+    trials_bytes = tuple(candidate.bytes + _GUARDS_BYTES for candidate in candidates)
+    return workspace, trials_bytes
 
 
 _CHANNELS_LAST_FROM: Final = {"float16": (7, 0), "bfloat16": (8, 0), "float32": (8, 0)}
@@ -223,19 +196,14 @@ def _describe(
 
 
 def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -> int:
-
-    def find(name: str, index: int, default: int) -> int:
-        values = call.attr(name) or []
-        return int(values[index]) if index < len(values) else default
-
-    match call.attr("padding", "VALID"):
-        case "EXPLICIT":
-            end = find("explicit_paddings", 2 * axis + 1, 0)
-            return abs(end - find("explicit_paddings", 2 * axis, end))
-        case "SAME":
-            reach = (window - 1) * find("dilations", axis, 1) + 1
-            return max((out - 1) * find("strides", axis, 1) + reach - length, 0) % 2
-    return 0
+    """Return the points that padding SAME adds at the end of an axis only."""
+    if call.attr("padding", "VALID") != "SAME":
+        return 0
+    dilations, strides = call.attr("dilations"), call.attr("strides")
+    dilation = int(dilations[axis]) if dilations else 1
+    stride = int(strides[axis]) if strides else 1
+    reach = (window - 1) * dilation + 1
+    return max((out - 1) * stride + reach - length, 0) % 2
 
 
 def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> bool:
@@ -249,7 +217,7 @@ def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> 
 
 
 _KEPT: Final = {"lstm": 5, "gru": 6, "rnn_tanh": 2, "rnn_relu": 2}
-"""Numbers in the reserve space per unit, step and row of the batch; plus 4 bytes a row. Measured on an
+"""Numbers in the reserve space per unit, step and row of the batch, beside the lengths. Measured on an
 H200 with cuDNN 9.19: two LSTM layers and a GRU exact; the other cells are assumed."""
 
 _STATES: Final = {"lstm": 11}
@@ -259,51 +227,44 @@ _FIXED_WORKSPACE_BYTES: Final = 8 << 20
 
 
 def plan_recurrent_layer(call: Call) -> MemoryPlan:
-    """Allocate the outputs, the lengths, the workspace and the reserve space."""
+    """Allocate the outputs, the reserve space, the lengths and the workspace."""
     mode = str(call.attr("rnn_mode", "lstm"))
     units = _count_unit_bytes(call, call.out_shape(0), call.size(0))
-    reserve = _KEPT.get(mode, 6) * units + _lengths_bytes(call)
-    reserve *= bool(units and call.attr("is_training", True))
+    reserve = 0
+    if units and call.attr("is_training", True):
+        reserve = _KEPT.get(mode, 6) * units + _lengths_bytes(call)
+
     outputs = allocate_all(call)
     cell = outputs[2] if mode == "lstm" else NO_BUFFER
     kept = Output(Way.ALLOCATE, reserve) if reserve else NO_BUFFER
-    beside = _find_recurrent_buffers(call, mode, units)
     return MemoryPlan(
         outputs=(*outputs[:2], cell, kept, ELSEWHERE)[: len(outputs)],
-        amid_bytes=beside if reserve else (),
-        after_bytes=() if reserve else beside,
-        unknown_bytes=units,
+        after_bytes=_find_recurrent_buffers(call, mode, units),
     )
 
 
 def plan_recurrent_gradient(call: Call) -> MemoryPlan:
     """Allocate gradients, each in the shape of its input, the lengths and the workspace."""
     mode = str(call.attr("rnn_mode", "lstm"))
-    shape, size_bytes = (
-        call.shape(5) or call.shape(0),
-        call.input_size(5) or call.input_size(0),
-    )
+    shape = call.shape(5) or call.shape(0)
+    size_bytes = call.input_size(5) or call.input_size(0)
     units = _count_unit_bytes(call, shape, size_bytes)
-    sizes = [
-        call.size(index) or call.input_size(index)
-        for index in range(len(call.op.outputs))
-    ]
-    if mode != "lstm":
-        sizes[2:3] = [0]
-    return MemoryPlan(
-        outputs=tuple(
-            Output(Way.ALLOCATE, size) if size else NO_BUFFER for size in sizes
-        ),
-        after_bytes=_find_recurrent_buffers(call, mode, units),
-        unknown_bytes=units,
-    )
+
+    outputs = []
+    for index in range(len(call.op.outputs)):
+        size = call.size(index) or call.input_size(index)
+        is_missing_cell = index == 2 and mode != "lstm"
+        has_buffer = size and not is_missing_cell
+        outputs.append(Output(Way.ALLOCATE, size) if has_buffer else NO_BUFFER)
+    after = _find_recurrent_buffers(call, mode, units)
+    return MemoryPlan(outputs=tuple(outputs), after_bytes=after)
 
 
 def _find_recurrent_buffers(call: Call, mode: str, unit_bytes: int) -> tuple[int, ...]:
-    states = _STATES.get(mode, 5) * call.input_size(1) + call.input_size(
-        3
-    )  # and the weights
-    workspace = 3 * (call.input_size(0) + unit_bytes) + states + _FIXED_WORKSPACE_BYTES
+    states = _STATES.get(mode, 5) * call.input_size(1)
+    weights = call.input_size(3)
+    tensors = 3 * (call.input_size(0) + unit_bytes)
+    workspace = tensors + states + weights + _FIXED_WORKSPACE_BYTES
     return without_zeros((_lengths_bytes(call), workspace))
 
 

@@ -23,11 +23,13 @@ from analyzer.model.graph.host_copies import (
 )
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.gpu import cudnn_calls as cudnn
-from analyzer.simulate.kernels.gpu import gpu_reduction
+from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES
 from analyzer.simulate.kernels.gpu.cudnn_calls import DnnCard
-from analyzer.simulate.kernels.gpu.gpu_solvers import plan_factorization
 from analyzer.simulate.kernels.kernel_device import KernelDevice
-from analyzer.simulate.kernels.shared.data_movement import plan_einsum
+from analyzer.simulate.kernels.shared.data_movement import (
+    plan_einsum,
+    plan_reduction,
+)
 from analyzer.simulate.kernels.shared.op_call import (
     ELSEWHERE,
     Call,
@@ -35,7 +37,9 @@ from analyzer.simulate.kernels.shared.op_call import (
     MemoryPlan,
     Rule,
     Way,
+    allocate_all,
     assign_rules,
+    forward,
     plan_allocation,
 )
 
@@ -78,63 +82,71 @@ def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
     op = call.op
     if runs_on_host(op):
         return _plan_copy_to_host(call)
-    plan = rules.get(op.type, cpu.plan if op.type in _AS_ON_CPU else cpu.plan_unknown)(
-        call
-    )
-    if (
-        plan.lists is not ListUse.NO
-    ):  # neither the list's tensor nor its elements in host memory
-        away = [spec.dtype in HOST_TYPES for spec in op.outputs]
-        if (call.dtype(0) or op.outputs[0].dtype) in HOST_TYPES:
-            plan = replace(plan, rows_bytes=())
-    else:
-        away = [
-            is_output_on_host(op, index, call.inputs)
-            for index in range(len(plan.outputs))
-        ]
-        if all(away) and away:
-            plan = replace(plan, before_bytes=(), after_bytes=(), modelled=True)
-        shared = (output.way is Way.ALIAS for output in plan.outputs)
-        away = [
-            is_away and not is_shared
-            for is_away, is_shared in zip(away, shared, strict=True)
-        ]
-    outputs = zip(plan.outputs, away, strict=True)
-    return replace(
-        plan,
-        outputs=tuple(ELSEWHERE if is_away else output for output, is_away in outputs),
-    )
+
+    default = cpu.plan if op.type in _AS_ON_CPU else cpu.plan_unknown
+    plan = rules.get(op.type, default)(call)
+    if plan.lists is not ListUse.NO:
+        return _without_host_elements(plan, call)
+
+    away = []
+    for index in range(len(plan.outputs)):
+        away.append(is_output_on_host(op, index, call.inputs))
+    if away and all(away):
+        plan = replace(plan, before_bytes=(), after_bytes=(), modelled=True)
+
+    outputs = []
+    for output, is_away in zip(plan.outputs, away, strict=True):
+        is_shared = output.way is Way.ALIAS
+        outputs.append(ELSEWHERE if is_away and not is_shared else output)
+    return replace(plan, outputs=tuple(outputs))
 
 
-def _plan_pooling(call: Call, capability: tuple[int, int]) -> MemoryPlan:
-    """Allocate the result, copies in cuDNN's layout, and tensors that cuDNN requires but does not read.
+def _without_host_elements(plan: MemoryPlan, call: Call) -> MemoryPlan:
+    """Return the plan of a list's kernel without the list and without elements in host memory."""
+    specs = call.op.outputs
+    if (call.dtype(0) or specs[0].dtype) in HOST_TYPES:
+        plan = replace(plan, rows_bytes=())
+    outputs = []
+    for output, spec in zip(plan.outputs, specs, strict=True):
+        outputs.append(ELSEWHERE if spec.dtype in HOST_TYPES else output)
+    return replace(plan, outputs=tuple(outputs))
 
-    Two spatial axes: cuDNN reads NHWC and NCHW directly (``pooling_ops_common.cc``), and the gradient of
-    an average in NHWC has TensorFlow's own kernel (``RunAvePoolBackwardNHWC``). Three axes: TensorFlow
-    always calls cuDNN in NCDHW, so a node in NDHWC copies its tensors (``cudnn_pooling_gpu.cc``). The
-    gradient of an average has neither the pooled tensor nor the result, so it allocates both. On cards
-    without bfloat16 a pooling casts all its tensors to float32 (``IsBF16NotSupportedInOps``).
+
+def _plan_deep_pooling(call: Call) -> MemoryPlan:
+    """Copy the tensors of a pooling over three axes in NDHWC.
+
+    TensorFlow calls cuDNN in NCDHW (``cudnn_pooling_gpu.cc``). A gradient has the input and the output
+    in both roles.
     """
-    channels_first = call.attr("data_format") in ("NCHW", "NCDHW")
-    match call.op.type:
-        case (
-            "MaxPool3DGrad"
-        ):  # of the input, the output, and the gradient of the output
-            both = [call.input_size(0), call.input_size(1)]
-            casts = [call.input_size(2), *both, call.size()]
-            copies = [] if channels_first else [*both, *both]
-        case "AvgPool3DGrad" | "AvgPoolGrad":
-            both = [call.size(), call.input_size(1)]
-            if call.op.type == "AvgPoolGrad":
-                return plan_allocation(call, after_bytes=both if channels_first else ())
-            casts = both[::-1]
-            copies = both if channels_first else [*both, *both]
-        case _:
-            casts = both = [call.input_size(0), call.size()]
-            copies = [] if channels_first else both
-    if call.op.outputs[0].dtype == "bfloat16" and capability < (8, 0):
-        copies = [2 * size for size in (*casts, *copies)]
-    return plan_allocation(call, after_bytes=copies)
+    if call.attr("data_format") == "NCDHW":
+        return plan_allocation(call)
+
+    if call.op.type in ("AvgPool3D", "MaxPool3D"):
+        return plan_allocation(call, after_bytes=(call.input_size(0), call.size()))
+
+    copies = (call.size(), call.input_size(1))
+    return plan_allocation(call, after_bytes=2 * copies)
+
+
+def _plan_softmax(call: Call) -> MemoryPlan:
+    """Forward the logits; allocate two temporaries of their shape, one of them in float32.
+
+    ``SoftmaxOpGPU`` in ``softmax_op_gpu.cu.cc``.
+    """
+    sums = call.size()
+    if call.op.outputs[0].dtype in ("float16", "bfloat16"):
+        sums *= 2
+    return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=(call.size(), sums))
+
+
+def _plan_batch_norm(call: Call) -> MemoryPlan:
+    """Forward the input to the result; the reserve space of cuDNN takes nothing.
+
+    ``FusedBatchNormOpBase`` forwards input 0 to output 0.
+    """
+    outputs = [forward(call, (0,)), *allocate_all(call)[1:]]
+    outputs[5:] = [one if one.is_known else ELSEWHERE for one in outputs[5:]]
+    return MemoryPlan(outputs=tuple(outputs))
 
 
 def _plan_cross_entropy(call: Call) -> MemoryPlan:
@@ -151,33 +163,23 @@ def _plan_copy_to_host(call: Call) -> MemoryPlan:
 
 
 def _make_rules(card: DnnCard) -> dict[str, Rule]:
-    blocks = gpu_reduction.blocks_in_flight(card.gpu)
-    return assign_rules(
+    convolutions = {
+        direction: partial(cudnn.plan_convolution, card=card, direction=direction)
+        for direction in PASSES
+    }
+    rules = assign_rules(
         OP_TYPES,
         allocating=plan_allocation,
-        scans=partial(plan_allocation, after_bytes=(gpu_reduction.CUB_BYTES,)),
-        **{
-            direction: partial(cudnn.plan_convolution, card=card, direction=direction)
-            for direction in ("forward", "input_gradient", "filter_gradient")
-        },
-        depthwise=partial(cudnn.plan_depthwise, card=card),
-        batch_norm=cudnn.plan_batch_norm,
-        pooling=partial(_plan_pooling, capability=card.gpu.compute_capability),
-        sum_of_squares=partial(gpu_reduction.plan_sum_of_squares, blocks=blocks),
-        softmax=gpu_reduction.plan_softmax,
-        bias_gradient=gpu_reduction.plan_bias_gradient,
-        top_k=gpu_reduction.plan_top_k,
+        **convolutions,
+        batch_norm=_plan_batch_norm,
+        deep_pooling=_plan_deep_pooling,
+        softmax=_plan_softmax,
         cross_entropy=_plan_cross_entropy,
-        inverse_fft=lambda call: plan_allocation(
-            call, after_bytes=(call.input_size(0),)
-        ),
         einsum=plan_einsum,
-        factorization=plan_factorization,
         select=cpu.plan_select,
         recurrent=cudnn.plan_recurrent_layer,
         recurrent_gradient=cudnn.plan_recurrent_gradient,
         copy_to_card=plan_allocation,
         copy_to_host=_plan_copy_to_host,
-    ) | dict.fromkeys(
-        cpu.REDUCTIONS, partial(gpu_reduction.plan_reduction, blocks=blocks)
     )
+    return rules | dict.fromkeys(cpu.REDUCTIONS, plan_reduction)

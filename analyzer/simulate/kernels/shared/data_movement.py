@@ -20,8 +20,6 @@ from analyzer.simulate.kernels.shared.op_call import (
 _MAX_REDUCED_GROUPS: Final = 3
 """Most groups of axes that a reduction handles without a transpose (``reduction_ops_common.h``)."""
 
-_SLICE_MASKS: Final = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
-
 
 def plan_transpose(call: Call) -> MemoryPlan:
     """Share the buffer if the order of the axes longer than 1 stays (``TransposeOp``)."""
@@ -39,90 +37,25 @@ def plan_same_or_copy(call: Call) -> MemoryPlan:
 
 
 def plan_slice(call: Call) -> MemoryPlan:
-    """Share the whole input, or aligned rows of its first axis, which keep it alive (``SliceOp``)."""
-    shape, out, begin = call.shape(0), call.out_shape(), call.value(1)
-    if shape is None or out is None:
+    """Share the whole input, or aligned rows of its first axis (``SliceOp``, ``StridedSliceOp``).
+
+    Parts of a vector are copied: their start is mostly not aligned.
+    """
+    shape, out = call.shape(0), call.out_shape()
+    if not shape or out is None:
         return plan_allocation(call)
-    is_rows = begin is not None and shape[1:] == out[1:]
-    if shape == out or (
-        begin is not None and is_rows and _is_view(call, shape, begin[0], out[0])
-    ):
+
+    if call.op.type == "StridedSlice":
+        strides = call.value(3)
+        if strides is None or set(strides) - {1}:
+            return plan_allocation(call)
+
+    row_bytes = call.input_size(0) // max(shape[0], 1)
+    is_rows = shape[1:] in (out, out[1:]) and len(shape) > 1
+    is_whole = math.prod(shape) == math.prod(out)
+    if is_whole or (is_rows and row_bytes and _is_aligned(row_bytes)):
         return plan_alias()
     return plan_allocation(call)
-
-
-def plan_strided_slice(call: Call) -> MemoryPlan:
-    """Share the whole input, or aligned rows of its first axis with stride 1 (``StridedSliceOp``)."""
-    shape, out, strides = call.shape(0), call.out_shape(), call.value(3)
-    if shape is None or out is None or strides is None or set(strides) - {1}:
-        return plan_allocation(call)
-    if math.prod(shape) == math.prod(out):
-        return plan_alias()
-    rows = _find_rows(call, shape, len(strides))
-    return (
-        plan_alias() if rows and _is_view(call, shape, *rows) else plan_allocation(call)
-    )
-
-
-def _find_rows(
-    call: Call, shape: tuple[int, ...], entries: int
-) -> tuple[int, int] | None:
-    """Return the first row of a slice with stride 1, and the row after its last.
-
-    As in ``ValidateStridedSliceOp``; None if it cuts another axis or depends on an unknown value.
-    """
-    if not shape:
-        return None
-    masks = {name: int(call.attr(f"{name}_mask", 0)) for name in _SLICE_MASKS}
-    rows: tuple[int, int] | None = (0, shape[0])
-    axis = 0
-    for entry in range(entries):
-        bit = 1 << entry
-        if masks["ellipsis"] & bit:
-            following = [
-                k for k in range(entry + 1, entries) if not masks["new_axis"] >> k & 1
-            ]
-            axis = len(shape) - len(following)
-        elif not masks["new_axis"] & bit:
-            span = _find_span(call, masks, entry, shape[axis])
-            if axis == 0:
-                rows = span
-            elif span != (0, shape[axis]):
-                return None
-            axis += 1
-    return rows
-
-
-def _find_span(
-    call: Call, masks: dict[str, int], entry: int, length: int
-) -> tuple[int, int] | None:
-    """Return the start and end of one entry of a slice on its axis; None if unknown."""
-    begin, end = (
-        values[entry] if (values := call.value(index)) and entry < len(values) else None
-        for index in (1, 2)
-    )
-    if masks["shrink_axis"] >> entry & 1:
-        start = (
-            begin or 0
-        )  # any one place: only in a vector it matters which, and none is aligned
-        start += length if start < 0 else 0
-        return start, start + 1
-    begin = 0 if masks["begin"] >> entry & 1 else begin
-    end = length if masks["end"] >> entry & 1 else end
-    if begin is None or end is None:
-        return None
-    start, stop = (
-        min(max(at + length if at < 0 else at, 0), length) for at in (begin, end)
-    )
-    return start, stop
-
-
-def _is_view(call: Call, shape: tuple[int, ...], first: int, last: int) -> bool:
-    """Return whether rows of the first axis are shared (``IsDim0SliceAligned``, ``ops_util.h``)."""
-    row_bytes = call.input_size(0) // max(shape[0], 1)
-    if len(shape) > 1:
-        return bool(row_bytes) and _is_aligned(row_bytes)
-    return _is_aligned(first * row_bytes) and _is_aligned(last * row_bytes)
 
 
 def plan_split(call: Call) -> MemoryPlan:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.run_note import ThreadsNote
 
 if TYPE_CHECKING:
     from analyzer.simulate.kernels.shared.xla_call import CompiledCall
@@ -60,21 +59,18 @@ class Trial(Struct, frozen=True):
     copy_bytes: int  # a guarded copy of the result; skipped if it does not fit
     # workspace of each algorithm with guards; the smallest is needed, others are skipped
     scratch_bytes: tuple[int, ...]
-    is_early: bool = False  # whether the kernel allocates another buffer afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """Workspace of a library's algorithm during the run of a kernel.
 
-    ``bytes`` are the expected algorithm's; ``sizes_bytes`` and ``chances`` belong to each algorithm.
-    ``is_measured``: whether a measurement of the choice is published.
+    ``bytes`` are the expected algorithm's; the others are bounds over the likely algorithms.
     """
 
     bytes: int
-    sizes_bytes: tuple[int, ...]
-    chances: tuple[float, ...]
-    is_measured: bool
+    least_bytes: int
+    most_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +79,8 @@ class MemoryPlan:
 
     outputs: tuple[Output, ...] = ()
     before_bytes: tuple[int, ...] = ()  # temporaries allocated before the outputs
-    amid_bytes: tuple[
-        int, ...
-    ] = ()  # temporaries allocated just before the last buffer
-    # copy of an input to overwrite, allocated after the outputs, or the input itself without other users
-    copy: Output | None = None
     after_bytes: tuple[int, ...] = ()  # temporaries allocated after the outputs
-    # workspace allocated after everything else except what follows an early trial
-    workspace: Workspace | None = None
-    # upper bound of a library's further memory, which only the range contains
-    unknown_bytes: int = 0
+    workspace: Workspace | None = None  # allocated after everything else
     trial: Trial | None = None
     variable: VariableAccess = VariableAccess.UNTOUCHED
     # input that becomes the value of the variable, or an element of a TensorList
@@ -103,9 +91,6 @@ class MemoryPlan:
     ] = ()  # of each element, if the kernel makes a list of a tensor
     modelled: bool = (
         True  # whether the op has a rule; else each output counts as allocated
-    )
-    borrows: bool = (
-        False  # whether results may lie in Python's memory, outside this allocator
     )
     # requests of an XLA-compiled function, which replace everything except ``outputs``
     compiled: CompiledCall | None = None
@@ -133,13 +118,9 @@ class Call:
     ]  # type and shape of each input; None if unknown
     # value of each input if it is a small constant, flat; else None
     values: tuple[tuple[int, ...] | None, ...]
-    threads: int = (
-        1  # intra-op threads, which determine the size of oneDNN's scratchpads
-    )
     unused: frozenset[int] = (
         frozenset()
     )  # outputs without ``OpKernelContext::output_required``
-    processor: ThreadsNote = field(default_factory=ThreadsNote)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return the plain value of an attribute."""
