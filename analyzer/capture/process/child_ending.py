@@ -37,7 +37,10 @@ _NO_MEMORY: Final = (
     "ran out of memory trying to allocate",  # BFCAllocator::AllocateRawInternal
     "OOM when allocating tensor",  # OpKernelContext::allocate_tensor
 )
-_NO_BUFFER: Final = "Must be non NULL"  # DCHECK_NOTNULL in mkl_util.h, without a buffer
+_NO_BUFFER: Final = (
+    "Must be non NULL",  # DCHECK_NOTNULL in mkl_util.h, without a buffer
+    "h != kInvalidChunkHandle",  # bfc_allocator.cc: a failed step has freed the buffer
+)
 _NO_HOST_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Cannot allocate memory")
 _COUNT_OVERFLOW: Final = "Check failed: work_element_count"
 """``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative."""
@@ -98,7 +101,7 @@ def explain_end(
         message = f"{target} ended its own process with exit code {code} {at}{last}"
         kind = FailureKind.EXITED
     elif any(sign in reason for sign in _NO_MEMORY):
-        # oneDNN's convolution crashes when it gets no memory (TensorFlow 2.21).
+        # oneDNN's convolution and XLA's buffers crash after a refused request (TensorFlow 2.21).
         message = f"{target} ran out of memory {at} and crashed ({_describe_signal(-code)}): {reason}"
         return StepOutOfMemory(
             message, hint=f"analyze oom {saved_log} explains it." if saved_log else ""
@@ -151,7 +154,7 @@ def find_reason(log: str) -> str:
             no_memory = logged["text"]
         elif _NO_MEMORY[1] in logged["text"]:
             no_memory = no_memory or logged["text"]
-    if _NO_BUFFER in failed:
+    if any(sign in failed for sign in _NO_BUFFER):
         failed = no_memory or failed
     reason = " ".join((failed or printed or no_memory).split())
     return reason if len(reason) <= _MAX_LINE else f"{reason[: _MAX_LINE - 1]}…"
