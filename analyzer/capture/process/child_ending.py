@@ -39,7 +39,10 @@ _NO_MEMORY: Final = (
     "MemoryError",
     "Cannot allocate memory",
 )
-_NO_BUFFER: Final = "Must be non NULL"  # DCHECK_NOTNULL in mkl_util.h, without a buffer
+_NO_BUFFER: Final = (
+    "Must be non NULL",  # DCHECK_NOTNULL in mkl_util.h, without a buffer
+    "h != kInvalidChunkHandle",  # bfc_allocator.cc: a failed step has freed the buffer
+)
 _COUNT_OVERFLOW: Final = "Check failed: work_element_count"
 """``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative."""
 _BY_OTHERS: Final = (
@@ -81,7 +84,7 @@ def explain_end(
     if code == -signal.SIGKILL and kills:
         message = f"The system killed the process {at}: it ran out of host memory."
         return StepOutOfMemory(message, hint="Try a smaller --batch-size.")
-    # oneDNN's convolution crashes when it gets no memory (TensorFlow 2.21).
+    # oneDNN's convolution and XLA's buffers crash after a refused request (TensorFlow 2.21).
     if any(sign in reason for sign in _NO_MEMORY):
         return StepOutOfMemory(f"{target} ran out of memory {at}: {reason}", hint=hint)
 
@@ -130,7 +133,7 @@ def find_reason(log: str) -> str:
             no_memory = logged["text"]
         elif _NO_MEMORY[1] in logged["text"]:
             no_memory = no_memory or logged["text"]
-    if _NO_BUFFER in failed:
+    if any(sign in failed for sign in _NO_BUFFER):
         failed = no_memory or failed
 
     reason = " ".join((failed or printed or no_memory).split())

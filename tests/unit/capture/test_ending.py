@@ -37,6 +37,8 @@ RAN_OUT = (
     "2026-11-22 01:00:01.500002: W tensorflow/core/framework/op_kernel.cc:1858] OP_REQUIRES failed "
     "at mkl_util.h:848 : RESOURCE_EXHAUSTED: OOM when allocating tensor\n"
 )
+FREED_TWICE = "F0000 00:00:1763769602.300000    1234 bfc_allocator.cc:1161] "
+    "Check failed: h != kInvalidChunkHandle\n"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,12 @@ RAN_OUT = (
         (-signal.SIGKILL, NOISE, 1, "it ran out of host memory"),
         (-signal.SIGABRT, "what():  std::bad_alloc\n", 0, "ran out of memory"),
         (-signal.SIGSEGV, NOISE + RAN_OUT + CRASH, 0, "allocate 32.00MiB"),
+        (
+            -signal.SIGABRT,
+            NOISE + RAN_OUT + FREED_TWICE + CRASH,
+            0,
+            "allocate 32.00MiB",
+        ),
     ],
 )
 def test_a_lack_of_memory_is_named(code: int, log: str, kills: int, says: str) -> None:

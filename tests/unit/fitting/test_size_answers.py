@@ -113,3 +113,25 @@ def test_a_fixed_batch_is_one_line(
 
     with pytest.raises(InputError, match="The batch size of m is fixed: a batch of 8"):
         fit(monkeypatch, tmp_path, Fixed())
+
+
+def test_a_size_that_ends_a_used_process_gets_a_new_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Damaged(Step):
+        """Any size ends a process in which memory ran out before."""
+
+        def run(self, *args: Any, next_size: Any, **others: Any) -> Path:
+            runs: list[SizeRun] = []
+
+            def answer(run: SizeRun) -> int | None:
+                if any(one.kind for one in runs):
+                    raise TargetError("died of SIGABRT", kind=FailureKind.CRASHED)
+                runs.append(run)
+                return next_size(run)
+
+            return super().run(*args, next_size=answer, **others)
+
+    step = Damaged()
+    assert fit(monkeypatch, tmp_path, step, wanted=400).largest == 180
+    assert len(step.processes) > 1
