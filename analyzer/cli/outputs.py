@@ -106,6 +106,10 @@ class Outputs(PageOutputs):
         Path | None,
         options.option("Write ops and tensors as node-link JSON, for networkx."),
     ] = None
+    perfetto: Annotated[
+        Path | None,
+        options.option("Write counters and lifetimes for Perfetto."),
+    ] = None
     max_peak: Annotated[
         str | None,
         options.option(
@@ -116,7 +120,14 @@ class Outputs(PageOutputs):
     @property
     def paths(self) -> tuple[Path | None, ...]:
         """The files to write."""
-        return (self.json, self.html, self.csv, self.markdown, self.graph)
+        return (
+            self.json,
+            self.html,
+            self.csv,
+            self.markdown,
+            self.graph,
+            self.perfetto,
+        )
 
     @property
     def max_peak_bytes(self) -> int | None:
@@ -140,6 +151,7 @@ class Outputs(PageOutputs):
             result.to_csv,
             to_markdown,
             result.to_graph,
+            result.to_perfetto,
         ]
         if not write_all(*zip(self.paths, writers, strict=True)):
             document = report_document(result.report)

@@ -137,6 +137,12 @@ class ReadOptions:
             metavar="TARGET",
         ),
     ] = ""
+    redact: Annotated[
+        bool,
+        options.option(
+            "With a trace: leave out names and paths, to share the result.", "--redact"
+        ),
+    ] = False
 
 
 def trace(
@@ -252,6 +258,7 @@ def _check_options(
             allocator=reading.allocator,
             scheduler=reading.scheduler,
             target=reading.graph_of,
+            redact=reading.redact,
         )
     elif not reading.graph_of:
         check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
@@ -289,6 +296,10 @@ def _trace_step(
                     what_if=what_if,
                     progress=progress,
                 )
+        if reading.redact:
+            from analyzer.report.redaction import redact_result
+
+            result = redact_result(result)
         place.conclude(result, spec, folder, outputs)
     if result.exit_code is not ExitCode.OK and not is_trace:
         raise typer.Exit(int(result.exit_code))

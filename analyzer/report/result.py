@@ -128,6 +128,12 @@ class Result(ReportOutput):
 
         write_text(Path(path), to_node_link(self.graph))
 
+    def to_perfetto(self, path: str | os.PathLike[str]) -> None:
+        """Write counters and lifetimes as Chrome trace events, for Perfetto."""
+        from analyzer.report.perfetto import chrome_trace
+
+        write_text(Path(path), chrome_trace(self.recording))
+
     def __repr__(self) -> str:
         from analyzer.report.answer import verdict_line
 

@@ -37,8 +37,10 @@ RAN_OUT = (
     "2026-11-22 01:00:01.500002: W tensorflow/core/framework/op_kernel.cc:1858] OP_REQUIRES failed "
     "at mkl_util.h:848 : RESOURCE_EXHAUSTED: OOM when allocating tensor\n"
 )
-FREED_TWICE = "F0000 00:00:1763769602.300000    1234 bfc_allocator.cc:1161] "
+FREED_TWICE = (
+    "F0000 00:00:1763769602.300000    1234 bfc_allocator.cc:1161] "
     "Check failed: h != kInvalidChunkHandle\n"
+)
 
 
 @pytest.mark.parametrize(
