@@ -169,27 +169,24 @@ axis of their results is not the batch."""
 
 def find_batch(failure: LoggedFailure) -> int:
     """Return the first axis of the request; 0 if it is not the batch, as in a variable's update."""
-    shape = failure.shape or ()
-    is_batch = _has_examples(failure) and 1 < shape[0] <= _LARGEST_BATCH
-    return shape[0] if is_batch else 0
+    examples = _count_examples(failure)
+    return examples if 1 < examples <= _LARGEST_BATCH else 0
 
 
 def is_data_set(failure: LoggedFailure) -> bool:
     """Return whether the first axis of a request holds the examples of a whole data set."""
-    shape = failure.shape or ()
     has_op = bool(failure.op or failure.op_type)
-    return has_op and _has_examples(failure) and shape[0] > _LARGEST_BATCH
+    return has_op and _count_examples(failure) > _LARGEST_BATCH
 
 
-def _has_examples(failure: LoggedFailure) -> bool:
-    """Return whether the first axis of a request counts examples."""
+def _count_examples(failure: LoggedFailure) -> int:
+    """Return the first axis of the request; 0 if it does not count examples."""
     shape = failure.shape or ()
     names = f"{failure.op} {failure.op_type} {failure.requested_by}".lower()
     is_variable = any(word in names for word in _VARIABLE_OPS)
-    is_weight = "gradient" in names and "matmul" in names and len(shape) == 2
-    if len(shape) < 2 or is_variable or is_weight:
-        return False
+    is_weight = len(shape) == 2 and "gradient" in names and "matmul" in names
 
     # the kernel of a convolution: height, width, input and output channels
     is_kernel = len(shape) == 4 and shape[0] == shape[1] <= _LARGEST_KERNEL
-    return not is_kernel
+    has_examples = len(shape) > 1 and not (is_variable or is_weight or is_kernel)
+    return shape[0] if has_examples else 0

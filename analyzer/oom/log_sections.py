@@ -19,16 +19,8 @@ from analyzer.report.render.sections import (
 )
 
 _MOST_FAILURES: Final = 5  # in full; the others are only counted
-_MOST_ROWS: Final = 12  # of a table
+_MOST_ROWS: Final = 8  # of a table
 _SIZE: Final = TableColumn("size", "bytes")
-_FACTS: Final = {
-    "op": "op",
-    "op_type": "type",
-    "requested_by": "in full",
-    "allocator": "allocator",
-    "device": "device",
-    "source": "source",
-}
 _FIGURES: Final = {
     "limit_bytes": "limit",
     "in_use_bytes": "in use",
@@ -59,12 +51,11 @@ def build_sections(
     notes, command = list(document.notes), document.next_command or ""
     left = len(document.failures) - _MOST_FAILURES + document.failures_not_shown
     if left > 0:
-        notes.insert(0, f"{left:,} more failures: see the JSON.")
+        notes.append(f"{left:,} more failures: see the JSON.")
     if "TARGET" in command:
-        notes.append(
-            "In the next command, TARGET is your model, such as train.py:build_model; replace "
-            "CARD by your card, such as t4."
-        )
+        notes.append("Below, TARGET is your model, such as train.py:build_model.")
+    if "CARD" in command:
+        notes.append("Below, CARD is your card, such as t4.")
 
     sections.append(Section("", tuple(map(Paragraph, notes))))
     model = f", matched with {document.matched_with}" if document.matched_with else ""
@@ -151,10 +142,16 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
         if asked.shape is not None:
             yield "shape", f"{list(asked.shape)} {asked.dtype or ''}".strip()
 
-    for name, label in _FACTS.items():
-        text = getattr(failure, name)
-        if text and (label == name or text != failure.op):
-            yield label, text
+    facts = {
+        "op": failure.op,
+        "type": failure.op_type if failure.op_type != failure.op else None,
+        "allocator": failure.allocator,
+        "device": failure.device,
+        "source": failure.source,
+    }
+    for name, text in facts.items():
+        if text:
+            yield name, text
 
     if card is not None and card.total_bytes:
         source = " according to the catalogue" if card.is_from_catalogue else ""
