@@ -16,7 +16,7 @@ from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_dominant_size, is_data_set
-from analyzer.oom.wordings import OTHER_CAUSES, round_up_request
+from analyzer.oom.wordings import OTHER_CAUSES, difference, round_up_request
 
 _NOTABLE: Final = 0.05  # share of the bytes in use from which waste is reported
 _BACK_OFF: Final = 0.9  # factor between a refused region and the next try (``Extend``)
@@ -34,15 +34,16 @@ Judgement = tuple[Cause, str]
 
 def name_figures(failure: LoggedFailure) -> Words:
     """Return the figures of a failure for its sentences."""
-    free, total = failure.card_free or 0, failure.card_total or 0
-    whole = failure.limit if failure.card_free is None else failure.card_memory
+    free = failure.printed.get("free")
+    whole = failure.limit if free is None else failure.card_memory
     held = failure.in_use or "the pool"
     words: Words = structs.asdict(failure)
     words |= {
         "held": held if whole is None else f"{held} of {whole}",
         "card": failure.card_memory,
-        "card_free": format_bytes(free),
-        "beside": format_bytes(max(total - free - failure.in_use_bytes, 0)),
+        "card_free": free,
+        "beside": format_bytes(_bytes_beside(failure)),
+        "left": difference(failure.limit, failure.in_use),
         "own": format_bytes(failure.in_use_bytes),
         "pieces": len(failure.regions),
         "shape": list(failure.shape or ()),
@@ -78,7 +79,7 @@ def _wanted(failure: LoggedFailure) -> Range:
 def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
     """Return the verdict on one failure."""
     cause, title = _judge(failure, words)
-    if failure.budget and failure.is_compiled and cause is Cause.CANNOT_TELL:
+    if any(failure.budget) and failure.is_compiled and cause is Cause.CANNOT_TELL:
         words["budget"], words["planned"] = map(format_bytes, failure.budget)
         cause = Cause.LARGER_THAN_LIMIT
         title = (
@@ -168,7 +169,8 @@ def _describe_unknown_request(failure: LoggedFailure) -> str:
 
 def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     want, limit, card = _wanted(failure), failure.limit, failure.card_memory
-    pool, free, room, left = failure.pool, failure.free, failure.room, failure.left
+    pool, free, room = failure.pool, failure.free, failure.room
+    left = difference(limit, failure.in_use)
 
     if card is not None and want.low > card.high and failure.is_on_card:
         return Cause.LARGER_THAN_CARD, (
@@ -283,9 +285,9 @@ def _judge_full(
 
 
 def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
-    card, free_bytes = failure.card_memory, failure.card_free
+    card, free = failure.card_memory, failure.printed.get("free")
     words["want"] = want = _requested(failure)
-    if free_bytes is None or card is None:
+    if free is None or card is None:
         return Cause.CANNOT_TELL, (
             "The driver refused {want}; the log does not say how much of the card was free."
         )
@@ -295,23 +297,31 @@ def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
             "One request of {want} is larger than the whole card ({card})."
         )
 
-    if free_bytes < want.high:
-        return _judge_full(failure, words, want, Range.exactly(free_bytes))
+    if free.high < want.high:
+        return _judge_full(failure, words, want, free)
     return Cause.FRAGMENTED, (
         "CUDA refused {want} although {card_free} of the card were free: free memory is "
         "fragmented, or the pool has a limit."
     )
 
 
+def _bytes_beside(failure: LoggedFailure) -> int:
+    """Return the bytes of a card that are neither free nor tensors of this process; 0 if unknown."""
+    total, free = failure.printed.get("total"), failure.printed.get("free")
+    if total is None or free is None:
+        return 0
+    return max(total.low - free.low - failure.in_use_bytes, 0)
+
+
 def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
     """Return whether others hold much of the card, and the request would fit without them."""
-    total, free, in_use = failure.card_total, failure.card_free, failure.in_use_bytes
-    if free is None or total is None:
+    card, in_use = failure.card_memory, failure.in_use_bytes
+    if card is None:
         return False
 
-    would_fit = in_use + want.middle <= total - _CONTEXT_BYTES
-    least = max(_CONTEXT_BYTES, _OTHERS_SHARE * total, in_use)
-    return would_fit and total - free - in_use > least
+    would_fit = in_use + want.middle <= card.low - _CONTEXT_BYTES
+    least = max(_CONTEXT_BYTES, _OTHERS_SHARE * card.low, in_use)
+    return would_fit and _bytes_beside(failure) > least
 
 
 def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
@@ -329,7 +339,7 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
     if cause is Cause.FRAGMENTED and failure.is_complete:
         yield "{free} are free, in {holes:,} chunks; the pool has {pieces:,} regions."
 
-    if failure.kind is FailedAllocator.ASYNC and failure.card_free is not None:
+    if failure.kind is FailedAllocator.ASYNC and "free" in failure.printed:
         yield (
             "Of the card's {card}, {own} are tensors of this process, {card_free} are free, and "
             "{beside} are its context, the reserve of its pool, or other processes."

@@ -11,7 +11,6 @@ from analyzer.oom.wordings import (
     find,
     find_all,
     parse_count,
-    parse_positive,
     parse_size,
     read_groups,
 )
@@ -91,8 +90,10 @@ def _add_line(failure: LoggedFailure, text: str) -> bool:
         failure.regions.append(parse_count(match["bytes"]))
     elif match := find("size_class", text):
         _add_size_class(failure, match["used"], match["requested"])
+    elif failure.kind is FailedAllocator.ASYNC and find("histogram_row", text):
+        _add_used_size(failure, *text.split(","))
     elif not find("dump_heading", text):
-        return _add_figures(failure, text) or _add_async_line(failure, text)
+        return _add_figures(failure, text)
 
     return True
 
@@ -106,7 +107,7 @@ def _add_used_size(failure: LoggedFailure, size: str, count: str) -> None:
 
 def _add_size_class(failure: LoggedFailure, used: str, requested: str) -> None:
     """Add what the chunks of one size class take beyond the requests."""
-    used_size, requested_size = parse_positive(used), parse_positive(requested)
+    used_size, requested_size = parse_size(used), parse_size(requested)
     if used_size is None or requested_size is None or used_size.high > MOST_BYTES:
         return
 
@@ -119,32 +120,19 @@ def _add_size_class(failure: LoggedFailure, used: str, requested: str) -> None:
 
 def _add_figures(failure: LoggedFailure, text: str) -> bool:
     """Add the sums of a dump; of two that agree, the more precise part is kept."""
-    match = find("summary_total", text) or find("pool_line", text)
-    found = match.groupdict() if match else {}
+    match = find("sums", text)
+    found = read_groups(match) if match else {}
 
     for stat in find_all("stat", text):
         found[_FIGURES.get(stat["name"], "")] = stat["size"]
 
     for name, printed in found.items():
-        size = parse_positive(printed)
+        size = parse_size(printed)
         if name and size is not None:
             known = failure.printed.get(name, size)
             failure.printed[name] = known.intersection(size) or known
 
     return bool(found)
-
-
-def _add_async_line(failure: LoggedFailure, text: str) -> bool:
-    """Add a line of CUDA's asynchronous allocator."""
-    if failure.kind is not FailedAllocator.ASYNC:
-        return False
-
-    if match := find("card_free", text):
-        failure.card_free = parse_count(match["free"])
-        failure.card_total = parse_count(match["total"])
-    elif match := find("histogram_row", text):
-        _add_used_size(failure, match["bytes"], match["count"])
-    return match is not None
 
 
 def add_buffer(failure: LoggedFailure, text: str) -> bool:

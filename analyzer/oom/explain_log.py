@@ -37,7 +37,6 @@ _SIZES: Final = (
     "free",
     "largest_hole",
     "room",
-    "left",
     "waste",
 )
 
@@ -77,13 +76,9 @@ def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
 def _compute(failure: LoggedFailure, log: Log) -> None:
     """Fill in what follows from the lines of a failure."""
     printed = failure.printed
-    failure.budget = max(log.xla_budgets, default=None)
+    failure.budget = log.budget
     _find_card(failure, log)
 
-    if failure.other_cause and "total" in printed:
-        failure.card_total = printed["total"].middle
-    if failure.other_cause and "free" in printed:
-        failure.card_free = printed["free"].middle
     if log.large_allocation and failure.other_cause in ("killed", "host"):
         printed["asked"] = Range.exactly(log.large_allocation)
     if log.pod_limit is not None and failure.is_killed:
@@ -147,14 +142,14 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
 
 
 def _describe_card(failure: LoggedFailure) -> OomCard | None:
-    total = failure.card_memory
+    total, free = failure.card_memory, failure.printed.get("free")
     if not failure.card_name and total is None:
         return None
     return OomCard(
         name=failure.card_name or None,
         total_bytes=total.middle if total else None,
-        free_bytes=failure.card_free,
-        is_from_catalogue=total is not None and failure.card_total is None,
+        free_bytes=free.middle if free else None,
+        is_from_catalogue=total is not None and "total" not in failure.printed,
     )
 
 
@@ -164,18 +159,13 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
         more = "" if count == 1 else f" The first of {count:,} failures."
         return f"{failures[0].verdict.title}{more}"
 
-    runs = [run for run in log.refusals if not run.is_host] or log.refusals
-    if runs:
-        largest = format_bytes(max(run.first_bytes for run in runs))
-        if runs[0].is_host:
-            text = "No tensor failed in this log. The driver refused pinned host memory, up to"
-            return f"{text} {largest}; TensorFlow usually continues without it."
-
-        least = format_bytes(min(run.last_bytes for run in runs))
-        sizes = largest if least == largest else f"{largest} down to {least}"
-        count = sum(run.times for run in runs)
-        text = "No tensor failed in this log, but the driver refused the pool"
-        return f"{text} {times(count)}: {sizes}."
+    for run in sorted(log.refusals, key=lambda run: run.is_host):
+        pool = "pinned host memory" if run.is_host else "the pool"
+        sizes = (
+            f"{format_bytes(run.first_bytes)} down to {format_bytes(run.last_bytes)}"
+        )
+        text = f"No tensor failed in this log, but the driver refused {pool}"
+        return f"{text} {times(run.times)}: {sizes}."
 
     if log.tolerated:
         return "No out-of-memory failure: TensorFlow recovered from the requests in the warnings."

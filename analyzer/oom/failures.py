@@ -98,8 +98,6 @@ class LoggedFailure(Struct):
     used_sizes: dict[int, int] = {}  # count of the chunks in use by their bytes
     printed: dict[str, Range] = {}  # figures by name
     map: str = ""  # 100 of ``*`` used, ``x`` unused inside a used chunk, ``_`` free
-    card_free: int | None = None  # bytes
-    card_total: int | None = None
 
     # XLA's list of buffers
     plan_sums: dict[str, int] = {}
@@ -122,12 +120,11 @@ class LoggedFailure(Struct):
     free: Range | None = None  # in the pool
     largest_hole: Range | None = None  # the largest free chunk
     room: Range | None = None  # that the limit leaves to the pool
-    left: Range | None = None  # limit minus bytes in use
     holes: int | None = None  # number of free chunks
     is_complete: bool = False  # whether the dump lists every chunk
     sizes: list[OomSize] = []  # in use, those with most bytes first
     refusals: list[OomRefusals] = []
-    budget: tuple[int, int] | None = None  # XLA's, and the larger plan that it reached
+    budget: tuple[int, int] = (0, 0)  # as in ``Log``
 
     @property
     def has_dump(self) -> bool:
@@ -165,10 +162,9 @@ class LoggedFailure(Struct):
     @property
     def card_memory(self) -> Range | None:
         """The card's memory: as the failure prints it, else by the card's name."""
-        if self.card_total is not None:
-            return Range.exactly(self.card_total)
-        if not self.card_name:
-            return None
+        total = self.printed.get("total")
+        if total is not None or not self.card_name:
+            return total
 
         try:
             return Range.spanning(
@@ -212,7 +208,10 @@ class Log:
         self.cards: list[
             tuple[str, int, str, Range]
         ] = []  # process, index, name, limit
-        self.xla_budgets: list[tuple[int, int]] = []  # budget, and bytes reached
+        self.budget = (
+            0,
+            0,
+        )  # of XLA for a program, and the larger plan that it reached
         self.other_resources = 0  # lines about something other than memory
         self.large_allocation = (
             0  # bytes: the largest of which the host's allocator warns
@@ -250,7 +249,6 @@ class Process:
         self.refusals: list[OomRefusals] = []  # since the last failure
         self.is_in_limits = False  # in the description of a pod
         self.other: LoggedFailure | None = None  # whose figures the next lines may have
-        self.other_lines = 0  # number of these lines
 
     def add_failure(
         self, line: LogLine, kind: FailedAllocator = FailedAllocator.POOL

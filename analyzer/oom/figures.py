@@ -87,10 +87,7 @@ def compute_figures(failure: LoggedFailure) -> None:
     limit = _narrow(printed.get("limit"), whole, failure.card_limit)
     failure.pool, failure.in_use, failure.limit = pool, in_use, limit
     failure.room = _narrow(room, difference(limit, pool))
-    failure.left = difference(limit, in_use)
-    failure.peak_in_use = peak = printed.get("peak_in_use")
-    if peak is not None and in_use is not None and in_use.low in peak:
-        failure.peak_in_use = Range(in_use.low, peak.high)
+    failure.peak_in_use = printed.get("peak_in_use")
 
     if failure.size_classes != _CLASSES:
         failure.waste = None

@@ -30,7 +30,6 @@ _FIGURES: Final = {
     "largest_hole_bytes": "largest free chunk",
     "waste_bytes": "unused inside chunks",
     "room_bytes": "allowed by the limit, not taken",
-    "left_bytes": "limit minus in use",
 }
 
 
@@ -162,8 +161,7 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
 def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
     for name, label in _FIGURES.items():
         size = getattr(failure, name)
-        is_same = name == "left_bytes" and failure.free_bytes is not None
-        if size is None or is_same:
+        if size is None:
             continue
 
         low, high = failure.ranges.get(name, (size, size))

@@ -13,6 +13,7 @@ from analyzer.oom.lines import LogLine
 from analyzer.oom.wordings import FACTS, OTHER_CAUSES, find, parse_size, read_groups
 
 _LONGEST: Final = 2000  # characters of a text
+_NEAR: Final = 200  # lines after a failure that may have its figures
 _AFFIXES: Final = re.compile(r"^kib_|_\d$")
 _LIBRARIES: Final = {"dnn": "cuDNN", "cudnn": "cuDNN", "cublas": "cuBLAS"}
 
@@ -28,9 +29,7 @@ def take_other_cause(process: Process, line: LogLine) -> bool:
             return True
 
     failure = process.other
-    process.other_lines -= 1
-
-    if failure is None or process.other_lines < 0:
+    if failure is None or line.number > failure.line + _NEAR:
         return False
     return _add_figures(failure, text)
 
@@ -66,7 +65,6 @@ def _take_report(process: Process, line: LogLine, name: str) -> bool:
     last.is_killed |= row.is_kill
     last.told += 1
     process.error = process.other = last
-    process.other_lines = row.lines
     _add_figures(last, line.text)
     return True
 

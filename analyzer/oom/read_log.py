@@ -125,9 +125,9 @@ def _take_note(process: Process, text: str) -> bool:
         name = match["name"].strip()
         log.cards.append((process.tag, parse_count(match["index"]), name, limit))
     elif match := find("xla_budget", text):
-        budget, reached = parse_size(match["budget"]), parse_size(match["reached"])
-        if budget is not None and reached is not None and budget.low < reached.low:
-            log.xla_budgets.append((budget.low, reached.low))
+        budget, reached = int(match["budget"]), int(match["reached"])
+        if budget < reached:
+            log.budget = max(log.budget, (budget, reached))
     elif match := find("large_allocation", text):
         size_bytes = parse_count(match["bytes"])
         log.large_allocation = max(log.large_allocation, size_bytes)

@@ -102,7 +102,6 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     holes: int | None
     regions: int | None
     room_bytes: int | None
-    left_bytes: int | None
     waste_bytes: int | None
     ranges: dict[str, tuple[int, int]]
     card: OomCard | None
