@@ -16,7 +16,7 @@ from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_dominant_size, is_data_set
-from analyzer.oom.wordings import OTHER_CAUSES, difference, round_up_request
+from analyzer.oom.wordings import OTHER_CAUSES, difference, find, round_up_request
 
 _NOTABLE: Final = 0.05  # share of the bytes in use from which waste is reported
 _BACK_OFF: Final = 0.9  # factor between a refused region and the next try (``Extend``)
@@ -157,7 +157,7 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
 def _describe_unknown_request(failure: LoggedFailure) -> str:
     if failure.limit is not None and failure.in_use is not None:
         return "The log does not give the size of the request; {in_use} of {limit} were in use."
-    if failure.is_copy:
+    if find("copy_error", failure.words):
         return (
             "A tensor could not be copied to the device, which had no memory for it; the log "
             "does not give its size."

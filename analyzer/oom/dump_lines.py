@@ -32,7 +32,11 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
 
     if head := find("dump_head", text):
         name = head["allocator"]
-        owner = _find_waiting(process, name) or _start_dump(process, line)
+        waiting = (one for one in process.recent() if not one.has_dump)
+        owner = next(waiting, None)
+        if owner is None or owner.allocator not in ("", name):
+            owner = _start_dump(process, line)
+
         owner.allocator = owner.allocator or name
         process.select(line.thread, owner)
         return True
@@ -59,19 +63,9 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
     return True
 
 
-def _find_waiting(process: Process, allocator: str) -> LoggedFailure | None:
-    """Return the latest failure of an allocator whose dump has not started."""
-    for failure in process.recent():
-        if not failure.has_dump and failure.allocator in ("", allocator):
-            return failure
-
-    return None
-
-
 def _start_dump(process: Process, line: LogLine) -> LoggedFailure:
     """Add a failure whose dump is all that the log has."""
     failure = process.add_failure(line)
-    failure.told = 1
     failure.words = ""
     process.select(line.thread, failure)
     return failure

@@ -6,7 +6,6 @@ type need identify the request.
 """
 
 import re
-from typing import Final
 
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.ranges import Range
@@ -19,8 +18,6 @@ from analyzer.oom.wordings import (
     parse_size,
     read_groups,
 )
-
-_HOST_ALLOCATORS: Final = ("cpu", "mklcpu", "mkl_cpu")
 
 
 def take_error_text(process: Process, line: LogLine) -> bool:
@@ -58,9 +55,7 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
         known = _find_known(process, text, None, None, "")
         return known or process.add_failure(line, FailedAllocator.UNKNOWN)
 
-    if find("other_resource", text):
-        log.other_resources += 1
-    elif find("bare_error", text):
+    if find("bare_error", text) and not find("other_resource", text):
         log.bare_error = log.bare_error or (process, line)
     return None
 
@@ -76,8 +71,8 @@ def _find_tensor(
     failure = _find_known(process, line.text, shape, size, allocator, device)
 
     if failure is None:
-        is_host = allocator.lower() in _HOST_ALLOCATORS
-        is_host = is_host or (not allocator and "CPU:" in device)
+        place = allocator or device.rstrip(":0123456789")
+        is_host = place.lower().endswith("cpu")
         kind = FailedAllocator.HOST if is_host else FailedAllocator.POOL
         failure = process.add_failure(line, kind)
 
@@ -121,9 +116,7 @@ def _take_autotuning(process: Process, text: str) -> bool:
         return False
 
     for failure in process.recent():
-        is_named = failure.op == match["op"]
-        if is_named or not (failure.has_error_text or failure.requested_by):
-            failure.told += is_named
+        if not (failure.has_error_text or failure.requested_by):
             failure.op = match["op"]
             failure.has_error_text = failure.is_compiled = True
 
@@ -134,10 +127,8 @@ def _complete(failure: LoggedFailure, process: Process, line: LogLine) -> None:
     """Add the names in an error text, and those on the lines before it."""
     text = line.text
     failure.has_error_text = True
-    failure.told += 1
     failure.framework = failure.framework or process.framework
 
-    failure.is_copy |= find("copy_error", text) is not None
     _add_names(failure, text)
 
     if not failure.op and _may_be_requested_by(failure, process.node):

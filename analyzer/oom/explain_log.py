@@ -126,7 +126,6 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
         component = f"{framework} (XLA)" if framework else "XLA"
 
     fields |= {
-        "told": max(failure.told, 1),
         "component": failure.component or component,
         "op": failure.op or failure.requested_by or failure.op_type or None,
         "regions": len(failure.regions) or None,
@@ -190,12 +189,7 @@ def _write_notes(log: Log) -> Iterator[str]:
             "a tenth or more of what was free. That is a warning, no failure."
         )
 
-    if log.other_resources:
-        yield (
-            "Something other than memory is exhausted (disk space, a message's size, a quota): "
-            f"the log says so {times(log.other_resources)}."
-        )
-    elif not (log.failures or log.tolerated or log.refusals):
+    if not (log.failures or log.tolerated or log.refusals):
         yield (
             "TensorFlow writes a failure to stderr; redirect both streams: "
             "python train.py > train.log 2>&1."

@@ -71,7 +71,6 @@ class LoggedFailure(Struct):
     process: str = ""
     kind: FailedAllocator = FailedAllocator.POOL
     words: str = ""
-    told: int = 0  # number of its reports
     stamp: str = ""  # prefix of the allocator's line, with the time
 
     # the request
@@ -88,7 +87,6 @@ class LoggedFailure(Struct):
     has_allocator_line: bool = False
     has_error_text: bool = False
     is_compiled: bool = False  # by XLA
-    is_copy: bool = False
 
     # the allocator's dump
     size_classes: int = 0
@@ -212,7 +210,6 @@ class Log:
             0,
             0,
         )  # of XLA for a program, and the larger plan that it reached
-        self.other_resources = 0  # lines about something other than memory
         self.large_allocation = (
             0  # bytes: the largest of which the host's allocator warns
         )

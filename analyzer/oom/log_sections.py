@@ -80,9 +80,8 @@ def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Secti
     lead.append(Table(columns, tuple(_list_facts(failure))))
 
     cause = verdict.id.replace("cannot-tell", "cause unknown")
-    reports = f", reported {failure.told} times" if failure.told > 1 else ""
     process = f", {failure.process}" if failure.process else ""
-    note = f"line {failure.line:,}{reports}{process} · {cause}"
+    note = f"line {failure.line:,}{process} · {cause}"
     return Section(heading, tuple(lead), note=note)
 
 

@@ -50,7 +50,6 @@ def _take_report(process: Process, line: LogLine, name: str) -> bool:
     last = next(process.recent(), None)
     if last is not None and row.is_kill and row.is_unclear:
         last.is_killed = True  # the consequence of a known failure
-        last.told += last.other_cause == name
         return True
 
     if last is None or not _is_same(last, name, line.text):
@@ -63,7 +62,6 @@ def _take_report(process: Process, line: LogLine, name: str) -> bool:
         _name_cause(last, process, name, read_groups(match).get("library", ""))
 
     last.is_killed |= row.is_kill
-    last.told += 1
     process.error = process.other = last
     _add_figures(last, line.text)
     return True

@@ -69,12 +69,10 @@ def _take_allocator_line(process: Process, line: LogLine) -> bool:
     is_async = match["bytes"] is not None
     is_repeated = is_async and last is not None and last.size == size
     if is_repeated and last is not None and not last.has_error_text:
-        last.told += 1  # a convolution tries each algorithm
-        last.used_sizes.clear()
+        last.used_sizes.clear()  # a convolution tries each algorithm
         return True
 
     failure = process.add_failure(line)
-    failure.told = 1
     failure.stamp = line.stamp
     failure.size = size
     failure.allocator = match["allocator"] or match["async"] or ""
@@ -106,10 +104,7 @@ def _take_refusal(process: Process, line: LogLine) -> bool:
             run.last_bytes = min(run.last_bytes, size_bytes)
             return True
 
-    code = (match["code"] or "").strip()[:200]
-    run = OomRefusals(
-        line.number, size_bytes, size_bytes, 1, code, is_host, process.tag
-    )
+    run = OomRefusals(line.number, size_bytes, size_bytes, 1, is_host, process.tag)
     process.refusals.append(run)
     process.log.refusals.append(run)
     return True
@@ -152,7 +147,7 @@ def _move_tolerated(log: Log) -> None:
     for failure in requests:
         if not failure.has_error_text and failure.size is not None:
             log.failures.remove(failure)
-            log.add_tolerated(failure.allocator, failure.size, failure.told)
+            log.add_tolerated(failure.allocator, failure.size)
 
 
 def _join_repeated(log: Log) -> None:
@@ -161,12 +156,7 @@ def _join_repeated(log: Log) -> None:
 
     for failure in log.failures:
         key = (failure.stamp, failure.words) if failure.stamp else id(failure)
-        known = rows.setdefault(key, failure)
-        if known is failure:
-            continue
-
-        told = known.told + failure.told
-        rows[key] = known if known.has_dump else failure
-        rows[key].told = told
+        if not rows.setdefault(key, failure).has_dump:
+            rows[key] = failure
 
     log.failures = list(rows.values())

@@ -83,7 +83,6 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     """
 
     line: int
-    told: int
     process: str
     kind: str
     allocator: str | None
@@ -121,7 +120,6 @@ class OomRefusals(Struct):
     first_bytes: int
     last_bytes: int
     times: int
-    code: str
     is_host: bool
     process: str = ""
 
