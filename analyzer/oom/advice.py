@@ -228,7 +228,7 @@ def _find_smaller_batch(
 
 def find_fit_options(failure: LoggedFailure) -> tuple[str, int | None] | None:
     """Return the card and the limit for ``analyze fit``; None if TensorFlow did not fail on a card."""
-    is_own = not failure.other_cause and not failure.framework_name
+    is_own = not failure.other_cause and not failure.framework
     if not is_own or not (failure.is_on_card or failure.is_compiled):
         return None
 

@@ -89,8 +89,8 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
     title = title.format(**words)
     if title.startswith("about"):
         title = f"A{title[1:]}"
-    if failure.framework_name and not failure.other_cause:
-        title = f"{failure.framework_name}: {title}"
+    if failure.framework and not failure.other_cause:
+        title = f"{failure.framework}: {title}"
 
     reasons = [reason.format(**words) for reason in _find_reasons(failure, cause)]
     missing = tuple(_find_missing_lines(failure))

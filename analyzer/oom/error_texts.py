@@ -145,7 +145,8 @@ def _take_context(process: Process, text: str) -> bool:
         process.node = named["name"]
         return True
 
-    if process.note_frame(text):
+    if frame := find("frame", text):
+        process.frame = f"{frame['path']}:{frame['line']}"
         return True
 
     if "Traceback (most recent call last)" in text:

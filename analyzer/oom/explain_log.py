@@ -120,7 +120,7 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
             ranges[f"{name}_bytes"] = (size.low, size.high)
 
     plan = OomPlan(failure.plan_sums, tuple(failure.buffers))
-    framework = failure.framework_name
+    framework = failure.framework
     component = framework or "TensorFlow"
     if failure.is_compiled:
         component = f"{framework} (XLA)" if framework else "XLA"

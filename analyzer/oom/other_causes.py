@@ -8,10 +8,24 @@ import re
 from typing import Final
 
 from analyzer.model.ranges import Range
-from analyzer.oom.failures import FRAMEWORKS, FailedAllocator, LoggedFailure, Process
+from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
 from analyzer.oom.lines import LogLine
 from analyzer.oom.wordings import FACTS, OTHER_CAUSES, find, parse_size, read_groups
 
+_FRAMEWORKS: Final = {
+    "jax": "JAX",
+    "jaxlib": "JAX",
+    "XlaRuntimeError": "JAX",
+    "xla": "JAX",  # the folder of its sources in JAX's logs
+    "torch": "PyTorch",
+    "torch_xla": "PyTorch/XLA",
+    "paddle": "PaddlePaddle",
+    "mxnet": "MXNet",
+    "MXNet": "MXNet",
+    "cupy": "CuPy",
+    "onnxruntime": "ONNX Runtime",
+}
+"""Names of other frameworks by package, folder or error."""
 _LONGEST: Final = 2000  # characters of a text
 _NEAR: Final = 200  # lines after a failure that may have its figures
 _AFFIXES: Final = re.compile(r"^kib_|_\d$")
@@ -22,7 +36,7 @@ def take_other_cause(process: Process, line: LogLine) -> bool:
     """Read a failure of another component, or its figures; return False if the line has neither."""
     text = line.text
     if framework := find("framework", line.file + text):
-        process.framework = read_groups(framework)["name"]
+        process.framework = _FRAMEWORKS.get(read_groups(framework)["name"], "")
 
     for name in OTHER_CAUSES:
         if name != "unknown" and _take_report(process, line, name):
@@ -90,7 +104,7 @@ def _name_cause(
     failure.kind = FailedAllocator(row.kind)
     failure.source = failure.source or process.frame
 
-    framework = FRAMEWORKS.get(process.framework, "")
+    framework = process.framework
     is_foreign = failure.kind is FailedAllocator.OTHER
     owner = "another framework" if is_foreign else "TensorFlow"
     library = _LIBRARIES.get(library.lower(), library) or "A CUDA library"
