@@ -51,9 +51,13 @@ def name_figures(failure: LoggedFailure) -> Words:
         "block": "block" if failure.is_compiled else "tensor",
         "giver": "driver" if failure.is_on_card else "machine",
     }
-    if failure.asked is not None:
-        words["size"] = size = _requested(failure)
-        words["want"] = size if failure.asked.is_exact else _wanted(failure)
+    asked = failure.asked
+    if asked is not None:
+        low, high = asked.low_bytes, asked.high_bytes
+        rounded = Range(round_up_request(low), round_up_request(high))
+        words["size"] = Range(low, high)
+        words["rounded"] = rounded
+        words["want"] = Range(low, high) if asked.is_exact else rounded
 
     dominant = find_dominant_size(failure)
     if dominant is not None:
@@ -62,18 +66,6 @@ def name_figures(failure: LoggedFailure) -> Words:
         words["share"] = dominant.total_bytes / failure.in_use_bytes
 
     return words
-
-
-def _requested(failure: LoggedFailure) -> Range:
-    """Return the sizes that the request may have."""
-    request = failure.asked
-    return Range(request.low_bytes, request.high_bytes) if request else Range(0, 0)
-
-
-def _wanted(failure: LoggedFailure) -> Range:
-    """Return the sizes that the chunk for the request may have."""
-    size = _requested(failure)
-    return Range(round_up_request(size.low), round_up_request(size.high))
 
 
 def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
@@ -168,7 +160,8 @@ def _describe_unknown_request(failure: LoggedFailure) -> str:
 
 
 def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
-    want, limit, card = _wanted(failure), failure.limit, failure.card_memory
+    want: Range = words["rounded"]
+    limit, card = failure.limit, failure.card_memory
     pool, free, room = failure.pool, failure.free, failure.room
     left = difference(limit, failure.in_use)
 
@@ -286,7 +279,7 @@ def _judge_full(
 
 def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
     card, free = failure.card_memory, failure.printed.get("free")
-    words["want"] = want = _requested(failure)
+    words["want"] = want = words["size"]
     if free is None or card is None:
         return Cause.CANNOT_TELL, (
             "The driver refused {want}; the log does not say how much of the card was free."

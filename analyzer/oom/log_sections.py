@@ -38,17 +38,15 @@ def build_sections(
 ) -> Document:
     """Return the document as sections; ``failures`` adds a drawing of each one's pool."""
     sections: list[Section] = []
+    count = len(document.failures)
 
     for place, failure in enumerate(document.failures[:_MOST_FAILURES]):
-        heading = "The failure"
-        if len(document.failures) > 1:
-            heading = f"Failure {place + 1} of {len(document.failures)}"
-
+        heading = f"Failure {place + 1} of {count}" if count > 1 else "The failure"
         sections.append(_lead_section(failure, heading, is_first=place == 0))
         sections += _describe_parts(failure, failures[place : place + 1])
 
     notes, command = list(document.notes), document.next_command or ""
-    left = len(document.failures) - _MOST_FAILURES + document.failures_not_shown
+    left = count - _MOST_FAILURES + document.failures_not_shown
     if left > 0:
         notes.append(f"{left:,} more failures: see the JSON.")
     if "TARGET" in command:
@@ -61,27 +59,24 @@ def build_sections(
     return Document(
         document.log,
         document.headline,
-        tone="bad" if document.failures else "strong",
+        tone="bad" if count else "strong",
         subtitle=f"{document.lines:,} lines{model}",
-        badge="out of memory" if document.failures else "",
+        badge="out of memory" if count else "",
         sections=tuple(sections),
         next_command=command,
     )
 
 
 def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Section:
-    verdict = failure.verdict
     lead: list[Block] = []
     if not is_first:  # the headline is the title of the first
-        lead.append(Paragraph(verdict.title, "warning"))
+        lead.append(Paragraph(failure.verdict.title, "warning"))
 
-    lead += map(Paragraph, verdict.reasons)
+    lead += map(Paragraph, failure.verdict.reasons)
     columns = (TableColumn("", least=9), TableColumn("", "whole", least=20))
     lead.append(Table(columns, tuple(_list_facts(failure))))
-
-    cause = verdict.id.replace("cannot-tell", "cause unknown")
     process = f", {failure.process}" if failure.process else ""
-    note = f"line {failure.line:,}{process} · {cause}"
+    note = f"line {failure.line:,}{process} · {failure.verdict.id}"
     return Section(heading, tuple(lead), note=note)
 
 
@@ -94,32 +89,31 @@ def _describe_parts(
         advice.append(Paragraph(remedy.action, mark="- "))
         advice.append(Paragraph(remedy.because, "muted", "  "))
 
-    if advice:
-        yield Section("What to do", tuple(advice), level=2)
+    parts: dict[str, list[Block]] = {"What to do": advice}
 
     for one in logged:
         from analyzer.oom.pool_drawing import draw_pool  # for pages only
 
         drawing = draw_pool(one)
-        if drawing is not None:
-            yield Section("", (drawing,), level=2)
+        parts["The pool"] = [drawing] if drawing else []
 
-    figures = tuple(_list_figures(failure))
-    if figures:
-        yield Section("Figures", (Table(COLUMNS["oom-figures"], figures),), level=2)
+    rows = tuple(_list_figures(failure))
+    parts["Figures"] = [Table(COLUMNS["oom-figures"], rows)] if rows else []
+    parts["Chunks in use by size"] = sizes = list[Block]()
+    sizes += map(Paragraph, failure.matched)
 
-    contents: list[Block] = [*map(Paragraph, failure.matched)]
     if failure.sizes:
-        contents.append(_list_sizes(failure))
-    if contents:
-        yield Section("Chunks in use by size", tuple(contents), level=2)
+        sizes.append(_list_sizes(failure))
     if failure.compiled is not None:
-        tables = _list_buffers(failure.compiled)
-        yield Section("Buffers of the program", tables, level=2)
+        parts["Buffers of the program"] = [*_list_buffers(failure.compiled)]
 
-    missing = [Paragraph(line, "muted", "- ") for line in failure.verdict.missing]
-    if missing:
-        yield Section("The log lacks", tuple(missing), level=2)
+    missing = failure.verdict.missing
+    parts["The log lacks"] = [Paragraph(line, "muted", "- ") for line in missing]
+
+    for heading, blocks in parts.items():
+        if blocks:
+            yield Section(heading, tuple(blocks), level=2)
+
     if failure.words and logged:
         code = Code(failure.words)
         yield Section("The line itself", (code,), level=2, is_folded=True)
@@ -169,20 +163,16 @@ def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
 
 
 def _list_sizes(failure: OomFailure) -> Table:
-    columns, rows = COLUMNS["oom-sizes"], []
-    if not any(row.names for row in failure.sizes):
-        columns = columns[:-1]
-
+    rows = []
     for row in failure.sizes[:_MOST_ROWS]:
-        asked = "requested size" if row.is_asked else ""
-        name = "".join(row.names[:1])
-        cells = (row.count, row.size_bytes, row.total_bytes, asked, name)
-        rows.append(cells[: len(columns)])
+        notes = ["requested size"] if row.is_asked else []
+        notes += row.names[:1]  # the likeliest tensor
+        rows.append((row.count, row.size_bytes, row.total_bytes, ", ".join(notes)))
 
     others = failure.sizes[_MOST_ROWS:]
     total = format_bytes(sum(row.total_bytes for row in others))
     caption = f"{len(others):,} other sizes hold {total}; see the JSON."
-    return Table(columns, tuple(rows), caption if others else "")
+    return Table(COLUMNS["oom-sizes"], tuple(rows), caption if others else "")
 
 
 def _list_buffers(plan: OomPlan) -> tuple[Table, Table]:
