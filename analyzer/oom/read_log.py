@@ -2,14 +2,19 @@
 
 from typing import BinaryIO, Final
 
-from analyzer.model.contract.fields import MOST_BYTES
-from analyzer.model.contract.report.oom_file import OomRefusals
 from analyzer.model.ranges import Range
-from analyzer.oom.dump_lines import take_dump_line
-from analyzer.oom.error_texts import take_error_text
+from analyzer.oom.allocator_lines import (
+    take_allocator_line,
+    take_dump_line,
+    take_refusal,
+)
+from analyzer.oom.error_texts import (
+    take_error_text,
+    take_other_cause,
+    take_unknown_cause,
+)
 from analyzer.oom.failures import FailedAllocator, Log, LoggedFailure, Process
 from analyzer.oom.lines import LogLine, read_lines
-from analyzer.oom.other_causes import take_other_cause, take_unknown_cause
 from analyzer.oom.wordings import find, parse_count, parse_size
 
 _MOST_MIB: Final = 1 << 30  # 1 PiB
@@ -35,9 +40,9 @@ def read_log(stream: BinaryIO, name: str = "") -> Log:
 
 def _take_line(process: Process, line: LogLine) -> None:
     is_read = (
-        _take_allocator_line(process, line)
+        take_allocator_line(process, line)
         or take_dump_line(process, line)
-        or _take_refusal(process, line)
+        or take_refusal(process, line)
         or take_other_cause(process, line)
         or take_error_text(process, line)
         or _take_note(process, line.text)
@@ -46,68 +51,6 @@ def _take_line(process: Process, line: LogLine) -> None:
         take_unknown_cause(process, line)
         if find("other_error", line.text):
             process.log.other_error = line
-
-
-def _take_allocator_line(process: Process, line: LogLine) -> bool:
-    """Read the line with which an allocator reports a failed request."""
-    text = line.text
-    match = find("allocator_failed", text)
-    if match is None:
-        return False
-
-    size = parse_size(match["size"] or match["bytes"])
-    if match["rounded"]:
-        most = max(parse_count(match["rounded"]), 256)
-        chunk = Range(most - 255, most)
-        size = chunk if size is None else chunk.intersection(size) or chunk
-
-    if find("not_a_failure", text):
-        process.log.add_tolerated(match["allocator"], size or Range.exactly(0))
-        return True
-
-    last = next(process.recent(), None)
-    is_async = match["bytes"] is not None
-    is_repeated = is_async and last is not None and last.size == size
-    if is_repeated and last is not None and not last.has_error_text:
-        last.used_sizes.clear()  # a convolution tries each algorithm
-        return True
-
-    failure = process.add_failure(line)
-    failure.stamp = line.stamp
-    failure.size = size
-    failure.allocator = match["allocator"] or match["async"] or ""
-    failure.has_allocator_line = True
-
-    if is_async:
-        failure.kind = FailedAllocator.ASYNC
-    # a copied line may continue with TensorFlow's advice
-    op = (match["op"] or "").partition("If the cause")[0].strip()
-    failure.requested_by = op.removeprefix("<null>")
-    process.select(line.thread, failure)
-    return True
-
-
-def _take_refusal(process: Process, line: LogLine) -> bool:
-    """Read a line about memory that the driver or the host refused."""
-    match = find("refused", line.text)
-    if match is None:
-        return False
-
-    printed = match["bytes"] or match["unified"] or match["host"] or match["pinned"]
-    is_host = match["bytes"] is None and match["unified"] is None
-    size_bytes = min(int(printed), MOST_BYTES)
-
-    for run in process.refusals:
-        if run.is_host == is_host:
-            run.times += size_bytes != run.last_bytes or not is_host
-            run.first_bytes = max(run.first_bytes, size_bytes)
-            run.last_bytes = min(run.last_bytes, size_bytes)
-            return True
-
-    run = OomRefusals(line.number, size_bytes, size_bytes, 1, is_host, process.tag)
-    process.refusals.append(run)
-    process.log.refusals.append(run)
-    return True
 
 
 def _take_note(process: Process, text: str) -> bool:

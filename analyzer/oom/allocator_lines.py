@@ -1,8 +1,8 @@
-"""The lines of an allocator's dump, added to the failure that they belong to."""
+"""The lines of allocators: a failed request, the dump that follows, and refusals of the driver."""
 
 from typing import Final
 
-from analyzer.model.contract.report.oom_file import OomBuffer
+from analyzer.model.contract.report.oom_file import OomRefusals
 from analyzer.model.ranges import Range
 from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
 from analyzer.oom.lines import LogLine
@@ -18,10 +18,71 @@ from analyzer.oom.wordings import (
 _MOST_CHUNKS: Final = 200_000
 """Chunks that are stored of one dump; a pool of 80 GiB in chunks of 400 KiB has as many."""
 _MOST_ROWS: Final = 20_000  # regions, rows of the summary
-_MOST_BUFFERS: Final = 64  # of a program
 
 _FIGURES: Final = {"Limit": "limit", "InUse": "in_use", "MaxInUse": "peak_in_use"}
 """Names of the figures that the dump prints."""
+
+
+def take_allocator_line(process: Process, line: LogLine) -> bool:
+    """Read the line with which an allocator reports a failed request."""
+    text = line.text
+    match = find("allocator_failed", text)
+    if match is None:
+        return False
+
+    size = parse_size(match["size"] or match["bytes"])
+    if match["rounded"]:
+        most = max(parse_count(match["rounded"]), 256)
+        chunk = Range(most - 255, most)
+        size = chunk if size is None else chunk.intersection(size) or chunk
+
+    if find("not_a_failure", text):
+        process.log.add_tolerated(match["allocator"], size or Range.exactly(0))
+        return True
+
+    last = next(process.recent(), None)
+    is_async = match["bytes"] is not None
+    is_repeated = is_async and last is not None and last.size == size
+    if is_repeated and last is not None and not last.has_error_text:
+        last.used_sizes.clear()  # a convolution tries each algorithm
+        return True
+
+    failure = process.add_failure(line)
+    failure.stamp = line.stamp
+    failure.size = size
+    failure.allocator = match["allocator"] or match["async"] or ""
+    failure.has_allocator_line = True
+
+    if is_async:
+        failure.kind = FailedAllocator.ASYNC
+    # a copied line may continue with TensorFlow's advice
+    op = (match["op"] or "").partition("If the cause")[0].strip()
+    failure.requested_by = op.removeprefix("<null>")
+    process.select(line.thread, failure)
+    return True
+
+
+def take_refusal(process: Process, line: LogLine) -> bool:
+    """Read a line about memory that the driver or the host refused."""
+    match = find("refused", line.text)
+    if match is None:
+        return False
+
+    printed = match["bytes"] or match["unified"] or match["host"] or match["pinned"]
+    is_host = match["bytes"] is None and match["unified"] is None
+    size_bytes = parse_count(printed)
+
+    for run in process.refusals:
+        if run.is_host == is_host:
+            run.times += size_bytes != run.last_bytes or not is_host
+            run.first_bytes = max(run.first_bytes, size_bytes)
+            run.last_bytes = min(run.last_bytes, size_bytes)
+            return True
+
+    run = OomRefusals(line.number, size_bytes, size_bytes, 1, is_host, process.tag)
+    process.refusals.append(run)
+    process.log.refusals.append(run)
+    return True
 
 
 def take_dump_line(process: Process, line: LogLine) -> bool:
@@ -127,29 +188,3 @@ def _add_figures(failure: LoggedFailure, text: str) -> bool:
             failure.printed[name] = known.intersection(size) or known
 
     return bool(found)
-
-
-def add_buffer(failure: LoggedFailure, text: str) -> bool:
-    """Add a line of XLA's list of buffers; return False if it is none."""
-    if match := find("xla_stat", text):
-        size = parse_size(match["size"])
-        if size is not None:
-            failure.plan_sums.setdefault(match["name"], size.middle)
-        return True
-
-    if find("xla_buffer", text):
-        if len(failure.buffers) < _MOST_BUFFERS:
-            failure.buffers.append(OomBuffer(0, "", "", ""))
-        return True
-
-    match = find("xla_field", text)
-    if match is None or not failure.buffers:
-        return False
-
-    buffer, fields = failure.buffers[-1], read_groups(match)
-    size = parse_size(fields.get("size"))
-    buffer.size_bytes = size.middle if size else buffer.size_bytes
-    buffer.operator = fields.get("operator", buffer.operator)
-    buffer.label = fields.get("label", buffer.label)
-    buffer.shape = fields.get("shape", buffer.shape)
-    return True
