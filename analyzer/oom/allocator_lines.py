@@ -17,7 +17,6 @@ from analyzer.oom.wordings import (
 
 _MOST_CHUNKS: Final = 200_000
 """Chunks that are stored of one dump; a pool of 80 GiB in chunks of 400 KiB has as many."""
-_MOST_ROWS: Final = 20_000  # regions, rows of the summary
 
 _FIGURES: Final = {"Limit": "limit", "InUse": "in_use", "MaxInUse": "peak_in_use"}
 """Names of the figures that the dump prints."""
@@ -156,7 +155,7 @@ def _add_line(failure: LoggedFailure, text: str) -> bool:
 def _add_used_size(failure: LoggedFailure, size: str, count: str) -> None:
     """Add a row of the list of sizes in use."""
     size_bytes, times = parse_count(size), parse_count(count)
-    if len(failure.used_sizes) < _MOST_ROWS and size_bytes * times <= MOST_BYTES:
+    if size_bytes * times <= MOST_BYTES:
         failure.used_sizes[size_bytes] = times
 
 

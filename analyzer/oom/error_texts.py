@@ -23,7 +23,6 @@ from analyzer.oom.wordings import (
     read_groups,
 )
 
-_MOST_BUFFERS: Final = 64  # of a program
 _FRAMEWORKS: Final = {
     "jax": "JAX",
     "jaxlib": "JAX",
@@ -38,7 +37,6 @@ _FRAMEWORKS: Final = {
     "onnxruntime": "ONNX Runtime",
 }
 """Names of other frameworks by package, folder or error."""
-_LONGEST: Final = 2000  # characters of a text
 _NEAR: Final = 200  # lines after a failure that may have its figures
 _AFFIXES: Final = re.compile(r"^kib_|_\d$")
 _LIBRARIES: Final = {"dnn": "cuDNN", "cudnn": "cuDNN", "cublas": "cuBLAS"}
@@ -226,8 +224,7 @@ def add_buffer(failure: LoggedFailure, text: str) -> bool:
         return True
 
     if find("xla_buffer", text):
-        if len(failure.buffers) < _MOST_BUFFERS:
-            failure.buffers.append(OomBuffer(0, "", "", ""))
+        failure.buffers.append(OomBuffer(0, "", "", ""))
         return True
 
     match = find("xla_field", text)
@@ -250,7 +247,7 @@ def take_other_cause(process: Process, line: LogLine) -> bool:
         process.framework = _FRAMEWORKS.get(read_groups(framework)["name"], "")
 
     for name in OTHER_CAUSES:
-        if name != "unknown" and _take_report(process, line, name):
+        if name != "unknown" and take_report(process, line, name):
             return True
 
     failure = process.other
@@ -259,13 +256,7 @@ def take_other_cause(process: Process, line: LogLine) -> bool:
     return _add_figures(failure, text)
 
 
-def take_unknown_cause(process: Process, line: LogLine) -> None:
-    """Read a report of exhausted memory in unknown words, if the log has no other failure."""
-    if not process.log.failures:
-        _take_report(process, line, "unknown")
-
-
-def _take_report(process: Process, line: LogLine, name: str) -> bool:
+def take_report(process: Process, line: LogLine, name: str) -> bool:
     """Add a failure of a cause, or a line that reports the last one again; False for others."""
     match = find(name, line.text)
     if match is None:
@@ -277,12 +268,15 @@ def _take_report(process: Process, line: LogLine, name: str) -> bool:
         last.is_killed = True  # the consequence of a known failure
         return True
 
-    if last is None or not _is_same(last, name, line.text):
-        last = process.add_failure(line)
-        last.words = last.words[:_LONGEST]
+    known = OTHER_CAUSES.get(last.other_cause) if last is not None else None
+    is_kill = known is not None and known.is_kill and row.is_kill
+    is_same = known is not None and known.kind == row.kind
+    is_other = row.component and last is not None and last.other_cause != name
+
+    if last is None or not (is_kill or (is_same and not is_other)):
+        last, known = process.add_failure(line), None
         last.has_error_text = True
 
-    known = OTHER_CAUSES.get(last.other_cause)
     if known is None or known.is_unclear:
         _name_cause(last, process, name, read_groups(match).get("library", ""))
 
@@ -290,20 +284,6 @@ def _take_report(process: Process, line: LogLine, name: str) -> bool:
     process.error = process.other = last
     _add_figures(last, line.text)
     return True
-
-
-def _is_same(last: LoggedFailure, name: str, text: str) -> bool:
-    """Return whether a row reports a known failure of another cause again."""
-    row = OTHER_CAUSES[name]
-    if not last.other_cause:
-        return False
-    if row.is_kill and last.is_killed:
-        return True
-    if last.kind != row.kind or (name != last.other_cause and row.component):
-        return False
-
-    request = _read_figures(name, text).get("request")
-    return request in (None, last.printed.get("request", request))
 
 
 def _name_cause(

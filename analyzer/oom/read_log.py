@@ -11,7 +11,7 @@ from analyzer.oom.allocator_lines import (
 from analyzer.oom.error_texts import (
     take_error_text,
     take_other_cause,
-    take_unknown_cause,
+    take_report,
 )
 from analyzer.oom.failures import FailedAllocator, Log, LoggedFailure, Process
 from analyzer.oom.lines import LogLine, read_lines
@@ -48,7 +48,8 @@ def _take_line(process: Process, line: LogLine) -> None:
         or _take_note(process, line.text)
     )
     if not is_read:
-        take_unknown_cause(process, line)
+        if not process.log.failures:
+            take_report(process, line, "unknown")
         if find("other_error", line.text):
             process.log.other_error = line
 

@@ -77,7 +77,6 @@ _UNITS: Final = "KMGTPE"
 _PRINTED: Final = re.compile(
     r"(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:iB?|B|BYTES)?", re.IGNORECASE
 )
-_LONGEST: Final = 40  # characters of a number
 _MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
 _LARGEST_ITEM: Final = 16  # bytes of an element
 MOST_BYTES: Final = 1 << 44
@@ -90,7 +89,7 @@ def parse_size(text: str | None) -> Range | None:
     TensorFlow cuts a size to whole units of the next smaller prefix, and then rounds (``numbers.cc``).
     """
     plain = (text or "").strip().replace(",", "")
-    match = _PRINTED.fullmatch(plain[:_LONGEST])
+    match = _PRINTED.fullmatch(plain)
     if match is None:
         return None
 
