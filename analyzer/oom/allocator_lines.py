@@ -30,6 +30,7 @@ def take_allocator_line(process: Process, line: LogLine) -> bool:
         return False
 
     size = parse_size(match["size"] or match["bytes"])
+
     if match["rounded"]:
         most = max(parse_count(match["rounded"]), 256)
         chunk = Range(most - 255, most)
@@ -42,6 +43,7 @@ def take_allocator_line(process: Process, line: LogLine) -> bool:
     last = next(process.recent(), None)
     is_async = match["bytes"] is not None
     is_repeated = is_async and last is not None and last.size == size
+
     if is_repeated and last is not None and not last.has_error_text:
         last.used_sizes.clear()  # a convolution tries each algorithm
         return True
@@ -54,10 +56,12 @@ def take_allocator_line(process: Process, line: LogLine) -> bool:
 
     if is_async:
         failure.kind = FailedAllocator.ASYNC
+
     # a copied line may continue with TensorFlow's advice
     op = (match["op"] or "").partition("If the cause")[0].strip()
     failure.requested_by = op.removeprefix("<null>")
     process.select(line.thread, failure)
+
     return True
 
 
@@ -76,11 +80,13 @@ def take_refusal(process: Process, line: LogLine) -> bool:
             run.times += size_bytes != run.last_bytes or not is_host
             run.first_bytes = max(run.first_bytes, size_bytes)
             run.last_bytes = min(run.last_bytes, size_bytes)
+
             return True
 
     run = OomRefusals(line.number, size_bytes, size_bytes, 1, is_host, process.tag)
     process.refusals.append(run)
     process.log.refusals.append(run)
+
     return True
 
 
@@ -109,6 +115,7 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
             return False
 
         owner = _start_dump(process, line)
+
         if "Histogram" in text:
             owner.kind = FailedAllocator.ASYNC
 
@@ -118,8 +125,10 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
         return False  # such as a ruler of any program
 
     owner.map = cells["cells"]
+
     if owner.has_allocator_line:
         process.current.pop(line.thread, None)  # the map ends a dump
+
     return True
 
 
@@ -128,6 +137,7 @@ def _start_dump(process: Process, line: LogLine) -> LoggedFailure:
     failure = process.add_failure(line)
     failure.words = ""
     process.select(line.thread, failure)
+
     return failure
 
 

@@ -52,6 +52,7 @@ def name_figures(failure: LoggedFailure) -> Words:
         "giver": "driver" if failure.is_on_card else "machine",
     }
     asked = failure.asked
+
     if asked is not None:
         low, high = asked.low_bytes, asked.high_bytes
         rounded = Range(round_up_request(low), round_up_request(high))
@@ -86,6 +87,7 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
 
     reasons = [reason.format(**words) for reason in _find_reasons(failure, cause)]
     missing = tuple(_find_missing_lines(failure))
+
     return OomVerdict(str(cause), title, tuple(reasons), missing)
 
 
@@ -104,6 +106,7 @@ def _judge(failure: LoggedFailure, words: Words) -> Judgement:
             "TensorFlow found no host memory for {size}: the first axis of {shape} is a whole "
             "data set in one call."
         )
+
     return Cause.HOST, "TensorFlow found no host memory for {size}."
 
 
@@ -143,6 +146,7 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
             parts.append(phrase.format(format_bytes(printed[name].middle)))
 
     figures = f": {', '.join(parts)}" if parts else ""
+
     return cause, f"{title}{figures}."
 
 
@@ -154,8 +158,10 @@ def _describe_unknown_request(failure: LoggedFailure) -> str:
             "A tensor could not be copied to the device, which had no memory for it; the log "
             "does not give its size."
         )
+
     if failure.has_error_text and failure.kind is FailedAllocator.UNKNOWN:
         return "TensorFlow's memory was exhausted; the log does not give the size of the request."
+
     return "The log does not give the size of the request."
 
 
@@ -176,6 +182,7 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
                 "{want} requested, and TensorFlow's limit was only {limit}: other processes "
                 "held the card when TensorFlow started."
             )
+
         return Cause.LARGER_THAN_LIMIT, (
             "One {block} of {want} is larger than the allocator's limit ({limit})."
         )
@@ -209,8 +216,10 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
 
     title = "Fragmentation: {want} requested and {free} free, but "
     hole = "no free chunk is as large."
+
     if failure.largest_hole is not None:
         hole = "the largest free chunk is {largest_hole}."
+
     return Cause.FRAGMENTED, title + hole
 
 
@@ -220,6 +229,7 @@ def _judge_without_pool(failure: LoggedFailure) -> Judgement:
             "{want} requested with {left} of the limit not in use: the driver refused to give "
             "more."
         )
+
     return Cause.FRAGMENTED, (
         "{want} requested with {left} of the limit not in use: free memory was fragmented, or "
         "the driver refused to give more."
@@ -250,6 +260,7 @@ def _judge_by_map(failure: LoggedFailure, want: Range) -> Judgement:
         return Cause.DRIVER_REFUSED, (
             "{want} requested, and the driver refused a region of that size."
         )
+
     return Cause.CANNOT_TELL, (
         "{want} requested; the log gives neither the limit nor the bytes in use."
     )
@@ -261,6 +272,7 @@ def _judge_full(
     words["space"] = left
     words["short"] = (want - left).at_least(0)
     least = max(want.high - left.middle, int(_NOTABLE * failure.in_use_bytes), 1)
+
     if failure.waste is not None and failure.waste.low >= least:
         return Cause.WASTED, (
             "The pool is full, but {waste} of it are unused inside chunks that are larger than "
@@ -272,6 +284,7 @@ def _judge_full(
             "{beside} of the card's {card} are not tensors of this process; {space} were left "
             "for {want}."
         )
+
     return Cause.FULL, (
         "Too little memory: {held} in use, {want} requested, {space} left: {short} too little."
     )
@@ -280,6 +293,7 @@ def _judge_full(
 def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
     card, free = failure.card_memory, failure.printed.get("free")
     words["want"] = want = words["size"]
+
     if free is None or card is None:
         return Cause.CANNOT_TELL, (
             "The driver refused {want}; the log does not say how much of the card was free."
@@ -292,6 +306,7 @@ def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
 
     if free.high < want.high:
         return _judge_full(failure, words, want, free)
+
     return Cause.FRAGMENTED, (
         "CUDA refused {want} although {card_free} of the card were free: free memory is "
         "fragmented, or the pool has a limit."
@@ -314,6 +329,7 @@ def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
 
     would_fit = in_use + want.middle <= card.low - _CONTEXT_BYTES
     least = max(_CONTEXT_BYTES, _OTHERS_SHARE * card.low, in_use)
+
     return would_fit and _bytes_beside(failure) > least
 
 
@@ -323,6 +339,7 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
     is_unclear = is_refused or cause in (Cause.CANNOT_TELL, Cause.BESIDE_THE_POOL)
     if failure.refusals and is_unclear:
         yield _describe_refusals(failure)
+
     if is_refused and failure.is_on_card and failure.room is not None:
         yield (
             "Other processes hold the rest of the card, or this process holds it outside "
@@ -347,6 +364,7 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
             "{many:,} chunks of {chunk} fill {share:.0%} of the bytes in use, as if a loop or a "
             "list keeps every step's result. One dump can't show whether they grow."
         )
+
     if failure.is_limited and cause is not Cause.HELD_BY_OTHERS:
         yield (
             "The limit is {limit}, the card has {card}: a limit was set, or other processes "
@@ -358,6 +376,7 @@ def _describe_refusals(failure: LoggedFailure) -> str:
     count = sum(run.times for run in failure.refusals)
     least = format_bytes(min(run.last_bytes for run in failure.refusals))
     could = "could be pinned" if failure.refusals[0].is_host else "was free on the card"
+
     return f"The driver refused {times(count)} before, down to {least}: less than that {could}."
 
 

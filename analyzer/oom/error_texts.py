@@ -53,6 +53,7 @@ def take_error_text(process: Process, line: LogLine) -> bool:
 
     _complete(failure, process, line)
     process.error = failure
+
     return True
 
 
@@ -71,6 +72,7 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
         failure.size = size if size and size.is_exact else failure.size or size
         failure.allocator = failure.allocator or allocator
         failure.is_compiled = not is_workspace
+
         return failure
 
     if find("error_without_size", text) or find("copy_error", text):
@@ -79,6 +81,7 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
 
     if find("bare_error", text) and not find("other_resource", text):
         log.bare_error = log.bare_error or (process, line)
+
     return None
 
 
@@ -102,6 +105,7 @@ def _find_tensor(
     failure.dtype = failure.dtype or dtype
     failure.device = failure.device or device
     failure.allocator = failure.allocator or allocator
+
     return failure
 
 
@@ -115,6 +119,7 @@ def _find_known(
 ) -> LoggedFailure | None:
     """Return the latest failure without a text that may have made a request, else a repeated one."""
     repeated = None
+
     for failure in process.recent():
         is_same = failure.shape == shape or failure.words == text.strip()
         has_names = allocator in ("", failure.allocator) or not failure.allocator
@@ -187,6 +192,7 @@ def _take_context(process: Process, text: str) -> bool:
     node = find("node", text)
     name = read_groups(node)["name"] if node else ""
     is_other = bool(name) and not _may_be_requested_by(failure, name)
+
     return is_other or add_buffer(failure, text) or _add_names(failure, text)
 
 
@@ -202,6 +208,7 @@ def _add_names(failure: LoggedFailure, text: str) -> bool:
     if node:
         fields = read_groups(node)
         failure.op = failure.op or fields["name"]
+
         if failure.op == fields["name"]:
             failure.source = fields.get("source", failure.source)
 
@@ -221,6 +228,7 @@ def add_buffer(failure: LoggedFailure, text: str) -> bool:
         size = parse_size(match["size"])
         if size is not None:
             failure.plan_sums.setdefault(match["name"], size.middle)
+
         return True
 
     if find("xla_buffer", text):
@@ -237,6 +245,7 @@ def add_buffer(failure: LoggedFailure, text: str) -> bool:
     buffer.operator = fields.get("operator", buffer.operator)
     buffer.label = fields.get("label", buffer.label)
     buffer.shape = fields.get("shape", buffer.shape)
+
     return True
 
 
@@ -253,6 +262,7 @@ def take_other_cause(process: Process, line: LogLine) -> bool:
     failure = process.other
     if failure is None or line.number > failure.line + _NEAR:
         return False
+
     return _add_figures(failure, text)
 
 
@@ -264,6 +274,7 @@ def take_report(process: Process, line: LogLine, name: str) -> bool:
 
     row = OTHER_CAUSES[name]
     last = next(process.recent(), None)
+
     if last is not None and row.is_kill and row.is_unclear:
         last.is_killed = True  # the consequence of a known failure
         return True
@@ -283,6 +294,7 @@ def take_report(process: Process, line: LogLine, name: str) -> bool:
     last.is_killed |= row.is_kill
     process.error = process.other = last
     _add_figures(last, line.text)
+
     return True
 
 
@@ -313,11 +325,13 @@ def _add_figures(failure: LoggedFailure, text: str) -> bool:
     figures = _read_figures(failure.other_cause, text)
     failure.printed = figures | failure.printed
     failure.size = failure.printed.get("request")
+
     return bool(figures)
 
 
 def _read_figures(name: str, text: str) -> dict[str, Range]:
     figures: dict[str, Range] = {}
+
     if not OTHER_CAUSES[name].facts:
         return figures
 

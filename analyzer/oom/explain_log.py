@@ -70,6 +70,7 @@ def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
         notes=tuple(_write_notes(log)),
         next_command=write_fit_command(log.failures[0]) if log.failures else None,
     )
+
     return OomReport(document, log.failures)
 
 
@@ -116,12 +117,14 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
     for name in _SIZES:
         size: Range | None = fields[name]
         fields[f"{name}_bytes"] = size.middle if size else None
+
         if size and not size.is_exact:
             ranges[f"{name}_bytes"] = (size.low, size.high)
 
     plan = OomPlan(failure.plan_sums, tuple(failure.buffers))
     framework = failure.framework
     component = framework or "TensorFlow"
+
     if failure.is_compiled:
         component = f"{framework} (XLA)" if framework else "XLA"
 
@@ -137,6 +140,7 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
         "compiled": plan if plan.sums_bytes or plan.buffers else None,
         "words": failure.words[:_LONGEST],
     }
+
     return convert(fields, OomFailure)
 
 
@@ -144,6 +148,7 @@ def _describe_card(failure: LoggedFailure) -> OomCard | None:
     total, free = failure.card_memory, failure.printed.get("free")
     if not failure.card_name and total is None:
         return None
+
     return OomCard(
         name=failure.card_name or None,
         total_bytes=total.middle if total else None,
@@ -164,6 +169,7 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
             f"{format_bytes(run.first_bytes)} down to {format_bytes(run.last_bytes)}"
         )
         text = f"No tensor failed in this log, but the driver refused {pool}"
+
         return f"{text} {times(run.times)}: {sizes}."
 
     if log.tolerated:
@@ -173,6 +179,7 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
     if error is not None:
         text = error.text.strip()[:_LONGEST_ERROR]
         return f"No line reports exhausted memory; the last error is line {error.number:,}: {text}"
+
     return "No out-of-memory failure in this log."
 
 

@@ -58,6 +58,7 @@ def compute_figures(failure: LoggedFailure) -> None:
 
     # without the size of the pool, a later part of the dump shows that no region is missing
     has_all_regions = bool(failure.used_sizes) or in_use is not None
+
     if pool is not None:
         has_all_regions = region_bytes in pool
 
@@ -96,6 +97,7 @@ def compute_figures(failure: LoggedFailure) -> None:
 def _narrow(*sizes: Range | None) -> Range | None:
     """Return the part that all known ranges share; the first range if they contradict each other."""
     narrow = None
+
     for size in sizes:
         if narrow is None or size is None:
             narrow = narrow or size
@@ -114,6 +116,7 @@ def sizes_in_use(failure: LoggedFailure) -> list[OomSize]:
     """Return the sizes in use, those with most bytes first; empty if the log lists none."""
     request = failure.asked
     requested_bytes = request.rounded_bytes if request else None
+
     if request and failure.kind is FailedAllocator.ASYNC:
         requested_bytes = request.requested_bytes
 
@@ -136,6 +139,7 @@ def find_dominant_size(failure: LoggedFailure) -> OomSize | None:
 
     first = failure.sizes[0]
     is_dominant = first.total_bytes >= _DOMINANT * failure.in_use_bytes
+
     return first if is_dominant and first.count >= _MANY else None
 
 
@@ -186,4 +190,5 @@ def _count_examples(failure: LoggedFailure) -> int:
     # the kernel of a convolution: height, width, input and output channels
     is_kernel = len(shape) == 4 and shape[0] == shape[1] <= _LARGEST_KERNEL
     has_examples = len(shape) > 1 and not (is_variable or is_weight or is_kernel)
+
     return shape[0] if has_examples else 0

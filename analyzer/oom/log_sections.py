@@ -56,6 +56,7 @@ def build_sections(
 
     sections.append(Section("", tuple(map(Paragraph, notes))))
     model = f", matched with {document.matched_with}" if document.matched_with else ""
+
     return Document(
         document.log,
         document.headline,
@@ -69,6 +70,7 @@ def build_sections(
 
 def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Section:
     lead: list[Block] = []
+
     if not is_first:  # the headline is the title of the first
         lead.append(Paragraph(failure.verdict.title, "warning"))
 
@@ -77,6 +79,7 @@ def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Secti
     lead.append(Table(columns, tuple(_list_facts(failure))))
     process = f", {failure.process}" if failure.process else ""
     note = f"line {failure.line:,}{process} · {failure.verdict.id}"
+
     return Section(heading, tuple(lead), note=note)
 
 
@@ -85,6 +88,7 @@ def _describe_parts(
 ) -> Iterator[Section]:
     """Yield the parts of one failure: advice, drawing, figures, contents of the pool, its line."""
     advice: list[Block] = []
+
     for remedy in failure.remedies:
         advice.append(Paragraph(remedy.action, mark="- "))
         advice.append(Paragraph(remedy.because, "muted", "  "))
@@ -124,6 +128,7 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
     if asked is not None:
         about = "" if asked.high_bytes - asked.low_bytes < 256 else "about "
         shown = f"{asked.low_bytes:,} to {asked.high_bytes:,}"
+
         if asked.is_exact:
             shown = f"{asked.requested_bytes:,}"
 
@@ -164,6 +169,7 @@ def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
 
 def _list_sizes(failure: OomFailure) -> Table:
     rows = []
+
     for row in failure.sizes[:_MOST_ROWS]:
         notes = ["requested size"] if row.is_asked else []
         notes += row.names[:1]  # the likeliest tensor
@@ -172,6 +178,7 @@ def _list_sizes(failure: OomFailure) -> Table:
     others = failure.sizes[_MOST_ROWS:]
     total = format_bytes(sum(row.total_bytes for row in others))
     caption = f"{len(others):,} other sizes hold {total}; see the JSON."
+
     return Table(COLUMNS["oom-sizes"], tuple(rows), caption if others else "")
 
 

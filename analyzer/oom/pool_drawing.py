@@ -57,6 +57,7 @@ def draw_pool(failure: LoggedFailure) -> Drawing | None:
         end = start + size
 
     marks: list[Markup] = []
+
     for box in boxes:
         marks += _draw(row_bytes, *box)
 
@@ -68,6 +69,7 @@ def draw_pool(failure: LoggedFailure) -> Drawing | None:
     height = 2 * _TOP + -(-end // row_bytes) * _STEP
     svg = _SVG.format(_WIDTH, height, Markup("").join(marks))
     caption = "The pool when the request failed, to scale"
+
     return Drawing(caption, svg, note, _LEGEND)
 
 
@@ -87,10 +89,12 @@ def _merge_small(
 
         for address, size, is_used in group:
             title = f"{'in use' if is_used else 'free'} at {address:#x}"
+
             if is_used:
                 look = "pool-same" if size == asked_bytes else "pool-used"
             else:
                 look = "pool-hole" if size == hole_bytes else "pool-chunk"
+
             yield size, look, title
 
 

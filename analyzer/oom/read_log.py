@@ -23,6 +23,7 @@ _MOST_MIB: Final = 1 << 30  # 1 PiB
 def read_log(stream: BinaryIO, name: str = "") -> Log:
     """Read a log, or raise an InputError for a damaged gzip header."""
     log = Log()
+
     for line in read_lines(stream, name):
         log.lines = line.number
         if line.text.strip():
@@ -35,6 +36,7 @@ def read_log(stream: BinaryIO, name: str = "") -> Log:
 
     _move_tolerated(log)
     _join_repeated(log)
+
     return log
 
 

@@ -95,6 +95,7 @@ def parse_size(text: str | None) -> Range | None:
 
     digits, unit = match.groups()
     decimals = len(digits.partition(".")[2])
+
     if not unit:
         return None if decimals else Range.exactly(min(int(digits), _MOST))
 
@@ -102,6 +103,7 @@ def parse_size(text: str | None) -> Range | None:
     half = 0.5 / 10**decimals
     low = math.ceil((float(digits) - half) * 1024 - 1e-6) * scale
     high = math.floor((float(digits) + half) * 1024 + 1e-6) * scale + scale - 1
+
     return Range(min(max(low, 0), _MOST), min(high, _MOST))
 
 
@@ -119,6 +121,7 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
 
     shape = tuple(map(int, axes))
     is_possible = math.prod(shape) * _LARGEST_ITEM <= _MOST
+
     return shape if is_possible else None
 
 
