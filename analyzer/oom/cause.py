@@ -116,10 +116,10 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
     cause, title = Cause(row.cause), failure.title
     free = printed.get("free")
 
-    if row.is_unclear and failure.is_killed and "limit" in printed:
+    if row.is_unclear and row.is_kill and "limit" in printed:
         cause = Cause.HOST
         title = "The process was killed, most likely at its container's memory limit"
-    elif row.is_unclear and failure.is_killed and "asked" in printed:
+    elif row.is_unclear and row.is_kill and "asked" in printed:
         cause = Cause.HOST
         title = "The process was killed, most likely for lack of host memory"
     elif row.is_unclear and free is not None:

@@ -259,8 +259,10 @@ def take_other_cause(process: Process, line: LogLine) -> bool:
         if name != "unknown" and take_report(process, line, name):
             return True
 
-    failure = process.other
-    if failure is None or line.number > failure.line + _NEAR:
+    failure = process.error
+    if failure is None or not failure.other_cause:
+        return False
+    if line.number > failure.line + _NEAR:
         return False
 
     return _add_figures(failure, text)
@@ -276,8 +278,7 @@ def take_report(process: Process, line: LogLine, name: str) -> bool:
     last = next(process.recent(), None)
 
     if last is not None and row.is_kill and row.is_unclear:
-        last.is_killed = True  # the consequence of a known failure
-        return True
+        return True  # the consequence of a known failure
 
     known = OTHER_CAUSES.get(last.other_cause) if last is not None else None
     is_kill = known is not None and known.is_kill and row.is_kill
@@ -291,8 +292,7 @@ def take_report(process: Process, line: LogLine, name: str) -> bool:
     if known is None or known.is_unclear:
         _name_cause(last, process, name, read_groups(match).get("library", ""))
 
-    last.is_killed |= row.is_kill
-    process.error = process.other = last
+    process.error = last
     _add_figures(last, line.text)
 
     return True

@@ -82,7 +82,7 @@ def _compute(failure: LoggedFailure, log: Log) -> None:
 
     if log.large_allocation and failure.other_cause in ("killed", "host"):
         printed["asked"] = Range.exactly(log.large_allocation)
-    if log.pod_limit is not None and failure.is_killed:
+    if log.pod_limit is not None and failure.other_cause in ("killed", "container"):
         printed.setdefault("limit", log.pod_limit)
 
     failure.asked = find_request(failure)

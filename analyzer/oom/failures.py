@@ -90,7 +90,6 @@ class LoggedFailure(Struct):
     other_cause: str = ""  # its row
     component: str = ""
     title: str = ""
-    is_killed: bool = False
 
     # computed when the whole log is read
     card_name: str = ""  # its name
@@ -217,7 +216,6 @@ class Process:
 
         self.refusals: list[OomRefusals] = []  # since the last failure
         self.is_in_limits = False  # in the description of a pod
-        self.other: LoggedFailure | None = None  # whose figures the next lines may have
 
     def add_failure(
         self, line: LogLine, kind: FailedAllocator = FailedAllocator.POOL
