@@ -165,9 +165,10 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
 
     for run in sorted(log.refusals, key=lambda run: run.is_host):
         pool = "pinned host memory" if run.is_host else "the pool"
-        sizes = (
-            f"{format_bytes(run.first_bytes)} down to {format_bytes(run.last_bytes)}"
-        )
+        sizes = format_bytes(run.first_bytes)
+        if run.last_bytes < run.first_bytes:
+            sizes += f" down to {format_bytes(run.last_bytes)}"
+
         text = f"No tensor failed in this log, but the driver refused {pool}"
 
         return f"{text} {times(run.times)}: {sizes}."

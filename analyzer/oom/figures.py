@@ -189,6 +189,8 @@ def _count_examples(failure: LoggedFailure) -> int:
 
     # the kernel of a convolution: height, width, input and output channels
     is_kernel = len(shape) == 4 and shape[0] == shape[1] <= _LARGEST_KERNEL
-    has_examples = len(shape) > 1 and not (is_variable or is_weight or is_kernel)
+    is_image = len(shape) == 3 and shape[2] in (1, 3, 4)  # height, width, channels
+    is_other = is_variable or is_weight or is_kernel or is_image
+    has_examples = len(shape) > 1 and not is_other
 
     return shape[0] if has_examples else 0
