@@ -163,14 +163,14 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
         more = "" if count == 1 else f" The first of {count:,} failures."
         return f"{failures[0].verdict.title}{more}"
 
-    for run in sorted(log.refusals, key=lambda run: run.is_host):
+    run = min(log.refusals, key=lambda one: one.is_host, default=None)
+    if run is not None:
         pool = "pinned host memory" if run.is_host else "the pool"
         sizes = format_bytes(run.first_bytes)
         if run.last_bytes < run.first_bytes:
             sizes += f" down to {format_bytes(run.last_bytes)}"
 
         text = f"No tensor failed in this log, but the driver refused {pool}"
-
         return f"{text} {times(run.times)}: {sizes}."
 
     if log.tolerated:
