@@ -35,6 +35,7 @@ def check_limit(
     """
     context = _context(gpu).range.low if context_bytes is None else context_bytes
     free_bytes = gpu.memory_bytes - context
+
     if limit_bytes is not None and limit_bytes > free_bytes:
         default = format_bytes(memory_limit(gpu).bytes)
         raise InputError(
@@ -89,6 +90,7 @@ def usable_memory(gpu: Gpu) -> MemoryRange:
         min(round(_DISPLAY_SHARE * total), _MOST_DISPLAY_BYTES) if has_display else 0
     )
     bounds = Range(total - margin - shared, total + margin)
+
     return MemoryRange(
         bytes=total, range=bounds, source="the total that the driver reports"
     )
@@ -108,6 +110,7 @@ def memory_limit(gpu: Gpu) -> MemoryRange:
     )
     kind = "AMD cards" if gpu.is_amd else f"compute capability {gpu.capability_text}"
     source = f"total minus context minus TensorFlow's reserve for {kind}"
+
     return MemoryRange(bytes=expected, range=Range(low, high), source=source)
 
 
@@ -117,6 +120,7 @@ def process_overhead(gpu: Gpu) -> MemoryRange:
     workspace = (
         32 * _MIB if gpu.compute_capability >= (9, 0) else 8 * _MIB + (128 << 10)
     )
+
     return MemoryRange(
         bytes=context.bytes + _LIBRARIES.bytes + workspace,
         range=(context.range + _LIBRARIES.range).widened(0, workspace),

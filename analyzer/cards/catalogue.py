@@ -139,6 +139,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         usable_mib = self.nominal_mib * 15 // 16 if has_codes else self.nominal_mib
         kind = "AMD" if self.is_amd else self.memory_kind
         driver_mib = _DRIVER_MIB.get(kind) or round(self.nominal_mib * _JETSON_SHARE)
+
         return (usable_mib - driver_mib) * MIB
 
 
@@ -164,6 +165,7 @@ def _load_cards(path: Path) -> tuple[Gpu, ...]:
         raise InputError(
             f"The file {path} does not exist.", hint="`analyze gpus` lists the cards."
         )
+
     decode = (
         msgspec.json.decode if path.suffix.lower() == ".json" else msgspec.toml.decode
     )
@@ -181,6 +183,7 @@ def _load_cards(path: Path) -> tuple[Gpu, ...]:
             f"{path} is not a file of cards: {str(error)[:300]}.".replace("..", "."),
             hint='Write tables [[card]] with id = "my-card", like = "rtx-3090" and the other figures.',
         ) from None
+
     return cards
 
 
@@ -195,6 +198,7 @@ def _complete_card(given: dict[str, Any]) -> Gpu:
             if close
             else "`analyze gpus` lists it.",
         )
+
     row: dict[str, Any] = dict(_rows().get(like, {}))
     if given.keys() & {"nominal_mib", "memory"}:
         row |= {"reported_bytes": None, "reported_source": ""}
@@ -202,11 +206,13 @@ def _complete_card(given: dict[str, Any]) -> Gpu:
     if "reported_bytes" in given:
         row["reported_source"] = "user"
     gpu = msgspec.convert(row, Gpu, strict=False)
+
     if gpu.compute_capability not in ARCHITECTURES:
         raise InputError(
             f"The card {name!r} has the unknown compute capability {gpu.capability_text}.",
             hint=f"Known are {', '.join('{}.{}'.format(*one) for one in ARCHITECTURES)}.",
         )
+
     return gpu
 
 
@@ -237,6 +243,7 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
         path = Path(name.strip()).absolute()
         name = _load_cards(path)[0].id
         os.environ[VARIABLE] = str(path)
+
     cards = all_gpus()
     exact = [
         card for card in cards if name.strip().lower() in (card.id, card.name.lower())
@@ -245,22 +252,26 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
         return tuple(exact)
     wanted = _words(name)
     matches: dict[int, dict[Gpu, None]] = {}
+
     for card in cards:
         size = f"{round(card.nominal_bytes / (1 << 30))}gb"  # as in "T4 16GB"
         for words in (_words(f"{card.id} {size}"), _words(f"{card.name} {size}")):
             if wanted and wanted <= words:
                 more = sum(not _VARIANT.fullmatch(word) for word in words - wanted)
                 matches.setdefault(more, {})[card] = None
+
     if matches:
         found = matches[min(matches)]
         return tuple(
             sorted(found, key=lambda card: (card.nominal_bytes, "sxm" not in card.id))
         )
+
     if name.strip().lower() == "all":
         raise InputError(
             "--gpu all is an option of `analyze fit`.",
             hint="Name one card, such as t4.",
         )
+
     if several := _SEVERAL.search(name):
         first = name.replace(several[0], "", 1).partition(",")[0].strip()
         gpus_named(first)  # refuses a name that is unknown
@@ -269,6 +280,7 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
             hint=f"--gpu {first} is for one replica; `analyze trace TARGET --gpu {name}` runs all on "
             "simulated cards.",
         )
+
     names = {  # each card by its id without its first word or its last words, too
         short: short if text == card.id else card.id
         for card in reversed(cards)
@@ -300,6 +312,7 @@ def _words(name: str) -> frozenset[str]:
     text = re.sub(r"\bsxm\d\b", "sxm", text)
     text = re.sub(r"\b(a100|h100|h200|v100|p100)(?=\d+gb|sxm|pcie)", r"\1 ", text)
     words = (_SYNONYM.get(word, word) for word in re.split(r"[^a-z0-9.]+", text))
+
     return frozenset(word for word in words if word and not _NOISE.fullmatch(word))
 
 
@@ -314,6 +327,7 @@ def read_prices(path: Path) -> dict[Gpu, float]:
     try:
         text = path.read_text("utf-8-sig")
         rows: list[tuple[str, Any]]
+
         if path.suffix.lower() == ".toml":
             rows = list(msgspec.toml.decode(text, type=dict[str, Any]).items())
         else:
@@ -322,6 +336,7 @@ def read_prices(path: Path) -> dict[Gpu, float]:
             rows = [
                 row for row in rows if row[0].strip().lower() not in ("card", "gpu")
             ]
+
         if not rows:
             raise ValueError
     except (OSError, ValueError, csv.Error) as error:
@@ -331,6 +346,7 @@ def read_prices(path: Path) -> dict[Gpu, float]:
         raise InputError(
             f"{path} is no table of prices: {reason}.", hint=_HINT
         ) from None
+
     prices: dict[Gpu, float] = {}
     for name, price in rows:
         try:
@@ -340,5 +356,7 @@ def read_prices(path: Path) -> dict[Gpu, float]:
         except msgspec.ValidationError:
             problem = f"{path}: the price of {name} is {str(price)[:40]!r}, no number from 0 on."
             raise InputError(problem, hint=_HINT) from None
+
         prices[gpu] = min(price, prices.get(gpu, price))
+
     return prices

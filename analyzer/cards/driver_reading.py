@@ -33,11 +33,14 @@ def _read_card(nvml: Any, index: int, own_pids: frozenset[int]) -> NvmlCard:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     used, reserved = int(memory.used), None
     is_partitioned = False
+
     with contextlib.suppress(nvml.NVMLError):
         memory_v2 = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
         reserved, used = int(memory_v2.reserved), int(memory_v2.used)
+
     with contextlib.suppress(nvml.NVMLError):
         is_partitioned = bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+
     return NvmlCard(
         index=index,
         name=str(nvml.nvmlDeviceGetName(handle)),
@@ -72,6 +75,7 @@ def _read_processes(
                     name=_read_proc(pid, "comm").decode("utf-8", "replace").strip(),
                     is_own=pid in own_pids,
                 )
+
     return tuple(
         sorted(rows.values(), key=lambda row: (-(row.used_bytes or 0), row.pid))
     )

@@ -127,6 +127,7 @@ def find_advice(
     """Yield the advice, the most direct first."""
     words["batch"] = batch = find_batch(failure)
     words["most"], words["place"] = _find_smaller_batch(failure, cause, batch)
+
     if failure.asked is not None and failure.shape and failure.shape[0]:
         item_bytes = failure.asked.high_bytes / failure.shape[0]
         words["item"] = format_bytes(math.ceil(item_bytes))
@@ -145,6 +146,7 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
             yield row.advice
         elif cause == Cause.HOST:
             yield "job_limit" if "limit" in failure.printed else "host"
+
         return
 
     if failure.kind is FailedAllocator.HOST:
@@ -203,6 +205,7 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
         yield "smaller_batch" if words["batch"] else "smaller"
 
     card, need_bytes = failure.card_memory, failure.in_use_bytes
+
     if failure.asked is not None:
         need_bytes += failure.asked.rounded_bytes
     if card is not None and failure.is_limited and need_bytes < card.low:
@@ -223,20 +226,23 @@ def _find_smaller_batch(
     size_bytes = failure.asked.high_bytes
     equal = sum(row.count for row in failure.sizes if row.is_asked)
     available_bytes = place.low + equal * size_bytes
+
     return available_bytes * batch // max(size_bytes * (equal + 1), 1), place
 
 
 def find_fit_options(failure: LoggedFailure) -> tuple[str, int | None] | None:
     """Return the card and the limit for ``analyze fit``; None if TensorFlow did not fail on a card."""
-    is_own = not failure.other_cause and not failure.framework_name
+    is_own = not failure.other_cause and not failure.framework
     if not is_own or not (failure.is_on_card or failure.is_compiled):
         return None
 
     gpu = look_up_gpu(failure.card_name) if failure.card_name else None
     limit = failure.limit
+
     if limit is not None and gpu is not None:
         is_default = limit.low > memory_limit(gpu).range.high
         limit = None if is_default else limit  # the driver gives less than such a limit
+
     return gpu.id if gpu else "", limit.low if limit else None
 
 
@@ -250,6 +256,7 @@ def write_fit_command(failure: LoggedFailure) -> str | None:
     batch = find_batch(failure)
     limit = f" --limit {_write_limit(limit_bytes)}" if limit_bytes else ""
     size = f" --batch-size {batch}" if batch else ""
+
     return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}{size}"
 
 

@@ -16,7 +16,7 @@ from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_dominant_size, is_data_set
-from analyzer.oom.wordings import OTHER_CAUSES, round_up_request
+from analyzer.oom.wordings import OTHER_CAUSES, difference, find, round_up_request
 
 _NOTABLE: Final = 0.05  # share of the bytes in use from which waste is reported
 _BACK_OFF: Final = 0.9  # factor between a refused region and the next try (``Extend``)
@@ -34,15 +34,16 @@ Judgement = tuple[Cause, str]
 
 def name_figures(failure: LoggedFailure) -> Words:
     """Return the figures of a failure for its sentences."""
-    free, total = failure.card_free or 0, failure.card_total or 0
-    whole = failure.limit if failure.card_free is None else failure.card_memory
+    free = failure.printed.get("free")
+    whole = failure.limit if free is None else failure.card_memory
     held = failure.in_use or "the pool"
     words: Words = structs.asdict(failure)
     words |= {
         "held": held if whole is None else f"{held} of {whole}",
         "card": failure.card_memory,
-        "card_free": format_bytes(free),
-        "beside": format_bytes(max(total - free - failure.in_use_bytes, 0)),
+        "card_free": free,
+        "beside": format_bytes(_bytes_beside(failure)),
+        "left": difference(failure.limit, failure.in_use),
         "own": format_bytes(failure.in_use_bytes),
         "pieces": len(failure.regions),
         "shape": list(failure.shape or ()),
@@ -50,9 +51,14 @@ def name_figures(failure: LoggedFailure) -> Words:
         "block": "block" if failure.is_compiled else "tensor",
         "giver": "driver" if failure.is_on_card else "machine",
     }
-    if failure.asked is not None:
-        words["size"] = size = _requested(failure)
-        words["want"] = size if failure.asked.is_exact else _wanted(failure)
+    asked = failure.asked
+
+    if asked is not None:
+        low, high = asked.low_bytes, asked.high_bytes
+        rounded = Range(round_up_request(low), round_up_request(high))
+        words["size"] = Range(low, high)
+        words["rounded"] = rounded
+        words["want"] = Range(low, high) if asked.is_exact else rounded
 
     dominant = find_dominant_size(failure)
     if dominant is not None:
@@ -63,22 +69,10 @@ def name_figures(failure: LoggedFailure) -> Words:
     return words
 
 
-def _requested(failure: LoggedFailure) -> Range:
-    """Return the sizes that the request may have."""
-    request = failure.asked
-    return Range(request.low_bytes, request.high_bytes) if request else Range(0, 0)
-
-
-def _wanted(failure: LoggedFailure) -> Range:
-    """Return the sizes that the chunk for the request may have."""
-    size = _requested(failure)
-    return Range(round_up_request(size.low), round_up_request(size.high))
-
-
 def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
     """Return the verdict on one failure."""
     cause, title = _judge(failure, words)
-    if failure.budget and failure.is_compiled and cause is Cause.CANNOT_TELL:
+    if any(failure.budget) and failure.is_compiled and cause is Cause.CANNOT_TELL:
         words["budget"], words["planned"] = map(format_bytes, failure.budget)
         cause = Cause.LARGER_THAN_LIMIT
         title = (
@@ -88,11 +82,12 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
     title = title.format(**words)
     if title.startswith("about"):
         title = f"A{title[1:]}"
-    if failure.framework_name and not failure.other_cause:
-        title = f"{failure.framework_name}: {title}"
+    if failure.framework and not failure.other_cause:
+        title = f"{failure.framework}: {title}"
 
     reasons = [reason.format(**words) for reason in _find_reasons(failure, cause)]
     missing = tuple(_find_missing_lines(failure))
+
     return OomVerdict(str(cause), title, tuple(reasons), missing)
 
 
@@ -111,6 +106,7 @@ def _judge(failure: LoggedFailure, words: Words) -> Judgement:
             "TensorFlow found no host memory for {size}: the first axis of {shape} is a whole "
             "data set in one call."
         )
+
     return Cause.HOST, "TensorFlow found no host memory for {size}."
 
 
@@ -120,12 +116,14 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
     cause, title = Cause(row.cause), failure.title
     free = printed.get("free")
 
-    if row.is_unclear and failure.is_killed and "limit" in printed:
-        cause = Cause.HOST
-        title = "The process was killed, most likely at its container's memory limit"
-    elif row.is_unclear and failure.is_killed and "asked" in printed:
+    if row.is_kill and row.is_unclear and {"limit", "asked"} & printed.keys():
         cause = Cause.HOST
         title = "The process was killed, most likely for lack of host memory"
+        if "limit" in printed:
+            title = (
+                "The process was killed, most likely at its container's memory limit"
+            )
+
     elif row.is_unclear and free is not None:
         is_full = free.low < _LIBRARY_BYTES
         cause = cause if is_full else Cause.CANNOT_TELL
@@ -150,25 +148,30 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
             parts.append(phrase.format(format_bytes(printed[name].middle)))
 
     figures = f": {', '.join(parts)}" if parts else ""
+
     return cause, f"{title}{figures}."
 
 
 def _describe_unknown_request(failure: LoggedFailure) -> str:
     if failure.limit is not None and failure.in_use is not None:
         return "The log does not give the size of the request; {in_use} of {limit} were in use."
-    if failure.is_copy:
+    if find("copy_error", failure.words):
         return (
             "A tensor could not be copied to the device, which had no memory for it; the log "
             "does not give its size."
         )
+
     if failure.has_error_text and failure.kind is FailedAllocator.UNKNOWN:
         return "TensorFlow's memory was exhausted; the log does not give the size of the request."
+
     return "The log does not give the size of the request."
 
 
 def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
-    want, limit, card = _wanted(failure), failure.limit, failure.card_memory
-    pool, free, room, left = failure.pool, failure.free, failure.room, failure.left
+    want: Range = words["rounded"]
+    limit, card = failure.limit, failure.card_memory
+    pool, free, room = failure.pool, failure.free, failure.room
+    left = difference(limit, failure.in_use)
 
     if card is not None and want.low > card.high and failure.is_on_card:
         return Cause.LARGER_THAN_CARD, (
@@ -181,6 +184,7 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
                 "{want} requested, and TensorFlow's limit was only {limit}: other processes "
                 "held the card when TensorFlow started."
             )
+
         return Cause.LARGER_THAN_LIMIT, (
             "One {block} of {want} is larger than the allocator's limit ({limit})."
         )
@@ -214,8 +218,10 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
 
     title = "Fragmentation: {want} requested and {free} free, but "
     hole = "no free chunk is as large."
+
     if failure.largest_hole is not None:
         hole = "the largest free chunk is {largest_hole}."
+
     return Cause.FRAGMENTED, title + hole
 
 
@@ -225,6 +231,7 @@ def _judge_without_pool(failure: LoggedFailure) -> Judgement:
             "{want} requested with {left} of the limit not in use: the driver refused to give "
             "more."
         )
+
     return Cause.FRAGMENTED, (
         "{want} requested with {left} of the limit not in use: free memory was fragmented, or "
         "the driver refused to give more."
@@ -255,6 +262,7 @@ def _judge_by_map(failure: LoggedFailure, want: Range) -> Judgement:
         return Cause.DRIVER_REFUSED, (
             "{want} requested, and the driver refused a region of that size."
         )
+
     return Cause.CANNOT_TELL, (
         "{want} requested; the log gives neither the limit nor the bytes in use."
     )
@@ -266,6 +274,7 @@ def _judge_full(
     words["space"] = left
     words["short"] = (want - left).at_least(0)
     least = max(want.high - left.middle, int(_NOTABLE * failure.in_use_bytes), 1)
+
     if failure.waste is not None and failure.waste.low >= least:
         return Cause.WASTED, (
             "The pool is full, but {waste} of it are unused inside chunks that are larger than "
@@ -277,15 +286,17 @@ def _judge_full(
             "{beside} of the card's {card} are not tensors of this process; {space} were left "
             "for {want}."
         )
+
     return Cause.FULL, (
         "Too little memory: {held} in use, {want} requested, {space} left: {short} too little."
     )
 
 
 def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
-    card, free_bytes = failure.card_memory, failure.card_free
-    words["want"] = want = _requested(failure)
-    if free_bytes is None or card is None:
+    card, free = failure.card_memory, failure.printed.get("free")
+    words["want"] = want = words["size"]
+
+    if free is None or card is None:
         return Cause.CANNOT_TELL, (
             "The driver refused {want}; the log does not say how much of the card was free."
         )
@@ -295,23 +306,33 @@ def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
             "One request of {want} is larger than the whole card ({card})."
         )
 
-    if free_bytes < want.high:
-        return _judge_full(failure, words, want, Range.exactly(free_bytes))
+    if free.high < want.high:
+        return _judge_full(failure, words, want, free)
+
     return Cause.FRAGMENTED, (
         "CUDA refused {want} although {card_free} of the card were free: free memory is "
         "fragmented, or the pool has a limit."
     )
 
 
+def _bytes_beside(failure: LoggedFailure) -> int:
+    """Return the bytes of a card that are neither free nor tensors of this process; 0 if unknown."""
+    total, free = failure.printed.get("total"), failure.printed.get("free")
+    if total is None or free is None:
+        return 0
+    return max(total.low - free.low - failure.in_use_bytes, 0)
+
+
 def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
     """Return whether others hold much of the card, and the request would fit without them."""
-    total, free, in_use = failure.card_total, failure.card_free, failure.in_use_bytes
-    if free is None or total is None:
+    card, in_use = failure.card_memory, failure.in_use_bytes
+    if card is None:
         return False
 
-    would_fit = in_use + want.middle <= total - _CONTEXT_BYTES
-    least = max(_CONTEXT_BYTES, _OTHERS_SHARE * total, in_use)
-    return would_fit and total - free - in_use > least
+    would_fit = in_use + want.middle <= card.low - _CONTEXT_BYTES
+    least = max(_CONTEXT_BYTES, _OTHERS_SHARE * card.low, in_use)
+
+    return would_fit and _bytes_beside(failure) > least
 
 
 def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
@@ -320,6 +341,7 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
     is_unclear = is_refused or cause in (Cause.CANNOT_TELL, Cause.BESIDE_THE_POOL)
     if failure.refusals and is_unclear:
         yield _describe_refusals(failure)
+
     if is_refused and failure.is_on_card and failure.room is not None:
         yield (
             "Other processes hold the rest of the card, or this process holds it outside "
@@ -329,7 +351,7 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
     if cause is Cause.FRAGMENTED and failure.is_complete:
         yield "{free} are free, in {holes:,} chunks; the pool has {pieces:,} regions."
 
-    if failure.kind is FailedAllocator.ASYNC and failure.card_free is not None:
+    if failure.kind is FailedAllocator.ASYNC and "free" in failure.printed:
         yield (
             "Of the card's {card}, {own} are tensors of this process, {card_free} are free, and "
             "{beside} are its context, the reserve of its pool, or other processes."
@@ -344,6 +366,7 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
             "{many:,} chunks of {chunk} fill {share:.0%} of the bytes in use, as if a loop or a "
             "list keeps every step's result. One dump can't show whether they grow."
         )
+
     if failure.is_limited and cause is not Cause.HELD_BY_OTHERS:
         yield (
             "The limit is {limit}, the card has {card}: a limit was set, or other processes "
@@ -355,6 +378,7 @@ def _describe_refusals(failure: LoggedFailure) -> str:
     count = sum(run.times for run in failure.refusals)
     least = format_bytes(min(run.last_bytes for run in failure.refusals))
     could = "could be pinned" if failure.refusals[0].is_host else "was free on the card"
+
     return f"The driver refused {times(count)} before, down to {least}: less than that {could}."
 
 

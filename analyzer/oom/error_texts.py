@@ -1,26 +1,45 @@
-"""Error texts, matched to the allocator's line about the same request.
+"""Error texts of TensorFlow, XLA, libraries and the system, matched to the allocator's line.
 
 A log reports one failed request many times: the allocator, the op's kernel, the rendezvous, each of
 "N root error(s)", Python's exception and the exceptions that it caused. The bytes that a shape and a
-type need identify the request.
+type need identify the request. ``wordings.toml`` has one row for each way to run out of memory beside
+TensorFlow's allocators: the component that failed, and the figures to look for in the next lines.
 """
 
 import re
 from typing import Final
 
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
+from analyzer.model.contract.report.oom_file import OomBuffer
 from analyzer.model.ranges import Range
-from analyzer.oom.dump_lines import add_buffer
 from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
 from analyzer.oom.lines import LogLine
 from analyzer.oom.wordings import (
+    FACTS,
+    OTHER_CAUSES,
     find,
     parse_shape,
     parse_size,
     read_groups,
 )
 
-_HOST_ALLOCATORS: Final = ("cpu", "mklcpu", "mkl_cpu")
+_FRAMEWORKS: Final = {
+    "jax": "JAX",
+    "jaxlib": "JAX",
+    "XlaRuntimeError": "JAX",
+    "xla": "JAX",  # the folder of its sources in JAX's logs
+    "torch": "PyTorch",
+    "torch_xla": "PyTorch/XLA",
+    "paddle": "PaddlePaddle",
+    "mxnet": "MXNet",
+    "MXNet": "MXNet",
+    "cupy": "CuPy",
+    "onnxruntime": "ONNX Runtime",
+}
+"""Names of other frameworks by package, folder or error."""
+_NEAR: Final = 200  # lines after a failure that may have its figures
+_AFFIXES: Final = re.compile(r"^kib_|_\d$")
+_LIBRARIES: Final = {"dnn": "cuDNN", "cudnn": "cuDNN", "cublas": "cuBLAS"}
 
 
 def take_error_text(process: Process, line: LogLine) -> bool:
@@ -34,6 +53,7 @@ def take_error_text(process: Process, line: LogLine) -> bool:
 
     _complete(failure, process, line)
     process.error = failure
+
     return True
 
 
@@ -52,16 +72,16 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
         failure.size = size if size and size.is_exact else failure.size or size
         failure.allocator = failure.allocator or allocator
         failure.is_compiled = not is_workspace
+
         return failure
 
     if find("error_without_size", text) or find("copy_error", text):
         known = _find_known(process, text, None, None, "")
         return known or process.add_failure(line, FailedAllocator.UNKNOWN)
 
-    if find("other_resource", text):
-        log.other_resources += 1
-    elif find("bare_error", text):
+    if find("bare_error", text) and not find("other_resource", text):
         log.bare_error = log.bare_error or (process, line)
+
     return None
 
 
@@ -76,8 +96,8 @@ def _find_tensor(
     failure = _find_known(process, line.text, shape, size, allocator, device)
 
     if failure is None:
-        is_host = allocator.lower() in _HOST_ALLOCATORS
-        is_host = is_host or (not allocator and "CPU:" in device)
+        place = allocator or device.rstrip(":0123456789")
+        is_host = place.lower().endswith("cpu")
         kind = FailedAllocator.HOST if is_host else FailedAllocator.POOL
         failure = process.add_failure(line, kind)
 
@@ -85,6 +105,7 @@ def _find_tensor(
     failure.dtype = failure.dtype or dtype
     failure.device = failure.device or device
     failure.allocator = failure.allocator or allocator
+
     return failure
 
 
@@ -98,6 +119,7 @@ def _find_known(
 ) -> LoggedFailure | None:
     """Return the latest failure without a text that may have made a request, else a repeated one."""
     repeated = None
+
     for failure in process.recent():
         is_same = failure.shape == shape or failure.words == text.strip()
         has_names = allocator in ("", failure.allocator) or not failure.allocator
@@ -121,9 +143,7 @@ def _take_autotuning(process: Process, text: str) -> bool:
         return False
 
     for failure in process.recent():
-        is_named = failure.op == match["op"]
-        if is_named or not (failure.has_error_text or failure.requested_by):
-            failure.told += is_named
+        if not (failure.has_error_text or failure.requested_by):
             failure.op = match["op"]
             failure.has_error_text = failure.is_compiled = True
 
@@ -134,10 +154,8 @@ def _complete(failure: LoggedFailure, process: Process, line: LogLine) -> None:
     """Add the names in an error text, and those on the lines before it."""
     text = line.text
     failure.has_error_text = True
-    failure.told += 1
     failure.framework = failure.framework or process.framework
 
-    failure.is_copy |= find("copy_error", text) is not None
     _add_names(failure, text)
 
     if not failure.op and _may_be_requested_by(failure, process.node):
@@ -154,7 +172,8 @@ def _take_context(process: Process, text: str) -> bool:
         process.node = named["name"]
         return True
 
-    if process.note_frame(text):
+    if frame := find("frame", text):
+        process.frame = f"{frame['path']}:{frame['line']}"
         return True
 
     if "Traceback (most recent call last)" in text:
@@ -173,6 +192,7 @@ def _take_context(process: Process, text: str) -> bool:
     node = find("node", text)
     name = read_groups(node)["name"] if node else ""
     is_other = bool(name) and not _may_be_requested_by(failure, name)
+
     return is_other or add_buffer(failure, text) or _add_names(failure, text)
 
 
@@ -188,6 +208,7 @@ def _add_names(failure: LoggedFailure, text: str) -> bool:
     if node:
         fields = read_groups(node)
         failure.op = failure.op or fields["name"]
+
         if failure.op == fields["name"]:
             failure.source = fields.get("source", failure.source)
 
@@ -199,3 +220,126 @@ def _add_names(failure: LoggedFailure, text: str) -> bool:
         failure.device = failure.device or fields.get("device", "")
 
     return bool(node or types[-1])
+
+
+def add_buffer(failure: LoggedFailure, text: str) -> bool:
+    """Add a line of XLA's list of buffers; return False if it is none."""
+    if match := find("xla_stat", text):
+        size = parse_size(match["size"])
+        if size is not None:
+            failure.plan_sums.setdefault(match["name"], size.middle)
+
+        return True
+
+    if find("xla_buffer", text):
+        failure.buffers.append(OomBuffer(0, "", "", ""))
+        return True
+
+    match = find("xla_field", text)
+    if match is None or not failure.buffers:
+        return False
+
+    buffer, fields = failure.buffers[-1], read_groups(match)
+    size = parse_size(fields.get("size"))
+    buffer.size_bytes = size.middle if size else buffer.size_bytes
+    buffer.operator = fields.get("operator", buffer.operator)
+    buffer.label = fields.get("label", buffer.label)
+    buffer.shape = fields.get("shape", buffer.shape)
+
+    return True
+
+
+def take_other_cause(process: Process, line: LogLine) -> bool:
+    """Read a failure of another component, or its figures; return False if the line has neither."""
+    text = line.text
+    if framework := find("framework", line.file + text):
+        process.framework = _FRAMEWORKS.get(read_groups(framework)["name"], "")
+
+    for name in OTHER_CAUSES:
+        if name != "unknown" and take_report(process, line, name):
+            return True
+
+    failure = process.error
+    if failure is None or not failure.other_cause:
+        return False
+    if line.number > failure.line + _NEAR:
+        return False
+
+    return _add_figures(failure, text)
+
+
+def take_report(process: Process, line: LogLine, name: str) -> bool:
+    """Add a failure of a cause, or a line that reports the last one again; False for others."""
+    match = find(name, line.text)
+    if match is None:
+        return False
+
+    row = OTHER_CAUSES[name]
+    last = next(process.recent(), None)
+
+    if last is not None and row.is_kill and row.is_unclear:
+        return True  # the consequence of a known failure
+
+    known = OTHER_CAUSES.get(last.other_cause) if last is not None else None
+    is_kill = known is not None and known.is_kill and row.is_kill
+    is_same = known is not None and known.kind == row.kind
+    is_other = row.component and last is not None and last.other_cause != name
+
+    if last is None or not (is_kill or (is_same and not is_other)):
+        last, known = process.add_failure(line), None
+        last.has_error_text = True
+
+    if known is None or known.is_unclear:
+        _name_cause(last, process, name, read_groups(match).get("library", ""))
+
+    process.error = last
+    _add_figures(last, line.text)
+
+    return True
+
+
+def _name_cause(
+    failure: LoggedFailure, process: Process, name: str, library: str
+) -> None:
+    """Note the component that failed."""
+    row = OTHER_CAUSES[name]
+    failure.other_cause = name
+    failure.kind = FailedAllocator(row.kind)
+    failure.source = failure.source or process.frame
+
+    framework = process.framework
+    is_foreign = failure.kind is FailedAllocator.OTHER
+    owner = "another framework" if is_foreign else "TensorFlow"
+    library = _LIBRARIES.get(library.lower(), library) or "A CUDA library"
+    failure.title = row.title.format(library=library, framework=framework or owner)
+    failure.component = row.component or library
+
+    if is_foreign:
+        failure.component = framework or row.component or owner
+    elif failure.kind is FailedAllocator.LIBRARY and framework:
+        failure.component += f" ({framework})"
+
+
+def _add_figures(failure: LoggedFailure, text: str) -> bool:
+    """Add the figures of a line; return whether there are any."""
+    figures = _read_figures(failure.other_cause, text)
+    failure.printed = figures | failure.printed
+    failure.size = failure.printed.get("request")
+
+    return bool(figures)
+
+
+def _read_figures(name: str, text: str) -> dict[str, Range]:
+    figures: dict[str, Range] = {}
+
+    if not OTHER_CAUSES[name].facts:
+        return figures
+
+    for match in FACTS[name].finditer(text):
+        for group, printed in match.groupdict().items():
+            unit = "KiB" if group.startswith("kib_") else ""
+            size = parse_size(f"{printed}{unit}")
+            if size is not None and size.low < 1 << 50:  # more is damage
+                figures.setdefault(_AFFIXES.sub("", group), size)
+
+    return figures

@@ -37,7 +37,6 @@ _SIZES: Final = (
     "free",
     "largest_hole",
     "room",
-    "left",
     "waste",
 )
 
@@ -71,22 +70,19 @@ def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
         notes=tuple(_write_notes(log)),
         next_command=write_fit_command(log.failures[0]) if log.failures else None,
     )
+
     return OomReport(document, log.failures)
 
 
 def _compute(failure: LoggedFailure, log: Log) -> None:
     """Fill in what follows from the lines of a failure."""
     printed = failure.printed
-    failure.budget = max(log.xla_budgets, default=None)
+    failure.budget = log.budget
     _find_card(failure, log)
 
-    if failure.other_cause and "total" in printed:
-        failure.card_total = printed["total"].middle
-    if failure.other_cause and "free" in printed:
-        failure.card_free = printed["free"].middle
     if log.large_allocation and failure.other_cause in ("killed", "host"):
         printed["asked"] = Range.exactly(log.large_allocation)
-    if log.pod_limit is not None and failure.is_killed:
+    if log.pod_limit is not None and failure.other_cause in ("killed", "container"):
         printed.setdefault("limit", log.pod_limit)
 
     failure.asked = find_request(failure)
@@ -121,17 +117,18 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
     for name in _SIZES:
         size: Range | None = fields[name]
         fields[f"{name}_bytes"] = size.middle if size else None
+
         if size and not size.is_exact:
             ranges[f"{name}_bytes"] = (size.low, size.high)
 
     plan = OomPlan(failure.plan_sums, tuple(failure.buffers))
-    framework = failure.framework_name
+    framework = failure.framework
     component = framework or "TensorFlow"
+
     if failure.is_compiled:
         component = f"{framework} (XLA)" if framework else "XLA"
 
     fields |= {
-        "told": max(failure.told, 1),
         "component": failure.component or component,
         "op": failure.op or failure.requested_by or failure.op_type or None,
         "regions": len(failure.regions) or None,
@@ -143,18 +140,20 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
         "compiled": plan if plan.sums_bytes or plan.buffers else None,
         "words": failure.words[:_LONGEST],
     }
+
     return convert(fields, OomFailure)
 
 
 def _describe_card(failure: LoggedFailure) -> OomCard | None:
-    total = failure.card_memory
+    total, free = failure.card_memory, failure.printed.get("free")
     if not failure.card_name and total is None:
         return None
+
     return OomCard(
         name=failure.card_name or None,
         total_bytes=total.middle if total else None,
-        free_bytes=failure.card_free,
-        is_from_catalogue=total is not None and failure.card_total is None,
+        free_bytes=free.middle if free else None,
+        is_from_catalogue=total is not None and "total" not in failure.printed,
     )
 
 
@@ -164,18 +163,15 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
         more = "" if count == 1 else f" The first of {count:,} failures."
         return f"{failures[0].verdict.title}{more}"
 
-    runs = [run for run in log.refusals if not run.is_host] or log.refusals
-    if runs:
-        largest = format_bytes(max(run.first_bytes for run in runs))
-        if runs[0].is_host:
-            text = "No tensor failed in this log. The driver refused pinned host memory, up to"
-            return f"{text} {largest}; TensorFlow usually continues without it."
+    run = min(log.refusals, key=lambda one: one.is_host, default=None)
+    if run is not None:
+        pool = "pinned host memory" if run.is_host else "the pool"
+        sizes = format_bytes(run.first_bytes)
+        if run.last_bytes < run.first_bytes:
+            sizes += f" down to {format_bytes(run.last_bytes)}"
 
-        least = format_bytes(min(run.last_bytes for run in runs))
-        sizes = largest if least == largest else f"{largest} down to {least}"
-        count = sum(run.times for run in runs)
-        text = "No tensor failed in this log, but the driver refused the pool"
-        return f"{text} {times(count)}: {sizes}."
+        text = f"No tensor failed in this log, but the driver refused {pool}"
+        return f"{text} {times(run.times)}: {sizes}."
 
     if log.tolerated:
         return "No out-of-memory failure: TensorFlow recovered from the requests in the warnings."
@@ -184,6 +180,7 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
     if error is not None:
         text = error.text.strip()[:_LONGEST_ERROR]
         return f"No line reports exhausted memory; the last error is line {error.number:,}: {text}"
+
     return "No out-of-memory failure in this log."
 
 
@@ -200,12 +197,7 @@ def _write_notes(log: Log) -> Iterator[str]:
             "a tenth or more of what was free. That is a warning, no failure."
         )
 
-    if log.other_resources:
-        yield (
-            "Something other than memory is exhausted (disk space, a message's size, a quota): "
-            f"the log says so {times(log.other_resources)}."
-        )
-    elif not (log.failures or log.tolerated or log.refusals):
+    if not (log.failures or log.tolerated or log.refusals):
         yield (
             "TensorFlow writes a failure to stderr; redirect both streams: "
             "python train.py > train.log 2>&1."

@@ -18,22 +18,7 @@ from analyzer.model.contract.report.oom_file import (
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.oom.lines import LogLine
-from analyzer.oom.wordings import find
 
-FRAMEWORKS: Final = {
-    "jax": "JAX",
-    "jaxlib": "JAX",
-    "XlaRuntimeError": "JAX",
-    "xla": "JAX",  # the folder of its sources in JAX's logs
-    "torch": "PyTorch",
-    "torch_xla": "PyTorch/XLA",
-    "paddle": "PaddlePaddle",
-    "mxnet": "MXNet",
-    "MXNet": "MXNet",
-    "cupy": "CuPy",
-    "onnxruntime": "ONNX Runtime",
-}
-"""Names of other frameworks by package."""
 _LIMITED_SHARE: Final = 0.8
 """Share of a card's memory. A lower limit was set, or follows from other processes."""
 
@@ -71,7 +56,6 @@ class LoggedFailure(Struct):
     process: str = ""
     kind: FailedAllocator = FailedAllocator.POOL
     words: str = ""
-    told: int = 0  # number of its reports
     stamp: str = ""  # prefix of the allocator's line, with the time
 
     # the request
@@ -84,11 +68,10 @@ class LoggedFailure(Struct):
     source: str = ""  # the user's line
     device: str = ""
     allocator: str = ""
-    framework: str = ""  # package of another framework
+    framework: str = ""  # another one
     has_allocator_line: bool = False
     has_error_text: bool = False
     is_compiled: bool = False  # by XLA
-    is_copy: bool = False
 
     # the allocator's dump
     size_classes: int = 0
@@ -98,8 +81,6 @@ class LoggedFailure(Struct):
     used_sizes: dict[int, int] = {}  # count of the chunks in use by their bytes
     printed: dict[str, Range] = {}  # figures by name
     map: str = ""  # 100 of ``*`` used, ``x`` unused inside a used chunk, ``_`` free
-    card_free: int | None = None  # bytes
-    card_total: int | None = None
 
     # XLA's list of buffers
     plan_sums: dict[str, int] = {}
@@ -109,7 +90,6 @@ class LoggedFailure(Struct):
     other_cause: str = ""  # its row
     component: str = ""
     title: str = ""
-    is_killed: bool = False
 
     # computed when the whole log is read
     card_name: str = ""  # its name
@@ -122,12 +102,11 @@ class LoggedFailure(Struct):
     free: Range | None = None  # in the pool
     largest_hole: Range | None = None  # the largest free chunk
     room: Range | None = None  # that the limit leaves to the pool
-    left: Range | None = None  # limit minus bytes in use
     holes: int | None = None  # number of free chunks
     is_complete: bool = False  # whether the dump lists every chunk
     sizes: list[OomSize] = []  # in use, those with most bytes first
     refusals: list[OomRefusals] = []
-    budget: tuple[int, int] | None = None  # XLA's, and the larger plan that it reached
+    budget: tuple[int, int] = (0, 0)  # as in ``Log``
 
     @property
     def has_dump(self) -> bool:
@@ -153,11 +132,6 @@ class LoggedFailure(Struct):
         return "gpu" in place and not self.is_on_host
 
     @property
-    def framework_name(self) -> str:
-        """Name of the framework; empty for TensorFlow and if unknown."""
-        return FRAMEWORKS.get(self.framework, "")
-
-    @property
     def in_use_bytes(self) -> int:
         """Bytes in use: the middle of their range, 0 if unknown."""
         return 0 if self.in_use is None else self.in_use.middle
@@ -165,10 +139,9 @@ class LoggedFailure(Struct):
     @property
     def card_memory(self) -> Range | None:
         """The card's memory: as the failure prints it, else by the card's name."""
-        if self.card_total is not None:
-            return Range.exactly(self.card_total)
-        if not self.card_name:
-            return None
+        total = self.printed.get("total")
+        if total is not None or not self.card_name:
+            return total
 
         try:
             return Range.spanning(
@@ -188,14 +161,6 @@ class LoggedFailure(Struct):
 
 _MOST_FAILURES: Final = 500  # stored; more are counted
 _RECENT: Final = 64  # failures that a later line may belong to
-_LIBRARY_PATHS: Final = (
-    "site-packages",
-    "dist-packages",
-    "<frozen",
-    "/lib/python",
-    "\\lib\\",
-    "\\Lib\\",
-)
 
 
 class Log:
@@ -206,22 +171,22 @@ class Log:
         self.failures: list[LoggedFailure] = []
         self.more_failures = 0
         self.refusals: list[OomRefusals] = []
-        self.tolerated: dict[
-            str, tuple[int, Range]
-        ] = {}  # count, largest; the last to warn is last
-        self.cards: list[
-            tuple[str, int, str, Range]
-        ] = []  # process, index, name, limit
-        self.xla_budgets: list[tuple[int, int]] = []  # budget, and bytes reached
-        self.other_resources = 0  # lines about something other than memory
-        self.large_allocation = (
-            0  # bytes: the largest of which the host's allocator warns
-        )
+
+        # count and largest size by allocator; the last one warned last
+        self.tolerated: dict[str, tuple[int, Range]] = {}
+
+        # process, index, name and limit
+        self.cards: list[tuple[str, int, str, Range]] = []
+
+        # of XLA for a program, and the larger plan that it reached
+        self.budget = (0, 0)
+
+        # bytes: the largest request of which the host's allocator warns
+        self.large_allocation = 0
+
         self.pod_limit: Range | None = None
         self.bare_error: tuple[Process, LogLine] | None = None  # without any detail
-        self.other_error: LogLine | None = (
-            None  # the last error that is not about memory
-        )
+        self.other_error: LogLine | None = None  # the last one, not about memory
         self._processes: dict[str, Process] = {}
 
     def process_of(self, tag: str) -> Process:
@@ -241,16 +206,16 @@ class Process:
     def __init__(self, log: Log, tag: str) -> None:
         self.log = log
         self.tag = tag
-        self.framework = ""  # package of another framework in a traceback
+        self.framework = ""  # another one in a traceback
         self.frame = ""  # the last line of the user's code in a traceback
         self.node = ""  # an op that was named before its error
         self.error: LoggedFailure | None = None  # that the next lines may describe
-        self.current: dict[str, LoggedFailure] = {}
+
         # whose dump is read, by thread; without one, that of the thread that wrote last
+        self.current: dict[str, LoggedFailure] = {}
+
         self.refusals: list[OomRefusals] = []  # since the last failure
         self.is_in_limits = False  # in the description of a pod
-        self.other: LoggedFailure | None = None  # whose figures the next lines may have
-        self.other_lines = 0  # number of these lines
 
     def add_failure(
         self, line: LogLine, kind: FailedAllocator = FailedAllocator.POOL
@@ -277,15 +242,3 @@ class Process:
     def select(self, thread: str, failure: LoggedFailure) -> None:
         """Give the next dump lines of a thread to a failure."""
         self.current[thread] = self.current[""] = failure
-
-    def note_frame(self, text: str) -> bool:
-        """Remember a traceback frame of the user's code; return False if the line is no frame."""
-        match = find("frame", text)
-        if match is None:
-            return False
-
-        path = match["path"]
-        is_library = any(part in path for part in _LIBRARY_PATHS)
-        if not is_library and not path.startswith("<"):
-            self.frame = f"{path}:{match['line']}"
-        return True

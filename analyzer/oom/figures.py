@@ -58,6 +58,7 @@ def compute_figures(failure: LoggedFailure) -> None:
 
     # without the size of the pool, a later part of the dump shows that no region is missing
     has_all_regions = bool(failure.used_sizes) or in_use is not None
+
     if pool is not None:
         has_all_regions = region_bytes in pool
 
@@ -87,10 +88,7 @@ def compute_figures(failure: LoggedFailure) -> None:
     limit = _narrow(printed.get("limit"), whole, failure.card_limit)
     failure.pool, failure.in_use, failure.limit = pool, in_use, limit
     failure.room = _narrow(room, difference(limit, pool))
-    failure.left = difference(limit, in_use)
-    failure.peak_in_use = peak = printed.get("peak_in_use")
-    if peak is not None and in_use is not None and in_use.low in peak:
-        failure.peak_in_use = Range(in_use.low, peak.high)
+    failure.peak_in_use = printed.get("peak_in_use")
 
     if failure.size_classes != _CLASSES:
         failure.waste = None
@@ -99,6 +97,7 @@ def compute_figures(failure: LoggedFailure) -> None:
 def _narrow(*sizes: Range | None) -> Range | None:
     """Return the part that all known ranges share; the first range if they contradict each other."""
     narrow = None
+
     for size in sizes:
         if narrow is None or size is None:
             narrow = narrow or size
@@ -117,6 +116,7 @@ def sizes_in_use(failure: LoggedFailure) -> list[OomSize]:
     """Return the sizes in use, those with most bytes first; empty if the log lists none."""
     request = failure.asked
     requested_bytes = request.rounded_bytes if request else None
+
     if request and failure.kind is FailedAllocator.ASYNC:
         requested_bytes = request.requested_bytes
 
@@ -139,6 +139,7 @@ def find_dominant_size(failure: LoggedFailure) -> OomSize | None:
 
     first = failure.sizes[0]
     is_dominant = first.total_bytes >= _DOMINANT * failure.in_use_bytes
+
     return first if is_dominant and first.count >= _MANY else None
 
 
@@ -169,27 +170,27 @@ axis of their results is not the batch."""
 
 def find_batch(failure: LoggedFailure) -> int:
     """Return the first axis of the request; 0 if it is not the batch, as in a variable's update."""
-    shape = failure.shape or ()
-    is_batch = _has_examples(failure) and 1 < shape[0] <= _LARGEST_BATCH
-    return shape[0] if is_batch else 0
+    examples = _count_examples(failure)
+    return examples if 1 < examples <= _LARGEST_BATCH else 0
 
 
 def is_data_set(failure: LoggedFailure) -> bool:
     """Return whether the first axis of a request holds the examples of a whole data set."""
-    shape = failure.shape or ()
     has_op = bool(failure.op or failure.op_type)
-    return has_op and _has_examples(failure) and shape[0] > _LARGEST_BATCH
+    return has_op and _count_examples(failure) > _LARGEST_BATCH
 
 
-def _has_examples(failure: LoggedFailure) -> bool:
-    """Return whether the first axis of a request counts examples."""
+def _count_examples(failure: LoggedFailure) -> int:
+    """Return the first axis of the request; 0 if it does not count examples."""
     shape = failure.shape or ()
     names = f"{failure.op} {failure.op_type} {failure.requested_by}".lower()
     is_variable = any(word in names for word in _VARIABLE_OPS)
-    is_weight = "gradient" in names and "matmul" in names and len(shape) == 2
-    if len(shape) < 2 or is_variable or is_weight:
-        return False
+    is_weight = len(shape) == 2 and "gradient" in names and "matmul" in names
 
     # the kernel of a convolution: height, width, input and output channels
     is_kernel = len(shape) == 4 and shape[0] == shape[1] <= _LARGEST_KERNEL
-    return not is_kernel
+    is_image = len(shape) == 3 and shape[2] in (1, 3, 4)  # height, width, channels
+    is_other = is_variable or is_weight or is_kernel or is_image
+    has_examples = len(shape) > 1 and not is_other
+
+    return shape[0] if has_examples else 0

@@ -62,6 +62,7 @@ def read_lines(stream: BinaryIO, name: str = "") -> Iterator[LogLine]:
     is_labelled = max(labels, default=0) >= _LEAST_REPEATED
 
     number = left = 0  # of the row, and lines that are still read
+
     for number, row in _find_rows(chain([first], blocks)):
         if is_notebook:
             row = _unescape(row)
@@ -84,6 +85,7 @@ def _find_rows(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
     number = 0
     rest = b""
     is_near = False
+
     for block in blocks:
         *rows, last = (rest + block).rsplit(b"\n", 1)
         rest = last[:_LONGEST_ROW]
@@ -92,6 +94,7 @@ def _find_rows(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
             has_key = _has_key(whole)
             if has_key or is_near:
                 yield from enumerate(whole.split(b"\n"), number + 1)
+
             number += whole.count(b"\n") + 1
             is_near = has_key
 
@@ -121,6 +124,7 @@ def _lines_of(raw: bytes, number: int) -> Iterator[LogLine]:
 def _split_at_prefixes(text: str, number: int) -> Iterator[LogLine]:
     """Yield a line for each logger prefix in a text, and for the text before the first."""
     heads: list[re.Match[str]] = []
+
     if PATTERNS["maybe_logger_head"].search(text):  # cheap to search for
         heads = list(PATTERNS["logger_head"].finditer(text))
 
@@ -171,6 +175,7 @@ def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
     """Yield the blocks of a log, or raise an InputError for a damaged gzip header."""
     block = stream.read(_BLOCK_BYTES)
     title = name or "The log"
+
     if block.startswith(b"PK\x03\x04"):
         raise InputError(f"{title} is a zip archive.", hint="Unpack it first.")
 
@@ -182,6 +187,7 @@ def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
         return
 
     pieces = filter(None, unpack_pieces(stream, block))
+
     try:
         first = next(pieces, b"")
     except ValueError as error:
@@ -191,5 +197,6 @@ def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
         ) from None
 
     yield first
+
     with contextlib.suppress(ValueError):  # use the part before the damage
         yield from pieces

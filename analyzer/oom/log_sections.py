@@ -18,16 +18,8 @@ from analyzer.report.render.sections import (
 )
 
 _MOST_FAILURES: Final = 5  # in full; the others are only counted
-_MOST_ROWS: Final = 12  # of a table
+_MOST_ROWS: Final = 8  # of a table
 _SIZE: Final = TableColumn("size", "bytes")
-_FACTS: Final = {
-    "op": "op",
-    "op_type": "type",
-    "requested_by": "in full",
-    "allocator": "allocator",
-    "device": "device",
-    "source": "source",
-}
 _FIGURES: Final = {
     "limit_bytes": "limit",
     "in_use_bytes": "in use",
@@ -37,7 +29,6 @@ _FIGURES: Final = {
     "largest_hole_bytes": "largest free chunk",
     "waste_bytes": "unused inside chunks",
     "room_bytes": "allowed by the limit, not taken",
-    "left_bytes": "limit minus in use",
 }
 
 
@@ -46,52 +37,48 @@ def build_sections(
 ) -> Document:
     """Return the document as sections; ``failures`` adds a drawing of each one's pool."""
     sections: list[Section] = []
+    count = len(document.failures)
 
     for place, failure in enumerate(document.failures[:_MOST_FAILURES]):
-        heading = "The failure"
-        if len(document.failures) > 1:
-            heading = f"Failure {place + 1} of {len(document.failures)}"
-
+        heading = f"Failure {place + 1} of {count}" if count > 1 else "The failure"
         sections.append(_lead_section(failure, heading, is_first=place == 0))
         sections += _describe_parts(failure, failures[place : place + 1])
 
     notes, command = list(document.notes), document.next_command or ""
-    left = len(document.failures) - _MOST_FAILURES + document.failures_not_shown
+    left = count - _MOST_FAILURES + document.failures_not_shown
     if left > 0:
-        notes.insert(0, f"{left:,} more failures: see the JSON.")
+        notes.append(f"{left:,} more failures: see the JSON.")
     if "TARGET" in command:
-        notes.append(
-            "In the next command, TARGET is your model, such as train.py:build_model; replace "
-            "CARD by your card, such as t4."
-        )
+        notes.append("Below, TARGET is your model, such as train.py:build_model.")
+    if "CARD" in command:
+        notes.append("Below, CARD is your card, such as t4.")
 
     sections.append(Section("", tuple(map(Paragraph, notes))))
     model = f", matched with {document.matched_with}" if document.matched_with else ""
+
     return Document(
         document.log,
         document.headline,
-        tone="bad" if document.failures else "strong",
+        tone="bad" if count else "strong",
         subtitle=f"{document.lines:,} lines{model}",
-        badge="out of memory" if document.failures else "",
+        badge="out of memory" if count else "",
         sections=tuple(sections),
         next_command=command,
     )
 
 
 def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Section:
-    verdict = failure.verdict
     lead: list[Block] = []
-    if not is_first:  # the headline is the title of the first
-        lead.append(Paragraph(verdict.title, "warning"))
 
-    lead += map(Paragraph, verdict.reasons)
+    if not is_first:  # the headline is the title of the first
+        lead.append(Paragraph(failure.verdict.title, "warning"))
+
+    lead += map(Paragraph, failure.verdict.reasons)
     columns = (TableColumn("", least=9), TableColumn("", "whole", least=20))
     lead.append(Table(columns, tuple(_list_facts(failure))))
-
-    cause = verdict.id.replace("cannot-tell", "cause unknown")
-    reports = f", reported {failure.told} times" if failure.told > 1 else ""
     process = f", {failure.process}" if failure.process else ""
-    note = f"line {failure.line:,}{reports}{process} · {cause}"
+    note = f"line {failure.line:,}{process} · {failure.verdict.id}"
+
     return Section(heading, tuple(lead), note=note)
 
 
@@ -100,36 +87,36 @@ def _describe_parts(
 ) -> Iterator[Section]:
     """Yield the parts of one failure: advice, drawing, figures, contents of the pool, its line."""
     advice: list[Block] = []
+
     for remedy in failure.remedies:
         advice.append(Paragraph(remedy.action, mark="- "))
         advice.append(Paragraph(remedy.because, "muted", "  "))
 
-    if advice:
-        yield Section("What to do", tuple(advice), level=2)
+    parts: dict[str, list[Block]] = {"What to do": advice}
 
     for one in logged:
         from analyzer.oom.pool_drawing import draw_pool  # for pages only
 
         drawing = draw_pool(one)
-        if drawing is not None:
-            yield Section("", (drawing,), level=2)
+        parts["The pool"] = [drawing] if drawing else []
 
-    figures = tuple(_list_figures(failure))
-    if figures:
-        yield Section("Figures", (Table(COLUMNS["oom-figures"], figures),), level=2)
+    rows = tuple(_list_figures(failure))
+    parts["Figures"] = [Table(COLUMNS["oom-figures"], rows)] if rows else []
+    parts["Chunks in use by size"] = sizes = list[Block]()
+    sizes += map(Paragraph, failure.matched)
 
-    contents: list[Block] = [*map(Paragraph, failure.matched)]
     if failure.sizes:
-        contents.append(_list_sizes(failure))
-    if contents:
-        yield Section("Chunks in use by size", tuple(contents), level=2)
+        sizes.append(_list_sizes(failure))
     if failure.compiled is not None:
-        tables = _list_buffers(failure.compiled)
-        yield Section("Buffers of the program", tables, level=2)
+        parts["Buffers of the program"] = [*_list_buffers(failure.compiled)]
 
-    missing = [Paragraph(line, "muted", "- ") for line in failure.verdict.missing]
-    if missing:
-        yield Section("The log lacks", tuple(missing), level=2)
+    missing = failure.verdict.missing
+    parts["The log lacks"] = [Paragraph(line, "muted", "- ") for line in missing]
+
+    for heading, blocks in parts.items():
+        if blocks:
+            yield Section(heading, tuple(blocks), level=2)
+
     if failure.words and logged:
         words = Paragraph(failure.words)
         yield Section("The line itself", (words,), level=2, is_folded=True)
@@ -140,6 +127,7 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
     if asked is not None:
         about = "" if asked.high_bytes - asked.low_bytes < 256 else "about "
         shown = f"{asked.low_bytes:,} to {asked.high_bytes:,}"
+
         if asked.is_exact:
             shown = f"{asked.requested_bytes:,}"
 
@@ -150,10 +138,16 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
         if asked.shape is not None:
             yield "shape", f"{list(asked.shape)} {asked.dtype or ''}".strip()
 
-    for name, label in _FACTS.items():
-        text = getattr(failure, name)
-        if text and (label == name or text != failure.op):
-            yield label, text
+    facts = {
+        "op": failure.op,
+        "type": failure.op_type if failure.op_type != failure.op else None,
+        "allocator": failure.allocator,
+        "device": failure.device,
+        "source": failure.source,
+    }
+    for name, text in facts.items():
+        if text:
+            yield name, text
 
     if card is not None and card.total_bytes:
         source = " according to the catalogue" if card.is_from_catalogue else ""
@@ -164,8 +158,7 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
 def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
     for name, label in _FIGURES.items():
         size = getattr(failure, name)
-        is_same = name == "left_bytes" and failure.free_bytes is not None
-        if size is None or is_same:
+        if size is None:
             continue
 
         low, high = failure.ranges.get(name, (size, size))
@@ -174,20 +167,18 @@ def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
 
 
 def _list_sizes(failure: OomFailure) -> Table:
-    columns, rows = COLUMNS["oom-sizes"], []
-    if not any(row.names for row in failure.sizes):
-        columns = columns[:-1]
+    rows = []
 
     for row in failure.sizes[:_MOST_ROWS]:
-        asked = "requested size" if row.is_asked else ""
-        name = "".join(row.names[:1])
-        cells = (row.count, row.size_bytes, row.total_bytes, asked, name)
-        rows.append(cells[: len(columns)])
+        notes = ["requested size"] if row.is_asked else []
+        notes += row.names[:1]  # the likeliest tensor
+        rows.append((row.count, row.size_bytes, row.total_bytes, ", ".join(notes)))
 
     others = failure.sizes[_MOST_ROWS:]
     total = format_bytes(sum(row.total_bytes for row in others))
     caption = f"{len(others):,} other sizes hold {total}; see the JSON."
-    return Table(columns, tuple(rows), caption if others else "")
+
+    return Table(COLUMNS["oom-sizes"], tuple(rows), caption if others else "")
 
 
 def _list_buffers(plan: OomPlan) -> tuple[Table, Table]:

@@ -56,6 +56,7 @@ def add_names(
         command = command.replace("TARGET", shlex.quote(model))
 
     failures = tuple(_add_to_failure(one, names) for one in document.failures)
+
     return replace(
         document, failures=failures, matched_with=model, next_command=command
     )
@@ -64,6 +65,7 @@ def add_names(
 def _add_to_failure(failure: OomFailure, names: dict[int, list[str]]) -> OomFailure:
     sentences = []
     asked_bytes = failure.asked.rounded_bytes if failure.asked else 0
+
     if asked_bytes in names:
         listed = ", ".join(names[asked_bytes][:_MOST_NAMES])
         sentences.append(f"The model has tensors of the requested size: {listed}.")
@@ -73,9 +75,11 @@ def _add_to_failure(failure: OomFailure, names: dict[int, list[str]]) -> OomFail
 
     for row in failure.sizes:
         total += row.total_bytes
+
         if row.size_bytes >= _LEAST_BYTES and row.size_bytes in names:
             row = replace(row, names=tuple(names[row.size_bytes][:_MOST_NAMES]))
             named += row.total_bytes
+
         sizes.append(row)
 
     if total:
@@ -83,4 +87,5 @@ def _add_to_failure(failure: OomFailure, names: dict[int, list[str]]) -> OomFail
             f"{format_bytes(named)} of the {format_bytes(total)} in use ({named / total:.0%}) "
             "have the size of a tensor of the model."
         )
+
     return replace(failure, sizes=tuple(sizes), matched=tuple(sentences))

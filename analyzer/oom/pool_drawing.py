@@ -57,6 +57,7 @@ def draw_pool(failure: LoggedFailure) -> Markup | None:
         end = start + size
 
     marks: list[Markup] = []
+
     for box in boxes:
         marks += _draw(row_bytes, *box)
 
@@ -87,10 +88,12 @@ def _merge_small(
 
         for address, size, is_used in group:
             title = f"{'in use' if is_used else 'free'} at {address:#x}"
+
             if is_used:
                 look = "pool-same" if size == asked_bytes else "pool-used"
             else:
                 look = "pool-hole" if size == hole_bytes else "pool-chunk"
+
             yield size, look, title
 
 

@@ -2,14 +2,19 @@
 
 from typing import BinaryIO, Final
 
-from analyzer.model.contract.fields import MOST_BYTES
-from analyzer.model.contract.report.oom_file import OomRefusals
 from analyzer.model.ranges import Range
-from analyzer.oom.dump_lines import take_dump_line
-from analyzer.oom.error_texts import take_error_text
+from analyzer.oom.allocator_lines import (
+    take_allocator_line,
+    take_dump_line,
+    take_refusal,
+)
+from analyzer.oom.error_texts import (
+    take_error_text,
+    take_other_cause,
+    take_report,
+)
 from analyzer.oom.failures import FailedAllocator, Log, LoggedFailure, Process
 from analyzer.oom.lines import LogLine, read_lines
-from analyzer.oom.other_causes import take_other_cause, take_unknown_cause
 from analyzer.oom.wordings import find, parse_count, parse_size
 
 _MOST_MIB: Final = 1 << 30  # 1 PiB
@@ -18,6 +23,7 @@ _MOST_MIB: Final = 1 << 30  # 1 PiB
 def read_log(stream: BinaryIO, name: str = "") -> Log:
     """Read a log, or raise an InputError for a damaged gzip header."""
     log = Log()
+
     for line in read_lines(stream, name):
         log.lines = line.number
         if line.text.strip():
@@ -30,89 +36,24 @@ def read_log(stream: BinaryIO, name: str = "") -> Log:
 
     _move_tolerated(log)
     _join_repeated(log)
+
     return log
 
 
 def _take_line(process: Process, line: LogLine) -> None:
     is_read = (
-        _take_allocator_line(process, line)
+        take_allocator_line(process, line)
         or take_dump_line(process, line)
-        or _take_refusal(process, line)
+        or take_refusal(process, line)
         or take_other_cause(process, line)
         or take_error_text(process, line)
         or _take_note(process, line.text)
     )
     if not is_read:
-        take_unknown_cause(process, line)
+        if not process.log.failures:
+            take_report(process, line, "unknown")
         if find("other_error", line.text):
             process.log.other_error = line
-
-
-def _take_allocator_line(process: Process, line: LogLine) -> bool:
-    """Read the line with which an allocator reports a failed request."""
-    text = line.text
-    match = find("allocator_failed", text)
-    if match is None:
-        return False
-
-    size = parse_size(match["size"] or match["bytes"])
-    if match["rounded"]:
-        most = max(parse_count(match["rounded"]), 256)
-        chunk = Range(most - 255, most)
-        size = chunk if size is None else chunk.intersection(size) or chunk
-
-    if find("not_a_failure", text):
-        process.log.add_tolerated(match["allocator"], size or Range.exactly(0))
-        return True
-
-    last = next(process.recent(), None)
-    is_async = match["bytes"] is not None
-    is_repeated = is_async and last is not None and last.size == size
-    if is_repeated and last is not None and not last.has_error_text:
-        last.told += 1  # a convolution tries each algorithm
-        last.used_sizes.clear()
-        return True
-
-    failure = process.add_failure(line)
-    failure.told = 1
-    failure.stamp = line.stamp
-    failure.size = size
-    failure.allocator = match["allocator"] or match["async"] or ""
-    failure.has_allocator_line = True
-
-    if is_async:
-        failure.kind = FailedAllocator.ASYNC
-    # a copied line may continue with TensorFlow's advice
-    op = (match["op"] or "").partition("If the cause")[0].strip()
-    failure.requested_by = op.removeprefix("<null>")
-    process.select(line.thread, failure)
-    return True
-
-
-def _take_refusal(process: Process, line: LogLine) -> bool:
-    """Read a line about memory that the driver or the host refused."""
-    match = find("refused", line.text)
-    if match is None:
-        return False
-
-    printed = match["bytes"] or match["unified"] or match["host"] or match["pinned"]
-    is_host = match["bytes"] is None and match["unified"] is None
-    size_bytes = min(int(printed), MOST_BYTES)
-
-    for run in process.refusals:
-        if run.is_host == is_host:
-            run.times += size_bytes != run.last_bytes or not is_host
-            run.first_bytes = max(run.first_bytes, size_bytes)
-            run.last_bytes = min(run.last_bytes, size_bytes)
-            return True
-
-    code = (match["code"] or "").strip()[:200]
-    run = OomRefusals(
-        line.number, size_bytes, size_bytes, 1, code, is_host, process.tag
-    )
-    process.refusals.append(run)
-    process.log.refusals.append(run)
-    return True
 
 
 def _take_note(process: Process, text: str) -> bool:
@@ -125,9 +66,9 @@ def _take_note(process: Process, text: str) -> bool:
         name = match["name"].strip()
         log.cards.append((process.tag, parse_count(match["index"]), name, limit))
     elif match := find("xla_budget", text):
-        budget, reached = parse_size(match["budget"]), parse_size(match["reached"])
-        if budget is not None and reached is not None and budget.low < reached.low:
-            log.xla_budgets.append((budget.low, reached.low))
+        budget, reached = int(match["budget"]), int(match["reached"])
+        if budget < reached:
+            log.budget = max(log.budget, (budget, reached))
     elif match := find("large_allocation", text):
         size_bytes = parse_count(match["bytes"])
         log.large_allocation = max(log.large_allocation, size_bytes)
@@ -152,7 +93,7 @@ def _move_tolerated(log: Log) -> None:
     for failure in requests:
         if not failure.has_error_text and failure.size is not None:
             log.failures.remove(failure)
-            log.add_tolerated(failure.allocator, failure.size, failure.told)
+            log.add_tolerated(failure.allocator, failure.size)
 
 
 def _join_repeated(log: Log) -> None:
@@ -161,12 +102,7 @@ def _join_repeated(log: Log) -> None:
 
     for failure in log.failures:
         key = (failure.stamp, failure.words) if failure.stamp else id(failure)
-        known = rows.setdefault(key, failure)
-        if known is failure:
-            continue
-
-        told = known.told + failure.told
-        rows[key] = known if known.has_dump else failure
-        rows[key].told = told
+        if not rows.setdefault(key, failure).has_dump:
+            rows[key] = failure
 
     log.failures = list(rows.values())

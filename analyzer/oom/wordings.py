@@ -35,7 +35,6 @@ class Wording(Struct, frozen=True, kw_only=True):
     cause: str = ""
     advice: str = ""
     facts: str = ""
-    lines: int = 12
     is_kill: bool = False
     is_unclear: bool = False
 
@@ -76,9 +75,8 @@ def read_groups(match: re.Match[str]) -> dict[str, str]:
 
 _UNITS: Final = "KMGTPE"
 _PRINTED: Final = re.compile(
-    r"(-?)(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:iB?|B|BYTES)?", re.IGNORECASE
+    r"(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:iB?|B|BYTES)?", re.IGNORECASE
 )
-_LONGEST: Final = 40  # characters of a number
 _MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
 _LARGEST_ITEM: Final = 16  # bytes of an element
 MOST_BYTES: Final = 1 << 44
@@ -86,32 +84,27 @@ MOST_BYTES: Final = 1 << 44
 
 
 def parse_size(text: str | None) -> Range | None:
-    """Return the range of sizes printed as ``text``, exact if in bytes; None if it is no size.
+    """Return the range of sizes printed as ``text``, exact if in bytes; None if negative or no size.
 
     TensorFlow cuts a size to whole units of the next smaller prefix, and then rounds (``numbers.cc``).
     """
     plain = (text or "").strip().replace(",", "")
-    match = _PRINTED.fullmatch(plain[:_LONGEST])
+    match = _PRINTED.fullmatch(plain)
     if match is None:
         return None
 
-    sign, digits, unit = match.groups()
+    digits, unit = match.groups()
     decimals = len(digits.partition(".")[2])
+
     if not unit:
-        return None if decimals else Range.exactly(min(int(sign + digits), _MOST))
+        return None if decimals else Range.exactly(min(int(digits), _MOST))
 
     scale = 1024 ** _UNITS.index(unit.upper())
     half = 0.5 / 10**decimals
     low = math.ceil((float(digits) - half) * 1024 - 1e-6) * scale
     high = math.floor((float(digits) + half) * 1024 + 1e-6) * scale + scale - 1
-    size = Range(min(max(low, 0), _MOST), min(high, _MOST))
-    return Range(-size.high, -size.low) if sign else size
 
-
-def parse_positive(text: str) -> Range | None:
-    """Return the range of a printed size that is not negative, else None."""
-    size = parse_size(text)
-    return None if size is None or size.low < 0 else size
+    return Range(min(max(low, 0), _MOST), min(high, _MOST))
 
 
 def parse_count(text: str) -> int:
@@ -128,6 +121,7 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
 
     shape = tuple(map(int, axes))
     is_possible = math.prod(shape) * _LARGEST_ITEM <= _MOST
+
     return shape if is_possible else None
 
 

@@ -83,7 +83,6 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     """
 
     line: int
-    told: int
     process: str
     kind: str
     allocator: str | None
@@ -102,7 +101,6 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     holes: int | None
     regions: int | None
     room_bytes: int | None
-    left_bytes: int | None
     waste_bytes: int | None
     ranges: dict[str, tuple[int, int]]
     card: OomCard | None
@@ -122,7 +120,6 @@ class OomRefusals(Struct):
     first_bytes: int
     last_bytes: int
     times: int
-    code: str
     is_host: bool
     process: str = ""
 

@@ -1,8 +1,8 @@
-"""The lines of an allocator's dump, added to the failure that they belong to."""
+"""The lines of allocators: a failed request, the dump that follows, and refusals of the driver."""
 
 from typing import Final
 
-from analyzer.model.contract.report.oom_file import OomBuffer
+from analyzer.model.contract.report.oom_file import OomRefusals
 from analyzer.model.ranges import Range
 from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
 from analyzer.oom.lines import LogLine
@@ -11,18 +11,83 @@ from analyzer.oom.wordings import (
     find,
     find_all,
     parse_count,
-    parse_positive,
     parse_size,
     read_groups,
 )
 
 _MOST_CHUNKS: Final = 200_000
 """Chunks that are stored of one dump; a pool of 80 GiB in chunks of 400 KiB has as many."""
-_MOST_ROWS: Final = 20_000  # regions, rows of the summary
-_MOST_BUFFERS: Final = 64  # of a program
 
 _FIGURES: Final = {"Limit": "limit", "InUse": "in_use", "MaxInUse": "peak_in_use"}
 """Names of the figures that the dump prints."""
+
+
+def take_allocator_line(process: Process, line: LogLine) -> bool:
+    """Read the line with which an allocator reports a failed request."""
+    text = line.text
+    match = find("allocator_failed", text)
+    if match is None:
+        return False
+
+    size = parse_size(match["size"] or match["bytes"])
+
+    if match["rounded"]:
+        most = max(parse_count(match["rounded"]), 256)
+        chunk = Range(most - 255, most)
+        size = chunk if size is None else chunk.intersection(size) or chunk
+
+    if find("not_a_failure", text):
+        process.log.add_tolerated(match["allocator"], size or Range.exactly(0))
+        return True
+
+    last = next(process.recent(), None)
+    is_async = match["bytes"] is not None
+    is_repeated = is_async and last is not None and last.size == size
+
+    if is_repeated and last is not None and not last.has_error_text:
+        last.used_sizes.clear()  # a convolution tries each algorithm
+        return True
+
+    failure = process.add_failure(line)
+    failure.stamp = line.stamp
+    failure.size = size
+    failure.allocator = match["allocator"] or match["async"] or ""
+    failure.has_allocator_line = True
+
+    if is_async:
+        failure.kind = FailedAllocator.ASYNC
+
+    # a copied line may continue with TensorFlow's advice
+    op = (match["op"] or "").partition("If the cause")[0].strip()
+    failure.requested_by = op.removeprefix("<null>")
+    process.select(line.thread, failure)
+
+    return True
+
+
+def take_refusal(process: Process, line: LogLine) -> bool:
+    """Read a line about memory that the driver or the host refused."""
+    match = find("refused", line.text)
+    if match is None:
+        return False
+
+    printed = match["bytes"] or match["unified"] or match["host"] or match["pinned"]
+    is_host = match["bytes"] is None and match["unified"] is None
+    size_bytes = parse_count(printed)
+
+    for run in process.refusals:
+        if run.is_host == is_host:
+            run.times += size_bytes != run.last_bytes or not is_host
+            run.first_bytes = max(run.first_bytes, size_bytes)
+            run.last_bytes = min(run.last_bytes, size_bytes)
+
+            return True
+
+    run = OomRefusals(line.number, size_bytes, size_bytes, 1, is_host, process.tag)
+    process.refusals.append(run)
+    process.log.refusals.append(run)
+
+    return True
 
 
 def take_dump_line(process: Process, line: LogLine) -> bool:
@@ -33,7 +98,11 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
 
     if head := find("dump_head", text):
         name = head["allocator"]
-        owner = _find_waiting(process, name) or _start_dump(process, line)
+        waiting = (one for one in process.recent() if not one.has_dump)
+        owner = next(waiting, None)
+        if owner is None or owner.allocator not in ("", name):
+            owner = _start_dump(process, line)
+
         owner.allocator = owner.allocator or name
         process.select(line.thread, owner)
         return True
@@ -46,6 +115,7 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
             return False
 
         owner = _start_dump(process, line)
+
         if "Histogram" in text:
             owner.kind = FailedAllocator.ASYNC
 
@@ -55,26 +125,19 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
         return False  # such as a ruler of any program
 
     owner.map = cells["cells"]
+
     if owner.has_allocator_line:
         process.current.pop(line.thread, None)  # the map ends a dump
+
     return True
-
-
-def _find_waiting(process: Process, allocator: str) -> LoggedFailure | None:
-    """Return the latest failure of an allocator whose dump has not started."""
-    for failure in process.recent():
-        if not failure.has_dump and failure.allocator in ("", allocator):
-            return failure
-
-    return None
 
 
 def _start_dump(process: Process, line: LogLine) -> LoggedFailure:
     """Add a failure whose dump is all that the log has."""
     failure = process.add_failure(line)
-    failure.told = 1
     failure.words = ""
     process.select(line.thread, failure)
+
     return failure
 
 
@@ -91,8 +154,10 @@ def _add_line(failure: LoggedFailure, text: str) -> bool:
         failure.regions.append(parse_count(match["bytes"]))
     elif match := find("size_class", text):
         _add_size_class(failure, match["used"], match["requested"])
+    elif failure.kind is FailedAllocator.ASYNC and find("histogram_row", text):
+        _add_used_size(failure, *text.split(","))
     elif not find("dump_heading", text):
-        return _add_figures(failure, text) or _add_async_line(failure, text)
+        return _add_figures(failure, text)
 
     return True
 
@@ -100,13 +165,13 @@ def _add_line(failure: LoggedFailure, text: str) -> bool:
 def _add_used_size(failure: LoggedFailure, size: str, count: str) -> None:
     """Add a row of the list of sizes in use."""
     size_bytes, times = parse_count(size), parse_count(count)
-    if len(failure.used_sizes) < _MOST_ROWS and size_bytes * times <= MOST_BYTES:
+    if size_bytes * times <= MOST_BYTES:
         failure.used_sizes[size_bytes] = times
 
 
 def _add_size_class(failure: LoggedFailure, used: str, requested: str) -> None:
     """Add what the chunks of one size class take beyond the requests."""
-    used_size, requested_size = parse_positive(used), parse_positive(requested)
+    used_size, requested_size = parse_size(used), parse_size(requested)
     if used_size is None or requested_size is None or used_size.high > MOST_BYTES:
         return
 
@@ -119,55 +184,16 @@ def _add_size_class(failure: LoggedFailure, used: str, requested: str) -> None:
 
 def _add_figures(failure: LoggedFailure, text: str) -> bool:
     """Add the sums of a dump; of two that agree, the more precise part is kept."""
-    match = find("summary_total", text) or find("pool_line", text)
-    found = match.groupdict() if match else {}
+    match = find("sums", text)
+    found = read_groups(match) if match else {}
 
     for stat in find_all("stat", text):
         found[_FIGURES.get(stat["name"], "")] = stat["size"]
 
     for name, printed in found.items():
-        size = parse_positive(printed)
+        size = parse_size(printed)
         if name and size is not None:
             known = failure.printed.get(name, size)
             failure.printed[name] = known.intersection(size) or known
 
     return bool(found)
-
-
-def _add_async_line(failure: LoggedFailure, text: str) -> bool:
-    """Add a line of CUDA's asynchronous allocator."""
-    if failure.kind is not FailedAllocator.ASYNC:
-        return False
-
-    if match := find("card_free", text):
-        failure.card_free = parse_count(match["free"])
-        failure.card_total = parse_count(match["total"])
-    elif match := find("histogram_row", text):
-        _add_used_size(failure, match["bytes"], match["count"])
-    return match is not None
-
-
-def add_buffer(failure: LoggedFailure, text: str) -> bool:
-    """Add a line of XLA's list of buffers; return False if it is none."""
-    if match := find("xla_stat", text):
-        size = parse_size(match["size"])
-        if size is not None:
-            failure.plan_sums.setdefault(match["name"], size.middle)
-        return True
-
-    if find("xla_buffer", text):
-        if len(failure.buffers) < _MOST_BUFFERS:
-            failure.buffers.append(OomBuffer(0, "", "", ""))
-        return True
-
-    match = find("xla_field", text)
-    if match is None or not failure.buffers:
-        return False
-
-    buffer, fields = failure.buffers[-1], read_groups(match)
-    size = parse_size(fields.get("size"))
-    buffer.size_bytes = size.middle if size else buffer.size_bytes
-    buffer.operator = fields.get("operator", buffer.operator)
-    buffer.label = fields.get("label", buffer.label)
-    buffer.shape = fields.get("shape", buffer.shape)
-    return True
