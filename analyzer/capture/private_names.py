@@ -98,6 +98,7 @@ def mark_placed_variables() -> Iterator[None]:
         in_strategy = isinstance(tf.distribute.get_strategy(), _STRATEGIES)
         if "CPU" in context.context().device_name and not in_strategy:
             setattr(handle, _PLACED, True)
+
         return handle
 
     with patch.object(resource_variable_ops, make.__name__, make_and_mark):
@@ -126,6 +127,7 @@ def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[s
     """Yield a line for each package (of ``versions``, or installed) that is newer than ``READ_IN``."""
     if versions is None:
         versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
+
     for package, version in versions.items():
         newest = READ_IN[package]
         if (
@@ -151,6 +153,7 @@ def build_executors_anew(number: int) -> Iterator[None]:
     runtime.function_call_options = context.FunctionCallOptions(
         options.executor_type, config
     )
+
     try:
         yield
     finally:
@@ -173,6 +176,7 @@ def get_device_limits() -> dict[str, int]:
     runtime.ensure_initialized()
     devices = pywrap_tfe.TFE_ContextListDevices(runtime._context_handle)
     limits = {}
+
     try:
         for index in range(pywrap_tfe.TF_DeviceListCount(devices)):
             name = str(pywrap_tfe.TF_DeviceListName(devices, index)).rpartition(
@@ -182,6 +186,7 @@ def get_device_limits() -> dict[str, int]:
                 limits[name] = int(
                     pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index)
                 )
+
         return limits
     finally:
         pywrap_tfe.TF_DeleteDeviceList(devices)
@@ -206,6 +211,7 @@ def get_traced_function(run: Any, name: str) -> Any:
     )
     while inner is not None and not isinstance(inner, Function):
         inner = getattr(inner, "__wrapped__", None)
+
     return inner
 
 
@@ -226,6 +232,7 @@ def get_device_parts(variable: Any) -> tuple[Any, ...]:
     """Return the copies of a distributed variable, one a device; empty for other variables."""
     if not isinstance(variable, tf.distribute.DistributedValues):
         return ()
+
     parts = getattr(variable, "values", ())
     return tuple(part for part in parts if isinstance(part, tf.Variable))
 
@@ -338,6 +345,7 @@ def peek_queue(enqueuer: Any) -> Any:
     for result in list(enqueuer.future_queue.queue):
         if hasattr(result, "ready") and result.ready() and result.successful():
             return result.get()
+
     return None
 
 
@@ -373,6 +381,7 @@ def has_host_results(op: Any) -> bool:
             for one in kernel.constraint
         ):
             return results <= set(kernel.host_memory_arg)
+
     return True  # there is no kernel for a card
 
 
@@ -385,15 +394,18 @@ def find_host_inputs(op_type: str) -> tuple[int, ...]:
     definition = op_def_registry.get(op_type)
     if definition is None:  # a function
         return ()
+
     results = {one.name for one in definition.output_arg}
     kept = [set(one.host_memory_arg) for one in _list_card_kernels(op_type)]
     wanted = set().union(*(one for one in kept if not results <= one))
     places = []
+
     for place, argument in enumerate(definition.input_arg):
         if argument.number_attr or argument.type_list_attr:
             break
         if argument.name in wanted:
             places.append(place)
+
     return tuple(places)
 
 
@@ -477,4 +489,5 @@ def call_inline(function: Any, *args: Any, **kwargs: Any) -> Any:
     call = function.python_function
     if function._autograph:
         call = autograph.tf_convert(call, autograph_ctx.control_status_ctx())
+
     return call(*args, **kwargs)

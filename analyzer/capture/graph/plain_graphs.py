@@ -38,6 +38,7 @@ def read_executed_ops(
     for graph_def in partitions:
         for node in graph_def.node:
             nodes.setdefault(node.name, node)
+
     ops = []
     for node in nodes.values():
         values = {
@@ -60,6 +61,7 @@ def read_executed_ops(
                 source=find_inlined(node.name, sources) or "",
             )
         )
+
     return ops
 
 
@@ -70,6 +72,7 @@ def _get_outputs(node: Any, known: tuple[TensorSpec, ...]) -> tuple[TensorSpec, 
     )
     if node.op == "_Arg":
         return known or own
+
     agreeing = zip_longest(known[: len(own)], own)
     return tuple(
         spec if spec and spec.dtype == one.dtype else one for spec, one in agreeing
@@ -82,6 +85,7 @@ def _get_declared_shape(node: Any) -> tuple[int, ...] | None:
             attr = node.attr[key]
             shape = attr.tensor.tensor_shape if field == "tensor" else attr.shape
             return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
+
     return None
 
 
@@ -93,9 +97,11 @@ def get_output_dtypes(node: Any) -> list[str]:
         if output.type_list_attr:
             dtypes += map(_get_dtype_name, node.attr[output.type_list_attr].list.type)
             continue
+
         number = output.type or node.attr[output.type_attr].type
         count = int(node.attr[output.number_attr].i) if output.number_attr else 1
         dtypes += [_get_dtype_name(number)] * count
+
     return dtypes
 
 
@@ -117,11 +123,13 @@ def _get_plain_attribute(key: str, attr: Any) -> Any:
             for kind, values in fields
             for value in values
         ]
+
     field = attr.WhichOneof("value")
     if field is None or (
         field == "s" and len(attr.s) > _MAX_TEXT and key != "frame_name"
     ):
         return None
+
     return _get_plain_value(field, getattr(attr, field))
 
 
@@ -139,6 +147,7 @@ def _get_plain_value(field: str, value: Any) -> Any:
             return {"function": value.name}
         case "tensor":
             return _get_plain_tensor(value)
+
     return None
 
 
@@ -146,6 +155,7 @@ def _get_plain_tensor(tensor: Any) -> dict[str, Any]:
     shape = [dim.size for dim in tensor.tensor_shape.dim]
     plain: dict[str, Any] = {"dtype": _get_dtype_name(tensor.dtype), "shape": shape}
     count = int(np.prod(shape)) if shape else 1
+
     if count <= _MAX_VALUES and plain["dtype"] not in ("string", "resource", "variant"):
         values = tensor_util.MakeNdarray(tensor).ravel()
         if values.dtype.kind in "biuf":
@@ -155,6 +165,7 @@ def _get_plain_tensor(tensor: Any) -> dict[str, Any]:
             ]
     elif len(tensor.bool_val) == 1:
         plain["every"] = bool(tensor.bool_val[0])
+
     return plain
 
 
@@ -163,6 +174,7 @@ def read_traced_outputs(graph: Any) -> dict[str, tuple[TensorSpec, ...]]:
     outputs: dict[str, tuple[TensorSpec, ...]] = {}
     for op in list_ops(graph):
         outputs.setdefault(op.name, tuple(map(get_spec, op.outputs)))
+
     return outputs
 
 
@@ -197,6 +209,7 @@ def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
         for op in nested.get_operations():
             if op.name in ops:
                 continue
+
             argument = arguments.get(op.name) if nested is graph else None
             ops[op.name] = Op(
                 name=op.name,
@@ -208,6 +221,7 @@ def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
                 device=op.device,
                 source=sources.get(op.name, ""),
             )
+
     return list(ops.values())
 
 
@@ -219,6 +233,7 @@ def collect_function_graphs(function: Any) -> dict[str, Any]:
             graph = getattr(inner, "graph", None)
             if graph is not None:
                 known.setdefault(decode_name(name), graph)
+
     return known
 
 
@@ -226,11 +241,13 @@ def read_inner_ops(function: Any, names: Sequence[str]) -> list[Op]:
     """Return the traced ops of named functions; each function is one op of the executed step."""
     if not names:
         return []
+
     ops: dict[str, Op] = {}
     known, sources = collect_function_graphs(function), find_sources(function.graph)
     for graph in (known[name] for name in names if name in known):
         for op in read_traced_ops(graph, sources):
             ops.setdefault(op.name, op)
+
     return list(ops.values())
 
 
@@ -258,11 +275,14 @@ def list_callees(op: Any) -> tuple[str, ...]:
     """Return the names of the functions that an op calls."""
     if not (op.outputs or op.inputs) or not ("Call" in op.type or op.type in _CALLERS):
         return ()
+
     callees: list[str] = []
     for attr in op.node_def.attr.values():
         if attr.HasField("func"):
             callees.append(attr.func.name)
+
         callees.extend(function.name for function in attr.list.func)
+
     return tuple(callees)
 
 
@@ -286,6 +306,7 @@ def collect_graphs(graph: Any) -> list[Any]:
             if nested is not None and id(nested) not in seen:
                 seen.add(id(nested))
                 graphs.append(nested)
+
     return graphs
 
 
@@ -301,6 +322,7 @@ def find_compiled_calls(graph: Any) -> dict[str, list[str]]:
         attrs = op.node_def.attr if "Call" in op.type else {}
         if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
             callers.setdefault(attrs["f"].func.name, []).append(op.name)
+
     return callers
 
 
@@ -310,6 +332,7 @@ def find_sources(graph: Any) -> dict[str, str]:
     for op in list_ops(graph):
         if op.name not in sources and (line := find_op_line(op)):
             sources[op.name] = line
+
     return sources
 
 

@@ -60,11 +60,13 @@ class Zeros:
             # Addresses that get memory only when they are written.
             pages = mmap.mmap(-1, size_bytes, flags=flags)
             self._bytes = np.frombuffer(pages, dtype=np.uint8)
+
         # TensorFlow copies a slice that does not end at a multiple of 64 bytes
         # (``IsDim0SliceAligned`` in ``ops_util.h``), NumPy does not.
         flat = tf.experimental.dlpack.from_dlpack(self._bytes[:size_bytes].__dlpack__())
         if dtype.size > 1:
             flat = tf.reshape(flat, [-1, dtype.size])
+
         return tf.reshape(tf.bitcast(flat, dtype), list(shape))
 
 
@@ -99,6 +101,7 @@ def mark_numpy_tensors() -> Iterator[None]:
         tensor = old(value, *args, **kwargs)
         if isinstance(value, np.ndarray):
             setattr(tensor, FROM_NUMPY, True)
+
         return tensor
 
     with patch.object(private.constant_op, "convert_to_eager_tensor", convert):
@@ -122,6 +125,7 @@ def _create_from_constant(
     """Create a variable; one with a constant of the graph as its value (Nadam) gets a copy of it."""
     if tf.is_tensor(initial_value) and tf.is_symbolic_tensor(initial_value):
         initial_value = tf.get_static_value(initial_value)
+
     return create(initial_value=initial_value, **kwargs)
 
 
@@ -139,6 +143,7 @@ class _Patches:
         for owner in (private.KerasVariable, private.BaseResourceVariable):
             self._wrap(owner, "assign", self._assign)
             self._wrap(owner, "numpy", self._numpy)
+
         self._wrap(
             private.ResourceVariable, private.INITIALIZE_VARIABLE, self._init_from_args
         )
@@ -164,6 +169,7 @@ class _Patches:
         shape = private.get_keras_shape(variable)
         dtype = tf.as_dtype(private.get_keras_dtype(variable))
         is_unbacked = _can_be_unbacked(shape, dtype)
+
         with tf.init_scope():
             if (is_unbacked or is_traced) and not tf.distribute.has_strategy():
                 # Not through tf.function's creator, which would trace the step a second time.
@@ -175,14 +181,17 @@ class _Patches:
                 )
                 if not is_unbacked:
                     value.assign(tf.cast(initializer(shape, dtype=dtype), dtype))
+
                 private.set_keras_value(variable, value)
             else:
                 with patch.object(self, "_in_keras", True):
                     old(variable, initializer)
+
             if is_unbacked:
                 value = private.get_keras_value(variable)
                 for part in private.get_device_parts(value) or (value,):
                     self._drop_value(part)
+
                 setattr(variable, _UNBACKED, True)
 
     def _build_and_apply(
@@ -192,6 +201,7 @@ class _Patches:
             trainable_variables = list(trainable_variables)
             if not optimizer.built and not tf.executing_eagerly():
                 build_slots(optimizer, trainable_variables)
+
         return old(optimizer, grads, trainable_variables)
 
     def _init_from_args(
@@ -205,6 +215,7 @@ class _Patches:
         """Make a variable of TensorFlow that has its value at once."""
         with tf.init_scope():
             is_eager = tf.executing_eagerly()
+
         is_restored = isinstance(initial_value, private.CheckpointInitialValueCallable)
         if is_restored or not is_eager or self._in_keras:
             old(variable, initial_value, *args, **kwargs)
@@ -220,7 +231,9 @@ class _Patches:
             value = self._make_zeros(spec) if is_unbacked else initial_value
             old(variable, value, *args, **kwargs)
             setattr(variable, _UNBACKED, is_unbacked)
+
             return
+
         old(variable, initial_value, *args, **kwargs)
         shape, dtype = variable.shape, variable.dtype
         if not tf.is_tensor(initial_value) or not _can_be_unbacked(shape, dtype):
@@ -235,13 +248,16 @@ class _Patches:
         if tf.executing_eagerly():  # inside init_scope, out of the function
             self._make_at_once(old, variable, initial_value, **kwargs)
             return
+
         is_computed = kwargs.get("add_initializers_to") is None  # after tracing
         if not is_computed:
             kwargs["add_initializers_to"] = []
+
         old(variable, initial_value, **kwargs)
         shape, dtype = variable.shape, variable.dtype
         if is_computed or not shape.is_fully_defined():
             return
+
         with tf.init_scope():
             if _can_be_unbacked(shape, dtype):
                 self._drop_value(variable)
@@ -254,11 +270,13 @@ class _Patches:
         is_unbacked = getattr(variable, _UNBACKED, False) and tf.executing_eagerly()
         if is_unbacked and tuple(np.shape(value)) == tuple(variable.shape):
             return value if isinstance(variable, private.KerasVariable) else variable
+
         return old(variable, value, *args, **kwargs)
 
     def _numpy(self, old: Any, variable: Any) -> Any:
         if not getattr(variable, _UNBACKED, False):
             return old(variable)
+
         # Zeros of NumPy take memory only when they are written.
         value = private.get_keras_value(variable, variable)
         return np.zeros(tuple(value.shape), value.dtype.as_numpy_dtype)
@@ -271,6 +289,7 @@ class _Patches:
         zeros = self._make_zeros(variable)
         with tf.init_scope(), tf.device(_CPU_DEVICE):
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=zeros)
+
         setattr(variable, _UNBACKED, True)
 
 
@@ -291,6 +310,7 @@ def _trace_spec(make: Callable[[], Any]) -> Any:
             if value.shape.is_fully_defined()
             else None
         )
+
     return None
 
 
@@ -300,6 +320,7 @@ def _compute_value(initial_value: Any, shape: Any, dtype: Any) -> Any:
         value = initial_value() if callable(initial_value) else initial_value
         if tf.is_tensor(value) and tf.is_symbolic_tensor(value):
             value = tf.get_static_value(value)  # such as Adafactor's placeholders
+
         return tf.cast(value, dtype)
     except Exception:  # a tensor of the function that is not constant
         return tf.zeros(shape, dtype)

@@ -59,6 +59,7 @@ def count_memory_kills(file: Path = Path("/proc/vmstat")) -> int:
     with contextlib.suppress(OSError):
         found = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
         return int(found[1]) if found else 0
+
     return 0
 
 
@@ -81,6 +82,7 @@ def explain_end(
     if code == -signal.SIGKILL and kills:
         message = f"The system killed the process {at}: it ran out of host memory."
         return StepOutOfMemory(message, hint="Try a smaller --batch-size.")
+
     # oneDNN's convolution crashes when it gets no memory (TensorFlow 2.21).
     if any(sign in reason for sign in _NO_MEMORY):
         return StepOutOfMemory(f"{target} ran out of memory {at}: {reason}", hint=hint)
@@ -93,11 +95,13 @@ def explain_end(
     meaning = signal.strsignal(-code) or "a signal"
     with contextlib.suppress(ValueError):
         meaning = f"{signal.Signals(-code).name} ({meaning})"
+
     kind = FailureKind.CRASHED
     if -code in _BY_OTHERS:
         kind = FailureKind.KILLED
     elif reason.startswith(_COUNT_OVERFLOW):
         kind = FailureKind.TOO_LARGE
+
     message = f"The process of {target} died of {meaning} {at}{last}"
     return TargetError(message, hint=hint, kind=kind)
 
@@ -107,6 +111,7 @@ def read_tail(log: Path) -> str:
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
         return file.read().decode("utf-8", "replace")
+
     return ""
 
 
@@ -130,6 +135,7 @@ def find_reason(log: str) -> str:
             no_memory = logged["text"]
         elif _NO_MEMORY[1] in logged["text"]:
             no_memory = no_memory or logged["text"]
+
     if _NO_BUFFER in failed:
         failed = no_memory or failed
 
@@ -142,4 +148,5 @@ def _find_user_line(log: str) -> str:
     for file, line in _FRAME.findall(log.partition(_PYTHON_DIED)[2]):
         if not is_library(file):
             return f"at {shorten_path(file)}:{line} "
+
     return ""

@@ -31,6 +31,7 @@ def read_compiled_functions(
     if is_compiled(function):
         own = plain_graphs.decode_name(function.name)
         callers[own] = [own]
+
     callers |= plain_graphs.find_compiled_calls(function.graph)
     compiled = []
     for name, ops in callers.items():
@@ -43,5 +44,6 @@ def read_compiled_functions(
                 compilations=len(list_dumps(dump, name)),
             )
             compiled.append(LoweredFunction(note, plan))
+
     names = [one.note.function for one in compiled]
     return compiled, plain_graphs.read_inner_ops(function, names)
