@@ -286,13 +286,13 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
 def write_run(folder: Path, captured: Captured) -> None:
     """Write the note, the graph and compiled functions into the run folder."""
     notes = []
-    for number, one in enumerate(captured.compiled):
+    for number, (note, module) in enumerate(captured.compiled):
         plan = None
-        if one.plan:
+        if module:
             plan = f"plan-{number}.hlo.pb.gz" if number else "plan.hlo.pb.gz"
-            (folder / plan).write_bytes(pack(one.plan))
+            (folder / plan).write_bytes(pack(module))
 
-        notes.append(replace(one.note, plan=plan))
+        notes.append(replace(note, plan=plan))
 
     graph = None
     if captured.ops:

@@ -24,7 +24,7 @@ from analyzer.capture.run.source_frames import (
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.xla.compiled_functions import LoweredFunction
+from analyzer.capture.xla.compiled_functions import CompiledPlan
 from analyzer.capture.xla.xla_dumps import remove_dump_flags
 from analyzer.model.contract.graph_note import Op, TracedGraph
 from analyzer.model.contract.run_note import (
@@ -69,7 +69,7 @@ class Captured:
     traced: list[TracedGraph] = field(
         default_factory=list
     )  # before TensorFlow optimised it
-    compiled: list[LoweredFunction] = field(default_factory=list)
+    compiled: list[CompiledPlan] = field(default_factory=list)
     inside: list[Op] = field(default_factory=list)  # of compiled functions, before XLA
 
 
