@@ -41,26 +41,31 @@ def read_executed_ops(
 
     ops = []
     for node in nodes.values():
-        values = {
-            key: _get_plain_attribute(key, attr) for key, attr in node.attr.items()
-        }
-        inputs = (name for name in node.input if not name.startswith("^"))
-        ops.append(
-            Op(
-                name=node.name,
-                type=node.op,
-                inputs=tuple(name if ":" in name else f"{name}:0" for name in inputs),
-                control_inputs=tuple(
-                    name[1:] for name in node.input if name.startswith("^")
-                ),
-                outputs=_get_outputs(node, find_inlined(node.name, traced) or ()),
-                device=node.device,
-                attrs={
-                    key: value for key, value in values.items() if value is not None
-                },
-                source=find_inlined(node.name, sources) or "",
-            )
+        attrs = {}
+        for key, attr in node.attr.items():
+            value = _get_plain_attribute(key, attr)
+            if value is not None:
+                attrs[key] = value
+
+        inputs: list[str] = []
+        earlier: list[str] = []  # control inputs
+        for name in node.input:
+            if name.startswith("^"):
+                earlier.append(name[1:])
+            else:
+                inputs.append(name if ":" in name else f"{name}:0")
+
+        op = Op(
+            name=node.name,
+            type=node.op,
+            inputs=tuple(inputs),
+            control_inputs=tuple(earlier),
+            outputs=_get_outputs(node, find_inlined(node.name, traced) or ()),
+            device=node.device,
+            attrs=attrs,
+            source=find_inlined(node.name, sources) or "",
         )
+        ops.append(op)
 
     return ops
 
@@ -117,17 +122,14 @@ def _get_plain_attribute(key: str, attr: Any) -> Any:
     if key.startswith("_") and key not in _PRIVATE_ATTRIBUTES:
         return None
     if attr.HasField("list"):
-        fields = attr.list.ListFields()
-        return [
-            _get_plain_value(kind.name, value)
-            for kind, values in fields
-            for value in values
-        ]
+        plain: list[Any] = []
+        for kind, values in attr.list.ListFields():
+            plain += [_get_plain_value(kind.name, value) for value in values]
+        return plain
 
     field = attr.WhichOneof("value")
-    if field is None or (
-        field == "s" and len(attr.s) > _MAX_TEXT and key != "frame_name"
-    ):
+    is_long = field == "s" and len(attr.s) > _MAX_TEXT and key != "frame_name"
+    if field is None or is_long:
         return None
 
     return _get_plain_value(field, getattr(attr, field))
@@ -186,11 +188,9 @@ def get_spec(tensor: Any) -> TensorSpec:
 def get_shape(tensor: Any) -> tuple[int, ...] | None:
     """Return the static shape of a tensor or variable, -1 for an unknown axis."""
     shape = tf.TensorShape(tensor.shape)
-    return (
-        None
-        if shape.rank is None
-        else tuple(-1 if axis is None else axis for axis in shape)
-    )
+    if shape.rank is None:
+        return None
+    return tuple(-1 if axis is None else axis for axis in shape)
 
 
 def count_bytes(tensor: Any, batch: int = 1) -> int:
@@ -255,20 +255,16 @@ def read_traced_graphs(function: Any) -> list[TracedGraph]:
     """Return the traced graph (without a name) and its functions, callers before callees."""
     known = reversed(collect_function_graphs(function).items())
     names = {id(graph): name for name, graph in known} | {id(function.graph): ""}
-    return [
-        TracedGraph(
-            names.get(id(nested), ""),
-            tuple(
-                TracedOp(
-                    op.name,
-                    tuple(tensor.name for tensor in op.inputs),
-                    list_callees(op),
-                )
-                for op in nested.get_operations()
-            ),
-        )
-        for nested in collect_graphs(function.graph)
-    ]
+    graphs = []
+    for nested in collect_graphs(function.graph):
+        ops = tuple(map(_describe_traced_op, nested.get_operations()))
+        graphs.append(TracedGraph(names.get(id(nested), ""), ops))
+    return graphs
+
+
+def _describe_traced_op(op: Any) -> TracedOp:
+    inputs = tuple(tensor.name for tensor in op.inputs)
+    return TracedOp(op.name, inputs, list_callees(op))
 
 
 def list_callees(op: Any) -> tuple[str, ...]:
@@ -312,7 +308,10 @@ def collect_graphs(graph: Any) -> list[Any]:
 
 def list_ops(graph: Any) -> list[Any]:
     """Return the ops of the graph and of all functions in it, outermost graph first."""
-    return [op for nested in collect_graphs(graph) for op in nested.get_operations()]
+    ops: list[Any] = []
+    for nested in collect_graphs(graph):
+        ops += nested.get_operations()
+    return ops
 
 
 def find_compiled_calls(graph: Any) -> dict[str, list[str]]:
@@ -338,8 +337,6 @@ def find_sources(graph: Any) -> dict[str, str]:
 
 def find_op_line(op: Any) -> str:
     """Return ``file:line`` of the innermost line of user code that made an op, or ""."""
-    return (
-        ""
-        if op.traceback is None
-        else find_own_line(reversed(op.traceback.get_user_frames()))
-    )
+    if op.traceback is None:
+        return ""
+    return find_own_line(reversed(op.traceback.get_user_frames()))
