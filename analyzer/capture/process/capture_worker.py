@@ -180,8 +180,7 @@ def import_all() -> None:
         traceback.print_exc()
         raise InputError(
             f"TensorFlow and Keras cannot be imported: {describe_import_error(error)}.",
-            hint=child_environment.describe_builds()
-            or "Check them with: python -c 'import keras, tensorflow'.",
+            hint="Check them with: python -c 'import keras, tensorflow'.",
         ) from None
 
     try:

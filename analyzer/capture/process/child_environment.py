@@ -37,17 +37,6 @@ from analyzer.phantom.convolution_choices import register_convolutions
 
 OLDEST_KERAS: Final = (3, 9)
 """First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory."""
-_BUILDS: Final = (
-    *(
-        "tensorflow",
-        "tensorflow-cpu",
-        "tensorflow-gpu",
-        "tensorflow-rocm",
-        "tensorflow-macos",
-    ),
-    *("tf-nightly", "tf-nightly-cpu", "tf-nightly-rocm"),
-)
-"""Distributions that install the same package ``tensorflow``."""
 _ELSEWHERE: Final = "Reading traces, analyze oom, gpus and diff work without it."
 
 
@@ -85,22 +74,6 @@ def check_packages() -> None:
                 f"Keras {keras} is installed; Keras {oldest} or newer is needed.",
                 hint=f"pip install 'keras>={oldest}'.",
             )
-
-
-def describe_builds() -> str:
-    """Return a line if several builds of TensorFlow share one folder; empty otherwise."""
-    builds = []
-    for name in _BUILDS:
-        with contextlib.suppress(PackageNotFoundError):
-            builds.append(f"{name} {version(name)}")
-
-    if len(builds) < 2:
-        return ""
-
-    return (
-        f"{' and '.join(builds)} are installed over each other in one folder. Uninstall them, and "
-        "install one."
-    )
 
 
 PHANTOM_FOLDER: Final = ".phantom"

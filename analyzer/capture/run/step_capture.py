@@ -14,7 +14,6 @@ from analyzer.capture import private_names as private
 from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.graph.shape_inference import infer_executed_outputs
-from analyzer.capture.process.child_environment import describe_builds
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.source_frames import (
     clean_message,
@@ -148,7 +147,6 @@ def describe_capture(
         steps_done=capturing.done,
         notes=(
             *private.list_newer_versions(),
-            *filter(None, (describe_builds(),)),
             *program.messages,
             *note_compiled_functions(program, function),
             *_note_computed(capturing),
