@@ -217,9 +217,13 @@ def end_with_parent(
             for line in lines:
                 take(line.rstrip(b"\n"))
 
-        end_marked(os.environ[MARK], os.getpid(), reap=lambda: None)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.kill(os.getpid(), signal.SIGKILL)
+        # The main thread may still write to the folder: a fork removes it when this process is gone.
+        leader = os.getpid()
+        if os.fork() == 0:
+            os.setpgid(0, 0)
+            end_marked(os.environ[MARK], leader, reap=lambda: None)
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(0)
 
     threading.Thread(target=wait, daemon=True).start()
 

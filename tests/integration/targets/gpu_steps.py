@@ -1,8 +1,5 @@
 """Steps to estimate for a GPU, and the graphs of the CPU's own executor to hold ours against."""
 
-import json
-import sys
-
 import keras  # noqa: TID253
 import tensorflow as tf  # noqa: TID253
 
@@ -281,37 +278,3 @@ def mirrored():
 
     step.model, step.optimizer = model, optimizer
     return step, (tf.zeros((32, 64)), tf.zeros((32, 10)))
-
-
-def compare_graphs() -> None:
-    """Print, for each step, what TensorFlow's executor would run here and what our way gives."""
-    from analyzer.capture.graph import gpu_graph
-    from analyzer.capture.graph.executor_graph import build_executor_graph
-    from analyzer.capture.run.step_capture import trace_function
-    from analyzer.capture.targets.resolve_target import make_program
-    from analyzer.cards import find_gpu
-    from analyzer.model.contract.capture_request import CaptureOptions
-
-    # A cluster of this CPU alone: then the runtime itself says what the graph has to be.
-    devices = gpu_graph._describe_devices
-    gpu_graph._describe_devices = lambda gpu, limit_bytes: devices(gpu, limit_bytes)[1:]
-    gpu_graph._CARD, gpu_graph.insert_host_copies = gpu_graph._HOST, list
-    found = {}
-    for make in (cnn, transformer, custom, two_calls):
-        batch_size = None if make is custom else 4
-        options = CaptureOptions(device="cpu", jit=False, batch_size=batch_size)
-        program = make_program(make(), make.__name__, options)  # it holds the variables
-        function = trace_function(program)
-        real, ours = (
-            build_executor_graph(function),
-            gpu_graph.build_gpu_graph(function, find_gpu("t4")),
-        )
-        found[make.__name__] = [
-            [[op.name, op.type, [spec.shape for spec in op.outputs]] for op in step.ops]
-            for step in (real, ours)
-        ]
-    json.dump(found, sys.stdout)
-
-
-if __name__ == "__main__":
-    compare_graphs()
