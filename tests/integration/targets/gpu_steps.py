@@ -111,45 +111,6 @@ def factorizations():
     return step, (tf.ones((4, 64, 64)),)
 
 
-def custom():
-    model = cnn()
-    optimizer = keras.optimizers.SGD(momentum=0.9)
-    optimizer.build(model.trainable_variables)
-
-    @tf.function(autograph=False)
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(
-                keras.losses.sparse_categorical_crossentropy(y, model(x))
-            )
-        variables = model.trainable_variables
-        optimizer.apply_gradients(
-            zip(tape.gradient(loss, variables), variables, strict=True)
-        )
-        return loss
-
-    step.model, step.optimizer = model, optimizer
-    return step, (tf.zeros((8, 32, 32, 3)), tf.zeros((8,), tf.int32))
-
-
-def two_calls():
-    """One tape is asked twice: what both calls compute alike is computed twice."""
-    first, second = (layers.Dense(64, activation="sigmoid") for _ in range(2))
-    for layer in (first, second):
-        layer.build((None, 64))
-
-    @tf.function(input_signature=[tf.TensorSpec((None, 64))])
-    def step(x):
-        with tf.GradientTape(persistent=True) as tape:
-            x = second(first(x)) - x
-            loss = tf.reduce_mean(tf.reduce_sum(x * x, 1))
-        return [
-            tape.gradient(loss, layer.trainable_variables) for layer in (first, second)
-        ]
-
-    return step
-
-
 def grouped():
     """Keras compiles a grouped convolution with XLA; its gradient's function leaves axes open."""
     inputs = keras.Input((32, 32, 3))
@@ -178,20 +139,6 @@ def silent():
         )
 
     return train_step, (tf.zeros((8, 512)),)
-
-
-def masked():
-    """Which rows are left is told by the step's input."""
-    weight = tf.Variable(tf.zeros((256, 512)))
-
-    @tf.function
-    def step(rows, keep):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.boolean_mask(rows, keep) @ weight)
-        weight.assign_sub(tape.gradient(loss, weight))
-        return loss
-
-    return step, (tf.ones((1024, 256)), tf.range(1024) < 512)
 
 
 def placed():
