@@ -47,7 +47,6 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import while_v2 as while_v2
 from tensorflow.python.profiler import profiler_v2 as profiler_v2
 from tensorflow.python.profiler import trace as python_trace
-from tensorflow.python.trackable import base as trackable_base
 
 __all__ = [
     "framework_ops",
@@ -55,10 +54,8 @@ __all__ = [
     "keras_backend",
     "keras_trainer",
 ]
-CheckpointInitialValueCallable: Final = trackable_base.CheckpointInitialValueCallable
 PyDatasetEnqueuer: Final = py_dataset_adapter.PyDatasetEnqueuer
 Function: Final = polymorphic_function.Function
-UnliftedInitializerVariable: Final = polymorphic_function.UnliftedInitializerVariable
 BaseResourceVariable: Final = resource_variable_ops.BaseResourceVariable
 ResourceVariable: Final = resource_variable_ops.ResourceVariable
 UninitializedVariable: Final = resource_variable_ops.UninitializedVariable
@@ -81,7 +78,6 @@ IS_GPU_AVAILABLE: Final = "_is_gpu_available"
 INITIALIZE_KERAS_VARIABLE: Final = (
     "_initialize_with_initializer"  # computes the initial value
 )
-INITIALIZE_VARIABLE: Final = "_init_from_args"  # computes the initial value
 
 
 _PLACED: Final = "_analyzer_placed"

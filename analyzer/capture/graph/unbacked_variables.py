@@ -1,13 +1,9 @@
 """Variables and inputs that have a shape, can be read and assigned, and take no memory.
 
-In the block of ``leave_out_values``, a variable made by an initializer of Keras 3, Keras 2 or TensorFlow
-gets zeros without memory: a slice of one buffer that is never written to, so that no page of it is
-backed. The initializer is traced instead of run. An assigned value is checked for its shape and dropped.
-Small variables are real: Python may read them (a learning rate, a step counter).
-
-Outside of a function, or lifted out of it by ``init_scope``, a variable has its value at once. Inside a
-function that is being traced, as slots, it is an ``UnliftedInitializerVariable``: the first tracing
-computes its initial value, and it is assigned afterwards (``polymorphic_function.py``).
+In the block of ``leave_out_values``, a variable of Keras 3 gets zeros without memory: a slice of one
+buffer that is never written to, so that no page of it is backed. Its initializer does not run. An
+assigned value is checked for its shape and dropped. Small variables are real: Python may read them (a
+learning rate, a step counter).
 """
 
 from __future__ import annotations
@@ -133,7 +129,6 @@ class _Patches:
     def __init__(self, zeros: Zeros, stack: contextlib.ExitStack) -> None:
         self._zeros = zeros
         self._stack = stack
-        self._in_keras = False
 
     def apply(self) -> None:
         """Replace the methods."""
@@ -144,10 +139,6 @@ class _Patches:
             self._wrap(owner, "assign", self._assign)
             self._wrap(owner, "numpy", self._numpy)
 
-        self._wrap(
-            private.ResourceVariable, private.INITIALIZE_VARIABLE, self._init_from_args
-        )
-        self._wrap(private.UnliftedInitializerVariable, "__init__", self._init_lifted)
         for optimizer in (
             keras.optimizers.Optimizer,
             keras.optimizers.LossScaleOptimizer,
@@ -184,8 +175,7 @@ class _Patches:
 
                 private.set_keras_value(variable, value)
             else:
-                with patch.object(self, "_in_keras", True):
-                    old(variable, initializer)
+                old(variable, initializer)
 
             if is_unbacked:
                 value = private.get_keras_value(variable)
@@ -203,66 +193,6 @@ class _Patches:
                 build_slots(optimizer, trainable_variables)
 
         return old(optimizer, grads, trainable_variables)
-
-    def _init_from_args(
-        self,
-        old: Any,
-        variable: Any,
-        initial_value: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        """Make a variable of TensorFlow that has its value at once."""
-        with tf.init_scope():
-            is_eager = tf.executing_eagerly()
-
-        is_restored = isinstance(initial_value, private.CheckpointInitialValueCallable)
-        if is_restored or not is_eager or self._in_keras:
-            old(variable, initial_value, *args, **kwargs)
-        else:
-            self._make_at_once(old, variable, initial_value, *args, **kwargs)
-
-    def _make_at_once(
-        self, old: Any, variable: Any, initial_value: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        spec = _trace_spec(initial_value) if callable(initial_value) else None
-        if spec is not None:
-            is_unbacked = _can_be_unbacked(spec.shape, spec.dtype)
-            value = self._make_zeros(spec) if is_unbacked else initial_value
-            old(variable, value, *args, **kwargs)
-            setattr(variable, _UNBACKED, is_unbacked)
-
-            return
-
-        old(variable, initial_value, *args, **kwargs)
-        shape, dtype = variable.shape, variable.dtype
-        if not tf.is_tensor(initial_value) or not _can_be_unbacked(shape, dtype):
-            return
-        if dtype.is_floating and shape.num_elements() * dtype.size >= _LARGE_BYTES:
-            self._drop_value(variable)
-
-    def _init_lifted(
-        self, old: Any, variable: Any, initial_value: Any = None, **kwargs: Any
-    ) -> None:
-        """Make a variable inside a function that is traced for the first time."""
-        if tf.executing_eagerly():  # inside init_scope, out of the function
-            self._make_at_once(old, variable, initial_value, **kwargs)
-            return
-
-        is_computed = kwargs.get("add_initializers_to") is None  # after tracing
-        if not is_computed:
-            kwargs["add_initializers_to"] = []
-
-        old(variable, initial_value, **kwargs)
-        shape, dtype = variable.shape, variable.dtype
-        if is_computed or not shape.is_fully_defined():
-            return
-
-        with tf.init_scope():
-            if _can_be_unbacked(shape, dtype):
-                self._drop_value(variable)
-            else:
-                variable.assign(_compute_value(initial_value, shape, dtype))
 
     def _assign(
         self, old: Any, variable: Any, value: Any, *args: Any, **kwargs: Any
@@ -298,29 +228,3 @@ def _can_be_unbacked(shape: Any, dtype: Any) -> bool:
     return (
         count is not None and count > SMALL_ELEMENTS and bool(dtype.is_numpy_compatible)
     )
-
-
-def _trace_spec(make: Callable[[], Any]) -> Any:
-    """Return shape and dtype of the result of ``make``; None if a graph does not tell."""
-    # An error of the user's code is shown when it is called again later.
-    with contextlib.suppress(Exception), tf.Graph().as_default():
-        value = tf.convert_to_tensor(make())
-        return (
-            tf.TensorSpec(value.shape, value.dtype)
-            if value.shape.is_fully_defined()
-            else None
-        )
-
-    return None
-
-
-def _compute_value(initial_value: Any, shape: Any, dtype: Any) -> Any:
-    """Return a small initial value, outside of the function that was to compute it."""
-    try:
-        value = initial_value() if callable(initial_value) else initial_value
-        if tf.is_tensor(value) and tf.is_symbolic_tensor(value):
-            value = tf.get_static_value(value)  # such as Adafactor's placeholders
-
-        return tf.cast(value, dtype)
-    except Exception:  # a tensor of the function that is not constant
-        return tf.zeros(shape, dtype)
