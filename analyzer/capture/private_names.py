@@ -47,7 +47,6 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import while_v2 as while_v2
 from tensorflow.python.profiler import profiler_v2 as profiler_v2
 from tensorflow.python.profiler import trace as python_trace
-from tensorflow.python.trackable import base as trackable_base
 
 __all__ = [
     "framework_ops",
@@ -55,10 +54,8 @@ __all__ = [
     "keras_backend",
     "keras_trainer",
 ]
-CheckpointInitialValueCallable: Final = trackable_base.CheckpointInitialValueCallable
 PyDatasetEnqueuer: Final = py_dataset_adapter.PyDatasetEnqueuer
 Function: Final = polymorphic_function.Function
-UnliftedInitializerVariable: Final = polymorphic_function.UnliftedInitializerVariable
 BaseResourceVariable: Final = resource_variable_ops.BaseResourceVariable
 ResourceVariable: Final = resource_variable_ops.ResourceVariable
 UninitializedVariable: Final = resource_variable_ops.UninitializedVariable
@@ -81,7 +78,6 @@ IS_GPU_AVAILABLE: Final = "_is_gpu_available"
 INITIALIZE_KERAS_VARIABLE: Final = (
     "_initialize_with_initializer"  # computes the initial value
 )
-INITIALIZE_VARIABLE: Final = "_init_from_args"  # computes the initial value
 
 
 _PLACED: Final = "_analyzer_placed"
@@ -98,6 +94,7 @@ def mark_placed_variables() -> Iterator[None]:
         in_strategy = isinstance(tf.distribute.get_strategy(), _STRATEGIES)
         if "CPU" in context.context().device_name and not in_strategy:
             setattr(handle, _PLACED, True)
+
         return handle
 
     with patch.object(resource_variable_ops, make.__name__, make_and_mark):
@@ -126,6 +123,7 @@ def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[s
     """Yield a line for each package (of ``versions``, or installed) that is newer than ``READ_IN``."""
     if versions is None:
         versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
+
     for package, version in versions.items():
         newest = READ_IN[package]
         if (
@@ -151,6 +149,7 @@ def build_executors_anew(number: int) -> Iterator[None]:
     runtime.function_call_options = context.FunctionCallOptions(
         options.executor_type, config
     )
+
     try:
         yield
     finally:
@@ -173,6 +172,7 @@ def get_device_limits() -> dict[str, int]:
     runtime.ensure_initialized()
     devices = pywrap_tfe.TFE_ContextListDevices(runtime._context_handle)
     limits = {}
+
     try:
         for index in range(pywrap_tfe.TF_DeviceListCount(devices)):
             name = str(pywrap_tfe.TF_DeviceListName(devices, index)).rpartition(
@@ -182,6 +182,7 @@ def get_device_limits() -> dict[str, int]:
                 limits[name] = int(
                     pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index)
                 )
+
         return limits
     finally:
         pywrap_tfe.TF_DeleteDeviceList(devices)
@@ -206,6 +207,7 @@ def get_traced_function(run: Any, name: str) -> Any:
     )
     while inner is not None and not isinstance(inner, Function):
         inner = getattr(inner, "__wrapped__", None)
+
     return inner
 
 
@@ -226,6 +228,7 @@ def get_device_parts(variable: Any) -> tuple[Any, ...]:
     """Return the copies of a distributed variable, one a device; empty for other variables."""
     if not isinstance(variable, tf.distribute.DistributedValues):
         return ()
+
     parts = getattr(variable, "values", ())
     return tuple(part for part in parts if isinstance(part, tf.Variable))
 
@@ -338,6 +341,7 @@ def peek_queue(enqueuer: Any) -> Any:
     for result in list(enqueuer.future_queue.queue):
         if hasattr(result, "ready") and result.ready() and result.successful():
             return result.get()
+
     return None
 
 
@@ -373,6 +377,7 @@ def has_host_results(op: Any) -> bool:
             for one in kernel.constraint
         ):
             return results <= set(kernel.host_memory_arg)
+
     return True  # there is no kernel for a card
 
 
@@ -385,15 +390,18 @@ def find_host_inputs(op_type: str) -> tuple[int, ...]:
     definition = op_def_registry.get(op_type)
     if definition is None:  # a function
         return ()
+
     results = {one.name for one in definition.output_arg}
     kept = [set(one.host_memory_arg) for one in _list_card_kernels(op_type)]
     wanted = set().union(*(one for one in kept if not results <= one))
     places = []
+
     for place, argument in enumerate(definition.input_arg):
         if argument.number_attr or argument.type_list_attr:
             break
         if argument.name in wanted:
             places.append(place)
+
     return tuple(places)
 
 
@@ -477,4 +485,5 @@ def call_inline(function: Any, *args: Any, **kwargs: Any) -> Any:
     call = function.python_function
     if function._autograph:
         call = autograph.tf_convert(call, autograph_ctx.control_status_ctx())
+
     return call(*args, **kwargs)

@@ -142,11 +142,11 @@ def plan_remedies(
     if note.step.infers:
         return
     current = _optimizer_class(note)
-    for name in table.all_optimizers:
+    # The optimizer of a custom step is part of its code.
+    for name in () if note.step.own else table.all_optimizers:
         if name == current:
             continue
         key = name.lower()
-        own = replace(options, remedy=f"optimizer={key}")
         yield RemedyPlan(
             id=f"optimizer-{key}",
             title=f"{name} instead of {current}",
@@ -155,7 +155,7 @@ def plan_remedies(
             costs="other hyper-parameters",
             kind="optimizer",
             effort=4,
-            options=own if note.step.own else replace(options, optimizer=key),
+            options=replace(options, optimizer=key),
             is_named_only=name in table.larger_optimizers,
         )
     units = chain_of(op_by_op or note)

@@ -251,3 +251,27 @@ def test_a_flight_recorder_names_the_owners_in_a_late_step(
     assert "ResourceExhaustedError" in done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert_owners_are_named(report, "late_fit.py")
+
+
+BATCH_BYTES = 16 * 200 * 200 * 3 * 4
+
+
+def test_a_generator_does_not_hide_the_steps(tmp_path: Path) -> None:
+    """The pipeline has an allocator of its own, whose peak is higher than the device's."""
+    done, report = run(tmp_path, "fit_generator.py")
+    assert done.returncode == 0, done.stderr
+    peak = report["peak"]
+    assert peak["allocated_bytes"] <= report["program"]["own_peak_bytes"]
+    assert report["categories_at_peak"]["parameter"] > 0
+    assert report["categories_at_peak"]["unattributed"] < 0.01 * peak["requested_bytes"]
+
+
+@pytest.mark.slow
+def test_batches_of_a_queue_are_inputs_and_the_queue_is_found(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "fit_queue.py")
+    assert done.returncode == 0, done.stderr
+    assert report["categories_at_peak"]["input"] >= BATCH_BYTES
+    (found,) = [one for one in report["findings"] if one["id"] == "data-stage"]
+    assert "queue of the PyDataset" in found["title"]
+    assert line_of("fit_queue.py", "def __getitem__") in found["title"]
+    assert "of the host's memory" in done.stdout

@@ -99,6 +99,7 @@ class SizedGraph:
             specs = [spec for one in self.outputs.values() for spec in one]
             if not any(map(is_open, specs)):
                 return
+
             earlier = dict(self._shapes), dict(self._values), dict(self.sizes)
             is_learnt = (
                 self._learn_from_iterators()
@@ -109,6 +110,7 @@ class SizedGraph:
             )
             if not is_learnt:
                 return
+
             try:
                 self._infer()
             except ValueError:  # another op's shape contradicts this round
@@ -127,6 +129,7 @@ class SizedGraph:
                 tensor = find_refuted_tensor(str(error))
                 if self._shapes.pop(tensor, None) is None:
                     raise
+
                 self._refuted.add(tensor)
 
     def _learn(
@@ -147,6 +150,7 @@ class SizedGraph:
         if size is not None:
             name = tensor.rpartition(":")[0]
             self.sizes[name] = DataSize(op=name, size=size, basis=basis)
+
         return True
 
     def _learn_from_iterators(self) -> bool:
@@ -162,8 +166,10 @@ class SizedGraph:
             source = None
             if node.op == ITERATOR:
                 source = nodes.get(get_node_name(node.input[0]))
+
             if source is None or source.op not in ARGUMENT_TYPES:
                 continue
+
             index = int(source.attr["index"].i)
             if index >= len(tensors) or id(tensors[index]) not in by_handle:
                 continue
@@ -173,6 +179,7 @@ class SizedGraph:
                 size = spec.shape[0] if spec.shape else None
                 tensor = f"{node.name}:{output}"
                 is_learnt |= self._learn(tensor, spec.shape, size, "inputs")
+
         return is_learnt
 
     def _learn_from_trace(self) -> bool:
@@ -182,15 +189,18 @@ class SizedGraph:
         for name, specs in self.outputs.items():
             if not any(map(is_open, specs)):
                 continue
+
             may_be_transposed = self._transposed and name not in calls
             traced = find_inlined(name, self._traced) or ()
             pairs = zip(specs, traced, strict=False)
+
             for index, (spec, other) in enumerate(pairs):
                 is_image = len(other.shape or ()) in _IMAGE_RANKS
                 if may_be_transposed and is_image:
                     continue
                 if is_open(spec) and other.dtype == spec.dtype:
                     is_learnt |= self._learn(f"{name}:{index}", other.shape)
+
         return is_learnt
 
     def _learn_from_lists(self) -> bool:
@@ -201,9 +211,11 @@ class SizedGraph:
             spec = look_up_spec(self.outputs, tensor)
             if spec is not None and is_open(spec):
                 is_learnt |= self._learn(tensor, shape)
+
             if value is not None and tensor not in self._values:
                 self._values[tensor] = value
                 is_learnt = True
+
         return is_learnt
 
     def _learn_from_user(self) -> bool:
@@ -214,6 +226,7 @@ class SizedGraph:
                     first = spec.shape.index(-1)
                     shape = (*spec.shape[:first], size, *spec.shape[first + 1 :])
                     is_learnt |= self._learn(f"{name}:{index}", shape, size, "told")
+
         return is_learnt
 
     def _learn_from_bounds(self) -> bool:
@@ -223,9 +236,11 @@ class SizedGraph:
             most = self._find_bound(node) if any(map(is_open, specs)) else None
             if most is None:
                 continue
+
             for index, spec in enumerate(specs):
                 shape = _fill(spec.shape, most)
                 is_learnt |= self._learn(f"{node.name}:{index}", shape, most, "most")
+
         return is_learnt
 
     def _find_bound(self, node: Any) -> int | None:
@@ -235,13 +250,16 @@ class SizedGraph:
             first = look_up_spec(self.outputs, data[0])
             if first is None or not first.shape or first.shape[0] < 0:
                 return None
+
             return first.shape[0]
+
         if node.op not in _BOUNDS:
             return None
 
         spec = look_up_spec(self.outputs, data[_BOUNDS[node.op]])
         if spec is None or spec.shape is None or is_open(spec):
             return None
+
         return math.prod(spec.shape)
 
     def infer_least(self) -> Outputs:
@@ -249,10 +267,12 @@ class SizedGraph:
         bounded = {name for name, size in self.sizes.items() if size.basis == "most"}
         if not bounded:
             return {}
+
         shapes = {}
         for tensor, shape in self._shapes.items():
             if tensor.rpartition(":")[0] not in bounded:
                 shapes[tensor] = shape
+
         known = self._graph_def, self._arguments
         open_outputs, _ = infer_graph(*known, shapes, self._values)
 
@@ -261,14 +281,17 @@ class SizedGraph:
                 least = _fill(spec.shape, 1)
                 if least is not None and is_open(spec):
                     shapes[f"{name}:{index}"] = least
+
         try:
             inferred, _ = infer_graph(*known, shapes, self._values)
         except (ValueError, tf.errors.OpError):
             return {}
+
         changed = {}
         for name, specs in inferred.items():
             if specs != self.outputs[name]:
                 changed[name] = specs
+
         return changed
 
 
@@ -276,6 +299,7 @@ def _fill(shape: Shape, size: int) -> tuple[int, ...] | None:
     """Return a shape with a size in place of each unknown axis."""
     if shape is None:
         return None
+
     return tuple(size if axis < 0 else axis for axis in shape)
 
 
@@ -285,9 +309,11 @@ def _merge_shapes(one: Shape, other: Shape) -> tuple[int, ...] | None:
         return other if one is None else one
     if len(one) != len(other):
         return None
+
     for first, second in zip(one, other, strict=True):
         if first != second and min(first, second) >= 0:
             return None
+
     return tuple(map(max, one, other))
 
 
@@ -319,14 +345,17 @@ def _infer_list_elements(
     for node in graph_def.node:
         if node.op not in _TAKE:
             continue
+
         elements, makers = _trace_list(nodes, node.input[0])
         if not elements:
             continue
+
         shape, value = _merge_elements(elements, graph, outputs)
         if node.op == "TensorListStack":
             length = _find_length(makers, graph)
             has_shape = length is not None and shape is not None
             shape, value = (length, *shape) if has_shape else None, None
+
         yield f"{node.name}:{_TAKE[node.op]}", shape, value
 
 
@@ -336,8 +365,10 @@ def _find_length(makers: Sequence[Any], graph: Any) -> int | None:
     for maker in makers:
         if maker.op != "TensorListReserve":
             return None
+
         size = _get_static_value(graph, maker.input[1])
         sizes.add(None if size is None else int(size))
+
     return sizes.pop() if len(sizes) == 1 else None
 
 
@@ -346,6 +377,7 @@ def _trace_list(nodes: Mapping[str, Any], source: str) -> tuple[set[str], list[A
     elements: set[str] = set()
     makers: dict[str, Any] = {}
     names = [get_node_name(source)]
+
     for name in names:  # which grows
         node = nodes.get(name)
         if node is None or node.op not in _PASS_ON:
@@ -353,12 +385,15 @@ def _trace_list(nodes: Mapping[str, Any], source: str) -> tuple[set[str], list[A
         if node.op in _MAKE:
             makers[name] = node
             continue
+
         if node.op in _PUT:
             elements.add(node.input[_PUT[node.op]])
+
         lists = node.input if node.op in _MERGES else node.input[:1]
         for origin in lists:
             if origin[0] != "^" and get_node_name(origin) not in names:
                 names.append(get_node_name(origin))
+
     return elements, list(makers.values())
 
 
@@ -370,6 +405,7 @@ def _merge_elements(
     shapes = {None if spec is None or is_open(spec) else spec.shape for spec in specs}
     shape = shapes.pop() if len(shapes) == 1 else None
     are_numbers = all(one is not None and one.dtype == "int32" for one in specs)
+
     if shape is None or len(shape) > 1 or not are_numbers:
         return shape, None
 

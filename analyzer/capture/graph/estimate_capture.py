@@ -63,13 +63,16 @@ def capture_unrun_step(
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, _ZEROS_ERRORS):
             cause = cause.__cause__ or cause.__context__
+
         if cause is None:
             raise
+
     os.chdir(folder)  # the code of the target may have changed it
     keras.utils.clear_session()
     capture = capture_graph(make, report, options)
     message = "The model's code reads its weights, so they were allocated in full."
     capture.run = replace(capture.run, notes=(*capture.run.notes, message))
+
     return capture
 
 
@@ -139,6 +142,7 @@ def _trace(program: Program) -> Any:
             "The step runs eagerly: there is no graph to predict from.",
             hint=program.eager_hint,
         )
+
     return trace_function(program)
 
 
@@ -151,8 +155,10 @@ def _build_graph(
             _NO_XLA,
             hint="Run it: analyze trace; or estimate it op by op with --no-jit.",
         )
+
     given, assumed = program.make_tensors(), options.assume
     if gpu is None:
         return build_executor_graph(function, given, assumed)
+
     limit_bytes = options.memory_limit_bytes
     return build_gpu_graph(function, gpu, limit_bytes, given=given, assumed=assumed)

@@ -62,6 +62,7 @@ def read_step(
     outputs: Outputs = {}
     least: Outputs = {}
     sizes: list[DataSize] = []
+
     for graph_def in partitions:
         sized = SizedGraph(
             function, graph_def, given, assumed or {}, transposed=transposed
@@ -77,7 +78,9 @@ def read_step(
         if op.name in least:
             shapes = [spec.shape for spec in least[op.name]]
             attrs[LEAST_SHAPES] = [shape and list(shape) for shape in shapes]
+
         ops.append(replace(op, attrs=attrs))
+
     return ops, sizes
 
 
@@ -85,12 +88,14 @@ def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
     index = int(op.attrs.get("index", -1)) if op.type in ARGUMENT_TYPES else -1
     tensor: Any = given[index] if 0 <= index < len(given) else None
     described: dict[str, Any] = {COPIED: True} if hasattr(tensor, COPIED) else {}
+
     if not hasattr(tensor, "numpy") or tensor.shape.num_elements() != 1:
         return described
     if not (
         tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool
     ):
         return described
+
     value = {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
     return {**described, "value": {**value, "values": [tensor.numpy().item()]}}
 
@@ -105,6 +110,7 @@ def instantiate(function: Any) -> list[Any]:
     arguments = function.inputs[: len(function.inputs) - len(captured)]
     feeds = [_make_empty(tensor, handles) for tensor in arguments]
     private.context.enable_run_metadata()
+
     try:
         _collect()  # drop the metadata of earlier calls
         with (
@@ -113,6 +119,7 @@ def instantiate(function: Any) -> list[Any]:
             private.build_executors_anew(next(_numbers)),
         ):
             private.get_flat_call(function)(feeds, captured)
+
         metadata = _collect()
     except tf.errors.OpError as error:
         message = f"The step's graph cannot be built: {error.message}"
@@ -126,8 +133,10 @@ def instantiate(function: Any) -> list[Any]:
             names = {node.name for node in graph_def.node}
             if names.isdisjoint(_FOREIGN):
                 partitions.append(graph_def)
+
     if not partitions:
         raise TargetError("TensorFlow returned no graph for the step.")
+
     return partitions
 
 
@@ -147,6 +156,7 @@ def _make_empty(tensor: Any, handles: _Handles) -> Any:
         )
     if tensor.dtype != tf.resource:
         return tf.zeros([0] * (tensor.shape.rank or 0), tensor.dtype)
+
     dtype, shape = get_handle_type(tensor)
     if (dtype, shape) not in handles:
         handles[dtype, shape] = tf.raw_ops.VarHandleOp(
@@ -154,6 +164,7 @@ def _make_empty(tensor: Any, handles: _Handles) -> Any:
             shape=tf.TensorShape(shape),
             shared_name=f"analyzer_{next(_numbers)}",
         )
+
     return handles[dtype, shape]
 
 
@@ -162,8 +173,10 @@ def get_handle_type(capture: Any) -> tuple[Any, Shape]:
     data = private.get_handle_data(capture)
     if data is None or not data.is_set or not data.shape_and_type:
         return None, None
+
     first = data.shape_and_type[0]
     dtype = tf.dtypes.as_dtype(first.dtype)
     if first.shape.unknown_rank:
         return dtype, None
+
     return dtype, tuple(axis.size for axis in first.shape.dim)

@@ -59,6 +59,7 @@ def build_gpu_graph(
         raise TargetError(
             f"The step's graph cannot be optimised for a GPU: {message}"
         ) from None
+
     ops, sizes = read_step(function, [graph_def], given, assumed, transposed=True)
     return insert_host_copies(place_by_handles(ops)), sizes
 
@@ -72,17 +73,21 @@ def _wrap_body(function: Any) -> Any:
         for tensor, argument in zip(function.inputs, signature.input_arg, strict=True)
     }
     graph_def = private.graph_pb2.GraphDef(versions=body.versions, library=body.library)
+
     for index, name in enumerate(names.values()):
         _make_argument(graph_def.node.add(name=name), function, index)
+
     for node in body.node:
         if node.name in names:
             continue
+
         copy = graph_def.node.add()
         copy.CopyFrom(node)
         for position, name in enumerate(copy.input):
             source, mark, rest = name.removeprefix("^").partition(":")
             start = "^" if name.startswith("^") else ""
             copy.input[position] = f"{start}{names.get(source, source)}{mark}{rest}"
+
     results = zip(function.graph.outputs, signature.output_arg, strict=True)
     for index, (tensor, result) in enumerate(results):
         source = f"{names.get(tensor.op.name, tensor.op.name)}:{tensor.value_index}"
@@ -91,6 +96,7 @@ def _wrap_body(function: Any) -> Any:
         )
         node.attr["T"].type = tensor.dtype.as_datatype_enum
         node.attr["index"].i = index
+
     return graph_def
 
 
@@ -99,19 +105,23 @@ def _make_item(graph_def: Any, function: Any) -> Any:
     nodes = list(graph_def.node)
     for called in graph_def.library.function:
         nodes += called.node_def
+
     is_placed = any("cpu" in node.device.lower() for node in nodes)
     replicas = private.count_replicas() if is_placed else 0
     if replicas > 1:
         raise TargetError(
             f"Its strategy names {replicas} devices, and a card runs one: name none."
         )
+
     for node in nodes:  # the user's choice, or of a strategy that finds no GPU here
         is_on_host = "cpu" in node.device.lower() and not replicas
         node.device = _HOST if is_on_host else _CARD
+
     effects = {op.name for op in function.graph.control_outputs}
     fetched = [n.name for n in graph_def.node if n.op == "_Retval" or n.name in effects]
     if not fetched:
         raise ValueError("it returns nothing and changes nothing")
+
     meta = private.meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
     meta.collection_def["train_op"].node_list.value.extend(fetched)
     return meta
@@ -125,13 +135,16 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
         node.op = _ARGUMENT
         node.attr["dtype"].type = tensor.dtype.as_datatype_enum
         node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+
         return
+
     captured = index - len(function.inputs) + len(function.captured_inputs)
     handle = function.captured_inputs[captured] if captured >= 0 else tensor
     node.op = "_Arg"
     node.device = _HOST if private.is_placed(handle) else _CARD
     node.attr["T"].type = tensor.dtype.as_datatype_enum
     dtype, shape = get_handle_type(handle)
+
     if dtype is not None:
         node.attr["_handle_dtypes"].list.type.append(dtype.as_datatype_enum)
         node.attr["_handle_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
@@ -141,17 +154,21 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
     config = private.config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
     rewrites.min_graph_nodes = -1
+
     if private.op_def_registry.get("_CopyFromGpuToHost") is None:
         # A build without CUDA lacks the op that swaps tensors (gpu_swapping_ops.cc). The optimiser
         # would insert it, and could then not infer shapes. Without swaps, the need is an upper bound.
         rewrites.memory_optimization = rewrites.SCHEDULING_HEURISTICS
+
     if not any(node.op == "_Retval" for node in meta.graph_def.node):
         # The runtime fetches a function's results. Here the side effects are fetched, and without
         # results the dependency pass would remove them (DependencyOptimizer::SafeToConvertToNoOp).
         rewrites.dependency_optimization = rewrites.OFF
+
     cluster = private.grappler_cluster.Cluster(devices=devices)
     with _discard_cpp_messages():
         graph_def = private.tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
+
     for node in graph_def.node:
         if node.op == "Const":
             # Only the shape of a large constant matters, and copying the values takes seconds.
@@ -162,11 +179,13 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
                 )
                 if is_content and len(values) > _MAX_VALUES:
                     tensor.ClearField(field.name)
+
         if node.op == _ARGUMENT and "index" in node.attr:
             dtype, index = node.attr["dtype"].type, node.attr["index"].i
             node.op = "_Arg"
             node.attr.clear()
             node.attr["T"].type, node.attr["index"].i = dtype, index
+
     return graph_def
 
 
@@ -210,6 +229,7 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
     host = private.device_properties_pb2.DeviceProperties(
         type="CPU", num_cores=1, frequency=1000
     )
+
     return [
         private.device_properties_pb2.NamedDevice(name=_CARD, properties=properties),
         private.device_properties_pb2.NamedDevice(name=_HOST, properties=host),

@@ -30,6 +30,7 @@ def find_datasets(tensors: Iterable[Any]) -> dict[int, Any]:
         id(private.get_iterator_handle(one)): private.get_dataset(one)
         for one in iterators
     }
+
     return {
         handle: one
         for handle, one in found.items()
@@ -43,6 +44,7 @@ def _list_stages(dataset: Any) -> list[Any]:
     while dataset is not None:
         stages.append(dataset)
         dataset = private.get_input_dataset(dataset)
+
     return stages
 
 
@@ -51,6 +53,7 @@ def list_batch_specs(dataset: Any) -> list[TensorSpec]:
     sizes = (private.get_batch_size(stage) for stage in _list_stages(dataset))
     size = next((tf.get_static_value(one) for one in sizes if one is not None), None)
     size, specs = -1 if size is None else int(size), []
+
     for leaf in tf.nest.flatten(dataset.element_spec):
         # Sparse and ragged components are variants.
         spec = (
@@ -60,7 +63,9 @@ def list_batch_specs(dataset: Any) -> list[TensorSpec]:
         )
         if spec.shape and spec.shape[0] < 0:
             spec = TensorSpec(spec.dtype, (size, *spec.shape[1:]))
+
         specs.append(spec)
+
     return specs
 
 
@@ -75,6 +80,7 @@ def count_held_bytes(tensors: Iterable[Any]) -> dict[str, int]:
         stages = _list_stages(dataset)
         arrays = private.get_array_tensors(stages[-1])
         held["arrays"] += sum(get_spec(array).size_bytes or 0 for array in arrays)
+
         for at, stage in enumerate(stages):
             kind = type(stage).__name__.strip("_").removesuffix("Dataset").lower()
             file = private.get_cache_file(stage)
@@ -88,6 +94,7 @@ def count_held_bytes(tensors: Iterable[Any]) -> dict[str, int]:
                 )
                 element_bytes = count_element_bytes(stage, is_slice=is_slice)
                 held[kind] += _count_elements(stage) * (element_bytes or 0)
+
     return {kind: size for kind, size in held.items() if size}
 
 
@@ -96,6 +103,7 @@ def _count_elements(stage: Any) -> int:
     limit, count = private.get_buffer_size(stage), int(stage.cardinality())
     if limit is None:
         return max(count, 0)
+
     return max(int(limit), 1) if count < 0 else min(max(int(limit), 1), count)
 
 

@@ -38,28 +38,35 @@ def read_executed_ops(
     for graph_def in partitions:
         for node in graph_def.node:
             nodes.setdefault(node.name, node)
+
     ops = []
     for node in nodes.values():
-        values = {
-            key: _get_plain_attribute(key, attr) for key, attr in node.attr.items()
-        }
-        inputs = (name for name in node.input if not name.startswith("^"))
-        ops.append(
-            Op(
-                name=node.name,
-                type=node.op,
-                inputs=tuple(name if ":" in name else f"{name}:0" for name in inputs),
-                control_inputs=tuple(
-                    name[1:] for name in node.input if name.startswith("^")
-                ),
-                outputs=_get_outputs(node, find_inlined(node.name, traced) or ()),
-                device=node.device,
-                attrs={
-                    key: value for key, value in values.items() if value is not None
-                },
-                source=find_inlined(node.name, sources) or "",
-            )
+        attrs = {}
+        for key, attr in node.attr.items():
+            value = _get_plain_attribute(key, attr)
+            if value is not None:
+                attrs[key] = value
+
+        inputs: list[str] = []
+        earlier: list[str] = []  # control inputs
+        for name in node.input:
+            if name.startswith("^"):
+                earlier.append(name[1:])
+            else:
+                inputs.append(name if ":" in name else f"{name}:0")
+
+        op = Op(
+            name=node.name,
+            type=node.op,
+            inputs=tuple(inputs),
+            control_inputs=tuple(earlier),
+            outputs=_get_outputs(node, find_inlined(node.name, traced) or ()),
+            device=node.device,
+            attrs=attrs,
+            source=find_inlined(node.name, sources) or "",
         )
+        ops.append(op)
+
     return ops
 
 
@@ -70,6 +77,7 @@ def _get_outputs(node: Any, known: tuple[TensorSpec, ...]) -> tuple[TensorSpec, 
     )
     if node.op == "_Arg":
         return known or own
+
     agreeing = zip_longest(known[: len(own)], own)
     return tuple(
         spec if spec and spec.dtype == one.dtype else one for spec, one in agreeing
@@ -82,6 +90,7 @@ def _get_declared_shape(node: Any) -> tuple[int, ...] | None:
             attr = node.attr[key]
             shape = attr.tensor.tensor_shape if field == "tensor" else attr.shape
             return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
+
     return None
 
 
@@ -93,9 +102,11 @@ def get_output_dtypes(node: Any) -> list[str]:
         if output.type_list_attr:
             dtypes += map(_get_dtype_name, node.attr[output.type_list_attr].list.type)
             continue
+
         number = output.type or node.attr[output.type_attr].type
         count = int(node.attr[output.number_attr].i) if output.number_attr else 1
         dtypes += [_get_dtype_name(number)] * count
+
     return dtypes
 
 
@@ -111,17 +122,16 @@ def _get_plain_attribute(key: str, attr: Any) -> Any:
     if key.startswith("_") and key not in _PRIVATE_ATTRIBUTES:
         return None
     if attr.HasField("list"):
-        fields = attr.list.ListFields()
-        return [
-            _get_plain_value(kind.name, value)
-            for kind, values in fields
-            for value in values
-        ]
+        plain: list[Any] = []
+        for kind, values in attr.list.ListFields():
+            plain += [_get_plain_value(kind.name, value) for value in values]
+        return plain
+
     field = attr.WhichOneof("value")
-    if field is None or (
-        field == "s" and len(attr.s) > _MAX_TEXT and key != "frame_name"
-    ):
+    is_long = field == "s" and len(attr.s) > _MAX_TEXT and key != "frame_name"
+    if field is None or is_long:
         return None
+
     return _get_plain_value(field, getattr(attr, field))
 
 
@@ -139,6 +149,7 @@ def _get_plain_value(field: str, value: Any) -> Any:
             return {"function": value.name}
         case "tensor":
             return _get_plain_tensor(value)
+
     return None
 
 
@@ -146,6 +157,7 @@ def _get_plain_tensor(tensor: Any) -> dict[str, Any]:
     shape = [dim.size for dim in tensor.tensor_shape.dim]
     plain: dict[str, Any] = {"dtype": _get_dtype_name(tensor.dtype), "shape": shape}
     count = int(np.prod(shape)) if shape else 1
+
     if count <= _MAX_VALUES and plain["dtype"] not in ("string", "resource", "variant"):
         values = tensor_util.MakeNdarray(tensor).ravel()
         if values.dtype.kind in "biuf":
@@ -155,6 +167,7 @@ def _get_plain_tensor(tensor: Any) -> dict[str, Any]:
             ]
     elif len(tensor.bool_val) == 1:
         plain["every"] = bool(tensor.bool_val[0])
+
     return plain
 
 
@@ -163,6 +176,7 @@ def read_traced_outputs(graph: Any) -> dict[str, tuple[TensorSpec, ...]]:
     outputs: dict[str, tuple[TensorSpec, ...]] = {}
     for op in list_ops(graph):
         outputs.setdefault(op.name, tuple(map(get_spec, op.outputs)))
+
     return outputs
 
 
@@ -174,11 +188,9 @@ def get_spec(tensor: Any) -> TensorSpec:
 def get_shape(tensor: Any) -> tuple[int, ...] | None:
     """Return the static shape of a tensor or variable, -1 for an unknown axis."""
     shape = tf.TensorShape(tensor.shape)
-    return (
-        None
-        if shape.rank is None
-        else tuple(-1 if axis is None else axis for axis in shape)
-    )
+    if shape.rank is None:
+        return None
+    return tuple(-1 if axis is None else axis for axis in shape)
 
 
 def count_bytes(tensor: Any, batch: int = 1) -> int:
@@ -197,6 +209,7 @@ def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
         for op in nested.get_operations():
             if op.name in ops:
                 continue
+
             argument = arguments.get(op.name) if nested is graph else None
             ops[op.name] = Op(
                 name=op.name,
@@ -208,6 +221,7 @@ def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
                 device=op.device,
                 source=sources.get(op.name, ""),
             )
+
     return list(ops.values())
 
 
@@ -219,6 +233,7 @@ def collect_function_graphs(function: Any) -> dict[str, Any]:
             graph = getattr(inner, "graph", None)
             if graph is not None:
                 known.setdefault(decode_name(name), graph)
+
     return known
 
 
@@ -226,11 +241,13 @@ def read_inner_ops(function: Any, names: Sequence[str]) -> list[Op]:
     """Return the traced ops of named functions; each function is one op of the executed step."""
     if not names:
         return []
+
     ops: dict[str, Op] = {}
     known, sources = collect_function_graphs(function), find_sources(function.graph)
     for graph in (known[name] for name in names if name in known):
         for op in read_traced_ops(graph, sources):
             ops.setdefault(op.name, op)
+
     return list(ops.values())
 
 
@@ -238,31 +255,30 @@ def read_traced_graphs(function: Any) -> list[TracedGraph]:
     """Return the traced graph (without a name) and its functions, callers before callees."""
     known = reversed(collect_function_graphs(function).items())
     names = {id(graph): name for name, graph in known} | {id(function.graph): ""}
-    return [
-        TracedGraph(
-            names.get(id(nested), ""),
-            tuple(
-                TracedOp(
-                    op.name,
-                    tuple(tensor.name for tensor in op.inputs),
-                    list_callees(op),
-                )
-                for op in nested.get_operations()
-            ),
-        )
-        for nested in collect_graphs(function.graph)
-    ]
+    graphs = []
+    for nested in collect_graphs(function.graph):
+        ops = tuple(map(_describe_traced_op, nested.get_operations()))
+        graphs.append(TracedGraph(names.get(id(nested), ""), ops))
+    return graphs
+
+
+def _describe_traced_op(op: Any) -> TracedOp:
+    inputs = tuple(tensor.name for tensor in op.inputs)
+    return TracedOp(op.name, inputs, list_callees(op))
 
 
 def list_callees(op: Any) -> tuple[str, ...]:
     """Return the names of the functions that an op calls."""
     if not (op.outputs or op.inputs) or not ("Call" in op.type or op.type in _CALLERS):
         return ()
+
     callees: list[str] = []
     for attr in op.node_def.attr.values():
         if attr.HasField("func"):
             callees.append(attr.func.name)
+
         callees.extend(function.name for function in attr.list.func)
+
     return tuple(callees)
 
 
@@ -286,12 +302,16 @@ def collect_graphs(graph: Any) -> list[Any]:
             if nested is not None and id(nested) not in seen:
                 seen.add(id(nested))
                 graphs.append(nested)
+
     return graphs
 
 
 def list_ops(graph: Any) -> list[Any]:
     """Return the ops of the graph and of all functions in it, outermost graph first."""
-    return [op for nested in collect_graphs(graph) for op in nested.get_operations()]
+    ops: list[Any] = []
+    for nested in collect_graphs(graph):
+        ops += nested.get_operations()
+    return ops
 
 
 def find_compiled_calls(graph: Any) -> dict[str, list[str]]:
@@ -301,6 +321,7 @@ def find_compiled_calls(graph: Any) -> dict[str, list[str]]:
         attrs = op.node_def.attr if "Call" in op.type else {}
         if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
             callers.setdefault(attrs["f"].func.name, []).append(op.name)
+
     return callers
 
 
@@ -310,13 +331,12 @@ def find_sources(graph: Any) -> dict[str, str]:
     for op in list_ops(graph):
         if op.name not in sources and (line := find_op_line(op)):
             sources[op.name] = line
+
     return sources
 
 
 def find_op_line(op: Any) -> str:
     """Return ``file:line`` of the innermost line of user code that made an op, or ""."""
-    return (
-        ""
-        if op.traceback is None
-        else find_own_line(reversed(op.traceback.get_user_frames()))
-    )
+    if op.traceback is None:
+        return ""
+    return find_own_line(reversed(op.traceback.get_user_frames()))

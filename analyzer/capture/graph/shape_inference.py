@@ -58,13 +58,17 @@ def read_arguments(function: Any, given: Sequence[Any] = ()) -> Arguments:
         tensor = given[index] if index < len(given) else own
         if tensor.dtype != own.dtype:
             tensor = own
+
         if own.dtype == tf.resource:
             continue
+
         arguments[index] = get_shape(tensor)
         is_known = hasattr(tensor, "numpy") and tensor.dtype in (tf.int32, tf.int64)
         is_vector = is_known and tensor.shape.rank < 2
+
         if is_vector and tensor.shape.num_elements() <= _MAX_SIZES:
             arguments[index] = tensor.numpy()
+
     return arguments
 
 
@@ -82,6 +86,7 @@ def infer_graph(
     redirects = {f"{name}:1": bias for name, bias in biases.items()}
     _redirect(copy, graph_def, redirects, shapes, values)
     graph = tf.Graph()
+
     with graph.as_default():
         tf.import_graph_def(copy, name="")
 
@@ -91,18 +96,22 @@ def infer_graph(
         if node.op in RESULT_TYPES:
             outputs[node.name] = ()
             continue
+
         tensors = graph.get_operation_by_name(node.name).outputs
         specs = list(map(_read_spec, tensors))
         if node.name in biases:
             bias = graph.get_tensor_by_name(f"{biases[node.name]}:0")
             specs.append(_read_spec(bias))
+
         _correct_specs(node, specs)
         for index, spec in enumerate(specs):
             pin = _get_pin_name(f"{node.name}:{index}")
             if pin in pins:
                 pinned = get_shape(graph.get_tensor_by_name(f"{pin}:0"))
                 specs[index] = TensorSpec(spec.dtype, pinned)
+
         outputs[node.name] = tuple(specs)
+
     return outputs, graph
 
 
@@ -131,6 +140,7 @@ def infer_executed_outputs(
     for graph_def in partitions:
         with contextlib.suppress(ValueError, TypeError, KeyError, tf.errors.OpError):
             outputs |= infer_graph(graph_def, arguments)[0]
+
     return outputs
 
 
@@ -156,23 +166,28 @@ def _make_importable(
     copy = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
     nodes = {node.name: node for node in graph_def.node}
     biases = {}
+
     for node in graph_def.node:
         twin = copy.node.add()
         twin.CopyFrom(node)
         twin.device = ""
         # The order of ops changes no shape and no value.
         twin.input[:] = [name for name in node.input if name[0] != "^"]
+
         for key in [key for key in twin.attr if key.startswith("_")]:
             del twin.attr[key]
+
         _rewrite(twin, node, nodes, arguments)
         if _PADDED.fullmatch(node.op):
             _pad_first(twin, copy.node.add(name=f"{node.name}/analyzer_pad"))
+
         if re.fullmatch(rf"_Mkl.*BackpropFilter.*{_BIAS_SUFFIX}", node.op):
             name = f"{node.name}/analyzer_bias"
             bias = copy.node.add(name=name, input=[node.input[2]])
             _retype(bias, "BiasAddGrad", T=node.attr["T"].type)
             bias.attr["data_format"].CopyFrom(node.attr["data_format"])
             biases[node.name] = name
+
     return copy, biases
 
 
@@ -189,6 +204,7 @@ def _redirect(
     for node in copy.node:
         if _MARK in node.name:
             continue
+
         for index, name in enumerate(node.input):
             node.input[index] = redirects.get(name, name)
 
@@ -202,6 +218,7 @@ def _rewrite(
         source = nodes.get(get_node_name(name))
         if source is None or source.op != "NextIteration":
             firsts.append(name)
+
     is_loop_head = node.op == "Merge" and len(firsts) < len(twin.input)
     if node.op in ARGUMENT_TYPES:
         _state_argument(twin, node, arguments)
@@ -224,6 +241,7 @@ def _pad_first(twin: Any, pad: Any) -> None:
     _retype(pad, "Pad", T=twin.attr["T"].type, Tpaddings=twin.attr["Tpaddings"].type)
     twin.op = "Conv2D"
     twin.input[:] = [pad.name, weights]
+
     for key in set(twin.attr) - {"T", "strides", "padding", "data_format", "dilations"}:
         del twin.attr[key]
 
@@ -247,6 +265,7 @@ def _pin_known(
     for tensor, value in values.items():
         redirects[tensor] = f"{_get_pin_name(tensor)}_value"
         _make_constant(copy.node.add(name=redirects[tensor]), value)
+
     for tensor, shape in shapes.items():
         name, _, index = tensor.rpartition(":")
         if name in nodes:
@@ -255,6 +274,7 @@ def _pin_known(
             _retype(pin, "EnsureShape", T=dtype.as_datatype_enum)
             _set_shape(pin, shape)
             redirects.setdefault(tensor, f"{pin.name}:0")
+
     firsts = [tensor for tensor in redirects if tensor.endswith(":0")]
     return redirects | {tensor[:-2]: redirects[tensor] for tensor in firsts}
 
@@ -270,10 +290,12 @@ def _skip_switches(nodes: Mapping[str, Any]) -> dict[str, str]:
         source = node
         while source is not None and source.op in ("Switch", "RefSwitch"):
             source = nodes.get(get_node_name(source.input[0]))
+
         if source is None or source is node:
             continue
         if source.op in ("Const", "HostConst"):
             redirects |= {name: source.name, f"{name}:1": source.name}
+
     return redirects
 
 
@@ -308,12 +330,14 @@ def _make_plain(twin: Any, kind: str) -> None:
     """Turn a oneDNN node into the op that it replaces, without its extra inputs and attributes."""
     if "BackpropFilter" in kind:
         kind = kind.removesuffix(_BIAS_SUFFIX)
+
     names = []  # of ops that it may replace, the likeliest first
     for prefix in _PREFIXES:
         if kind.startswith(prefix):
             core = kind.removeprefix(prefix)
             fused = f"_Fused{core}" if prefix == "_MklFused" else f"_{core}"
             names += [fused, core, f"{core}V2", f"{core}V3"]
+
     names += [name.removeprefix("_Fused") for name in names]
 
     plain = None
@@ -323,9 +347,11 @@ def _make_plain(twin: Any, kind: str) -> None:
             break
     else:
         return
+
     twin.op = plain.name
     if not any(arg.number_attr or arg.type_list_attr for arg in plain.input_arg):
         del twin.input[len(plain.input_arg) :]
+
     for key in set(twin.attr) - {attr.name for attr in plain.attr}:
         del twin.attr[key]
 
@@ -335,4 +361,5 @@ def _accepts(definition: Any, node: Any) -> bool:
         if attribute.name == "T" and "T" in node.attr:
             allowed = attribute.allowed_values.list.type
             return not allowed or node.attr["T"].type in allowed
+
     return True

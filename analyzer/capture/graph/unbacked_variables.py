@@ -1,13 +1,9 @@
 """Variables and inputs that have a shape, can be read and assigned, and take no memory.
 
-In the block of ``leave_out_values``, a variable made by an initializer of Keras 3, Keras 2 or TensorFlow
-gets zeros without memory: a slice of one buffer that is never written to, so that no page of it is
-backed. The initializer is traced instead of run. An assigned value is checked for its shape and dropped.
-Small variables are real: Python may read them (a learning rate, a step counter).
-
-Outside of a function, or lifted out of it by ``init_scope``, a variable has its value at once. Inside a
-function that is being traced, as slots, it is an ``UnliftedInitializerVariable``: the first tracing
-computes its initial value, and it is assigned afterwards (``polymorphic_function.py``).
+In the block of ``leave_out_values``, a variable of Keras 3 gets zeros without memory: a slice of one
+buffer that is never written to, so that no page of it is backed. Its initializer does not run. An
+assigned value is checked for its shape and dropped. Small variables are real: Python may read them (a
+learning rate, a step counter).
 """
 
 from __future__ import annotations
@@ -60,11 +56,13 @@ class Zeros:
             # Addresses that get memory only when they are written.
             pages = mmap.mmap(-1, size_bytes, flags=flags)
             self._bytes = np.frombuffer(pages, dtype=np.uint8)
+
         # TensorFlow copies a slice that does not end at a multiple of 64 bytes
         # (``IsDim0SliceAligned`` in ``ops_util.h``), NumPy does not.
         flat = tf.experimental.dlpack.from_dlpack(self._bytes[:size_bytes].__dlpack__())
         if dtype.size > 1:
             flat = tf.reshape(flat, [-1, dtype.size])
+
         return tf.reshape(tf.bitcast(flat, dtype), list(shape))
 
 
@@ -99,6 +97,7 @@ def mark_numpy_tensors() -> Iterator[None]:
         tensor = old(value, *args, **kwargs)
         if isinstance(value, np.ndarray):
             setattr(tensor, FROM_NUMPY, True)
+
         return tensor
 
     with patch.object(private.constant_op, "convert_to_eager_tensor", convert):
@@ -122,6 +121,7 @@ def _create_from_constant(
     """Create a variable; one with a constant of the graph as its value (Nadam) gets a copy of it."""
     if tf.is_tensor(initial_value) and tf.is_symbolic_tensor(initial_value):
         initial_value = tf.get_static_value(initial_value)
+
     return create(initial_value=initial_value, **kwargs)
 
 
@@ -129,7 +129,6 @@ class _Patches:
     def __init__(self, zeros: Zeros, stack: contextlib.ExitStack) -> None:
         self._zeros = zeros
         self._stack = stack
-        self._in_keras = False
 
     def apply(self) -> None:
         """Replace the methods."""
@@ -139,10 +138,7 @@ class _Patches:
         for owner in (private.KerasVariable, private.BaseResourceVariable):
             self._wrap(owner, "assign", self._assign)
             self._wrap(owner, "numpy", self._numpy)
-        self._wrap(
-            private.ResourceVariable, private.INITIALIZE_VARIABLE, self._init_from_args
-        )
-        self._wrap(private.UnliftedInitializerVariable, "__init__", self._init_lifted)
+
         for optimizer in (
             keras.optimizers.Optimizer,
             keras.optimizers.LossScaleOptimizer,
@@ -164,6 +160,7 @@ class _Patches:
         shape = private.get_keras_shape(variable)
         dtype = tf.as_dtype(private.get_keras_dtype(variable))
         is_unbacked = _can_be_unbacked(shape, dtype)
+
         with tf.init_scope():
             if (is_unbacked or is_traced) and not tf.distribute.has_strategy():
                 # Not through tf.function's creator, which would trace the step a second time.
@@ -175,14 +172,16 @@ class _Patches:
                 )
                 if not is_unbacked:
                     value.assign(tf.cast(initializer(shape, dtype=dtype), dtype))
+
                 private.set_keras_value(variable, value)
             else:
-                with patch.object(self, "_in_keras", True):
-                    old(variable, initializer)
+                old(variable, initializer)
+
             if is_unbacked:
                 value = private.get_keras_value(variable)
                 for part in private.get_device_parts(value) or (value,):
                     self._drop_value(part)
+
                 setattr(variable, _UNBACKED, True)
 
     def _build_and_apply(
@@ -192,61 +191,8 @@ class _Patches:
             trainable_variables = list(trainable_variables)
             if not optimizer.built and not tf.executing_eagerly():
                 build_slots(optimizer, trainable_variables)
+
         return old(optimizer, grads, trainable_variables)
-
-    def _init_from_args(
-        self,
-        old: Any,
-        variable: Any,
-        initial_value: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        """Make a variable of TensorFlow that has its value at once."""
-        with tf.init_scope():
-            is_eager = tf.executing_eagerly()
-        is_restored = isinstance(initial_value, private.CheckpointInitialValueCallable)
-        if is_restored or not is_eager or self._in_keras:
-            old(variable, initial_value, *args, **kwargs)
-        else:
-            self._make_at_once(old, variable, initial_value, *args, **kwargs)
-
-    def _make_at_once(
-        self, old: Any, variable: Any, initial_value: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        spec = _trace_spec(initial_value) if callable(initial_value) else None
-        if spec is not None:
-            is_unbacked = _can_be_unbacked(spec.shape, spec.dtype)
-            value = self._make_zeros(spec) if is_unbacked else initial_value
-            old(variable, value, *args, **kwargs)
-            setattr(variable, _UNBACKED, is_unbacked)
-            return
-        old(variable, initial_value, *args, **kwargs)
-        shape, dtype = variable.shape, variable.dtype
-        if not tf.is_tensor(initial_value) or not _can_be_unbacked(shape, dtype):
-            return
-        if dtype.is_floating and shape.num_elements() * dtype.size >= _LARGE_BYTES:
-            self._drop_value(variable)
-
-    def _init_lifted(
-        self, old: Any, variable: Any, initial_value: Any = None, **kwargs: Any
-    ) -> None:
-        """Make a variable inside a function that is traced for the first time."""
-        if tf.executing_eagerly():  # inside init_scope, out of the function
-            self._make_at_once(old, variable, initial_value, **kwargs)
-            return
-        is_computed = kwargs.get("add_initializers_to") is None  # after tracing
-        if not is_computed:
-            kwargs["add_initializers_to"] = []
-        old(variable, initial_value, **kwargs)
-        shape, dtype = variable.shape, variable.dtype
-        if is_computed or not shape.is_fully_defined():
-            return
-        with tf.init_scope():
-            if _can_be_unbacked(shape, dtype):
-                self._drop_value(variable)
-            else:
-                variable.assign(_compute_value(initial_value, shape, dtype))
 
     def _assign(
         self, old: Any, variable: Any, value: Any, *args: Any, **kwargs: Any
@@ -254,11 +200,13 @@ class _Patches:
         is_unbacked = getattr(variable, _UNBACKED, False) and tf.executing_eagerly()
         if is_unbacked and tuple(np.shape(value)) == tuple(variable.shape):
             return value if isinstance(variable, private.KerasVariable) else variable
+
         return old(variable, value, *args, **kwargs)
 
     def _numpy(self, old: Any, variable: Any) -> Any:
         if not getattr(variable, _UNBACKED, False):
             return old(variable)
+
         # Zeros of NumPy take memory only when they are written.
         value = private.get_keras_value(variable, variable)
         return np.zeros(tuple(value.shape), value.dtype.as_numpy_dtype)
@@ -271,6 +219,7 @@ class _Patches:
         zeros = self._make_zeros(variable)
         with tf.init_scope(), tf.device(_CPU_DEVICE):
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=zeros)
+
         setattr(variable, _UNBACKED, True)
 
 
@@ -279,27 +228,3 @@ def _can_be_unbacked(shape: Any, dtype: Any) -> bool:
     return (
         count is not None and count > SMALL_ELEMENTS and bool(dtype.is_numpy_compatible)
     )
-
-
-def _trace_spec(make: Callable[[], Any]) -> Any:
-    """Return shape and dtype of the result of ``make``; None if a graph does not tell."""
-    # An error of the user's code is shown when it is called again later.
-    with contextlib.suppress(Exception), tf.Graph().as_default():
-        value = tf.convert_to_tensor(make())
-        return (
-            tf.TensorSpec(value.shape, value.dtype)
-            if value.shape.is_fully_defined()
-            else None
-        )
-    return None
-
-
-def _compute_value(initial_value: Any, shape: Any, dtype: Any) -> Any:
-    """Return a small initial value, outside of the function that was to compute it."""
-    try:
-        value = initial_value() if callable(initial_value) else initial_value
-        if tf.is_tensor(value) and tf.is_symbolic_tensor(value):
-            value = tf.get_static_value(value)  # such as Adafactor's placeholders
-        return tf.cast(value, dtype)
-    except Exception:  # a tensor of the function that is not constant
-        return tf.zeros(shape, dtype)

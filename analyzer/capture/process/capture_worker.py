@@ -78,6 +78,7 @@ class Channel:
         """Send one message; unbuffered, because a signal handler also sends."""
         if os.getpid() != self.owner:
             os._exit(0)  # a fork by the user's code that ran on into ours
+
         line = encode_message(message)
         while line:
             line = line[os.write(self._descriptor, line) :]
@@ -94,6 +95,7 @@ class Channel:
             from analyzer.capture.run.step_capture import classify_failure
 
             kind = classify_failure(error.__cause__)
+
         self.send(ChildFailed(error.message, error.hint, int(error.exit_code), kind))
         return int(error.exit_code)
 
@@ -117,6 +119,7 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
     # A shell starts background jobs with Ctrl-C ignored; the trace must be written nevertheless.
     signal.signal(signal.SIGINT, channel.interrupt_once)
     target = "the target"
+
     try:
         request = read_message(Path(request_path), CaptureRequest, REQUEST_VERSION)
         target = request.target.text
@@ -129,6 +132,7 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
     except BaseException as error:  # also sys.exit() in the user's code
         traceback.print_exc()
         return channel.fail(convert_error(error, target, channel.stage))
+
     channel.send(CaptureDone())
     if all(
         one.daemon or one is threading.main_thread() for one in threading.enumerate()
@@ -137,6 +141,7 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(int(ExitCode.OK))  # freeing the objects of a large graph takes seconds
+
     return int(ExitCode.OK)
 
 
@@ -157,10 +162,12 @@ def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerErro
     if isinstance(error, SystemExit):
         message = f"{target} called sys.exit({error.code}) while {stage}."
         return TargetError(message, kind=FailureKind.EXITED)
+
     if find_culprit(error) == "user":
         return TargetError(
             f"{target} failed while {stage}: {describe_user_error(error)}"
         )
+
     return AnalyzerError(f"The capture of {target} failed while {stage}: {text}")
 
 
@@ -173,9 +180,9 @@ def import_all() -> None:
         traceback.print_exc()
         raise InputError(
             f"TensorFlow and Keras cannot be imported: {describe_import_error(error)}.",
-            hint=child_environment.describe_builds()
-            or "Check them with: python -c 'import keras, tensorflow'.",
+            hint="Check them with: python -c 'import keras, tensorflow'.",
         ) from None
+
     try:
         import analyzer.capture.private_names
     except (ImportError, AttributeError) as error:
@@ -184,6 +191,7 @@ def import_all() -> None:
             f"{error}.",
             hint="The newest supported releases are in docs/start.md.",
         ) from None
+
     # Keras' filter would remove the user's own lines from tracebacks.
     keras.config.disable_traceback_filtering()
     import analyzer.capture.graph.estimate_capture
@@ -200,21 +208,26 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
     (folder / TEMPORARY).mkdir()
     is_static = request.kind == "static"
     on_card = bool(options.gpu) and not is_static
+
     if options.device == "cpu" or (is_static and options.gpu):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
     if request.kind == "run":
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, flags)
 
     with pause_collector():
         import_all()
+
     freeze_loaded_objects()
     _configure(request, on_card=on_card)
     # After all imports of ours, which a json.py of the user's must not shadow: sys.path as in the user's
     # own Python, with the working folder last. Loading the target puts its own folder first.
     sys.path[:] = [*places, *(place for place in sys.path if place not in places)]
+
     with contextlib.suppress(OSError):  # the working folder may have been removed
         sys.path.append(os.getcwd())
+
     sys.argv[:] = [spec.path]
 
     captured = _capture_step(request, folder, channel)
@@ -225,8 +238,10 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
         phantom=child_environment.make_phantom_note(options) if on_card else None,
     )
     channel.report("writing the graph", 0.97)
+
     with pause_collector():
         write_run(folder, captured)
+
     for name in (DUMP, TEMPORARY):
         shutil.rmtree(folder / name, ignore_errors=True)
 
@@ -244,6 +259,7 @@ def _configure(request: CaptureRequest, *, on_card: bool) -> None:
         raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
     if options.inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
+
     if on_card:
         child_environment.configure_cards(options, tf)
 
@@ -261,6 +277,7 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
     if request.kind == "sizes":
         answer = partial(answer_sizes, channel.send, folder / SIZES_PIPE)
         return run_steps(make, steps, report, then=answer)
+
     with profiling(folder):
         return run_steps(make, steps, report, dump=folder / DUMP)
 
@@ -268,12 +285,13 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
 def write_run(folder: Path, captured: Captured) -> None:
     """Write the note, the graph and compiled functions into the run folder."""
     notes = []
-    for number, one in enumerate(captured.compiled):
+    for number, (note, module) in enumerate(captured.compiled):
         plan = None
-        if one.plan:
+        if module:
             plan = f"plan-{number}.hlo.pb.gz" if number else "plan.hlo.pb.gz"
-            (folder / plan).write_bytes(pack(one.plan))
-        notes.append(replace(one.note, plan=plan))
+            (folder / plan).write_bytes(pack(module))
+
+        notes.append(replace(note, plan=plan))
 
     graph = None
     if captured.ops:
@@ -284,5 +302,6 @@ def write_run(folder: Path, captured: Captured) -> None:
             traced=tuple(captured.traced),
         )
         (folder / graph).write_bytes(pack(encode_graph(content)))
+
     run = replace(captured.run, graph=graph, xla=tuple(notes))
     (folder / RUN_FILE).write_bytes(encode_run(run))

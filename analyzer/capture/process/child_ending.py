@@ -62,6 +62,7 @@ def count_memory_kills(file: Path = Path("/proc/vmstat")) -> int:
     with contextlib.suppress(OSError):
         found = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
         return int(found[1]) if found else 0
+
     return 0
 
 
@@ -96,11 +97,13 @@ def explain_end(
     meaning = signal.strsignal(-code) or "a signal"
     with contextlib.suppress(ValueError):
         meaning = f"{signal.Signals(-code).name} ({meaning})"
+
     kind = FailureKind.CRASHED
     if -code in _BY_OTHERS:
         kind = FailureKind.KILLED
     elif reason.startswith(_COUNT_OVERFLOW):
         kind = FailureKind.TOO_LARGE
+
     message = f"The process of {target} died of {meaning} {at}{last}"
     return TargetError(message, hint=hint, kind=kind)
 
@@ -110,6 +113,7 @@ def read_tail(log: Path) -> str:
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
         return file.read().decode("utf-8", "replace")
+
     return ""
 
 
@@ -145,4 +149,5 @@ def _find_user_line(log: str) -> str:
     for file, line in _FRAME.findall(log.partition(_PYTHON_DIED)[2]):
         if not is_library(file):
             return f"at {shorten_path(file)}:{line} "
+
     return ""

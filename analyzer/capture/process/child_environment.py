@@ -37,17 +37,6 @@ from analyzer.phantom.convolution_choices import register_convolutions
 
 OLDEST_KERAS: Final = (3, 9)
 """First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory."""
-_BUILDS: Final = (
-    *(
-        "tensorflow",
-        "tensorflow-cpu",
-        "tensorflow-gpu",
-        "tensorflow-rocm",
-        "tensorflow-macos",
-    ),
-    *("tf-nightly", "tf-nightly-cpu", "tf-nightly-rocm"),
-)
-"""Distributions that install the same package ``tensorflow``."""
 _ELSEWHERE: Final = "Reading traces, analyze oom, gpus and diff work without it."
 
 
@@ -66,12 +55,14 @@ def check_packages() -> None:
             "Steps cannot be run or built on Windows; traces, analyze oom, gpus and diff work.",
             hint="Use WSL 2: run `wsl --install`, then install tf-memory-analyzer there.",
         )
+
     for package in ("tensorflow", "keras"):
         if not _is_installed(package):
             raise InputError(
                 f"The package {package} is not installed, and this command needs it.",
                 hint=f"pip install {package}. {_ELSEWHERE}",
             )
+
     with contextlib.suppress(
         PackageNotFoundError, ValueError
     ):  # such as a nightly build
@@ -83,20 +74,6 @@ def check_packages() -> None:
                 f"Keras {keras} is installed; Keras {oldest} or newer is needed.",
                 hint=f"pip install 'keras>={oldest}'.",
             )
-
-
-def describe_builds() -> str:
-    """Return a line if several builds of TensorFlow share one folder; empty otherwise."""
-    builds = []
-    for name in _BUILDS:
-        with contextlib.suppress(PackageNotFoundError):
-            builds.append(f"{name} {version(name)}")
-    if len(builds) < 2:
-        return ""
-    return (
-        f"{' and '.join(builds)} are installed over each other in one folder. Uninstall them, and "
-        "install one."
-    )
 
 
 PHANTOM_FOLDER: Final = ".phantom"
@@ -133,10 +110,13 @@ def make_base_environment(
         "KERAS_BACKEND": os.environ.get("KERAS_BACKEND") or "tensorflow",
     }
     _check_backend(environment, "the environment")
+
     if host_events:
         environment.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
+
     if log_level is not None:
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", log_level)
+
     return environment
 
 
@@ -162,15 +142,19 @@ def make_environment(
     on_card = kind != "static" and bool(options.gpu)
     level = "0" if kind == "run" else "1"
     environment = make_base_environment(log_level=level, host_events=not on_card)
+
     if spec.kind in (TargetKind.FILE, TargetKind.MODULE):
         environment |= read_declared_environment(Path(spec.source), environment)
+
     if kind != "static" and not options.gpu and options.memory_limit_bytes is not None:
         mib = max(options.memory_limit_bytes >> 20, 1)
         environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(mib)
+
     if on_card:
         environment |= make_card_environment(options, staging)
     elif hides_own_gpus(options):
         environment["CUDA_VISIBLE_DEVICES"] = "-1"
+
     return environment
 
 
@@ -191,6 +175,7 @@ def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, 
         for found in _DECLARED.finditer(file.read_text("utf-8")):
             if not (found["default"] and found["name"] in {*base, *declared}):
                 declared[found["name"]] = found["value"]
+
     _check_backend(declared, str(file))
     return declared
 
@@ -203,8 +188,10 @@ def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, s
     assumed = {one.name: options.assume.get(one.name, one.usual) for one in ASSUMPTIONS}
     context_bytes = assumed[CONTEXT.name]
     gpus = phantom_environment.parse_cards(options.gpu)
+
     for gpu in gpus:
         check_limit(gpu, options.memory_limit_bytes, context_bytes)
+
     cards = phantom_environment.PhantomOptions(
         gpus=gpus,
         context_bytes=context_bytes,
@@ -217,6 +204,7 @@ def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, s
         cards = replace(cards, memory_bytes=_UNLIMITED_BYTES)
     elif options.has_short_pool:
         cards = replace(cards, pool_bytes=_SHORT_BYTES)
+
     own = staging / PHANTOM_FOLDER
     variables = phantom_environment.make_phantom_environment(
         cards, cache_folder() or own
@@ -229,6 +217,7 @@ def find_spare_bytes(options: CaptureOptions) -> tuple[int, ...]:
     held = options.assume.get(CONTEXT.name, CONTEXT.usual)
     assert held is not None
     spare = []
+
     for gpu in phantom_environment.parse_cards(options.gpu):
         free = gpu.memory_bytes - held
         whole, short = (
@@ -240,7 +229,9 @@ def find_spare_bytes(options: CaptureOptions) -> tuple[int, ...]:
                 options.memory_limit_bytes,
                 min(options.memory_limit_bytes, _SHORT_BYTES),
             )
+
         spare.append(whole - short)
+
     return tuple(spare)
 
 
@@ -273,14 +264,17 @@ def configure_cards(options: CaptureOptions, tf: Any) -> None:
             hint="analyze estimate --gpu NAME predicts with any.",
             kind=FailureKind.NO_CARD,
         )
+
     register_convolutions(gpus)
     for card in cards:
         if options.memory_limit_bytes is not None and not options.is_unlimited:
             limit_bytes = options.memory_limit_bytes
             if options.has_short_pool:
                 limit_bytes = min(limit_bytes, _SHORT_BYTES)
+
             limit = tf.config.LogicalDeviceConfiguration(limit_bytes / (1 << 20))
             tf.config.set_logical_device_configuration(card, [limit])
+
         if options.growth or options.is_unlimited:
             tf.config.experimental.set_memory_growth(card, True)
 

@@ -49,6 +49,7 @@ class Child:
         self._deadline_s = math.inf
         self._text = b""
         self._mark = secrets.token_hex(8)
+
         with log.open("ab") as log_file:
             self._process = subprocess.Popen(
                 command,
@@ -72,10 +73,13 @@ class Child:
                 message = parse_message(line)
                 if message is not None:
                     yield message
+
                 continue
+
             left_s = self._deadline_s - time.monotonic()
             if left_s <= 0:
                 return
+
             self._read(min(_POLL_S, left_s))
 
     def _read(self, timeout_s: float) -> None:
@@ -84,13 +88,16 @@ class Child:
         # Not to the end of the pipe: a process that the child started may hold it open.
         is_gone = self._process.poll() is not None
         wait_s = 0 if is_gone else timeout_s
+
         if select.select([self._process.stdout], [], [], wait_s)[0]:
             content = os.read(self._process.stdout.fileno(), 1 << 16)
             self._text += content
             is_gone = not content
+
         if is_gone:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_CLOSED_S)
+
             self.code = self._process.returncode
             self.has_ended = True
 
@@ -110,8 +117,10 @@ class Child:
             end_marked(self._mark, self._process.pid, reap=self._process.poll)
             self._process.kill()
             self._process.wait()
+
             if not self.has_ended:
                 self.code = self._process.returncode
+
             self.has_ended = True
 
 
@@ -131,7 +140,9 @@ class Fork:
             if isinstance(message, CopyEnd):
                 self.has_ended, self.code = True, message.code
                 return
+
             yield message
+
         self.has_ended, self.code = self._server.has_ended, self._server.code
 
     def interrupt(self) -> None:
@@ -155,13 +166,16 @@ def end_marked(mark: str, leader: int, reap: Callable[[], object]) -> None:
         reap()
         running = _list_marked(mark, leader)
         elapsed_s = time.monotonic() - started_s
+
         if not running or elapsed_s > _GRACE_S + _MAX_KILL_S:
             return
         if elapsed_s > _GRACE_S:
             number = signal.SIGKILL
+
         for pid in running:
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
+
         time.sleep(_PAUSE_S)
 
 
@@ -171,6 +185,7 @@ def _list_marked(mark: str, leader: int) -> list[int]:
         with contextlib.suppress(OSError):
             os.killpg(leader, 0)
             return [-leader]
+
         return []
 
     found = []
@@ -181,6 +196,7 @@ def _list_marked(mark: str, leader: int) -> list[int]:
             content = Path("/proc", name, "environ").read_bytes()
             if wanted in content and int(name) != os.getpid():
                 found.append(int(name))
+
     return found
 
 
@@ -200,9 +216,14 @@ def end_with_parent(
         with open(pipe, "rb", buffering=0) as lines:
             for line in lines:
                 take(line.rstrip(b"\n"))
-        end_marked(os.environ[MARK], os.getpid(), reap=lambda: None)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.kill(os.getpid(), signal.SIGKILL)
+
+        # The main thread may still write to the folder: a fork removes it when this process is gone.
+        leader = os.getpid()
+        if os.fork() == 0:
+            os.setpgid(0, 0)
+            end_marked(os.environ[MARK], leader, reap=lambda: None)
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(0)
 
     threading.Thread(target=wait, daemon=True).start()
 

@@ -38,6 +38,7 @@ class ForkServers(contextlib.AbstractContextManager["ForkServers"]):
         server = self._servers.get(key)
         if server is not None and not server.has_ended:
             return server
+
         is_full = server is None and len(self._servers) == _MAX_SERVERS
         if sys.platform != "linux" or is_full:
             return None

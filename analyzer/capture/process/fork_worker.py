@@ -30,6 +30,7 @@ def main(folder: str, places: list[str], modules: frozenset[str]) -> int:
     end_with_parent(Path(folder), requests.put)
     channel = Channel()
     channel.report("starting TensorFlow", 0.0)
+
     try:
         with pause_collector():
             capture_worker.import_all()
@@ -42,8 +43,10 @@ def main(folder: str, places: list[str], modules: frozenset[str]) -> int:
         with warnings.catch_warnings():  # Python warns of forks with threads
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
+
         if not pid:
             return _serve_in_fork(request, places, channel)
+
         _, status = os.waitpid(pid, 0)
         channel.send(CopyEnd(os.waitstatus_to_exitcode(status)))
 
@@ -56,4 +59,5 @@ def _serve_in_fork(request: Path, places: list[str], channel: Channel) -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+
     return capture_worker.serve(str(request), places, channel)

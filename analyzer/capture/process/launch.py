@@ -105,25 +105,31 @@ def capture(
                 child = _start(request, copies)
                 with _send_sizes(staging / SIZES_PIPE, next_size) as answer:
                     _wait(child, request, progress, answer, limit_s)
+
             shutil.rmtree(staging / PHANTOM_FOLDER, ignore_errors=True)
             if not (staging / RUN_FILE).is_file():
                 raise TargetError(
                     f"The capture is gone: {spec.text} or another program removed it.",
                     hint="Name another --out.",
                 )
+
             return run_folders.publish(staging, out, force=force)
 
     needs_whole_pool = copies is not None and copies.needs_whole_pool
     if needs_whole_pool or not can_have_short_pool(options, kind):
         return capture_once(options)
+
     with contextlib.suppress(StepOutOfMemory):
         folder = capture_once(replace(options, has_short_pool=True))
         failure = read_run_file(folder / RUN_FILE).error
         if failure is None or failure.kind is not FailureKind.OUT_OF_MEMORY:
             return folder
+
         run_folders.remove_run(folder)
+
     if copies is not None:
         copies.needs_whole_pool = True
+
     return capture_once(options)
 
 
@@ -136,10 +142,12 @@ def _start(request: CaptureRequest, copies: ForkServers | None) -> Child | Fork:
     folder = copies.folder if copies else staging
     options = request.options
     environment = make_environment(request.target, options, request.kind, folder)
+
     if copies and hides_own_gpus(options):
         server = copies.start(log, environment)
         if server is not None:
             return Fork(server, file)
+
     return Child(make_child_command(file), log, environment)
 
 
@@ -156,6 +164,7 @@ def _send_sizes(
     if next_size is None:
         yield lambda answer: None
         return
+
     os.mkfifo(pipe)
     descriptor: int | None = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
 
@@ -175,6 +184,7 @@ def _send_sizes(
     finally:
         if descriptor is not None:
             os.close(descriptor)
+
         pipe.unlink(missing_ok=True)
 
 
@@ -191,6 +201,7 @@ def _wait(
     stage = "starting"
     is_interrupted = False
     child.limit_time(limit_s)
+
     try:
         for last in child.messages():
             if isinstance(last, StageBegun):
@@ -201,6 +212,7 @@ def _wait(
                 answer(last)
             else:  # the last message; a thread of the user's may run forever
                 child.limit_time(_PARTING_S)
+
         is_late = not child.has_ended
     except KeyboardInterrupt:
         is_interrupted = True
@@ -211,18 +223,22 @@ def _wait(
     if isinstance(last, CaptureDone):
         Path(request.folder, "request.json").unlink(missing_ok=True)
         return
+
     failed = last if isinstance(last, ChildFailed) else None
     if is_interrupted or (failed and failed.exit_code == ExitCode.INTERRUPTED):
         raise KeyboardInterrupt(_INTERRUPTED) from None
+
     log = Path(request.folder, run_folders.LOG_FILE)
     if failed:
         raise _make_error(failed, log)
+
     target = request.target.text
     if is_late:
         raise TargetError(
             f"The process of {target} did not end in {limit_s:.0f} s while {stage}.",
             kind=FailureKind.TIMED_OUT,
         )
+
     kills = child_ending.count_memory_kills() - kills_before
     text, hint = child_ending.read_tail(log), _save_log(log)
     raise child_ending.explain_end(child.code, stage, target, text, hint, kills=kills)
@@ -233,11 +249,13 @@ def _interrupt(child: Child | Fork, progress: Progress) -> Message | None:
     child.interrupt()
     child.limit_time(_ANSWER_S)
     last: Message | None = None
+
     for last in child.messages():
         if isinstance(last, StageBegun) and last.stage == STOPPING:
             child.limit_time(_WRITING_S)
         elif isinstance(last, StageBegun):
             progress(last.stage, last.share)
+
     return last
 
 
@@ -245,6 +263,7 @@ def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
     for error in (TargetError, StepOutOfMemory):
         if failed.exit_code == error.exit_code:
             return error(failed.error, hint=failed.hint, kind=failed.kind)
+
     hint = f"{failed.hint} {_save_log(log)}".strip()
     return AnalyzerError(failed.error, hint=hint, kind=failed.kind)
 
@@ -254,11 +273,14 @@ def _save_log(log: Path) -> str:
     content = child_ending.read_tail(log)
     if not content:
         return ""
+
     with contextlib.suppress(OSError):
         handle, name = tempfile.mkstemp(prefix="analyze-", suffix=".log")
         with os.fdopen(handle, "w", encoding="utf-8") as copy:
             copy.write(content)
+
         return f"Its full output: {name}"
+
     return ""
 
 
@@ -280,17 +302,20 @@ def capture_live(
             jit = bool(
                 target.jit_compile
             )  # on a card, the child's Keras chooses for the card
+
         options = replace(options, jit=jit)
         with save_model(target) as path:
             file = TargetSpec(
                 text=spec.text, kind=TargetKind.KERAS_FILE, path=str(path)
             )
             return capture(file, options, out, force=force, progress=_report_nothing)
+
     if options.gpu:
         raise TargetError(
             "A simulated card needs a process of its own, and a function cannot be passed to one.",
             hint="Name the step instead: analyzer.trace('file.py:make_step', gpu=...).",
         )
+
     raise TargetError(
         "TensorFlow runs in this process on an allocator that writes no memory events.",
         hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or name the step "
@@ -314,6 +339,7 @@ def _capture_here(
             captured = run_steps(
                 make, options.step_count, _report_nothing, own_process=False
             )
+
         return _write(captured, spec, staging, out, force=force)
 
 
@@ -342,6 +368,7 @@ def can_trace_here() -> bool:
     if "tensorflow" not in sys.modules:
         os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
         return True
+
     import tensorflow as tf
 
     return is_chosen or bool(tf.config.list_physical_devices("GPU"))
@@ -357,6 +384,7 @@ def _check_target(
     spec = TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
     out = (out or run_folders.make_default_path(spec)).absolute()
     run_folders.check_writable(out, force=force)
+
     return spec, out
 
 
@@ -368,6 +396,7 @@ def _write(
     target = TargetNote(text=spec.text, kind="live", name=spec.name)
     captured.run = replace(captured.run, target=target, from_process_start=False)
     write_run(staging, captured)
+
     return run_folders.publish(staging, out, force=force)
 
 
@@ -383,4 +412,5 @@ def save_model(model: Any) -> Iterator[Path]:
                 f"The model {model.name!r} cannot be saved to be captured: {error}",
                 hint="Name its code instead: analyzer.trace('file.py:build').",
             ) from error
+
         yield path

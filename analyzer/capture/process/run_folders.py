@@ -33,9 +33,11 @@ def make_default_path(spec: TargetSpec) -> Path:
     now = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     path = first = Path("traces") / f"{spec.name}-{now}"
     number = 1
+
     while os.path.lexists(path):
         number += 1
         path = first.with_name(f"{first.name}-{number}")
+
     return path
 
 
@@ -44,10 +46,12 @@ def check_writable(out: Path, *, force: bool) -> None:
     with convert_os_errors(out):
         with contextlib.suppress(FileNotFoundError):
             out.stat()  # raises for a circle of links
+
         if out.exists() and not out.is_dir():
             raise InputError(f"{out} is a file.", hint="Name a folder with --out.")
         if not out.is_dir() or not any(out.iterdir()):
             return
+
     if not force:
         raise InputError(
             f"{out} is not empty.", hint="Name another --out, or add --force."
@@ -70,6 +74,7 @@ def make_staging_folder(out: Path) -> Iterator[Path]:
         place = real if real.is_dir() else real.parent
         staging = place / f".analyze-{secrets.token_hex(6)}"
         staging.mkdir()
+
     try:
         yield staging
     finally:
@@ -87,13 +92,16 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
         if staging.parent != real:
             staging.rename(real)  # fails if another program has made it meanwhile
             return out
+
         if not force:
             _check_empty(out, real, staging)
+
         _remove_parts(real)
         # The note comes last: without it the folder is no run.
         parts = sorted(staging.iterdir(), key=lambda part: part.name == RUN_FILE)
         for part in parts:
             part.rename(real / part.name)
+
     return out
 
 
@@ -118,6 +126,7 @@ def _is_run(folder: Path) -> bool:
         note = json.loads((folder / RUN_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
+
     return isinstance(note, dict) and note.get("format") == RUN_FORMAT
 
 

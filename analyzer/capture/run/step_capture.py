@@ -14,7 +14,6 @@ from analyzer.capture import private_names as private
 from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.graph.shape_inference import infer_executed_outputs
-from analyzer.capture.process.child_environment import describe_builds
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.source_frames import (
     clean_message,
@@ -24,7 +23,7 @@ from analyzer.capture.run.source_frames import (
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.xla.compiled_functions import LoweredFunction
+from analyzer.capture.xla.compiled_functions import CompiledPlan
 from analyzer.capture.xla.xla_dumps import remove_dump_flags
 from analyzer.model.contract.graph_note import Op, TracedGraph
 from analyzer.model.contract.run_note import (
@@ -69,7 +68,7 @@ class Captured:
     traced: list[TracedGraph] = field(
         default_factory=list
     )  # before TensorFlow optimised it
-    compiled: list[LoweredFunction] = field(default_factory=list)
+    compiled: list[CompiledPlan] = field(default_factory=list)
     inside: list[Op] = field(default_factory=list)  # of compiled functions, before XLA
 
 
@@ -148,7 +147,6 @@ def describe_capture(
         steps_done=capturing.done,
         notes=(
             *private.list_newer_versions(),
-            *filter(None, (describe_builds(),)),
             *program.messages,
             *note_compiled_functions(program, function),
             *_note_computed(capturing),

@@ -35,16 +35,19 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
         _choose_loss(spec, activation, losses, has_integer_inputs=has_integer_inputs)
         for spec, activation in zip(specs, activations, strict=True)
     ]
+
     if (
         len(specs) > 1
     ):  # Keras weighs each of several outputs by its batch; a number has none
         chosen = [None if loss is output_itself else loss for loss in chosen]
+
     if all(loss is None for loss in chosen):
         dtypes = ", ".join(sorted({str(spec.dtype) for spec in specs})) or "nothing"
         raise TargetError(
             f"The model {model.name!r} returns {dtypes}: no loss fits that.",
             hint="Use --mode infer, or compile the model in its code.",
         )
+
     return tf.nest.pack_sequence_as(outputs, chosen)
 
 
@@ -72,6 +75,7 @@ def make_labels(model: Any, outputs: Any) -> Any:
         else None
         for spec, loss in zip(specs, losses, strict=True)
     ]
+
     return tf.nest.pack_sequence_as(outputs, labels)
 
 
@@ -80,6 +84,7 @@ def _choose_loss(
 ) -> Any:
     if not tf.as_dtype(spec.dtype).is_floating:
         return None
+
     shape = tf.TensorShape(spec.shape)
     rank = shape.rank
     if rank == 0:
@@ -92,6 +97,7 @@ def _choose_loss(
         return losses.BinaryCrossentropy()
     if has_integer_inputs and rank == 3 and has_classes:
         return losses.SparseCategoricalCrossentropy(from_logits=True)
+
     return losses.MeanSquaredError()
 
 
@@ -103,12 +109,14 @@ def _find_last_activations(model: Any, count: int) -> list[str]:
         own = [layer for layer in get_layers(model) if layer is not model]
         last = own[-1] if own else None
         layers = [last] * count
+
     return [_get_activation(layer) for layer in layers]
 
 
 def _get_activation(layer: Any) -> str:
     if type(layer).__name__ == "Softmax":
         return "softmax"
+
     outputs = (
         getattr(layer, "outputs", None)
         if isinstance(layer, get_classes("Model"))
@@ -116,6 +124,7 @@ def _get_activation(layer: Any) -> str:
     )
     if outputs:
         return _get_activation(get_last_layer(outputs[-1]))
+
     return str(getattr(getattr(layer, "activation", None), "__name__", ""))
 
 
@@ -127,9 +136,11 @@ def _make_label(model: Any, spec: Any, loss_name: str) -> Any:
             "unknown.",
             hint="Return (tf_function, args) from your file, with labels of your own.",
         )
+
     shape = tuple(axes.as_list())
     if "sparse" in loss_name and shape:
         return make_part(shape[:-1], tf.int32, classes=shape[-1])
+
     dtype = tf.as_dtype(spec.dtype)
     return make_part(shape, dtype if dtype.is_floating else tf.float32)
 
@@ -145,10 +156,13 @@ def _get_losses_by_output(model: Any, outputs: Any, count: int) -> list[Any]:
         for key in sorted(outputs):
             size = len(tf.nest.flatten(outputs[key]))
             losses += _spread(loss.get(key), size)
+
         return losses
+
     names = list(getattr(model, "output_names", None) or loss)
     losses = [loss.get(name) for name in names[:count]]
     missing = count - len(losses)
+
     return losses + [None] * missing
 
 

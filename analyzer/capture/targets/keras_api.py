@@ -38,6 +38,7 @@ def is_compiled(model: Any) -> bool:
     """Say whether the model has an optimizer and a loss."""
     if is_keras_3(model):
         return bool(model.compiled)
+
     return bool(private_names.keras_2_is_compiled(model))
 
 
@@ -47,8 +48,10 @@ def get_input_specs(model: Any) -> Any:
     inputs = getattr(model, "inputs", None)
     if structure is None and inputs:
         structure = inputs if len(inputs) > 1 else inputs[0]
+
     if structure is None or is_keras_3(model):
         return structure
+
     return tf.nest.map_structure(_convert_spec, structure)
 
 
@@ -64,6 +67,7 @@ def get_classes(path: str) -> tuple[type, ...]:
     for package in (keras, sys.modules.get(_KERAS_2)):
         with contextlib.suppress(AttributeError):
             classes.append(operator.attrgetter(path)(package))
+
     return tuple(classes)
 
 
@@ -107,6 +111,7 @@ def _convert_spec(tensor: Any) -> Any:
     axes = spec.shape.as_list() if spec.shape.rank is not None else None
     if axes and spec is tensor:  # of a call with some batch
         axes[0] = None
+
     return keras.KerasTensor(
         axes,
         dtype=spec.dtype.name,

@@ -52,8 +52,10 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     messages: list[str] = []
     model = rebuild(model, options.remedy)
     mode: Mode = "train"
+
     if options.mode in ("infer", "generate"):
         mode = "infer" if options.mode == "infer" else "generate"
+
     train = mode == "train"
     form = target_spec.TargetForm.MODEL if train else target_spec.TargetForm.INFERENCE
     target_spec.check_honoured(
@@ -62,13 +64,17 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     inputs, batch_size = synthetic_inputs.make_inputs(model, options)
     outputs = _build_output_specs(model, inputs)
     change_layers(model, options.remedy)
+
     if train:
         _make_trainable(model, inputs, outputs, options, messages)
+
     if options.jit is not None:
         _set_jit(model, options.jit)
+
     jit = bool(model.jit_compile) and not getattr(model, "run_eagerly", False)
     data = _make_data(model, inputs, outputs) if train else (inputs,)
     opened = None
+
     if (
         options.is_open
         and train
@@ -76,6 +82,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         and not private.is_distributed(model)
     ):
         opened = synthetic_inputs.open_batch(model, data, batch_size)
+
     call, function, arguments, values = _STEPS[mode](model, opened or data)
     optimizer = getattr(model, "optimizer", None) if train else None
     return Program(
@@ -105,6 +112,7 @@ def _make_fit_step(model: Any, data: Any) -> _KerasStep:
             model.distribute_strategy.scope()
         ):  # slots made in the step lie on one device only
             private.get_builder(model)(data_batch=data)
+
     model.train_function = None  # made for other settings
     return _take_batches(
         model, model.make_train_function() or model.train_function, data
@@ -117,6 +125,7 @@ def _make_predict_step(model: Any, data: Any) -> _KerasStep:
     run = model.make_predict_function() or model.predict_function
     if not is_keras_3(model):
         return _take_batches(model, run, data)
+
     batch = [synthetic_inputs.make_values(data)]
     values = tuple(tensor for tensor in tf.nest.flatten(batch) if tensor is not None)
     return (
@@ -137,10 +146,12 @@ def _make_generate_step(model: Any, data: Any) -> _KerasStep:
             f"The model {model.name!r} has no generate().",
             hint="--mode generate needs a CausalLM of keras-hub; or return (tf_function, args).",
         )
+
     model.generate_function = None
     run = model.make_generate_function()
     inputs = synthetic_inputs.make_prompt(data[0], _OPEN_TOKENS)
     function = run if is_tf_function(run) else None
+
     return lambda: run(inputs), function, (inputs,), tuple(tf.nest.flatten(inputs))
 
 
@@ -173,16 +184,19 @@ def _make_trainable(
             f"The model {model.name!r} has no trainable variables.",
             hint="Use --mode infer.",
         )
+
     was_compiled = is_compiled(model)
     optimizer = loss = None
     if options.optimizer or not was_compiled:
         optimizer = _look_up(
             model, "optimizer", options.optimizer or target_spec.OPTIMIZER
         )
+
     if options.loss:
         loss = _look_up(model, "loss", options.loss)
     elif not was_compiled:
         loss = choose_losses(model, inputs, outputs)
+
     if not was_compiled:
         jit = {} if options.jit is None else {"jit_compile": options.jit}
         _compile(model, {"optimizer": optimizer, "loss": loss, **jit})
@@ -193,6 +207,7 @@ def _make_trainable(
         )
     elif optimizer is not None or loss is not None:
         messages.append(_recompile(model, optimizer, loss))
+
     optimizer = model.optimizer
     if (
         getattr(optimizer, "built", False)
@@ -211,6 +226,7 @@ def _set_jit(model: Any, jit: bool) -> None:
             f"--jit cannot be used: the model {model.name!r} is compiled with run_eagerly=True.",
             hint="Leave it out, or compile the model without run_eagerly.",
         )
+
     model.jit_compile = jit
     if jit and not model.jit_compile:
         raise TargetError(
@@ -231,8 +247,10 @@ def _make_data(model: Any, inputs: Any, outputs: Any) -> Any:
         count = parts or (1 if getattr(model, "loss", None) is None else 2)
         if not parts and count == 1 and not isinstance(inputs, list | tuple):
             return inputs
+
     if count == 1:
         return (inputs,)
+
     weights = synthetic_inputs.make_part(
         tf.nest.flatten(inputs)[0].shape[:1], tf.float32
     )
@@ -244,16 +262,20 @@ def _count_parts(train_step: Any) -> int:
     code = getattr(train_step, "__code__", None)
     if code is None or code.co_argcount < 2:
         return 0
+
     data = code.co_varnames[1]
     lines = list(dis.get_instructions(code))
     count = 0
+
     for first, second, third in zip(lines, lines[1:], lines[2:], strict=False):
         is_data = first.opname.startswith("LOAD_FAST") and first.argval == data
         if is_data and second.opname == "UNPACK_SEQUENCE":
             count = max(count, int(second.arg or 0))
+
         is_index = isinstance(second.argval, int) and third.opname == "BINARY_SUBSCR"
         if is_data and is_index:
             count = max(count, second.argval + 1)
+
     return count if count <= _MOST_PARTS else 0
 
 
@@ -276,8 +298,10 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
                 for s in tf.nest.flatten(specs)
             ):
                 return specs
+
         with private.FuncGraph("outputs").as_default():
             outputs = model(synthetic_inputs.make_values(inputs))
+
         return tf.nest.map_structure(
             lambda out: tf.TensorSpec(out.shape, out.dtype), outputs
         )
@@ -304,15 +328,18 @@ def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
     arguments = {"optimizer": model.optimizer, "loss": model.loss}
     arguments |= private.get_compile_arguments(model)
     new, old = [], []
+
     if optimizer is not None:
         inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         new.append(type(optimizer).__name__)
         old.append(f"the optimizer {type(inner).__name__}")
         arguments["optimizer"] = optimizer
+
     if loss is not None:
         new.append(format_losses(loss))
         old.append(f"the loss {format_losses(model.loss) or 'none'}")
         arguments |= {"loss": loss, "loss_weights": None}
+
     _compile(model, arguments | {"jit_compile": bool(model.jit_compile)})
     return f"As asked, {' and '.join(new)} replaces {' and '.join(old)} of the compiled model."
 
@@ -332,6 +359,7 @@ def _make_promises(model: Any, options: CaptureOptions) -> list[Promise]:
     """Return checks that a custom train_step uses the requested optimizer and loss."""
     if not has_own_step(model):
         return []
+
     return [
         promise_use(
             owner,

@@ -9,13 +9,12 @@ A remedy is written ``KIND=VALUE``; several are separated by commas:
     remat=full          run the code that builds the model in ``keras.RematScope`` of this mode
     remat=list_of_layers>a|b    the same for the layers ``a`` and ``b``
     recompute=a>b|c>d   recompute the layers from ``a`` to ``b`` and from ``c`` to ``d`` as blocks
-    optimizer=sgd       another optimizer, for a custom step
 """
 
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -32,33 +31,24 @@ from analyzer.model.errors import TargetError
 _ALL_BUT_LAST: Final = "all-but-last"
 _NEED_MODEL: Final = frozenset({"freeze", "lora", "quantize", "recompute"})
 """Remedies that need the model itself."""
-_COMMON_OPTIONS: Final = frozenset(
-    {"learning_rate", "weight_decay", "clipnorm", "clipvalue", "global_clipnorm"}
-    | {"use_ema", "ema_momentum", "ema_overwrite_frequency"}
-    | {"loss_scale_factor", "gradient_accumulation_steps"}
-)
-"""Options that every optimizer takes: a replaced optimizer keeps them."""
-_WRAPPERS: Final = frozenset({"Optimizer", "LossScaleOptimizer", "MultiOptimizer"})
-"""Optimizer classes without slots of their own."""
 
 
 @contextlib.contextmanager
 def apply_while_building(remedy: str, text: str) -> Iterator[None]:
     """Apply a remedy to the code in the block, which builds a model or a step with its optimizer."""
     parts = _split(remedy)
-    made = replaced = [""]
+    made = [""]
     with contextlib.ExitStack() as stack:
         if "remat" in parts:
             mode, _, names = parts["remat"].partition(">")
             layers = {"layer_names": names.split("|")} if names else {}
             stack.enter_context(keras.RematScope(mode=mode, **layers))
-        if "optimizer" in parts:
-            replaced = stack.enter_context(_replace_optimizers(parts["optimizer"]))
+
         if "accumulate" in parts:
             made = stack.enter_context(_accumulate(int(parts["accumulate"])))
+
         yield
-    if not replaced:
-        raise TargetError(f"{text} creates no Keras 3 optimizer that can be replaced.")
+
     if not made:
         raise TargetError(
             f"{text} creates no Keras 3 optimizer; only these accumulate gradients."
@@ -88,48 +78,11 @@ def _accumulate(steps: int) -> Iterator[list[str]]:
         if not isinstance(self, keras.optimizers.LossScaleOptimizer):
             made.append(type(self).__name__)
             kwargs["gradient_accumulation_steps"] = steps
+
         old(self, *args, **kwargs)
 
     with patch.object(base, "__init__", init):
         yield made
-
-
-@contextlib.contextmanager
-def _replace_optimizers(name: str) -> Iterator[list[str]]:
-    """Make Keras' optimizers in the block instances of another class; yield the replaced classes."""
-    classes = {
-        kind.__name__.lower(): kind
-        for kind in vars(keras.optimizers).values()
-        if isinstance(kind, type) and issubclass(kind, keras.optimizers.Optimizer)
-        if kind.__name__ not in _WRAPPERS and "__init__" in vars(kind)
-    }
-    if name not in classes:
-        raise TargetError(f"Keras has no optimizer {name!r}.")
-    replaced: list[str] = []
-    make: Any = vars(classes[name])["__init__"]
-
-    def make_init(kind: Any, old: Any) -> Callable[..., None]:
-        def init(self: Any, *args: Any, **options: Any) -> None:
-            if type(self) is not kind or kind is classes[name]:  # called by a subclass
-                old(self, *args, **options)
-                return
-            replaced.append(kind.__name__)
-            if args:
-                options["learning_rate"] = args[0]
-            object.__setattr__(
-                self, "__class__", classes[name]
-            )  # Keras tracks plain assignments
-            make(
-                self, **{key: options[key] for key in options.keys() & _COMMON_OPTIONS}
-            )
-
-        return init
-
-    with contextlib.ExitStack() as stack:
-        for kind in classes.values():
-            init = make_init(kind, vars(kind)["__init__"])
-            stack.enter_context(patch.object(kind, "__init__", init))
-        yield replaced
 
 
 def rebuild(model: Any, remedy: str) -> Any:
@@ -143,6 +96,7 @@ def rebuild(model: Any, remedy: str) -> Any:
         raise TargetError(
             f"A rebuilt {model.name!r} would lose the train_step of its own."
         )
+
     blocks = [block.split(">") for block in parts["recompute"].split("|")]
     try:
         rebuilt = recompute_blocks(model, blocks)
@@ -151,8 +105,10 @@ def rebuild(model: Any, remedy: str) -> Any:
         raise TargetError(
             f"The model {model.name!r} cannot be rebuilt: {reason}"
         ) from error
+
     if model.compiled:
         rebuilt.compile(**get_compile_arguments(model))
+
     return rebuilt
 
 
@@ -165,16 +121,20 @@ def change_layers(model: Any, remedy: str) -> None:
                 "ignore"
             )  # about each layer without weights to quantize
             model.quantize(parts["quantize"])
+
     if "lora" in parts:
         _train_low_rank(model, int(parts["lora"]))
+
     if parts.get("freeze") != _ALL_BUT_LAST:
         return
+
     layers = get_layers(model, include_self=False, recursive=False)
     weighted = [layer for layer in layers if layer.trainable_variables]
     if len(weighted) < 2:
         raise TargetError(
             f"The model {model.name!r} has fewer than two layers with weights."
         )
+
     for layer in weighted[:-1]:
         layer.trainable = False
 
@@ -187,8 +147,10 @@ def _train_low_rank(model: Any, rank: int) -> None:
     ]
     if not able:
         raise TargetError(f"No layer of the model {model.name!r} has enable_lora.")
+
     for layer in layers:
         layer.trainable = False
+
     for layer in able:
         layer.trainable = True
         layer.enable_lora(rank)
@@ -199,4 +161,5 @@ def _split(remedy: str) -> dict[str, str]:
     for one in remedy.split(","):
         kind, _, value = one.partition("=")
         parts[kind] = value
+
     return parts

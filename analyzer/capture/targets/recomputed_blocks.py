@@ -38,7 +38,9 @@ class Recomputed(keras.layers.Layer):  # type: ignore[misc]
                     again = y + tf.cast(zero, y.dtype)
                     if again.dtype.is_floating:
                         tape.watch(again)
+
                     output = self.block(again, training=training)
+
                 of_y, *of_weights = tape.gradient(
                     output, [again, *variables], of_output
                 )
@@ -49,6 +51,7 @@ class Recomputed(keras.layers.Layer):  # type: ignore[misc]
                         [one for one in of_weights if one is not None]
                     ):
                         of_y = tf.identity(of_y)
+
                 return (of_y, of_weights) if variables else of_y
 
             return self.block(y, training=training), gradient
@@ -68,11 +71,14 @@ def recompute_blocks(model: keras.Model, blocks: list[list[str]]) -> keras.Model
         first, last = model.get_layer(names[0]), model.get_layer(names[-1])
         if first.input is not start:
             x = keras.Model(start, first.input)(x)
+
         block = keras.Model(first.input, last.output)
         x = Recomputed(block, name=f"recomputed_{names[0]}")(x)
         start = last.output
+
     if [start] != model.outputs:
         x = keras.Model(start, model.outputs)(x)
+
     return keras.Model(model.input, x, name=model.name)
 
 

@@ -55,11 +55,14 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
                 f"Keras has no dtype policy {options.dtype_policy!r}.",
                 hint="Try float32, mixed_float16 or mixed_bfloat16.",
             ) from None
+
     with apply_while_building(options.remedy, spec.text):
         program = make_program(_load(spec, options), spec.text, options)
+
     program.config = replace(program.config, options=target_spec.write_options(options))
     if options.dtype_policy:
         _check_policy(program, spec.text, options.dtype_policy)
+
     return program
 
 
@@ -73,6 +76,7 @@ def _load(spec: TargetSpec, options: CaptureOptions) -> Any:
             return _load_keras_file(spec, options)
         case TargetKind.SAVED_MODEL:
             return _load_saved_model(spec, options)
+
     return _load_from_code(spec, options)
 
 
@@ -91,6 +95,7 @@ def make_program(
         raise TargetError(
             f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential."
         )
+
     parts = list(thing) if isinstance(thing, tuple | list) else []
     has_tensors = any(hasattr(one, "shape") for one in tf.nest.flatten(parts[1:]))
     if parts and isinstance(parts[0], get_classes("Model")) and not has_tensors:
@@ -98,22 +103,28 @@ def make_program(
         raise TargetError(
             message, hint="Return the model alone, or (tf_function, args)."
         )
+
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
         check_step_remedy(options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
         args = move_to_card(args)
         step_program.check_arguments(thing[0], args, text, options)
+
         return step_program.make_function_program(thing[0], tuple(args), text, options)
+
     if step_program.is_tf_function(thing):
         check_step_remedy(options.remedy, text)
         takes_inputs = tf.nest.flatten(step_program.get_signature(thing))
         form = TargetForm.SIGNATURE if takes_inputs else TargetForm.STEP
         check_honoured(text, form, list_given_options(options))
+
         return step_program.make_signature_program(thing, text, options)
+
     if isinstance(thing, type) and issubclass(thing, get_classes("Model")):
         return make_model_program(_call_user_code(thing, text), options)
     if callable(thing) and not is_result:
         return make_program(_call_user_code(thing, text), text, options, is_result=True)
+
     raise TargetError(
         f"{text} is of the type {type(thing).__name__}, not a model or a step.",
         hint="Give a Keras model, a tf.function, or a function that returns a model or (tf_function, "
@@ -132,6 +143,7 @@ def _call_user_code(make: Callable[[], Any], text: str) -> Any:
         except TypeError as error:
             hint = "Name a function without parameters: it returns a model or (step, arguments)."
             raise TargetError(f"{text} cannot be called: {error}.", hint=hint) from None
+
     with _convert_errors(text), run_setup_on_host():
         return make()
 
@@ -156,6 +168,7 @@ def _convert_errors(text: str) -> Iterator[None]:
         hint = "Correct this line of your code."
         if library := find_library(error):
             hint = f"{library} raised it: correct its call, or install another version of it."
+
         if isinstance(error, OSError | EOFError | tf.errors.NotFoundError):
             hint = f"No data is needed. {_ONLY_BUILD}"
         elif isinstance(error, ModuleNotFoundError):
@@ -167,6 +180,7 @@ def _convert_errors(text: str) -> Iterator[None]:
             hint += f"pip install {error.name} (for {sys.executable})."
         elif isinstance(error, KeyError) and _is_of_environment(error):
             hint = f"Set the environment variable {error.args[0]}."
+
         raise TargetError(
             f"{text} failed: {describe_user_error(error)}.", hint=hint
         ) from error
@@ -177,6 +191,7 @@ def _check_policy(program: step_program.Program, text: str, policy: str) -> None
     layers: list[Any] = []
     for model in program.models:
         layers += get_layers(model)
+
     policies = {
         str(layer.dtype_policy.name)
         for layer in layers or find_live_objects(get_classes("layers.Layer"))
@@ -197,11 +212,13 @@ def _load_application(spec: TargetSpec, options: CaptureOptions) -> Any:
         names = [name for name in dir(keras.applications) if name[:1].isupper()]
         hint = suggest_names(spec.attribute, names) or f"It has {', '.join(names)}."
         raise TargetError(f"keras.applications has no {spec.attribute!r}.", hint=hint)
+
     arguments: dict[str, Any] = {"weights": None}
     hint = ""
     if "" in options.shapes:
         arguments["input_shape"] = options.shapes[""]
         hint = "Applications take images: --shape 224,224,3."
+
     with _convert_building(spec, hint):
         return make(**arguments)
 
@@ -215,6 +232,7 @@ def _load_preset(spec: TargetSpec) -> Any:
         raise TargetError(
             f"{spec.text} needs keras-hub: {error}.", hint=hint
         ) from error
+
     models, known = keras_hub.models, keras_hub.models.Backbone.presets
     if (
         "://" not in spec.path
@@ -226,11 +244,13 @@ def _load_preset(spec: TargetSpec) -> Any:
             or "Give a preset's name, or a folder: hub:FOLDER."
         )
         raise TargetError(f"keras-hub has no preset {spec.path!r}.", hint=hint)
+
     hint = "It needs the preset's config.json: from the network, or from a folder (hub:FOLDER)."
     with _convert_building(spec, hint):
         backbone = models.Backbone.from_preset(spec.path, load_weights=False)
         kinds = _list_subclasses(models.CausalLM)
         tasks = [kind for kind in kinds if kind.backbone_cls is type(backbone)]
+
         return tasks[0](backbone=backbone, preprocessor=None) if tasks else backbone
 
 
@@ -238,6 +258,7 @@ def _list_subclasses(kind: Any) -> list[Any]:
     found = []
     for sub in kind.__subclasses__():
         found += [sub, *_list_subclasses(sub)]
+
     return found
 
 
@@ -253,6 +274,7 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
             error, OSError
         ):  # of the network: with addresses and all attempts
             reason = f"its config cannot be fetched ({type(error).__name__})."
+
         message = f"{spec.text} cannot be built: {reason.rstrip('.')}."
         raise TargetError(message, hint=hint) from error
 
@@ -261,6 +283,7 @@ def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
     with _convert_errors(spec.path), run_setup_on_host():
         load = _import_file if spec.kind is TargetKind.FILE else _import_module
         module = load(spec)
+
     set_keras_2_policy(options.dtype_policy)
 
     thing = module
@@ -270,12 +293,15 @@ def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
             for name, value in sorted(vars(module).items()):
                 if name[0] != "_" and not inspect.ismodule(value):
                     own.append(name)
+
             hint = (
                 suggest_names(part, own)
                 or f"It defines {', '.join(own[:9]) or 'no name'}."
             )
             raise TargetError(f"{spec.path} has no {part!r}.", hint=hint)
+
         thing = getattr(thing, part)
+
     return thing
 
 
@@ -292,13 +318,16 @@ def _import_file(spec: TargetSpec) -> Any:
     is_taken = is_taken or path.stem in sys.stdlib_module_names
     name = f"_target_{path.stem}" if is_taken else path.stem
     module_spec = importlib.util.spec_from_file_location(name, path)
+
     if module_spec is None or module_spec.loader is None:
         raise TargetError(
             f"{spec.path} cannot be imported.", hint="Is it a Python file?"
         )
+
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     module_spec.loader.exec_module(module)
+
     return module
 
 
@@ -309,6 +338,7 @@ def _import_module(spec: TargetSpec) -> Any:
     except ModuleNotFoundError as error:
         if not f"{spec.path}.".startswith(f"{error.name}."):
             raise
+
         hint = "Install it, run from the folder that holds it, or give file.py:name."
         raise TargetError(f"There is no module {spec.path}.", hint=hint) from None
 
@@ -318,10 +348,12 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
         raise TargetError(
             f"{spec.path} is damaged: it is no archive.", hint="Save the model again."
         )
+
     try:
         return keras.saving.load_model(spec.path)
     except Exception as error:
         reason = describe_user_error(error)
+
     gc.collect()  # the weights of the failed attempt would count as the step's
     # Keras writes losses and metrics into an .h5 file that it cannot always read again.
     with contextlib.suppress(Exception):
@@ -331,7 +363,9 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
             "The optimizer and loss saved with the model cannot be loaded; "
             "--optimizer and --loss decide."
         )
+
         return program
+
     raise TargetError(
         f"{spec.path} cannot be loaded: {reason.rstrip('.')}.",
         hint="If it holds only weights, or custom objects, name the code of the model: file.py:name.",
@@ -348,6 +382,7 @@ class _LoadedModel:
         self.variables: list[Any] = []
         self.unused_variables: list[Any] = []
         used = {id(variable.handle) for variable in function.variables}
+
         for part in tf.train.TrackableView(loaded).descendants():
             if isinstance(part, tf.Variable):
                 is_used = id(part.handle) in used
@@ -361,12 +396,14 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
             f"{spec.path} is a SavedModel, which holds no training step.",
             hint="Use --mode infer, or give the model's code as file.py:name.",
         )
+
     try:
         loaded = tf.saved_model.load(spec.path)
     except Exception as error:
         raise TargetError(
             f"{spec.path} cannot be loaded: {describe_user_error(error)}"
         ) from error
+
     signatures = getattr(loaded, "signatures", {})
     name = (
         "serving_default"
@@ -375,6 +412,7 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
     )
     if name is None:
         raise TargetError(f"{spec.path} has no signature to call.", hint=_SIGNATURE)
+
     function = signatures[name]
     specs = function.structured_input_signature[1]
     shapes = fill_shapes(
@@ -384,6 +422,7 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
         name: make_tensor(shapes[name], one.dtype) for name, one in specs.items()
     }
     batch_size = next((shape[0] for shape in [*shapes.values()][:1] if shape), None)
+
     return step_program.Program(
         call=lambda: function(**tensors),
         args=tuple(tensors.values()),

@@ -94,6 +94,7 @@ def get_signature(function: Any) -> Any:
     signature = getattr(function, "input_signature", None)
     if signature is None and hasattr(function, "structured_input_signature"):
         signature = function.structured_input_signature[0]
+
     return signature
 
 
@@ -110,6 +111,7 @@ def check_arguments(
     given = list_given_options(options)
     if options.batch_size is not None and options.batch_size == _get_batch_size(args):
         given -= {Option.BATCH_SIZE}
+
     check_honoured(text, form, given)
 
 
@@ -122,10 +124,12 @@ def make_signature_program(
         code = getattr(getattr(function, "python_function", None), "__code__", None)
         if code is not None and code.co_argcount == 0:
             return make_function_program(function, (), text, options)
+
         raise TargetError(
             f"{text} is a tf.function without an input signature.",
             hint="Give it input_signature=[tf.TensorSpec(...)], or return (tf_function, args).",
         )
+
     specs = tf.nest.flatten(signature)
     for spec in specs:
         if not isinstance(spec, tf.TensorSpec):
@@ -133,6 +137,7 @@ def make_signature_program(
                 f"{text} takes a {type(spec).__name__}, and analyze cannot create a value for it.",
                 hint="Return (tf_function, args) with real arguments.",
             )
+
     axes = dict(
         zip(_name_inputs(function, signature), map(get_axes, specs), strict=True)
     )
@@ -144,11 +149,13 @@ def make_signature_program(
     args = tuple(tf.nest.pack_sequence_as(signature, tensors))
     program = make_function_program(function, args, text, options)
     shared = [repr(name) for name, own in axes.items() if own and own[0] is None]
+
     if len(shared) > 1:
         program.messages.append(
             f"The first axes of {', '.join(shared)} are taken as one batch; if one of them is not, "
             "write its size in the signature."
         )
+
     return program
 
 
@@ -162,6 +169,7 @@ def make_function_program(
     optimizers = owned["optimizer"] + owned["optimizers"]
     optimizers += [getattr(model, "optimizer", None) for model in models]
     optimizers = list({id(one): one for one in optimizers if one is not None}.values())
+
     return Program(
         call=lambda: function(*args),
         # A ragged or sparse tensor is fed as its component tensors.
@@ -185,6 +193,7 @@ def _name_inputs(function: Any, signature: Any) -> list[str]:
     code: Any = getattr(function, "python_function", None)
     with contextlib.suppress(ValueError, TypeError):
         parameters = list(inspect.signature(code).parameters)
+
     if parameters[:1] == ["self"]:
         del parameters[0]
 
@@ -197,7 +206,9 @@ def _name_inputs(function: Any, signature: Any) -> list[str]:
             while name in names:
                 name = f"{first}_{number}"
                 number += 1
+
             names.append(name)
+
     return names
 
 
@@ -212,11 +223,13 @@ def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
     """Return the function, rebuilt if ``jit`` differs from its own ``jit_compile``."""
     if jit is None or not is_tf_function(function) or is_jit_compiled(function) == jit:
         return function
+
     python_function = getattr(function, "python_function", None)
     if python_function is None:
         raise TargetError(
             f"{text} is already traced.", hint="Leave out --jit/--no-jit."
         )
+
     options = get_function_options(function)
     rebuilt = tf.function(
         python_function,
@@ -227,4 +240,5 @@ def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
     vars(rebuilt).update(
         (name, vars(function)[name]) for name in _OWNERS if name in vars(function)
     )
+
     return rebuilt

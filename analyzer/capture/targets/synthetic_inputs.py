@@ -60,6 +60,7 @@ class BatchPart:
         if self.is_open:
             axes = (None, *self.shape[1:])
             return tf.compat.v1.placeholder_with_default(value, axes)
+
         return value
 
     def _draw(self, number: Any, index: int) -> tf.Tensor:
@@ -76,13 +77,16 @@ class BatchPart:
                 return tf.raw_ops.Empty(
                     shape=shape, dtype=dtype
                 )  # drawing takes seconds
+
             return tf.random.stateless_uniform(shape, seed, dtype=dtype)
+
         if self.classes and dtype in (tf.int32, tf.int64):
             return tf.random.stateless_uniform(
                 shape, seed, maxval=self.classes, dtype=dtype
             )
         if dtype == tf.string:
             return tf.fill(shape, "")
+
         # With nothing masked out, the step takes the most memory; a switch stays off.
         is_mask = dtype == tf.bool and bool(shape)
         value = (number >= -index) == is_mask
@@ -105,8 +109,10 @@ def open_batch(model: Any, data: Any, batch_size: int | None) -> Any:
     is_fixed = any(
         one is not None and (not one.shape or one.shape[0]) for one in inputs
     )
+
     if is_fixed or any(part.shape[:1] != (batch_size,) for part in parts):
         return None
+
     return resize(data, batch_size)
 
 
@@ -135,6 +141,7 @@ def make_prompt(
             values[name] = tf.tile(mask, [part.shape[0], 1])
         else:
             values[name] = make_tensor(part.shape, part.dtype)
+
     return values
 
 
@@ -150,10 +157,12 @@ def make_iterator(data: Any, strategy: Any) -> Any:
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     options.experimental_optimization.inject_prefetch = False
+
     with tf.device("CPU:0"):  # the data set's own numbers would lie on the card
         dataset = (
             tf.data.Dataset.range(_MOST_BATCHES).map(make_batch).with_options(options)
         )
+
     return iter(strategy.experimental_distribute_dataset(dataset))
 
 
@@ -161,6 +170,7 @@ def _to_tuples(data: Any) -> Any:
     """Return a structure with tuples instead of lists, which a data set makes tensors of."""
     if isinstance(data, Mapping):
         return {key: _to_tuples(part) for key, part in data.items()}
+
     return tuple(map(_to_tuples, data)) if isinstance(data, list | tuple) else data
 
 
@@ -169,18 +179,21 @@ def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
     structure = get_input_specs(model)
     if structure is None:
         structure = _guess_specs(model, options)
+
     specs = {str(spec.name): spec for spec in tf.nest.flatten(structure)}
     if not specs:
         raise TargetError(
             f"The model {model.name!r} has no inputs.",
             hint="Give them: --shape 224,224,3, or return (tf_function, args) instead.",
         )
+
     for name, spec in specs.items():
         if getattr(spec, "sparse", False) or getattr(spec, "ragged", False):
             raise TargetError(
                 f"The input {name!r} is sparse or ragged: its size depends on the data.",
                 hint="Return (tf_function, args) from your file, with real arguments.",
             )
+
     axes = {
         name: None if spec.shape is None else tuple(spec.shape)
         for name, spec in specs.items()
@@ -191,6 +204,7 @@ def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
         for spec in tf.nest.flatten(structure)
     ]
     batch_size = parts[0].shape[0] if parts[0].shape else None
+
     return tf.nest.pack_sequence_as(structure, parts), batch_size
 
 
@@ -199,29 +213,35 @@ def _guess_specs(model: Any, options: CaptureOptions) -> Any:
     shapes: Mapping[str, Any] = options.shapes
     is_dict = len(shapes) > 1
     built = list((get_build_shapes(model) or {}).values())
+
     if len(built) == 1:
         known = built[0]
         is_named = isinstance(known, dict)
         if not is_named:
             known = {"": known}
+
         if all(map(_is_shape, known.values())):
             shapes = {name: tuple(axes[1:]) for name, axes in known.items()}
             is_dict = is_named
+
     if not shapes:
         raise TargetError(
             f"The inputs of the model {model.name!r} are unknown: it is not built and has no input "
             "shape.",
             hint="Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
         )
+
     specs = {}
     for name, axes in shapes.items():
         specs[name] = _make_spec(model, axes, name or "input")
+
     return specs if is_dict else next(iter(specs.values()))
 
 
 def _is_shape(shape: Any) -> bool:
     if not isinstance(shape, list | tuple):
         return False
+
     return all(axis is None or isinstance(axis, int) for axis in shape)
 
 
@@ -237,6 +257,7 @@ def _make_spec(model: Any, axes: Any, name: str) -> Any:
     dtype = str(getattr(model, "input_dtype", None) or "float32")
     if has_embedding and len(axes) < 2:
         dtype = "int32"
+
     return keras.KerasTensor((None, *axes), dtype=dtype, name=name)
 
 
@@ -252,8 +273,10 @@ def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
         value = tf.fill(axes, True)
     else:
         value = make_unbacked_value(dtype, axes)
+
     if value is None and dtype in _RANDOM_FLOATS:
         value = tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
+
     return tf.zeros(axes, dtype=dtype) if value is None else value
 
 
@@ -263,6 +286,7 @@ def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
     limit_bytes = _ADDRESS_SPACE_BYTES
     if make_unbacked_value(tf.uint8, (1,)) is None:
         limit_bytes = read_memory_bytes()
+
     if size_bytes > limit_bytes:
         raise TargetError(
             f"An input or label of shape {_format_axes(axes)} takes {format_bytes(size_bytes)}; at "
@@ -281,6 +305,7 @@ def fill_shapes(
             raise TargetError(
                 f"There is no input {name!r}.", hint=f"Its inputs: {inputs}."
             )
+
     _check_batch(specs, options.batch_size)
 
     open_inputs = list(specs)
@@ -288,9 +313,11 @@ def fill_shapes(
         open_inputs = [
             name for name, axes in specs.items() if axes is None or None in axes[1:]
         ]
+
     shared = options.shapes.get("")  # of every open input
     if shared is not None:
         _check_shared_shape(specs, open_inputs, shared)
+
     shapes = dict.fromkeys(open_inputs, shared) | dict(options.shapes)
 
     lacking = {}
@@ -299,6 +326,7 @@ def fill_shapes(
         if axes is not None and shapes[name] is None and None in axes[1:]:
             usual = [axis or _USUAL_SIZE for axis in axes[1:]]
             lacking[name] = _format_axes(tuple(usual))
+
     if lacking:
         fill = " ".join(f"--shape {name}={axes}" for name, axes in lacking.items())
         names = ", ".join(lacking)
@@ -309,6 +337,7 @@ def fill_shapes(
     filled = {}
     for name, axes in specs.items():
         filled[name] = _fill_axes(name, axes, options.open_batch_size, shapes.get(name))
+
     return filled
 
 
@@ -330,6 +359,7 @@ def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:
     batches = {name: axes and axes[0] for name, axes in specs.items() if axes != ()}
     if batch_size is None or None in batches.values() or batch_size in batches.values():
         return
+
     name = next(iter(batches or specs), "")
     batch = f"a batch of {batches[name]}" if batches else "no axes"
     raise InputError(
@@ -346,19 +376,24 @@ def _fill_axes(
     if axes is None and shape is None:
         hint = f"Give it: --shape {name}=224,224,3."
         raise TargetError(f"The input {name!r} has no shape.", hint=hint)
+
     if axes is None:
         axes = (None, *[None] * len(shape or ()))
+
     if shape is not None:
         fits = len(shape) == len(axes) - 1
         for axis, wanted in zip(axes[1:], shape, strict=False):
             fits &= axis in (None, wanted)
+
         if not fits:
             raise TargetError(
                 f"--shape {name}={_format_axes(shape)} does not fit the input's axes "
                 f"{_format_axes(axes[1:])}.",
                 hint="Give every axis but the batch.",
             )
+
         axes = (*axes[:1], *shape)
+
     # Only the batch may still be open.
     return tuple(batch_size if axis is None else axis for axis in axes)
 

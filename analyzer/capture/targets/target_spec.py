@@ -54,17 +54,21 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
             raise TargetError(
                 f"{text!r} names no application.", hint="Write it as keras:ResNet50."
             )
+
         return TargetSpec(
             text=text, kind=TargetKind.APPLICATION, path="keras", attribute=name
         )
+
     if text.startswith("hub:"):
         if text == "hub:":
             raise TargetError(
                 "hub: names no preset.", hint="Write it as hub:gemma_2b_en."
             )
+
         return TargetSpec(
             text=text, kind=TargetKind.PRESET, path=text.removeprefix("hub:")
         )
+
     path = Path(text)
     if text and path.exists():
         return _parse_existing(text, path, scripts=scripts)
@@ -72,6 +76,7 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
         raise TargetError(
             f"{text} is an address.", hint="Download it, and give the file."
         )
+
     base, _, attribute = text.rpartition(":")
     is_file = base.endswith(".py")
     if base.endswith(".ipynb"):
@@ -81,6 +86,7 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
         raise TargetError(
             f"There is no {text}." if text else "The target is empty.", hint=hint
         )
+
     if is_file and not Path(base).is_file():
         raise TargetError(
             f"There is no file {base}.", hint="Check the path before the colon."
@@ -89,6 +95,7 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
         raise TargetError(
             f"{text!r} has no name after the colon.", hint="Write it as file.py:name."
         )
+
     kind = TargetKind.FILE if is_file else TargetKind.MODULE
     return TargetSpec(text=text, kind=kind, path=base, attribute=attribute)
 
@@ -100,6 +107,7 @@ def _suggest_form(text: str) -> str:
         return f"Did you mean {text.replace('::', ':')}?"
     if base in ("keras", "keras.applications"):
         return f"Did you mean keras:{name}?"
+
     file = Path(f"{base.replace('.', '/')}.py")
     if base and file.is_file():
         return f"Did you mean {file}:{name}?"
@@ -107,6 +115,7 @@ def _suggest_form(text: str) -> str:
         return ""
     if text[0].isupper():
         return f"Did you mean keras:{text}, or file.py:{text}?"
+
     return f"Check the path, or name a model: keras:{text} or file.py:{text}."
 
 
@@ -122,6 +131,7 @@ def name_module(text: str) -> TargetSpec:
     if not _MODULE_NAME.fullmatch(text) or text.endswith(".py"):
         hint = "Write it as -m package.train, or leave out -m for a file."
         raise TargetError(f"{text} is no module.", hint=hint)
+
     name = text.rpartition(".")[2]
     return TargetSpec(
         text=f"-m {text}", kind=TargetKind.SCRIPT, path=text, attribute=name
@@ -153,6 +163,7 @@ def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
             f"{text} is neither a model nor a trace.",
             hint=suggest_command(path) or _FORMS,
         )
+
     return TargetSpec(text=text, kind=kind, path=text)
 
 
@@ -170,7 +181,9 @@ def parse_assumptions(texts: list[str]) -> dict[str, int]:
                 f"--assume {text!r} is not NAME=N.",
                 hint="Use a name that the estimate prints, and a whole number.",
             )
+
         assumed[name.strip()] = int(number)
+
     return assumed
 
 
@@ -185,20 +198,24 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
                 f"--assume {text!r} is not an assumption about a card.",
                 hint=f"Write it as --assume NAME=N, with one of {', '.join(known)}.",
             )
+
         one = known[name]
         number = -1
         if value.isdecimal() and len(value) <= 15:
             number = int(value)
         elif one.is_bytes:
             number = parse_bytes(value)
+
         assumed[name] = number
         if not 0 <= number <= one.most:
             most = str(one.most)
             if one.is_bytes:
                 most = format_bytes(one.most)
+
             raise TargetError(
                 f"--assume {text!r}: give 0 to {most}.", hint=f"{one.source}."
             )
+
     return assumed
 
 
@@ -209,15 +226,20 @@ def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
         name, _, axes = text.rpartition("=")
         parts = [part.strip() for part in axes.strip("() ").split(",")]
         shape = []
+
         for part in filter(None, parts):
             if not re.fullmatch("-?[0-9]{1,18}", part):
                 hint = "Write it as --shape NAME=224,224,3."
                 raise TargetError(f"{text!r} is not a shape.", hint=hint)
+
             if int(part) < 1:
                 hint = "Every axis is at least 1."
                 raise TargetError(f"{text!r} has an axis below 1.", hint=hint)
+
             shape.append(int(part))
+
         shapes[name.strip()] = tuple(shape)
+
     return shapes
 
 
@@ -264,6 +286,7 @@ def list_given_options(options: CaptureOptions) -> frozenset[Option]:
     }
     for option in set(Option) - given.keys():
         given[option] = getattr(options, option.name.lower()) not in (None, "")
+
     return frozenset(option for option, is_given in given.items() if is_given)
 
 
@@ -273,12 +296,15 @@ def write_options(options: CaptureOptions) -> tuple[str, ...]:
     for name, shape in options.shapes.items():
         axes = ",".join(map(str, shape))
         words += ["--shape", f"{name}={axes}" if name else axes]
+
     for name in ("batch_size", "optimizer", "loss", "dtype_policy", "inter_op_threads"):
         value = getattr(options, name)
         if value:
             words += [f"--{name.replace('_', '-')}", str(value)]
+
     if options.jit is not None:
         words.append("--jit" if options.jit else "--no-jit")
+
     return tuple(words)
 
 
@@ -289,9 +315,11 @@ def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None
         refused = [option for option in options if option in wanted]
         if not refused:
             continue
+
         because, hint = _TABLE["reasons"][reason]
         if len(refused) > 1:
             hint = hint.replace("it out", "them out", 1)
+
         raise InputError(
             f"{name} is {form}: {' and '.join(refused)} cannot be used, because {because}.",
             hint=hint,

@@ -55,6 +55,7 @@ def _find_new_tensors(known: dict[int, weakref.ref[Any]]) -> list[Any]:
         reference = known.get(id(tensor))
         if reference is None or reference() is not tensor:
             new.append(tensor)
+
     return new
 
 
@@ -63,6 +64,7 @@ def count_tensor_bytes(tensor: Any) -> int:
     count = tensor.shape.num_elements()
     if count is None or not tensor.dtype.is_numpy_compatible:
         return 0
+
     return int(count * tensor.dtype.size)
 
 
@@ -71,10 +73,12 @@ def find_holders(tensors: list[Any], search: HolderSearch) -> list[HeldTensors]:
     found: dict[tuple[str, str], HeldTensors] = {}
     members: dict[tuple[str, str], list[Any]] = {}
     holders = search.find_all(tensors)
+
     for tensor in tensors:
         names = {}
         for holder in holders.get(id(tensor), ()):
             names[holder.holder, holder.where] = holder
+
         for name, holder in names.items():
             found[name] = holder
             members.setdefault(name, []).append(tensor)
@@ -91,8 +95,10 @@ def _describe(holder: HeldTensors, members: list[Any]) -> HeldTensors:
     count = len(members)
     words = holder.holder
     is_many = not (holder.grows or holder.bound) and count >= _MANY
+
     if is_many:
         words = f"{words}, in {count} new objects"
+
     return msgspec.structs.replace(
         holder,
         holder=words,
@@ -112,8 +118,10 @@ def find_held_objects(
     tensors = _find_new_tensors(trace.before)
     held = find_holders(tensors, search)
     on_host: list[HeldTensors] = []
+
     if not trace.is_whole:  # else nothing tells its growth from what it holds
         on_host = find_grown_containers(trace.containers, trace.done, search)
+
     resident = _find_resident(trace, {id(one) for one in tensors}, search)
     return WatchNote(
         held=tuple(held),
@@ -136,6 +144,7 @@ def _find_resident(
     names: dict[int, str] = {}
     for row in rows:
         names |= dict.fromkeys(row.addresses, row.holder)
+
     for key, one in trace.resident.items():
         if one.address in names:
             trace.resident[key] = msgspec.structs.replace(one, name=names[one.address])
@@ -147,6 +156,7 @@ def _find_resident(
         is_known = bool(row.addresses) and known.issuperset(row.addresses)
         if is_known or row.size_bytes < _LARGE_BYTES:
             continue
+
         known.update(row.addresses)
         constant = LargeConstant(
             kind="held",
@@ -158,6 +168,7 @@ def _find_resident(
             copies=row.count,
         )
         constants.append(constant)
+
     return constants
 
 
@@ -190,11 +201,13 @@ class GrowthCheck:
         is_due = is_last or step >= self._next_step
         if not is_due or in_use_bytes - self._base_bytes < _LARGE_BYTES:
             return
+
         self._next_step = 2 * step
         rows = find_holders(_find_new_tensors(self._before), HolderSearch(frame))
         rows = [
             row for row in rows if row.count >= _MIN_LATER and (row.grows or row.bound)
         ]
+
         if (
             rows or not self.held
         ):  # after the program's end, its functions' names are gone

@@ -77,8 +77,10 @@ class HolderSearch:
         locals_ = _list_stack_names(frame)
         frames = sys._current_frames()
         frames.pop(threading.get_ident(), None)  # no frame may hold itself
+
         for innermost in frames.values():
             locals_ += _list_stack_names(innermost)
+
         # Objects of the user's classes that only libraries hold, such as callbacks of ``fit``.
         classes = self._find_classes()
         objects = [Link(one) for one in find_live_objects(classes)] if classes else []
@@ -93,6 +95,7 @@ class HolderSearch:
             is_notebook = name == "__main__" and self._cells
             if is_own(file or "<") or is_notebook:
                 modules[name] = file
+
         return modules
 
     def _list_globals(self) -> Iterator[Link]:
@@ -111,6 +114,7 @@ class HolderSearch:
         links: list[Link] = []
         seen: set[int] = set()
         until_s = time.thread_time() + _TIMEOUT_S
+
         for roots in self._roots:
             reached = roots
             for _ in range(_MAX_DEPTH):
@@ -119,11 +123,14 @@ class HolderSearch:
                     if id(link.place) not in seen and _is_followed(link.place):
                         seen.add(id(link.place))
                         followed.append(link)
+
                 links += followed
                 if len(links) > _MAX_OBJECTS or time.thread_time() > until_s:
                     break
+
                 parts = map(self._list_parts, followed)
                 reached = list(itertools.chain.from_iterable(parts))
+
         return links
 
     def _list_parts(self, link: Link) -> Iterator[Link]:
@@ -131,9 +138,11 @@ class HolderSearch:
         place = link.place
         is_class = isinstance(place, type)
         kind = place if is_class else type(place)
+
         if isinstance(place, types.FunctionType):
             yield from _list_enclosed(place, link)
             return
+
         if isinstance(place, BaseException):
             yield from _list_raised(place, link)
 
@@ -145,13 +154,16 @@ class HolderSearch:
             )
             words = f"the {{}} `{{}}` of {owner}"
             file = self._modules[kind.__module__]
+
             for name, value in list(attributes.items()):
                 yield Link(value, link, name, words, file)
         elif attributes is not None and not is_class:
             for value in list(attributes.values()):
                 yield Link(value, link)
+
         if is_class:
             return
+
         # Not read by iteration: C code may still be filling a list.
         for part in gc.get_referents(place):
             if part is not attributes and gc.is_tracked(part):
@@ -166,11 +178,13 @@ class HolderSearch:
                 holder = self._name(link)
                 if holder is not None:
                     holders.setdefault(id(link.place), []).append(holder)
+
         return holders
 
     def _list_ends(self) -> Iterator[Link]:
         for roots in self._roots:
             yield from roots
+
         for link in self._links:
             yield from self._list_parts(link)
 
@@ -179,6 +193,7 @@ class HolderSearch:
         for holder in self.find_all([thing]).get(id(thing), ()):
             if holder.grows:
                 return f"{holder.holder} ({holder.where})"
+
         return ""
 
     def _name(self, end: Link) -> HeldTensors | None:
@@ -186,20 +201,26 @@ class HolderSearch:
         grows = by_traceback = False
         bound = 0
         named: Link | None = None
+
         for link in end.follow():
             grows |= isinstance(link.place, _GROWING)
             by_traceback |= isinstance(link.place, BaseException)
             if isinstance(link.place, deque):
                 bound = max(bound, link.place.maxlen or 0)
+
             if link.name and (grows or named is None):
                 named = link
+
             if link.name and grows:
                 break
+
         if named is None:
             return None
+
         key = (id(named.above), named.name, id(named.place), grows, bound, by_traceback)
         if key not in self._holders:
             self._holders[key] = self._locate(named, grows, bound, by_traceback)
+
         return self._holders[key]
 
     def _locate(
@@ -219,6 +240,7 @@ class HolderSearch:
             if line:
                 file = other
                 break
+
         line = line or find_binding_line(file, name)
 
         path = shorten_path(file)
@@ -254,6 +276,7 @@ def _describe_kind(thing: Any, grows: bool) -> str:
         return "dictionary"
     if isinstance(thing, (*_GROWING, tuple)):
         return type(thing).__name__
+
     return f"{type(thing).__name__} under" if grows else "name"
 
 
@@ -269,7 +292,9 @@ def _list_stack_names(frame: types.FrameType | None) -> list[Link]:
                 Link(value, None, name, words, code.co_filename, code.co_name)
                 for name, value in names
             ]
+
         frame = frame.f_back
+
     return links
 
 
@@ -282,8 +307,10 @@ def _list_local_names(frame: types.FrameType) -> list[tuple[str, Any]]:
     names = frame.f_locals
     items = list(names.items())
     is_copy = isinstance(names, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+
     if is_copy and sys.getrefcount(names) <= _OWN_REFERENCES:
         names.clear()
+
     return items
 
 
@@ -294,6 +321,7 @@ def _list_raised(error: BaseException, link: Link) -> Iterator[Link]:
         if trace.tb_frame.f_code.co_name != "<module>":
             for _, value in _list_local_names(trace.tb_frame):
                 yield Link(value, link)
+
         trace = trace.tb_next
 
 
@@ -302,6 +330,7 @@ def _list_enclosed(function: types.FunctionType, link: Link) -> Iterator[Link]:
     code = function.__code__
     if not is_own(code.co_filename):
         return
+
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield Link(cell.cell_contents, link, name, file=code.co_filename)

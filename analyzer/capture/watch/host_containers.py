@@ -35,6 +35,7 @@ def find_grown_containers(
         if added >= max(steps, 2):
             size_bytes = added * _count_entry_bytes(container)
             grown.append((size_bytes, added, container))
+
     grown.sort(key=lambda row: -row[0])
     del grown[_MAX_CONTAINERS:]
 
@@ -46,6 +47,7 @@ def find_grown_containers(
             rows.append(
                 msgspec.structs.replace(holder, count=added, size_bytes=size_bytes)
             )
+
     return rows
 
 
@@ -58,6 +60,7 @@ def _list_containers() -> list[Any]:
         )
         if is_container and one and _count_entry_bytes(one) >= _MIN_ENTRY_BYTES:
             found.append(one)
+
     return found
 
 
@@ -70,6 +73,7 @@ def _count_entry_bytes(container: Any) -> int:
         entries = reversed(container.values())
     else:
         entries = reversed(container)
+
     try:
         return count_host_bytes(next(entries, None))
     except RuntimeError:  # another thread changes it
@@ -85,4 +89,5 @@ def count_host_bytes(thing: Any, depth: int = 3) -> int:
     if depth and type(thing) in (tuple, list, dict):
         parts = islice(gc.get_referents(thing), _MAX_PARTS)
         return sum(count_host_bytes(part, depth - 1) for part in parts)
+
     return 0

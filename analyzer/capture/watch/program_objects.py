@@ -66,14 +66,17 @@ class ProgramObjects:
         in_file = kind == "cache" and any(
             isinstance(one, str) and one for one in options
         )
+
         if not where or in_file or len(self.stages) >= _MAX_STAGES:
             return
+
         elements = _count_elements(dataset)
         if kind != "cache":
             numbers = [one for one in options if isinstance(one, int)]
             wanted = numbers[0] if numbers else -1  # TensorFlow chooses
             held = wanted if elements is None else min(wanted, elements)
             elements = held if 0 <= held <= _MAX_INT32 else None
+
         self.stages[kind, where] = DataStage(
             kind=kind,
             where=where,
@@ -88,6 +91,7 @@ class ProgramObjects:
             batch = peek_queue(enqueuer)
             if code is None or batch is None:
                 continue
+
             where = f"{shorten_path(code.co_filename)}:{code.co_firstlineno}"
             self.stages["queue", where] = DataStage(
                 kind="queue",
@@ -119,7 +123,9 @@ class ProgramObjects:
                     holder=search.find_container(alive[0]) if len(alive) > 1 else "",
                 )
                 rows.append(row)
+
             del alive
+
         return rows
 
     def add_model(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
@@ -130,7 +136,9 @@ class ProgramObjects:
                 break
             if code.co_name == "build":  # of a Sequential
                 return
+
             frame = frame.f_back
+
         if frame is not None:
             where = format_line(frame)
             models = self._models.setdefault(where, weakref.WeakSet())
@@ -145,6 +153,7 @@ class ProgramObjects:
                 inner.update(
                     id(part) for part in get_layers(model) if part is not model
                 )
+
             model = None  # holds it no longer
 
         rows = []
@@ -160,7 +169,9 @@ class ProgramObjects:
                     holder=search.find_container(alive[0]) if alive else "",
                 )
                 rows.append(row)
+
             del alive
+
         return rows
 
 
@@ -168,6 +179,7 @@ def _format_own_line(frame: FrameType | None) -> str:
     """Return ``file:line`` of a frame of the user's code; "" for other frames."""
     if frame is None or not is_own(frame.f_code.co_filename):
         return ""
+
     return format_line(frame)
 
 
@@ -177,6 +189,7 @@ def _count_elements(dataset: Any) -> int | None:
         count = int(dataset.cardinality())
     except (tf.errors.OpError, TypeError, ValueError):
         return None
+
     return count if 0 <= count <= _MAX_INT32 else None
 
 

@@ -62,6 +62,7 @@ class _ImportHook(importlib.abc.MetaPathFinder):
         )
         if spec is None or spec.loader is None:
             return spec
+
         load = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
@@ -70,6 +71,7 @@ class _ImportHook(importlib.abc.MetaPathFinder):
                 load(module)
             finally:
                 self._loading.discard(name)
+
             if "tensorflow" in sys.modules and not self._loading:
                 sys.meta_path[:] = [
                     finder for finder in sys.meta_path if finder is not self
@@ -87,8 +89,10 @@ class ScriptRun:
         self._request = request
         self._folder = Path(request.folder)
         self._script_folder = os.path.dirname(os.path.realpath(request.script))
+
         if request.is_module:
             self._script_folder = os.getcwd()
+
         self._watcher: Any = None
         self._owner = os.getpid()
         self._is_script = True  # whether the script's own code runs
@@ -116,13 +120,16 @@ class ScriptRun:
             status = _get_status(stop)
             if stop.code not in (None, 0):
                 ended = f"sys.exit({stop.code!r})"
+
             self._note_usage(stop)
         except BaseException as error:
             self._is_script = False
             fatal, ended, status = error, type(error).__name__, 1
             _print_as_python(error)
+
             if isinstance(error, KeyboardInterrupt):
                 status = EXIT_BASE + signal.SIGINT
+
         if os.getpid() != self._owner:
             sys.exit(status)  # a fork by the script that ran to the script's end
 
@@ -133,12 +140,14 @@ class ScriptRun:
             for thread in threading.enumerate():
                 if not thread.daemon and thread is not threading.current_thread():
                     thread.join()
+
         self.finish(ended, fatal)
         if isinstance(
             fatal, KeyboardInterrupt
         ):  # Python ends as usual, without a second traceback
             sys.excepthook = lambda *_: None
             raise KeyboardInterrupt
+
         sys.exit(status)
 
     def _unload_modules(self, kept: frozenset[str]) -> None:
@@ -172,7 +181,9 @@ class ScriptRun:
             }
             vars(module).update(names, __loader__=spec.loader)
             sys.argv[0] = spec.origin or path
+
             return code
+
         return compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
 
     def finish(self, ended: str, error: BaseException | None = None) -> None:
@@ -181,6 +192,7 @@ class ScriptRun:
         self._is_script = False
         if watcher is None:
             return
+
         (self._folder / REPORT_FILE).touch()
         try:
             with delay_signals():
@@ -211,12 +223,14 @@ class ScriptRun:
         options, script = self._request.options, self._request.script
         if options.gpu:
             configure_cards(options, tf)
+
         from analyzer.capture.watch.watcher import Watcher
 
         if options.inter_op_threads:
             tf.config.threading.set_inter_op_parallelism_threads(
                 options.inter_op_threads
             )
+
         return Watcher(
             self._folder,
             steps=self._request.steps,
@@ -238,8 +252,10 @@ class ScriptRun:
         os._exit = exit_now
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminate)
+
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._interrupt)
+
         os.register_at_fork(after_in_child=self._forget_in_fork)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
@@ -247,6 +263,7 @@ class ScriptRun:
         self.finish(name, KeyboardInterrupt(name))
         with contextlib.suppress(Exception):
             sys.stdout.flush()
+
         signal.signal(
             number, signal.SIG_DFL
         )  # die of it, as a Python that does not catch it does
@@ -263,8 +280,10 @@ class ScriptRun:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.forget()
+
         if signal.getsignal(signal.SIGTERM) == self._terminate:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
         if signal.getsignal(signal.SIGINT) == self._interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -273,8 +292,10 @@ def _get_status(stop: SystemExit) -> int:
     """Return the exit status of a ``SystemExit``, and print its message, as Python does."""
     if stop.code is None or isinstance(stop.code, int):
         return (stop.code or 0) % 256
+
     with contextlib.suppress(Exception):
         print(stop.code, file=sys.stderr)
+
     return 1
 
 
@@ -286,6 +307,7 @@ def _print_as_python(error: BaseException) -> None:
         seen.add(id(link))
         link.__traceback__ = _remove_our_frames(link.__traceback__)
         link = link.__cause__ or link.__context__
+
     sys.excepthook(type(error), error, error.__traceback__)
 
 
@@ -294,11 +316,14 @@ def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
             rows.append(trace)
+
         trace = trace.tb_next
+
     rows.append(None)
     for row, following in itertools.pairwise(rows):
         assert row is not None
         row.tb_next = following
+
     return rows[0]
 
 

@@ -81,29 +81,37 @@ def run_script(
         Path(request.script), environment
     )  # refuses other backends
     options = request.options
+
     with make_staging_folder(out) as staging:
         if options.gpu:
             environment |= make_card_environment(options, staging)
         elif options.device == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
+
         environment["XLA_FLAGS"] = add_dump_flags(
             staging / DUMP, environment.get("XLA_FLAGS", "")
         )
         file = staging / "request.json"
         write_message(file, replace(request, folder=str(staging)))
         command = make_start_command("watch.script_child", str(file))
+
         if view:
             (staging / LIVE_FILE).touch()
+
         status, interrupted_s = _run_in_terminal(command, environment, staging, view)
         is_interrupted = status == EXIT_BASE + signal.SIGINT
         delay: AbstractContextManager[None] = delay_signals()
+
         if is_interrupted:
             delay = ignore_repetition(interrupted_s)
+
         with delay:
             for name in (file.name, REPORT_FILE, LIVE_FILE):
                 (staging / name).unlink(missing_ok=True)
+
             for name in (DUMP, PHANTOM_FOLDER, POOL_FOLDER):
                 shutil.rmtree(staging / name, ignore_errors=True)
+
             end = ScriptEnd(
                 status=status,
                 interrupted_s=interrupted_s,
@@ -114,6 +122,7 @@ def run_script(
             )
             if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
                 end = replace(end, folder=publish(staging, out, force=force), note=None)
+
             return end
 
 
@@ -123,6 +132,7 @@ def _take_text(path: Path) -> str | None:
         text = path.read_text("utf-8", "replace")
         path.unlink()
         return text
+
     return None
 
 
@@ -227,4 +237,5 @@ def read_untraced(folder: Path) -> WatchNote | None:
     text = _take_text(folder / _UNTRACED_FILE)
     with contextlib.suppress(msgspec.MsgspecError):
         return None if text is None else msgspec.json.decode(text, type=WatchNote)
+
     return None

@@ -56,8 +56,10 @@ class Hooks:
         watcher, data, dataset = self._watcher, self._watcher.objects, tf.data.Dataset
         self._around(Function, "__call__", watcher.call_function)
         self._around(keras.optimizers.Optimizer, "apply", watcher.call_optimizer)
+
         for kind in ("shuffle", "cache", "prefetch"):
             self._report(dataset, kind, functools.partial(data.add_stage, kind))
+
         self._report(keras_trainer.Trainer, "__init__", data.add_model)
         self._report(
             tf.config.experimental,
@@ -95,6 +97,7 @@ class Hooks:
             def wrapper(thing: Any, *args: Any, **kwargs: Any) -> Any:
                 if not is_outermost():
                     return old(thing, *args, **kwargs)
+
                 local.inside = True
                 try:
                     return call(old, thing, args, kwargs)
@@ -117,9 +120,11 @@ class Hooks:
             # No local variable holds a frame: it would keep the callers' local names alive.
             if first and self._is_outermost():
                 report(None, args, sys._getframe(2))
+
             result = old(*args, **kwargs)
             if not first and self._is_outermost():
                 report(result, (*args, *kwargs.values()), sys._getframe(2))
+
             return result
 
         self._undo.append(wrap_attribute(owner, name, wrapper))

@@ -46,6 +46,7 @@ class StepReadings:
         self._read_s = time.perf_counter()  # of the last reading
         self._devices: tuple[str, ...] = ()
         self._resident: FileIO | None = None  # stays open, because opening it is slow
+
         with contextlib.suppress(OSError):  # a system without it
             self._resident = FileIO("/proc/self/statm")
 
@@ -59,20 +60,24 @@ class StepReadings:
         now_s = time.perf_counter()
         if step > _ALWAYS_READ and now_s - self._read_s < self._interval_s:
             return False
+
         self._read_s = now_s
         in_use_bytes = self._read_statistic("current")[0]
         host_bytes = self._read_resident_bytes()
         self.rows.append(
             Reading(step=step, in_use_bytes=in_use_bytes, host_bytes=host_bytes)
         )
+
         if len(self.rows) >= _MAX_READINGS:
             self.rows = self.rows[::2]
             self._interval_s *= 2
+
         if self.live_file is not None:
             peak_bytes = self._read_statistic("peak")[0]
             self.live_file.write_text(
                 f"{step} {in_use_bytes} {peak_bytes} {host_bytes or 0}"
             )
+
         return True
 
     def read_peaks(self) -> None:
@@ -94,6 +99,7 @@ class StepReadings:
                 values.append(statistics[name])
             except (ValueError, tf.errors.OpError):
                 values.append(0)
+
         return values
 
     def _read_resident_bytes(self) -> int | None:
@@ -106,6 +112,7 @@ class StepReadings:
                     int(os.pread(self._resident.fileno(), 128, 0).split()[1])
                     * _PAGE_BYTES
                 )
+
         return None
 
 
@@ -131,6 +138,7 @@ def read_full_pool() -> Any:
     read = bfc_memory_map_pb2.MemoryDump.FromString
     pools = [read(file.read_bytes()) for file in _list_records()[-4:]]
     cards = [one for one in pools if not _HOST_POOL.search(one.allocator_name)]
+
     return next(reversed(cards or pools), None)
 
 
@@ -149,6 +157,7 @@ def find_pool_holders(pool: Any) -> Iterator[tuple[int, str, str]]:
     )
     for held in find_holders(find_live_tensors(), HolderSearch(None)):
         yield take(held.addresses), held.holder, held.where
+
     yield take(list(sizes)), "the step: activations, gradients, workspace", ""
 
 
@@ -172,6 +181,7 @@ class FailureRecord:
         """Stop the records and remove them."""
         if os.environ.get(POOL_RECORDS) == str(self._folder / "pool"):
             del os.environ[POOL_RECORDS]
+
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def read(
@@ -185,6 +195,7 @@ class FailureRecord:
         pool = read_full_pool()
         if pool is None:
             return None
+
         live = [chunk for chunk in pool.chunk if chunk.in_use]
         live.sort(key=lambda chunk: -chunk.size)
         names = _name_variables(variables)
@@ -197,6 +208,7 @@ class FailureRecord:
             )
             for chunk in live[:MOST_ROWS]
         ]
+
         return FailedStep(
             step=step,
             message=failure.message,
@@ -210,10 +222,13 @@ def _name_variables(variables: StepVariables | None) -> dict[int | None, str]:
     """Return the path of each variable by the latest known address of its buffer."""
     if variables is None:
         return {}
+
     with contextlib.suppress(Exception):  # reading may need memory
         variables.snapshot()
+
     paths = [row.path for row in variables.rows()]
     names: dict[int | None, str] = {}
     for addresses in variables.snapshots:
         names.update(zip(addresses, paths, strict=False))
+
     return names

@@ -106,6 +106,7 @@ class StepTrace:
             _START(str(self._folder))
         except tf.errors.OpError:
             return False
+
         self._is_running = True
         return True
 
@@ -117,6 +118,7 @@ class StepTrace:
     def _discard_profile(self) -> None:
         if self._is_running:
             _STOP(save=False)
+
         self._is_running = self._has_trace = False
         shutil.rmtree(self._folder / "plugins", ignore_errors=True)
         for name in (GRAPH_FILE, RUN_FILE):
@@ -149,6 +151,7 @@ class StepTrace:
         elif self._is_running and not self.is_open:
             self.is_cut = True
             self._stop_profiler()
+
         return must_close
 
     @property
@@ -168,15 +171,18 @@ class StepTrace:
             for tensor in tensors
             if count_tensor_bytes(tensor) >= _RESIDENT_BYTES
         ]
+
         for tensor in large[:_MAX_RESIDENT]:
             self.resident[id(tensor)] = Input(
                 "a tensor", tensor.dtype.name, get_shape(tensor), find_address(tensor)
             )
+
         variables = self._choose(record, max(self._steps, least))
         if not self._is_running:
             self.observed.restart()
             if not self._start_profiler():
                 return
+
         self.is_open = True
         self.observed.eager = variables.function is None
         variables.snapshot()
@@ -188,11 +194,13 @@ class StepTrace:
         function = None
         jit: bool | None = False
         alive = record.list_alive() if record is not None else []
+
         if alive:
             concrete = list_concrete_functions(alive[-1])
             if concrete:
                 function = concrete[-1]
                 jit = None
+
             if is_jit_compiled(alive[-1]):
                 jit = True
 
@@ -200,6 +208,7 @@ class StepTrace:
         program = Program(call=lambda: None, args=(), config=config, function=function)
         self.variables = StepVariables(program, function=function)
         self.variables.refresh()
+
         return self.variables
 
     def next_step(self) -> bool:
@@ -208,6 +217,7 @@ class StepTrace:
         self.done += 1
         if self.done >= self._wanted:
             return False
+
         self._begin_step()
         return True
 
@@ -217,6 +227,7 @@ class StepTrace:
         is_whole_step = not interrupted or self.failure is not None
         if is_whole_step:
             self._end_step()
+
         self._stop(has_snapshot=is_whole_step)
 
     def close_run(self, record: FunctionRecord | None) -> bool:
@@ -225,15 +236,18 @@ class StepTrace:
             return False
         if self.variables is None:
             self._choose(record, 1)
+
         self.is_whole, self.is_open = True, False
         self.before, self.containers, self.done = {}, {}, 1
         self._stop(has_snapshot=True)
+
         return True
 
     def discard(self) -> None:
         """Discard the trace of steps, because other calls are more like a step."""
         if self.variables is not None:
             self._discard_profile()
+
         self._reset()
 
     def _stop(self, *, has_snapshot: bool) -> None:
@@ -241,6 +255,7 @@ class StepTrace:
         if has_snapshot:
             with contextlib.suppress(Exception):  # reading may need memory
                 self.variables.snapshot()
+
         self.observed.eager = False
         self._stop_profiler()
         self._end_step()  # a marker that ends after the trace is not in it
@@ -283,6 +298,7 @@ class StepTrace:
             target=self._target,
             phantom=self._phantom,
         )
+
         if self._dump is not None and function is not None:
             compiled, self.captured.inside = read_compiled_functions(
                 function, self._dump

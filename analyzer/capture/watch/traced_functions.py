@@ -61,6 +61,7 @@ class FunctionRecord:
         """``file:line`` of its definition."""
         if self.code is None:
             return ""
+
         return f"{shorten_path(self.code.co_filename)}:{self.code.co_firstlineno}"
 
     @property
@@ -68,6 +69,7 @@ class FunctionRecord:
         """Whether it is one of Keras' own loops, such as that of ``fit``."""
         if self.code is None:
             return False
+
         return "keras" in self.code.co_filename.split("site-packages")[-1]
 
     def list_alive(self) -> list[Any]:
@@ -82,6 +84,7 @@ class FunctionRecord:
         self._arguments = new = _describe_arguments(self.code, args, kwargs)
         self.traces += count
         self.called_at = find_calling_line()
+
         if self.traces == count:
             return
 
@@ -92,6 +95,7 @@ class FunctionRecord:
             if before != after:
                 cause = cause if changes else after[0]
                 changes.append(f"{name}: {before[1]} -> {after[1]}")
+
         if len(changes) > _MAX_CHANGES:
             changes[_MAX_CHANGES:] = ["…"]
         elif not changes and self.made > 1:
@@ -100,6 +104,7 @@ class FunctionRecord:
             changes = [
                 "another object of the same type, or a value that the function closes over"
             ]
+
         changed = "; ".join(changes)
         self.retraces.append(
             Retrace(step=step, call=self.calls, changed=changed, cause=cause)
@@ -113,11 +118,13 @@ class FunctionRecord:
         constants = _list_constants(graphs, _MIN_CONSTANT_BYTES)
         constant_bytes = sum(one.size_bytes for one in constants)
         graph_bytes = 0
+
         if graphs:
             try:
                 graph_bytes = int(graphs[0].as_graph_def().ByteSize())
             except (ValueError, tf.errors.OpError):  # too large for a protobuf
                 graph_bytes = constant_bytes
+
         return TracedFunction(
             name=self.name,
             where=self.where,
@@ -156,6 +163,7 @@ class FunctionLedger:
             record.objects = [ref for ref in record.objects if ref() is not None]
             record.objects.append(weakref.ref(function))
             record.made += 1
+
         return record
 
     def list_records(self) -> list[FunctionRecord]:
@@ -168,13 +176,16 @@ class FunctionLedger:
         concrete: list[Any] = []
         for function in list(self._known):
             concrete += list_concrete_functions(function)
+
         for one in concrete:
             for constant in _list_constants(collect_graphs(one.graph), _LARGE_BYTES):
                 key = constant.where, constant.name
                 copies = 1
                 if key in found:
                     copies += found[key].copies
+
                 found[key] = replace(constant, copies=copies)
+
         return list(found.values())
 
 
@@ -183,6 +194,7 @@ def _list_constants(graphs: list[Any], least_bytes: int) -> Iterator[LargeConsta
         for op in graph.get_operations():
             if op.type != "Const":
                 continue
+
             value = op.outputs[0]
             size_bytes = (value.shape.num_elements() or 0) * value.dtype.size
             if size_bytes >= least_bytes:
@@ -203,6 +215,7 @@ def takes_gradients(function: Any) -> bool:
         for op in graph.get_operations():
             if "gradient_tape" in op.name or op.type.startswith("ResourceApply"):
                 return True
+
     return False
 
 
@@ -215,6 +228,7 @@ def _describe_arguments(
         name = f"argument {index}"
         if code is not None and index < code.co_argcount:
             name = code.co_varnames[index]
+
         named[name] = value
 
     described: dict[str, _Argument] = {}
@@ -223,10 +237,12 @@ def _describe_arguments(
             leaves = tf.nest.flatten(value)
         except (TypeError, ValueError):
             leaves = [value]
+
         del leaves[_MAX_LEAVES - len(described) :]
         for index, leaf in enumerate(leaves):
             path = name if len(leaves) == 1 else f"{name}[{index}]"
             described[path] = _describe_leaf(leaf)
+
     return described
 
 
@@ -234,16 +250,21 @@ def _describe_leaf(leaf: Any) -> _Argument:
     kind = type(leaf).__name__
     shape = getattr(leaf, "shape", None)
     dtype = getattr(leaf, "dtype", None)
+
     if shape is not None and dtype is not None:
         words = f"{dtype} array"
         if isinstance(leaf, tf.Tensor | tf.Variable):
             words = dtype.name
+
         return "shape", words + _format_shape(shape)
+
     if leaf is None or isinstance(leaf, bool | int | float | str | bytes):
         return "value", f"Python {kind} {repr(leaf)[:_MAX_VALUE]}"
+
     element = getattr(leaf, "element_spec", None)
     if element is not None:
         return "shape", f"{kind} of {str(element)[:200]}"
+
     return "object", f"{kind} object"
 
 
@@ -252,4 +273,5 @@ def _format_shape(shape: Any) -> str:
         axes = ["?" if axis is None else str(axis) for axis in shape]
     except (TypeError, ValueError):
         axes = ["?"]
+
     return f"[{','.join(axes)}]"

@@ -36,6 +36,7 @@ def find_calling_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of the user's code from ``frame`` on, or None."""
     while frame is not None and not is_own(frame.f_code.co_filename):
         frame = frame.f_back
+
     return frame
 
 
@@ -63,6 +64,7 @@ def get_code(function: Any) -> CodeType | None:
     if code is None:
         method = vars(type(function)).get("__call__")
         code = getattr(method, "__code__", None)
+
     return code if isinstance(code, CodeType) else None
 
 
@@ -82,6 +84,7 @@ def find_growing_line(filename: str, name: str, function: str = "") -> int:
         if puts:
             owner, _ = min(puts, key=lambda put: (_is_number(put[1]), put[0].lineno))
             return owner.lineno
+
     return 0
 
 
@@ -117,6 +120,7 @@ def removes_entries(filename: str, name: str) -> bool:
             ):
                 if _get_name(target) == _get_name(owner):
                     owners.append(owner)
+
     return name in map(_get_name, owners)
 
 
@@ -132,6 +136,7 @@ def find_binding_line(filename: str, name: str) -> int:
     for root in ast.walk(tree):
         if isinstance(root, ast.For | ast.While):
             in_loops.update(_find_bindings(root, name))
+
     lines.update(_find_bindings(tree, name))
     return min(in_loops or lines, default=0)
 
@@ -153,6 +158,7 @@ def _is_number(value: ast.expr | None) -> bool:
             return True
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             return name in _NUMBERS
+
     return False
 
 
@@ -165,6 +171,7 @@ def _get_name(node: ast.AST) -> str:
             return _get_name(owner)
         case ast.Call(func=ast.Attribute(value=owner, attr="setdefault" | "get")):
             return _get_name(owner)
+
     return ""
 
 

@@ -52,15 +52,19 @@ class WatchBlock:
             raise InputError(
                 f"steps={steps}, warmup={warmup}: both must be at least 1."
             )
+
         spec = TargetSpec(text=name, kind=TargetKind.SCRIPT, path="", attribute=name)
         if out is None and on_oom is None:
             out = make_default_path(spec)
+
         # Absolute, because the steps may change the working folder.
         self._out = None if out is None else out.absolute()
         self._places = [one.absolute() for one in (out, on_oom) if one is not None]
         self._force = force
+
         for folder in self._places:
             check_writable(folder, force=force)
+
         if not can_trace_here():
             raise TargetError(
                 "TensorFlow runs in this process on an allocator that writes no memory events.",
@@ -72,6 +76,7 @@ class WatchBlock:
                 "The steps of this process are already watched.",
                 hint="End that block first.",
             )
+
         from analyzer.capture.watch.watcher import Watcher
 
         self.note: WatchNote | None = None  # if no step was traced
@@ -96,18 +101,22 @@ class WatchBlock:
         """Stop, and return the run folder; None if no step was traced or no report is wanted."""
         if self._watcher is None:
             return None
+
         watcher, self._watcher = self._watcher, None
         try:
             watcher.finish("" if error is None else type(error).__name__, error)
             out = self._places[-1] if watcher.has_failed else self._out
             is_traced = (self._folder / RUN_FILE).is_file()
+
             if (
                 is_traced and watcher.trace.is_whole
             ):  # TensorFlow may have requested nothing
                 is_traced = _holds_memory(self._folder)
+
             if out is None or not is_traced:
                 self.note = read_untraced(self._folder)
                 return None
+
             return publish(self._folder, out, force=self._force)
         finally:
             _running.clear()
@@ -120,4 +129,5 @@ def _holds_memory(folder: Path) -> bool:
             read_trace(trace)
     except TraceError:
         return False
+
     return True

@@ -87,8 +87,10 @@ class Watcher:
         self.objects = ProgramObjects()
         self.gradients = GradientSteps()
         self.readings = StepReadings()
+
         if (live_file := folder / LIVE_FILE).exists():
             self.readings.live_file = live_file
+
         self._hooks = Hooks(self)
         self._candidates = StepCandidates(warmup)
         self._held = (
@@ -119,24 +121,30 @@ class Watcher:
         """End the trace, write the note, and remove the hooks."""
         if os.getpid() != self._owner or self._is_over.is_set():
             return
+
         try:
             tf.config.list_logical_devices()
         except ValueError:  # contradictory settings: TensorFlow allocated nothing
             self.forget()
             write_untraced(self._folder, self._make_note(ended))
             return
+
         if error is not None:
             self.note_failure(error)
         elif self.gradients.pending:
             self._count_gradients()
+
         with self._turn:
             if self.trace.is_open and error is not None and self.trace.failure is None:
                 self.trace.failure = describe_failure(error)
+
             self.interrupt_trace()
             self.forget()
+
         self._check_growth(is_last=True)
         self.readings.read_peaks()
         note = self._make_note(ended)
+
         if self.trace.captured is None:
             write_untraced(self._folder, note)
         else:
@@ -169,6 +177,7 @@ class Watcher:
         else:
             with collect_graphs(self.functions.get_record(function).partitions):
                 result = call(function, *args, **kwargs)
+
         self._note_call(function, args, kwargs, traces, gradients)
         return result
 
@@ -184,6 +193,7 @@ class Watcher:
         record = self.functions.get_record(function)
         record.calls += 1
         added = function.experimental_get_tracing_count() - traces
+
         if added > 0:
             record.add_traces(self._candidates.steps, args, kwargs, added)
             record.trains |= len(self.trace.observed.gradients) > gradients
@@ -192,6 +202,7 @@ class Watcher:
 
         if self.trace.captured is None:
             self.trace.batch_size = _find_batch_size(args)
+
         rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
         self._count(id(record), rank, record)
 
@@ -206,6 +217,7 @@ class Watcher:
         result = call(owner, *args, **kwargs)
         key = GRADIENTS if self.gradients.update() else ("optimizer", id(owner))
         self._count(key, StepRank.TRAINS)
+
         return result
 
     def note_gradient(self, _: Any, args: tuple[Any, ...], __: Any) -> None:
@@ -235,9 +247,11 @@ class Watcher:
             # TensorFlow has other errors if a constant, a copy or a trial finds no memory.
             refused = describe_refusals() if self._on_card else ""
             error = tf.errors.ResourceExhaustedError(None, None, f"{error}{refused}")
+
         failure = describe_failure(error)
         if failure.kind is not FailureKind.OUT_OF_MEMORY:
             return
+
         with self._turn:
             if self.trace.captured is None:
                 self.trace.failure = failure
@@ -248,6 +262,7 @@ class Watcher:
                     failure, step, self.trace.variables, inspect.currentframe()
                 )
                 self.trace.rewrite(self._make_note(""))
+
         self._on_failure(error)
 
     # Steps
@@ -278,6 +293,7 @@ class Watcher:
                     self._close_trace()
             elif self.trace.is_prevented and not self._is_over.is_set():
                 self._open_trace(key, record)
+
             if self.readings.read(count):
                 self._check_growth()
         elif self._candidates.outranks_chosen(key):
@@ -299,6 +315,7 @@ class Watcher:
         self._growth = None
         if not self.trace.is_observing:
             return
+
         every = self.gradients.micro_batches if key == GRADIENTS else 1
         self._candidates.choose(key, record, every)
         self._chosen = record
@@ -326,18 +343,21 @@ class Watcher:
             self._held = find_held_objects(self.trace, self.functions, self.objects)
             self.objects.add_queues()
             self.trace.describe()
+
             if not self.trace.is_whole:
                 self._growth = GrowthCheck(
                     self._candidates.steps, self.readings.last_bytes
                 )
                 for one in self.functions.list_records():
                     one.partitions.clear()
+
             self.trace.write(self._make_note(""))
 
     def _make_note(self, ended: str) -> WatchNote:
         functions = [one for one in self.functions.list_records() if one.traces]
         search = HolderSearch(inspect.currentframe())
         growth = self._growth
+
         return replace(
             self._held,
             step=self._candidates.words,
@@ -365,4 +385,5 @@ def _find_batch_size(args: tuple[Any, ...]) -> int | None:
     for one in tf.nest.flatten(args):
         if isinstance(one, tf.Tensor) and is_eager(one) and one.shape.rank:
             return int(one.shape[0])
+
     return None

@@ -1,21 +1,15 @@
 """The functions of a step that XLA compiled, from its dump."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from analyzer.capture.graph import plain_graphs
 from analyzer.capture.xla.xla_dumps import list_dumps, read_dumped_plan
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.run_note import CompiledFunction
 
-
-@dataclass(frozen=True, slots=True)
-class LoweredFunction:
-    """One function that XLA compiles, for the shapes that one or more ops call it with."""
-
-    note: CompiledFunction
-    plan: bytes  # the compiled module and its buffer assignment (HloProto) without literals
+CompiledPlan: TypeAlias = tuple[CompiledFunction, bytes]
+"""A function that XLA compiled, and its module (HloProto) with the buffer assignment."""
 
 
 def is_compiled(function: Any) -> bool:
@@ -25,12 +19,13 @@ def is_compiled(function: Any) -> bool:
 
 def read_compiled_functions(
     function: Any, dump: Path
-) -> tuple[list[LoweredFunction], list[Op]]:
+) -> tuple[list[CompiledPlan], list[Op]]:
     """Return the functions of a step that ran and that XLA compiled, from its dump; and their ops."""
     callers: dict[str, list[str]] = {}
     if is_compiled(function):
         own = plain_graphs.decode_name(function.name)
         callers[own] = [own]
+
     callers |= plain_graphs.find_compiled_calls(function.graph)
     compiled = []
     for name, ops in callers.items():
@@ -42,6 +37,7 @@ def read_compiled_functions(
                 platform=platform,
                 compilations=len(list_dumps(dump, name)),
             )
-            compiled.append(LoweredFunction(note, plan))
-    names = [one.note.function for one in compiled]
+            compiled.append((note, plan))
+
+    names = [note.function for note, _ in compiled]
     return compiled, plain_graphs.read_inner_ops(function, names)

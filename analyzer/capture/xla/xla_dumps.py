@@ -34,6 +34,7 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
     files = list_dumps(dump, function)
     if not files:
         return b"", ""
+
     # "sm_7.5_gpu_after_optimizations" (``GpuCompiler``), "cpu_after_optimizations" (``CpuCompiler``)
     platform = "gpu" if "gpu_after_optimizations" in files[-1].name else "cpu"
     return pack(HloProto.FromString(files[-1].read_bytes())), platform

@@ -1,7 +1,5 @@
 """The shapes of a graph that ran, which the graph itself has lost."""
 
-from typing import Any
-
 import pytest
 from small_graphs import play_ops, predict_ops
 
@@ -11,17 +9,10 @@ from analyzer.capture.graph.data_sizes import is_open  # noqa: E402
 from analyzer.capture.graph.executor_graph import build_executor_graph, instantiate  # noqa: E402
 from analyzer.capture.graph.shape_inference import (  # noqa: E402
     infer_executed_outputs,
-    infer_graph,
 )
 from analyzer.capture.graph.unbacked_variables import (  # noqa: E402
-    Zeros,
     build_slots,
     leave_out_values,
-)
-from analyzer.capture.run.step_variables import find_address  # noqa: E402
-from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
-    make_part,
-    make_tensor,
 )
 from analyzer.model.contract.graph_note import LEAST_SHAPES  # noqa: E402
 from analyzer.simulate.predict.stated_range import describe_notes  # noqa: E402
@@ -60,22 +51,6 @@ def test_sparse_argument_has_a_shape() -> None:
     ops = {op.type: op for op in build_executor_graph(function, parts)[0]}
     # THEN the product's shape follows from that tensor
     assert ops["SparseTensorDenseMatMul"].outputs[0].shape == (4, 3)
-
-
-def test_lookup_keeps_the_shape_of_its_keys() -> None:
-    # GIVEN a look-up of strings, as StringLookup makes it
-    entries = tf.lookup.KeyValueTensorInitializer(
-        ["a", "b"], tf.constant([1, 2], tf.int64)
-    )
-    table = tf.lookup.StaticHashTable(entries, 0)
-    step = tf.function(lambda keys: table.lookup(keys) + 1)
-    # WHEN the step is noted
-    found, _ = build_executor_graph(
-        step.get_concrete_function(tf.TensorSpec((5, 2), tf.string))
-    )
-    # THEN shapes are known from there on
-    shapes = {op.type: op.outputs[0].shape for op in found if op.outputs}
-    assert shapes["LookupTableFindV2"] == shapes["AddV2"] == (5, 2)
 
 
 def _noted(step, *given, told=None):
@@ -133,20 +108,6 @@ def test_an_iterator_states_the_size_of_its_whole_batches() -> None:
         3,
         4,
     )
-
-
-def test_a_loop_with_a_long_name_keeps_it() -> None:
-    # GIVEN a loop in many scopes, such as the loops of a sampler that call each other
-    @tf.function(autograph=False)
-    def step(x):
-        with tf.name_scope("sampler/" * 40):
-            return tf.while_loop(
-                lambda i, h: i < 3, lambda i, h: (i + 1, tf.tanh(h)), (0, x)
-            )[1]
-
-    # WHEN the step is noted, THEN the loop has its name, which joins its ops
-    found, _ = _noted(step, tf.ones((4,)))
-    assert all(op.attrs.get("frame_name") for op in found if op.type == "Enter")
 
 
 def test_trips_that_a_list_of_counts_decides() -> None:
@@ -252,79 +213,6 @@ def test_shape_set_in_the_traced_function_is_used() -> None:
     assert _shape(found, "PyFunc") == _shape(found, "Tanh") == (7, 2)
 
 
-def test_value_of_a_scalar_argument_is_recorded() -> None:
-    found, _ = _noted(lambda n: tf.range(n) + 1, tf.constant(6))
-    (given,) = (op for op in found if op.type in ("_Arg", "_DeviceArg"))
-    assert given.attrs["value"]["values"] == [6]
-
-
-def test_fused_convolution_in_bfloat16_has_a_shape() -> None:
-    # GIVEN a convolution with bias and activation, which oneDNN fuses in an element type that the
-    # fused op of TensorFlow itself does not know
-    @tf.function
-    def step(x, kernel, bias):
-        return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "SAME"), bias)) * 2
-
-    specs = [
-        tf.TensorSpec(shape, tf.bfloat16)
-        for shape in ((2, 8, 8, 3), (3, 3, 3, 4), (4,))
-    ]
-    # WHEN the step is noted
-    found, _ = build_executor_graph(step.get_concrete_function(*specs))
-    # THEN the convolution has the shape of its result
-    shapes = {op.type: op.outputs[0].shape for op in found if op.outputs}
-    assert next(shape for kind, shape in shapes.items() if "Conv2D" in kind) == (
-        2,
-        8,
-        8,
-        4,
-    )
-
-
-@pytest.mark.parametrize("fused", [(), (b"BiasAdd", b"Relu")])
-def test_padded_convolution_has_the_shape_of_its_padded_image(
-    fused: tuple[bytes, ...],
-) -> None:
-    """The pass of oneDNN fuses a ``Pad`` and the convolution that reads it."""
-    with tf.Graph().as_default() as graph:
-        image, weights = tf.ones((2, 9, 8, 3)), tf.ones((3, 3, 3, 4))
-        paddings = tf.constant([[0, 0], [1, 1], [0, 1], [0, 0]])
-        tf.nn.conv2d(
-            tf.pad(image, paddings), weights, strides=2, padding="VALID", name="conv"
-        )
-    graph_def = graph.as_graph_def()
-    pad, conv = (
-        next(n for n in graph_def.node if n.op == op) for op in ("Pad", "Conv2D")
-    )
-    conv.op = "_MklNativePadWithFusedConv2D" if fused else "_MklNativePadWithConv2D"
-    bias = [pad.input[0]] * bool(fused)  # its shape does not matter
-    conv.input[:] = [pad.input[0], conv.input[1], *bias, pad.input[1]]
-    del conv.attr["explicit_paddings"], conv.attr["use_cudnn_on_gpu"]
-    conv.attr["Tpaddings"].type = tf.int32.as_datatype_enum
-    if fused:
-        conv.attr["num_args"].i = len(bias)
-        conv.attr["fused_ops"].list.s.extend(fused)
-    expected = tuple(graph.get_tensor_by_name("conv:0").shape)
-    assert infer_graph(graph_def, {})[0]["conv"][0].shape == expected
-
-
-def test_equal_inputs_are_drawn_by_different_ops() -> None:
-    """Grappler makes one op of equal ops, and two inputs of a model would share a buffer."""
-    for dtype in (tf.float32, tf.int64, tf.bool):
-        part = make_part((4, 3), dtype)
-        step = tf.function(lambda n, part=part: (part.draw(n, 0), part.draw(n, 1)))
-        first, second = step(tf.constant(5, tf.int64))
-        assert find_address(first) != find_address(second)
-
-
-@pytest.mark.parametrize("count", [180_304, 180_300])  # the second ends within 64 bytes
-def test_a_value_without_memory_shares_the_zeros_of_others(count: int) -> None:
-    zeros = Zeros()
-    first = zeros.make_tensor(tf.float64, (200_000,))
-    value = zeros.make_tensor(tf.float64, (count,))
-    assert find_address(value) == find_address(first) is not None
-
-
 def test_slots_that_hold_a_number_are_made_before_the_step() -> None:
     # GIVEN Adafactor, which makes a placeholder from the number 0 for each vector
     made = []
@@ -341,30 +229,3 @@ def test_slots_that_hold_a_number_are_made_before_the_step() -> None:
         )
     # THEN it has the variables of TensorFlow's eager build
     assert made[0] == made[1]
-
-
-def test_synthetic_mask_masks_nothing() -> None:
-    """A step that is given one must not be told to need nothing; a switch alone stays off."""
-    for number in (0, 1):
-        assert tf.reduce_all(
-            make_part((3, 2), tf.bool).draw(tf.constant(number, tf.int64))
-        )
-        assert not make_part((), tf.bool).draw(tf.constant(number, tf.int64))
-    assert tf.reduce_all(make_tensor((3, 2), tf.bool))
-    assert not make_tensor((), tf.bool)
-
-
-def test_a_simulated_card_gets_large_inputs_without_their_values(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It discards long copies, and drawing a batch of a million examples took most of a run."""
-    part = make_part((64, 1024), tf.float32)
-    assert "Empty" not in _list_op_types(part.draw)
-    monkeypatch.setenv("PHANTOM_CARDS", "T4")
-    assert "Empty" in _list_op_types(part.draw)
-    assert "Empty" not in _list_op_types(make_part((4,), tf.float32).draw)
-
-
-def _list_op_types(draw: Any) -> set[str]:
-    function = tf.function(draw).get_concrete_function(tf.TensorSpec((), tf.int64))
-    return {op.type for op in function.graph.get_operations()}

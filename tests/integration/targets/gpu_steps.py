@@ -1,8 +1,5 @@
 """Steps to estimate for a GPU, and the graphs of the CPU's own executor to hold ours against."""
 
-import json
-import sys
-
 import keras  # noqa: TID253
 import tensorflow as tf  # noqa: TID253
 
@@ -114,45 +111,6 @@ def factorizations():
     return step, (tf.ones((4, 64, 64)),)
 
 
-def custom():
-    model = cnn()
-    optimizer = keras.optimizers.SGD(momentum=0.9)
-    optimizer.build(model.trainable_variables)
-
-    @tf.function(autograph=False)
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(
-                keras.losses.sparse_categorical_crossentropy(y, model(x))
-            )
-        variables = model.trainable_variables
-        optimizer.apply_gradients(
-            zip(tape.gradient(loss, variables), variables, strict=True)
-        )
-        return loss
-
-    step.model, step.optimizer = model, optimizer
-    return step, (tf.zeros((8, 32, 32, 3)), tf.zeros((8,), tf.int32))
-
-
-def two_calls():
-    """One tape is asked twice: what both calls compute alike is computed twice."""
-    first, second = (layers.Dense(64, activation="sigmoid") for _ in range(2))
-    for layer in (first, second):
-        layer.build((None, 64))
-
-    @tf.function(input_signature=[tf.TensorSpec((None, 64))])
-    def step(x):
-        with tf.GradientTape(persistent=True) as tape:
-            x = second(first(x)) - x
-            loss = tf.reduce_mean(tf.reduce_sum(x * x, 1))
-        return [
-            tape.gradient(loss, layer.trainable_variables) for layer in (first, second)
-        ]
-
-    return step
-
-
 def grouped():
     """Keras compiles a grouped convolution with XLA; its gradient's function leaves axes open."""
     inputs = keras.Input((32, 32, 3))
@@ -181,20 +139,6 @@ def silent():
         )
 
     return train_step, (tf.zeros((8, 512)),)
-
-
-def masked():
-    """Which rows are left is told by the step's input."""
-    weight = tf.Variable(tf.zeros((256, 512)))
-
-    @tf.function
-    def step(rows, keep):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.boolean_mask(rows, keep) @ weight)
-        weight.assign_sub(tape.gradient(loss, weight))
-        return loss
-
-    return step, (tf.ones((1024, 256)), tf.range(1024) < 512)
 
 
 def placed():
@@ -281,37 +225,3 @@ def mirrored():
 
     step.model, step.optimizer = model, optimizer
     return step, (tf.zeros((32, 64)), tf.zeros((32, 10)))
-
-
-def compare_graphs() -> None:
-    """Print, for each step, what TensorFlow's executor would run here and what our way gives."""
-    from analyzer.capture.graph import gpu_graph
-    from analyzer.capture.graph.executor_graph import build_executor_graph
-    from analyzer.capture.run.step_capture import trace_function
-    from analyzer.capture.targets.resolve_target import make_program
-    from analyzer.cards import find_gpu
-    from analyzer.model.contract.capture_request import CaptureOptions
-
-    # A cluster of this CPU alone: then the runtime itself says what the graph has to be.
-    devices = gpu_graph._describe_devices
-    gpu_graph._describe_devices = lambda gpu, limit_bytes: devices(gpu, limit_bytes)[1:]
-    gpu_graph._CARD, gpu_graph.insert_host_copies = gpu_graph._HOST, list
-    found = {}
-    for make in (cnn, transformer, custom, two_calls):
-        batch_size = None if make is custom else 4
-        options = CaptureOptions(device="cpu", jit=False, batch_size=batch_size)
-        program = make_program(make(), make.__name__, options)  # it holds the variables
-        function = trace_function(program)
-        real, ours = (
-            build_executor_graph(function),
-            gpu_graph.build_gpu_graph(function, find_gpu("t4")),
-        )
-        found[make.__name__] = [
-            [[op.name, op.type, [spec.shape for spec in op.outputs]] for op in step.ops]
-            for step in (real, ours)
-        ]
-    json.dump(found, sys.stdout)
-
-
-if __name__ == "__main__":
-    compare_graphs()

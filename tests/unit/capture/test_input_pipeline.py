@@ -6,7 +6,6 @@ import tensorflow as tf  # noqa: TID253
 
 from analyzer.capture.graph.input_pipeline import (
     count_held_bytes,
-    find_datasets,
     list_batch_specs,
 )
 
@@ -38,12 +37,6 @@ def test_a_batch_has_the_shape_that_the_iterator_returns(name):
     assert found == [tuple(tensor.shape) for tensor in next(iter(dataset))]
 
 
-def test_an_iterator_is_found_by_its_handle():
-    iterator = iter(slices())
-    (handle,) = tf.nest.flatten(iterator, expand_composites=True)
-    assert set(find_datasets([handle, tf.constant(1)])) == {id(handle)}
-
-
 def test_the_buffers_of_a_pipeline_count_when_they_are_full():
     arrays = ROWS * (ROW_BYTES + 8)
     held = count_held(PIPELINES["batched"]())
@@ -55,8 +48,3 @@ def test_the_buffers_of_a_pipeline_count_when_they_are_full():
     assert count_held(mapped.shuffle(100))["shuffle"] == 100 * (ROW_BYTES + 8)
     assert count_held(mapped.cache())["cache"] == ROWS * (ROW_BYTES + 8)
     assert "cache" not in count_held(mapped.cache("a_file"))
-
-
-def test_an_endless_pipeline_holds_no_more_than_its_buffer():
-    endless = tf.data.Dataset.range(10).repeat().shuffle(50).prefetch(tf.data.AUTOTUNE)
-    assert count_held(endless) == {"shuffle": 50 * 8, "prefetch": 8}
