@@ -37,7 +37,6 @@ _GROWING: Final = (
 
 _OF_A_STEP: Final = (
     out_of_memory.find_out_of_memory,
-    step_settings.find_recompiled,
     retained_tensors.find_retained,
     peak_owner.find_gradient_copies,
     retained_tensors.find_overdue,

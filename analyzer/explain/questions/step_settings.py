@@ -6,7 +6,7 @@ from typing import Final
 from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
 from analyzer.explain.buffer_words import describe_buffer, describe_largest
 from analyzer.model.choice import Category
-from analyzer.model.recording.records import Finding, Severity
+from analyzer.model.recording.records import Finding
 from analyzer.model.recording.schema import FIXED_ROLES, TRIAL_ROLE
 from analyzer.model.recording.timeline import alive_at
 from analyzer.model.units import format_bytes
@@ -52,47 +52,6 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
             {"what": "parameters", "requested_bytes": parameters},
         ),
     )
-
-
-def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
-    """Report functions that XLA compiles again in every step."""
-    recording = analysis.recording
-
-    for one in recording.recompiled_functions:
-        if recording.kind.ran and one.compilations <= 1:
-            continue
-
-        # On a card the old values are copied to the host and take no card memory.
-        kept = one.variable_bytes if recording.device.kind == "cpu" else 0
-        title = f"XLA compiles {one.op} again in every step"
-        if recording.kind.ran:
-            count = len(recording.steps)
-            title = f"XLA compiled {one.op} {one.compilations} times in {count} steps"
-        if kept:
-            title += f"; each compilation keeps {format_bytes(kept)}"
-
-        names = (*one.variables, *one.inputs)
-        shown = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
-        where = "memory" if kept else "the host's memory"
-
-        yield Finding(
-            id="compiled-anew",
-            severity=Severity.HIGH,
-            title=title,
-            detail=(
-                f"{one.because} needs a constant at compile time, and TensorFlow "
-                f"derives it from {len(names)} of the step's variables and inputs "
-                f"({shown}). Their values become part of the compiled code. They change"
-                " in every step, so everything is recompiled, as slowly as the first "
-                f"time, and the old values stay in {where}. Turn XLA off for this step "
-                "(jit_compile=False, --no-jit), or use another optimizer: a frequent "
-                "cause is an optimizer that divides an Embedding's sparse gradient and"
-                " adds the result to a slot (Adadelta, RMSprop with momentum). Adam "
-                "does not."
-            ),
-            saves_bytes=kept or None,
-            evidence=tuple({"what": "compiled in", "name": name} for name in names),
-        )
 
 
 def find_workspaces(analysis: Analysis) -> Iterator[Finding]:

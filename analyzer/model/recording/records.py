@@ -110,17 +110,6 @@ class Integrity(Struct, frozen=True, kw_only=True):
         return next(checks, CounterCheck(allocator=allocator, events=0))
 
 
-class RecompiledFunction(Struct, frozen=True, kw_only=True):
-    """A function that XLA compiles in every step, because a value that changes is compiled in."""
-
-    op: str  # the op that calls it
-    because: str  # type and name of the op in it that needs the value
-    variables: tuple[str, ...]  # the compiled-in variables that it updates
-    variable_bytes: int
-    inputs: tuple[str, ...] = ()  # inputs of the step that are compiled in
-    compilations: int = 0  # 0 in a prediction
-
-
 class TensorLinks(Struct, frozen=True):
     """Producer and consumers of each tensor of a step's graph."""
 
@@ -165,7 +154,6 @@ class Recording:
     warnings: tuple[str, ...] = ()  # to read before trusting a figure
     versions: dict[str, str] = field(default_factory=dict)
     error: Failure | None = None
-    recompiled_functions: tuple[RecompiledFunction, ...] = ()  # in every step
     integrity: Integrity | None = None  # None for a prediction
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledType, ...] = ()  # op types without a memory rule

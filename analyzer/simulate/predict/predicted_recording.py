@@ -60,7 +60,6 @@ from analyzer.tracing.xla.plan_contents import (
     divide_temporaries,
     find_step_tensors,
 )
-from analyzer.tracing.xla.recompilation import find_recompiled_functions
 
 _MOST_DECISIONS: Final = 6  # most decisions to describe one by one
 
@@ -149,7 +148,6 @@ def _make_recording(
             *map(describe_decision, prediction.decisions[:_MOST_DECISIONS]),
             *describe_notes(prediction),
         ),
-        recompiled_functions=find_recompiled_functions(note, compiled),
         versions=dict(note.versions),
         notes=(*note.notes, *describe_input_sizes(note), *describe_card(note)),
         unmodelled=find_unmodelled(prepared),

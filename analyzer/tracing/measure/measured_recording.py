@@ -13,7 +13,7 @@ from analyzer.cards import find_gpu, memory_limit
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.report.subject import PhantomNotice
-from analyzer.model.contract.run_note import PhantomNote, TargetNote
+from analyzer.model.contract.run_note import STEP_WITH_ALL, PhantomNote, TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
@@ -41,7 +41,6 @@ from analyzer.tracing.measure.trace_attribution import (
     find_marks,
 )
 from analyzer.tracing.measure.trace_checks import check_trace
-from analyzer.tracing.measure.values_read import warn_about_values
 from analyzer.tracing.measure.variable_buffers import AddressIndex
 from analyzer.tracing.measure.workspaces import label_workspaces
 from analyzer.tracing.parse.logdir import (
@@ -55,7 +54,6 @@ from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_tra
 from analyzer.tracing.sources.graph_join import (
     JoinedGraph,
     SourceGraph,
-    find_event_graph,
     find_graph,
 )
 from analyzer.tracing.xla.plan_contents import (
@@ -63,7 +61,6 @@ from analyzer.tracing.xla.plan_contents import (
     divide_temporaries,
     find_step_tensors,
 )
-from analyzer.tracing.xla.recompilation import find_recompiled_functions
 from analyzer.tracing.xla.trace_modules import (
     ModuleBuffers,
     name_call_requests,
@@ -71,6 +68,7 @@ from analyzer.tracing.xla.trace_modules import (
 )
 
 _TEXTS: Final = read_table("tracing/measure/trace_texts.toml", dict[str, str])
+_MOST_NAMED: Final = 3  # ops in a warning
 _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
 
@@ -117,8 +115,6 @@ def open_measured(
     note = read_run(note_path) if note_path is not None else None
     if note is None and (graph := find_run_file(chosen[0], GRAPH_FILE)) is not None:
         warnings.append(_TEXTS["no_note"].format(graph.parent, RUN_FILE))
-    if note is None and source is None:
-        source = find_event_graph(chosen[0])
 
     return measure(
         raw,
@@ -181,14 +177,11 @@ def measure(
             *warnings,
             *_find_warnings(events, table, steps, note, main),
             *modules.warnings,
-            *(warn_about_values(structure, note) if phantom is not None else ()),
+            *(_warn_about_values(note) if note is not None else ()),
             *warn_about_order(repeats),
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
-        recompiled_functions=find_recompiled_functions(note, plans)
-        if note is not None
-        else (),
         integrity=integrity,
         notes=_describe_graph(note, structure, join),
         phantom=_describe_phantom(phantom) if phantom is not None else None,
@@ -370,3 +363,21 @@ def _find_warnings(
         warnings.append(_TEXTS["before"].format(before / most, format_bytes(before)))
 
     return warnings
+
+
+def _warn_about_values(note: RunNote) -> list[str]:
+    """Return a warning about unknown values on a simulated card that decide what runs."""
+    decisions = note.unknown_values
+    if not decisions:
+        return []
+
+    names = [f"{name} ({decides})" for name, decides in decisions.items()]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    text = (
+        f"A simulated card lacks values that depend on the weights: {', '.join(names[:_MOST_NAMED])}"
+        f"{more}. Step {STEP_WITH_ALL} ran as if they select everything, the other steps as if they "
+        "select nothing: the peaks of the steps are the range"
+    )
+    if any("loop" in decides for decides in decisions.values()):
+        text += ", without further trips of a loop"
+    return [f"{text}."]

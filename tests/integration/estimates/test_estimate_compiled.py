@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -72,30 +71,3 @@ def test_compiled_functions_in_a_step_that_runs_op_by_op(tmp_path: Path) -> None
     stated = predicted["uncertainty"]
     peak = measured["peak"]["requested_bytes"]
     assert 0.98 * stated["low_bytes"] <= peak <= 1.02 * stated["high_bytes"]
-
-
-@pytest.mark.slow
-def test_step_recompiled_each_time(tmp_path: Path) -> None:
-    predicted, measured = documents(tmp_path, "anew")
-    rises, kept = [], []
-    for document in (predicted, measured):
-        steps = [step["requested_bytes"] for step in document["steps"]]
-        rises.append(
-            [after - before for before, after in itertools.pairwise(steps)][-1]
-        )
-        (finding,) = [
-            found for found in document["findings"] if found["id"] == "compiled-anew"
-        ]
-        kept.append(finding["saves_bytes"])
-    assert (
-        kept[0] == kept[1] > 2 * 4 * 2000 * 32
-    )  # the table, what its optimizer divides by
-    assert rises == [pytest.approx(kept[0], rel=0.01)] * 2
-    for figure in ("requested_bytes", "allocated_bytes"):
-        assert predicted["peak"][figure] == pytest.approx(
-            measured["peak"][figure], rel=0.005
-        )
-    for category, size in measured["categories_at_peak"].items():
-        assert predicted["categories_at_peak"][category] == pytest.approx(
-            size, abs=20_000
-        ), category

@@ -61,13 +61,3 @@ def partly():
         return loss
 
     return step, (tf.ones([1024, 512]),)
-
-
-def anew():
-    """A model whose step TensorFlow compiles again each time: see
-    ``analyzer/capture/xla/compile_time_inputs.py``."""
-    words = keras.Input((8,), dtype="int32")
-    values = keras.layers.Flatten()(keras.layers.Embedding(2000, 32)(words))
-    model = keras.Model(words, keras.layers.Dense(4)(values))
-    model.compile(keras.optimizers.RMSprop(momentum=0.9), "mse", jit_compile=True)
-    return model

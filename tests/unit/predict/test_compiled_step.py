@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from analyzer.explain.questions.step_settings import find_recompiled
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.choice import Category
-from analyzer.model.recording.records import Device
 from analyzer.model.recording.schema import IDLE_ROLE
 from analyzer.model.recording.timeline import main_allocator_rows
 from analyzer.session.opening import explain
@@ -111,36 +107,6 @@ def test_the_peak_is_shown_where_the_buffer_is_fullest(predicted: Measured) -> N
         inside["category"]
     )
     assert set(inside["layer"]) >= {"mlp/dense", "mlp/dense_1"}
-
-
-def test_a_value_that_is_compiled_in_and_updated_is_a_finding() -> None:
-    note = read_run(NOTE)
-    (one,) = note.compiled
-    (call,) = [op for op in note.ops if op.name in one.ops]
-    largest = max(
-        (row for row in note.variables if row.argument is not None),
-        key=lambda row: math.prod(row.shape or ()),
-    )
-    argument = next(op for op in note.ops if op.attrs.get("index") == largest.argument)
-    fixed = (
-        (call.inputs.index(f"{argument.name}:0"), "UnsortedSegmentSum update/sum"),
-    )
-    note = replace(note, compiled=(replace(one, fixed=fixed),))
-    grown = predict_note(note)
-    analysis = explain(grown, WhatIf(), search=False)
-    size_bytes = 4 * math.prod(largest.shape or ())
-    assert size_bytes > 4096
-    (finding,) = [found for found in analysis.findings if found.id == "compiled-anew"]
-    assert finding.saves_bytes == size_bytes
-    assert "UnsortedSegmentSum update/sum" in finding.detail
-    assert largest.path in finding.detail
-    # On a card the host keeps a copy of it.
-    on_card = replace(
-        analysis,
-        recording=replace(analysis.recording, device=Device(kind="gpu", name="T4")),
-    )
-    (finding,) = find_recompiled(on_card)
-    assert finding.saves_bytes is None
 
 
 def test_a_compiled_step_leaves_no_order_open(predicted: Measured) -> None:
