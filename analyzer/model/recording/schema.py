@@ -38,6 +38,7 @@ FIXED_ROLES: Final = (
 )  # of workspaces that no other algorithm avoids
 WORKSPACE: Final = "workspace"
 """Region of a library's workspace, without which TensorFlow uses another algorithm."""
+STACK_ROLE: Final = "stack that XLA reserves for its programs"  # on a TPU
 IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
 """Role of the rows for bytes of a compiled step's buffer that hold no value."""
 

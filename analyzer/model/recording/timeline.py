@@ -196,6 +196,11 @@ HOST_ALLOCATORS: Final = frozenset(
 """TensorFlow's names of allocators of host memory; ``gpu_host_bfc`` is for pinned memory."""
 
 
+def is_tpu(allocator: str) -> bool:
+    """Say whether an allocator is of a TPU's runtime, which is not TensorFlow's (``TPU:0``)."""
+    return allocator.startswith("TPU:")
+
+
 def device_allocators(events: pd.DataFrame) -> list[str]:
     """Return the names of the devices' allocators; if there is none, the one with the most bytes."""
     peaks = _peaks(events)

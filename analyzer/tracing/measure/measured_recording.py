@@ -24,6 +24,7 @@ from analyzer.model.recording.timeline import (
     card_number,
     choose_allocator,
     find_steps_of_births,
+    is_tpu,
 )
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
@@ -50,6 +51,7 @@ from analyzer.tracing.parse.logdir import (
     find_traces,
 )
 from analyzer.tracing.parse.run_folder import RunNote, read_run
+from analyzer.tracing.parse.wire.memory_columns import STACK
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.sources.graph_join import (
     JoinedGraph,
@@ -144,15 +146,17 @@ def measure(
     main = choose_allocator(raw.events, allocator)
     raw, repeats = split_repeats(raw, main)
     events = raw.events
-    raw = replace(
-        raw, step_markers=_find_step_marks(raw, note) or find_run_spans(raw, main)
-    )
+    raw = replace(raw, step_markers=_find_step_marks(raw, note))
+    spans = raw.step_markers or find_run_spans(raw, main)
     table = pair_frees(events)
-    steps = find_steps(events, raw.step_markers)
+    steps = find_steps(events, spans)
     table = add_earlier_buffers(events, table, *_find_earlier_buffers(table, raw, note))
     integrity = check_trace(raw, table, steps, note)
+    raw = replace(raw, step_markers=spans)
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
-    table, structure, join = find_graph(table, raw, note, steps, source)
+    structure, join = None, None
+    if not is_tpu(main):
+        table, structure, join = find_graph(table, raw, note, steps, source)
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
     table, plans = modules.table, modules.plans
     infer = note is not None and note.step.infers
@@ -166,7 +170,7 @@ def measure(
         kind=Kind.TRACE if phantom is None else Kind.PHANTOM,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
-        step_config=modules.step_config,
+        step_config=replace(modules.step_config, eager=_is_eager(note, structure)),
         events=events_shown,
         allocations=shown,
         allocator=main,
@@ -176,6 +180,7 @@ def measure(
         warnings=(
             *warnings,
             *_find_warnings(events, table, steps, note, main),
+            *(_warn_about_cut(shown, len(events_shown), main) if note is None else ()),
             *modules.warnings,
             *(_warn_about_values(note) if note is not None else ()),
             *warn_about_order(repeats),
@@ -183,7 +188,10 @@ def measure(
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
         integrity=integrity,
-        notes=_describe_graph(note, structure, join),
+        notes=(
+            *_describe_tpu(events, main),
+            *_describe_graph(note, structure, join),
+        ),
         phantom=_describe_phantom(phantom) if phantom is not None else None,
         phantom_run=phantom,
         repeats=repeats,
@@ -213,6 +221,35 @@ def _label_buffers(
         )
 
     return name_module_buffers(table, raw), sharing
+
+
+def _is_eager(note: RunNote | None, structure: GraphIndex | None) -> bool:
+    """Say whether the step ran op by op: by the note, else by most ops of the derived graph."""
+    if note is not None:
+        return note.step.eager
+    names = [] if structure is None else list(structure.ops)
+
+    return 2 * sum("#" in name for name in names) > len(names)
+
+
+def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
+    """Return a note about the parts of a TPU's memory; empty for another device."""
+    if not is_tpu(allocator):
+        return ()
+    own = events[events["allocator"] == allocator]
+    stack = own.loc[own["op"] == STACK, "requested_bytes"].max()
+    heap_bytes = own["peak_in_use_bytes"].max()
+    limit_bytes = (own["in_use_bytes"] + own["available_bytes"]).max()
+    reserved, heap, limit = (
+        format_bytes(0 if pd.isna(size) else int(size))
+        for size in (stack, heap_bytes, limit_bytes)
+    )
+
+    return (
+        f"{allocator}: by the runtime's counters the heap held at most {heap}, and XLA "
+        f"reserved a stack of {reserved} for its programs, of {limit} in all. A TPU has "
+        "no pool of TensorFlow's allocator, so there is no replay and no need.",
+    )
 
 
 def _describe_graph(
@@ -328,8 +365,10 @@ def _device(
     )
     named = "host" if is_host else next(map(name_card, own), "")
 
+    kind = "tpu" if is_tpu(allocator) else "gpu"
+
     return Device(
-        kind="cpu" if is_host else "gpu",
+        kind="cpu" if is_host else kind,
         name=(note.device.name if note is not None else "") or named or allocator,
         # Allocators without statistics record no available bytes.
         memory_limit_bytes=limit_bytes,
@@ -381,3 +420,20 @@ def _warn_about_values(note: RunNote) -> list[str]:
     if any("loop" in decides for decides in decisions.values()):
         text += ", without further trips of a loop"
     return [f"{text}."]
+
+
+def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
+    """Return a warning if the trace ends before the last step frees its activations."""
+    own = table[(table["allocator"] == allocator) & table["step"].notna()]
+    own = own[own["step"] == own["step"].max()]
+    made = own[own["category"] == Category.ACTIVATION.value]
+    alive = made[made["dies"] >= end]
+    left, most = (int(rows["requested_bytes"].sum()) for rows in (alive, made))
+    if 2 * left <= most or not left:
+        return []
+
+    return [
+        f"The trace ends inside a step: {format_bytes(left)} of its activations are alive at the "
+        "end. So the peak is a lower bound, and the trace does not show what reads them and "
+        "which change would save memory."
+    ]

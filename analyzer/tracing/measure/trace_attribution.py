@@ -25,11 +25,14 @@ from analyzer.model.recording.labels import (
     label_variables,
 )
 from analyzer.model.recording.records import Step
+from analyzer.model.recording.schema import STACK_ROLE
 from analyzer.model.recording.state_roles import find_roles_of_state
+from analyzer.model.recording.timeline import is_tpu
 from analyzer.tracing.derive.op_names import find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
 from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings
 from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.tracing.parse.wire.memory_columns import STACK
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 
 _PHASES: Final = {"backward": 1, "update": 2}
@@ -49,6 +52,8 @@ def attribute(
     labels = Labels(len(table))
     earlier = table["address"].isna().to_numpy()
     labels.fill(earlier, Category.UNATTRIBUTED, "allocated before the trace began")
+    is_stack = table["allocator"].astype(str).map(is_tpu) & (table["op"] == STACK)
+    labels.fill(is_stack.to_numpy(bool), Category.TEMPORARY, STACK_ROLE)
     freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
     infer = note is not None and note.step.infers
     in_steps = table["step"].notna().to_numpy()

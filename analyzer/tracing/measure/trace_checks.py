@@ -23,7 +23,12 @@ from analyzer.model.recording.records import (
     Integrity,
     Step,
 )
-from analyzer.model.recording.timeline import UNPAIRED, pair_events, running_sum
+from analyzer.model.recording.timeline import (
+    UNPAIRED,
+    is_tpu,
+    pair_events,
+    running_sum,
+)
 from analyzer.model.units import GRANULE_BYTES, format_bytes, round_up
 from analyzer.tracing.derive.op_names import read_shape
 from analyzer.tracing.measure.trace_attribution import find_marks
@@ -65,6 +70,8 @@ def check_trace(
             str(events["allocator"].cat.categories[code]),
             np.flatnonzero(codes == code),
         )
+        if is_tpu(name):  # its frees have no sizes
+            continue
         # With one allocator, avoid a copy of millions of rows.
         own = events if len(rows) == len(events) else events.iloc[rows]
         counters.append(_check_counter(name, own, rows, allocations, len(events)))
@@ -185,8 +192,9 @@ def _check_steps(
         note is not None and note.watch is not None and note.error is not None
     )
     checked = steps[: len(steps) - is_cut_short]
-    wrong += sum(step.last < step.first for step in checked)
-    wrong += _count_cut_steps(raw.events, checked) if raw.step_markers else 0
+    if raw.step_markers:
+        wrong += sum(step.last < step.first for step in checked)
+        wrong += _count_cut_steps(raw.events, checked)
     yield DamageReason.STEP_MARKS, wrong
     starts = raw.op_runs["start_ps"].to_numpy()
     end_ps = int(raw.events["time_ps"].iloc[-1])
