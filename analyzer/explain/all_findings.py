@@ -16,7 +16,7 @@ from analyzer.explain.questions import (
 )
 from analyzer.explain.running import data_held, kept_objects, leaks
 from analyzer.explain.running.slope import measure_growth
-from analyzer.model.recording.records import Finding, Kind, Severity
+from analyzer.model.recording.records import Finding, Severity
 
 _LEAST_BYTES: Final = 1 << 20
 _LEAST_RATIO: Final = 0.01
@@ -51,12 +51,10 @@ _OF_A_STEP: Final = (
 def collect(analysis: Analysis) -> Analysis:
     """Return the analysis with its findings, without savings that are too small to notice."""
     found = list(analysis.findings)
-    # Buffers of a TPU have no names.
-    for find in _OF_A_STEP if analysis.recording.device.kind != "tpu" else ():
-        found += find(analysis)
+    if analysis.recording.device.kind != "tpu":  # whose buffers have no names
+        for find in _OF_A_STEP:
+            found += find(analysis)
 
-    if _is_tiny(analysis):
-        found = [_lower(one) for one in found]
     growing = list(_of_the_program(analysis))
     found += growing
 
@@ -91,24 +89,6 @@ def collect(analysis: Analysis) -> Analysis:
         return place, order.index(one.severity), -(one.saves_bytes or 0)
 
     return replace(analysis, findings=tuple(sorted(kept, key=rank)))
-
-
-def _is_tiny(analysis: Analysis) -> bool:
-    """Say whether a real trace uses so little of its device that no saving matters."""
-    recording = analysis.recording
-    limit = recording.device.memory_limit_bytes
-    used = analysis.peak_ever.allocated_bytes
-
-    return recording.kind is Kind.TRACE and limit is not None and 100 * used < limit
-
-
-def _lower(one: Finding) -> Finding:
-    is_action = one.severity in (Severity.HIGH, Severity.MEDIUM)
-    return (
-        replace(one, severity=Severity.LOW)
-        if is_action and one.id not in _FIRST
-        else one
-    )
 
 
 def _of_the_program(analysis: Analysis) -> Iterator[Finding]:

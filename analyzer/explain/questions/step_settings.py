@@ -70,22 +70,6 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     size, algorithm = int(row["requested_bytes"]), str(row["role"]).partition(", ")[2]
     where = f"{row['op']}" + (f" with the algorithm {algorithm}" if algorithm else "")
 
-    limit = ""
-    if size >= 2 << 20:  # the variable takes whole MiB, at least 1
-        limit = (
-            f" Start with TF_CUDNN_WORKSPACE_LIMIT_IN_MB={size // 2 >> 20} (by default "
-            "4096, and 8192 in newer releases) to exclude it."
-        )
-
-    of_category = analysis.alive["category"] == Category.WORKSPACE.value
-    others = int(analysis.alive.loc[of_category, "requested_bytes"].sum()) - total
-    fixed = ""
-    if others > 0:
-        fixed = (
-            f" The other {format_bytes(others)} of the category are copies for the "
-            "layout and sums, which no other algorithm avoids."
-        )
-
     yield Finding(
         id="workspace",
         severity=severity_of(saves, peak),
@@ -93,8 +77,10 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
         f"({total / peak:.0%} of the peak)",
         detail=(
             f"The largest is {format_bytes(size)} in {where}. cuDNN's fastest "
-            f"algorithm may need more memory than a slower one.{limit} Without any "
-            f"workspace the peak falls to {format_bytes(peak - saves)}.{fixed}"
+            "algorithm may need more memory than a slower one. Start with "
+            f"TF_CUDNN_WORKSPACE_LIMIT_IN_MB={max(size // 2 >> 20, 1)} (by default "
+            "4096, and 8192 in newer releases) to exclude it. Without any workspace "
+            f"the peak falls to {format_bytes(peak - saves)}."
         ),
         saves_bytes=saves or None,
         evidence=describe_largest(at_peak),
@@ -115,12 +101,6 @@ def find_internal_waste(analysis: Analysis) -> Iterator[Finding]:
     unsplit = format_bytes(waste.unsplit_bytes)
     rounding = format_bytes(waste.rounding_bytes)
     share = waste.internal_bytes / peak.allocated_bytes
-    option = (
-        ", or set GPUOptions.experimental.internal_fragmentation_fraction, so that the "
-        "allocator splits more chunks"
-    )
-    if analysis.recording.step_config.is_jax:
-        option = ""
 
     yield Finding(
         id="internal-fragmentation",
@@ -129,7 +109,9 @@ def find_internal_waste(analysis: Analysis) -> Iterator[Finding]:
         f"({share:.1%})",
         detail=f"{unsplit} are in chunks that were not split because they are smaller "
         f"than twice the request, {rounding} come from rounding to 256 B. Use the same "
-        f"tensor sizes in every step, so that freed chunks can be reused{option}.",
+        "tensor sizes in every step, so that freed chunks can be reused, or set "
+        "GPUOptions.experimental.internal_fragmentation_fraction, so that the "
+        "allocator splits more chunks.",
         saves_bytes=waste.unsplit_bytes or None,
         saves_kind="allocated",
         evidence=tuple(

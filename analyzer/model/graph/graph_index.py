@@ -194,8 +194,8 @@ GRADIENT_ROLE: Final = "gradient"  # of a variable
 _PASSED_GRADIENT_ROLE: Final = "gradient read in the backward pass"  # of an activation
 _KEPT_ROLE: Final = "kept for the backward pass"  # by readers
 ALIVE_ROLE: Final = "alive in backward"  # by lifetime, without known readers
-_FORWARD_ROLE: Final = "read in the forward pass only"
-PASSING_ROLES: Final = frozenset({_PASSED_GRADIENT_ROLE, _FORWARD_ROLE})
+FORWARD_ROLE: Final = "read in the forward pass only"
+PASSING_ROLES: Final = frozenset({_PASSED_GRADIENT_ROLE, FORWARD_ROLE})
 """Roles of activations and gradients that are freed in the pass that made them."""
 _FLOATS: Final = frozenset(
     {
@@ -253,7 +253,7 @@ def describe_value(
     if is_kept or is_alive:
         return Category.ACTIVATION, _KEPT_ROLE if is_kept else ALIVE_ROLE
     if is_activation:
-        return Category.ACTIVATION, _FORWARD_ROLE
+        return Category.ACTIVATION, FORWARD_ROLE
     return Category.TEMPORARY, "forward temporary"
 
 

@@ -71,6 +71,7 @@ _COPY_FROM_HOST_ROLE: Final = "copied from the host"
 """``CopyToDeviceNode`` requests a ``dynamic`` region before the eager op that reads the copy."""
 _COPY_ROLES: Final = {"temp": COPY_ROLE, "output": DROPPED_ROLE}
 """Region -> role of a convolution's buffer on a card that holds no output."""
+_HALVES: Final = ("float16", "bfloat16")
 _ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
 
 
@@ -157,6 +158,7 @@ class _Values:
         self._gradients = _with_partial_sums(structure)
         self._gradient_ops = find_gradient_ops(structure)
         self._reduced = find_all_reduce_roles(structure)
+        self._types = {op.type for op in structure.ops.values()} - {""}
         self._cache = find_cache(structure) if infers else frozenset()
 
     def describe_buffer(
@@ -186,7 +188,7 @@ class _Values:
             return Category.WORKSPACE, f"{phase} workspace"
         if is_convolution and on_card and not tensor and region in _COPY_ROLES:
             return Category.WORKSPACE, _COPY_ROLES[region]
-        if _is_cast_of_weight(structure, op, dtype):
+        if dtype in _HALVES and self._is_cast_of_weight(op):
             return Category.TEMPORARY, "weight in half precision"
         if tensor in self._cache:
             return Category.KV_CACHE, CACHE_ROLE
@@ -230,22 +232,22 @@ class _Values:
             is_activation=is_activation,
         )
 
+    def _is_cast_of_weight(self, op: Op) -> bool:
+        """Say whether a forward op casts a variable for mixed precision.
 
-def _is_cast_of_weight(structure: GraphIndex, op: Op, dtype: str) -> bool:
-    """Say whether a forward op casts a variable for mixed precision.
+        A graph that is derived from a trace has no reads: there such a cast is in the scope of the op
+        that uses the weight (``dense/MatMul/Cast``).
+        """
+        structure = self._structure
+        if op.type != "Cast" or structure.phases[op.name] is not Phase.FORWARD:
+            return False
+        if not structure.evidence:
+            makers = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs[:1])
+            return any(maker and maker.type == "ReadVariableOp" for maker in makers)
 
-    A graph that is derived from a trace has no reads: there such a cast is in the scope of the op that
-    uses the weight (``dense/MatMul/Cast``).
-    """
-    if op.type != "Cast" or dtype not in ("float16", "bfloat16"):
-        return False
-    if not structure.evidence:
-        makers = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs[:1])
-        return any(maker and maker.type == "ReadVariableOp" for maker in makers)
-
-    user, _, own = op.name.rpartition("/")
-    is_forward = structure.phases[op.name] is Phase.FORWARD
-    return own == "Cast" and user in structure.ops and is_forward
+        user, _, own = op.name.rpartition("/")
+        is_user = user in structure.ops or user.rpartition("/")[2] in self._types
+        return own == "Cast" and is_user
 
 
 def _with_partial_sums(structure: GraphIndex) -> set[str]:

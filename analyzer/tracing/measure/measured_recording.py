@@ -49,6 +49,7 @@ from analyzer.tracing.parse.logdir import (
     RUN_FILE,
     find_run_file,
     find_traces,
+    list_runs,
 )
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.wire.memory_columns import STACK
@@ -111,6 +112,12 @@ def open_measured(
     if len(chosen) > 1:
         warnings.append(
             f"The run has several hosts ({names}); this is {chosen[0].name}."
+        )
+    others = [run.name for run in list_runs(path)[:-1]] if path.is_dir() else []
+    if others:
+        warnings.append(
+            f"The logdir has several runs; this is the newest, {chosen[0].parent.name}. Add --run "
+            f"NAME for another one: {', '.join(others[-_MOST_NAMED:])}."
         )
     raw = read_trace(chosen[0], progress=progress)
     note_path = find_run_file(chosen[0])

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import GRADIENT_ROLE, GraphIndex
+from analyzer.model.graph.graph_index import FORWARD_ROLE, GRADIENT_ROLE, GraphIndex
 from analyzer.model.graph.host_copies import ITERATOR
 from analyzer.model.recording.attribution import (
     RECEIVED,
@@ -76,6 +76,12 @@ def attribute(
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
         _label_by_graph(labels, table, structure, sharing, tensors, infer=infer)
         _label_batches(labels, table, structure)
+
+    if note is None:  # the readers come after the end
+        is_left = (table["dies"] == len(raw.events)).to_numpy()
+        labels.role[is_left & (labels.role == FORWARD_ROLE)] = (
+            "alive when the trace ends"
+        )
 
     phases = _label_marked(labels, table, raw)
 
