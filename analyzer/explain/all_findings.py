@@ -42,6 +42,7 @@ _OF_A_STEP: Final = (
     retained_tensors.find_overdue,
     retained_tensors.find_growth,
     peak_owner.find_largest,
+    step_settings.find_recompiled,
     step_settings.find_workspaces,
     step_settings.find_state,
     step_settings.find_internal_waste,

@@ -41,6 +41,7 @@ def redact_result(result: Result) -> Result:
         allocations=_redact_table(recording.allocations, rename),
         make_graph=None,
         make_tensor_links=None,
+        recompiled_functions=(),
         warnings=(),
         notes=(),
         error=None if error is None else replace(error, message=_REDACTED, where=None),

@@ -6,7 +6,7 @@ from typing import Final
 from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
 from analyzer.explain.buffer_words import describe_buffer, describe_largest
 from analyzer.model.choice import Category
-from analyzer.model.recording.records import Finding
+from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.schema import FIXED_ROLES, TRIAL_ROLE
 from analyzer.model.recording.timeline import alive_at
 from analyzer.model.units import format_bytes
@@ -52,6 +52,28 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
             {"what": "parameters", "requested_bytes": parameters},
         ),
     )
+
+
+def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
+    """Report functions that XLA compiles again in every step."""
+    count = len(analysis.recording.steps)
+    for one in analysis.recording.recompiled_functions:
+        if one.compilations < max(count, 2):
+            continue
+        yield Finding(
+            id="compiled-anew",
+            severity=Severity.HIGH,
+            title=f"XLA compiled {one.op} {one.compilations} times in {count} steps",
+            detail=(
+                "A value that changes in every step is part of the compiled code, so each step "
+                "compiles again, as slowly as the first, and the old values stay in the host's "
+                "memory. Turn XLA off for this step (jit_compile=False, --no-jit), or use another "
+                "optimizer: a frequent cause is an optimizer that divides an Embedding's sparse "
+                "gradient and adds the result to a slot (Adadelta, RMSprop with momentum). Adam "
+                "does not."
+            ),
+            evidence=({"what": "compilations", "count": one.compilations},),
+        )
 
 
 def find_workspaces(analysis: Analysis) -> Iterator[Finding]:

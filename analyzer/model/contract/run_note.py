@@ -124,6 +124,7 @@ class CompiledFunction:
     fixed: tuple[
         tuple[Index, Name], ...
     ] = ()  # compiled-in inputs, and the op that needs each
+    compilations: Count = 0  # in the run; 0 if nothing ran
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,6 +110,13 @@ class Integrity(Struct, frozen=True, kw_only=True):
         return next(checks, CounterCheck(allocator=allocator, events=0))
 
 
+class RecompiledFunction(Struct, frozen=True, kw_only=True):
+    """A function that XLA compiled several times."""
+
+    op: str  # the op that calls it
+    compilations: int
+
+
 class TensorLinks(Struct, frozen=True):
     """Producer and consumers of each tensor of a step's graph."""
 
@@ -154,6 +161,7 @@ class Recording:
     warnings: tuple[str, ...] = ()  # to read before trusting a figure
     versions: dict[str, str] = field(default_factory=dict)
     error: Failure | None = None
+    recompiled_functions: tuple[RecompiledFunction, ...] = ()
     integrity: Integrity | None = None  # None for a prediction
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledType, ...] = ()  # op types without a memory rule

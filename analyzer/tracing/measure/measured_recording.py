@@ -18,7 +18,13 @@ from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
-from analyzer.model.recording.records import Device, Kind, Recording, Step
+from analyzer.model.recording.records import (
+    Device,
+    Kind,
+    RecompiledFunction,
+    Recording,
+    Step,
+)
 from analyzer.model.recording.timeline import (
     HOST_ALLOCATORS,
     card_number,
@@ -194,6 +200,7 @@ def measure(
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
+        recompiled_functions=_list_recompiled(note),
         integrity=integrity,
         notes=(
             *_describe_tpu(events, main),
@@ -257,6 +264,16 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
         f"reserved a stack of {reserved} for its programs, of {limit} in all. A TPU has "
         "no pool of TensorFlow's allocator, so there is no replay and no need.",
     )
+
+
+def _list_recompiled(note: RunNote | None) -> tuple[RecompiledFunction, ...]:
+    """Return the functions that XLA compiled several times in the run."""
+    recompiled = []
+    for one in note.compiled if note is not None else ():
+        if one.compilations > 1:
+            row = RecompiledFunction(op=one.ops[0], compilations=one.compilations)
+            recompiled.append(row)
+    return tuple(recompiled)
 
 
 def _describe_graph(
