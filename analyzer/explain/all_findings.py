@@ -37,12 +37,12 @@ _GROWING: Final = (
 
 _OF_A_STEP: Final = (
     out_of_memory.find_out_of_memory,
+    step_settings.find_recompiled,
     retained_tensors.find_retained,
     peak_owner.find_gradient_copies,
     retained_tensors.find_overdue,
     retained_tensors.find_growth,
     peak_owner.find_largest,
-    step_settings.find_recompiled,
     step_settings.find_workspaces,
     step_settings.find_state,
     step_settings.find_internal_waste,

@@ -274,11 +274,9 @@ def _find_holders(hlo: Hlo, allocation: Any) -> tuple[tuple[Holder, ...], int]:
     """
     place = {part.logical_buffer_id: part for part in allocation.assigned}
     events = [event for event in hlo.heap_events if event.buffer_id in place]
-    traced = {event.buffer_id for event in events}
     moments = max(len(events), 1)
     replayed, group = _replay_events(events)
-    spans = [(buffer, 0, moments) for buffer in _find_untraced(allocation, traced)]
-    spans += [span for span in replayed if span[2] > span[1]]
+    spans = [span for span in replayed if span[2] > span[1]]
     until: dict[tuple[int, int], int] = {}
 
     for buffer, first, last in sorted(spans, key=lambda span: -span[1]):
@@ -348,28 +346,6 @@ def _replay_events(
 
     spans += [(buffer, first, max(len(events), 1)) for buffer, first in since.items()]
     return spans, group
-
-
-def _find_untraced(allocation: Any, traced: set[int]) -> list[int]:
-    """Return the values without heap trace; of overlapping ones the largest.
-
-    They lie in allocations that were merged into this one. Lifetimes are unknown: they are always alive.
-    """
-    found: list[Any] = []
-    parts = [
-        part for part in allocation.assigned if part.logical_buffer_id not in traced
-    ]
-
-    for part in sorted(parts, key=lambda part: (-part.size, part.offset)):
-        overlaps = (
-            part.offset + part.size > other.offset
-            and part.offset < other.offset + other.size
-            for other in found
-        )
-        if not any(overlaps):
-            found.append(part)
-
-    return [part.logical_buffer_id for part in found]
 
 
 def _find_named_instruction(hlo: Hlo, instruction: Instruction) -> Instruction:
