@@ -73,7 +73,6 @@ class PlanRegion:
     size_bytes: int
     use: ValueUse
     results: tuple[int, ...]  # indexes of the results in it; empty if unknown
-    is_live_out: bool  # whether it contains a result or the table of their addresses
     is_tuple: bool
     dtype: str  # of its only value or result; empty and None if it has several
     shape: tuple[int, ...] | None
@@ -109,29 +108,6 @@ class BufferPlan:
     def with_fixed(self, inputs: Iterable[tuple[int, str]]) -> BufferPlan:
         """Return the plan with these inputs (and reasons) as compiled in."""
         return replace(self, fixed=frozenset(index for index, _ in inputs))
-
-    @property
-    def argument_bytes(self) -> int:
-        """Bytes of the parameters."""
-        return sum(
-            one.size_bytes for one in self.regions if one.use is ValueUse.PARAMETER
-        )
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of the results, with aliased ones and the table of addresses."""
-        return sum(one.size_bytes for one in self.regions if one.is_live_out)
-
-    @property
-    def alias_bytes(self) -> int:
-        """Bytes that are both a parameter and a result."""
-        given = (one for one in self.regions if one.use is ValueUse.PARAMETER)
-        return sum(one.size_bytes for one in given if one.is_live_out)
-
-    @property
-    def temp_bytes(self) -> int:
-        """Bytes of the temporaries."""
-        return sum(one.size_bytes for one in self.temporaries)
 
     @property
     def temporaries(self) -> tuple[PlanRegion, ...]:
@@ -256,7 +232,6 @@ def _make_region(
         results=tuple(
             sorted(result for value in values for result in results.get(value, ()))
         ),
-        is_live_out=allocation.maybe_live_out,
         is_tuple=allocation.is_tuple,
         dtype=dtype,
         shape=shape,
