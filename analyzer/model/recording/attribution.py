@@ -97,6 +97,7 @@ def label_graph(
     dies = allocations["dies"].to_numpy()
     steps = allocations["step"].fillna(-1).to_numpy(dtype=np.int64).tolist()
     on_card = _is_on_card(allocations)
+
     for row, name in enumerate(ops):
         op = structure.ops.get(name)
         # An eager op before the steps may have the name of an op in the graph.
@@ -107,6 +108,7 @@ def label_graph(
         labels.source[row] = op.source
         labels.layer[row] = labels.layer[row] or structure.layers.get(name, "")
         labels.tensor[row] = labels.tensor[row] or tensors[row]
+
         if labels.is_open(row):
             is_alive = dies[row] > backward_starts.get(steps[row], 1 << 62)
             category, role = values.describe_buffer(
@@ -133,6 +135,7 @@ def match_outputs(
     columns = (allocations[name].astype(object).tolist() for name in names)
     used: dict[tuple[int, str], set[int]] = {}
     tensors = [""] * len(allocations)
+
     for row, (known, name, run, dtype, shape, size) in enumerate(
         zip(*columns, strict=True)
     ):
@@ -144,6 +147,7 @@ def match_outputs(
         ):
             taken = used.setdefault((run, name), set())
             tensors[row] = match_output(op, taken, dtype, shape, size)
+
     return tensors
 
 
@@ -196,14 +200,17 @@ class _Values:
             return Category.WORKSPACE, SUMS_ROLE
         if op.type == ITERATOR:
             return Category.INPUT, BATCH_ROLE
+
         if op.type == "_Recv":
             sources = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs)
             types = {source.type for source in sources if source is not None}
+
             if ITERATOR in types or types & INPUT_TYPES:
                 return (
                     Category.INPUT,
                     COPIED_BATCH if ITERATOR in types else COPIED_INPUT,
                 )
+
         if region == "dynamic" and op.type != "_Recv":
             return Category.INPUT, _COPY_FROM_HOST_ROLE
         if tensor in self._reduced:
@@ -221,6 +228,7 @@ class _Values:
         of_floats = is_float(dtype, op.type)
         is_read = (bool(readers) or (is_result and not is_convolution)) and of_floats
         is_activation = is_read and makes_activation(op.type)
+
         return describe_value(
             phase,
             # The trace of a program may end in the forward pass.
@@ -241,6 +249,7 @@ class _Values:
         structure = self._structure
         if op.type != "Cast" or structure.phases[op.name] is not Phase.FORWARD:
             return False
+
         if not structure.evidence:
             makers = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs[:1])
             return any(maker and maker.type == "ReadVariableOp" for maker in makers)
@@ -256,12 +265,14 @@ def _with_partial_sums(structure: GraphIndex) -> set[str]:
     def find_terms(tensor: str) -> list[str]:
         name, _, _ = tensor.rpartition(":")
         op = structure.ops.get(name)
+
         if (
             op is None
             or op.type not in _ADDS
             or structure.phases[name] is not Phase.BACKWARD
         ):
             return []
+
         shape = op.outputs[0].shape if op.outputs else None
         specs = [(one, structure.spec(one)) for one in op.inputs]
         return [one for one, spec in specs if spec is not None and spec.shape == shape]
@@ -295,6 +306,7 @@ def match_output(
         and spec.size_bytes in (None, size_bytes)
     ]
     used.update(found[:1])
+
     return f"{op.name}:{found[0]}" if found else ""
 
 
@@ -365,6 +377,7 @@ def label_eager(
         (inside, *describe_value(Phase.FORWARD)),
     )
     left = labels.open_rows()
+
     for rows, category, role in rules:
         if category is not None:
             labels.fill(left & rows, category, role)
@@ -408,6 +421,7 @@ def _is_folded(allocations: pd.DataFrame) -> Mask:
     op = allocations["op"]
     before_run = op.str.contains("/", regex=False) & (allocations["run_id"] == 0)
     found: Mask = (op.str.contains(FOLDED) | before_run).to_numpy()
+
     return found
 
 

@@ -106,6 +106,7 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
     """Return the owners of the ops' scopes: an optimizer, else the layer that the scope names."""
     owners = {}
     types = {op.type for op in ops} - {""}
+
     for op in ops:
         scope = plain_scope(op.name)
         if find_optimizer(op.name):

@@ -134,6 +134,7 @@ def _find_updated(
 
     others = new[new["requested_bytes"] >= _LEAST_BYTES]
     others = others[~others["requested_bytes"].isin([size for _, size, *_ in found])]
+
     for row in others.drop_duplicates("requested_bytes").to_dict("records"):
         name, size = f"variable {row['shape']}", int(row["requested_bytes"])
         found.append((name, size, "", row["dtype"], row["shape"]))
@@ -164,6 +165,7 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
     """
     found: dict[tuple[str, int, int], str] = {}
     wide = set()
+
     for tensor in structure.gradients:
         spec = structure.spec(tensor)
         if spec is not None and spec.dtype == "float32":

@@ -170,6 +170,7 @@ class _Building:
         for row, user in self._users.items():
             tensor = self.tensors.get(row, "")
             is_input = tensor and split_tensor(tensor)[0] != user
+
             if is_input and (tensor, user) not in self.edges:
                 self.edges[tensor, user] = "free"
                 self.inputs.setdefault(user, []).append(tensor)
@@ -243,10 +244,12 @@ class _Building:
             is_copy = LAYOUT in name and (
                 makers == {Phase.FORWARD} or _COPY_OF_INPUT.search(name)
             )
+
             if is_copy and self._first.get(name, 0) < begin:
                 phases[name] = (
                     Phase.FORWARD
                 )  # shared with the backward op that it is named after
+
             if phases[name] is not Phase.FORWARD or is_in_gradient_scope(name):
                 continue
 
@@ -281,6 +284,7 @@ class _Building:
         """Return the ops of the tape that began before any gradient existed."""
         start = self._find_gradient_start(phases)
         names = filter(is_in_gradient_scope, phases)
+
         return frozenset(
             name for name in names if self._first.get(name, _NEVER) < start
         )

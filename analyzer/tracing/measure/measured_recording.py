@@ -115,16 +115,19 @@ def open_measured(
     if not chosen:
         raise TraceError(f"The run has no host {host!r}.", hint=f"It has {names}.")
     warnings: list[str] = []
+
     if len(chosen) > 1:
         warnings.append(
             f"The run has several hosts ({names}); this is {chosen[0].name}."
         )
+
     others = [run.name for run in list_runs(path)[:-1]] if path.is_dir() else []
     if others:
         warnings.append(
             f"The logdir has several runs; this is the newest, {chosen[0].parent.name}. Add --run "
             f"NAME for another one: {', '.join(others[-_MOST_NAMED:])}."
         )
+
     raw = read_trace(chosen[0], progress=progress)
     note_path = find_run_file(chosen[0])
     note = read_run(note_path) if note_path is not None else None
@@ -229,6 +232,7 @@ def _label_buffers(
     table = label_workspaces(table, raw.kernels)
     if note is not None:
         return ModuleBuffers(table, plans, note.step), sharing
+
     if structure is not None:
         table = take_parts(
             table, find_parts(table[table["allocator"] == main], structure), main
@@ -273,6 +277,7 @@ def _list_recompiled(note: RunNote | None) -> tuple[RecompiledFunction, ...]:
         if one.compilations > 1:
             row = RecompiledFunction(op=one.ops[0], compilations=one.compilations)
             recompiled.append(row)
+
     return tuple(recompiled)
 
 
@@ -375,11 +380,13 @@ def _device(
     is_host = allocator in HOST_ALLOCATORS
     limit_bytes = int(last["in_use_bytes"]) + available if available else None
     phantom = note.phantom if note is not None else None
+
     if phantom is not None and phantom.is_unlimited:
         card_limit = memory_limit(find_gpu(phantom.cards[0])).bytes
         limit_bytes = phantom.memory_limit_bytes or card_limit
     elif phantom is not None and limit_bytes is not None:
         limit_bytes += phantom.spare_of(card_number(allocator))
+
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
     own = (
@@ -408,10 +415,12 @@ def _find_warnings(
 ) -> list[str]:
     warnings = []
     watch = note.watch if note is not None else None
+
     if watch is not None and watch.is_cut and watch.whole_run:
         warnings.append(
             "The trace ends before the program does; its part counts as the step."
         )
+
     if not steps:
         warnings.append(_TEXTS["no_steps"])
     unknown = table["address"].isna() & (
@@ -443,6 +452,7 @@ def _warn_about_values(note: RunNote) -> list[str]:
     )
     if any("loop" in decides for decides in decisions.values()):
         text += ", without further trips of a loop"
+
     return [f"{text}."]
 
 

@@ -129,6 +129,7 @@ def _label_marked(
     """Label the layers that the capture marked; return the phase of each buffer's birth."""
     born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
     phases = np.zeros(len(table), dtype=np.int8)
+
     for span in find_marks(raw.markers, "phase"):
         number = _PHASES.get(str(span.stats.get("phase")), 0)
         phases[(born_ps >= span.start_ps) & (born_ps <= span.end_ps)] = number

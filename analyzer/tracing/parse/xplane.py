@@ -107,6 +107,7 @@ def read_trace(
         if content.lstrip()[:1] == b"{":
             empty = _Reading(PlainSpace(), lambda share: None).trace()
             return replace(empty, events=read_memory_profile(content))
+
         space = PlainSpace.FromString(content)
         if not any(plane.lines or plane.event_metadata for plane in space.planes):
             raise TraceError(

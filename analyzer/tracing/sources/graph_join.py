@@ -221,6 +221,7 @@ def _find_batch_size(
                 or spec.shape[1:] != shape[1:]
             ):
                 continue
+
             first, size = spec.shape[0], shape[0] if spec.shape[0] < 0 else 0
             if given is not None and first > 0 and shape[0] * given % first == 0:
                 size = shape[0] * given // first

@@ -241,6 +241,7 @@ def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase
         in_gradient = is_in_gradient_scope(holder.op_name)
         if structure is not None and holder.op_name not in _NAMELESS:
             known = find_inlined(holder.op_name, structure.phases)
+
         if known is None and in_gradient:
             known = Phase.BACKWARD
         elif (
