@@ -44,6 +44,7 @@ from analyzer.report.untrusted import printable
 from analyzer.session.many_hosts import open_hosts
 from analyzer.session.opening import OpenOptions
 from analyzer.session.work_engine import WorkEngine
+from analyzer.tracing.parse.logdir import find_run
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView
@@ -121,6 +122,13 @@ class ReadOptions:
         str,
         options.option(
             "Host to open, if a logdir has several; default all of them.", is_rare=True
+        ),
+    ] = ""
+    run: Annotated[
+        str,
+        options.option(
+            "Run of a logdir, a folder in plugins/profile; default the newest.",
+            is_rare=True,
         ),
     ] = ""
     allocator: Annotated[
@@ -255,6 +263,7 @@ def _check_options(
             f"cannot be used with {spec.text}, which is not a trace",
             "Leave it out, or open the trace afterwards.",
             host=reading.host,
+            run=reading.run,
             allocator=reading.allocator,
             scheduler=reading.scheduler,
             target=reading.graph_of,
@@ -312,6 +321,8 @@ def _open_trace(
 ) -> Result:
     """Open a trace of one or many hosts, or join one with the graph of a target."""
     shared["host"], shared["allocator"] = reading.host, reading.allocator
+    if reading.run:
+        path = find_run(path, reading.run)
     if reading.graph_of:
         from analyzer.session.target_graph import open_with_target
 

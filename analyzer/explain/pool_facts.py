@@ -46,6 +46,8 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     ``search`` is whether to search for the lowest limit, which takes a second or more.
     """
     recording = analysis.recording
+    if recording.device.kind == "tpu":
+        return analysis
     is_whole = begins_with_process(recording)
     searched = what_if.is_asked or (search and is_whole)
     if not is_whole and not searched:

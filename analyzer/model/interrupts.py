@@ -105,6 +105,7 @@ def _handlers(handler: _Handler, numbers: tuple[int, ...] = ENDING) -> Iterator[
         if is_main and signal.getsignal(number) not in ignored
     ]
     earlier = {}
+
     try:
         for number in handled:
             earlier[number] = signal.signal(number, handler)
@@ -140,6 +141,7 @@ def pause_collector() -> Iterator[None]:
     """Disable the collector inside the block and restore its state afterwards."""
     was_on = gc.isenabled()
     gc.disable()
+
     try:
         yield
     finally:

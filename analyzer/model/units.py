@@ -44,6 +44,7 @@ def format_bytes(size_bytes: int | float) -> str:
     while unit + 1 < len(_BINARY) and round(size, 2 if unit else 0) >= 1024:
         size /= 1024
         unit += 1
+
     digits = 0 if unit == 0 else 2 if size < 100 else 1
     return f"{sign}{size:.{digits}f} {_BINARY[unit]}"
 
@@ -57,15 +58,18 @@ def parse_bytes(text: str) -> int:
     """Return the bytes of a text such as ``10GiB`` (binary) or ``10GB`` (decimal)."""
     match = _SIZE.fullmatch(text)
     number, unit = match.groups() if match else ("", "")
+
     if match is None or unit.lower() not in _FACTORS:
         raise InputError(
             f"{text!r} is not a size.", hint="Write it as 10GiB, 512MiB or 16GB."
         )
+
     if not unit and float(number):
         raise InputError(
             f"{text!r} is a size without a unit.",
             hint=f"Write it as {text.strip()}GiB or {text.strip()}MiB.",
         )
+
     return round(float(number) * _FACTORS[unit.lower()])
 
 

@@ -19,10 +19,12 @@ def cache_folder() -> Path | None:
     if asked:
         return None if asked.lower() in _OFF else Path(asked).expanduser()
     base = os.environ.get("XDG_CACHE_HOME", "")
+
     with contextlib.suppress(RuntimeError):  # no home folder
         return (
             Path(base) if os.path.isabs(base) else Path.home() / ".cache"
         ) / "tf-memory-analyzer"
+
     return None
 
 

@@ -8,6 +8,7 @@ def read_flags(text: str) -> str:
     text = text.strip()
     if not text or text.startswith("-"):
         return text
+
     try:
         return " ".join(Path(text).read_text("utf-8").split())
     except (OSError, UnicodeDecodeError):

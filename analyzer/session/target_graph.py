@@ -132,7 +132,7 @@ def _make_source(note: RunNote, name: str) -> SourceGraph | None:
     index = index_note_graph(note)
     if index is None:
         return None
-    return SourceGraph(f"the graph of {name}", "target", index, note.step.batch_size)
+    return SourceGraph(f"the graph of {name}", index, note.step.batch_size)
 
 
 def open_with_estimate(path: Path, folder: Path) -> Result:

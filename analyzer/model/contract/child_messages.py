@@ -62,6 +62,7 @@ def parse_message(line: bytes) -> Message | None:
         message: Message = convert(json.loads(line), Message)
     except (ValueError, RecursionError):
         return None
+
     return message
 
 

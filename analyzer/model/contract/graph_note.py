@@ -188,6 +188,7 @@ def encode_graph(graph: GraphFile) -> bytes:
         plain[name] = [
             {key: value for key, value in op.items() if value} for op in plain[name]
         ]
+
     return json.dumps(plain).encode()
 
 
@@ -206,6 +207,7 @@ def _check(graph: GraphFile) -> None:
             _check_op(op)
         except ValueError as error:
             raise ValueError(f"op {op.name[:80]!r}: {error}") from None
+
     for name in (name for one in graph.traced for op in one.ops for name in op.inputs):
         check_tensor(name)
 
@@ -220,6 +222,7 @@ def _check_op(op: Op) -> None:
         raise ValueError(f"too few inputs or outputs for the type {op.type}")
     if op.type in ARGUMENT_TYPES and "index" not in op.attrs:
         raise ValueError("an argument without its index")
+
     if op.attrs:
         msgspec.convert(op.attrs, dict[str, Attribute])
         msgspec.convert(op.attrs, _KnownAttributes)

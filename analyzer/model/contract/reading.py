@@ -50,6 +50,7 @@ def unpack(content: bytes) -> bytes:
     unpacked = BytesIO()
     limit = min(FREE_BYTES + _MOST_RATIO * len(content), _MOST_BYTES)
     unpack_into(unpacked, BytesIO(content), limit)
+
     return unpacked.getvalue()
 
 
@@ -76,9 +77,11 @@ def unpack_pieces(packed: IO[bytes], rest: bytes) -> Iterator[bytes]:
                     raise ValueError("it is truncated")
                 yield unpacker.decompress(rest, _PIECE_BYTES)
                 rest = unpacker.unconsumed_tail or packed.read(_PIECE_BYTES)
+
             rest, is_over = unpacker.unused_data + rest, True
     except zlib.error as error:
         raise ValueError(f"its compression is damaged: {error}") from None
+
     if not is_over or rest.strip(b"\0"):
         raise ValueError("it is no gzip file")
 
@@ -108,6 +111,7 @@ def read_record(
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise TraceError(f"{path} is damaged ({error}).", hint=hint) from None
+
     return decoded
 
 
@@ -118,6 +122,7 @@ def decode_record(content: bytes, record: type[_Record], version: int) -> _Recor
         content = json.dumps(json.loads(content), ensure_ascii=False).encode(
             "utf-8", "replace"
         )
+
     if msgspec.json.decode(content, type=_Version).schema_version > version:
         raise _NewerVersionError
     return msgspec.json.decode(content, type=record)
@@ -131,6 +136,7 @@ def read_regular_file(path: Path) -> bytes:
             raise OSError(errno.EINVAL, "is no regular file", str(path))
         if status.st_size > _MOST_BYTES:
             raise ValueError(f"it has {status.st_size >> 20} MiB")
+
         return file.read()
 
 

@@ -23,6 +23,7 @@ class Sharing:
         self._structure = structure
         self._parent: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
+
         for op in structure.ops.values():
             for tensor, index in self._find_shared(op, own) if op.outputs else ():
                 output = f"{op.name}:{index}"
@@ -30,6 +31,7 @@ class Sharing:
                 self._parent.setdefault(output, output)
                 if (one := self.root(tensor)) != (other := self.root(output)):
                     self._parent[other] = one
+
         self._members: dict[str, list[str]] = {}
         for tensor in self._parent:
             self._members.setdefault(self.root(tensor), []).append(tensor)
@@ -40,6 +42,7 @@ class Sharing:
         while (above := parent.get(tensor, tensor)) != tensor:
             parent[tensor] = parent.get(above, above)
             tensor = above
+
         return tensor
 
     def members(self, tensor: str) -> Sequence[str]:
@@ -54,6 +57,7 @@ class Sharing:
             for one in self.members(tensor)
             for name in structure.consumers.get(one, ())
         )
+
         return [
             name
             for name in dict.fromkeys(users)
@@ -98,6 +102,7 @@ class Sharing:
             and structure.ops[split_tensor(tensor)[0]].type
             not in ("ReadVariableOp", "Const", "_Arg")
         ]
+
         return min(
             candidates,
             key=lambda tensor: len(structure.consumers.get(tensor, ())),
@@ -111,6 +116,7 @@ class Sharing:
         self._sizes[tensor] = 0  # stops at cycles
         spec = self._structure.spec(tensor)
         size_bytes = spec.size_bytes if spec is not None else 0
+
         if size_bytes is None and spec is not None:
             maker = self._structure.ops[split_tensor(tensor)[0]]
             specs = ((source, self._structure.spec(source)) for source in maker.inputs)
@@ -118,5 +124,6 @@ class Sharing:
                 source for source, found in specs if found and found.dtype == spec.dtype
             )
             size_bytes = max(map(self._size, same), default=0)
+
         self._sizes[tensor] = size_bytes or 0
         return self._sizes[tensor]

@@ -106,6 +106,7 @@ def build_graph_index(
     phases = _find_executed_phases(by_name, consumers, traced_phases)
     layers = {name: table.layer_of(name) for name in by_name}
     layers |= _find_update_layers(by_name, consumers, present, phases, layers)
+
     return GraphIndex(by_name, consumers, present, phases, layers)
 
 
@@ -115,6 +116,7 @@ def find_consumers(ops: Iterable[Op]) -> dict[str, list[str]]:
     for op in ops:
         for tensor in op.inputs:
             consumers.setdefault(tensor, []).append(op.name)
+
     return consumers
 
 
@@ -126,6 +128,7 @@ def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
         _, slash, name = name.partition("/")
         if not slash:
             break
+
     return None
 
 
@@ -143,6 +146,7 @@ def _find_executed_phases(
     order = list(Phase)
     found = {name: find_inlined(name, traced) for name in ops}
     phases = {name: phase for name, phase in found.items() if phase is not None}
+
     for name in [name for name, phase in found.items() if phase is None]:
         users = [
             user
@@ -156,6 +160,7 @@ def _find_executed_phases(
         )
         latest = max(earlier, key=order.index, default=Phase.FORWARD)
         phases[name] = min(later, key=order.index, default=latest)
+
     return phases
 
 
@@ -174,6 +179,7 @@ def _find_update_layers(
         if (layer := layers.get(split_tensor(tensor)[0], ""))
         for name in consumers.get(tensor, ())
     )
+
     while queue:
         name, layer = queue.popleft()
         known = owners.setdefault(name, set())
@@ -186,6 +192,7 @@ def _find_update_layers(
             for tensor in list_outputs(ops[name])
             for after in consumers.get(tensor, ())
         )
+
     alone = {name: min(known) for name, known in owners.items() if len(known) == 1}
     return {name: layer for name, layer in alone.items() if not layers[name]}
 
@@ -194,8 +201,8 @@ GRADIENT_ROLE: Final = "gradient"  # of a variable
 _PASSED_GRADIENT_ROLE: Final = "gradient read in the backward pass"  # of an activation
 _KEPT_ROLE: Final = "kept for the backward pass"  # by readers
 ALIVE_ROLE: Final = "alive in backward"  # by lifetime, without known readers
-_FORWARD_ROLE: Final = "read in the forward pass only"
-PASSING_ROLES: Final = frozenset({_PASSED_GRADIENT_ROLE, _FORWARD_ROLE})
+FORWARD_ROLE: Final = "read in the forward pass only"
+PASSING_ROLES: Final = frozenset({_PASSED_GRADIENT_ROLE, FORWARD_ROLE})
 """Roles of activations and gradients that are freed in the pass that made them."""
 _FLOATS: Final = frozenset(
     {
@@ -247,13 +254,16 @@ def describe_value(
         if carries_gradient and phase is Phase.BACKWARD:
             return Category.GRADIENT, _PASSED_GRADIENT_ROLE
         kind = "optimizer" if phase is Phase.UPDATE else "backward"
+
         return Category.TEMPORARY, f"{kind} temporary"
+
     if infers:
         return Category.ACTIVATION, "activation"
     if is_kept or is_alive:
         return Category.ACTIVATION, _KEPT_ROLE if is_kept else ALIVE_ROLE
     if is_activation:
-        return Category.ACTIVATION, _FORWARD_ROLE
+        return Category.ACTIVATION, FORWARD_ROLE
+
     return Category.TEMPORARY, "forward temporary"
 
 
@@ -292,6 +302,7 @@ def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:
             index for index, spec in enumerate(op.outputs) if is_float(spec.dtype)
         )
         users = (structure.consumers.get(f"{name}:{index}", ()) for index in floats)
+
         return backward.intersection(chain.from_iterable(users))
 
     return frozenset(reach(found, find_users))
@@ -306,6 +317,7 @@ def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:
     if structure.evidence:
         is_size = op.type == "Cast" and all(spec.shape == () for spec in op.outputs)
         return not (is_size or op.name in structure.early or _ZEROS.search(op.name))
+
     specs = {tensor: structure.spec(tensor) for tensor in op.inputs}
     values = [
         tensor for tensor, spec in specs.items() if spec is None or is_float(spec.dtype)
@@ -313,6 +325,7 @@ def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:
     losses = (
         structure.ops.get(name) for name, at in map(split_tensor, values) if at == 1
     )
+
     return not values or any(
         loss and loss.type.endswith(_LOSS_WITH_GRADIENT) for loss in losses
     )

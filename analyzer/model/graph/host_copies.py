@@ -68,6 +68,7 @@ def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -
     if op.type in _COMPARISONS:
         return bool(inputs) and inputs[0] is not None and inputs[0].dtype in HOST_TYPES
     is_on_card = dtype == "int32" and (op.type in _DEVICE_INT32 or op.type == COPY)
+
     return dtype in HOST_TYPES and not is_on_card
 
 
@@ -82,6 +83,7 @@ def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) ->
         return True
     if spec.dtype == "int32":
         return index not in _DEVICE_INT32_INPUTS.get(op.type, ())
+
     # The caller copies a result of the step if necessary.
     return spec.dtype in HOST_TYPES or op.type in RESULT_TYPES
 
@@ -95,6 +97,7 @@ def place_by_handles(ops: Sequence[Op]) -> list[Op]:
         op.name: op.device for op in ops if op.type == "_Arg" and runs_on_host(op)
     }
     result = []
+
     for op in ops:
         devices = [
             hosted[name]
@@ -104,6 +107,7 @@ def place_by_handles(ops: Sequence[Op]) -> list[Op]:
         if devices and any(spec.dtype == "resource" for spec in op.outputs):
             hosted[op.name] = devices[0]
         result.append(replace(op, device=devices[0]) if devices else op)
+
     return result
 
 
@@ -123,6 +127,7 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
     }
     result: list[Op] = []
     copies: dict[str, str] = {}
+
     for op in by_name.values():
         feeds = list(op.inputs)
         for index, (tensor, spec) in enumerate(
@@ -137,6 +142,7 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
                 continue
             if reads_host and op.type in RESULT_TYPES:
                 continue
+
             if tensor not in copies:
                 copies[tensor] = (
                     f"{name}/copy_to_{'host' if reads_host else 'gpu'}_{output}"
@@ -144,10 +150,13 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
                 kind = COPY_BACK if reads_host else COPY
                 copy = Op(copies[tensor], kind, inputs=(tensor,), outputs=(spec,))
                 result.append(replace(copy, device=op.device, source=source.source))
+
             feeds[index] = f"{copies[tensor]}:0"
+
         result.append(
             op if tuple(feeds) == op.inputs else replace(op, inputs=tuple(feeds))
         )
+
     return result
 
 
@@ -175,6 +184,7 @@ def join_device_edges(ops: Iterable[Op]) -> tuple[Op, ...]:
             if send is None:
                 break
             tensor = send.inputs[0]
+
         return tensor
 
     def waits(op: Op) -> tuple[str, ...]:
@@ -218,6 +228,7 @@ def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
             continue
         roles.update(dict.fromkeys(list_outputs(op), REDUCED_ROLE))
         packed, source = "", op
+
         for _ in structure.ops:  # follow views back to the op that packs the gradients
             packed = source.inputs[0] if source.inputs else ""
             found = structure.ops.get(split_tensor(packed)[0])
@@ -226,11 +237,13 @@ def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
             source = found
             if source.type not in _VIEWS:
                 break
+
         if source.type in ("Concat", "ConcatV2", "Pack", "AddN"):
             roles[packed] = PACKED_ROLE
         for user in _find_users(structure, op):
             if user.type in ("Split", "SplitV", "Unpack"):
                 roles.update(dict.fromkeys(list_outputs(user), REDUCED_ROLE))
+
     return roles
 
 
@@ -261,6 +274,7 @@ def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
     )
     copies: dict[str, str] = {}
     seen = set(queue)
+
     while queue:
         tensor = queue.popleft()
         for name in structure.consumers.get(tensor, ()):
@@ -272,6 +286,7 @@ def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
             queue.append(made)
             if op.type not in ALIAS_OPS and op.type != COPY:
                 copies[made] = op.type
+
     return copies
 
 
@@ -282,4 +297,5 @@ def _is_copy(op: Op, tensor: str, structure: GraphIndex) -> bool:
     if op.type not in SCALES:
         return False
     spec = structure.spec(next((one for one in op.inputs if one != tensor), ""))
+
     return spec is not None and spec.shape == ()

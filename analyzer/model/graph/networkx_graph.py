@@ -28,6 +28,7 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
         graph.add_node(
             node, kind="op", type=op.type, **facts, source=op.source, device=op.device
         )
+
         for index, spec in enumerate(op.outputs):
             tensor = f"{op.name}:{index}"
             graph.add_node(
@@ -39,6 +40,7 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
                 gradient=tensor in structure.gradients,
             )
             graph.add_edge(node, ("tensor", tensor), index=index, control=False)
+
     unknown = {"dtype": "", "shape": "", "size_bytes": None, "gradient": False}
 
     def evidence(source: str, op: str) -> dict[str, str]:
@@ -53,10 +55,12 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
             graph.add_edge(
                 ("tensor", tensor), ("op", name), index=index, control=False, **facts
             )
+
         for control in op.control_inputs:
             if ("op", control) in graph:
                 facts = evidence(control, name)
                 graph.add_edge(("op", control), ("op", name), control=True, **facts)
+
     return graph
 
 
@@ -73,4 +77,5 @@ def to_node_link(graph: nx.MultiDiGraph) -> str:
     )
     nodes = [{"id": node_name(node), **data} for node, data in graph.nodes(data=True)]
     content = {"directed": True, "multigraph": True, "graph": {}}
+
     return json.dumps({**content, "nodes": nodes, "edges": list(edges)})

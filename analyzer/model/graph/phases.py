@@ -48,11 +48,13 @@ def find_phases(
     """
     phases: dict[str, Phase] = {}
     inherited: dict[str, Phase] = {}
+
     for number, graph in enumerate(graphs):
         tensors = gradients if number == 0 else nested_gradients
         phase_of = _classify(
             graph, {split_tensor(tensor)[0] for tensor in tensors}, scopes
         )
+
         for op in graph.ops:
             phase = phase_of.get(op.name) or inherited.get(
                 graph.function, Phase.FORWARD
@@ -60,6 +62,7 @@ def find_phases(
             phases.setdefault(op.name, phase)
             for function in op.calls:
                 inherited.setdefault(function, phase)
+
     return phases
 
 
@@ -81,9 +84,11 @@ def _classify(
         op.name: [split_tensor(tensor)[0] for tensor in op.inputs] for op in graph.ops
     }
     consumers = defaultdict(list)
+
     for consumer, names in producers.items():
         for name in names:
             consumers[name].append(consumer)
+
     makers = gradient_ops & producers.keys()
     named = set(filter(is_in_gradient_scope, producers))
     after = reach(named | makers, consumers.__getitem__)
@@ -91,6 +96,7 @@ def _classify(
     backward = named | makers | (after & before)
     phases = dict.fromkeys(after, Phase.UPDATE if makers else Phase.BACKWARD)
     phases |= dict.fromkeys(filter(scopes.is_optimizer, producers), Phase.UPDATE)
+
     return phases | dict.fromkeys(backward, Phase.BACKWARD)
 
 
@@ -127,6 +133,7 @@ class ScopeTable:
                 if (owner := self.owners.get("/".join(parts[start:end])))
             )
             self._owners_by_scope[scope] = next(known, None)
+
         return self._owners_by_scope[scope]
 
     def layer_of(self, op_name: str) -> str:
@@ -134,6 +141,7 @@ class ScopeTable:
         if self.owners:
             kind, path = self.owner_of(op_name) or ("", "")
             return path if kind == "layer" else ""
+
         return "/".join(
             part for part in op_name.split("/")[:-1] if part not in _GRADIENT_SCOPES
         )

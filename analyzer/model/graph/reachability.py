@@ -12,8 +12,10 @@ def reach(
     """Return the nodes of ``start`` and all that follow; ``step`` returns the next nodes of one."""
     reached = set(start)
     queue = list(reached)
+
     while queue:
         new = set(step(queue.pop())) - reached
         reached |= new
         queue += new
+
     return reached

@@ -33,6 +33,7 @@ def find_cache(structure: GraphIndex) -> frozenset[str]:
                 if any(_is_carried(structure, maker) for maker in makers)
                 else set()
             )
+
     return frozenset(found)
 
 
@@ -50,6 +51,7 @@ def _find_related(structure: GraphIndex, seed: str) -> set[str]:
     def find_near(tensor: str) -> list[str]:
         name, index = split_tensor(tensor)
         near = _pass_on(structure.ops[name], index)
+
         for user in structure.consumers.get(tensor, ()):
             op = structure.ops[user]
             near += [
@@ -57,6 +59,7 @@ def _find_related(structure: GraphIndex, seed: str) -> set[str]:
                 for output in range(len(op.outputs))
                 if tensor in _pass_on(op, output)
             ]
+
         return [one for one in near if _is_value(structure, one)]
 
     return reach([seed], find_near)

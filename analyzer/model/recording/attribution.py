@@ -71,6 +71,7 @@ _COPY_FROM_HOST_ROLE: Final = "copied from the host"
 """``CopyToDeviceNode`` requests a ``dynamic`` region before the eager op that reads the copy."""
 _COPY_ROLES: Final = {"temp": COPY_ROLE, "output": DROPPED_ROLE}
 """Region -> role of a convolution's buffer on a card that holds no output."""
+_HALVES: Final = ("float16", "bfloat16")
 _ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
 
 
@@ -96,6 +97,7 @@ def label_graph(
     dies = allocations["dies"].to_numpy()
     steps = allocations["step"].fillna(-1).to_numpy(dtype=np.int64).tolist()
     on_card = _is_on_card(allocations)
+
     for row, name in enumerate(ops):
         op = structure.ops.get(name)
         # An eager op before the steps may have the name of an op in the graph.
@@ -106,6 +108,7 @@ def label_graph(
         labels.source[row] = op.source
         labels.layer[row] = labels.layer[row] or structure.layers.get(name, "")
         labels.tensor[row] = labels.tensor[row] or tensors[row]
+
         if labels.is_open(row):
             is_alive = dies[row] > backward_starts.get(steps[row], 1 << 62)
             category, role = values.describe_buffer(
@@ -132,6 +135,7 @@ def match_outputs(
     columns = (allocations[name].astype(object).tolist() for name in names)
     used: dict[tuple[int, str], set[int]] = {}
     tensors = [""] * len(allocations)
+
     for row, (known, name, run, dtype, shape, size) in enumerate(
         zip(*columns, strict=True)
     ):
@@ -143,6 +147,7 @@ def match_outputs(
         ):
             taken = used.setdefault((run, name), set())
             tensors[row] = match_output(op, taken, dtype, shape, size)
+
     return tensors
 
 
@@ -157,6 +162,7 @@ class _Values:
         self._gradients = _with_partial_sums(structure)
         self._gradient_ops = find_gradient_ops(structure)
         self._reduced = find_all_reduce_roles(structure)
+        self._types = {op.type for op in structure.ops.values()} - {""}
         self._cache = find_cache(structure) if infers else frozenset()
 
     def describe_buffer(
@@ -186,7 +192,7 @@ class _Values:
             return Category.WORKSPACE, f"{phase} workspace"
         if is_convolution and on_card and not tensor and region in _COPY_ROLES:
             return Category.WORKSPACE, _COPY_ROLES[region]
-        if _is_cast_of_weight(structure, op, dtype):
+        if dtype in _HALVES and self._is_cast_of_weight(op):
             return Category.TEMPORARY, "weight in half precision"
         if tensor in self._cache:
             return Category.KV_CACHE, CACHE_ROLE
@@ -194,14 +200,17 @@ class _Values:
             return Category.WORKSPACE, SUMS_ROLE
         if op.type == ITERATOR:
             return Category.INPUT, BATCH_ROLE
+
         if op.type == "_Recv":
             sources = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs)
             types = {source.type for source in sources if source is not None}
+
             if ITERATOR in types or types & INPUT_TYPES:
                 return (
                     Category.INPUT,
                     COPIED_BATCH if ITERATOR in types else COPIED_INPUT,
                 )
+
         if region == "dynamic" and op.type != "_Recv":
             return Category.INPUT, _COPY_FROM_HOST_ROLE
         if tensor in self._reduced:
@@ -219,6 +228,7 @@ class _Values:
         of_floats = is_float(dtype, op.type)
         is_read = (bool(readers) or (is_result and not is_convolution)) and of_floats
         is_activation = is_read and makes_activation(op.type)
+
         return describe_value(
             phase,
             # The trace of a program may end in the forward pass.
@@ -230,22 +240,23 @@ class _Values:
             is_activation=is_activation,
         )
 
+    def _is_cast_of_weight(self, op: Op) -> bool:
+        """Say whether a forward op casts a variable for mixed precision.
 
-def _is_cast_of_weight(structure: GraphIndex, op: Op, dtype: str) -> bool:
-    """Say whether a forward op casts a variable for mixed precision.
+        A graph that is derived from a trace has no reads: there such a cast is in the scope of the op
+        that uses the weight (``dense/MatMul/Cast``).
+        """
+        structure = self._structure
+        if op.type != "Cast" or structure.phases[op.name] is not Phase.FORWARD:
+            return False
 
-    A graph that is derived from a trace has no reads: there such a cast is in the scope of the op that
-    uses the weight (``dense/MatMul/Cast``).
-    """
-    if op.type != "Cast" or dtype not in ("float16", "bfloat16"):
-        return False
-    if not structure.evidence:
-        makers = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs[:1])
-        return any(maker and maker.type == "ReadVariableOp" for maker in makers)
+        if not structure.evidence:
+            makers = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs[:1])
+            return any(maker and maker.type == "ReadVariableOp" for maker in makers)
 
-    user, _, own = op.name.rpartition("/")
-    is_forward = structure.phases[op.name] is Phase.FORWARD
-    return own == "Cast" and user in structure.ops and is_forward
+        user, _, own = op.name.rpartition("/")
+        is_user = user in structure.ops or user.rpartition("/")[2] in self._types
+        return own == "Cast" and is_user
 
 
 def _with_partial_sums(structure: GraphIndex) -> set[str]:
@@ -254,12 +265,14 @@ def _with_partial_sums(structure: GraphIndex) -> set[str]:
     def find_terms(tensor: str) -> list[str]:
         name, _, _ = tensor.rpartition(":")
         op = structure.ops.get(name)
+
         if (
             op is None
             or op.type not in _ADDS
             or structure.phases[name] is not Phase.BACKWARD
         ):
             return []
+
         shape = op.outputs[0].shape if op.outputs else None
         specs = [(one, structure.spec(one)) for one in op.inputs]
         return [one for one, spec in specs if spec is not None and spec.shape == shape]
@@ -293,6 +306,7 @@ def match_output(
         and spec.size_bytes in (None, size_bytes)
     ]
     used.update(found[:1])
+
     return f"{op.name}:{found[0]}" if found else ""
 
 
@@ -363,6 +377,7 @@ def label_eager(
         (inside, *describe_value(Phase.FORWARD)),
     )
     left = labels.open_rows()
+
     for rows, category, role in rules:
         if category is not None:
             labels.fill(left & rows, category, role)
@@ -406,6 +421,7 @@ def _is_folded(allocations: pd.DataFrame) -> Mask:
     op = allocations["op"]
     before_run = op.str.contains("/", regex=False) & (allocations["run_id"] == 0)
     found: Mask = (op.str.contains(FOLDED) | before_run).to_numpy()
+
     return found
 
 

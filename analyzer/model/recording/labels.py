@@ -81,9 +81,11 @@ class Labels:
             for row, spec in self.specs.items():
                 if not shape[row]:
                     dtype[row], shape[row] = spec.dtype, spec.shape_text
+
             allocations = allocations.assign(
                 dtype=pd.Categorical(dtype), shape=pd.Categorical(shape)
             )
+
         turns_at = pd.arrays.IntegerArray(self._turns_at, ~self._turns)
         columns = {name: pd.Categorical(getattr(self, name)) for name in _TEXTS}
         return allocations.assign(**columns, turns_at=turns_at)
@@ -103,6 +105,7 @@ def label_variables(
         for path, variable in zip(paths, note.variables, strict=True)
         if variable.category == Category.PARAMETER.value
     }
+
     for row, number, since in holdings:
         variable = note.variables[number]
         category, role = roles.get(number, (variable.category, variable.role))
@@ -111,10 +114,13 @@ def label_variables(
         if variable.shape is not None:
             labels.specs[row] = TensorSpec(variable.dtype, variable.shape)
         layer, _, name = paths[number].rpartition("/")
+
         if variable.category != Category.PARAMETER.value:
             while (
                 name and name not in layers
             ):  # adam/conv1_kernel_momentum: the longest prefix
                 name = name.rpartition("_")[0]
+
             layer = layers.get(name, "")
+
         labels.layer[row] = layer

@@ -38,6 +38,7 @@ FIXED_ROLES: Final = (
 )  # of workspaces that no other algorithm avoids
 WORKSPACE: Final = "workspace"
 """Region of a library's workspace, without which TensorFlow uses another algorithm."""
+STACK_ROLE: Final = "stack that XLA reserves for its programs"  # on a TPU
 IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
 """Role of the rows for bytes of a compiled step's buffer that hold no value."""
 
@@ -83,6 +84,7 @@ def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
     fits = {
         name: str(table[name].dtype) == column.dtype for name, column in columns.items()
     }
+
     return pd.DataFrame(
         {
             name: table[name] if fits[name] else table[name].astype(column.dtype)
@@ -115,4 +117,5 @@ def text_category(numbers: npt.NDArray[Any], texts: list[str]) -> pd.Categorical
     place = {text: at for at, text in enumerate(categories)}
     codes = np.full(len(texts), -1, np.min_scalar_type(-max(len(categories), 1)))
     codes[seen] = [place[texts[number]] for number in seen]
+
     return pd.Categorical.from_codes(codes[numbers], categories)

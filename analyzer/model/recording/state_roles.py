@@ -45,6 +45,7 @@ def find_roles_of_state(
         op.name for number in accumulators for op in users[number] if op.type in _READS
     }
     roles = {}
+
     for number, found in writers.items():
         if number in accumulators:
             roles[number] = Category.GRADIENT.value, "gradient accumulator"
@@ -55,6 +56,7 @@ def find_roles_of_state(
                 if is_updated
                 else (Category.PARAMETER.value, "not trainable")
             )
+
     return roles
 
 
@@ -95,6 +97,7 @@ def _find_users(structure: GraphIndex, handle: str) -> list[Op]:
         return structure.users_of(name) if structure.ops[name].type in ALIAS_OPS else []
 
     users = (structure.ops[name] for name in reach(structure.users_of(handle), pass_on))
+
     return [
         op
         for op in users
@@ -113,6 +116,7 @@ def _accumulates(structure: GraphIndex, op: Op, users: list[Op]) -> bool:
         return False
     reads = {user.name for user in users if user.type in _READS}
     terms = [tensor for tensor in total.inputs if split_tensor(tensor)[0] not in reads]
+
     return len(terms) < len(total.inputs) and any(
         _is_gradient(structure, t) for t in terms
     )
@@ -128,4 +132,5 @@ def _is_gradient(structure: GraphIndex, tensor: str, depth: int = 4) -> bool:
     found = [
         source for source in op.inputs if _is_gradient(structure, source, depth - 1)
     ]
+
     return len(found) == 1  # a product of two gradients is no gradient

@@ -51,6 +51,7 @@ def running_sum(
     change = np.zeros(events + 2, dtype=np.int64)
     np.add.at(change, born + 1, sizes)
     np.subtract.at(change, dies + 1, sizes)
+
     return np.cumsum(change[:-1])
 
 
@@ -74,9 +75,11 @@ def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
     )
     turns = np.clip(turns, born, dies)
     sums = np.zeros((len(names), events + 1), dtype=np.int64)
+
     for code in range(len(names)):
         own = codes == code
         sums[code] = running_sum(turns[own], dies[own], sizes[own], events)
+
     sums[names.index(Category.TEMPORARY.value)] += running_sum(
         born, turns, sizes, events
     )
@@ -112,6 +115,7 @@ def find_peak(line: Timeline, first: int, last: int) -> Peak:
     )
     at_requested = _pick(-requested, -allocated, idle)
     at_allocated = _pick(-allocated, idle)
+
     return Peak(
         int(requested[at_requested]),
         first + at_requested,
@@ -137,6 +141,7 @@ def alive_at(allocations: pd.DataFrame, instant: int) -> pd.DataFrame:
     if not later.any():
         return alive
     categories = alive["category"].astype(object).mask(later, Category.TEMPORARY.value)
+
     return alive.assign(category=categories.astype("category"))
 
 
@@ -187,6 +192,7 @@ def pair_events(
     partner[order[1:][after_birth[1:]]] = order[:-1][after_birth[1:]]
     seen = np.empty(order.size, bool)
     seen[order] = again
+
     return partner, seen
 
 
@@ -197,6 +203,11 @@ HOST_ALLOCATORS: Final = frozenset(
     {CPU_DEVICE, "mklcpu", "cpu", "xla_gpu_host_bfc", "gpu_host_bfc"}
 )
 """TensorFlow's names of allocators of host memory; ``gpu_host_bfc`` is for pinned memory."""
+
+
+def is_tpu(allocator: str) -> bool:
+    """Say whether an allocator is of a TPU's runtime, which is not TensorFlow's (``TPU:0``)."""
+    return allocator.startswith("TPU:")
 
 
 def device_allocators(events: pd.DataFrame) -> list[str]:
@@ -221,7 +232,9 @@ def choose_allocator(events: pd.DataFrame, wanted: str) -> str:
                 f"The trace has no allocator {wanted!r}.",
                 hint=f"It has {', '.join(peaks)}.",
             )
+
         return wanted
+
     return max(device_allocators(events), key=lambda name: peaks[name])
 
 
@@ -240,6 +253,7 @@ def find_steps_of_births(
         return pd.arrays.IntegerArray(
             np.zeros(len(born), np.int64), np.ones(len(born), bool)
         )
+
     first, last, index = np.array(
         [(s.first, s.last, s.index) for s in full], dtype=np.int64
     ).T
@@ -247,4 +261,5 @@ def find_steps_of_births(
     place = np.searchsorted(first, born, side="right") - 1
     outside = (place < 0) | (born > last[place])
     result = index[place]
+
     return pd.arrays.IntegerArray(np.where(outside, 0, result), outside)

@@ -105,6 +105,8 @@ def plain_scope(name: str) -> str:
 def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
     """Return the owners of the ops' scopes: an optimizer, else the layer that the scope names."""
     owners = {}
+    types = {op.type for op in ops} - {""}
+
     for op in ops:
         scope = plain_scope(op.name)
         if find_optimizer(op.name):
@@ -113,12 +115,12 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
         elif scope and scope not in owners:
             is_in_op = op.type == "_Recv" or find_forward_op(op.name, known)
             layer = scope.rpartition("/")[0] if is_in_op else scope
-            owners[scope] = ("layer", _drop_functions(layer, op.name, known))
+            owners[scope] = ("layer", _drop_functions(layer, op.name, known, types))
 
     return ScopeTable(owners)
 
 
-def _drop_functions(scope: str, op_name: str, known: set[str]) -> str:
+def _drop_functions(scope: str, op_name: str, known: set[str], types: set[str]) -> str:
     """Return the layer around a scope that an op or a function of TensorFlow opens in it.
 
     In ``dense/MatMul/Cast`` the op casts its weight, in ``dropout_3/dropout/Mul`` and ``Relu/Relu`` a
@@ -131,7 +133,8 @@ def _drop_functions(scope: str, op_name: str, known: set[str]) -> str:
         plain = _plain_number(last)
         around = _plain_number(outer.rpartition("/")[2])
         is_named_alike = plain in (inner, around)
-        if not (scope in known or is_named_alike or plain in _FUNCTIONS):
+        is_op = scope in known or plain in types
+        if not (is_op or is_named_alike or plain in _FUNCTIONS):
             break
         scope = outer
 

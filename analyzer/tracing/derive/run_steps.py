@@ -18,7 +18,7 @@ _SHARE_OF_LARGEST: Final = 1 / 8
 _SHARE_OF_ALL: Final = (
     1 / 2
 )  # share of all requested bytes that the steps have to request together
-_MODULE_TYPES: Final = frozenset({"XLA GPU module", "XLA CPU module"})
+MODULE_TYPES: Final = frozenset({"XLA GPU module", "XLA CPU module"})
 """Type in the name of a compiled module's run (``gpu_executable.cc``)."""
 
 
@@ -74,7 +74,7 @@ def _find_calls(calls: Iterable[Span]) -> tuple[Span, ...]:
 
 def _find_modules(raw: RawTrace, events: pd.DataFrame) -> tuple[Span, ...]:
     """Return the runs of compiled modules on the thread that requests memory."""
-    modules = [op for op, kind in raw.op_types.items() if kind in _MODULE_TYPES]
+    modules = [op for op, kind in raw.op_types.items() if kind in MODULE_TYPES]
     runs = raw.op_runs[raw.op_runs["op"].isin(modules)]
     runs = runs[runs["thread"].isin(events["thread"].unique())]
     if runs.empty:

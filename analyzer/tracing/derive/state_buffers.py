@@ -26,6 +26,7 @@ from analyzer.tracing.derive.op_names import find_optimizer, is_apply
 _APPLY: Final = re.compile("Resource(Sparse)?Apply")
 _TEXTS: Final = ("category", "role", "variable", "layer", "dtype", "shape")
 PART_COLUMNS: Final = [*_TEXTS, "requested_bytes", "allocated_bytes"]
+_SCATTERS: Final = re.compile("Scatter|Sparse")
 _HALVES: Final = ("float16", "bfloat16")
 _INITIALIZER: Final = "/Initializer/"
 """Part of the name of an op that makes the first value of an optimizer's slot."""
@@ -46,6 +47,12 @@ _SLOTS: Final = {
     **dict.fromkeys(("AdamWithAmsgrad", "CenteredRMSProp"), 3),
 }
 """Optimizer in ``ResourceApply...`` -> its slots with the parameter's shape (``training_ops.cc``)."""
+_IN_PLACE: Final = {
+    **dict.fromkeys(("adam", "adamw", "nadam", "lamb"), 2),
+    **dict.fromkeys(("adagrad", "adamax", "ftrl"), 1),
+}
+"""Scope of Keras' optimizer without ``_`` and number -> the slots that ``assign_add`` changes in place
+(``update_step`` in ``keras/src/optimizers``). Others, such as momentum, get new buffers in each step."""
 
 
 def take_parts(
@@ -94,46 +101,71 @@ def find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
     slots = _count_slots(structure)
     parts = []
 
-    for tensor in find_gradients(structure).values():
-        spec = structure.spec(tensor)
-        if spec is None or not spec.size_bytes:
-            continue
-        layer = structure.layers.get(split_tensor(tensor)[0], "")
-        name = f"{layer or tensor} {spec.shape_text}"
-        facts = layer, spec.dtype, spec.shape_text
-        sizes = spec.size_bytes, round_up(spec.size_bytes)
+    for name, size, *facts in _find_updated(new, structure):
         kinds = [(_PARAMETER, _NEW_PARAMETER, name)]
         for number in range(1, 1 + slots):
             kinds.append((_SLOT, _NEW_SLOT, f"{name} slot {number}"))
 
         for (category, role), (_, new_role), variable in kinds:
-            if held[new_role, spec.size_bytes] > 0:
-                held[new_role, spec.size_bytes] -= 1
+            if held[new_role, size] > 0:
+                held[new_role, size] -= 1
             else:
+                sizes = size, round_up(size)
                 parts.append((category.value, role, variable, *facts, *sizes))
 
     return pd.DataFrame(parts, columns=PART_COLUMNS)
 
 
+def _find_updated(
+    new: pd.DataFrame, structure: GraphIndex
+) -> list[tuple[str, int, str, str, str]]:
+    """Return name, bytes, layer, dtype and shape of the parameters that the steps update.
+
+    A parameter has the size of its gradient. If an optimizer writes ``new`` values of another size, a
+    parameter has this size, such as an embedding, whose gradient has only some of its rows.
+    """
+    found = []
+    for tensor in find_gradients(structure).values():
+        spec = structure.spec(tensor)
+        if spec is not None and spec.size_bytes:
+            layer = structure.layers.get(split_tensor(tensor)[0], "")
+            name = f"{layer or tensor} {spec.shape_text}"
+            found.append((name, spec.size_bytes, layer, spec.dtype, spec.shape_text))
+
+    others = new[new["requested_bytes"] >= _LEAST_BYTES]
+    others = others[~others["requested_bytes"].isin([size for _, size, *_ in found])]
+
+    for row in others.drop_duplicates("requested_bytes").to_dict("records"):
+        name, size = f"variable {row['shape']}", int(row["requested_bytes"])
+        found.append((name, size, "", row["dtype"], row["shape"]))
+
+    return found
+
+
 def _count_slots(structure: GraphIndex) -> int:
     """Return the slots of a parameter that an update leaves in place; 0 if unknown.
 
-    They follow from the type of its ops.
+    They follow from the type of its ops, without these from the optimizer's scope.
     """
     types = {
         _APPLY.sub("", op.type) for op in structure.ops.values() if is_apply(op.type)
     }
-    return _SLOTS.get(types.pop(), 0) if len(types) == 1 else 0
+    scopes = {find_optimizer(name) for name in structure.ops} - {""}
+    plain = {re.sub(r"_|\d", "", scope) for scope in scopes}
+    names, slots = (types, _SLOTS) if types else (plain, _IN_PLACE)
+
+    return slots.get(names.pop(), 0) if len(names) == 1 else 0
 
 
 def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
     """Return one gradient for each parameter, by op, output and bytes.
 
-    The op applies the gradient; else the layer counts: terms of a sum count once. With mixed precision
-    the tape casts a gradient to the type of its variable: the wider one counts.
+    The op applies the gradient; else the layer counts: terms of a sum count once, scattered rows not.
+    With mixed precision the tape casts a gradient to the type of its variable: the wider one counts.
     """
     found: dict[tuple[str, int, int], str] = {}
     wide = set()
+
     for tensor in structure.gradients:
         spec = structure.spec(tensor)
         if spec is not None and spec.dtype == "float32":
@@ -147,6 +179,8 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
             if is_narrow and (structure.layers.get(name), spec.shape) in wide:
                 continue
             users = structure.consumers.get(tensor, ())
+            if any(_SCATTERS.search(structure.ops[user].type) for user in users):
+                continue
             applied = next(
                 (user for user in users if is_apply(structure.ops[user].type)), ""
             )

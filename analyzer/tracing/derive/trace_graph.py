@@ -144,6 +144,12 @@ class _Building:
             for row, user in zip(self._rows[freed].tolist(), users, strict=True)
             if user
         }
+        # The op that frees a buffer itself; TensorFlow 2.9 and later record it (``AddTraceMe`` in
+        # ``bfc_allocator.cc``).
+        freers = raw.events["op"].astype(object).to_numpy()
+        has_freers = bool(((raw.events["kind"] < 0) & (freers != "")).any())
+        own = zip(self._rows[freed].tolist(), freers[dies[freed]], strict=True)
+        self._freers: dict[int, str] = dict(own) if has_freers else {}
         is_raw = (self._table["region"] == "") & (
             self._table["requested_bytes"] >= GUARDS_BYTES
         )
@@ -164,6 +170,7 @@ class _Building:
         for row, user in self._users.items():
             tensor = self.tensors.get(row, "")
             is_input = tensor and split_tensor(tensor)[0] != user
+
             if is_input and (tensor, user) not in self.edges:
                 self.edges[tensor, user] = "free"
                 self.inputs.setdefault(user, []).append(tensor)
@@ -196,7 +203,9 @@ class _Building:
 
     def _is_scratch(self, row: int) -> bool:
         """Say whether the op that requested a buffer also frees it."""
-        return self._users.get(row) == str(self._names[row])
+        name = str(self._names[row])
+        plain = name.partition("#")[0]
+        return self._users.get(row) == name and self._freers.get(row, plain) == plain
 
     def list_ops(self, known: set[str]) -> list[Op]:
         """Return the ops in the order in which they began."""
@@ -235,10 +244,12 @@ class _Building:
             is_copy = LAYOUT in name and (
                 makers == {Phase.FORWARD} or _COPY_OF_INPUT.search(name)
             )
+
             if is_copy and self._first.get(name, 0) < begin:
                 phases[name] = (
                     Phase.FORWARD
                 )  # shared with the backward op that it is named after
+
             if phases[name] is not Phase.FORWARD or is_in_gradient_scope(name):
                 continue
 
@@ -273,6 +284,7 @@ class _Building:
         """Return the ops of the tape that began before any gradient existed."""
         start = self._find_gradient_start(phases)
         names = filter(is_in_gradient_scope, phases)
+
         return frozenset(
             name for name in names if self._first.get(name, _NEVER) < start
         )

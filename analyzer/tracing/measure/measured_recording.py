@@ -13,7 +13,7 @@ from analyzer.cards import find_gpu, memory_limit
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.report.subject import PhantomNotice
-from analyzer.model.contract.run_note import PhantomNote, TargetNote
+from analyzer.model.contract.run_note import STEP_WITH_ALL, PhantomNote, TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
@@ -31,6 +31,7 @@ from analyzer.model.recording.timeline import (
     choose_allocator,
     find_peaks,
     find_steps_of_births,
+    is_tpu,
 )
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
@@ -48,7 +49,6 @@ from analyzer.tracing.measure.trace_attribution import (
     find_marks,
 )
 from analyzer.tracing.measure.trace_checks import check_trace
-from analyzer.tracing.measure.values_read import warn_about_values
 from analyzer.tracing.measure.variable_buffers import AddressIndex
 from analyzer.tracing.measure.workspaces import label_workspaces
 from analyzer.tracing.parse.logdir import (
@@ -56,13 +56,14 @@ from analyzer.tracing.parse.logdir import (
     RUN_FILE,
     find_run_file,
     find_traces,
+    list_runs,
 )
 from analyzer.tracing.parse.run_folder import RunNote, read_run
+from analyzer.tracing.parse.wire.memory_columns import STACK
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.sources.graph_join import (
     JoinedGraph,
     SourceGraph,
-    find_event_graph,
     find_graph,
 )
 from analyzer.tracing.xla.plan_contents import (
@@ -77,6 +78,7 @@ from analyzer.tracing.xla.trace_modules import (
 )
 
 _TEXTS: Final = read_table("tracing/measure/trace_texts.toml", dict[str, str])
+_MOST_NAMED: Final = 3  # ops in a warning
 _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
 
@@ -114,17 +116,24 @@ def open_measured(
     if not chosen:
         raise TraceError(f"The run has no host {host!r}.", hint=f"It has {names}.")
     warnings: list[str] = []
+
     if len(chosen) > 1:
         warnings.append(
             f"The run has several hosts ({names}); this is {chosen[0].name}."
         )
+
+    others = [run.name for run in list_runs(path)[:-1]] if path.is_dir() else []
+    if others:
+        warnings.append(
+            f"The logdir has several runs; this is the newest, {chosen[0].parent.name}. Add --run "
+            f"NAME for another one: {', '.join(others[-_MOST_NAMED:])}."
+        )
+
     raw = read_trace(chosen[0], progress=progress)
     note_path = find_run_file(chosen[0])
     note = read_run(note_path) if note_path is not None else None
     if note is None and (graph := find_run_file(chosen[0], GRAPH_FILE)) is not None:
         warnings.append(_TEXTS["no_note"].format(graph.parent, RUN_FILE))
-    if note is None and source is None:
-        source = find_event_graph(chosen[0])
 
     return measure(
         raw,
@@ -154,15 +163,17 @@ def measure(
     main = choose_allocator(raw.events, allocator)
     raw, repeats = split_repeats(raw, main)
     events = raw.events
-    raw = replace(
-        raw, step_markers=_find_step_marks(raw, note) or find_run_spans(raw, main)
-    )
+    raw = replace(raw, step_markers=_find_step_marks(raw, note))
+    spans = raw.step_markers or find_run_spans(raw, main)
     table = pair_frees(events)
-    steps = find_steps(events, raw.step_markers)
+    steps = find_steps(events, spans)
     table = add_earlier_buffers(events, table, *_find_earlier_buffers(table, raw, note))
     integrity = check_trace(raw, table, steps, note)
+    raw = replace(raw, step_markers=spans)
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
-    table, structure, join = find_graph(table, raw, note, steps, source)
+    structure, join = None, None
+    if not is_tpu(main):
+        table, structure, join = find_graph(table, raw, note, steps, source)
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
     table, plans = modules.table, modules.plans
     infer = note is not None and note.step.infers
@@ -176,7 +187,7 @@ def measure(
         kind=Kind.TRACE if phantom is None else Kind.PHANTOM,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
-        step_config=modules.step_config,
+        step_config=replace(modules.step_config, eager=_is_eager(note, structure)),
         events=events_shown,
         allocations=shown,
         allocator=main,
@@ -186,8 +197,9 @@ def measure(
         warnings=(
             *warnings,
             *_find_warnings(events, table, steps, note, main),
+            *(_warn_about_cut(shown, len(events_shown), main) if note is None else ()),
             *modules.warnings,
-            *(warn_about_values(structure, note) if phantom is not None else ()),
+            *(_warn_about_values(note) if note is not None else ()),
             *warn_about_order(repeats),
         ),
         versions=dict(note.versions) if note is not None else {},
@@ -195,6 +207,7 @@ def measure(
         recompiled_functions=_list_recompiled(note),
         integrity=integrity,
         notes=(
+            *_describe_tpu(events, main),
             *_describe_graph(note, structure, join),
             *_describe_allocators(events, main),
         ),
@@ -221,12 +234,53 @@ def _label_buffers(
     table = label_workspaces(table, raw.kernels)
     if note is not None:
         return ModuleBuffers(table, plans, note.step), sharing
+
     if structure is not None:
         table = take_parts(
             table, find_parts(table[table["allocator"] == main], structure), main
         )
 
     return name_module_buffers(table, raw), sharing
+
+
+def _is_eager(note: RunNote | None, structure: GraphIndex | None) -> bool:
+    """Say whether the step ran op by op: by the note, else by most ops of the derived graph."""
+    if note is not None:
+        return note.step.eager
+    names = [] if structure is None else list(structure.ops)
+
+    return 2 * sum("#" in name for name in names) > len(names)
+
+
+def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
+    """Return a note about the parts of a TPU's memory; empty for another device."""
+    if not is_tpu(allocator):
+        return ()
+    own = events[events["allocator"] == allocator]
+    stack = own.loc[own["op"] == STACK, "requested_bytes"].max()
+    heap_bytes = own["peak_in_use_bytes"].max()
+    limit_bytes = (own["in_use_bytes"] + own["available_bytes"]).max()
+    reserved, heap, limit = (
+        format_bytes(0 if pd.isna(size) else int(size))
+        for size in (stack, heap_bytes, limit_bytes)
+    )
+
+    return (
+        f"{allocator}: by the runtime's counters the heap held at most {heap}, and XLA "
+        f"reserved a stack of {reserved} for its programs, of {limit} in all. A TPU has "
+        "no pool of TensorFlow's allocator, so there is no replay and no need.",
+    )
+
+
+def _list_recompiled(note: RunNote | None) -> tuple[RecompiledFunction, ...]:
+    """Return the functions that XLA compiled several times in the run."""
+    recompiled = []
+    for one in note.compiled if note is not None else ():
+        if one.compilations > 1:
+            row = RecompiledFunction(op=one.ops[0], compilations=one.compilations)
+            recompiled.append(row)
+
+    return tuple(recompiled)
 
 
 def _describe_graph(
@@ -341,11 +395,13 @@ def _device(
     is_host = allocator in HOST_ALLOCATORS
     limit_bytes = int(last["in_use_bytes"]) + available if available else None
     phantom = note.phantom if note is not None else None
+
     if phantom is not None and phantom.is_unlimited:
         card_limit = memory_limit(find_gpu(phantom.cards[0])).bytes
         limit_bytes = phantom.memory_limit_bytes or card_limit
     elif phantom is not None and limit_bytes is not None:
         limit_bytes += phantom.spare_of(card_number(allocator))
+
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
     own = (
@@ -355,8 +411,10 @@ def _device(
     )
     named = "host" if is_host else next(map(name_card, own), "")
 
+    kind = "tpu" if is_tpu(allocator) else "gpu"
+
     return Device(
-        kind="cpu" if is_host else "gpu",
+        kind="cpu" if is_host else kind,
         name=(note.device.name if note is not None else "") or named or allocator,
         # Allocators without statistics record no available bytes.
         memory_limit_bytes=limit_bytes,
@@ -382,10 +440,12 @@ def _find_warnings(
 ) -> list[str]:
     warnings = []
     watch = note.watch if note is not None else None
+
     if watch is not None and watch.is_cut and watch.whole_run:
         warnings.append(
             "The trace ends before the program does; its part counts as the step."
         )
+
     if not steps:
         warnings.append(_TEXTS["no_steps"])
     unknown = table["address"].isna() & (
@@ -400,3 +460,39 @@ def _find_warnings(
         warnings.append(_TEXTS["before"].format(before / most, format_bytes(before)))
 
     return warnings
+
+
+def _warn_about_values(note: RunNote) -> list[str]:
+    """Return a warning about unknown values on a simulated card that decide what runs."""
+    decisions = note.unknown_values
+    if not decisions:
+        return []
+
+    names = [f"{name} ({decides})" for name, decides in decisions.items()]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    text = (
+        f"A simulated card lacks values that depend on the weights: {', '.join(names[:_MOST_NAMED])}"
+        f"{more}. Step {STEP_WITH_ALL} ran as if they select everything, the other steps as if they "
+        "select nothing: the peaks of the steps are the range"
+    )
+    if any("loop" in decides for decides in decisions.values()):
+        text += ", without further trips of a loop"
+
+    return [f"{text}."]
+
+
+def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
+    """Return a warning if the trace ends before the last step frees its activations."""
+    own = table[(table["allocator"] == allocator) & table["step"].notna()]
+    own = own[own["step"] == own["step"].max()]
+    made = own[own["category"] == Category.ACTIVATION.value]
+    alive = made[made["dies"] >= end]
+    left, most = (int(rows["requested_bytes"].sum()) for rows in (alive, made))
+    if 2 * left <= most or not left:
+        return []
+
+    return [
+        f"The trace ends inside a step: {format_bytes(left)} of its activations are alive at the "
+        "end. So the peak is a lower bound, and the trace does not show what reads them and "
+        "which change would save memory."
+    ]

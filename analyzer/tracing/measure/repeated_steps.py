@@ -26,6 +26,7 @@ def split_repeats(
     times, in_use = own["time_ps"].to_numpy(), own["in_use_bytes"].to_numpy()
     requested = np.cumsum(own["kind"].to_numpy() * own["requested_bytes"].to_numpy())
     peaks = []
+
     for mark in repeats:
         first, last = np.searchsorted(times, (mark.start_ps, mark.end_ps))
         rows = slice(max(int(first) - 1, 0), int(last))
@@ -35,6 +36,7 @@ def split_repeats(
                 allocated_bytes=int(in_use[rows].max(initial=0)),
             )
         )
+
     events, op_runs = raw.events, raw.op_runs
     shown = replace(
         raw,
@@ -51,6 +53,7 @@ def warn_about_order(repeats: Sequence[TwoSizes]) -> list[str]:
     peaks = [one.requested_bytes for one in repeats]
     if not peaks or max(peaks) <= _ALIKE * min(peaks):
         return []
+
     return [
         f"The peak depends on the order in which ops run: {len(peaks)} repeats of the step needed "
         f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}."

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import GRADIENT_ROLE, GraphIndex
+from analyzer.model.graph.graph_index import FORWARD_ROLE, GRADIENT_ROLE, GraphIndex
 from analyzer.model.graph.host_copies import ITERATOR
 from analyzer.model.recording.attribution import (
     RECEIVED,
@@ -26,11 +26,14 @@ from analyzer.model.recording.labels import (
     label_variables,
 )
 from analyzer.model.recording.records import Step
+from analyzer.model.recording.schema import STACK_ROLE
 from analyzer.model.recording.state_roles import find_roles_of_state
+from analyzer.model.recording.timeline import is_tpu
 from analyzer.tracing.derive.op_names import find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
 from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings
 from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.tracing.parse.wire.memory_columns import STACK
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 
 _PHASES: Final = {"backward": 1, "update": 2}
@@ -50,6 +53,8 @@ def attribute(
     labels = Labels(len(table))
     earlier = table["address"].isna().to_numpy()
     labels.fill(earlier, Category.UNATTRIBUTED, "allocated before the trace began")
+    is_stack = table["allocator"].astype(str).map(is_tpu) & (table["op"] == STACK)
+    labels.fill(is_stack.to_numpy(bool), Category.TEMPORARY, STACK_ROLE)
     freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
     infer = note is not None and note.step.infers
     in_steps = table["step"].notna().to_numpy()
@@ -73,6 +78,12 @@ def attribute(
         _label_by_graph(labels, table, structure, sharing, tensors, infer=infer)
         _label_batches(labels, table, structure)
         _label_pipeline(labels, table, raw, structure, python)
+
+    if note is None:  # the readers come after the end
+        is_left = (table["dies"] == len(raw.events)).to_numpy()
+        labels.role[is_left & (labels.role == FORWARD_ROLE)] = (
+            "alive when the trace ends"
+        )
 
     phases = _label_marked(labels, table, raw)
 
@@ -120,6 +131,7 @@ def _label_marked(
     """Label the layers that the capture marked; return the phase of each buffer's birth."""
     born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
     phases = np.zeros(len(table), dtype=np.int8)
+
     for span in find_marks(raw.markers, "phase"):
         number = _PHASES.get(str(span.stats.get("phase")), 0)
         phases[(born_ps >= span.start_ps) & (born_ps <= span.end_ps)] = number

@@ -5,7 +5,6 @@ TensorFlow records the bytes in use in each memory event, under the allocator's 
 event; if the trace begins late, both differ by a constant. Further checks are of sizes and marks.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.contract.fields import ITEM_BYTES, MOST_TOTAL
+from analyzer.model.contract.fields import MOST_TOTAL
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.labels import Mask
 from analyzer.model.recording.records import (
@@ -23,9 +22,13 @@ from analyzer.model.recording.records import (
     Integrity,
     Step,
 )
-from analyzer.model.recording.timeline import UNPAIRED, pair_events, running_sum
+from analyzer.model.recording.timeline import (
+    UNPAIRED,
+    is_tpu,
+    pair_events,
+    running_sum,
+)
 from analyzer.model.units import GRANULE_BYTES, format_bytes, round_up
-from analyzer.tracing.derive.op_names import read_shape
 from analyzer.tracing.measure.trace_attribution import find_marks
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
@@ -65,6 +68,8 @@ def check_trace(
             str(events["allocator"].cat.categories[code]),
             np.flatnonzero(codes == code),
         )
+        if is_tpu(name):  # its frees have no sizes
+            continue
         # With one allocator, avoid a copy of millions of rows.
         own = events if len(rows) == len(events) else events.iloc[rows]
         counters.append(_check_counter(name, own, rows, allocations, len(events)))
@@ -150,29 +155,7 @@ def _check_events(
         altered |= (allocated % GRANULE_BYTES != 0) | (allocated < rounded)
         altered |= allocated >= 2 * rounded
 
-    yield (
-        DamageReason.ALTERED_EVENTS,
-        birth & (altered | _contradicts_shape(own, requested)),
-    )
-
-
-def _contradicts_shape(own: pd.DataFrame, requested: npt.NDArray[np.int64]) -> Mask:
-    """Return a mask of the requests that differ from the size of their event's shape and type.
-
-    Only events of the regions ``output`` and ``temp`` have the shape of the requested tensor.
-    """
-    shapes = [read_shape(str(text)) for text in own["shape"].cat.categories]
-    counts = [-1 if shape is None else math.prod(shape) for shape in shapes]
-    counts = [count if count <= _LARGEST_BYTES else -1 for count in counts]
-    known = {**ITEM_BYTES, "string": -1}
-    items = [known.get(str(name), -1) for name in own["dtype"].cat.categories]
-    count = np.array([*counts, -1], np.int64)[own["shape"].cat.codes.to_numpy()]
-    item = np.array([*items, -1], np.int64)[own["dtype"].cat.codes.to_numpy()]
-    is_known = (
-        (count >= 0) & (item > 0) & own["region"].isin(("output", "temp")).to_numpy()
-    )
-
-    return np.asarray(is_known & (count * item != requested))
+    yield DamageReason.ALTERED_EVENTS, birth & altered
 
 
 def _check_steps(
@@ -185,8 +168,8 @@ def _check_steps(
         note is not None and note.watch is not None and note.error is not None
     )
     checked = steps[: len(steps) - is_cut_short]
-    wrong += sum(step.last < step.first for step in checked)
-    wrong += _count_cut_steps(raw.events, checked) if raw.step_markers else 0
+    if raw.step_markers:
+        wrong += sum(step.last < step.first for step in checked)
     yield DamageReason.STEP_MARKS, wrong
     if raw.continues:  # the end is not lost
         return
@@ -200,24 +183,6 @@ def _check_steps(
         unfinished += last - late > max(_LATE_SHARE * (last - first), _LATE_RUNS)
 
     yield DamageReason.LOST_END, int(unfinished)
-
-
-def _count_cut_steps(events: pd.DataFrame, steps: Sequence[Step]) -> int:
-    """Count steps whose function, the run with most of their allocations, also allocates outside."""
-    runs = events["run_id"].where((events["kind"] > 0) & (events["run_id"] != -1), 0)
-    totals, cut = runs.value_counts(), 0
-
-    for step in steps:
-        counts = (
-            runs.iloc[step.first : step.last + 1]
-            .value_counts()
-            .drop(0, errors="ignore")
-        )
-        cut += bool(
-            counts.max() > counts.sum() / 2 and totals[counts.idxmax()] > counts.max()
-        )
-
-    return cut
 
 
 def _check_capture(

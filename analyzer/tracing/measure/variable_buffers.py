@@ -92,10 +92,12 @@ def _find_by_size(
     free = allocations[lives & ~allocations.index.isin([row for row, _, _ in known])]
     rows = free.sort_values("born").groupby("requested_bytes").groups
     numbers: dict[int, list[int]] = {}
+
     for number in sorted(
         {*range(len(note.variables))} - {number for _, number, _ in known}
     ):
         numbers.setdefault(note.variables[number].size_bytes, []).append(number)
+
     pairs = ((rows.get(size_bytes, ()), same) for size_bytes, same in numbers.items())
     equal = (
         zip(own, same, strict=True) for own, same in pairs if len(own) == len(same)

@@ -49,12 +49,6 @@ class Instruction:
     operands: tuple[int, ...]
     calls: tuple[int, ...]
     computation: int
-    fusion_kind: str = (
-        ""  # ``kLoop``, ``kInput`` or ``kCustom`` for a fusion; empty for others
-    )
-    axes: tuple[
-        int, ...
-    ] = ()  # the reduced axes of a reduction, the order of a transposition
 
     @property
     def parts(self) -> int:
@@ -159,8 +153,6 @@ def _read_instruction(raw: Any, computation: int) -> Instruction:
         operands=tuple(raw.operand_ids),
         calls=tuple(raw.called_computation_ids),
         computation=computation,
-        fusion_kind=decode_text(raw.fusion_kind),
-        axes=tuple(raw.dimensions),
     )
 
 

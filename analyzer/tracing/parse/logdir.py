@@ -1,5 +1,6 @@
 """Search for traces in a file, a run folder or a TensorBoard logdir."""
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -11,9 +12,17 @@ GRAPH_FILE: Final = "graph.json.gz"
 _SUFFIXES: Final = (".xplane.pb", ".xplane.pb.gz")
 
 
+_PRODUCTS: Final = re.compile(
+    r"(trace|memory_viewer)\.json|(kernel_stats|overview_page|tensorflow_stats|input_pipeline|op_profile"
+    r"|pod_viewer|hlo_proto|op_stats|tf_data_bottleneck_analysis)\.(pb|json)"
+)
+"""End of the names of files that the profiler derives from a trace; they have no memory events."""
+
+
 def is_trace(path: Path) -> bool:
     """Say whether ``path`` has the name of a trace file or of a file that may be one."""
-    return path.name.endswith((".pb", ".pb.gz", ".xplane", ".gz"))
+    is_profile = "memory_profile.json" in path.name
+    return is_profile or path.name.endswith((".pb", ".pb.gz", ".xplane", ".gz"))
 
 
 def suggest_command(path: Path) -> str:
@@ -21,6 +30,13 @@ def suggest_command(path: Path) -> str:
     if path.is_dir():
         sources = sorted(path.glob("*.py"))
         return f"Name the model in a file: {sources[0]}:name." if sources else ""
+
+    if _PRODUCTS.search(path.name):
+        traces = sorted(path.parent.glob("*.xplane.pb*"))
+        beside = (
+            f"Open {traces[0]}" if traces else "Open the .xplane.pb of the same run"
+        )
+        return f"{beside}: this file of the profiler has no memory events."
 
     return {
         ".json": "A report has no events: give the run folder, such as traces/NAME, in its place.",
@@ -43,16 +59,9 @@ def find_traces(path: Path) -> list[Path]:
             f"There is no {path}.", hint="Name an .xplane.pb, run folder or logdir."
         )
 
-    for pattern in ("", "plugins/profile/*/", "*/plugins/profile/*/"):
-        found = path.glob(f"{pattern}*.xplane.pb*")
-        files = [
-            file for file in found if file.name.endswith(_SUFFIXES) and file.is_file()
-        ]
-
-        if files:
-            newest = max(file.parent for file in files)
-            return sorted(file for file in files if file.parent == newest)
-
+    runs = list_runs(path)
+    if runs:
+        return _list_files(runs[-1])
     check_note(path)
     raise TraceError(
         f"{path} holds no trace.",
@@ -60,6 +69,38 @@ def find_traces(path: Path) -> list[Path]:
         or "Expected an .xplane.pb in it or under plugins/profile/RUN/; capture one with "
         "`analyze trace MODEL`.",
     )
+
+
+def list_runs(path: Path) -> list[Path]:
+    """Return the folders of the runs in a run folder or a logdir, the newest last."""
+    for pattern in ("", "plugins/profile/*/", "*/plugins/profile/*/"):
+        found = {file.parent for file in path.glob(f"{pattern}*.xplane.pb*")}
+        runs = [folder for folder in sorted(found) if _list_files(folder)]
+        if runs:
+            return runs
+
+    return []
+
+
+def find_run(path: Path, name: str) -> Path:
+    """Return the folder of the run of a logdir with a name, or raise a TraceError."""
+    runs = list_runs(path)
+    for run in runs:
+        if run.name == name:
+            return run
+
+    names = ", ".join(run.name for run in runs)
+    raise TraceError(
+        f"{path} has no run {name!r}.",
+        hint=f"It has {names}."
+        if runs
+        else "Name a logdir with plugins/profile/RUN in it.",
+    )
+
+
+def _list_files(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.xplane.pb*"))
+    return [file for file in files if file.name.endswith(_SUFFIXES) and file.is_file()]
 
 
 def find_run_file(trace: Path, name: str = RUN_FILE) -> Path | None:

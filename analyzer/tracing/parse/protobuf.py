@@ -43,6 +43,7 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
             )
 
     _pool.Add(file)
+
     return message_factory.GetMessageClass(
         _pool.FindMessageTypeByName(f"{package}.{root}")
     )

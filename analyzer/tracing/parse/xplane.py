@@ -19,6 +19,7 @@ from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Damage, DamageReason
 from analyzer.model.recording.schema import TextNumbers
 from analyzer.tracing.parse.logdir import suggest_command
+from analyzer.tracing.parse.memory_profile import read_memory_profile
 from analyzer.tracing.parse.protobuf import Event, PlainLine, PlainSpace, decode_text
 from analyzer.tracing.parse.wire.event_block import EventBlock, Positions, read_blocks
 from analyzer.tracing.parse.wire.kernel_columns import KernelColumns
@@ -99,10 +100,16 @@ def read_trace(
 ) -> RawTrace:
     """Read one ``.xplane.pb`` or ``.xplane.pb.gz``; ``progress`` gets the share done, 0 to 1.
 
-    A TraceError says that it is no trace, is truncated, or holds no memory events.
+    A ``memory_profile.json`` of XProf has the events alone. A TraceError says that the file is no trace,
+    is truncated, or holds no memory events.
     """
     try:
-        space = PlainSpace.FromString(_read_content(path))
+        content = _read_content(path)
+        if content.lstrip()[:1] == b"{":
+            empty = _Reading(PlainSpace(), lambda share: None).trace()
+            return replace(empty, events=read_memory_profile(content))
+
+        space = PlainSpace.FromString(content)
         if not any(plane.lines or plane.event_metadata for plane in space.planes):
             raise TraceError(
                 f"{path} holds no profiler planes.",
@@ -113,14 +120,14 @@ def read_trace(
     except DecodeError:
         raise TraceError(
             f"{path} is not a profiler trace, or is truncated.",
-            hint=suggest_command(Path(path))
+            hint=suggest_command(path)
             or "Expected the .xplane.pb of tf.profiler; unpack an archive, copy the file again, or "
             "repeat the trace.",
         ) from None
     except ValueError as error:
         raise TraceError(
             f"{path} is damaged: it holds {error}.",
-            hint="Copy the file or repeat the trace.",
+            hint=suggest_command(path) or "Copy the file or repeat the trace.",
         ) from None
 
     if raw.events.empty:

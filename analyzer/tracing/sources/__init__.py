@@ -1,1 +1,1 @@
-"""Graphs from outside a trace: of a target, or of TensorBoard's event file."""
+"""The graph of a target, joined with a trace."""

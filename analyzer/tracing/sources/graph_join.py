@@ -1,4 +1,4 @@
-"""A trace's ops joined by name with a graph of a target, or one that TensorBoard wrote.
+"""A trace's ops joined by name with the graph of a target.
 
 Both come from the same code, but their names may differ: the executor puts the name of the call before
 the ops of an inlined function, and a layer has another number if the program built other models before::
@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pandas as pd
-from google.protobuf import message_factory
-from google.protobuf.message import DecodeError
 
-from analyzer.model.contract.graph_note import Op, TensorSpec, split_tensor
+from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import (
     GraphIndex,
     build_graph_index,
@@ -31,12 +28,6 @@ from analyzer.model.graph.phases import ScopeTable
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import find_optimizer, read_shape
 from analyzer.tracing.derive.trace_graph import derive_graph
-from analyzer.tracing.parse.protobuf import (
-    TEXTS,
-    decode_text,
-    message_class,
-    read_schema,
-)
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 
@@ -53,7 +44,6 @@ class SourceGraph:
     """A graph from outside a trace."""
 
     name: str  # its name in messages, such as ``the graph of train.py:build_model``
-    kind: str  # the evidence of its edges: ``target`` or ``tensorboard``
     index: GraphIndex
     batch_size: int | None = None  # its batch size; None if its shapes leave it open
 
@@ -93,7 +83,7 @@ def join_graph(
     )
     index = _rename(source, found)
     if derived is not None:
-        index = _merge(index, derived, has_facts=source.kind != TENSORBOARD)
+        index = _merge(index, derived)
     # Ops of other runs belong to the input pipeline or to Python, not to the graph.
     runs = rows.loc[rows["op"].astype(object).isin(found), "run_id"]
     runs = runs[runs != 0].unique()
@@ -190,39 +180,25 @@ def _rename(source: SourceGraph, found: Mapping[str, str]) -> GraphIndex:
         gradients=frozenset(map(rename, index.gradients)),
         phases={new.get(name, name): phase for name, phase in index.phases.items()},
         layers={new.get(name, name): layer for name, layer in index.layers.items()},
-        evidence={(given, op.name): source.kind for op in ops for given in op.inputs},
+        evidence={(given, op.name): "target" for op in ops for given in op.inputs},
     )
 
 
-def _merge(index: GraphIndex, derived: GraphIndex, *, has_facts: bool) -> GraphIndex:
-    """Return a graph with the ops of the derived one that it lacks, and their edges.
-
-    If the graph has only names and edges, no shapes, layers and gradients (``has_facts``), the derived
-    graph's facts and further edges of its ops are added.
-    """
-    ops = dict(index.ops)
-    for name, op in derived.ops.items():
-        own = ops.setdefault(name, op)
-        if own is not op and not has_facts:
-            ops[name] = replace(
-                own,
-                inputs=tuple(dict.fromkeys((*own.inputs, *op.inputs))),
-                outputs=(*op.outputs, *own.outputs[len(op.outputs) :]),
-            )
-
+def _merge(index: GraphIndex, derived: GraphIndex) -> GraphIndex:
+    """Return a graph with the ops of the derived one that it lacks, and their edges."""
+    ops = {**derived.ops, **index.ops}
     gradients = {
         tensor
         for tensor in derived.gradients
-        if not has_facts or split_tensor(tensor)[0] not in index.ops
+        if split_tensor(tensor)[0] not in index.ops
     }
-    first, second = (derived, index) if has_facts else (index, derived)
 
     return GraphIndex(
         ops=ops,
         consumers=find_consumers(ops.values()),
         gradients=index.gradients | gradients,
-        phases={**first.phases, **second.phases},
-        layers={**first.layers, **second.layers},
+        phases={**derived.phases, **index.phases},
+        layers={**derived.layers, **index.layers},
         evidence={**derived.evidence, **index.evidence},
         early=derived.early,
     )
@@ -245,6 +221,7 @@ def _find_batch_size(
                 or spec.shape[1:] != shape[1:]
             ):
                 continue
+
             first, size = spec.shape[0], shape[0] if spec.shape[0] < 0 else 0
             if given is not None and first > 0 and shape[0] * given % first == 0:
                 size = shape[0] * given // first
@@ -288,120 +265,3 @@ def index_note_graph(note: RunNote | None) -> GraphIndex | None:
         nested_gradients=note.nested_gradients,
         scopes=ScopeTable(note.scopes),
     )
-
-
-_MOST_BYTES: Final = 1 << 28  # limit of an event file; a graph has some megabytes
-_HEAD_BYTES, _TAIL_BYTES = 12, 4
-_PARENTS: Final = 4
-"""Folders above a trace, ``LOGS/train/plugins/profile/RUN``, in which an event file may lie."""
-
-_MESSAGES: Final = read_schema("events")
-_Event: Any = message_class("analyzer.events", _MESSAGES, "Event")
-_members = _Event.DESCRIPTOR.file.message_types_by_name
-_GraphDef: Any = message_factory.GetMessageClass(_members["GraphDef"])
-_RunMetadata: Any = message_factory.GetMessageClass(_members["RunMetadata"])
-
-_RESULTS: Final = {
-    name: number
-    for names in TEXTS["op_results"].splitlines()
-    for number, name in enumerate(names.split())
-}
-"""Name of a result in a function's body (``node:result:index``) -> number of the op's output."""
-
-
-def find_event_graph(trace: Path) -> SourceGraph | None:
-    """Return the newest graph in the event files near a trace; None if there is none."""
-    for folder in list(trace.parents)[: _PARENTS + 1]:
-        for file in sorted(folder.glob("events.out.tfevents.*"), reverse=True):
-            ops = read_event_ops(file) if file.is_file() else ()
-            if ops:
-                index = build_graph_index(ops)
-                return SourceGraph(f"the graph in {file.name}", TENSORBOARD, index)
-
-    return None
-
-
-def read_event_ops(path: Path) -> tuple[Op, ...]:
-    """Return the ops of the graphs in an event file; empty without a readable graph.
-
-    It is a sequence of records (``record_writer.cc``): length, checksum, ``Event``, checksum. A graph is
-    in an event's ``graph_def`` (``tf.summary.graph``), or in the ``RunMetadata`` of a summary
-    (``tf.summary.trace_export``), which has the executed graph.
-    """
-    if path.stat().st_size > _MOST_BYTES:
-        return ()
-    executed: dict[str, Op] = {}
-    traced: dict[str, Op] = {}
-
-    try:
-        for content in _records(path.read_bytes()):
-            event = _Event.FromString(content)
-            if event.graph_def:
-                traced.update(_read_ops(_GraphDef.FromString(event.graph_def)))
-
-            for value in event.summary.value:
-                is_graph = (
-                    value.metadata.plugin_data.plugin_name
-                    == b"graph_run_metadata_graph"
-                )
-                for text in value.tensor.string_val if is_graph else ():
-                    for graphs in _RunMetadata.FromString(text).function_graphs:
-                        for graph in (*graphs.partition_graphs, graphs.post):
-                            executed.update(_read_ops(graph))
-    except (DecodeError, OSError):
-        return ()
-
-    ops = executed or traced
-    counts: Counter[str] = Counter()  # of outputs, by their uses
-
-    for op in ops.values():
-        for name, number in map(split_tensor, op.inputs):
-            counts[name] = max(counts[name], number + 1)
-
-    unknown = TensorSpec("", None)
-    return tuple(
-        replace(op, outputs=(unknown,) * counts[op.name]) for op in ops.values()
-    )
-
-
-def _records(content: bytes) -> Iterator[bytes]:
-    at = 0
-    while at + _HEAD_BYTES <= len(content):
-        size = int.from_bytes(content[at : at + 8], "little")
-        start = at + _HEAD_BYTES
-        if start + size > len(content):  # the last record may be cut off
-            return
-        yield content[start : start + size]
-        at = start + size + _TAIL_BYTES
-
-
-def _read_ops(graph: Any) -> dict[str, Op]:
-    nodes = [
-        *graph.node,
-        *(node for one in graph.library.function for node in one.node_def),
-    ]
-    ops = {}
-
-    for node in nodes:
-        inputs = list(map(decode_text, node.input))
-        ops[decode_text(node.name)] = Op(
-            decode_text(node.name),
-            decode_text(node.op),
-            tuple(_tensor(one) for one in inputs if not one.startswith("^")),
-            tuple(one[1:] for one in inputs if one.startswith("^")),
-            device=decode_text(node.device),
-        )
-
-    return ops
-
-
-def _tensor(text: str) -> str:
-    """Return an input as ``node:output``; in a function's body it is ``node:result:index``."""
-    node, *parts = text.split(":")
-    if not parts or not parts[-1].isdecimal():
-        return f"{node}:0"
-    number = (
-        int(parts[-1]) if len(parts) == 1 else _RESULTS.get(parts[0], 0) + int(parts[1])
-    )
-
-    return f"{node}:{number}"

@@ -73,7 +73,6 @@ class PlanRegion:
     size_bytes: int
     use: ValueUse
     results: tuple[int, ...]  # indexes of the results in it; empty if unknown
-    is_live_out: bool  # whether it contains a result or the table of their addresses
     is_tuple: bool
     dtype: str  # of its only value or result; empty and None if it has several
     shape: tuple[int, ...] | None
@@ -102,29 +101,6 @@ class BufferPlan:
     handed_on: Mapping[int, int] = field(
         default_factory=dict
     )  # result -> parameter that it is
-
-    @property
-    def argument_bytes(self) -> int:
-        """Bytes of the parameters."""
-        return sum(
-            one.size_bytes for one in self.regions if one.use is ValueUse.PARAMETER
-        )
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of the results, with aliased ones and the table of addresses."""
-        return sum(one.size_bytes for one in self.regions if one.is_live_out)
-
-    @property
-    def alias_bytes(self) -> int:
-        """Bytes that are both a parameter and a result."""
-        given = (one for one in self.regions if one.use is ValueUse.PARAMETER)
-        return sum(one.size_bytes for one in given if one.is_live_out)
-
-    @property
-    def temp_bytes(self) -> int:
-        """Bytes of the temporaries."""
-        return sum(one.size_bytes for one in self.temporaries)
 
     @property
     def temporaries(self) -> tuple[PlanRegion, ...]:
@@ -249,7 +225,6 @@ def _make_region(
         results=tuple(
             sorted(result for value in values for result in results.get(value, ()))
         ),
-        is_live_out=allocation.maybe_live_out,
         is_tuple=allocation.is_tuple,
         dtype=dtype,
         shape=shape,
@@ -267,11 +242,9 @@ def _find_holders(hlo: Hlo, allocation: Any) -> tuple[tuple[Holder, ...], int]:
     """
     place = {part.logical_buffer_id: part for part in allocation.assigned}
     events = [event for event in hlo.heap_events if event.buffer_id in place]
-    traced = {event.buffer_id for event in events}
     moments = max(len(events), 1)
     replayed, group = _replay_events(events)
-    spans = [(buffer, 0, moments) for buffer in _find_untraced(allocation, traced)]
-    spans += [span for span in replayed if span[2] > span[1]]
+    spans = [span for span in replayed if span[2] > span[1]]
     until: dict[tuple[int, int], int] = {}
 
     for buffer, first, last in sorted(spans, key=lambda span: -span[1]):
@@ -341,28 +314,6 @@ def _replay_events(
 
     spans += [(buffer, first, max(len(events), 1)) for buffer, first in since.items()]
     return spans, group
-
-
-def _find_untraced(allocation: Any, traced: set[int]) -> list[int]:
-    """Return the values without heap trace; of overlapping ones the largest.
-
-    They lie in allocations that were merged into this one. Lifetimes are unknown: they are always alive.
-    """
-    found: list[Any] = []
-    parts = [
-        part for part in allocation.assigned if part.logical_buffer_id not in traced
-    ]
-
-    for part in sorted(parts, key=lambda part: (-part.size, part.offset)):
-        overlaps = (
-            part.offset + part.size > other.offset
-            and part.offset < other.offset + other.size
-            for other in found
-        )
-        if not any(overlaps):
-            found.append(part)
-
-    return [part.logical_buffer_id for part in found]
 
 
 def _find_named_instruction(hlo: Hlo, instruction: Instruction) -> Instruction:

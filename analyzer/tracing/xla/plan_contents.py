@@ -55,7 +55,6 @@ _LEAST_BYTES: Final = 4096
 """Smaller buffers of a trace are not divided, because their size does not identify them."""
 _MOST_PARTS: Final = 100_000
 """Limit of the added rows: in a long trace only the last steps are divided."""
-_PUSH: Final = "TensorListPushBack"
 _NAMELESS: Final = ("", ARGUMENTS, "XLA_Retvals")
 """tf2xla's names for parameters and results, and no name."""
 
@@ -242,10 +241,6 @@ def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase
         in_gradient = is_in_gradient_scope(holder.op_name)
         if structure is not None and holder.op_name not in _NAMELESS:
             known = find_inlined(holder.op_name, structure.phases)
-        if holder.op_type == _PUSH and not in_gradient:
-            known = (
-                Phase.FORWARD
-            )  # a loop saves values for its gradient; the tape inserted the op
 
         if known is None and in_gradient:
             known = Phase.BACKWARD

@@ -24,6 +24,7 @@ from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import is_in_gradient_scope
 from analyzer.model.recording.attribution import match_output
 from analyzer.tracing.derive.op_names import find_optimizer
+from analyzer.tracing.derive.run_steps import MODULE_TYPES
 from analyzer.tracing.parse.hlo import Hlo, read_hlo
 from analyzer.tracing.parse.xplane import RawTrace
 from analyzer.tracing.xla.buffer_plan import (
@@ -74,6 +75,8 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
     is_jax = bool(raw.calls) or any(
         name.startswith(_JAX_MODULE) for name in raw.modules
     )
+    # Programs of other languages have no ops of TensorFlow either.
+    is_jax |= bool(raw.modules) and set(raw.op_types.values()) <= MODULE_TYPES
     if not plans:
         return ModuleBuffers(table, plans, StepConfig(is_jax=is_jax), warnings)
     backward = {name for name, plan in plans.items() if runs_backward(plan)}
@@ -111,8 +114,6 @@ def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:
 
     if unreadable:
         yield f"{unreadable} HLO modules of the trace cannot be read."
-    if any(device.startswith("/device:TPU") for device in raw.devices):
-        yield "TPU: peaks are those of the runtime's counters; replays of the allocator do not apply."
 
 
 def runs_backward(plan: BufferPlan) -> bool:

@@ -36,7 +36,7 @@ def source() -> SourceGraph:
     gradients = ["gradient_tape/net/dense_1/MatMul:0"]
     index = build_graph_index(ops, gradients=gradients, scopes=scopes)
 
-    return SourceGraph("the graph of train.py:build", "target", index, 2)
+    return SourceGraph("the graph of train.py:build", index, 2)
 
 
 def trace(path: Path) -> Path:

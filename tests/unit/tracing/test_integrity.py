@@ -111,22 +111,3 @@ def test_a_lost_end_with_its_step_marks_still_there() -> None:
     middle = (steps[-1].start_ps + steps[-1].end_ps) // 2
     cut = altered(raw, lambda events: events[(events["time_ps"] < middle).to_numpy()])
     assert "lost-end" in ids(cut)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_events_of_one_tick_are_put_in_order(seed: int) -> None:
-    # GIVEN a clock that ticks slowly, so that the threads' events of a tick come one after the other
-    raw = read_trace(sample_trace("eager"))
-    rng = np.random.default_rng(seed)
-    threads = np.repeat(
-        rng.integers(0, 3, len(raw.events)), rng.integers(1, 9, len(raw.events))
-    )
-    threads = threads[: len(raw.events)]
-    ticks = raw.events["time_ps"] // 10_000_000 * 10_000_000
-    mixed = raw.events.assign(time_ps=ticks, thread=threads)
-    mixed = mixed.sort_values(["time_ps", "thread"], kind="stable", ignore_index=True)
-    assert not mixed["address"].equals(raw.events["address"])
-    # WHEN it is measured THEN the sum is TensorFlow's all the same
-    slow = replace(raw, events=mixed)
-    assert "lost-events" not in ids(slow)
-    assert "sums" not in ids(slow)

@@ -79,7 +79,7 @@ def test_categories_add_up_to_the_peak(name: str) -> None:
     assert categories["unattributed"] <= 0.01 * total
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", STEADY)
 def test_parameters_and_optimizer_state_equal_the_variables(name: str) -> None:
     # GIVEN the variables that the capture listed with dtype and shape
     listed = variables(name)

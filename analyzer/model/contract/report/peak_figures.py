@@ -219,6 +219,7 @@ def shift_bounds(
         f"{name}_bytes": (getattr(base, f"{name}_bytes"), by)
         for name, by in shifts.items()
     }
+
     return {
         key: None if size is None else max(size + by, 0)
         for key, (size, by) in old.items()

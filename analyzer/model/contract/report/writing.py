@@ -73,6 +73,7 @@ def replace_non_finite(value: Any) -> Any:
         return {key: replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [replace_non_finite(item) for item in value]
+
     return value
 
 

@@ -31,6 +31,7 @@ _TYPES: Final = {
     **dict.fromkeys(REAL_STATS.values(), np.float64),
 }
 _STACK_ADDRESS: Final = 1 << 62  # no address of a device
+STACK: Final = "stack"  # op of the memory that a TPU reserves for programs
 _NULL: Final = "(null)"  # text of TensorFlow 2.18 and 2.19 for an op or a region without annotation
 
 
@@ -194,7 +195,7 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
                 requested_bytes=sizes[some],
                 allocated_bytes=sizes[some],
                 in_use_bytes=total[some],
-                op=pd.Categorical(["stack"] * len(some)),
+                op=pd.Categorical([STACK] * len(some)),
                 at=2.0 * changed[some] - (1.0 if kind < 0 else 0.5),
             )
             rows.append(stack)

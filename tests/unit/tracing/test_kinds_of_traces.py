@@ -1,0 +1,161 @@
+"""Traces of other devices, programs and windows than a whole TensorFlow step on a card."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from builders import TraceBuilder
+
+from analyzer.model.errors import TraceError
+from analyzer.tracing.measure.measured_recording import Measured, open_measured
+from analyzer.tracing.parse.logdir import find_run
+from analyzer.tracing.parse.xplane import read_trace
+
+KIB = 1 << 10
+GIB = 1 << 30
+HALF, FLOAT = 19, 1  # TensorFlow's numbers of element types
+
+
+def measured(trace: TraceBuilder, folder: Path) -> Measured:
+    return open_measured(trace.write(folder / "host.xplane.pb"))
+
+
+def test_a_tpu_has_heap_stack_and_limit_and_no_damages(tmp_path: Path) -> None:
+    # GIVEN a heap of 2 GiB that is freed without its size, and a stack of 3 GiB
+    trace = TraceBuilder()
+    for time, kind, in_use, reserved in (
+        (10, "MemoryAllocation", 2 * GIB, 0),
+        (20, "MemoryDeallocation", 0, 0),
+        (30, "MemoryAllocation", GIB, 3 * GIB),
+    ):
+        size = in_use if kind == "MemoryAllocation" else 0
+        trace.event(
+            kind,
+            time,
+            plane="/device:TPU:0",
+            device_ordinal=0,
+            addr=64,
+            requested_bytes=size,
+            allocation_bytes=size,
+            bytes_allocated=in_use,
+            bytes_reserved=reserved,
+            bytes_available=8 * GIB - in_use - reserved,
+            peak_bytes_in_use=2 * GIB,
+        )
+    # WHEN it is measured
+    recording = measured(trace, tmp_path).recording
+    # THEN the stack has its role, and a note states the parts
+    assert recording.device.kind == "tpu"
+    assert recording.integrity.damages == ()
+    table = recording.allocations
+    (stack,) = table[table["op"] == "stack"].to_dict("records")
+    assert (stack["requested_bytes"], stack["category"]) == (3 * GIB, "temporary")
+    assert stack["role"] == "stack that XLA reserves for its programs"
+    (note,) = recording.notes
+    assert all(size in note for size in ("2.00 GiB", "3.00 GiB", "8.00 GiB"))
+
+
+def test_a_window_that_cuts_a_step_says_so(tmp_path: Path) -> None:
+    # GIVEN the forward pass of a function whose results are alive when the trace ends
+    trace = TraceBuilder()
+    for number, op in enumerate(("net/Pad", "net/Relu", "net/MaxPool")):
+        trace.allocate(
+            10 + number,
+            (number + 1) << 20,
+            64 * KIB,
+            op=op,
+            shape="[128,128]",
+            data_type=1,
+            run_id=7,
+        )
+    trace.free(20, 1 << 20)
+    # WHEN it is measured THEN no role states who reads them
+    recording = measured(trace, tmp_path).recording
+    assert any("ends inside a step" in warning for warning in recording.warnings)
+    table = recording.allocations
+    left = table[(table["category"] == "activation") & (table["dies"] > 3)]
+    assert len(left)
+    assert "read in the forward pass only" not in set(left["role"])
+
+
+def mixed_step() -> TraceBuilder:
+    """A dense layer with its weight of 64 x 64 floats in half precision, and Adam."""
+    trace = TraceBuilder()
+    trace._in_use[b"GPU_0_bfc"] = 100 * KIB
+
+    def add(time: int, op: str, size: int, data_type: int) -> None:
+        trace.allocate(
+            time,
+            time << 20,
+            size,
+            op=op,
+            shape="[64,64]",
+            data_type=data_type,
+            run_id=7,
+        )
+
+    def launch(time: int, annotation: str) -> None:
+        trace.event("kernel", time, correlation_id=time)
+        trace.event(
+            "kernel",
+            time,
+            plane="/device:GPU:0",
+            correlation_id=time,
+            annotation=annotation,
+        )
+
+    tape = "gradient_tape/net/dense/MatMul"
+    add(10, "net/dense/MatMul/Cast", 8 * KIB, HALF)
+    launch(11, "net/dense/MatMul/Cast:Cast")
+    add(12, "net/dense/MatMul", 8 * KIB, HALF)
+    launch(13, "net/dense/MatMul:MatMul")
+    add(20, f"{tape}/MatMul_1", 8 * KIB, HALF)
+    launch(21, f"{tape}/MatMul_1:MatMul")
+    trace.free(22, 10 << 20).free(23, 12 << 20)
+    add(30, f"{tape}/Cast/Cast", 16 * KIB, FLOAT)
+    launch(31, f"{tape}/Cast/Cast:Cast")
+    trace.free(32, 20 << 20)
+    launch(40, "Adam/Adam/update/ResourceApplyAdam:ResourceApplyAdam")
+    trace.free(41, 30 << 20)
+
+    return trace
+
+
+def test_mixed_precision_has_each_variable_once(tmp_path: Path) -> None:
+    table = measured(mixed_step(), tmp_path).recording.allocations
+    old = table[table["born"] < 0]
+    sizes = old.groupby("category", observed=True)["requested_bytes"].sum()
+    # The gradient in half precision is of the same variable, which has two slots.
+    assert sizes["parameter"] == 16 * KIB
+    assert sizes["optimizer_state"] == 32 * KIB
+    (cast,) = table[table["op"] == "net/dense/MatMul/Cast"].to_dict("records")
+    assert cast["category"] == "temporary"
+    layers = set(table.loc[table["op"].astype(str).str.contains("dense"), "layer"])
+    assert layers == {"net/dense"}
+
+
+def test_a_logdir_with_runs_names_them(tmp_path: Path) -> None:
+    for run in ("2024_01", "2024_02"):
+        folder = tmp_path / "plugins/profile" / run
+        folder.mkdir(parents=True)
+        mixed_step().write(folder / "host.xplane.pb")
+    (warning, *_) = open_measured(tmp_path).recording.warnings
+    assert "the newest, 2024_02" in warning
+    assert "--run" in warning
+    assert find_run(tmp_path, "2024_01").name == "2024_01"
+    with pytest.raises(TraceError, match=r"no run '2023'. It has 2024_01, 2024_02"):
+        find_run(tmp_path, "2023")
+
+
+@pytest.mark.parametrize("name", ["host.trace.json.gz", "host.kernel_stats.pb"])
+def test_a_file_without_events_names_the_trace_beside_it(
+    name: str, tmp_path: Path
+) -> None:
+    trace = mixed_step().write(tmp_path / "host.xplane.pb")
+    content = b"{}" if "json" in name else b"\xff"
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(TraceError, match=f"Open {trace}"):
+        read_trace(path)
