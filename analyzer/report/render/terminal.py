@@ -108,7 +108,8 @@ def _blocks(
         elif isinstance(block, sections.Table):
             yield from _table(block, width)
         elif isinstance(block, sections.Item) and block in shown:
-            yield from _item(block, label_width, is_verbose=is_verbose)
+            is_first = block is shown[0]
+            yield from _item(block, label_width, is_verbose, is_first)
 
     left = len(items) - len(shown)
     if left:
@@ -132,8 +133,9 @@ def _table(table: sections.Table, width: int) -> Iterator[RenderableType]:
 
 
 def _item(
-    item: sections.Item, label_width: int, *, is_verbose: bool
+    item: sections.Item, label_width: int, is_verbose: bool, is_first: bool
 ) -> Iterator[RenderableType]:
+    """Yield an item; without ``is_verbose`` only its title, and the code of the first one."""
     margin = label_width + GAP
     start = f"{printable(item.label):>{label_width}}{' ' * GAP}"
     label = Text(start, style=STYLES[item.tone])
@@ -143,17 +145,16 @@ def _item(
         gain = f"  {printable(item.gain, _LONGEST)}"
 
     yield Prose(Text.assemble(title, (gain, "green")), label)
-    if not is_verbose:
-        return
-
-    if item.detail:
+    if item.detail and is_verbose:
         yield Padding(_line(item.detail, "dim"), (0, 0, 0, margin))
 
-    for line in item.code.splitlines():
+    shown = item.code.splitlines() if is_verbose or is_first else []
+
+    for line in shown:
         code = Text(printable(line, _LONGEST), overflow="fold")
         yield Padding(code, (0, 0, 0, margin))
 
-    if item.check:
+    if item.check and is_verbose:
         yield Padding(_line(f"Check: {item.check}", "dim"), (0, 0, 0, margin))
 
 
