@@ -75,7 +75,8 @@ def to_terminal(
 
     if document.next_command:
         command = (printable(document.next_command, _LONGEST), "bold")
-        parts.append(Padding(Prose(Text.assemble("Next: ", command)), (1, 0, 0, 0)))
+        next_line = Prose(Text.assemble("Next: ", command))
+        parts.append(Padding(next_line, (int(is_verbose), 0, 0, 0)))
 
     return Group(*parts)
 
