@@ -263,7 +263,7 @@ def _place_words(report: ReportFile) -> str:
 
 
 def _need_details(report: ReportFile) -> Iterator[str]:
-    need, verdict, waste = need_of(report), report.verdict, report.fragmentation
+    need, verdict = need_of(report), report.verdict
     if need is None or verdict is None:
         return
 
@@ -274,13 +274,6 @@ def _need_details(report: ReportFile) -> Iterator[str]:
 
         yield f"Requested at most: {', '.join(sizes)}."
 
-    least = None if waste is None else waste.minimum_limit_bytes
-    if waste is not None and least is not None and least != waste.safe_limit_bytes:
-        yield (
-            f"Some limits of the pool from {format_bytes(least)} on also work, others "
-            "do not."
-        )
-
     processes = verdict.processes
     if processes and processes > 1:  # each with a CUDA context
         yield (
@@ -289,23 +282,10 @@ def _need_details(report: ReportFile) -> Iterator[str]:
             "limit the first one takes the card."
         )
 
-    if need.skipped_bytes:
-        yield (
-            f"Trials of algorithms would take {format_bytes(need.skipped_bytes)} more; "
-            "TensorFlow skips those that do not fit."
-        )
-
 
 def _peak_details(report: ReportFile) -> Iterator[str]:
-    peak, ever = report.peak, report.peak_ever
+    ever = report.peak_ever
     if ever is not None:
-        highest = format_bytes(ever.allocated_bytes)
-        if highest != format_bytes(peak.allocated_bytes) and need_of(report) is None:
-            yield (
-                f"Outside the steady step the peak is higher: {highest} allocated "
-                f"({ever.phase})."
-            )
-
         start = ever.since_start_bytes
         if start and start > ever.allocated_bytes and report.program is None:
             yield (

@@ -19,7 +19,6 @@ from analyzer.explain.buffer_words import (
 )
 from analyzer.explain.running.leaks import tensors_left
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.graph.host_copies import MOVES, SCALES
 from analyzer.model.recording.attribution import HOST_COPY_ROLE
@@ -28,9 +27,8 @@ from analyzer.model.units import format_bytes
 
 _LEAST_BYTES: Final = 1 << 20
 _LEAST_RATIO: Final = 0.05
-"""float64 and dense gradients are reported above both: bytes, and a share of the peak."""
+"""Tensors of one kind are reported above both: bytes, and a share of the peak."""
 
-_COPIES_RATIO: Final = 0.1  # share of the peak above which input copies are reported
 _BATCH_RATIO: Final = 0.5  # of the activations that share a first axis: it is the batch
 
 _TENSORS: Final = 8
@@ -198,18 +196,16 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
 def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
     """Report float64 tensors that are a large part of the peak."""
     rows = analysis.alive[analysis.alive["dtype"].astype(str) == "float64"]
-    if not _is_large(rows, analysis, _LEAST_RATIO):
-        return
 
-    yield Finding(
-        id="float64",
-        severity=analysis.rate(_sum_of(rows) // 2),
-        title=_title_of(rows, "are float64", _where_of(rows)),
-        detail="NumPy's default is float64, and TensorFlow keeps the type. Use "
-        "float32, which takes half: array.astype('float32'), tf.constant(x, "
-        "tf.float32), or dtype= when the data is read.",
+    yield from _report_tensors(
+        analysis,
+        rows,
+        "float64",
+        "are float64",
+        "NumPy's default is float64, and TensorFlow keeps the type. Use float32, which "
+        "takes half: array.astype('float32'), tf.constant(x, tf.float32), or dtype= "
+        "when the data is read.",
         saves_bytes=_sum_of(rows) // 2,
-        evidence=_rows_of(rows),
     )
 
 
@@ -226,21 +222,17 @@ def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
     shapes = alive["shape"].astype(str)
     tables = set(shapes[alive["category"] == Category.PARAMETER.value]) - {""}
     rows = alive[kinds.str.startswith("UnsortedSegmentSum") & shapes.isin(tables)]
-    if not _is_large(rows, analysis, _LEAST_RATIO):
-        return
 
-    title = "are dense gradients of embedding tables"
-
-    yield Finding(
-        id="dense-gradient",
-        severity=analysis.rate(_sum_of(rows)),
-        title=_title_of(rows, title, _where_of(rows)),
-        detail="The gradient of a lookup has few rows, but something converts it to a "
-        "tensor of the table's shape: gradient accumulation, clipping by the global "
-        "norm, the loss scaling of mixed precision, or an optimizer without a sparse "
-        "update. Keep the gradient sparse, or use an optimizer with a sparse update.",
+    yield from _report_tensors(
+        analysis,
+        rows,
+        "dense-gradient",
+        "are dense gradients of embedding tables",
+        "The gradient of a lookup has few rows, but something converts it to a tensor "
+        "of the table's shape: gradient accumulation, clipping by the global norm, the "
+        "loss scaling of mixed precision, or an optimizer without a sparse update. "
+        "Keep the gradient sparse, or use an optimizer with a sparse update.",
         saves_bytes=_sum_of(rows),
-        evidence=_rows_of(rows),
     )
 
 
@@ -250,27 +242,57 @@ def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]
         return
 
     rows = _find_copies(analysis, analysis.step)
-    if not _is_large(rows, analysis, _COPIES_RATIO):
-        return
-
-    rows = rows.sort_values("requested_bytes", ascending=False)
     kinds = rows["op_type"].where(rows["op_type"] != "", rows["op"]).astype(str)
-    makers = ", ".join(kinds.head(_TENSORS).unique())
     left = tensors_left(analysis)
     kept = left.loc[left["op"].isin(set(rows["op"])), "address"]
     addresses = set(kept.astype("int64"))
     holders = (one.where for one in watch.held if addresses.intersection(one.addresses))
-    where = _where_of(rows) or next(holders, watch.where)
+
+    yield from _report_tensors(
+        analysis,
+        rows,
+        "input-copies",
+        f"are copies of the input, made by {', '.join(kinds.unique()[:_TENSORS])}",
+        "Each copy has as many elements as the input. Convert type, order and scale "
+        "before the step: in the map of tf.data, which frees the original, or once for "
+        "the whole data set.",
+        saves_bytes=_sum_of(rows),
+        where=next(holders, watch.where),
+    )
+
+
+def _report_tensors(
+    analysis: Analysis,
+    rows: pd.DataFrame,
+    id_: str,
+    words: str,
+    detail: str,
+    *,
+    saves_bytes: int,
+    where: str = "",
+) -> Iterator[Finding]:
+    """Report tensors that take 1 MiB and 5 % of the peak; ``where`` is used without a known line."""
+    size_bytes = _sum_of(rows)
+    if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
+        return
+
+    largest = rows.nlargest(_TENSORS, "requested_bytes").to_dict("records")
+    known = (str(row["source"]) for row in largest if row["source"])
+    line = in_brackets(next(known, where))
+    evidence = []
+
+    for row in largest:
+        what, name = f"{row['dtype']} {row['shape']}", row["tensor"] or row["op"]
+        size, source = int(row["requested_bytes"]), str(row["source"])
+        evidence.append(evidence_row(what, name=str(name), where=source, size=size))
 
     yield Finding(
-        id="input-copies",
-        severity=analysis.rate(_sum_of(rows)),
-        title=_title_of(rows, f"are copies of the input, made by {makers}", where),
-        detail="Each copy has as many elements as the input. Convert type, order and "
-        "scale before the step: in the map of tf.data, which frees the original, or "
-        "once for the whole data set.",
-        saves_bytes=_sum_of(rows),
-        evidence=_rows_of(rows),
+        id=id_,
+        severity=analysis.rate(saves_bytes),
+        title=f"{format_bytes(size_bytes)} of the peak {words}{line}",
+        detail=detail,
+        saves_bytes=saves_bytes,
+        evidence=tuple(evidence),
     )
 
 
@@ -295,31 +317,3 @@ def _find_copies(analysis: Analysis, step: Step) -> pd.DataFrame:
 
 def _sum_of(rows: pd.DataFrame) -> int:
     return int(rows["requested_bytes"].sum())
-
-
-def _is_large(rows: pd.DataFrame, analysis: Analysis, least_ratio: float) -> bool:
-    """Return whether tensors are at least 1 MiB and a share of the peak."""
-    least = max(_LEAST_BYTES, least_ratio * analysis.peak.requested_bytes)
-    return _sum_of(rows) >= least
-
-
-def _where_of(rows: pd.DataFrame) -> str:
-    """Return the line of code of the largest tensor that has one."""
-    largest = rows.nlargest(_TENSORS, "requested_bytes")
-    return next((str(one) for one in largest["source"] if str(one)), "")
-
-
-def _title_of(rows: pd.DataFrame, words: str, where: str) -> str:
-    return f"{format_bytes(_sum_of(rows))} of the peak {words}{in_brackets(where)}"
-
-
-def _rows_of(rows: pd.DataFrame) -> tuple[EvidenceRow, ...]:
-    """Return evidence on the largest tensors."""
-    evidence = []
-
-    for row in rows.nlargest(_TENSORS, "requested_bytes").to_dict("records"):
-        what, name = f"{row['dtype']} {row['shape']}", row["tensor"] or row["op"]
-        size, where = int(row["requested_bytes"]), str(row["source"])
-        evidence.append(evidence_row(what, name=str(name), where=where, size=size))
-
-    return tuple(evidence)
