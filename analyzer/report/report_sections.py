@@ -181,7 +181,8 @@ def _categories_section(report: ReportFile) -> Section:
     if others:
         size_bytes = sum(row[2] for row in others)
         ratio = sum(row[3] for row in others)
-        rows.append((f"{len(others)} others", size_bytes, ratio, None))
+        name = f"{len(others)} other{'s' if len(others) > 1 else ''}"
+        rows.append((name, size_bytes, ratio, None))
 
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
 

@@ -50,18 +50,18 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     """Report the tensors that a smaller batch makes smaller, and the saving of half the batch."""
     alive, peak = analysis.alive, analysis.peak.requested_bytes
     batch = _find_batch(analysis)
-    infers = analysis.recording.step_config.infers
-    is_reported = is_retained(alive)
-    if infers:
-        is_reported = _freed_by_half(analysis, alive, batch) > 0
-
-    total = _sum_of(alive[is_reported])
+    waiting = _sum_of(alive[is_retained(alive)])
+    growing = _sum_of(alive[_freed_by_half(analysis, alive, batch) > 0])
     saves = _save_by_half(analysis, batch)
+    infers = analysis.recording.step_config.infers
+    id_, total, words = "batch-tensors", growing, "tensors grow with the batch size"
+    if not infers and waiting >= growing // 2:
+        id_, total = "retained-activations", waiting
+        words = "activations wait for the backward pass"
+
     if (saves or total // 2) < LOW * analysis.limit_bytes:
         return
 
-    verb = "grow with the batch size" if infers else "wait for the backward pass"
-    what = "tensors" if infers else "activations"
     detail = "The batch size is unknown."
     if saves:
         detail = (
@@ -72,9 +72,9 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         detail = "Half the batch size does not lower the peak."
 
     yield Finding(
-        id="batch-tensors" if infers else "retained-activations",
+        id=id_,
         severity=analysis.rate(saves or total // 2),
-        title=f"{format_bytes(total)} of {what} {verb} ({total / peak:.0%} of the peak)",
+        title=f"{format_bytes(total)} of {words} ({total / peak:.0%} of the peak)",
         detail=detail,
         saves_bytes=saves or None,
     )
