@@ -218,15 +218,13 @@ def allowed_growth(allowed: str, before_bytes: int) -> int:
     """Return an allowed growth in bytes: ``5%`` of ``before_bytes``, or a size; else raise."""
     text = allowed.strip()
     number = text.removesuffix("%").rstrip()
-    is_number = number.replace(".", "", 1).isdecimal()
-    if text.endswith("%") and is_number:
+    if text.endswith("%") and number.replace(".", "", 1).isdecimal():
         return int(before_bytes * float(number) / 100)
 
     try:
         return parse_bytes(text)
     except InputError:
-        problem = "has no unit" if is_number else "is neither a share nor a size"
-        wanted = f"{text}% or {text}MiB" if is_number else "5% or 100MiB"
         raise InputError(
-            f"{allowed!r} {problem}.", hint=f"Write it as {wanted}."
+            f"{allowed!r} is neither a share nor a size.",
+            hint="Write it as 5% or 100MiB.",
         ) from None
