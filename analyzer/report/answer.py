@@ -123,14 +123,7 @@ def _number_line(report: ReportFile) -> str:
             )
 
     if need is None:
-        size = format_bytes(report.peak.allocated_bytes)
-        limit = device.memory_limit_bytes
-        if device.kind != "gpu" or limit is None:
-            return f"The step needs at least {size}, its allocated peak."
-        return (
-            f"The step needs at least {size} of the {format_bytes(limit)} that "
-            f"TensorFlow may use on {device.name}."
-        )
+        return _least_need(report)
 
     parts, total = list(_parts_of(need)), format_bytes(need.total.bytes)
     if report.error is not None:
@@ -140,6 +133,21 @@ def _number_line(report: ReportFile) -> str:
     if len(parts) == 1:
         return f"Needs {total}, TensorFlow's own peak (get_memory_info)."
     return f"Needs {total} = {' + '.join(parts)}."
+
+
+def _least_need(report: ReportFile) -> str:
+    """Return the highest allocated peak of a trace, with the limit of its card."""
+    size, place, device = report.peak.allocated_bytes, "", report.device
+    ever = report.peak_ever
+    if ever is not None and ever.allocated_bytes > size:
+        verb = "reached in" if ever.phase.startswith("step") else "reached"
+        size, place = ever.allocated_bytes, f", {verb} {ever.phase}"
+
+    limit = ""
+    if device.kind == "gpu" and device.memory_limit_bytes is not None:
+        of = format_bytes(device.memory_limit_bytes)
+        limit = f" of the {of} that TensorFlow may use on {device.name}"
+    return f"Needs at least {format_bytes(size)}{limit}{place}."
 
 
 def _parts_of(need: Need) -> Iterator[str]:
@@ -242,7 +250,10 @@ def _place_words(report: ReportFile) -> str:
     peak, program = report.peak, report.program
     place = ""
     if peak.step is not None and not (program is not None and program.whole_run):
-        place = f" in {'traced ' if program else ''}step {peak.step}"
+        numbers = {one.index: one.number for one in report.steps}
+        number = numbers.get(peak.step)
+        name = peak.step if number is None else number
+        place = f" in {'traced ' if program else ''}step {name}"
     if peak.op:
         place += f" by {peak.op}"
 

@@ -199,7 +199,8 @@ def steps_section(report: ReportFile, most: int) -> Section:
     for place, step in shown:
         seconds = step.duration_s
         time = None if seconds is None else format_seconds(seconds)
-        rows.append((step.index, *_size_cells(step, f"steps.{place}"), time))
+        number = step.index if step.number is None else step.number
+        rows.append((number, *_size_cells(step, f"steps.{place}"), time))
 
     columns = (TableColumn("step", "number"), *_SIZES, TableColumn("time", "number"))
     left = len(steps) - len(shown)
