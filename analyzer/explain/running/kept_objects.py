@@ -195,10 +195,7 @@ _CALL_ROWS: Final = 20
 
 _RETRACE_ADVICE: Final = {
     "object": "Pass the same objects in each call, and values that change as tensors.",
-    "shape": (
-        "Use input_signature=[tf.TensorSpec([None, …])] or reduce_retracing=True, or "
-        "pad to a few lengths."
-    ),
+    "shape": "Use tf.function(reduce_retracing=True), or pad to a few lengths.",
     "value": "Pass numbers as tensors (tf.constant(rate)) or store them in a tf.Variable.",
 }
 
