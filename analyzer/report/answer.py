@@ -11,7 +11,7 @@ from typing import Final
 
 from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need, Outcome
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.subject import ProgramFigures, TrendFigures
+from analyzer.model.contract.report.subject import ProgramFigures
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_slope
 from analyzer.report.actions import find_action
@@ -330,19 +330,11 @@ def _program_details(program: ProgramFigures) -> Iterator[str]:
     where = f" ({program.where})" if program.where else ""
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
 
-    for name, trend in (("Device", program.device), ("Host", program.host)):
-        if trend.trend != "cannot tell":
-            yield _trend_words(name, trend)
-
-
-def _trend_words(name: str, trend: TrendFigures) -> str:
-    verbs = {"grows": "grows", "fills": "rises while a container with a bound fills"}
-    verb = verbs.get(trend.trend, "does not grow")
-    slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
-    return (
-        f"{name} memory {verb} over steps {trend.first_step} to {trend.last_step}: "
-        f"{slope}."
-    )
+    trend = program.device
+    if trend.trend != "cannot tell":
+        slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
+        steps = f"steps {trend.first_step} to {trend.last_step}"
+        yield f"The slope of the bytes in use over {steps}: {slope}."
 
 
 def _range_words(report: ReportFile) -> str:

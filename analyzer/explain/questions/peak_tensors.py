@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from typing import Final
 
 import numpy as np
@@ -20,9 +19,7 @@ from analyzer.explain.buffer_words import (
 from analyzer.explain.running.leaks import tensors_left
 from analyzer.model.choice import Category
 from analyzer.model.contract.watch_note import WatchNote
-from analyzer.model.graph.host_copies import MOVES, SCALES
-from analyzer.model.recording.attribution import HOST_COPY_ROLE
-from analyzer.model.recording.records import Finding, Severity, Step
+from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
 _LEAST_BYTES: Final = 1 << 20
@@ -32,8 +29,6 @@ _LEAST_RATIO: Final = 0.05
 _BATCH_RATIO: Final = 0.5  # of the activations that share a first axis: it is the batch
 
 _TENSORS: Final = 8
-_LOADER: Final = "IteratorGetNext"
-_ITEM_BYTES: Final = (1, 2, 4, 8)
 
 
 def peak_op(analysis: Analysis) -> tuple[str, str, str]:
@@ -238,10 +233,7 @@ def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
 
 def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report copies of the step's inputs that are alive at the peak."""
-    if analysis.step is None:
-        return
-
-    rows = _find_copies(analysis, analysis.step)
+    rows = analysis.alive[analysis.alive["copied_by"] != ""]
     kinds = rows["op_type"].where(rows["op_type"] != "", rows["op"]).astype(str)
     left = tensors_left(analysis)
     kept = left.loc[left["op"].isin(set(rows["op"])), "address"]
@@ -294,25 +286,6 @@ def _report_tensors(
         saves_bytes=saves_bytes,
         evidence=tuple(evidence),
     )
-
-
-def _find_copies(analysis: Analysis, step: Step) -> pd.DataFrame:
-    """Return a step's copies at the peak, known by the graph, or by their size and outside layers."""
-    least_bytes = _LEAST_BYTES // _TENSORS
-    rows = analysis.rows[analysis.rows["requested_bytes"] >= least_bytes]
-    is_fed = (rows["role"] == HOST_COPY_ROLE) | (rows["op"] == _LOADER)
-    is_current = (rows["step"] == step.index).fillna(False)
-    fed = rows.loc[is_fed & is_current, "requested_bytes"].unique()
-
-    sizes = set()
-    for size, item, other in product(fed, _ITEM_BYTES, _ITEM_BYTES):
-        sizes.add(int(size) * item // other)  # the same elements in another type
-
-    alive = analysis.alive[(analysis.alive["step"] == step.index).fillna(False)]
-    is_large = alive["requested_bytes"] >= least_bytes
-    is_copying = alive["op"].isin(MOVES | SCALES) & (alive["layer"] == "")
-    is_alike = is_large & is_copying & alive["requested_bytes"].isin(sizes)
-    return alive[(alive["copied_by"] != "") | is_alike]
 
 
 def _sum_of(rows: pd.DataFrame) -> int:
