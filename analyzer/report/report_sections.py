@@ -109,14 +109,17 @@ def _sections(report: ReportFile) -> Iterator[Section]:
 
     yield _categories_section(report)
     if report.tensors_at_peak:
-        yield tensors_section(report, _OWNERS)
+        # Who asks for changes sees more of them instead.
+        tensors = tensors_section(report, _OWNERS)
+        yield replace(tensors, is_folded=bool(report.remedies))
 
     verdict = answer_lines(report)[0].lower()
     items = change_items(report)
     told = tuple(item for item in items if item.title.lower() in verdict)
     others = tuple(item for item in items if item not in told)
     if others:
-        yield Section("What to change", others)
+        heading = "Estimated changes" if report.remedies else "What to change"
+        yield Section(heading, others)
     if told:
         yield Section("The first problem", told, is_folded=True)
 

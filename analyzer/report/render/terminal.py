@@ -28,7 +28,7 @@ _LEAST_TEXT: Final = 8
 
 _BAR_CELLS: Final = 28  # of the longest bar
 _LONGEST: Final = 2_000  # characters of a paragraph
-_FEW_ITEMS: Final = 2  # findings and changes without ``-v``
+_ITEM_LINES: Final = 5  # of findings and changes without ``-v``
 _JOINED: Final = "\ue000"
 """Stands for a space at which no line may end. Private use; ``printable`` removes it from texts."""
 
@@ -100,7 +100,7 @@ def _blocks(
     blocks: Sequence[sections.Block], width: int, *, is_verbose: bool
 ) -> Iterator[RenderableType]:
     items = [block for block in blocks if isinstance(block, sections.Item)]
-    shown = items if is_verbose else items[:_FEW_ITEMS]
+    shown = items if is_verbose else _choose_items(items, width)
     label_width = max((cell_len(item.label) for item in shown), default=0)
 
     for block in blocks:
@@ -115,6 +115,21 @@ def _blocks(
     left = len(items) - len(shown)
     if left:
         yield _line(f"{left} more with -v", "dim")
+
+
+def _choose_items(items: Sequence[sections.Item], width: int) -> list[sections.Item]:
+    """Return the first items, which take a few lines."""
+    chosen: list[sections.Item] = []
+    lines = 0
+
+    for item in items:
+        lines += 1 + len(f"{item.label}  {item.title}  {item.gain}") // width
+        if chosen and lines > _ITEM_LINES:
+            break
+
+        chosen.append(item)
+
+    return chosen
 
 
 def _paragraph(paragraph: sections.Paragraph) -> Prose:
@@ -149,9 +164,11 @@ def _item(
     if item.detail and is_verbose:
         yield Padding(_line(item.detail, "dim"), (0, 0, 0, margin))
 
-    shown = item.code.splitlines() if is_verbose or is_first else []
+    code_lines = item.code.splitlines()
+    if not is_verbose and (not is_first or len(code_lines) > 1):
+        code_lines = []
 
-    for line in shown:
+    for line in code_lines:
         code = Text(printable(line, _LONGEST), overflow="fold")
         yield Padding(code, (0, 0, 0, margin))
 
