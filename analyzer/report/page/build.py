@@ -46,6 +46,7 @@ STATIC_ROWS: Final = (
     25  # of the tables that are HTML, for printing and readers without script
 )
 
+_TENSORS: Final = 5  # groups of equal tensors
 _STEPS: Final = 40  # rows of the table of steps
 _ALL_HOSTS: Final = 10_000  # rows
 
@@ -61,8 +62,9 @@ def render(
     static: list[Section] = []
     if comparison is not None:
         static += diff_document(comparison).sections[:2]
+    tensors = None
     if report.tensors_at_peak:
-        static.append(report_sections.tensors_section(report, STATIC_ROWS))
+        tensors = report_sections.tensors_section(report, _TENSORS)
     if any(row.layer for row in report.layers):
         static.append(report_sections.layers_section(report, STATIC_ROWS))
 
@@ -85,6 +87,7 @@ def render(
         reasons=list(list_reasons(report)),
         shares=shares,
         changes=change_items(report),
+        tensors=tensors,
         error_line=error_line(error),
         what_if=tuple(report_sections.what_if_lines(report)),
         categories=CATEGORY_LABELS,
