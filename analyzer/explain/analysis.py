@@ -1,6 +1,6 @@
 """The analysis of a recording: its peak, the buffers alive at it, the waste, and savings.
 
-The steady step is the last one: the first one creates optimizer slots and traces functions.
+The steady step is a late one: the first one creates optimizer slots and traces functions.
 """
 
 from collections.abc import Sequence
@@ -42,6 +42,8 @@ Instants = npt.NDArray[np.int64]
 
 PERSISTENT: Final = frozenset({"parameter", "optimizer_state", "constant", "input"})
 """Categories that are alive in all steps by design."""
+
+_FEW_STEPS: Final = 4  # below this number, the last step is the steady one
 
 HIGH: Final = 0.2
 MEDIUM: Final = 0.05
@@ -143,24 +145,28 @@ def analyse(recording: Recording) -> Analysis:
 
 
 def _steady_step(recording: Recording, line: Timeline) -> Step | None:
-    """Return the last step with events, else the last step; None if there is no step.
+    """Return the steady step: with few steps the last one, with many the last one of a typical peak.
 
     Steps that try algorithms, such as one with a smaller last batch, count only if all others do. Of a
-    program's own steps, which may differ, it is the last one with the highest peak.
+    program's own steps, which may differ, it is the last one with the highest peak. None without steps.
     """
     steps = [step for step in recording.steps if step.last >= step.first]
+    peaks = {}
+    for step in steps:
+        peaks[step] = find_peak(line, step.first, step.last).allocated_bytes
+
     if recording.watch is not None and steps and not recording.error:
-        return max(
-            reversed(steps),
-            key=lambda one: find_peak(line, one.first, one.last).allocated_bytes,
-        )
+        return max(reversed(steps), key=lambda one: peaks[one])
 
     table, chosen = recording.allocations, steps or recording.steps
-    trying = set(
-        table["step"][(table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)].dropna()
-    )
+    is_trial = (table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)
+    trying = set(table.loc[is_trial, "step"].dropna())
     steady = [step for step in chosen if step.index not in trying] or chosen
-    return steady[-1] if steady else None
+    if len(steady) < _FEW_STEPS or not steps or recording.error:
+        return steady[-1] if steady else None
+
+    typical = sorted(peaks[step] for step in steady)[len(steady) // 2]
+    return next(step for step in reversed(steady) if peaks[step] == typical)
 
 
 def _measure_fragmentation(rows: pd.DataFrame, peak: Peak) -> FragmentationFigures:

@@ -104,7 +104,9 @@ def compare(
         categories=categories,
         layers=tuple(LayerOfBoth(**row) for row in layers),
         ops=tuple(ops),
-        timelines=CurvesOfBoth(a=_timeline(recording_a), b=_timeline(recording_b)),
+        timelines=CurvesOfBoth(
+            a=_timeline(report_a, recording_a), b=_timeline(report_b, recording_b)
+        ),
         next_command=report_b.next_command,
     )
 
@@ -155,14 +157,17 @@ def _sizes_of(report: ReportFile) -> dict[str, int | None]:
 
 
 def _side(report: ReportFile, label: str) -> DiffSide:
-    is_timed = report.kind is Kind.TRACE and bool(report.steps)  # its kernels ran
+    step_s = None
+    if report.kind is Kind.TRACE:  # its kernels ran
+        own = [one for one in report.steps if one.index == report.peak.step]
+        step_s = own[0].duration_s if own else None
 
     return DiffSide(
         label=label,
         kind=report.kind,
         batch_size=report.step.batch_size,
         peak=report.peak,
-        step_s=report.steps[-1].duration_s if is_timed else None,
+        step_s=step_s,
     )
 
 
@@ -302,13 +307,14 @@ def _headline(
     )
 
 
-def _timeline(recording: Recording) -> StepCurve:
-    """Return the curve of the last step with events: progress from 0 to 1, and bytes.
+def _timeline(report: ReportFile, recording: Recording) -> StepCurve:
+    """Return the curve of the steady step: progress from 0 to 1, and bytes.
 
     It has at most ``TIMELINE_COLUMNS`` points, each a real instant; the peak is one of them.
     """
     line = timeline(main_allocator_rows(recording), len(recording.events))
-    steps = [step for step in recording.steps if step.last >= step.first]
+    own = [step for step in recording.steps if step.index == report.peak.step]
+    steps = [step for step in own if step.last >= step.first]
     # Place 0 of a line is the state before the first event.
     window = slice(1, None)
     if steps:

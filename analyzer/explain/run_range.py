@@ -120,21 +120,16 @@ def stated_range(analysis: Analysis) -> StatedRange | None:
     if stated is None:
         return None
 
-    if stated.low_bytes is not None and stated.high_bytes is not None:
-        stated = structs.replace(
-            stated,
-            low_bytes=min(stated.low_bytes, peak.requested_bytes),
-            high_bytes=max(stated.high_bytes, peak.requested_bytes),
-        )
+    low, high = stated.low_bytes, stated.high_bytes
+    if low is not None and high is not None:
+        both = Range(low, high).including(peak.requested_bytes)
+        stated = structs.replace(stated, low_bytes=both.low, high_bytes=both.high)
 
-    if (
-        stated.allocated_low_bytes is not None
-        and stated.allocated_high_bytes is not None
-    ):
+    low, high = stated.allocated_low_bytes, stated.allocated_high_bytes
+    if low is not None and high is not None:
+        both = Range(low, high).including(peak.allocated_bytes)
         stated = structs.replace(
-            stated,
-            allocated_low_bytes=min(stated.allocated_low_bytes, peak.allocated_bytes),
-            allocated_high_bytes=max(stated.allocated_high_bytes, peak.allocated_bytes),
+            stated, allocated_low_bytes=both.low, allocated_high_bytes=both.high
         )
 
     return stated

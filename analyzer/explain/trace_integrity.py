@@ -87,42 +87,25 @@ def _notices(
     check: CounterCheck,
     counter: int | None,
 ) -> Iterator[str]:
-    own, ours = analysis.recording.allocator, analysis.peak.allocated_bytes
+    own = analysis.recording.allocator
+    shown = [one for one in damages if one.allocator in ("", own)]
     if check.disagreeing:
         most = format_bytes(check.largest_difference_bytes)
-        peaks = ""
-        if counter is not None and counter != ours:
-            peaks = (
-                f" The allocated peak is {format_bytes(ours)} by the events, but "
-                f"{format_bytes(counter)} by TensorFlow's counter, which is more "
-                "likely."
-            )
-
         yield (
             "Incomplete trace: events are missing or altered. After "
             f"{check.disagreeing:,} of {check.events:,} memory events, their sum "
-            f"differs from TensorFlow's bytes in use, by up to {most}.{peaks}"
+            f"differs from TensorFlow's bytes in use, by up to {most}."
         )
+        if counter is not None and counter != analysis.peak.allocated_bytes:
+            yield (
+                f"By TensorFlow's counter the allocated peak is {format_bytes(counter)}"
+                ", which is more likely."
+            )
 
-        said = DamageReason.LOST_EVENTS, own
-        damages = [one for one in damages if (one.reason, one.allocator) != said]
+        shown = [one for one in shown if one.reason is not DamageReason.LOST_EVENTS]
 
-    for damage in sorted(damages, key=lambda one: one.allocator not in ("", own))[
-        :_SHOWN
-    ]:
-        allocator = (
-            f"allocator {damage.allocator}: "
-            if damage.allocator not in ("", own)
-            else ""
-        )
-
-        yield f"Incomplete trace: {allocator}{damage.message}"
-
-    if len(damages) > _SHOWN:
-        yield (
-            f"Incomplete trace: {len(damages) - _SHOWN} more reasons are in the JSON "
-            "(integrity)."
-        )
+    for damage in shown[:_SHOWN]:
+        yield f"Incomplete trace: {damage.message}"
 
     replay = analysis.replay_check
     if replay is not None and replay.equal < replay.events and not check.disagreeing:

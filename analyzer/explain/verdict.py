@@ -355,25 +355,27 @@ def _headline_without_limit(analysis: Analysis) -> str:
 
 def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
     """Return reasons for uncertain figures: a wide range, each warning."""
-    stated, cautions = stated_range(analysis), []
-    if stated is not None:
-        ranges = []
+    stated, peak, cautions = stated_range(analysis), analysis.peak, []
+    if stated is not None and stated.low_bytes is not None:
+        ranges = (
+            ("requested", peak.requested_bytes, stated.low_bytes, stated.high_bytes),
+            (
+                "allocated",
+                peak.allocated_bytes,
+                stated.allocated_low_bytes,
+                stated.allocated_high_bytes,
+            ),
+        )
 
-        for kind, low, high in (
-            ("requested", stated.low_bytes, stated.high_bytes),
-            ("allocated", stated.allocated_low_bytes, stated.allocated_high_bytes),
-        ):
-            size = getattr(analysis.peak, f"{kind}_bytes")
-            if size and low is not None and high is not None:
-                ranges.append(((high - low) / size, kind, low, high))
+        for kind, size, low, high in ranges:
+            ratio = ((high or 0) - (low or 0)) / max(size, 1)
+            if ratio > _WIDE_RATIO:
+                ends = f"{format_bytes(low or 0)} to {format_bytes(high or 0)}"
+                cautions.append(
+                    f"the {kind} peak may be anywhere from {ends}, a range of {ratio:.0%}"
+                )
 
-        width, kind, low, high = max(ranges, default=(0.0, "", 0, 0))
-        if width > _WIDE_RATIO:
-            ends = f"{format_bytes(low)} to {format_bytes(high)}"
-            cautions.append(
-                f"the {kind} peak may be anywhere from {ends}, a range of {width:.0%}"
-            )
-
+    cautions = cautions[-1:]  # the allocated peak decides
     for warning in analysis.recording.warnings:  # the first clause, without brackets
         clause = _CLAUSE.split(_BRACKETS.sub("", warning.strip()), maxsplit=1)[0]
         cautions.append(clause)

@@ -11,7 +11,7 @@ from typing import Final
 
 from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need, Outcome
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.subject import ProgramFigures, TrendFigures
+from analyzer.model.contract.report.subject import ProgramFigures
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_slope
 from analyzer.report.actions import find_action
@@ -123,14 +123,7 @@ def _number_line(report: ReportFile) -> str:
             )
 
     if need is None:
-        size = format_bytes(report.peak.allocated_bytes)
-        limit = device.memory_limit_bytes
-        if device.kind != "gpu" or limit is None:
-            return f"The step needs at least {size}, its allocated peak."
-        return (
-            f"The step needs at least {size} of the {format_bytes(limit)} that "
-            f"TensorFlow may use on {device.name}."
-        )
+        return _least_need(report)
 
     parts, total = list(_parts_of(need)), format_bytes(need.total.bytes)
     if report.error is not None:
@@ -140,6 +133,21 @@ def _number_line(report: ReportFile) -> str:
     if len(parts) == 1:
         return f"Needs {total}, TensorFlow's own peak (get_memory_info)."
     return f"Needs {total} = {' + '.join(parts)}."
+
+
+def _least_need(report: ReportFile) -> str:
+    """Return the highest allocated peak of a trace, with the limit of its card."""
+    size, place, device = report.peak.allocated_bytes, "", report.device
+    ever = report.peak_ever
+    if ever is not None and ever.allocated_bytes > size:
+        verb = "reached in" if ever.phase.startswith("step") else "reached"
+        size, place = ever.allocated_bytes, f", {verb} {ever.phase}"
+
+    limit = ""
+    if device.kind == "gpu" and device.memory_limit_bytes is not None:
+        of = format_bytes(device.memory_limit_bytes)
+        limit = f" of the {of} that TensorFlow may use on {device.name}"
+    return f"Needs at least {format_bytes(size)}{limit}{place}."
 
 
 def _parts_of(need: Need) -> Iterator[str]:
@@ -242,7 +250,10 @@ def _place_words(report: ReportFile) -> str:
     peak, program = report.peak, report.program
     place = ""
     if peak.step is not None and not (program is not None and program.whole_run):
-        place = f" in {'traced ' if program else ''}step {peak.step}"
+        numbers = {one.index: one.number for one in report.steps}
+        number = numbers.get(peak.step)
+        name = peak.step if number is None else number
+        place = f" in {'traced ' if program else ''}step {name}"
     if peak.op:
         place += f" by {peak.op}"
 
@@ -263,7 +274,7 @@ def _place_words(report: ReportFile) -> str:
 
 
 def _need_details(report: ReportFile) -> Iterator[str]:
-    need, verdict, waste = need_of(report), report.verdict, report.fragmentation
+    need, verdict = need_of(report), report.verdict
     if need is None or verdict is None:
         return
 
@@ -274,13 +285,6 @@ def _need_details(report: ReportFile) -> Iterator[str]:
 
         yield f"Requested at most: {', '.join(sizes)}."
 
-    least = None if waste is None else waste.minimum_limit_bytes
-    if waste is not None and least is not None and least != waste.safe_limit_bytes:
-        yield (
-            f"Some limits of the pool from {format_bytes(least)} on also work, others "
-            "do not."
-        )
-
     processes = verdict.processes
     if processes and processes > 1:  # each with a CUDA context
         yield (
@@ -289,23 +293,10 @@ def _need_details(report: ReportFile) -> Iterator[str]:
             "limit the first one takes the card."
         )
 
-    if need.skipped_bytes:
-        yield (
-            f"Trials of algorithms would take {format_bytes(need.skipped_bytes)} more; "
-            "TensorFlow skips those that do not fit."
-        )
-
 
 def _peak_details(report: ReportFile) -> Iterator[str]:
-    peak, ever = report.peak, report.peak_ever
+    ever = report.peak_ever
     if ever is not None:
-        highest = format_bytes(ever.allocated_bytes)
-        if highest != format_bytes(peak.allocated_bytes) and need_of(report) is None:
-            yield (
-                f"Outside the steady step the peak is higher: {highest} allocated "
-                f"({ever.phase})."
-            )
-
         start = ever.since_start_bytes
         if start and start > ever.allocated_bytes and report.program is None:
             yield (
@@ -339,19 +330,11 @@ def _program_details(program: ProgramFigures) -> Iterator[str]:
     where = f" ({program.where})" if program.where else ""
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
 
-    for name, trend in (("Device", program.device), ("Host", program.host)):
-        if trend.trend != "cannot tell":
-            yield _trend_words(name, trend)
-
-
-def _trend_words(name: str, trend: TrendFigures) -> str:
-    verbs = {"grows": "grows", "fills": "rises while a container with a bound fills"}
-    verb = verbs.get(trend.trend, "does not grow")
-    slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
-    return (
-        f"{name} memory {verb} over steps {trend.first_step} to {trend.last_step}: "
-        f"{slope}."
-    )
+    trend = program.device
+    if trend.trend != "cannot tell":
+        slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
+        steps = f"steps {trend.first_step} to {trend.last_step}"
+        yield f"The slope of the bytes in use over {steps}: {slope}."
 
 
 def _range_words(report: ReportFile) -> str:

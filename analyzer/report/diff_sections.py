@@ -1,7 +1,7 @@
 """Build the document of a difference between two steps."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -10,12 +10,16 @@ from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract.report import report_file
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
-from analyzer.model.units import format_bytes, format_seconds, parse_bytes
+from analyzer.model.units import (
+    format_bytes,
+    format_seconds,
+    parse_bytes,
+    signed_bytes,
+)
 from analyzer.report.answer import answer_lines, notices_of
 from analyzer.report.output_files import ReportOutput, write_text
 from analyzer.report.render.sections import (
     COLUMNS,
-    Block,
     Cell,
     CellValue,
     Document,
@@ -26,6 +30,8 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.report_sections import ROWS, front_sections
+
+_ROWS: Final = 4  # of categories and layers
 
 _CHANGE_TONES: Final[dict[str, Tone]] = {
     "came": "bad",
@@ -39,30 +45,39 @@ _CHANGE_TONES: Final[dict[str, Tone]] = {
 def diff_document(report: report_file.DiffFile) -> Document:
     """Return a difference of two steps as the terminal shows it."""
     peak = [(row.number, row) for row in report.peak]
-    categories = [(row.category, row) for row in report.categories]
-    blocks: list[Block] = [_both(peak)]
-    times = [side.step_s for side in (report.a, report.b)]
-    if any(times):
-        first, second = (
-            "not measured" if seconds is None else format_seconds(seconds)
-            for seconds in times
-        )
-        blocks.append(
-            Paragraph(f"Time of the steady step: {first}, then {second}.", "muted")
-        )
+    categories = sorted(report.categories, key=_distance, reverse=True)
+    largest = [(row.category, row) for row in categories[:_ROWS]]
 
     return Document(
         f"{report.a.label}  →  {report.b.label}",
         report.headline,
         notices=report.notes,
+        lead=tuple(_lead(report)),
         sections=(
-            Section("Peak", tuple(blocks)),
-            Section("At the peak, requested bytes", (_both(categories),)),
-            _changes("Layers", report.layers),
-            _changes("Ops", report.ops),
+            Section("", (_both(peak),)),
+            Section("", (_both(largest),)),
+            _changes("Layers", report.layers, _ROWS),
+            replace(_changes("Ops", report.ops, ROWS), is_folded=True),
         ),
         next_command=report.next_command,
     )
+
+
+def _distance(row: report_file.BytesOfBoth) -> int:
+    return abs(row.delta_bytes or 0)
+
+
+def _lead(report: report_file.DiffFile) -> Iterator[Paragraph]:
+    """Yield the time of the step, and the layer to look at."""
+    first, second = report.a.step_s, report.b.step_s
+    if first and second:
+        before, now = format_seconds(first), format_seconds(second)
+        yield Paragraph(f"Time of the steady step: {before}, then {now}.")
+
+    grown = max(report.layers, key=lambda row: row.delta_bytes or 0, default=None)
+    if grown is not None and (grown.delta_bytes or 0) > 0:
+        name, size = grown.name or "tensors without a layer", grown.delta_bytes or 0
+        yield Paragraph(f"Look at {name}: {signed_bytes(size)}.", "strong")
 
 
 def diff_summary(
@@ -75,7 +90,12 @@ def diff_summary(
     return replace(
         document,
         notices=(*notices_of(newer), *report.notes),
-        lead=(Paragraph(headline, "strong"), Paragraph(number), Paragraph(action)),
+        lead=(
+            *document.lead,
+            Paragraph(headline, "strong"),
+            Paragraph(number),
+            Paragraph(action),
+        ),
         sections=(*document.sections, *front_sections(newer)),
     )
 
@@ -85,33 +105,27 @@ def _both(rows: Sequence[tuple[str, report_file.BytesOfBoth]]) -> Table:
     return Table((TableColumn("", least=16), *COLUMNS["differences"]), cells)
 
 
-def _changes(title: str, rows: Sequence[report_file.LayerOfBoth]) -> Section:
+def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> Section:
     changed = [row for row in rows if row.change != "same"]
     if not changed:
-        return Section(
-            "", (Paragraph(f"{title}: all {len(rows)} are the same.", "muted"),)
-        )
+        words = f"{title}: all {len(rows)} are the same."
+        return Section("", (Paragraph(words, "muted"),))
 
-    cells: list[tuple[CellValue, ...]] = [
-        (
-            row.name or "(none)",
-            *_cells(row),
-            Cell(row.change, _CHANGE_TONES[row.change]),
-        )
-        for row in changed[:ROWS]
-    ]
+    cells: list[tuple[CellValue, ...]] = []
+    for row in changed[:most]:
+        change = Cell(row.change, _CHANGE_TONES[row.change])
+        cells.append((row.name or "(none)", *_cells(row), change))
 
-    if len(changed) > ROWS:
-        rest = sum(row.delta_bytes or 0 for row in changed[ROWS:])
-        more = Cell(f"{len(changed) - ROWS} more", "muted")
+    if len(changed) > most:
+        rest = sum(row.delta_bytes or 0 for row in changed[most:])
+        more = Cell(f"{len(changed) - most} more", "muted")
         cells.append((more, rest, None, None, None, None))
 
-    first, last = (
-        TableColumn("", "path", least=24),
-        TableColumn("change", least=6, rank=1),
-    )
+    name = f"{len(changed)} of {len(rows)} {title.lower()} differ"
+    first = TableColumn(name, "path", least=24)
+    last = TableColumn("change", least=6, rank=1)
     table = Table((first, *COLUMNS["differences"], last), tuple(cells))
-    return Section(f"{title} that differ: {len(changed)} of {len(rows)}", (table,))
+    return Section("", (table,))
 
 
 def _cells(row: report_file.BytesOfBoth) -> tuple[CellValue, ...]:
@@ -204,15 +218,13 @@ def allowed_growth(allowed: str, before_bytes: int) -> int:
     """Return an allowed growth in bytes: ``5%`` of ``before_bytes``, or a size; else raise."""
     text = allowed.strip()
     number = text.removesuffix("%").rstrip()
-    is_number = number.replace(".", "", 1).isdecimal()
-    if text.endswith("%") and is_number:
+    if text.endswith("%") and number.replace(".", "", 1).isdecimal():
         return int(before_bytes * float(number) / 100)
 
     try:
         return parse_bytes(text)
     except InputError:
-        problem = "has no unit" if is_number else "is neither a share nor a size"
-        wanted = f"{text}% or {text}MiB" if is_number else "5% or 100MiB"
         raise InputError(
-            f"{allowed!r} {problem}.", hint=f"Write it as {wanted}."
+            f"{allowed!r} is neither a share nor a size.",
+            hint="Write it as 5% or 100MiB.",
         ) from None

@@ -92,8 +92,12 @@ def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:
     if instant < steps[0].first:
         return "before the first step"
 
-    inside = [step.index for step in steps if step.first <= instant <= step.last]
-    return f"step {inside[-1]}" if inside else "between steps"
+    inside = [step for step in steps if step.first <= instant <= step.last]
+    if not inside:
+        return "between steps"
+
+    last = inside[-1]
+    return f"step {last.index if last.number is None else last.number}"
 
 
 def _steps(analysis: Analysis) -> Iterator[peak_figures.StepPeak]:

@@ -109,14 +109,17 @@ def _sections(report: ReportFile) -> Iterator[Section]:
 
     yield _categories_section(report)
     if report.tensors_at_peak:
-        yield tensors_section(report, _OWNERS)
+        # Who asks for changes sees more of them instead.
+        tensors = tensors_section(report, _OWNERS)
+        yield replace(tensors, is_folded=bool(report.remedies))
 
     verdict = answer_lines(report)[0].lower()
     items = change_items(report)
     told = tuple(item for item in items if item.title.lower() in verdict)
     others = tuple(item for item in items if item not in told)
     if others:
-        yield Section("What to change", others)
+        heading = "Estimated changes" if report.remedies else "What to change"
+        yield Section(heading, others)
     if told:
         yield Section("The first problem", told, is_folded=True)
 
@@ -181,7 +184,8 @@ def _categories_section(report: ReportFile) -> Section:
     if others:
         size_bytes = sum(row[2] for row in others)
         ratio = sum(row[3] for row in others)
-        rows.append((f"{len(others)} others", size_bytes, ratio, None))
+        name = f"{len(others)} other{'s' if len(others) > 1 else ''}"
+        rows.append((name, size_bytes, ratio, None))
 
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
 
@@ -198,7 +202,8 @@ def steps_section(report: ReportFile, most: int) -> Section:
     for place, step in shown:
         seconds = step.duration_s
         time = None if seconds is None else format_seconds(seconds)
-        rows.append((step.index, *_size_cells(step, f"steps.{place}"), time))
+        number = step.index if step.number is None else step.number
+        rows.append((number, *_size_cells(step, f"steps.{place}"), time))
 
     columns = (TableColumn("step", "number"), *_SIZES, TableColumn("time", "number"))
     left = len(steps) - len(shown)

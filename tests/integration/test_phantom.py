@@ -77,10 +77,7 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
         "1",
     )  # so that runs repeat
     ran = run(folder, "trace", "cnn", *options)
-    assert (
-        "TensorFlow's own GPU runtime on a simulated t4; no kernel ran"
-        in ran["printed"]
-    )
+    assert "simulated for Tesla T4" in ran["printed"]
     assert ran["kind"] == "phantom"
     assert ran["device"]["kind"] == "gpu"
     assert ran["device"]["memory_limit_bytes"] == memory_limit(find_gpu("t4")).bytes
@@ -104,8 +101,6 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
         assert bounds["low_bytes"] <= peak["requested_bytes"] <= bounds["high_bytes"]
         assert bounds["allocated_low_bytes"] <= peak["allocated_bytes"]
         assert peak["allocated_bytes"] <= bounds["allocated_high_bytes"]
-    assert "Likely range: " in ran["printed"]
-    assert "runs of the step in this process requested" in ran["printed"]
     grown = run(folder, "trace", "cnn", *options, "--growth")
     assert grown["peak"]["allocated_bytes"] <= grown["peak"]["pool_bytes"] < 1 << 30
     said = run(folder, "estimate", "cnn", *options)
@@ -215,7 +210,6 @@ def test_both_cards_are_shown_and_the_all_reduces_buffers_named(folder: Path) ->
     assert shown["allocated_bytes"] == ran["peak"]["allocated_bytes"]
     parameters = ran["categories_at_peak"]["parameter"]
     assert parameters < min(shown["requested_bytes"], other["requested_bytes"])
-    assert "Card 1 (t4): peak " in ran["printed"]
     page = (folder / "trace-mirrored-2xt4---no-jit" / "report.html").read_text()
     assert "Card 1 (t4): peak " in page
     table = open_result(folder / "trace-mirrored-2xt4---no-jit").recording.allocations

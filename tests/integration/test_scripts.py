@@ -133,7 +133,7 @@ def test_a_script_ends_as_it_would_and_is_reported(tmp_path: Path, how: str) -> 
     assert done.returncode == status, done.stderr
     assert said in done.stderr
     assert done.stdout.startswith("a line\ntrained\n")
-    assert "Peak of each step" in done.stdout
+    assert "category at the peak" in done.stdout
     assert report["program"]["steps"] == 12
     assert len(report["steps"]) == 2
 

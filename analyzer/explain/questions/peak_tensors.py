@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from typing import Final
 
 import numpy as np
@@ -19,23 +18,17 @@ from analyzer.explain.buffer_words import (
 )
 from analyzer.explain.running.leaks import tensors_left
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.watch_note import WatchNote
-from analyzer.model.graph.host_copies import MOVES, SCALES
-from analyzer.model.recording.attribution import HOST_COPY_ROLE
-from analyzer.model.recording.records import Finding, Severity, Step
+from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
 _LEAST_BYTES: Final = 1 << 20
 _LEAST_RATIO: Final = 0.05
-"""float64 and dense gradients are reported above both: bytes, and a share of the peak."""
+"""Tensors of one kind are reported above both: bytes, and a share of the peak."""
 
-_COPIES_RATIO: Final = 0.1  # share of the peak above which input copies are reported
 _BATCH_RATIO: Final = 0.5  # of the activations that share a first axis: it is the batch
 
 _TENSORS: Final = 8
-_LOADER: Final = "IteratorGetNext"
-_ITEM_BYTES: Final = (1, 2, 4, 8)
 
 
 def peak_op(analysis: Analysis) -> tuple[str, str, str]:
@@ -52,18 +45,18 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     """Report the tensors that a smaller batch makes smaller, and the saving of half the batch."""
     alive, peak = analysis.alive, analysis.peak.requested_bytes
     batch = _find_batch(analysis)
-    infers = analysis.recording.step_config.infers
-    is_reported = is_retained(alive)
-    if infers:
-        is_reported = _freed_by_half(analysis, alive, batch) > 0
-
-    total = _sum_of(alive[is_reported])
+    waiting = _sum_of(alive[is_retained(alive)])
+    growing = _sum_of(alive[_freed_by_half(analysis, alive, batch) > 0])
     saves = _save_by_half(analysis, batch)
+    infers = analysis.recording.step_config.infers
+    id_, total, words = "batch-tensors", growing, "tensors grow with the batch size"
+    if not infers and waiting >= growing // 2:
+        id_, total = "retained-activations", waiting
+        words = "activations wait for the backward pass"
+
     if (saves or total // 2) < LOW * analysis.limit_bytes:
         return
 
-    verb = "grow with the batch size" if infers else "wait for the backward pass"
-    what = "tensors" if infers else "activations"
     detail = "The batch size is unknown."
     if saves:
         detail = (
@@ -74,9 +67,9 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         detail = "Half the batch size does not lower the peak."
 
     yield Finding(
-        id="batch-tensors" if infers else "retained-activations",
+        id=id_,
         severity=analysis.rate(saves or total // 2),
-        title=f"{format_bytes(total)} of {what} {verb} ({total / peak:.0%} of the peak)",
+        title=f"{format_bytes(total)} of {words} ({total / peak:.0%} of the peak)",
         detail=detail,
         saves_bytes=saves or None,
     )
@@ -198,18 +191,16 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
 def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
     """Report float64 tensors that are a large part of the peak."""
     rows = analysis.alive[analysis.alive["dtype"].astype(str) == "float64"]
-    if not _is_large(rows, analysis, _LEAST_RATIO):
-        return
 
-    yield Finding(
-        id="float64",
-        severity=analysis.rate(_sum_of(rows) // 2),
-        title=_title_of(rows, "are float64", _where_of(rows)),
-        detail="NumPy's default is float64, and TensorFlow keeps the type. Use "
-        "float32, which takes half: array.astype('float32'), tf.constant(x, "
-        "tf.float32), or dtype= when the data is read.",
+    yield from _report_tensors(
+        analysis,
+        rows,
+        "float64",
+        "are float64",
+        "NumPy's default is float64, and TensorFlow keeps the type. Use float32, which "
+        "takes half: array.astype('float32'), tf.constant(x, tf.float32), or dtype= "
+        "when the data is read.",
         saves_bytes=_sum_of(rows) // 2,
-        evidence=_rows_of(rows),
     )
 
 
@@ -226,100 +217,76 @@ def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
     shapes = alive["shape"].astype(str)
     tables = set(shapes[alive["category"] == Category.PARAMETER.value]) - {""}
     rows = alive[kinds.str.startswith("UnsortedSegmentSum") & shapes.isin(tables)]
-    if not _is_large(rows, analysis, _LEAST_RATIO):
-        return
 
-    title = "are dense gradients of embedding tables"
-
-    yield Finding(
-        id="dense-gradient",
-        severity=analysis.rate(_sum_of(rows)),
-        title=_title_of(rows, title, _where_of(rows)),
-        detail="The gradient of a lookup has few rows, but something converts it to a "
-        "tensor of the table's shape: gradient accumulation, clipping by the global "
-        "norm, the loss scaling of mixed precision, or an optimizer without a sparse "
-        "update. Keep the gradient sparse, or use an optimizer with a sparse update.",
+    yield from _report_tensors(
+        analysis,
+        rows,
+        "dense-gradient",
+        "are dense gradients of embedding tables",
+        "The gradient of a lookup has few rows, but something converts it to a tensor "
+        "of the table's shape: gradient accumulation, clipping by the global norm, the "
+        "loss scaling of mixed precision, or an optimizer without a sparse update. "
+        "Keep the gradient sparse, or use an optimizer with a sparse update.",
         saves_bytes=_sum_of(rows),
-        evidence=_rows_of(rows),
     )
 
 
 def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report copies of the step's inputs that are alive at the peak."""
-    if analysis.step is None:
-        return
-
-    rows = _find_copies(analysis, analysis.step)
-    if not _is_large(rows, analysis, _COPIES_RATIO):
-        return
-
-    rows = rows.sort_values("requested_bytes", ascending=False)
+    rows = analysis.alive[analysis.alive["copied_by"] != ""]
     kinds = rows["op_type"].where(rows["op_type"] != "", rows["op"]).astype(str)
-    makers = ", ".join(kinds.head(_TENSORS).unique())
     left = tensors_left(analysis)
     kept = left.loc[left["op"].isin(set(rows["op"])), "address"]
     addresses = set(kept.astype("int64"))
     holders = (one.where for one in watch.held if addresses.intersection(one.addresses))
-    where = _where_of(rows) or next(holders, watch.where)
 
-    yield Finding(
-        id="input-copies",
-        severity=analysis.rate(_sum_of(rows)),
-        title=_title_of(rows, f"are copies of the input, made by {makers}", where),
-        detail="Each copy has as many elements as the input. Convert type, order and "
-        "scale before the step: in the map of tf.data, which frees the original, or "
-        "once for the whole data set.",
+    yield from _report_tensors(
+        analysis,
+        rows,
+        "input-copies",
+        f"are copies of the input, made by {', '.join(kinds.unique()[:_TENSORS])}",
+        "Each copy has as many elements as the input. Convert type, order and scale "
+        "before the step: in the map of tf.data, which frees the original, or once for "
+        "the whole data set.",
         saves_bytes=_sum_of(rows),
-        evidence=_rows_of(rows),
+        where=next(holders, watch.where),
     )
 
 
-def _find_copies(analysis: Analysis, step: Step) -> pd.DataFrame:
-    """Return a step's copies at the peak, known by the graph, or by their size and outside layers."""
-    least_bytes = _LEAST_BYTES // _TENSORS
-    rows = analysis.rows[analysis.rows["requested_bytes"] >= least_bytes]
-    is_fed = (rows["role"] == HOST_COPY_ROLE) | (rows["op"] == _LOADER)
-    is_current = (rows["step"] == step.index).fillna(False)
-    fed = rows.loc[is_fed & is_current, "requested_bytes"].unique()
+def _report_tensors(
+    analysis: Analysis,
+    rows: pd.DataFrame,
+    id_: str,
+    words: str,
+    detail: str,
+    *,
+    saves_bytes: int,
+    where: str = "",
+) -> Iterator[Finding]:
+    """Report tensors that take 1 MiB and 5 % of the peak; ``where`` is used without a known line."""
+    size_bytes = _sum_of(rows)
+    if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
+        return
 
-    sizes = set()
-    for size, item, other in product(fed, _ITEM_BYTES, _ITEM_BYTES):
-        sizes.add(int(size) * item // other)  # the same elements in another type
+    largest = rows.nlargest(_TENSORS, "requested_bytes").to_dict("records")
+    known = (str(row["source"]) for row in largest if row["source"])
+    line = in_brackets(next(known, where))
+    evidence = []
 
-    alive = analysis.alive[(analysis.alive["step"] == step.index).fillna(False)]
-    is_large = alive["requested_bytes"] >= least_bytes
-    is_copying = alive["op"].isin(MOVES | SCALES) & (alive["layer"] == "")
-    is_alike = is_large & is_copying & alive["requested_bytes"].isin(sizes)
-    return alive[(alive["copied_by"] != "") | is_alike]
+    for row in largest:
+        what, name = f"{row['dtype']} {row['shape']}", row["tensor"] or row["op"]
+        size, source = int(row["requested_bytes"]), str(row["source"])
+        evidence.append(evidence_row(what, name=str(name), where=source, size=size))
+
+    yield Finding(
+        id=id_,
+        severity=analysis.rate(saves_bytes),
+        title=f"{format_bytes(size_bytes)} of the peak {words}{line}",
+        detail=detail,
+        saves_bytes=saves_bytes,
+        evidence=tuple(evidence),
+    )
 
 
 def _sum_of(rows: pd.DataFrame) -> int:
     return int(rows["requested_bytes"].sum())
-
-
-def _is_large(rows: pd.DataFrame, analysis: Analysis, least_ratio: float) -> bool:
-    """Return whether tensors are at least 1 MiB and a share of the peak."""
-    least = max(_LEAST_BYTES, least_ratio * analysis.peak.requested_bytes)
-    return _sum_of(rows) >= least
-
-
-def _where_of(rows: pd.DataFrame) -> str:
-    """Return the line of code of the largest tensor that has one."""
-    largest = rows.nlargest(_TENSORS, "requested_bytes")
-    return next((str(one) for one in largest["source"] if str(one)), "")
-
-
-def _title_of(rows: pd.DataFrame, words: str, where: str) -> str:
-    return f"{format_bytes(_sum_of(rows))} of the peak {words}{in_brackets(where)}"
-
-
-def _rows_of(rows: pd.DataFrame) -> tuple[EvidenceRow, ...]:
-    """Return evidence on the largest tensors."""
-    evidence = []
-
-    for row in rows.nlargest(_TENSORS, "requested_bytes").to_dict("records"):
-        what, name = f"{row['dtype']} {row['shape']}", row["tensor"] or row["op"]
-        size, where = int(row["requested_bytes"]), str(row["source"])
-        evidence.append(evidence_row(what, name=str(name), where=where, size=size))
-
-    return tuple(evidence)

@@ -93,12 +93,20 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
             "8192 in newer releases) to exclude it."
         )
 
+    copies = analysis.categories[Category.WORKSPACE.value] - total
+    rest = ""
+    if copies:
+        rest = (
+            f" Another {format_bytes(copies)} of this category are layout copies and "
+            "trials of algorithms."
+        )
+
     yield Finding(
         id="workspace",
         severity=analysis.rate(saves),
         title=f"Workspaces of convolutions take {format_bytes(total)} "
         f"({total / peak:.0%} of the peak)",
         detail=f"The largest is {format_bytes(size)} in {where}.{advice} Without any "
-        f"workspace the peak falls to {format_bytes(peak - saves)}.",
+        f"workspace the peak falls to {format_bytes(peak - saves)}.{rest}",
         saves_bytes=saves or None,
     )

@@ -147,7 +147,7 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     left = tensors_left(analysis)
     left = left[~left["op"].isin(_LOADERS)]
     made = dict(zip(left["address"], _ops_and_sizes(left), strict=True))
-    growing = [held for held, _, _ in leaks_by_holder(analysis, watch)]
+    growing = [held for held, _ in leaks_by_holder(analysis, watch)]
     names, known = [], set()
 
     for held in watch.held:
@@ -195,10 +195,7 @@ _CALL_ROWS: Final = 20
 
 _RETRACE_ADVICE: Final = {
     "object": "Pass the same objects in each call, and values that change as tensors.",
-    "shape": (
-        "Use input_signature=[tf.TensorSpec([None, …])] or reduce_retracing=True, or "
-        "pad to a few lengths."
-    ),
+    "shape": "Use tf.function(reduce_retracing=True), or pad to a few lengths.",
     "value": "Pass numbers as tensors (tf.constant(rate)) or store them in a tf.Variable.",
 }
 
@@ -325,24 +322,19 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     if varied.empty or max(peaks) - min(peaks) < _SPREAD_RATIO * max(peaks):
         return
 
-    lowest, highest = varied.min(axis=1), varied.max(axis=1)
-    widths = (highest - lowest).nlargest(_ROWS)
+    widths = (varied.max(axis=1) - varied.min(axis=1)).nlargest(_ROWS)
     sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
     evidence = []
 
     for op, width in widths.items():
-        sizes_of = (
-            f"asks for {format_bytes(int(lowest[op]))} to "
-            f"{format_bytes(int(highest[op]))}"
-        )
-        where = sources[str(op)]
-        evidence.append(
-            evidence_row(sizes_of, name=str(op), where=where, size=int(width))
-        )
+        name, where = str(op), sources[str(op)]
+        row = evidence_row("varies by", name=name, where=where, size=int(width))
+        evidence.append(row)
 
-    where, step = (
-        ("", "") if watch is None else (watch.where, f"A step is {watch.step}. ")
-    )
+    where = step = ""
+    if watch is not None:
+        where, step = watch.where, f"A step is {watch.step}. "
+
     ops = f"{len(varied)} op{'s' * (len(varied) != 1)}"
 
     yield Finding(

@@ -36,12 +36,10 @@ _STEADY_RATIO: Final = 0.5
 _ROWS: Final = 10
 
 
-Leak = tuple[HeldTensors, int, tuple[str, ...]]
-"""A holder that keeps tensors of each step, its allocated bytes a step (median), and their ops."""
-
-
-def leaks_by_holder(analysis: Analysis, watch: WatchNote) -> list[Leak]:
-    """Return the holders that keep tensors of several traced steps, largest first."""
+def leaks_by_holder(
+    analysis: Analysis, watch: WatchNote
+) -> list[tuple[HeldTensors, int]]:
+    """Return the holders that keep tensors of each step, with their median bytes a step."""
     rows = _outliving(analysis)
     traced = max(len(analysis.recording.steps), 1)
     leaks = []
@@ -55,8 +53,7 @@ def leaks_by_holder(analysis: Analysis, watch: WatchNote) -> list[Leak]:
 
         is_repeated = min(steps, held.count) > min(_FEWEST_STEPS, traced)
         if held.grows and per_step and is_repeated:
-            ops = tuple(dict.fromkeys(str(op) for op in kept["op"] if op))
-            leaks.append((held, per_step, ops))
+            leaks.append((held, per_step))
 
     return sorted(leaks, key=lambda leak: -leak[1])
 
@@ -112,20 +109,19 @@ def find_leaks(
 
     traced = len(analysis.recording.steps)
 
-    for held, per_step_bytes, ops in leaks_by_holder(analysis, watch):
+    for held, per_step_bytes in leaks_by_holder(analysis, watch):
         if held.removes:
             continue
 
         shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
         kept = holder_row(f"kept by, shape {shapes}" if shapes else "kept by", held)
-        makers = (evidence_row("made by", name=op) for op in ops[:_ROWS])
 
         yield _report_growth(
             growth,
             _accumulate_in(held),
             f"In {traced} traced steps a tensor was added {times(held.count)} and none "
             f"was removed. {slope} {_advise(held)}",
-            (kept, *makers),
+            (kept,),
             per_step_bytes=per_step_bytes,
         )
 

@@ -9,9 +9,9 @@ is the median of the slopes between all pairs of floors (Theil 1950, Sen 1968), 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import combinations, pairwise
-from statistics import median
-from typing import Final
+from typing import Final, Literal
+
+import numpy as np
 
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
@@ -55,39 +55,56 @@ def growth_of(
     last = points[-1][0]
     skipped = max(warmup, min(warmup + 3, last // 3), round(_WARMUP_RATIO * last))
     points = [point for point in points if point[0] > skipped]
-    count = min(_BLOCKS, len(points) // 2 if len(points) > 2 * _FEWEST else len(points))
-    bounds = [round(index * len(points) / max(count, 1)) for index in range(count + 1)]
-    blocks = [points[a:b] for a, b in pairwise(bounds) if b > a]
-    floors = [min(block, key=lambda point: point[1]) for block in blocks]
+    floors = _find_floors(points)
     if len(floors) < _FEWEST:
         return TrendFigures(trend="cannot tell", last_step=last)
 
-    slopes = []
-    for (step_a, size_a), (step_b, size_b) in combinations(floors, 2):
-        slopes.append((size_b - size_a) / (step_b - step_a))
+    low, middle, high = _find_slopes(floors)
+    step, size = floors.T
+    steps, level = step[-1] - step[0], int(size[-1])
+    noise = max(_NOISE_BYTES, _NOISE_RATIO * level)
+    rest = size - middle * step
+    spread = _SPREADS * float(np.median(np.abs(rest - np.median(rest))))
 
-    slopes.sort()
-    count, n = len(floors), len(slopes)
-    spread = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    low = slopes[max(math.floor((n - spread) / 2), 0)]
-    high = slopes[min(math.ceil((n + spread) / 2), n - 1)]
-    middle = median(slopes)
-    steps = floors[-1][0] - floors[0][0]
-    noise = max(_NOISE_BYTES, _NOISE_RATIO * floors[-1][1])
-    rest = [size - middle * step for step, size in floors]
-    spread_bytes = _SPREADS * median(abs(one - median(rest)) for one in rest)
-    is_growing = low > 0 and middle * steps > max(noise, spread_bytes)
-    is_flat = high * steps <= noise
+    trend: Literal["grows", "flat", "cannot tell"] = "cannot tell"
+    if low > 0 and middle * steps > max(noise, spread):
+        trend = "grows"
+    elif high * steps <= noise:
+        trend = "flat"
 
     return TrendFigures(
-        trend="grows" if is_growing else "flat" if is_flat else "cannot tell",
+        trend=trend,
         per_step_bytes=middle,
         low_bytes=low,
         high_bytes=high,
         first_step=points[0][0],
         last_step=last,
-        level_bytes=floors[-1][1],
+        level_bytes=level,
     )
+
+
+def _find_floors(points: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Return step and size of the lowest reading of each block, shape (blocks, 2)."""
+    count = len(points)
+    if count > 2 * _FEWEST:
+        count = min(_BLOCKS, count // 2)
+
+    blocks = np.array_split(np.array(points), count) if count else []
+    return np.array([block[block[:, 1].argmin()] for block in blocks])
+
+
+def _find_slopes(floors: np.ndarray) -> tuple[float, float, float]:
+    """Return the median slope between all pairs of floors, and its interval around it."""
+    step, size = floors.T
+    count = len(floors)
+    first, second = np.triu_indices(count, 1)
+    rises = size[second] - size[first]
+    slopes = np.sort(rises / (step[second] - step[first]))
+
+    spread = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    low = max(math.floor((len(slopes) - spread) / 2), 0)
+    high = min(math.ceil((len(slopes) + spread) / 2), len(slopes) - 1)
+    return float(slopes[low]), float(np.median(slopes)), float(slopes[high])
 
 
 def measure_growth(

@@ -4,7 +4,6 @@ Text of a trace reaches the page in two ways only, and both keep it text: throug
 escapes it, and as compressed data, which the script shows by ``textContent``.
 """
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
@@ -35,10 +34,7 @@ from analyzer.report.page.payload import pack, payload
 from analyzer.report.render.charts import draw_lines, draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
 from analyzer.report.render.sections import (
-    Cell,
     Section,
-    Table,
-    TableColumn,
 )
 
 _PAGE: Final = "analyzer.report.page"
@@ -50,8 +46,8 @@ STATIC_ROWS: Final = (
     25  # of the tables that are HTML, for printing and readers without script
 )
 
+_TENSORS: Final = 5  # groups of equal tensors
 _STEPS: Final = 40  # rows of the table of steps
-_UNMODELLED: Final = 20  # rows of the table of op types without a model
 _ALL_HOSTS: Final = 10_000  # rows
 
 
@@ -66,8 +62,9 @@ def render(
     static: list[Section] = []
     if comparison is not None:
         static += diff_document(comparison).sections[:2]
+    tensors = None
     if report.tensors_at_peak:
-        static.append(report_sections.tensors_section(report, STATIC_ROWS))
+        tensors = report_sections.tensors_section(report, _TENSORS)
     if any(row.layer for row in report.layers):
         static.append(report_sections.layers_section(report, STATIC_ROWS))
 
@@ -90,12 +87,13 @@ def render(
         reasons=list(list_reasons(report)),
         shares=shares,
         changes=change_items(report),
+        tensors=tensors,
         error_line=error_line(error),
         what_if=tuple(report_sections.what_if_lines(report)),
         categories=CATEGORY_LABELS,
         comparison=comparison,
         hosts=hosts and report_sections.hosts_section(hosts, _ALL_HOSTS),
-        others=tuple(_other_sections(report)),
+        steps=report_sections.steps_section(report, _STEPS) if report.steps else None,
         static=static,
         stack=draw_shares(stack, "Categories at the peak, listed below"),
         steps_charts=steps_charts(report.program),
@@ -155,27 +153,6 @@ def steps_charts(program: ProgramFigures | None) -> list[Markup]:
         charts.append(chart)
 
     return charts
-
-
-def _other_sections(report: ReportFile) -> Iterator[Section]:
-    if report.steps:
-        yield report_sections.steps_section(report, _STEPS)
-
-    if report.unmodelled:
-        unmodelled = []
-        for place, row in enumerate(report.unmodelled[:_UNMODELLED]):
-            size = Cell(row.bytes, path=f"unmodelled.{place}.bytes")
-            unmodelled.append((row.op_type, row.count, size))
-
-        columns = (
-            TableColumn("op type"),
-            TableColumn("ops", "number"),
-            TableColumn("output", "bytes"),
-        )
-
-        yield Section(
-            "Ops with unknown scratch memory", (Table(columns, tuple(unmodelled)),)
-        )
 
 
 @cache

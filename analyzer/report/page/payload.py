@@ -129,7 +129,6 @@ def payload(
     if recording.kind.ran and not recording.events.empty:  # a prediction has no times
         time_ps = recording.events["time_ps"].to_numpy(dtype=np.int64)
         columns["time_ps"] = time_ps[kept.states[1:] - 1]
-        columns["fragmentation"] = _fragmentation(recording)[kept.states[1:] - 1]
 
     steps = []
     for one in recording.steps:
@@ -174,7 +173,10 @@ def _neighbours(
         by_tensor = _weights(table).groupby(names).sum().drop("", errors="ignore")
 
         for name in map(str, by_tensor.nlargest(MAX_TENSORS).index):
-            maker, consumers = links.makers.get(name), _readers_of(links, name)
+            maker, consumers = (
+                links.makers.get(name),
+                links.readers.get(name, [])[:MAX_CONSUMERS],
+            )
             if maker is None and not consumers:
                 continue
 
@@ -194,20 +196,6 @@ def _neighbours(
     facts = {} if links is None else links.facts
     ops = [[op, *facts.get(op, ("", "", ""))] for op in places]
     return ops, columns
-
-
-def _readers_of(links: TensorLinks, tensor: str) -> list[str]:
-    return links.readers.get(tensor, [])[:MAX_CONSUMERS]
-
-
-def _fragmentation(recording: Recording) -> npt.NDArray[np.uint8]:
-    """Return TensorFlow's own fragmentation after each event, in percent."""
-    events = recording.events
-    ratios = events["fragmentation"].where(events["allocator"] == recording.allocator)
-    percents = 100 * ratios.replace([np.inf, -np.inf], np.nan).ffill().fillna(0).clip(
-        0, 1
-    )
-    return np.asarray(percents.round(), dtype=np.uint8)
 
 
 def _buffer_columns(

@@ -28,7 +28,7 @@ _LEAST_TEXT: Final = 8
 
 _BAR_CELLS: Final = 28  # of the longest bar
 _LONGEST: Final = 2_000  # characters of a paragraph
-_FEW_ITEMS: Final = 2  # findings and changes without ``-v``
+_ITEM_LINES: Final = 5  # of findings and changes without ``-v``
 _JOINED: Final = "\ue000"
 """Stands for a space at which no line may end. Private use; ``printable`` removes it from texts."""
 
@@ -75,7 +75,8 @@ def to_terminal(
 
     if document.next_command:
         command = (printable(document.next_command, _LONGEST), "bold")
-        parts.append(Padding(Prose(Text.assemble("Next: ", command)), (1, 0, 0, 0)))
+        next_line = Prose(Text.assemble("Next: ", command))
+        parts.append(Padding(next_line, (int(is_verbose), 0, 0, 0)))
 
     return Group(*parts)
 
@@ -99,7 +100,7 @@ def _blocks(
     blocks: Sequence[sections.Block], width: int, *, is_verbose: bool
 ) -> Iterator[RenderableType]:
     items = [block for block in blocks if isinstance(block, sections.Item)]
-    shown = items if is_verbose else items[:_FEW_ITEMS]
+    shown = items if is_verbose else _choose_items(items, width)
     label_width = max((cell_len(item.label) for item in shown), default=0)
 
     for block in blocks:
@@ -108,11 +109,27 @@ def _blocks(
         elif isinstance(block, sections.Table):
             yield from _table(block, width)
         elif isinstance(block, sections.Item) and block in shown:
-            yield from _item(block, label_width, is_verbose=is_verbose)
+            is_first = block is shown[0]
+            yield from _item(block, label_width, is_verbose, is_first)
 
     left = len(items) - len(shown)
     if left:
         yield _line(f"{left} more with -v", "dim")
+
+
+def _choose_items(items: Sequence[sections.Item], width: int) -> list[sections.Item]:
+    """Return the first items, which take a few lines."""
+    chosen: list[sections.Item] = []
+    lines = 0
+
+    for item in items:
+        lines += 1 + len(f"{item.label}  {item.title}  {item.gain}") // width
+        if chosen and lines > _ITEM_LINES:
+            break
+
+        chosen.append(item)
+
+    return chosen
 
 
 def _paragraph(paragraph: sections.Paragraph) -> Prose:
@@ -132,8 +149,9 @@ def _table(table: sections.Table, width: int) -> Iterator[RenderableType]:
 
 
 def _item(
-    item: sections.Item, label_width: int, *, is_verbose: bool
+    item: sections.Item, label_width: int, is_verbose: bool, is_first: bool
 ) -> Iterator[RenderableType]:
+    """Yield an item; without ``is_verbose`` only its title, and the code of the first one."""
     margin = label_width + GAP
     start = f"{printable(item.label):>{label_width}}{' ' * GAP}"
     label = Text(start, style=STYLES[item.tone])
@@ -143,17 +161,18 @@ def _item(
         gain = f"  {printable(item.gain, _LONGEST)}"
 
     yield Prose(Text.assemble(title, (gain, "green")), label)
-    if not is_verbose:
-        return
-
-    if item.detail:
+    if item.detail and is_verbose:
         yield Padding(_line(item.detail, "dim"), (0, 0, 0, margin))
 
-    for line in item.code.splitlines():
+    code_lines = item.code.splitlines()
+    if not is_verbose and (not is_first or len(code_lines) > 1):
+        code_lines = []
+
+    for line in code_lines:
         code = Text(printable(line, _LONGEST), overflow="fold")
         yield Padding(code, (0, 0, 0, margin))
 
-    if item.check:
+    if item.check and is_verbose:
         yield Padding(_line(f"Check: {item.check}", "dim"), (0, 0, 0, margin))
 
 

@@ -6,7 +6,7 @@ that fail are found by bisection.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Final
@@ -131,58 +131,3 @@ def find_shared_limits(sequences: Iterable[Sequence], options: BfcOptions) -> Ra
         bound_bytes = sequence.without(sequence.spare).live_rounded_bytes().max()
         lowest_bytes = min(lowest_bytes, int(bound_bytes))
     return Range(lowest_bytes, safe_bytes)
-
-
-_FRACTIONS: Final = (0.0001, 0.001, 0.01)  # fragmentation fractions that are compared
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
-    """The memory that a sequence takes under other settings."""
-
-    # ``as-is``, ``fragmentation-fraction``, ``growth``, ``no-growth`` or ``cuda-malloc-async``
-    id: str
-    setting: str = ""
-    peak_pool_bytes: int  # under the limit, until a failure
-    minimum_limit_bytes: int  # smallest safe limit
-    limit_saved_bytes: int = 0  # minimum limit of ``as-is`` minus this one
-
-
-def remedies(sequence: Sequence, options: BfcOptions) -> tuple[Remedy, ...]:
-    """Replay a sequence under other settings, and compare the memory that each takes.
-
-    Minimum limits are searched with a precision of 1/512 of the requested peak. The last remedy,
-    ``cuda_malloc_async``, rounds no requests; how the driver's own pool fragments is unknown.
-    """
-    live = sequence.live_requested_bytes()
-    cases: list[tuple[str, str, BfcOptions]] = [("as-is", "", options)]
-    for share in _FRACTIONS:
-        if share != options.fragmentation_fraction:
-            other = replace(options, fragmentation_fraction=share)
-            cases.append(("fragmentation-fraction", f"{share:g}", other))
-    other = replace(options, growth=not options.growth)
-    cases.append(("no-growth" if options.growth else "growth", "", other))
-    step_bytes = int(live.max(initial=0)) >> 9
-    found = []
-    for name, setting, under in cases:
-        limit_bytes = minimum_limit(sequence, under, step_bytes=step_bytes).high
-        pool_bytes = replay(sequence, under).peak_pool_bytes
-        remedy = Remedy(
-            id=name,
-            setting=setting,
-            peak_pool_bytes=pool_bytes,
-            minimum_limit_bytes=limit_bytes,
-        )
-        found.append(remedy)
-    is_over = np.append(live, 2 * UNLIMITED_BYTES) > options.memory_limit_bytes
-    needed = sequence.without(sequence.spare).live_requested_bytes()
-    asynchronous = Remedy(
-        id="cuda-malloc-async",
-        peak_pool_bytes=int(live[: int(np.argmax(is_over))].max(initial=0)),
-        minimum_limit_bytes=int(needed.max(initial=0)),
-    )
-    own_bytes = found[0].minimum_limit_bytes
-    return tuple(
-        replace(one, limit_saved_bytes=own_bytes - one.minimum_limit_bytes)
-        for one in (*found, asynchronous)
-    )

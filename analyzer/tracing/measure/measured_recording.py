@@ -421,16 +421,6 @@ def _device(
     )
 
 
-def _list_recompiled(note: RunNote | None) -> tuple[RecompiledFunction, ...]:
-    """Return the functions that XLA compiled several times in the run."""
-    recompiled = []
-    for one in note.compiled if note is not None else ():
-        if one.compilations > 1:
-            row = RecompiledFunction(op=one.ops[0], compilations=one.compilations)
-            recompiled.append(row)
-    return tuple(recompiled)
-
-
 def _find_warnings(
     events: pd.DataFrame,
     table: pd.DataFrame,

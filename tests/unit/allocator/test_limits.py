@@ -1,4 +1,4 @@
-"""The smallest limit: worked examples, and an exhaustive search; other settings of the allocator."""
+"""The smallest limit: worked examples, and an exhaustive search."""
 
 import pandas as pd
 import pytest
@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 from workloads import SAMPLES, from_events, random_operations, sample, sequence_of
 
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.limits import (
-    find_shared_limits,
-    minimum_limit,
-    remedies,
-)
+from analyzer.simulate.allocator.limits import find_shared_limits, minimum_limit
 from analyzer.simulate.allocator.replay import fits, from_allocations
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -84,23 +80,3 @@ def test_all_of_several_orders_run_under_their_shared_limit(growth):
     found = find_shared_limits(orders, options)
     assert all(fits(order, options.under(found.high)) for order in orders)
     assert not any(fits(order, options.under(found.low - 256)) for order in orders)
-
-
-def test_remedies_compare_other_settings():
-    # 20 steps of shrinking tensors among which small ones stay: the pool fills with holes.
-    operations = []
-    for step in range(20):
-        operations += [
-            (f"t{step}", (20 - step) * MIB),
-            (f"keep{step}", 1000),
-            (f"t{step}", 0),
-        ]
-    found = remedies(sequence_of(operations), BfcOptions.gpu(1 << 30, growth=True))
-    by_id = {remedy.id: remedy for remedy in found}
-    assert by_id["cuda-malloc-async"].minimum_limit_bytes == 20 * MIB + 1000
-    assert by_id["no-growth"].peak_pool_bytes == 1 << 30
-    least = by_id["as-is"].minimum_limit_bytes
-    assert all(
-        one.limit_saved_bytes == least - one.minimum_limit_bytes for one in found
-    )
-    assert by_id["cuda-malloc-async"].limit_saved_bytes > 0

@@ -61,7 +61,7 @@ ENTRY = "from analyzer.cli import main\nmain()\n"
             "--json",
             "a.json",
         ],
-        ["trace", str(sample_folder("cnn")), "--export", "a.graph.json"],
+        ["trace", str(sample_folder("cnn")), "--graph", "a.json"],
         ["trace", str(sample_folder("oom")), "--limit", "1GiB"],
     ],
 )
@@ -85,7 +85,7 @@ def test_a_page_is_written_without_networkx(tmp_path: Path) -> None:
         code, "trace", sample, "--html", "a.html", "--json", "a.json", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    done = run(code, "trace", sample, "--export", "a.graph.json", cwd=tmp_path)
+    done = run(code, "trace", sample, "--graph", "b.json", cwd=tmp_path)
     assert "networkx was imported" in done.stderr
 
 

@@ -10,14 +10,12 @@ import pandas as pd
 import pytest
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.running import leaks
 from analyzer.explain.running.data_held import find_filling_stage
 from analyzer.explain.running.kept_objects import find_varying_shapes
-from analyzer.explain.running.slope import growth_of, measure_growth
+from analyzer.explain.running.slope import measure_growth
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import (
     DataStage,
-    HeldTensors,
     Reading,
     WatchNote,
 )
@@ -58,25 +56,6 @@ def test_a_stage_explains_growth_that_it_may_still_hold(
     watch = seen(MIB, stages=(stage,))
     found = find_filling_stage(traced(kind).recording, watch, trends(watch, kind))
     assert found is (stage if is_cause else None)
-
-
-def test_what_is_kept_now_and_then_is_told_where_it_explains_the_growth() -> None:
-    analysis = traced()
-    analysis.peak = SimpleNamespace(allocated_bytes=100 * MIB)  # type: ignore[assignment,misc]
-    for count, told in ((30, "the list `kept` of a Callback (train.py:9)"), (10, "")):
-        kept = HeldTensors(
-            holder="the list `kept` of a Callback",
-            where="train.py:9",
-            count=count,
-            size_bytes=count * MIB,
-        )
-        found = leaks._find_rare_leak(
-            analysis,
-            seen(MIB, held_later=(kept,), later_step=60),
-            growth_of(seen(MIB).readings, 3),
-        )
-        assert (found is None) is (not told)
-        assert found is None or told in found.title
 
 
 def steps_of(sizes: list[int], watch: WatchNote) -> Analysis:

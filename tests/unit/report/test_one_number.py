@@ -104,33 +104,6 @@ def test_every_output_says_the_same_verdict(folder: Path, limit: int | None) -> 
 
 
 @pytest.mark.parametrize(("folder", "limit"), MARKED)
-def test_the_same_words_have_the_same_bytes(folder: Path, limit: int | None) -> None:
-    document, shown = opened(folder, limit).document, outputs(folder, limit)
-    peak, verdict = document["peak"], document["verdict"]
-    words = {
-        r"([\d.]+ [KMGT]?i?B) requested by tensors": peak["requested_bytes"],
-        r"([\d.]+ [KMGT]?i?B) allocated in chunks": peak["allocated_bytes"],
-        r"([\d.]+ [KMGT]?i?B) in the pool": peak["pool_bytes"],
-        r"Needs ([\d.]+ [KMGT]?i?B)[ ,]": verdict["need_bytes"],
-        r" needs ([\d.]+ [KMGT]?i?B)(?! more)": verdict["need_bytes"],
-        r"(?:fits|FITS?) [^:]*: needs(?: at least)? ([\d.]+ [KMGT]?i?B)": verdict[
-            "need_bytes"
-        ],
-    }
-    for pattern, size_bytes in words.items():
-        for name, text in shown.items():
-            for found in re.findall(pattern, text):
-                assert found == format_bytes(size_bytes), f"{name}: {pattern}"
-    need = verdict["need"]
-    if (
-        need["beside_pool"] is None
-        and verdict["limit_of"] is None
-        and not need["first_step"]
-    ):
-        assert document["fragmentation"]["safe_limit_bytes"] == verdict["need_bytes"]
-
-
-@pytest.mark.parametrize(("folder", "limit"), MARKED)
 def test_every_size_on_the_page_is_the_documents(
     folder: Path, limit: int | None
 ) -> None:
@@ -156,29 +129,12 @@ def test_a_figure_lies_in_its_stated_range(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("folder", "limit"), MARKED)
-def test_findings_have_one_order_everywhere(folder: Path, limit: int | None) -> None:
-    findings = opened(folder, limit).document["findings"]
-    titles = [finding["title"] for finding in findings]
+def test_findings_are_ranked_by_severity(folder: Path, limit: int | None) -> None:
+    findings = opened(folder, limit).findings
     order = ["high", "medium", "low", "info"]
     urgent = ("out-of-memory", "does-not-fit")
-    weights = [
-        (each["id"] not in urgent, order.index(each["severity"])) for each in findings
-    ]
+    weights = [(one.id not in urgent, order.index(one.severity)) for one in findings]
     assert weights == sorted(weights)
-    shown = outputs(folder, limit)
-    for name, expected in (
-        ("text", titles),
-        ("markdown", titles[:3]),
-        ("page", titles),
-        ("inline", titles[:3]),
-    ):
-        text = shown[name]
-        start = text.find("What to change") if name in ("text", "page") else 0
-        places = [
-            text.index(title, start) for title in expected if title in text[start:]
-        ]
-        assert len(places) == len(expected), name
-        assert places == sorted(places), name
 
 
 def test_a_card_that_is_too_small_has_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     device: subject.Device
     step: StepConfig = StepConfig()
     allocator: Name = ""  # TensorFlow's name of the allocator of all figures
-    peak: peaks.PeakFigures  # of the steady step, which is the last one
+    peak: peaks.PeakFigures  # of the steady step
     peak_ever: peaks.PeakEver | None = None
     steps: tuple[peaks.StepPeak, ...] = ()
     resident: peaks.TwoSizes = peaks.TwoSizes(requested_bytes=0, allocated_bytes=0)

@@ -81,7 +81,6 @@ function createTimeline(container, recording, axis, state) {
     drawStack(context, height);
     drawOutline(context, height, (x) => total[columns.picked[x]], colours.ink, 1, []);
     drawOutline(context, height, (x) => columns.mostAllocated[x], colours.ink, 1.2, [4, 2]);
-    if (recording.columns.fragmentation) drawOutline(context, height, (x) => top * recording.fragmentationAt(columns.picked[x]) / 100, colours.accent, 1.2, [1, 2]);
     for (const line of lines) drawLine(context, line, height);
     drawAxisLabels(context, axis, recording, width, height - 8);
     for (const failure of failures) drawFailure(context, failure, width, height);
@@ -340,7 +339,6 @@ function renderInstant(recording, state) {
     element('span', { class: 'key' }, element('b', { text: 'requested' }), sizeElement(recording.total[at])),
     element('span', { class: 'key' }, element('b', { class: 'dashed', text: 'allocated' }), sizeElement(recording.allocated[at])),
     recording.pool && recording.pool[at] >= 0 ? element('span', { class: 'key' }, element('b', { class: 'pooled', text: 'pool' }), sizeElement(recording.pool[at])) : '',
-    recording.columns.fragmentation ? element('span', { class: 'key', title: 'Share of the free bytes outside the largest free chunk, by TensorFlow; the dotted line, 100 % at the top' }, element('b', { class: 'fragmented', text: 'fragmentation' }), element('span', { class: 'size', text: `${recording.fragmentationAt(at)} %` })) : '',
     ...recording.categories.map((name, code) => ({ name, sizeBytes: recording.series[code][at], used: recording.isUsed[code] }))
       .filter(({ used }) => used)
       .map(({ name, sizeBytes }) => element('span', { class: 'key' }, swatchElement(name), element('span', { text: CATEGORY_LABELS[name] }), sizeElement(sizeBytes))));

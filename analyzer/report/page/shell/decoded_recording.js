@@ -71,7 +71,6 @@ function createRecording({ header, columns }) {
     aliveAt: (state) => aliveAt(born, dies, state),
     stepAt: (state) => header.steps.find((step) => step.first + 1 <= state && state <= step.last + 1) || null,
     secondsAt: (state) => (columns.time_ps && state > 0 ? columns.time_ps[state - 1] / 1e12 : null),
-    fragmentationAt: (state) => (state > 0 ? columns.fragmentation[state - 1] : 0), // in percent
     eventAt: (state) => eventAt(state, born, dies),
   };
 }
