@@ -225,9 +225,9 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
         tf.config.experimental.reset_memory_stats(card)
         is_long = len(peaks) % 2 and state.computed
         delays = _LONG_DELAY if is_long else _DELAYS[len(peaks) % len(_DELAYS)]
-        delay_kernels(*delays)
         try:
-            _call_step(state, REPEATED_STEP, state.wanted + len(peaks))
+            with delay_kernels(*delays):
+                _call_step(state, REPEATED_STEP, state.wanted + len(peaks))
         except Exception as error:
             if classify_failure(error) is FailureKind.OUT_OF_MEMORY:
                 if SHORT_POOL in os.environ:
