@@ -1,15 +1,22 @@
 """Calls of the simulated card's own functions in the process of the step."""
 
+import contextlib
 import ctypes
+from collections.abc import Iterator
 
 from analyzer.phantom.core_build import CORE
 
 
-def delay_kernels(launch_ns: int, kernel_ns: int) -> None:
-    """Let each launch of a kernel take up to ``launch_ns``, and each kernel ``kernel_ns``."""
+@contextlib.contextmanager
+def delay_kernels(launch_ns: int, kernel_ns: int) -> Iterator[None]:
+    """In the block, launches take up to ``launch_ns`` longer, and each kernel ``kernel_ns``."""
     set_delays = ctypes.CDLL(CORE).phantom_delay
     set_delays.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
     set_delays(launch_ns, kernel_ns)
+    try:
+        yield
+    finally:
+        set_delays(0, 0)
 
 
 def describe_refusals() -> str:

@@ -161,8 +161,8 @@ class HostValues:
             return op
         if op_type in _ASSIGNMENTS:
             self._follow(graph, op_type, inputs)
-        if op_type == "Assert":  # it would check values that the card does not have
-            return _make_no_assertion(graph, inputs)
+        if op_type == "Assert":  # the card does not have the values to check
+            return _make_true_assertion(make, graph, inputs, rest, named)
         if op_type in _NOT_MOVED:
             return make(inputs, *rest, **named)
         if op_type in _BRANCHES:
@@ -712,9 +712,13 @@ def _call_function(
     return private.call_inline(function, *args, **kwargs)
 
 
-def _make_no_assertion(graph: Any, inputs: Any) -> Any:
-    """Compute the inputs of an assertion, which is not checked."""
-    inputs = [graph.capture(one) for one in inputs]
-    private.keep_op(inputs[0].op)
-    with graph.as_default(), graph.control_dependencies(inputs):
-        return tf.no_op()
+def _make_true_assertion(
+    make: Any, graph: Any, inputs: Any, rest: Any, named: dict[str, Any]
+) -> Any:
+    """Compute the inputs of an assertion that is always true."""
+    with graph.as_default():
+        is_true = tf.constant(True)
+        with tf.control_dependencies([graph.capture(inputs[0])]):
+            op = make([is_true, *inputs[1:]], *rest, **named)
+    private.keep_op(op)
+    return op

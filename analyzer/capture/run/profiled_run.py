@@ -52,6 +52,7 @@ _EQUAL_REPEATS: Final = (
 )
 _FEWEST_REPEATS: Final = 4  # repeats even if they take longer than their share
 _REPEAT_SHARE: Final = 0.1  # of the time of tracing and running the step
+_REPEATS_S: Final = 1.0  # for repeats if that share is shorter; most of it is delays
 _DELAYS: Final = ((0, 0), (100_000, 0), (0, 50_000), (200_000, 100_000))
 """Delays of the repeats in turn, in ns: the longest of a launch, and that of each kernel. Runs in one
 process are alike; other threads and cards are slower or faster, and ops end in another order."""
@@ -214,18 +215,19 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
     A repeat that fails ends the repeats; a note reports a lack of memory.
     """
     card, began_s = "GPU:0", time.monotonic()
+    most_s = max(_REPEAT_SHARE * spent_s, _REPEATS_S)
     peaks: list[int] = []
     while len(peaks) < _MOST_REPEATS:
-        is_late = time.monotonic() - began_s > _REPEAT_SHARE * spent_s
+        is_late = time.monotonic() - began_s > most_s
         has_settled = len(peaks) >= _EQUAL_REPEATS and len(set(peaks)) == 1
         if has_settled or (is_late and len(peaks) >= _FEWEST_REPEATS):
             return
         tf.config.experimental.reset_memory_stats(card)
         is_long = len(peaks) % 2 and state.computed
         delays = _LONG_DELAY if is_long else _DELAYS[len(peaks) % len(_DELAYS)]
-        delay_kernels(*delays)
         try:
-            _call_step(state, REPEATED_STEP, state.wanted + len(peaks))
+            with delay_kernels(*delays):
+                _call_step(state, REPEATED_STEP, state.wanted + len(peaks))
         except Exception as error:
             if classify_failure(error) is FailureKind.OUT_OF_MEMORY:
                 if SHORT_POOL in os.environ:

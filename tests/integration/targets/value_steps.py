@@ -46,13 +46,16 @@ def decided():
 
 
 def undecided():
-    """Return a step in which a branch over weights decides how many rows count."""
+    """Return a step in which a branch over weights decides how many rows and groups count."""
     weights = tf.Variable(draw(WIDTH, WIDTH))
 
     @tf.function
     def step(x):
         score = tf.cond(tf.reduce_sum(x) > 0.0, lambda: x @ weights, lambda: x)
         rows = tf.where(tf.tile(tf.reduce_mean(score, 1) > 0.0, (16,)))
-        return tf.reduce_sum(tf.gather(tf.tile(x, (16, 1)), rows[:, 0]))
+        groups, _ = tf.unique(tf.argmax(score, 1))
+        largest, rest = tf.dynamic_partition(x, tf.argmin(score, 1, tf.int32) % 2, 2)
+        counts = tf.size(groups), tf.shape(largest)[0], tf.shape(rest)[0]
+        return tf.reduce_sum(tf.gather(tf.tile(x, (16, 1)), rows[:, 0])), *counts
 
     return step, (draw(ROWS, WIDTH),)
