@@ -39,7 +39,8 @@ RAN_OUT = (
     "at mkl_util.h:848 : RESOURCE_EXHAUSTED: OOM when allocating tensor\n"
 )
 FREED_TWICE = (
-    "F0000 00:00:1763769602.300000    1234 bfc_allocator.cc:1161] Check failed: h != kInvalidChunkHandle\n"
+    "F0000 00:00:1763769602.300000    1234 bfc_allocator.cc:1161] "
+    "Check failed: h != kInvalidChunkHandle\n"
 )
 
 
@@ -49,7 +50,12 @@ FREED_TWICE = (
         (-signal.SIGKILL, NOISE, 1, "it ran out of host memory"),
         (-signal.SIGABRT, "what():  std::bad_alloc\n", 0, "ran out of host memory"),
         (-signal.SIGSEGV, NOISE + RAN_OUT + CRASH, 0, "allocate 32.00MiB"),
-        (-signal.SIGABRT, NOISE + RAN_OUT + FREED_TWICE + CRASH, 0, "allocate 32.00MiB"),
+        (
+            -signal.SIGABRT,
+            NOISE + RAN_OUT + FREED_TWICE + CRASH,
+            0,
+            "allocate 32.00MiB",
+        ),
     ],
 )
 def test_a_lack_of_memory_is_named(code: int, log: str, kills: int, says: str) -> None:
