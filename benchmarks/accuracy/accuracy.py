@@ -2,17 +2,13 @@
 
     python benchmarks/accuracy/accuracy.py --cache FOLDER [--runs 5] [--half tuning|held-out] [CASE...]
     python benchmarks/accuracy/accuracy.py --cache FOLDER --write accuracy-cpu.md --json accuracy.json
-    python benchmarks/accuracy/accuracy.py --cache FOLDER --other --series one --runs 2
-    python benchmarks/accuracy/accuracy.py --cache FOLDER --hub --runs 2 --series default
 
+Makes the rows "requested peak, CPU" of docs/accuracy.md.
 For each case ``analyze estimate`` and, in fresh processes, ``analyze trace`` of the same step: with one
 inter-op thread, and a second series with TensorFlow's default threads, each held against the estimate
 for that number of threads. The third step counts. What was
 run is kept in the cache by case and source, so that a broken-off benchmark goes on where it was; what
-is predicted is predicted anew each time. ``--no-run`` only scores what the cache holds. ``--other``
-takes the steps in the manner of tutorials (``other_models.py``), none of which a rule was made by,
-``--hub`` those after KerasHub's models (``hub_models.py``), ``--packages`` and ``--packages-keras-2``
-those with networks of other people's packages (``package_models.py``, ``package_models_keras2.py``).
+is predicted is predicted anew each time. ``--no-run`` only scores what the cache holds.
 """
 
 from __future__ import annotations
@@ -33,10 +29,6 @@ import accuracy_table as table
 
 HERE = Path(__file__).parent
 MODELS = HERE / "accuracy_models.py"
-OTHER = HERE / "other_models.py"
-HUB = HERE / "hub_models.py"
-PACKAGES = HERE / "package_models.py"
-PACKAGES_KERAS_2 = HERE / "package_models_keras2.py"
 STEPS = ("accumulation", "gan")
 """Networks whose cases are steps with arguments of their own, made for the batch that they name."""
 TUNING_CASES = """
@@ -58,12 +50,6 @@ HELD_OUT_CASES = """
 """
 
 
-def _names(models: Path) -> list[str]:
-    """Return the cases of a file, read off its text: to import it would start TensorFlow."""
-    text = models.read_text(encoding="utf-8")
-    return text.rpartition('NAMES = """')[2].split('"""')[0].split()
-
-
 TUNING, HELD_OUT = TUNING_CASES.split(), HELD_OUT_CASES.split()
 THREADS = {"one": ("--inter-op-threads", "1"), "default": ()}
 INTER_OP = (("one", 1), ("default", None))
@@ -77,28 +63,20 @@ class Bench:
         cache: The folder of what was run.
         runs: Fresh processes a case and series.
         may_run: False only scores what the cache holds.
-        models: The file of the models.
     """
 
     cache: Path
     runs: int
     may_run: bool
-    models: Path = MODELS
-
-    @property
-    def is_other(self) -> bool:
-        """Whether the cases are steps of one batch each, named by their functions alone."""
-        return self.models != MODELS
 
     def batch(self, case: str) -> tuple[str, ...]:
-        """Return the option of a case's batch size; the others bring their own, or take the default."""
+        """Return the option of a case's batch size; some steps bring their own."""
         network, *rest = case.split("_")
-        return () if self.is_other or network in STEPS else ("--batch-size", rest[0])
+        return () if network in STEPS else ("--batch-size", rest[0])
 
     def folder(self, case: str) -> Path:
         """Return the case's folder, which changes with the source of its network."""
-        network = case if self.is_other else case.split("_")[0]
-        return self.cache / f"{case}-{_source_hash(self.models, network)}"
+        return self.cache / f"{case}-{_source_hash(MODELS, case.split('_')[0])}"
 
     def note(self, case: str) -> Path | None:
         """Return the folder of the estimate, made once for each state of the capture's source."""
@@ -113,9 +91,7 @@ class Bench:
         for old in self.folder(case).glob("note-*"):
             shutil.rmtree(old)
         options = ("--device", "cpu", "--no-jit", *self.batch(case), "-q")
-        ended = _analyze(
-            "estimate", f"{self.models}:{case}", *options, "--out", str(out)
-        )
+        ended = _analyze("estimate", f"{MODELS}:{case}", *options, "--out", str(out))
         if ended.returncode:
             print(f"{case}: estimate: {ended.stderr.strip()[-300:]}", flush=True)
             return None
@@ -178,7 +154,7 @@ class Bench:
         options = ("--no-jit", *self.batch(case), *THREADS[series], "-q", "--force")
         ended = _analyze(
             "trace",
-            f"{self.models}:{case}",
+            f"{MODELS}:{case}",
             *options,
             "--out",
             str(out),
@@ -202,18 +178,6 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--half", choices=["tuning", "held-out"])
     parser.add_argument(
-        "--other", action="store_true", help="steps in the manner of tutorials"
-    )
-    parser.add_argument(
-        "--hub", action="store_true", help="steps after KerasHub's models"
-    )
-    parser.add_argument(
-        "--packages", action="store_true", help="steps with other people's packages"
-    )
-    parser.add_argument(
-        "--packages-keras-2", action="store_true", help="those that need Keras 2"
-    )
-    parser.add_argument(
         "--no-run", action="store_true", help="only score what the cache holds"
     )
     parser.add_argument("--series", default="one,default", help="one, default or both")
@@ -226,25 +190,14 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="Markdown file for the tables")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    ways = {
-        HUB: options.hub,
-        OTHER: options.other,
-        PACKAGES: options.packages,
-        PACKAGES_KERAS_2: options.packages_keras_2,
-    }
-    models = next((file for file, is_chosen in ways.items() if is_chosen), MODELS)
-    bench = Bench(options.cache.resolve(), options.runs, not options.no_run, models)
+    bench = Bench(options.cache.resolve(), options.runs, not options.no_run)
     halves = {"tuning": TUNING, "held-out": HELD_OUT}
-    chosen = (
-        options.cases
-        or (_names(models) if bench.is_other else None)
-        or [
-            case
-            for half, cases in halves.items()
-            if options.half in (None, half)
-            for case in cases
-        ]
-    )
+    chosen = options.cases or [
+        case
+        for half, cases in halves.items()
+        if options.half in (None, half)
+        for case in cases
+    ]
     rows = []
     for case in chosen:
         row = score(bench, case, options)
@@ -261,19 +214,11 @@ def main() -> None:
         old = (
             options.write.read_text(encoding="utf-8") if options.write.is_file() else ""
         )
-        before, heading, cards = old.partition(
+        _, heading, cards = old.partition(
             "\n## Cards: "
         )  # benchmarks/phantom/cards.py wrote it
-        main, _, held = before.partition(table.HELD_BACK)
-        if options.hub:
-            _, own, others = held.partition(
-                "\n## Held back: networks of other people's packages"
-            )
-            held = table.held_back(rows) + own + others
-        else:
-            main = table.markdown(rows)
-        parts = (main, table.HELD_BACK if held else "", held, heading, cards)
-        options.write.write_text("".join(parts), encoding="utf-8")
+        page = table.markdown(rows) + heading + cards
+        options.write.write_text(page, encoding="utf-8")
 
 
 def score(

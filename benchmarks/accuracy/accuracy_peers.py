@@ -3,6 +3,8 @@
 ``grappler``: TensorFlow's own ``DeterminePeakMemoryUsage`` over the optimised graph. ``weights``: four
 times the weights' bytes (weights, gradients and Adam's two slots). ``layers``: the popular formula that
 adds up the outputs of all layers, and four times the weights.
+
+Figures: "Beside other ways to tell" in benchmarks/results/accuracy-cpu.md.
 """
 
 # ruff: noqa: TID253

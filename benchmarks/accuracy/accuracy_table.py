@@ -1,4 +1,7 @@
-"""The scores of the accuracy protocol and their tables."""
+"""The scores of the accuracy protocol and their tables, for ``accuracy.py``.
+
+Figures: benchmarks/results/accuracy-cpu.md.
+"""
 
 from __future__ import annotations
 
@@ -234,25 +237,6 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(parts) + "\n"
 
 
-HELD_BACK = "\n## Held back: steps after KerasHub's models\n"
-
-
-def held_back(rows: list[dict[str, Any]]) -> str:
-    """Return the section on steps that no rule was made by, with TensorFlow's default threads."""
-    found = figures(rows, "default")
-    lines = [_HELD_BACK, "| | |", "|---|---|"]
-    lines += [f"| {key} | {value} |" for key, value in found.items()]
-    lines += ["", _CASES, *(_case_line(row, "default") for row in rows)]
-    return "\n".join(lines) + "\n"
-
-
-_HELD_BACK = """
-Steps written after the rules and the rates were done (`benchmarks/accuracy/hub_models.py`), with
-TensorFlow's default threads, on a machine of two cores under load. The range is that of the threads of
-a run alone. Orders on one thread are not in it: a run that is told to use one may lie outside, and so
-may one whose other threads hardly get a core. One cure came from looking at one of them (t5): the range
-had been shifted by the difference between two orders, and was 5 % too high there.
-"""
 _INTRODUCTION = """# How accurate an estimate is
 
 Written by `benchmarks/accuracy/accuracy.py`. Each case is a step of a small network (its name,

@@ -1,4 +1,7 @@
-"""Training steps written by hand, each a ``tf.function`` whose signature leaves the batch open."""
+"""Training steps written by hand, each a ``tf.function`` whose signature leaves the batch open.
+
+Figures: benchmarks/results/fit-cost.md.
+"""
 
 from __future__ import annotations
 

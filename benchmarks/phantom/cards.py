@@ -11,6 +11,8 @@ What was run is kept in the cache by case and by the phantom card's source, so t
 benchmark goes on where it was; the graph of an estimate is kept until the capture's source changes, and
 what is predicted from it is predicted anew each time. ``--verdict`` runs each case again with the least
 limit that the estimate states, and with 3 % less. ``--no-run`` only scores what the cache holds.
+
+Figures: the rows "card" of docs/accuracy.md, benchmarks/results/accuracy-cards.md and ablation.md.
 """
 
 from __future__ import annotations

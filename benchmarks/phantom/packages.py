@@ -2,6 +2,8 @@
 
 They need the package that they name: ``keras-hub`` (with ``regex`` and ``tokenizers``),
 ``keras-unet-collection`` (with ``pillow``), ``keras-tcn``.
+
+Figures: benchmarks/results/accuracy-cards.md.
 """
 
 # ruff: noqa: TID253

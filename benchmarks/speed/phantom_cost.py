@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
+import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-
-from estimate_cost import COMMAND, decoder, seconds_of
+from typing import Any
 
 from analyzer.model.user_cache import cache_folder, create_cache_folder
 from analyzer.phantom.phantom_environment import (
@@ -29,7 +31,8 @@ from analyzer.phantom.phantom_environment import (
 
 HERE = Path(__file__).resolve()
 CARD = "t4"
-DECODER = f"{HERE.with_name('estimate_cost.py')}:decoder"
+COMMAND = Path(sys.executable).with_name("analyze")
+DECODER = f"{HERE}:decoder"
 CASES = {
     "ResNet50, batch 64": ("keras:ResNet50", 64, "op"),
     "ResNet50 with XLA, batch 64": ("keras:ResNet50", 64, "xla"),
@@ -41,6 +44,25 @@ CASES = {
 STEPS = 3
 MOST = 1.25
 """Largest ratio that passes; a larger one ends in exit code 1."""
+
+
+def decoder() -> Any:
+    """Return a language model of twelve layers, compiled."""
+    import keras
+    from keras import layers
+
+    width, length, vocabulary = 384, 128, 8000
+    entry = keras.Input((length,), dtype="int32")
+    x = layers.Embedding(vocabulary, width)(entry)
+    for _ in range(12):
+        h = layers.LayerNormalization()(x)
+        h = layers.MultiHeadAttention(6, width // 6)(h, h, use_causal_mask=True)
+        x = layers.Add()([x, h])
+        h = layers.Dense(4 * width, activation="gelu")(layers.LayerNormalization()(x))
+        x = layers.Add()([x, layers.Dense(width)(h)])
+    model = keras.Model(entry, layers.Dense(vocabulary)(layers.LayerNormalization()(x)))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
 
 
 def tensorflow_alone(target: str, batch: int, way: str) -> None:
@@ -65,6 +87,22 @@ def tensorflow_alone(target: str, batch: int, way: str) -> None:
     os._exit(0)  # taking the graph apart is nobody's work
 
 
+def seconds_of(*command: str, variables: Mapping[str, str]) -> float:
+    """Run a Python script and return its CPU seconds, children included; SystemExit if it failed."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)} failed: {ended.stderr.strip()[-400:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def compare(folder: Path, wanted: str, repeat: int) -> float:
     """Print a row for each step and return the largest ratio.
 
@@ -84,15 +122,12 @@ def compare(folder: Path, wanted: str, repeat: int) -> float:
         own, whole = [], []
         for turn in range(repeat):
             alone = (str(HERE), "--alone", target, str(batch), way)
-            own.append(seconds_of(*alone, variables=variables)[0])
+            own.append(seconds_of(*alone, variables=variables))
             jit = "--jit" if way == "xla" else "--no-jit"
             options = ("--batch-size", str(batch), "--gpu", CARD, jit, "-q")
             out = folder / f"run{number}-{turn}"
-            whole.append(
-                seconds_of(str(COMMAND), "trace", target, *options, "--out", str(out))[
-                    0
-                ]
-            )
+            command = (str(COMMAND), "trace", target, *options, "--out", str(out))
+            whole.append(seconds_of(*command, variables={}))
         ratio = min(whole) / min(own)
         print(
             f"| {name} | {min(own):.1f} | {min(whole):.1f} | {ratio:.2f} |", flush=True
