@@ -84,18 +84,18 @@ def list_steps() -> Iterator[Step]:
     """Yield the steps of the plan, the most valuable first."""
     # Networks that decided no rule, op by op and compiled. XLA's autotuner shows in the first step.
     for target, batch, seconds in (
-        ("keras:EfficientNetV2S", 32, 70),
-        ("decoder", 16, 30),
-        ("keras:Xception", 32, 40),
-        ("vision_transformer", 64, 30),
-        ("keras:MobileNetV3Large", 64, 45),
         ("recommender", 4096, 20),
-        ("keras:ResNet152V2", 32, 80),
+        ("decoder", 16, 30),
         ("speech", 32, 30),
+        ("vision_transformer", 64, 30),
+        ("keras:Xception", 32, 40),
+        ("keras:MobileNetV3Large", 64, 45),
+        ("keras:ConvNeXtSmall", 16, 60),
+        ("keras:EfficientNetV2S", 32, 70),
+        ("keras:ResNet152V2", 32, 80),
         ("keras:NASNetMobile", 32, 90),
         ("keras:DenseNet201", 32, 90),
         ("keras:InceptionResNetV2", 16, 90),
-        ("keras:ConvNeXtSmall", 16, 60),
     ):
         yield Step(target=target, batch=batch, seconds=seconds)
         yield Step(target=target, batch=batch, seconds=seconds + 30, is_compiled=True)
