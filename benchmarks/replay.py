@@ -1,6 +1,8 @@
 """Events per second of a replay, and the time of the search for the least limit.
 
 python benchmarks/replay.py [--events 2000000] [--live 1000]
+
+Figures: "Speed" in benchmarks/results/allocator.md.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ A row is a convolution that ran: ``card``, ``tf``, ``type`` (the op), ``N``, ``C
 share of rows whose workspace is the closed form of the known algorithm, that lie inside the expected
 range, and that have the workspace of the expected algorithm; and the median width of the range as a
 multiple of the input and output.
+
+Figures: the table of workspaces in docs/accuracy.md.
 """
 
 from __future__ import annotations

@@ -43,8 +43,9 @@ _BY_SIZE: Final = (FailureKind.OUT_OF_MEMORY, FailureKind.TOO_LARGE)
 """Failures for which a smaller size is tried, also if no size has run yet."""
 
 _DEATHS: Final = (FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY)
-"""Ends of a process that a step before may have caused: after a refused request XLA can free a buffer
-twice, and the allocator then ends the process."""
+"""Ends of a process after which the size is run once more, in a new one. A size before may be the cause:
+after a refused request XLA can free a buffer twice, and the allocator then ends the process. Or the pool
+was the short one of a first run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,7 @@ def _run(
     options = replace(options, steps=RUN_STEPS, is_open=not varied.shapes)
     run_file: RunFile | None = None
     size = search.next_size()
-    answers = 0  # of the current process
+    repeated: set[int] = set()  # sizes that ended a process
 
     def take(point: SizePoint, fixed_bytes: int = 0) -> int | None:
         """Add a point to the search; return the next size."""
@@ -115,9 +116,7 @@ def _run(
 
     def take_run(run: SizeRun) -> int | None:
         """Take the answer of a run; an open batch axis may be the reason of a failure."""
-        nonlocal answers
         assert size is not None
-        answers += 1
         if run.kind is not None and run.kind not in _BY_SIZE and not search.points:
             raise TargetError(run.detail, kind=run.kind)
         return take(_make_point(size, run), run.fixed_bytes)
@@ -128,7 +127,6 @@ def _run(
             break
         folder = access.folder / f"runs-{number}"
         chosen = varied.apply(options, size)
-        answers = 0
         try:
             access.run_sizes(chosen, folder, limit_s=_LIMIT_S, next_size=take_run)
             run_file = read_run_file(folder / RUN_FILE)
@@ -140,8 +138,9 @@ def _run(
             ):
                 options = replace(options, is_open=False)
                 continue
-            if answers and error.kind in _DEATHS:
-                continue  # the size gets a process of its own
+            if error.kind in _DEATHS and size not in repeated:
+                repeated.add(size)
+                continue
             take(_make_failure(size, error, search))
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -3,6 +3,8 @@
 ``accuracy_models.py:resnet_8_adam`` is the network ``resnet`` with batches of 8 and Adam: a compiled
 Keras model, or ``(tf_function, args)`` for a training loop written by hand. Sizes are chosen so that a
 fresh run takes seconds and most of the memory is tensors, not small change.
+
+Figures: the rows "requested peak, CPU" and "card" of docs/accuracy.md.
 """
 
 # ruff: noqa: TID253

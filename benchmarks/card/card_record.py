@@ -1,4 +1,7 @@
-"""The record of one card: typed, written as one compressed JSON file of at most 16 MiB."""
+"""The record of one card: typed, written as one compressed JSON file of at most 16 MiB.
+
+Figures: "Real cards" in docs/accuracy.md.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +131,9 @@ class PeakRow(msgspec.Struct, frozen=True, kw_only=True):
         batch: Batch size.
         requested_bytes, allocated_bytes: Peak of the steady step.
         first_requested_bytes: Requested peak of the first step.
+        own_bytes: Bytes of the requested peak that the steady step allocates.
         failed: The error in a line; empty if it ran.
+        seconds: Time of its trace.
     """
 
     name: str
@@ -136,7 +141,9 @@ class PeakRow(msgspec.Struct, frozen=True, kw_only=True):
     requested_bytes: Size | None = None
     allocated_bytes: Size | None = None
     first_requested_bytes: Size | None = None
+    own_bytes: Size | None = None
     failed: str = ""
+    seconds: int | None = None
 
 
 class CardRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,12 +6,15 @@
 The measurements are other people's (peaks in published profiler traces, and largest batches in public
 reports; the models are in ``real_models.py``) and those of the card kit in ``records/``. Each is
 estimated with today's code; the cache keeps the results, so that an interrupted run continues.
+
+Figures: "Real cards" in docs/accuracy.md, benchmarks/results/real-cards.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -36,6 +39,7 @@ RETINA: Final = "github:mholmeslinder/semi-supervised-cv@9a8988e (TensorFlow 2.3
 XCEPTION: Final = "github:OlegPonomaryov/xception-saved-model-bug-demo (TensorFlow 2.4)"
 LENET: Final = "github:ecbme4040/e4040-2023fall-assign2-hd2551@e82ab09"
 PONG: Final = "github:Loptt/pong-autoencoder@44d681e to c5123bb (TensorFlow 2.4)"
+CIFAR: Final = "github:FatmaBouzghaia/PFE_TensorFlow_Profiler@9dcecd6 (TensorFlow 2.4)"
 BERT: Final = "google-research/bert README, Titan X 12 GB (TensorFlow 1.11)"
 
 
@@ -112,6 +116,20 @@ PEAKS: Final = (
             ("vae-40-narrow-1060", "autoencoder_40_narrow", 32, "gtx-1060-6gb", PONG, 57_295_960),
         )
     ),
+    *(
+        Measured(
+            name=f"{target.replace('_', '-')}-{batch}-5000", target=target, batch=batch,
+            card="quadro-rtx-5000", source=CIFAR, own=own,
+        )
+        for target, batch, own in (
+            ("cifar", 8, 4_385_680), ("cifar", 16, 8_764_304), ("cifar", 32, 15_917_072),
+            ("cifar", 64, 31_686_672), ("cifar", 128, 63_225_872), ("cifar", 256, 126_304_272),
+            ("cifar", 512, 252_461_072), ("cifar_half", 8, 1_687_800), ("cifar_half", 16, 2_888_952),
+            ("cifar_half", 32, 5_291_256), ("cifar_half", 64, 10_095_864),
+            ("cifar_half", 128, 19_705_080), ("cifar_half", 256, 38_923_512),
+            ("cifar_half", 512, 77_360_376),
+        )
+    ),
 )  # fmt: skip
 
 LARGEST: Final = (
@@ -130,16 +148,15 @@ LARGEST: Final = (
 )  # fmt: skip
 
 
-def list_own() -> Iterator[Measured]:
-    """Yield the peaks of the card kit, op by op."""
-    for row in read_record(HERE / "records" / "h200.json.gz").peaks:
-        if (
-            "compiled" not in row.name and "gpt2" not in row.name
-        ):  # gpt2 needs keras-hub
+def list_own(record: Path) -> Iterator[Measured]:
+    """Yield the peaks of the card kit that ran; gpt2 needs keras-hub."""
+    for row in read_record(record).peaks:
+        if not row.failed and "gpt2" not in row.name:
             yield Measured(
                 name=f"h200 {row.name.partition(':')[2]}", target=row.name, batch=row.batch,
                 card="h200-141gb-sxm", source="the card kit", requested=row.requested_bytes,
                 allocated=row.allocated_bytes, first_requested=row.first_requested_bytes,
+                own=row.own_bytes,
             )  # fmt: skip
 
 
@@ -169,21 +186,17 @@ def run(
 
 def estimate(row: Measured) -> dict[str, Any]:
     """Return the figures of an estimate of a peak."""
-    target = str(
-        HERE / (row.target if ":" in row.target else f"real_models.py:{row.target}")
-    )
-    options = [
-        "--batch-size",
-        str(row.batch),
-        "--gpu",
-        row.card,
-        "--no-jit",
-        "--no-save",
-    ]
-    is_own = (
-        ":" in row.target
-    )  # several processes shared the card, so that pools grew on demand
-    options += ["--growth"] * is_own
+    is_own = ":" in row.target
+    target, _, compiled = row.target.partition(", ")
+    if not is_own:
+        target = f"real_models.py:{target}"
+    if not target.startswith("keras:"):
+        target = str(HERE / target)
+    options = ["--gpu", row.card, "--jit" if compiled else "--no-jit", "--no-save"]
+    if row.batch:
+        options += ["--batch-size", str(row.batch)]
+    if is_own:  # several processes shared the card, so that pools grew on demand
+        options += ["--growth"]
     found = run(["estimate", target, *options], {} if is_own else OLD)
     if "failed" in found:
         return found
@@ -208,9 +221,9 @@ def fit(row: Largest) -> dict[str, Any]:
     """Return the sizes of a search of the largest batch."""
     target = f"{HERE / 'real_models.py'}:{row.target}"
     found = run(["fit", target, "--gpu", row.card, "--no-jit"])
-    return (
-        found if "failed" in found else {key: found[key] for key in ("largest", "safe")}
-    )
+    if "failed" in found:
+        return found
+    return {key: found[key] for key in ("largest", "safe", "failing")}
 
 
 QUANTITIES: Final = {
@@ -254,10 +267,9 @@ def fit_rows(results: dict[str, Any]) -> Iterator[str]:
         found = results.get(row.name)
         if found is None or "failed" in found:
             continue
-        most = found["most"] if found["most"] is not None else found["largest"]
-        inside = found["safe"] <= row.batch <= most
+        inside = found["safe"] <= row.batch < (found["failing"] or math.inf)
         yield (
-            f"| {row.name} | {row.batch} | {found['largest']} | {found['safe']} to {most} | "
+            f"| {row.name} | {row.batch} | {found['largest']} | {found['safe']} to {found['failing']} | "
             f"{'yes' if inside else '**no**'} |"
         )
 
@@ -283,7 +295,7 @@ def peak_table(measured: Iterable[Measured], results: dict[str, Any]) -> Iterato
     yield ""
 
 
-def write(path: Path, results: dict[str, Any]) -> None:
+def write(path: Path, record: Path, results: dict[str, Any]) -> None:
     """Replace the tables between the marks of a page."""
     lines = [
         *(
@@ -291,10 +303,10 @@ def write(path: Path, results: dict[str, Any]) -> None:
             "",
             "### An H200, by the card kit",
             "",
-            *peak_table(list_own(), results),
+            *peak_table(list_own(record), results),
         ),
         *("### Public traces", "", *peak_table(PEAKS, results)),
-        "| row | largest batch that ran | largest by estimate | safe to possible | inside |",
+        "| row | largest batch that ran | largest by estimate | safe to failing | inside |",
         "|---|--:|--:|--:|---|",
         *fit_rows(results),
         "",
@@ -311,12 +323,15 @@ def main(arguments: Iterable[str] | None = None) -> None:
         "rows", nargs="*", help="start of the names of rows; default all"
     )
     parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument(
+        "--record", type=Path, default=HERE / "records" / "h200.json.gz"
+    )
     parser.add_argument("--no-run", action="store_true")
     parser.add_argument("--write", type=Path)
     asked = parser.parse_args(arguments)
     asked.cache.mkdir(parents=True, exist_ok=True)
     results = {}
-    for row in (*list_own(), *PEAKS, *LARGEST):
+    for row in (*list_own(asked.record), *PEAKS, *LARGEST):
         file = asked.cache / f"{row.name}.json"
         is_wanted = not asked.rows or row.name.startswith(tuple(asked.rows))
         if not file.exists() and is_wanted and not asked.no_run:
@@ -326,7 +341,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
         if file.exists():
             results[row.name] = json.loads(file.read_text())
     if asked.write:
-        write(asked.write, results)
+        write(asked.write, asked.record, results)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 Each function returns a compiled Keras model. ``real_cards.py`` estimates them; ``record.py`` runs them.
 With ``TF_USE_LEGACY_KERAS=1`` the models are of Keras 2 (``pip install tf_keras``), as in the public
 traces: it has a fused batch norm and one op for an update of Adam.
+
+Figures: "Real cards" in docs/accuracy.md.
 """
 
 # ruff: noqa: TID253
@@ -172,6 +174,27 @@ def lenet(has_norm: bool = False) -> keras.Model:
 def lenet_norm() -> keras.Model:
     """``lenet`` with batch norm."""
     return lenet(has_norm=True)
+
+
+def cifar() -> keras.Model:
+    """Three convolutions and two dense layers for CIFAR-10."""
+    model = keras.Sequential([keras.Input((32, 32, 3))])
+    for filters in (32, 64):
+        model.add(layers.Conv2D(filters, 3, activation="relu"))
+        model.add(layers.MaxPooling2D(2))
+    model.add(layers.Conv2D(64, 3, activation="relu"))
+    model.add(layers.Flatten())
+    model.add(layers.Dense(64, activation="relu"))
+    model.add(layers.Dense(10))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(make_adam(), loss, metrics=["accuracy"])
+    return model
+
+
+def cifar_half() -> keras.Model:
+    """``cifar`` in ``mixed_float16``."""
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    return cifar()
 
 
 class Sampling(layers.Layer):

@@ -4,6 +4,8 @@
 
 Each convolution and its two gradients run twice under the profiler: the first call tries cuDNN's
 algorithms, the second has the chosen workspace. ``read_choices`` reads the trace.
+
+Figures: "252 convolutions on the H200" in docs/accuracy.md.
 """
 
 from __future__ import annotations

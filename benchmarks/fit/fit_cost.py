@@ -7,6 +7,8 @@
 Each case runs two commands with all their children: ``fit``, and one ``estimate`` at its largest size.
 Costs are CPU seconds, so a busy
 machine changes them little. Plans of XLA's compiler are not taken from the cache.
+
+Figures: benchmarks/results/fit-cost.md.
 """
 
 from __future__ import annotations

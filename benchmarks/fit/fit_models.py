@@ -1,4 +1,7 @@
-"""Small models of several kinds, to hold ``analyze fit`` and its remedies against real runs."""
+"""Small models of several kinds, to hold ``analyze fit`` and its remedies against real runs.
+
+Figures: benchmarks/results/fit-cost.md.
+"""
 
 from __future__ import annotations
 

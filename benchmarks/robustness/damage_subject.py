@@ -1,4 +1,7 @@
-"""A profiler trace to be damaged: its events by name, and a seeded choice of some of them."""
+"""A profiler trace to be damaged: its events by name, and a seeded choice of some of them.
+
+Figures: none; tests/unit/tracing/test_damaged_traces.py checks a part of the damages.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ allocator rounds is counted apart. ``--alone`` opens the trace without the note 
 capture beside it, as a trace of others, without the damages that leave such a trace as another run
 might have written. Fails where a damage is silent or anything breaks, or where
 a whole trace is called damaged.
+
+Figures: none; tests/unit/tracing/test_damaged_traces.py checks a part of the damages.
 """
 
 from __future__ import annotations

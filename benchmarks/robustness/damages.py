@@ -2,6 +2,8 @@
 
 A damage gets a ``Subject``: the message, a seeded source of randomness and a rate (the share of
 the events that it hits, at least one). What it returns is not looked at.
+
+Figures: none; tests/unit/tracing/test_damaged_traces.py checks a part of the damages.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ of an empty tf.function: the least of many batches with and without them.
 ``out`` and with ``on_oom``, ``MemoryCallback``, and ``analyze trace script.py``. Runs of ten steps with
 and without the hooks alternate in one process. The figure is the processor time between the two ends of
 a hooked call and the call that it wraps, in the middle of a real step.
+
+Figures: benchmarks/results/watching.md.
 """
 
 from __future__ import annotations

@@ -88,10 +88,13 @@ def capture(
 ) -> Path:
     """Capture the target's step in a child process and return the run folder.
 
-    On a large simulated card the step runs with a short pool first. The folder appears whole or not at
-    all. Of a step that fails while it runs, ``run.json`` holds the error; TargetError says that it
-    cannot be built or ended its process, StepOutOfMemory that memory ran out. ``copies`` are fork
-    servers to use; after ``limit_s`` the child is ended (``TIMED_OUT``).
+    On a large simulated card the step runs with a short pool first; of several sizes, the one that does
+    not fit it raises StepOutOfMemory, and the next capture has the whole pool.
+
+    The folder appears whole or not at all. Of a step that fails while it runs, ``run.json`` holds the
+    error; TargetError says that it cannot be built or ended its process, StepOutOfMemory that memory ran
+    out. ``copies`` are fork servers to use; after ``limit_s`` the child is ended (``TIMED_OUT``).
+
     ``next_size`` continues a capture of several sizes; then ``limit_s`` is for each of them.
     """
     run_folders.check_writable(out, force=force)
@@ -119,13 +122,17 @@ def capture(
     if needs_whole_pool or not can_have_short_pool(options, kind):
         return capture_once(options)
 
-    with contextlib.suppress(StepOutOfMemory):
+    try:
         folder = capture_once(replace(options, has_short_pool=True))
         failure = read_run_file(folder / RUN_FILE).error
         if failure is None or failure.kind is not FailureKind.OUT_OF_MEMORY:
             return folder
 
         run_folders.remove_run(folder)
+    except StepOutOfMemory:
+        if copies is not None and next_size is not None:
+            copies.needs_whole_pool = True
+            raise  # the size is the last one, not that of the options
 
     if copies is not None:
         copies.needs_whole_pool = True

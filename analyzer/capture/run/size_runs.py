@@ -1,6 +1,7 @@
 """Runs of a step at several sizes in one process: each ran, or its error."""
 
 import gc
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from analyzer.capture.run.step_capture import Capturing, describe_failure
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.contract.child_messages import SizeRun
 from analyzer.model.contract.run_note import Failure
+from analyzer.model.errors import FailureKind, StepOutOfMemory
+from analyzer.phantom.phantom_environment import SHORT_POOL
 
 _LONGEST_DETAIL: Final = 200  # characters of an error
 
@@ -27,7 +30,7 @@ def answer_sizes(send: Callable[[SizeRun], None], pipe: Path, state: Capturing) 
     The parent writes one size after each answer, and closes the pipe at the end.
     """
     program = state.program
-    error = state.error or _measure(program, state.wanted)
+    error = _check_pool(state.error or _measure(program, state.wanted))
     if program.resize is None or not pipe.exists():
         send(_describe_run(error, is_open=False))
         return
@@ -36,8 +39,16 @@ def answer_sizes(send: Callable[[SizeRun], None], pipe: Path, state: Capturing) 
         send(_describe_run(error, is_open=True))
         for line in sizes:
             gc.collect()  # buffers of the size before
-            error = _measure(program, state.wanted, int(line))
+            error = _check_pool(_measure(program, state.wanted, int(line)))
             send(_describe_run(error, is_open=True))
+
+
+def _check_pool(error: Failure | None) -> Failure | None:
+    """Return the error of a size, or raise it if the card has more memory than the pool."""
+    is_short = SHORT_POOL in os.environ
+    if error is not None and is_short and error.kind is FailureKind.OUT_OF_MEMORY:
+        raise StepOutOfMemory(error.message)
+    return error
 
 
 def _measure(program: Program, steps: int, size: int | None = None) -> Failure | None:

@@ -174,6 +174,16 @@ def test_the_batch_found_runs_on_a_simulated_card_and_the_next_does_not(
     assert not runs_alone(folder, name, answer.failing * 17 // 16, mib << 20)
 
 
+@needs_cards
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_size_may_need_more_than_the_pool_of_a_first_run(folder: Path) -> None:
+    limit = ("--gpu", "h200", "--limit", "20GiB")
+    _, answer = fit(folder, "recurrent", *limit, "--no-jit")
+    assert answer.is_run
+    assert max(point.need_bytes or 0 for point in answer.points) > 18 << 30
+
+
 @pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize(
