@@ -115,7 +115,7 @@ WhatIfNames = Annotated[
     str,
     option(
         "Also estimate the step with these changes: all, or half-batch, mixed-float16, "
-        "accumulate-4, remat-activations, optimizer-sgd, freeze …; an unknown name "
+        "accumulate-4, recompute-blocks, optimizer-sgd, freeze …; an unknown name "
         "lists "
         "them.",
         "--what-if",

@@ -12,10 +12,8 @@ from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
 from analyzer.fitting.remedy_plans import (
-    LISTING,
     RECOMPUTING,
     RemedyPlan,
-    find_variant,
     merge_options,
     plan_remedies,
     read_remedies,
@@ -91,17 +89,13 @@ def try_remedies(
     else:
         before = estimate_folder(captured, options)
     op_by_op = None
-    needs_order = RECOMPUTING in names or LISTING in names
-    if (
-        needs_order and before.note.step.jit
-    ):  # a graph without XLA shows the order of the layers
+    if RECOMPUTING in names and before.note.step.jit:
+        # A graph without XLA shows the order of the layers.
         report("capturing the step op by op", 0.0)
         place = trial.access.folder / "op-by-op"
         folder = trial.access.capture(replace(options, jit=False), place)
         op_by_op = read_run(folder / RUN_FILE)
-    plans = choose_plans(
-        list(plan_remedies(options, before.note, op_by_op, names)), names
-    )
+    plans = choose_plans(list(plan_remedies(options, before.note, op_by_op)), names)
     plans = _sort_by_value(plans, before)
     remedies: list[StepRemedy] = []
     begin = time.monotonic()
@@ -234,7 +228,7 @@ def _try_sets(
 def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPlan]:
     """Return the named remedies, or all that may save memory; raise for an unknown name."""
     if not names:
-        return [plan for plan in plans if not plan.is_named_only]
+        return list(plans)
     known = {plan.id: plan for plan in plans}
     rows = read_remedies().remedies
     modes = {
@@ -244,8 +238,7 @@ def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[Reme
         if name not in known and name == RECOMPUTING:
             raise InputError(
                 f"{name} finds no blocks to recompute: the layers are not a chain of three parts or "
-                "more.",
-                hint="remat-activations recomputes within layers.",
+                "more."
             )
         if name not in known:
             needs = f"It needs --mode {modes[name]}. " if name in modes else ""
@@ -261,7 +254,7 @@ def parse_remedies(text: str) -> tuple[str, ...] | None:
         return () if names else None
     known = remedy_names()
     for name in names:
-        if name not in known and find_variant(name) is None:
+        if name not in known:
             hint = suggest_names(name, known) or f"Use all, or {', '.join(known)}."
             raise InputError(f"There is no remedy {name!r}.", hint=hint)
     return names

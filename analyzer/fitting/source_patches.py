@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from analyzer.fitting.remedy_plans import RemedyPlan, read_remedies
+from analyzer.fitting.remedy_plans import RemedyPlan
 from analyzer.model.errors import InputError
 
 _T = TypeVar("_T")
@@ -20,6 +20,10 @@ _KEPT: Final = {
     *("clipnorm", "clipvalue", "global_clipnorm"),
 }
 """Arguments that a replaced optimizer keeps; every optimizer has them."""
+_OPTIMIZERS: Final = (
+    *("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl"),
+    *("Lamb", "Lion", "Nadam", "RMSprop", "SGD"),
+)
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 
 
@@ -212,7 +216,7 @@ def _set_optimizer(source: SourceFile, plan: RemedyPlan) -> None:
 
 def _find_optimizer(source: SourceFile) -> tuple[ast.expr, str]:
     """Return the place that makes the optimizer, a call or a text, and the optimizer's class."""
-    classes = {name.lower(): name for name in read_remedies().all_optimizers}
+    classes = {name.lower(): name for name in _OPTIMIZERS}
     places: list[tuple[ast.expr, str]] = []
     for name in classes.values():
         places += [(call, name) for call in source.find_calls(name)]

@@ -219,9 +219,7 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
             progress=lambda *_: None,
             kind="static",
         )
-        plans = list(
-            plan_remedies(options, read_run(made / RUN_FILE), names=[question.remedy])
-        )
+        plans = list(plan_remedies(options, read_run(made / RUN_FILE)))
         options = choose_plans(plans, [question.remedy])[0].options
     what_if = WhatIf(memory_limit_bytes=limit_bytes)
     report = estimate_target(spec, options, folder / "cell", what_if=what_if).report

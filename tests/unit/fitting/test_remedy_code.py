@@ -28,12 +28,12 @@ def test_what_is_given_for_any_two_can_be_parsed(is_own_step: bool) -> None:
 
 def test_several_make_one_optimizer_and_one_call_of_each() -> None:
     plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
-    chosen = ("jit", "accumulate-4", "optimizer-sgd", "ema", "mixed-bfloat16")
+    chosen = ("jit", "accumulate-4", "optimizer-sgd", "mixed-bfloat16")
     assert write_code(
         [plans[name] for name in chosen], is_own_step=False
     ).splitlines() == [
         'keras.config.set_dtype_policy("mixed_bfloat16")  # before the model is made',
-        "optimizer = keras.optimizers.SGD(..., gradient_accumulation_steps=4, use_ema=True)",
+        "optimizer = keras.optimizers.SGD(..., gradient_accumulation_steps=4)",
         "model.compile(optimizer=optimizer, jit_compile=True, loss=...)",
         "model.fit(..., batch_size=16)",
     ]
@@ -41,9 +41,9 @@ def test_several_make_one_optimizer_and_one_call_of_each() -> None:
 
 def test_a_step_of_the_users_own_has_neither_compile_nor_fit() -> None:
     plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
-    chosen = [plans[name] for name in ("optimizer-sgd", "ema", "half-batch", "jit")]
+    chosen = [plans[name] for name in ("optimizer-sgd", "half-batch", "jit")]
     assert write_code(chosen, is_own_step=True).splitlines() == [
-        "optimizer = keras.optimizers.SGD(..., use_ema=True)",
+        "optimizer = keras.optimizers.SGD(...)",
         "step = tf.function(step, jit_compile=True)",
         "dataset = dataset.batch(32)",
     ]
