@@ -21,7 +21,7 @@ from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.session.estimate_captures import capture_target
 from analyzer.session.opening import analyse_step
-from analyzer.simulate.predict.stated_range import LIMIT_MARGIN
+from analyzer.simulate.allocator.limits import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 

@@ -19,6 +19,13 @@ from analyzer.model.units import GRANULE_BYTES, round_up
 from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.replay import Sequence, fits, replay
 
+FLOOR_BYTES: Final = 16 << 10
+"""Smallest margin of a peak: about a hundred small buffers."""
+
+LIMIT_MARGIN: Final = 0.03
+"""Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
+failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few."""
+
 PROBES: Final = 6  # limits to try between the lower bound and the sufficient limit
 
 FINENESS: Final = 10_000  # steps in a limit: the precision of the search

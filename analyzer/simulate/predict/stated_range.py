@@ -9,6 +9,7 @@ from analyzer.model.contract.report.peak_figures import ScheduleRange, StatedRan
 from analyzer.model.ranges import Range
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
+from analyzer.simulate.allocator.limits import FLOOR_BYTES, LIMIT_MARGIN
 from analyzer.simulate.predict.prediction import Prediction
 
 SENTENCES: Final = read_table("simulate/predict/range_sentences.toml", dict[str, str])
@@ -16,8 +17,6 @@ SENTENCES: Final = read_table("simulate/predict/range_sentences.toml", dict[str,
 MARGIN: Final = 0.002
 """Share of the peak added on both sides for bytes that no schedule shows: constants that the
 runtime folds or shares, small buffers in Python, kernel scratch of a few kilobytes."""
-
-FLOOR_BYTES: Final = 16 << 10  # smallest margin: about a hundred small buffers
 
 ORDER_MARGIN: Final = 0.02
 """Share of the peak added on both sides on a CPU, whose orders of ops are more than those played."""
@@ -29,10 +28,6 @@ one (benchmarks/results/ablation.md)."""
 CHUNKS_MARGIN: Final = 0.06
 """Share of the allocated peak added on both sides: initial values, whose temporaries decide the first
 chunks, are not played (benchmarks/results/ablation.md)."""
-
-LIMIT_MARGIN: Final = 0.03
-"""Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
-failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few."""
 
 
 def state_range(prediction: Prediction, unsized: int) -> StatedRange:
