@@ -40,10 +40,7 @@ COMMANDS: Final = {
         "Explain an out-of-memory log: the request, the cause, and the fixes that its "
         "numbers support."
     ),
-    "device": (
-        "Show a card's memory as TensorFlow and as the driver count it, and explain "
-        "each difference."
-    ),
+    "device": ("Show the memory of this machine's cards as the driver counts it."),
 }
 """The first line of each command's help, in display order."""
 

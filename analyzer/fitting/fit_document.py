@@ -12,7 +12,6 @@ from analyzer.fitting.varied_size import insert_size
 from analyzer.model.errors import FailureKind
 from analyzer.model.units import format_bytes, format_option_bytes
 from analyzer.report.actions import remedy_items, step_options
-from analyzer.report.render.charts import ChartLine, LineChart, draw_lines
 from analyzer.report.render.sections import (
     COLUMNS,
     Block,
@@ -185,11 +184,8 @@ def _size_section(answer: FitAnswer) -> Section:
         )
         rows.append((answer.label(point.size), word, need if is_known else None, bar))
     columns = (TableColumn(answer.noun, "number"), *COLUMNS["sizes"])
-    blocks: list[Block] = [Table(columns, tuple(rows))]
-    if sum(point.need_bytes is not None for point in answer.points) > 1:
-        blocks.insert(0, draw_lines(_chart(answer)))
     title = "Runs" if answer.is_run else "Estimates"
-    return Section(f"{title} by {answer.varied}", tuple(blocks))
+    return Section(f"{title} by {answer.varied}", (Table(columns, tuple(rows)),))
 
 
 def _describe_point(answer: FitAnswer, point: SizePoint) -> str:
@@ -201,30 +197,6 @@ def _describe_point(answer: FitAnswer, point: SizePoint) -> str:
     if point.is_refused:
         return f"not possible ({point.kind})"
     return "ran out of memory" if answer.is_run else "does not fit"
-
-
-def _chart(answer: FitAnswer) -> LineChart:
-    beside = answer.beside_pool_bytes
-    known = [point for point in answer.points if point.need_bytes is not None]
-    needs = [(point.size, (point.need_bytes or 0) + beside) for point in known]
-    (first, low), (last, high) = needs[0], needs[-1]
-    limit_bytes = answer.limit_bytes + beside
-    name = "largest" if answer.is_largest_known else "fits"
-    marks = {answer.safe: ("safe", "safe"), answer.largest: ("marked", name)}
-    if answer.failing is not None:
-        marks[answer.failing] = ("failing", "does not fit")
-    return LineChart(
-        caption=f"The need is {format_bytes(low)} at {answer.noun} {answer.label(first)} and "
-        f"{format_bytes(high)} at {answer.label(last)}; the limit is {format_bytes(limit_bytes)}.",
-        lines=[ChartLine("needs", "allocated", needs)],
-        limit_bytes=limit_bytes,
-        marks=[
-            (size, look, f"{words}: {answer.noun} {answer.label(size)}")
-            for size, (look, words) in marks.items()
-            if size
-        ],
-        x_text=lambda size: answer.label(size) if size else "0",
-    )
 
 
 def _card_table(answer: FitAnswer) -> Table:

@@ -82,7 +82,6 @@ def remedy_names() -> tuple[str, ...]:
     table = read_remedies()
     return (
         *(row.id for row in table.remedies),
-        "smaller-input",
         *(f"optimizer-{name.lower()}" for name in table.optimizers),
         RECOMPUTING,
     )
@@ -116,7 +115,6 @@ def plan_remedies(
     for row in table.remedies:
         if conditions.issuperset(row.when):
             yield _plan_row(row, options, note)
-    yield from _plan_smaller_input(options, note)
     if note.step.infers:
         return
     current = _optimizer_class(note)
@@ -214,33 +212,6 @@ def read_recomputing_code() -> str:
     body = _TYPE_IGNORE.sub("", body).strip()
     return (
         f"from typing import Any\n\nimport keras\nimport tensorflow as tf\n\n\n{body}"
-    )
-
-
-def _plan_smaller_input(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
-    """Yield inputs of half the side, if ``--shape`` gave the inputs or the model is an application."""
-    shapes = dict(options.shapes)
-    is_application = note.target is not None and note.target.kind == "application"
-    if not shapes and is_application and note.inputs and note.inputs[0].shape:
-        shapes = {"": tuple(note.inputs[0].shape[1:])}
-    smaller = {}
-    for name, shape in shapes.items():
-        sides = shape[:-1] or shape  # a single axis is halved, else each but the last
-        smaller[name] = (*(max(axis // 2, 1) for axis in sides), *shape[len(sides) :])
-    if smaller == shapes:
-        return
-    texts = [
-        f"{name}={','.join(map(str, axes))}".lstrip("=")
-        for name, axes in smaller.items()
-    ]
-    yield RemedyPlan(
-        id="smaller-input",
-        title=f"Inputs of half the side ({' '.join(texts)})",
-        model=" ".join(("#", *(f"--shape {text}" for text in texts))),
-        costs="less detail, or less context",
-        kind="input",
-        effort=6,
-        options=replace(options, shapes=smaller),
     )
 
 

@@ -34,8 +34,7 @@ def edit_source(text: str, plans: Sequence[RemedyPlan], batch_size: int) -> str:
     """
     source = SourceFile(text)
     for plan in plans:
-        is_argument = not (plan.model or plan.kind in ("input", "recomputation"))
-        if not is_argument:
+        if plan.model:
             raise InputError("This change is not one of arguments.")
         if plan.batch_size:
             _set_batch(source, plan, batch_size)

@@ -1,4 +1,4 @@
-"""A card's memory in parts that add up to the card: of this process, of the machine, or of a run.
+"""A card's memory in parts that add up to the card: of this process, or of the machine.
 
 Each part has its source: TensorFlow's statistics, the driver (NVML), or their difference.
 """
@@ -8,12 +8,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-from analyzer.cards import Gpu, process_overhead
+from analyzer.cards import process_overhead
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.cards.driver_reading import read_cards
 from analyzer.model.contract.child_messages import (
@@ -23,7 +22,6 @@ from analyzer.model.contract.child_messages import (
     ProcessFigures,
 )
 from analyzer.model.contract.fields import ReportRecord
-from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
 from analyzer.report.output_files import DocumentOutput
@@ -36,10 +34,8 @@ from analyzer.report.render.sections import (
 )
 from analyzer.report.summary import LABELS
 
-Source = Literal["tensorflow", "driver", "difference", "predicted", "reports"]
+Source = Literal["tensorflow", "driver", "difference"]
 
-_OUTSIDE_POOL: Final = "outside the pool: CUDA context, libraries, kernels"
-_IDLE_POOL: Final = "in TensorFlow's pool, not in use"
 _HIDDEN_PROCESS: Final = (
     "The driver does not show this process, as in a container: its memory outside the "
     "pool and other processes are in one row."
@@ -118,14 +114,6 @@ def read_machine() -> DeviceReport:
     return DeviceReport(divide_machine(reading))
 
 
-def read_run(folder: Path) -> DeviceReport:
-    """Return the parts of a card at the peak of a run's step; InputError without a card."""
-    from analyzer.session.opening import open_result  # imports pandas
-
-    report = open_result(folder, search=False).report
-    return DeviceReport(divide_run(report, str(folder)))
-
-
 def divide_machine(reading: NvmlReading) -> DeviceFile:
     """Return the cards of a machine as the driver counts them."""
     used = sum(card.used_bytes for card in reading.cards)
@@ -152,31 +140,6 @@ def divide_process(figures: ProcessFigures) -> DeviceFile:
         headline=_describe_process(figures, reading),
         cards=tuple(cards),
         notes=() if figures.reading else (missing,),
-    )
-
-
-def divide_run(report: ReportFile, name: str) -> DeviceFile:
-    """Return the parts of the card at the peak of the steady step; InputError without one."""
-    device = report.device
-    if device.kind != "gpu":
-        raise InputError(
-            f"{name} ran on {device.name or 'a CPU'}: it has no card.",
-            hint="analyze trace --gpu t4 runs a step on a simulated card.",
-        )
-    peak = report.peak
-    gpu = look_up_gpu(device.name)
-    card = gpu.name if gpu else device.name
-    requested, allocated = (
-        format_bytes(peak.requested_bytes),
-        format_bytes(peak.allocated_bytes),
-    )
-    notes = ["A trace does not show other processes."]
-    if gpu is None:
-        notes.append(f"{card} is not in the catalogue, so its memory is not divided.")
-    return DeviceFile(
-        headline=f"At the peak tensors hold {requested} in chunks of {allocated} on {card}.",
-        cards=() if gpu is None else (_divide_run_card(report, gpu),),
-        notes=tuple(notes),
     )
 
 
@@ -270,12 +233,13 @@ def _list_own_parts(
         high = max(low, min(own - least_outside, sum(limits)))
         note = "Only regions with a tensor of this program are visible."
     yield CardPart("in-use", "in use by tensors", in_use, in_use, "tensorflow")
-    yield CardPart(
-        "pool-unused", _IDLE_POOL, low - in_use, high - in_use, "difference", note
-    )
+    idle = "in TensorFlow's pool, not in use"
+    low_idle, high_idle = low - in_use, high - in_use
+    yield CardPart("pool-unused", idle, low_idle, high_idle, "difference", note)
     if own is not None:
+        outside = "outside the pool: CUDA context, libraries, kernels"
         least, most = max(own - high, 0), max(own - low, 0)
-        yield CardPart("outside-pool", _OUTSIDE_POOL, least, most, "difference")
+        yield CardPart("outside-pool", outside, least, most, "difference")
 
 
 def _list_processes(card: NvmlCard, *, is_own_divided: bool) -> Iterator[CardPart]:
@@ -308,30 +272,6 @@ def _list_notes(
             f"{one.device}: limit {format_bytes(one.limit_bytes)}; the pool {growth}. "
             f"Most ever in use: {format_bytes(one.peak_in_use_bytes)}."
         )
-
-
-def _divide_run_card(report: ReportFile, gpu: Gpu) -> CardAccount:
-    peak, outside = report.peak, process_overhead(gpu).range
-    in_use = peak.allocated_bytes
-    limit = max(report.device.memory_limit_bytes or 0, in_use)
-    low, high = in_use, limit
-    note = "With memory growth the pool is as large as needed; without it, it is the limit."
-    if peak.pool_bytes is not None:  # the run shows the pool
-        low = high = max(peak.pool_bytes, in_use)
-        note = ""
-    source: Source = "predicted" if report.kind == "estimate" else "tensorflow"
-    total = gpu.memory_bytes
-    free_low = max(total - high - outside.high, 0)
-    free_high = max(total - low - outside.low, 0)
-    rows = (
-        CardPart("in-use", "in chunks of tensors at the peak", in_use, in_use, source),
-        CardPart(
-            "pool-unused", _IDLE_POOL, low - in_use, high - in_use, "difference", note
-        ),
-        CardPart("outside-pool", _OUTSIDE_POOL, outside.low, outside.high, "reports"),
-        CardPart("free", "free, or other processes", free_low, free_high, "difference"),
-    )
-    return CardAccount(index=0, name=gpu.name, total_bytes=total, rows=rows)
 
 
 def _make_card_section(card: CardAccount) -> Section:
