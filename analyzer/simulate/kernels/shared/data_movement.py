@@ -1,7 +1,7 @@
 """Kernels that move, view or contract elements: slices, transposes, reductions, Einsum."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Final
 
@@ -121,101 +121,29 @@ def _is_aligned(size_bytes: int) -> bool:
     return size_bytes % ALIGNMENT_BYTES == 0
 
 
-_BROADCAST, _BATCH, _FREE, _CONTRACTED, _SUMMED = range(
-    5
-)  # kinds of labels, in their order
-_SWAPPED = (
-    0,
-    1,
-    3,
-    2,
-    4,
-)  # places of the kinds in an operand that the product reads transposed
-
-
 def plan_einsum(call: Call) -> MemoryPlan:
-    """Transpose and reduce operands if needed, multiply, transpose the product if needed.
+    """Copy operands that must be transposed, and multiply; the last tensor becomes the output.
 
-    All these tensors are temporaries until the kernel returns; the last one becomes the output
-    (``EinsumOp::Compute`` in ``core/kernels/linalg/einsum_op_impl.h``).
+    The product reads an operand whose labels are batch, kept and contracted ones, in this order or with
+    the last two swapped (``EinsumOp::Compute`` in ``core/kernels/linalg/einsum_op_impl.h``). A result
+    in another order is transposed too.
     """
-    known = map(call.shape, range(len(call.inputs)))
-    shapes = [shape for shape in known if shape is not None]
     operands, _, result = str(call.attr("equation", "")).partition("->")
     names = operands.split(",")
     output = allocate(call, region="temp")
-    if len(names) != len(shapes) or len(shapes) not in (1, 2):
+    if len(names) != 2 or "." in operands:
         return MemoryPlan(outputs=(output,))
-    inputs = [
-        _expand(name, len(shape)) for name, shape in zip(names, shapes, strict=True)
-    ]
-    out = _expand(result, len(call.out_shape() or ()))
-    if any(
-        len(labels) != len(shape) for labels, shape in zip(inputs, shapes, strict=True)
-    ):
-        return MemoryPlan(outputs=(output,))
-    letters = list(dict.fromkeys(letter for letter in operands if letter.isalpha()))
-    keys = {
-        label: (_BROADCAST, int(label))
-        for labels in inputs
-        for label in labels
-        if label.isdigit()
-    }
-    for number, letter in enumerate(letters):
-        is_shared = len(inputs) == 2 and all(letter in labels for labels in inputs)
-        kept, dropped = (_BATCH, _CONTRACTED) if is_shared else (_FREE, _SUMMED)
-        keys[letter] = (kept if letter in out else dropped, number)
-    prepared = [
-        _prepare(labels, shape, keys)
-        for labels, shape in zip(inputs, shapes, strict=True)
-    ]
-    item_bytes = call.item_bytes()
-    copies = tuple(
-        item_bytes * elements for counts, _ in prepared for elements in counts
-    )
-    shared = sorted(
-        (label for label in keys if keys[label][0] <= _BATCH), key=keys.__getitem__
-    )
-    order = [*shared, *(label for _, free in prepared for label in free)]
-    is_copied = len(out) > 1 and order != out
-    if len(prepared) == 1:
-        if not (is_copied or copies):
-            return MemoryPlan(outputs=(alias(),))
-        return MemoryPlan(
-            outputs=(output,), before_bytes=copies if is_copied else copies[:-1]
-        )
-    if not is_copied:
-        return MemoryPlan(outputs=(output,), before_bytes=copies)
-    return MemoryPlan(outputs=(output,), before_bytes=(*copies, call.size()))
 
-
-def _expand(name: str, rank: int) -> list[str]:
-    """Return a label for each axis; the axes of an ellipsis get numbers."""
-    head, dots, tail = name.partition("...")
-    return [
-        *head,
-        *(str(number) for number in range(rank - len(head + tail)) if dots),
-        *tail,
-    ]
-
-
-def _prepare(
-    labels: Sequence[str], shape: tuple[int, ...], keys: dict[str, tuple[int, int]]
-) -> tuple[list[int], list[str]]:
-    """Return the elements of each copy of an operand, and its free labels in order."""
-    order = sorted(labels, key=keys.__getitem__)
-    swapped = sorted(
-        labels, key=lambda label: (_SWAPPED[keys[label][0]], keys[label][1])
-    )
-    is_swapped = list(labels) == swapped
-    lengths = dict(zip(labels, shape, strict=True))
-    sizes = [1] * 5
-    for label, length in lengths.items():
-        sizes[keys[label][0]] *= length
-    copies = [] if is_swapped or list(labels) == order else [math.prod(shape)]
-    if len(lengths) < len(labels):  # a diagonal
-        copies.append(math.prod(lengths.values()))
-    if sizes[_SUMMED] != 1:
-        copies.append(math.prod(sizes[:_SUMMED]))
-    free = [label for label in dict.fromkeys(order) if keys[label][0] == _FREE]
-    return copies, free
+    shared = set(names[0]) & set(names[1])
+    batch = [label for label in names[0] if label in shared and label in result]
+    copies, kept = [], []
+    for number, name in enumerate(names):
+        own = [label for label in name if label not in shared]
+        summed = [label for label in names[0] if label in shared - set(batch)]
+        orders = ([*batch, *own, *summed], [*batch, *summed, *own])
+        if list(name) not in orders:
+            copies.append(call.input_size(number))
+        kept += own
+    if list(result) != [*batch, *kept]:
+        copies.append(call.size())
+    return MemoryPlan(outputs=(output,), before_bytes=tuple(copies))
