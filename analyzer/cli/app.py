@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from analyzer.cli.shared_options import expand_groups, read_defaults
+from analyzer.cli.shared_options import expand_groups
 from analyzer.model.errors import ExitCode
 from analyzer.model.version import __version__
 
@@ -60,7 +60,7 @@ class Commands(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Import a command of ``COMMANDS`` and return it, with the defaults of the project."""
+    """Import a command of ``COMMANDS`` and return it."""
     run = expand_groups(getattr(import_module(f"analyzer.cli.{name}_command"), name))
     paragraphs = cleandoc(run.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
@@ -69,11 +69,7 @@ def load_command(name: str) -> Any:
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=form
     )
     alone.command(name=name, help=text, context_settings=_HELP)(run)
-    command = typer.main.get_command(alone)
-    command.context_settings["default_map"] = read_defaults(
-        command, run.__annotations__
-    )
-    return command
+    return typer.main.get_command(alone)
 
 
 def run_app(arguments: list[str]) -> int:

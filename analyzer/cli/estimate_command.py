@@ -82,7 +82,6 @@ class EstimateOptions:
 
 
 def estimate(
-    context: typer.Context,
     target: Annotated[
         str,
         options.argument(
@@ -105,9 +104,6 @@ def estimate(
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
     spec = target_spec.parse_target(target)
     outputs.check(spec.source)
-    if spec.kind is TargetKind.TRACE:
-        capture = options.drop_project_defaults(context, capture)
-        step = options.drop_project_defaults(context, step)
     chosen, what_if = _capture_options(spec, capture, step, replay.what_if)
     _check_options(spec, chosen, capture, force=outputs.force)
     place.check(spec)

@@ -1,13 +1,12 @@
 """Options that several commands share, alone and in groups."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
-import msgspec
 import typer
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
@@ -15,8 +14,6 @@ from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import BATCH_SIZE, CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
-
-_Group = TypeVar("_Group")
 
 STEP: Final = "The step"
 PLACE: Final = "Where it runs"
@@ -308,53 +305,3 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise InputError(
             f"{name} {value} is unknown.", hint=f"Use {' or '.join(choices)}."
         )
-
-
-def drop_project_defaults(context: typer.Context, group: _Group) -> _Group:
-    """Return a group without the values of pyproject.toml, for targets that they do not apply to."""
-    back = {
-        field.name: field.default
-        for field in fields(group)  # type: ignore[arg-type]
-        if "DEFAULT_MAP" in str(context.get_parameter_source(field.name))
-    }
-    return replace(group, **back)  # type: ignore[type-var]
-
-
-def read_defaults(command: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the project's defaults of a Click command's options, by parameter name.
-
-    Keys of ``[tool.analyze]`` hold for each command that has the option; those of
-    ``[tool.analyze.trace]`` only for ``trace``. Options that name files are not read from there, because
-    a project's file should not decide where a command writes. ``kinds`` are the types by name.
-    """
-    try:
-        here = Path.cwd()
-    except OSError:
-        return {}
-    files = (folder / "pyproject.toml" for folder in (here, *here.parents))
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
-        return {}
-    name = command.name
-    try:
-        tools = msgspec.toml.decode(file.read_bytes()).get("tool", {})
-        table = msgspec.convert(tools.get("analyze", {}), dict[str, Any])
-        own = msgspec.convert(table.get(name, {}), dict[str, Any])
-    except (ValueError, OSError, AttributeError) as error:
-        raise InputError(
-            f"{file} cannot be read: {error}.", hint="Correct the file."
-        ) from None
-    by_key = {
-        one.opts[0].lstrip("-"): one.name
-        for one in command.params
-        if one.param_type_name == "option" and "Path" not in str(kinds.get(one.name))
-    }
-    if unknown := own.keys() - by_key:
-        raise InputError(
-            f"{min(unknown)} in [tool.analyze.{name}] of {file} is no option that it can set.",
-            hint=f"analyze {name} --help-all lists the options.",
-        )
-    shared = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    return {
-        by_key[key]: value for key, value in {**shared, **own}.items() if key in by_key
-    }

@@ -146,7 +146,6 @@ class ReadOptions:
 
 
 def trace(
-    context: typer.Context,
     target: Annotated[
         str,
         options.argument(
@@ -179,9 +178,6 @@ def trace(
     """
     spec = name_module(target) if capture.module else parse_target(target, scripts=True)
     outputs.check(spec.source)
-    if spec.kind is TargetKind.TRACE:
-        capture = options.drop_project_defaults(context, capture)
-        step = options.drop_project_defaults(context, step)
     chosen, what_if = _capture_options(spec, capture, step, replay.what_if)
     _check_options(spec, chosen, reading)
     place.check(spec)
