@@ -255,7 +255,9 @@ def _state_largest(answer: FitAnswer) -> str:
 
     named = f"{answer.noun.capitalize()} {answer.label(answer.largest)}"
     if answer.failing is None:
-        others = "larger ones did not end in time"
+        others = "larger ones were not tried"
+        if any(point.kind is FailureKind.TIMED_OUT for point in answer.points):
+            others = "larger ones did not end in time"
         if answer.largest >= MOST_SIZE:
             others = f"sizes above {MOST_SIZE:,} are not tried"
         return f"{named} fits {where}{by}; {others}."
