@@ -69,6 +69,7 @@ def load_command(name: str) -> Any:
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=form
     )
     alone.command(name=name, help=text, context_settings=_HELP)(run)
+
     return typer.main.get_command(alone)
 
 
@@ -77,11 +78,13 @@ def run_app(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     if COMPLETION in os.environ:  # a shell asks for the completions of its line
         command(prog_name="analyze")
+
     try:
         with command.make_context("analyze", arguments or ["--help"]) as context:
             command.invoke(context)
     except typer.Exit as end:
         return end.exit_code
+
     return int(ExitCode.OK)
 
 

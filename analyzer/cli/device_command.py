@@ -19,5 +19,6 @@ def device(
     from analyzer.session.device_report import build_sections, read_machine
 
     report = read_machine()
+
     if not write_all((json, report.to_json)):
         print_answer(build_sections(report.document), quiet=quiet)

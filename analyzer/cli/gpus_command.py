@@ -69,6 +69,7 @@ def list_gpus(name: str) -> str:
     """Print every card and exit if the name is ``list``; otherwise return the name."""
     if name.strip().lower() != "list":
         return name
+
     _print(_list_cards(""))
     raise typer.Exit
 
@@ -77,11 +78,13 @@ def name_variant(name: str) -> None:
     """Print which card of the catalogue is meant, if several match the name of one."""
     if "," in normalize_cards(name):
         return
+
     card, *others = gpus_named(name)
     if others:
         rest = ", ".join(one.id for one in others[:_NAMED])
         if len(others) > _NAMED:
             rest += f" and {len(others) - _NAMED} more (--gpu list)"
+
         print(
             f"--gpu {printable(name, 40)} is {card.id} here; also {rest}.",
             file=sys.stderr,
@@ -107,6 +110,7 @@ def _list_cards(search: str) -> CardList:
         limit_bytes = memory_limit(card).bytes
         row = CardRow(compute_capability=capability, limit_bytes=limit_bytes, **same)
         rows.append(row)
+
     following = f"analyze fit train.py:build_model --gpu {cards[0].id}"
     return CardList(cards=tuple(rows), next_command=following)
 
@@ -126,8 +130,10 @@ def _print(listing: CardList) -> None:
         "compute_capability",
     )
     rows = []
+
     for row in listing.cards:
         rows.append(tuple(getattr(row, name) for name in fields))
+
     heading = "Cards: nominal memory, memory that the driver reports, TensorFlow's default limit"
     table = sections.Table((first, *sections.COLUMNS["cards"]), tuple(rows))
     blocks = (sections.Section(heading, (table,)),)

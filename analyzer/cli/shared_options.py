@@ -59,6 +59,7 @@ def _show_all(context: typer.Context, is_wanted: bool) -> None:
     if is_wanted:
         for parameter in context.command.params:
             parameter.hidden = False  # type: ignore[attr-defined]
+
         typer.echo(context.get_help())
         raise typer.Exit
 
@@ -68,6 +69,7 @@ def _check_scheduler(address: str) -> str:
     if address and ":" not in address:
         hint = "Write it as tcp://10.0.0.1:8786."
         raise InputError(f"--scheduler {address} is not an address.", hint=hint)
+
     return address
 
 
@@ -229,6 +231,7 @@ class ReplayOptions:
         if fraction is not None and not 0 <= fraction <= 0.999:
             message = f"--fragmentation-fraction {fraction} is out of range."
             raise InputError(message, hint="Use 0 to 0.999.")
+
         return WhatIf(
             memory_limit_bytes=None if limit is None else parse_bytes(limit),
             growth=self.growth,
@@ -244,6 +247,7 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, type[Any]] = {}
     parameters: list[inspect.Parameter] = []
+
     for name, parameter in inspect.signature(command).parameters.items():
         kind = hints[name]
         if isinstance(kind, type) and is_dataclass(kind):
@@ -251,15 +255,18 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
             parameters += _list_fields(kind)
         else:
             parameters.append(_make_parameter(name, kind, parameter.default))
+
     parameters.append(_make_parameter("help_all", _HelpAll, False))
 
     @wraps(command)
     def run(**values: Any) -> None:
         values.pop("help_all", None)
         filled = {}
+
         for name, group in groups.items():
             own = {field.name: values.pop(field.name) for field in fields(group)}
             filled[name] = group(**own)
+
         command(**values, **filled)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

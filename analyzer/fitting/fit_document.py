@@ -37,6 +37,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
     lead: list[Block] = []
     if answer.limit_of != "cards":
         lead.append(_figures(answer))
+
     lead += [Paragraph(sentence) for sentence in explain_answer(answer)]
     step = (
         "inference" if answer.mode == "infer" else answer.mode,
@@ -89,6 +90,7 @@ def _suggest_next(answer: FitAnswer) -> str:
         command, options = "fit", [*repeat(None), "--what-if", "all"]
     else:
         options = repeat(size)
+
     if answer.limit_of == "given":
         options += ["--limit", format_option_bytes(answer.limit_bytes)]
     return shlex.join(("analyze", command, answer.target, *options))
@@ -99,11 +101,13 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
         yield Section("Cards", (_card_table(answer),))
     if answer.points:
         yield _size_section(answer)
+
     if answer.remedies:
         size = answer.label(answer.size_of_remedies)
         note = "each one was captured and estimated"
         items = remedy_items(answer.remedies)
         yield Section(f"Remedies at {answer.noun} {size}", items, note=note)
+
     if answer.notes:
         notes = (Paragraph(note, "muted", "- ") for note in answer.notes)
         yield Section("Notes", tuple(notes))
@@ -116,8 +120,10 @@ def _figures(answer: FitAnswer) -> Figures:
         Figure(name, label(answer.largest), path="largest", is_main=True),
         Figure("safe", label(answer.safe), path="safe"),
     ]
+
     if answer.failing is not None:
         figures.append(Figure("first failing", label(answer.failing), path="failing"))
+
     figures.append(Figure("limit", answer.limit_bytes + answer.beside_pool_bytes))
     return Figures(tuple(figures))
 
@@ -132,6 +138,7 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
             )
     else:
         yield _explain_limit(answer)
+
     if answer.fixed_bytes is not None and answer.bytes_per_example is not None:
         fixed = format_bytes(answer.fixed_bytes + answer.beside_pool_bytes)
         each = format_bytes(answer.bytes_per_example)
@@ -142,8 +149,10 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
         if point.is_refused:
             yield f"{noun} {answer.label(point.size)} is not possible: {point.detail}"
             break
+
     if answer.limit_of == "cards" or not answer.largest:
         return
+
     if answer.safe:
         reserve = "its need stays 3 % below that of the largest one"
         yield f"{noun} {answer.label(answer.safe)} is safe: {reserve}, at the lowest limit."
@@ -160,9 +169,11 @@ def _explain_limit(answer: FitAnswer) -> str:
         "given": ", the given limit",
     }
     others = ""
+
     if answer.beside_pool_bytes:
         beside = format_bytes(answer.beside_pool_bytes)
         others = f"; context and libraries take another {beside}"
+
     limit = format_bytes(answer.limit_bytes)
     return (
         f"TensorFlow's pool may use {limit}{bounds}{origins[answer.limit_of]}{others}."
@@ -175,6 +186,7 @@ def _size_section(answer: FitAnswer) -> Section:
     ]
     top = max(needs) or 1
     rows: list[tuple[CellValue, ...]] = []
+
     for point, need in zip(answer.points, needs, strict=True):
         word = _describe_point(answer, point)
         tone: Tone = "good" if point.fits else "bad"
@@ -183,6 +195,7 @@ def _size_section(answer: FitAnswer) -> Section:
             need / top if is_known else None, tone, note=word if is_known else ""
         )
         rows.append((answer.label(point.size), word, need if is_known else None, bar))
+
     columns = (TableColumn(answer.noun, "number"), *COLUMNS["sizes"])
     title = "Runs" if answer.is_run else "Estimates"
     return Section(f"{title} by {answer.varied}", (Table(columns, tuple(rows)),))
@@ -203,6 +216,7 @@ def _card_table(answer: FitAnswer) -> Table:
     columns = [TableColumn("--gpu", "whole", least=24)]
     if answer.is_priced:
         columns.append(TableColumn("per hour", "number"))
+
     columns += [TableColumn("memory", "bytes", rank=2), TableColumn("limit", "bytes")]
     if answer.wanted is None:
         columns += [TableColumn("safe", "number"), TableColumn("about", "number")]
@@ -215,7 +229,9 @@ def _card_table(answer: FitAnswer) -> Table:
         name = card.id
         if rows and rows[-1][1:] == row:  # the same answer as the card before
             name = f"{rows.pop()[0]}, {name}"
+
         rows.append((name, *row))
+
     return Table(tuple(columns), tuple(rows))
 
 
@@ -224,11 +240,13 @@ def _card_row(answer: FitAnswer, card: CardAnswer) -> tuple[CellValue, ...]:
     row: list[CellValue] = []
     if card.price is not None:
         row.append(f"{card.price:g}")
+
     row += [card.memory_bytes, card.limit_bytes]
     if answer.wanted is None:
         row += [answer.label(card.safe or 0), answer.label(card.largest or 0)]
     else:
         row.append(_FITS if card.holds_wanted else Cell("no", "muted"))
+
     return tuple(row)
 
 
@@ -239,8 +257,10 @@ def add_headline(answer: FitAnswer) -> FitAnswer:
         verdict = "fits" if answer.wanted_fits else "does not fit"
         if answer.wanted_fits and answer.wanted > answer.safe:
             verdict = "fits, with less than 3 % to spare"
+
         wanted = f"{answer.noun.capitalize()} {answer.label(answer.wanted)} {verdict}."
         headline = f"{wanted} {headline}"
+
     return replace(answer, headline=headline)
 
 
@@ -249,6 +269,7 @@ def _state_largest(answer: FitAnswer) -> str:
     limit = format_bytes(answer.limit_bytes + answer.beside_pool_bytes)
     where = f"{answer.card_name or place} ({limit})"
     by = "" if answer.is_run else ", by estimate"
+
     if not answer.largest:
         smallest = answer.label(answer.failing or 1)
         return f"Not even {answer.noun} {smallest} fits {where}{by}."

@@ -115,12 +115,15 @@ def plan_remedies(
     for row in table.remedies:
         if conditions.issuperset(row.when):
             yield _plan_row(row, options, note)
+
     if note.step.infers:
         return
+
     current = _optimizer_class(note)
     for name in table.optimizers:
         if name == current:
             continue
+
         key = name.lower()
         own = replace(options, remedy=f"optimizer={key}")
         yield RemedyPlan(
@@ -133,6 +136,7 @@ def plan_remedies(
             effort=4,
             options=own if note.step.own else replace(options, optimizer=key),
         )
+
     yield from _plan_blocks(options, chain_of(op_by_op or note))
 
 
@@ -151,6 +155,7 @@ def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
         "float64": step.dtype_policy == "float64",
         "ema": has_ema,
     }
+
     return {name for name, is_true in holds.items() if is_true}
 
 
@@ -163,6 +168,7 @@ def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyP
     }
     size = row.batch_size.format(**sizes)
     texts = {"title": row.title.format(**sizes), "batch_size": size}
+
     return RemedyPlan(
         **{**structs.asdict(row), **texts},
         optimizer=_optimizer_class(note) if row.optimizer_option else "",
@@ -183,6 +189,7 @@ def _plan_blocks(
     blocks = choose_blocks(units) if len(units) >= _LEAST_UNITS else []
     if not blocks:
         return
+
     names = [
         (units[start].layers[0], units[stop - 1].layers[-1]) for start, stop in blocks
     ]
@@ -210,6 +217,7 @@ def read_recomputing_code() -> str:
     )
     body = text.split(_PASTE_BEGIN)[1].split(_PASTE_END)[0]
     body = _TYPE_IGNORE.sub("", body).strip()
+
     return (
         f"from typing import Any\n\nimport keras\nimport tensorflow as tf\n\n\n{body}"
     )
@@ -231,12 +239,14 @@ def write_code(plans: Sequence[RemedyPlan], *, is_own_step: bool) -> str:
     jit = next((plan.jit for plan in plans if plan.jit is not None), None)
     batch_size = next((plan.batch_size for plan in plans if plan.batch_size), "")
     arguments = [] if jit is None else [f"jit_compile={jit}"]
+
     if optimizer:
         given = ", ".join(
             ["...", *filter(None, (plan.optimizer_option for plan in plans))]
         )
         lines.append(f"optimizer = keras.optimizers.{optimizer}({given})")
         arguments.insert(0, "optimizer=optimizer")
+
     if is_own_step:
         lines += [] if jit is None else [f"step = tf.function(step, jit_compile={jit})"]
         lines += [f"dataset = dataset.batch({batch_size})"] if batch_size else []
@@ -247,4 +257,5 @@ def write_code(plans: Sequence[RemedyPlan], *, is_own_step: bool) -> str:
             else []
         )
         lines += [f"model.fit(..., batch_size={batch_size})"] if batch_size else []
+
     return "\n".join(filter(None, lines))

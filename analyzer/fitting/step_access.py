@@ -123,10 +123,12 @@ def estimate_folder(folder: Path, options: CaptureOptions) -> StepEstimate:
 
     high_bytes, requested = pool.range.high, None
     stated = recording.uncertainty
+
     if (
         stated is None or stated.limit_high_bytes is None
     ):  # one schedule: add the margin here
         high_bytes = int(high_bytes * (1 + LIMIT_MARGIN))
+
     if stated is not None and stated.schedules:
         shown = stated.schedules[0]
         requested = Range(shown.requested_low_bytes, shown.requested_high_bytes)

@@ -89,6 +89,7 @@ class DeviceReport(DocumentOutput):
         console = Console(file=text, width=100, no_color=True)
         print_terminal(build_sections(self.document), console)
         lines = text.getvalue().splitlines()
+
         return "\n".join(line.rstrip() for line in lines)
 
 
@@ -111,6 +112,7 @@ def read_machine() -> DeviceReport:
         reading = read_cards()
     except InputError as error:
         return DeviceReport(DeviceFile(headline=error.message))
+
     return DeviceReport(divide_machine(reading))
 
 
@@ -120,6 +122,7 @@ def divide_machine(reading: NvmlReading) -> DeviceFile:
     total = sum(card.total_bytes for card in reading.cards)
     count = len(reading.cards)
     cards = "1 card" if count == 1 else f"{count} cards"
+
     return DeviceFile(
         headline=f"{cards}: {format_bytes(used)} of {format_bytes(total)} in use.",
         cards=tuple(_divide_card(card, ()) for card in reading.cards),
@@ -131,10 +134,12 @@ def divide_process(figures: ProcessFigures) -> DeviceFile:
     reading = figures.reading or NvmlReading(cards=())
     is_only = len(reading.cards) == 1  # then no identifier has to match
     cards = []
+
     for card in reading.cards:
         identifiers = (card.uuid, "") if is_only else (card.uuid,)
         own = [one for one in figures.allocators if one.card_uuid in identifiers]
         cards.append(_divide_card(card, own))
+
     missing = f"{figures.refusal} The driver's figures are missing."
     return DeviceFile(
         headline=_describe_process(figures, reading),
@@ -160,6 +165,7 @@ def _describe_process(figures: ProcessFigures, reading: NvmlReading) -> str:
     allocators = figures.allocators
     if not allocators:
         return "TensorFlow sees no GPU in this process."
+
     least = "" if all(one.is_pool_exact for one in allocators) else "at least "
     in_use = format_bytes(sum(one.in_use_bytes for one in allocators))
     pool = format_bytes(sum(one.pool_low_bytes for one in allocators))
@@ -168,6 +174,7 @@ def _describe_process(figures: ProcessFigures, reading: NvmlReading) -> str:
     )
     shown = [_find_own_bytes(card) for card in reading.cards]
     own = [size for size in shown if size is not None]
+
     if own:
         text += f", the process {format_bytes(sum(own))} according to the driver (nvidia-smi)"
     return f"{text}."
@@ -177,23 +184,28 @@ def _divide_card(card: NvmlCard, allocators: Sequence[AllocatorFigures]) -> Card
     own = _find_own_bytes(card)
     rows: list[CardPart] = []
     known = 0
+
     if allocators:
         rows += _list_own_parts(card, allocators)
         pools = sum(one.pool_low_bytes for one in allocators)
         known = pools if own is None else own
+
     others = list(_list_processes(card, is_own_divided=bool(allocators)))
     rows += others
     known += sum(row.high_bytes for row in others)
     reserved = card.reserved_bytes or 0
     rest = card.total_bytes - reserved - card.free_bytes - known
+
     if rest > 0:
         rows.append(
             _make_exact("unattributed", "used, not shown for any process", rest)
         )
+
     if reserved:
         rows.append(
             _make_exact("reserved", "reserved by the driver and the firmware", reserved)
         )
+
     rows.append(_make_exact("free", "free", card.free_bytes))
     return CardAccount(
         index=card.index,
@@ -224,6 +236,7 @@ def _list_own_parts(
     in_use = sum(one.in_use_bytes for one in allocators)
     low = high = sum(one.pool_low_bytes for one in allocators)
     note = ""
+
     if own is not None and not all(one.is_pool_exact for one in allocators):
         gpu = look_up_gpu(card.name)
         least_outside = 0 if gpu is None else process_overhead(gpu).range.low
@@ -232,10 +245,12 @@ def _list_own_parts(
         ]
         high = max(low, min(own - least_outside, sum(limits)))
         note = "Only regions with a tensor of this program are visible."
+
     yield CardPart("in-use", "in use by tensors", in_use, in_use, "tensorflow")
     idle = "in TensorFlow's pool, not in use"
     low_idle, high_idle = low - in_use, high - in_use
     yield CardPart("pool-unused", idle, low_idle, high_idle, "difference", note)
+
     if own is not None:
         outside = "outside the pool: CUDA context, libraries, kernels"
         least, most = max(own - high, 0), max(own - low, 0)
@@ -247,10 +262,12 @@ def _list_processes(card: NvmlCard, *, is_own_divided: bool) -> Iterator[CardPar
     for process in card.processes:
         if process.is_own and is_own_divided:
             continue
+
         what = f"process {process.pid} ({process.name or 'name not visible here'})"
         note = ""
         if process.used_bytes is None:
             note = f"The driver does not report the memory of process {process.pid}."
+
         yield _make_exact("other-process", what, process.used_bytes or 0, note)
 
 
@@ -262,12 +279,15 @@ def _list_notes(
         yield _HIDDEN_PROCESS
     if card.is_partitioned:
         yield "The card is partitioned into instances (MIG): the figures are the whole card's."
+
     for one in allocators:
         if one.limit_bytes is None:
             continue
+
         growth = "takes it at its first tensor"
         if one.grows is not False:
             growth = "grows on demand up to it and is not returned"
+
         yield (
             f"{one.device}: limit {format_bytes(one.limit_bytes)}; the pool {growth}. "
             f"Most ever in use: {format_bytes(one.peak_in_use_bytes)}."
@@ -281,11 +301,14 @@ def _make_card_section(card: CardAccount) -> Section:
         TableColumn("source", least=12, rank=1),
     )
     rows = []
+
     for row in card.rows:
         low, high = format_bytes(row.low_bytes), format_bytes(row.high_bytes)
         size = low if low == high else f"{low} to {high}"
         rows.append((size, row.what, LABELS["source"][row.source]))
+
     notes = [row.note for row in card.rows if row.note]
     paragraphs = map(Paragraph, (*notes, *card.notes))
     heading = f"Card {card.index}: {card.name}, {format_bytes(card.total_bytes)}"
+
     return Section(heading, (Table(columns, tuple(rows)), *paragraphs))

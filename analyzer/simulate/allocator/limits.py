@@ -71,6 +71,7 @@ class LimitSearch:
             limit_bytes = self.up(limit_bytes + limit_bytes // 8)
             if limit_bytes > UNLIMITED_BYTES:
                 raise InputError("The sequence fails under every limit.")
+
         return limit_bytes
 
     def bisect(self, fails: int, enough: int) -> int:
@@ -81,6 +82,7 @@ class LimitSearch:
                 enough = middle
             else:
                 fails = middle
+
         return enough
 
     def search(self, also: Iterable[int] = ()) -> Range:
@@ -89,9 +91,11 @@ class LimitSearch:
         for limit in (*map(self.up, map(int, probes)), *also):
             if limit >= self.bound:
                 self.fits(limit)
+
         limits = sorted({self.bound - self.step_bytes: False, **self.tried}.items())
         if not limits[-1][1]:
             limits.append((self.find_enough(limits[-1][0]), True))
+
         changes = [
             (low, high)
             for (low, is_enough), (high, is_next_enough) in pairwise(limits)
@@ -107,6 +111,7 @@ def _find_sufficient_limit(sequence: Sequence, options: BfcOptions) -> int:
     single = replace(options.unlimited(), growth=False, fragmentation_fraction=0.0)
     result = replay(sequence, single)
     ends = result.address + result.chunk_bytes
+
     return int(ends.max(initial=options.first_address)) - options.first_address
 
 
@@ -135,8 +140,10 @@ def find_shared_limits(sequences: Iterable[Sequence], options: BfcOptions) -> Ra
         if not safe_bytes or not fits(sequence, options.under(safe_bytes)):
             search = LimitSearch(sequence, options)
             safe_bytes = max(search.search().high, safe_bytes)
+
         bound_bytes = sequence.without(sequence.spare).live_rounded_bytes().max()
         lowest_bytes = min(lowest_bytes, int(bound_bytes))
+
     return Range(lowest_bytes, safe_bytes)
 
 
@@ -163,14 +170,17 @@ def remedies(sequence: Sequence, options: BfcOptions) -> tuple[Remedy, ...]:
     """
     live = sequence.live_requested_bytes()
     cases: list[tuple[str, str, BfcOptions]] = [("as-is", "", options)]
+
     for share in _FRACTIONS:
         if share != options.fragmentation_fraction:
             other = replace(options, fragmentation_fraction=share)
             cases.append(("fragmentation-fraction", f"{share:g}", other))
+
     other = replace(options, growth=not options.growth)
     cases.append(("no-growth" if options.growth else "growth", "", other))
     step_bytes = int(live.max(initial=0)) >> 9
     found = []
+
     for name, setting, under in cases:
         limit_bytes = minimum_limit(sequence, under, step_bytes=step_bytes).high
         pool_bytes = replay(sequence, under).peak_pool_bytes
@@ -181,6 +191,7 @@ def remedies(sequence: Sequence, options: BfcOptions) -> tuple[Remedy, ...]:
             minimum_limit_bytes=limit_bytes,
         )
         found.append(remedy)
+
     is_over = np.append(live, 2 * UNLIMITED_BYTES) > options.memory_limit_bytes
     needed = sequence.without(sequence.spare).live_requested_bytes()
     asynchronous = Remedy(
@@ -189,6 +200,7 @@ def remedies(sequence: Sequence, options: BfcOptions) -> tuple[Remedy, ...]:
         minimum_limit_bytes=int(needed.max(initial=0)),
     )
     own_bytes = found[0].minimum_limit_bytes
+
     return tuple(
         replace(one, limit_saved_bytes=own_bytes - one.minimum_limit_bytes)
         for one in (*found, asynchronous)

@@ -31,8 +31,10 @@ def find_candidates(
     """Return the algorithms that TensorFlow tries, in order, within its limit of a workspace."""
     on = ConvolutionOnCard(call, gpu)
     candidates = []
+
     for name, algorithm in ALGORITHMS.items():
         offer = algorithm(on)
         if offer is not None and offer.bytes <= limit_bytes:
             candidates.append(Candidate(name, offer.bytes, offer.microseconds))
+
     return tuple(candidates)

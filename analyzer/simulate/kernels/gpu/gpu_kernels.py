@@ -91,6 +91,7 @@ def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
     away = []
     for index in range(len(plan.outputs)):
         away.append(is_output_on_host(op, index, call.inputs))
+
     if away and all(away):
         plan = replace(plan, before_bytes=(), after_bytes=(), modelled=True)
 
@@ -98,6 +99,7 @@ def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
     for output, is_away in zip(plan.outputs, away, strict=True):
         is_shared = output.way is Way.ALIAS
         outputs.append(ELSEWHERE if is_away and not is_shared else output)
+
     return replace(plan, outputs=tuple(outputs))
 
 
@@ -106,9 +108,11 @@ def _without_host_elements(plan: MemoryPlan, call: Call) -> MemoryPlan:
     specs = call.op.outputs
     if (call.dtype(0) or specs[0].dtype) in HOST_TYPES:
         plan = replace(plan, rows_bytes=())
+
     outputs = []
     for output, spec in zip(plan.outputs, specs, strict=True):
         outputs.append(ELSEWHERE if spec.dtype in HOST_TYPES else output)
+
     return replace(plan, outputs=tuple(outputs))
 
 

@@ -26,6 +26,7 @@ def plan_transpose(call: Call) -> MemoryPlan:
     shape, order = call.shape(0), call.value(1)
     if shape is None or order is None:
         return plan_allocation(call)
+
     moved = [axis for axis in order if shape[axis] != 1]
     return plan_alias() if moved == sorted(moved) else plan_allocation(call)
 
@@ -53,6 +54,7 @@ def plan_slice(call: Call) -> MemoryPlan:
     row_bytes = call.input_size(0) // max(shape[0], 1)
     is_rows = shape[1:] in (out, out[1:]) and len(shape) > 1
     is_whole = math.prod(shape) == math.prod(out)
+
     if is_whole or (is_rows and row_bytes and _is_aligned(row_bytes)):
         return plan_alias()
     return plan_allocation(call)
@@ -63,6 +65,7 @@ def plan_split(call: Call) -> MemoryPlan:
     source, axis_input = (1, 0) if call.op.type == "Split" else (0, 2)
     if len(call.op.outputs) == 1:
         return plan_alias(source)
+
     shape, axis = call.shape(source), call.value(axis_input)
     if shape is None or axis is None or axis[0] % max(len(shape), 1):
         return plan_allocation(call)
@@ -76,6 +79,7 @@ def plan_unpack(call: Call) -> MemoryPlan:
     outputs = allocate_all(call)
     if outputs and int(call.attr("axis", 0)) == 0 and _is_aligned(call.size()):
         return MemoryPlan(outputs=(alias(),) * len(outputs))
+
     used = (
         NO_BUFFER if at in call.unused else output for at, output in enumerate(outputs)
     )
@@ -107,12 +111,15 @@ def plan_reduction(call: Call) -> MemoryPlan:
         and math.prod(shape) == math.prod(call.out_shape() or (0,)) > 0
     ):
         return plan_alias()
+
     result = allocate(call, region="temp")
     if shape is None or axes is None:
         return MemoryPlan(outputs=(result,))
+
     groups = merge_axes(shape, axes)
     if math.prod(shape) > 0 and not any(is_reduced for _, is_reduced in groups):
         return plan_alias()
+
     copy_bytes = (call.input_size(0),) if len(groups) > _MAX_REDUCED_GROUPS else ()
     return MemoryPlan(outputs=(result,), after_bytes=copy_bytes)
 
@@ -131,19 +138,24 @@ def plan_einsum(call: Call) -> MemoryPlan:
     operands, _, result = str(call.attr("equation", "")).partition("->")
     names = operands.split(",")
     output = allocate(call, region="temp")
+
     if len(names) != 2 or "." in operands:
         return MemoryPlan(outputs=(output,))
 
     shared = set(names[0]) & set(names[1])
     batch = [label for label in names[0] if label in shared and label in result]
     copies, kept = [], []
+
     for number, name in enumerate(names):
         own = [label for label in name if label not in shared]
         summed = [label for label in names[0] if label in shared - set(batch)]
         orders = ([*batch, *own, *summed], [*batch, *summed, *own])
+
         if list(name) not in orders:
             copies.append(call.input_size(number))
+
         kept += own
+
     if list(result) != [*batch, *kept]:
         copies.append(call.size())
     return MemoryPlan(outputs=(output,), before_bytes=tuple(copies))
