@@ -10,9 +10,12 @@ benchmarks/card). docs/accuracy.md states how well they agree.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
+from analyzer.cards import Gpu
 from analyzer.simulate.kernels.gpu.convolution_on_card import (
+    Convolution,
     ConvolutionOnCard,
     divide_up,
     next_power_of_two,
@@ -25,6 +28,7 @@ class Offer(NamedTuple):
 
     bytes: int
     microseconds: float
+    name: str = ""
 
 
 Algorithm = Callable[[ConvolutionOnCard], Offer | None]
@@ -586,3 +590,20 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
     "unmeasured-copies": find_unmeasured_copies,
 }
 """Algorithms in the order in which TensorFlow tries them."""
+
+
+@lru_cache(maxsize=4096)
+def find_offers(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Offer, ...]:
+    """Return the algorithms that TensorFlow tries, in order, within its limit of a workspace.
+
+    TensorFlow times each algorithm at the first call of a shape and keeps the fastest
+    (``BestCudnnConvAlgorithm`` in ``gpu_utils.cc``).
+    """
+    on = ConvolutionOnCard(call, gpu)
+    found = []
+    for name, algorithm in ALGORITHMS.items():
+        offer = algorithm(on)
+        if offer is not None and offer.bytes <= limit_bytes:
+            found.append(offer._replace(name=name))
+
+    return tuple(found)

@@ -13,12 +13,12 @@ each sequence (4 bytes), the workspace (a temporary), and the *reserve space* fo
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates
 from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
+from analyzer.simulate.kernels.gpu.cudnn_algorithms import find_offers
 from analyzer.simulate.kernels.shared.op_call import (
     ELSEWHERE,
     NO_BUFFER,
@@ -49,15 +49,9 @@ _GUARDS_BYTES: Final = 16 << 20
 (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class DnnCard:
-    """A card, and the limit that ``TF_CUDNN_WORKSPACE_LIMIT_IN_MB`` sets; None for the default."""
-
-    gpu: Gpu
-    limit_bytes: int | None = None
-
-
-def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
+def plan_convolution(
+    call: Call, gpu: Gpu, workspace_limit_bytes: int | None, direction: str
+) -> MemoryPlan:
     """Allocate the outputs, copies of tensors, and the workspace of cuDNN's algorithm.
 
     Each pass copies the filter, the image if its padding is asymmetric, and its tensors to change the
@@ -82,7 +76,7 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
         return plan
 
     described = _describe(
-        call, card, direction, (image, kernel, result), last=channels_last
+        call, gpu, direction, (image, kernel, result), last=channels_last
     )
     image_bytes, kernel_bytes, result_bytes, padded_bytes = (
         math.prod(shape) * call.item_bytes()
@@ -113,10 +107,12 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
         after = ()
 
     plan = replace(plan, after_bytes=without_zeros(after))
-    if card.gpu.is_amd:  # MIOpen's workspace is not published
+    if gpu.is_amd:  # MIOpen's workspace is not published
         return plan
 
-    workspace, trials_bytes = _find_workspaces(call, described, card)
+    workspace, trials_bytes = _find_workspaces(
+        call, described, gpu, workspace_limit_bytes
+    )
     results = {"forward": result_bytes, "filter_gradient": kernel_bytes}
     trial = Trial(
         key=_make_trial_key(call, described.dtype, shapes),
@@ -139,7 +135,7 @@ def _make_trial_key(
 
 
 def _find_workspaces(
-    call: Call, described: Convolution, card: DnnCard
+    call: Call, described: Convolution, gpu: Gpu, limit_bytes: int | None
 ) -> tuple[Workspace | None, tuple[int, ...]]:
     """Return the workspace of the fastest algorithm, and the guarded one of each trial.
 
@@ -147,8 +143,8 @@ def _find_workspaces(
     fit (``WrapRedzoneBestEffort``), and guards around each algorithm's workspace, even an empty one.
     """
     default = _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
-    limit = default if card.limit_bytes is None else card.limit_bytes
-    candidates = find_candidates(described, card.gpu, limit)
+    limit = default if limit_bytes is None else limit_bytes
+    candidates = find_offers(described, gpu, limit)
 
     if not candidates:
         return None, (_GUARDS_BYTES,)
@@ -175,7 +171,7 @@ _CHANNELS_LAST_FROM: Final = {"float16": (7, 0), "bfloat16": (8, 0), "float32": 
 
 def _describe(
     call: Call,
-    card: DnnCard,
+    gpu: Gpu,
     direction: str,
     shapes: tuple[tuple[int, ...], ...],
     *,
@@ -203,7 +199,7 @@ def _describe(
         dtype=dtype,
         channels_last=last
         and tensor_cores is not None
-        and card.gpu.compute_capability >= tensor_cores,
+        and gpu.compute_capability >= tensor_cores,
     )
 
 
