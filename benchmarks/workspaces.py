@@ -25,11 +25,11 @@ from typing import Final
 
 from analyzer.cards import find_gpu
 from analyzer.model.ranges import Range
-from analyzer.simulate.kernels.gpu.convolution_algorithms import (
-    Candidate,
-    find_candidates,
-)
 from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
+from analyzer.simulate.kernels.gpu.cudnn_algorithms import (
+    Offer,
+    find_offers,
+)
 from analyzer.simulate.kernels.gpu.cudnn_calls import LIKELY
 
 CARDS: Final = {
@@ -95,7 +95,7 @@ def read_convolution(row: Mapping[str, str]) -> Convolution | None:
     )
 
 
-def expect_range(candidates: Sequence[Candidate], small_bytes: int) -> Range:
+def expect_range(candidates: Sequence[Offer], small_bytes: int) -> Range:
     """Return the range of the workspaces of the candidates that may be the fastest.
 
     Below ``small_bytes`` it starts at 0: such algorithms have kernels without a workspace.
@@ -116,7 +116,7 @@ def score(path: Path) -> Iterator[tuple[str, dict[str, float]]]:
             if convolution is None or row["card"] not in CARDS:
                 continue
             size_bytes = int(row["workspace_bytes"])
-            candidates = find_candidates(
+            candidates = find_offers(
                 convolution, find_gpu(CARDS[row["card"]]), LIMIT_BYTES
             )
             batch, depth, *axes = convolution.image

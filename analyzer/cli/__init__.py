@@ -54,6 +54,7 @@ def run() -> int:
     from analyzer.cli import stdout
 
     stdout.prepare()
+
     try:
         with raise_on_signals(_report_signal):
             code = _guarded(_run)
@@ -95,8 +96,10 @@ def _run() -> int:
         param = getattr(error, "param", None)
         meaning = "" if param is None else f"{param.opts[0]}: {param.help}"
         hint = f"{meaning} {place} --help shows the usage."
+
         if type(error).__name__ == "NoSuchOption" and place == "analyze trace":
             hint = f"Options of a script follow --: analyze trace train.py -- --epochs 2. {hint}"
+
         raise InputError(f"{message}{end}", hint=hint) from None
     except ScriptStatus as stop:
         return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
@@ -105,6 +108,7 @@ def _run() -> int:
             stop.code == 1
         ):  # Rich, if nobody reads the pipe any more; our commands return codes
             return int(ExitCode.OK)
+
         raise
 
 
@@ -124,6 +128,7 @@ def _guarded(call: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno not in _SYSTEM_ERRORS:
             raise
+
         unnamed = (
             "Standard output or a file"
             if error.errno in _WRITE_ERRORS
@@ -135,7 +140,9 @@ def _guarded(call: Callable[[], int]) -> int:
     except ImportError as error:
         if (error.name or "").startswith("analyzer"):
             raise
+
         _report(f"A package cannot be imported: {describe_import_error(error)}.")
+
     return int(ExitCode.BAD_INPUT)
 
 

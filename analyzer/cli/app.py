@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from analyzer.cli.shared_options import expand_groups, read_defaults
+from analyzer.cli.shared_options import expand_groups
 from analyzer.model.errors import ExitCode
 from analyzer.model.version import __version__
 
@@ -40,10 +40,7 @@ COMMANDS: Final = {
         "Explain an out-of-memory log: the request, the cause, and the fixes that its "
         "numbers support."
     ),
-    "device": (
-        "Show a card's memory as TensorFlow and as the driver count it, and explain "
-        "each difference."
-    ),
+    "device": ("Show the memory of this machine's cards as the driver counts it."),
 }
 """The first line of each command's help, in display order."""
 
@@ -63,7 +60,7 @@ class Commands(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Import a command of ``COMMANDS`` and return it, with the defaults of the project."""
+    """Import a command of ``COMMANDS`` and return it."""
     run = expand_groups(getattr(import_module(f"analyzer.cli.{name}_command"), name))
     paragraphs = cleandoc(run.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
@@ -72,11 +69,8 @@ def load_command(name: str) -> Any:
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=form
     )
     alone.command(name=name, help=text, context_settings=_HELP)(run)
-    command = typer.main.get_command(alone)
-    command.context_settings["default_map"] = read_defaults(
-        command, run.__annotations__
-    )
-    return command
+
+    return typer.main.get_command(alone)
 
 
 def run_app(arguments: list[str]) -> int:
@@ -84,11 +78,13 @@ def run_app(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     if COMPLETION in os.environ:  # a shell asks for the completions of its line
         command(prog_name="analyze")
+
     try:
         with command.make_context("analyze", arguments or ["--help"]) as context:
             command.invoke(context)
     except typer.Exit as end:
         return end.exit_code
+
     return int(ExitCode.OK)
 
 

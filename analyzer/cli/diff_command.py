@@ -54,6 +54,7 @@ def diff(
     outputs.check(a, b, others=[markdown])
     if fail_on_increase is not None:
         allowed_growth(fail_on_increase, 0)
+
     with TemporaryDirectory() as folder:
         if ".." in a.name and not a.exists():
             from analyzer.session.git_range import find_commit
@@ -67,16 +68,20 @@ def diff(
             options.refuse_options(
                 needs, "Leave it out.", batch_size=batch_size, gpu=gpu
             )
+
             for path in (a, b):
                 if not path.exists():
                     hint = "Name a run folder, a logdir, an .xplane.pb, or a git range and a target."
                     raise InputError(f"{path} does not exist.", hint=hint)
+
             difference = compare(a, b)
+
         outputs.show(
             difference.to_json,
             difference.to_html,
             lambda: diff_document(difference.report),
             (markdown, difference.to_markdown),
         )
+
     if fail_on_increase and (excess := difference.exceeds(fail_on_increase)):
         raise GrowthError(excess)

@@ -82,7 +82,6 @@ class EstimateOptions:
 
 
 def estimate(
-    context: typer.Context,
     target: Annotated[
         str,
         options.argument(
@@ -105,34 +104,38 @@ def estimate(
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
     spec = target_spec.parse_target(target)
     outputs.check(spec.source)
-    if spec.kind is TargetKind.TRACE:
-        capture = options.drop_project_defaults(context, capture)
-        step = options.drop_project_defaults(context, step)
     chosen, what_if = _capture_options(spec, capture, step, replay.what_if)
     _check_options(spec, chosen, capture, force=outputs.force)
     place.check(spec)
+
     if capture.gpu:
         name_variant(capture.gpu)
+
     names = None
     if capture.what_if or capture.patch is not None:
         from analyzer.fitting.remedies import parse_remedies
 
         names = parse_remedies(capture.what_if or "all")
+
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress) as progress:
             saving = {"force": outputs.force, "save": not place.no_save}
             shared: dict[str, Any] = {"progress": progress, "what_if": what_if}
             result = _make_result(spec, chosen, folder, capture, saving, **shared)
+
         if names is not None:
             result = _add_remedies(
                 result, spec, chosen, names, folder, capture.patch, place, outputs
             )
+
         if not (chosen.gpu or spec.kind is TargetKind.TRACE or outputs.quiet):
             print(
                 "Estimate for this machine's CPU; add --gpu NAME for a card.",
                 file=sys.stderr,
             )
+
         place.conclude(result, spec, folder, outputs)
+
     if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
@@ -159,6 +162,7 @@ def _add_remedies(
             saves = "saves nothing"
         if remedy.failed:
             saves = f"not possible: {remedy.failed}"
+
         print_news(f"{remedy.id}: {saves}", is_quiet=outputs.quiet)
 
     try:
@@ -177,6 +181,7 @@ def _add_remedies(
         if known:
             known.sort(key=lambda one: -(one.saves_bytes or 0))
             place.conclude(save_remedies(result, known, folder), spec, folder, outputs)
+
         raise
 
 
@@ -193,17 +198,21 @@ def _capture_options(
 
         like = read_like(capture.like, gpu)
         gpu = like.card
+
         if what_if.memory_limit_bytes is None:
             what_if = replace(what_if, memory_limit_bytes=like.memory_limit_bytes)
+
     if capture.device == "cpu" and gpu:
         raise InputError(
             "--device cpu and --gpu exclude each other.", hint="Leave one out."
         )
+
     if capture.device == "gpu" and not gpu:
         raise InputError(
             "An estimate for a GPU needs the card's name.",
             hint="Add --gpu t4 or --gpu a100-80gb.",
         )
+
     card = normalize_cards(gpu) if gpu else ""
     chosen = step.to_capture(
         steps=capture.steps,
@@ -230,17 +239,21 @@ def _check_options(
             raise InputError(
                 f"--patch cannot edit {spec.text}, which is no Python file.", hint=hint
             )
+
         is_file = capture.patch.exists() and not capture.patch.is_dir()
         if is_file or not capture.patch.parent.is_dir():
             raise InputError(
                 f"{capture.patch} cannot be a folder.", hint="Name a new folder."
             )
+
         if not force and any(capture.patch.glob("*.patch")):
             raise InputError(
                 f"{capture.patch} holds patches.", hint="Add --force to replace."
             )
+
     if spec.kind is not TargetKind.TRACE:
         return
+
     target_spec.check_honoured(
         spec.text,
         target_spec.TargetForm.ESTIMATE,
@@ -255,8 +268,10 @@ def _check_options(
     )
     file = Path(spec.path) / RUN_FILE  # opening reports a missing file
     device = read_run_file(file).device if file.is_file() else None
+
     if device is None or not (capture.device or capture.gpu):
         return
+
     if chosen.gpu != (device.id if device.kind == "gpu" else ""):
         raise InputError(
             f"{spec.text} holds an estimate for {device.id or 'a CPU'}, and its graph "
@@ -279,6 +294,7 @@ def _make_result(
         from analyzer.session.target_results import estimate_target
 
         return estimate_target(spec, chosen, out, **saving, **shared)
+
     path, inter_op = Path(spec.path), capture.inter_op_threads
     if not shared["what_if"].is_asked and inter_op is None:
         return open_finished(path, progress=shared["progress"])

@@ -92,21 +92,26 @@ def fit(
     outputs.check(spec.source, *filter(None, (asked.prices,)))
     is_all = asked.gpu.strip().lower() == "all"
     chosen, question = _make_question(asked, step, is_all)
+
     if chosen.gpu:
         name_variant(asked.gpu)
     elif not is_all and not outputs.quiet:
         print(
             "Answer for this machine's CPU; add --gpu NAME for a card.", file=sys.stderr
         )
+
     search = fit_all_cards if is_all else fit_target
     kept = KeptAnswer(is_quiet=outputs.quiet)
+
     try:
         with progress_bar(outputs.progress) as progress:
             answer = search(spec, chosen, question, progress, kept.keep)
     except (KeyboardInterrupt, Terminated):
         if kept.answer is not None:
             _show(kept.answer, outputs)
+
         raise
+
     _show(answer, outputs)
     if not answer.largest or answer.wanted_fits is False:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
@@ -126,6 +131,7 @@ class KeptAnswer:
         if new:
             new.sort(key=lambda card: card.limit_bytes)
             print_news(describe_cards(new, answer), is_quiet=self._is_quiet)
+
         self.answer = answer
 
 
@@ -156,6 +162,7 @@ def _make_question(
         gpu=card,
         assume=parse_assumptions(asked.assume or []),
     )
+
     if is_all:
         options.refuse_options(
             "cannot be combined with --gpu all",
@@ -166,6 +173,7 @@ def _make_question(
         )
     else:
         options.refuse_options("needs --gpu all", "Add it.", prices=asked.prices)
+
     question = FitQuestion(
         limit_bytes=None if asked.limit is None else parse_bytes(asked.limit),
         wanted=None if varied.shapes else asked.batch_size,

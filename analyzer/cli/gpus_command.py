@@ -1,8 +1,6 @@
 """``analyze gpus`` and ``--gpu list``: the catalogue of cards."""
 
-import contextlib
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -11,12 +9,9 @@ import typer
 
 from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.cards.catalogue import gpus_named
-from analyzer.cards.driver_reading import read_cards
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, print_answer, write_all
 from analyzer.model.contract.report.writing import encode_report
-from analyzer.model.errors import InputError
-from analyzer.model.units import format_bytes
 from analyzer.phantom.phantom_environment import normalize_cards
 from analyzer.report.output_files import write_text
 from analyzer.report.untrusted import printable
@@ -40,25 +35,11 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True):
     memory_source: str
 
 
-class OwnCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A card of this machine, from NVIDIA's driver: number in bus order, name, whole and free memory.
-
-    ``gpu`` is its name for ``--gpu``; empty if the catalogue does not contain the card.
-    """
-
-    index: int
-    name: str
-    total_bytes: int
-    free_bytes: int
-    gpu: str
-
-
 class CardList(msgspec.Struct, frozen=True, kw_only=True):
-    """The cards of the search, by name, and this machine's own cards."""
+    """The cards of the search, by name."""
 
     schema_version: int = 1
     cards: tuple[CardRow, ...]
-    own: tuple[OwnCard, ...] = ()
     next_command: str = ""
 
 
@@ -88,6 +69,7 @@ def list_gpus(name: str) -> str:
     """Print every card and exit if the name is ``list``; otherwise return the name."""
     if name.strip().lower() != "list":
         return name
+
     _print(_list_cards(""))
     raise typer.Exit
 
@@ -96,11 +78,13 @@ def name_variant(name: str) -> None:
     """Print which card of the catalogue is meant, if several match the name of one."""
     if "," in normalize_cards(name):
         return
+
     card, *others = gpus_named(name)
     if others:
         rest = ", ".join(one.id for one in others[:_NAMED])
         if len(others) > _NAMED:
             rest += f" and {len(others) - _NAMED} more (--gpu list)"
+
         print(
             f"--gpu {printable(name, 40)} is {card.id} here; also {rest}.",
             file=sys.stderr,
@@ -108,7 +92,7 @@ def name_variant(name: str) -> None:
 
 
 def _list_cards(search: str) -> CardList:
-    """Return the cards with all words in their name, or else the closest names, and own cards."""
+    """Return the cards with all words in their name, or else the closest names."""
     words = search.lower().split()
 
     def matches(card: Gpu) -> bool:
@@ -126,27 +110,9 @@ def _list_cards(search: str) -> CardList:
         limit_bytes = memory_limit(card).bytes
         row = CardRow(compute_capability=capability, limit_bytes=limit_bytes, **same)
         rows.append(row)
+
     following = f"analyze fit train.py:build_model --gpu {cards[0].id}"
-    return CardList(cards=tuple(rows), own=_read_own_cards(), next_command=following)
-
-
-def _read_own_cards() -> tuple[OwnCard, ...]:
-    """Return this machine's cards from the driver; empty without a driver."""
-    cards = []
-    with contextlib.suppress(InputError):
-        for card in read_cards().cards:
-            found: Sequence[Gpu] = ()
-            with contextlib.suppress(InputError):
-                found = gpus_named(card.name)
-            own = OwnCard(
-                index=card.index,
-                name=card.name,
-                total_bytes=card.total_bytes,
-                free_bytes=card.free_bytes,
-                gpu=found[0].id if len(found) == 1 else "",
-            )
-            cards.append(own)
-    return tuple(cards)
+    return CardList(cards=tuple(rows), next_command=following)
 
 
 def _print(listing: CardList) -> None:
@@ -164,22 +130,13 @@ def _print(listing: CardList) -> None:
         "compute_capability",
     )
     rows = []
+
     for row in listing.cards:
         rows.append(tuple(getattr(row, name) for name in fields))
-    lead = tuple(
-        sections.Paragraph(
-            f"This machine's GPU {one.index}: {printable(one.name, 80)}, "
-            f"{format_bytes(one.free_bytes)} "
-            f"free of {format_bytes(one.total_bytes)} "
-            f"({f'--gpu {one.gpu}' if one.gpu else 'not in the catalogue'})"
-        )
-        for one in listing.own
-    )
+
     heading = "Cards: nominal memory, memory that the driver reports, TensorFlow's default limit"
     table = sections.Table((first, *sections.COLUMNS["cards"]), tuple(rows))
     blocks = (sections.Section(heading, (table,)),)
     following = listing.next_command
-    document = sections.Document(
-        "", "", lead=lead, sections=blocks, next_command=following
-    )
+    document = sections.Document("", "", sections=blocks, next_command=following)
     print_answer(document, quiet=False)

@@ -37,6 +37,7 @@ class LiveView:
             self._readings.append([*map(int, words)])
         if not self._readings:
             return Text("Waiting for the first step.", "dim")
+
         if self._layers is None and (self._folder / RUN_FILE).is_file():
             self._layers = []
             with suppress(AnalyzerError):  # the report after the run states the reason
@@ -46,6 +47,7 @@ class LiveView:
                     open_result(self._folder, search=False).report, _LAYERS
                 )
                 self._layers = [*section_parts(section, self._width)]
+
         earlier, (step, in_use, peak, resident) = self._readings[0], self._readings[-1]
         slope = (in_use - earlier[1]) // max(step - earlier[0], 1)
         levels = (one[1] * (len(_BLOCKS) - 1) // max(peak, 1) for one in self._readings)
@@ -55,6 +57,7 @@ class LiveView:
             f"process {format_bytes(resident)}, slope {signed_bytes(slope)} a step"
         )
         curve = Text("".join(_BLOCKS[level] for level in levels), "cyan")
+
         return Group(curve, Text(figures, "bold"), *self._layers or ())
 
 

@@ -77,10 +77,12 @@ def oom(
     else:
         hint = "Name the model: --target TARGET."
         options.refuse_options("needs --target", hint, batch_size=batch_size, fit=fit)
+
     if trace is not None and not trace.exists():
         raise InputError(
             f"{trace} does not exist.", hint="Name a run folder or an .xplane.pb."
         )
+
     report, answer = _read_log(log), None
     if trace is not None:
         from analyzer.session.public_calls import open_trace
@@ -116,6 +118,7 @@ def _show(report: OomReport, answer: FitAnswer | None, outputs: PageOutputs) -> 
             "next_command": build().next_command
         }
         report = replace(report, document=LogAnswer(**fields, fit=answer))
+
     outputs.show(
         report.to_json,
         lambda path: write_text(path, to_page(build(report.failures))),
@@ -127,6 +130,7 @@ def _read_log(log: str) -> OomReport:
     """Read a file, the log of a run folder, or standard input."""
     if log == "-":
         return read_oom_log(sys.stdin.buffer, "standard input")
+
     path = Path(log)
     try:
         if path.is_dir():
@@ -135,6 +139,7 @@ def _read_log(log: str) -> OomReport:
                 raise InputError(
                     f"{log} is a folder.", hint="Name the log file itself."
                 )
+
         with path.open("rb") as stream:
             return read_oom_log(stream, str(path))
     except OSError as error:
@@ -154,6 +159,7 @@ def _find_largest(
 
     failure = report.failures[0] if report.failures else None
     options = find_fit_options(failure) if failure else None
+
     if failure is None or options is None or not options[0]:
         command = write_fit_command(failure) if failure else None
         command = command or "analyze fit TARGET --gpu CARD"
@@ -161,10 +167,12 @@ def _find_largest(
             "--fit needs a failure of TensorFlow, and the name of its card in the log.",
             hint=f"Name the card: {command.replace('TARGET', shlex.quote(target))}",
         )
+
     # the log's batch is a guess from a shape: good to start with, not to judge
     question = FitQuestion(limit_bytes=options[1], wanted=batch_size)
     settings = _step_settings(report, batch_size or find_batch(failure) or None)
     chosen = CaptureOptions(device="gpu", **settings)
+
     with progress_bar(outputs.progress) as progress:
         return fit_target(parse_target(target), chosen, question, progress)
 
@@ -177,6 +185,7 @@ def _step_settings(report: OomReport, batch_size: int | None) -> dict[str, Any]:
     gpu = next((card.id for card in cards if card is not None), "")
     settings: dict[str, Any] = {"gpu": gpu, "batch_size": batch_size}
     is_op_by_op = failures and not failures[0].compiled
+
     if is_op_by_op and failures[0].op != "StatefulPartitionedCall":
         settings["jit"] = False
     return settings
@@ -195,6 +204,7 @@ def _list_tensors(result: Result) -> Iterator[ModelTensor]:
     """Yield the named tensors of a result, variables included."""
     columns = ["variable", "tensor", "op", "category", "requested_bytes"]
     rows = result.analysis.rows[columns].drop_duplicates()
+
     for variable, tensor, op, category, size in rows.itertuples(index=False, name=None):
         name = str(variable or tensor or op or "")
         if name:

@@ -88,11 +88,13 @@ class PageOutputs:
         """With --open, show the page in the browser: the named one, a saved one, or a new one."""
         if not self.open_page:
             return
+
         page = saved if self.html in (None, stdout.DASH) else self.html
         if page is None or not page.is_file():
             page = Path(tempfile.mkdtemp(prefix="analyze-")) / REPORT_HTML
             write(page)
             _report_written(page)
+
         webbrowser.open(page.resolve().as_uri())
 
 
@@ -176,12 +178,14 @@ def check_paths(
             check_output(path)
             if not is_regular(path):
                 continue  # a pipe or /dev/null takes several outputs
+
         real = str(path) if path == stdout.DASH else os.path.realpath(path)
         if real in named:
             name = "Standard output" if path == stdout.DASH else str(path)
             raise InputError(
                 f"{name} is named twice.", hint="Give each output its own file."
             )
+
         named.add(real)
         if (
             path == stdout.DASH
@@ -190,6 +194,7 @@ def check_paths(
             or not path.stat().st_size
         ):
             continue
+
         if sys.stdin.isatty() and sys.stderr.isatty():
             print(
                 f"{path} exists. Replace it? [y/N] ",
@@ -199,6 +204,7 @@ def check_paths(
             )
             if sys.stdin.readline().strip().lower() in ("y", "yes"):
                 continue
+
         hint = "Add --force to replace it, or name another file."
         raise InputError(f"{path} exists.", hint=hint)
 
@@ -224,6 +230,7 @@ def write_all(*writers: tuple[Path | None, Writer]) -> bool:
             write(path)
             _report_written(path)
             has_stdout = has_stdout or stdout.is_stdout(path)
+
     return has_stdout
 
 
@@ -265,6 +272,7 @@ class RunPlace:
                 "Leave it out; --json FILE and --html FILE write the result.",
                 out=self.out,
             )
+
         if self.no_save:
             reason = "and --no-save exclude each other"
             options.refuse_options(reason, "Leave one out.", out=self.out)
@@ -275,6 +283,7 @@ class RunPlace:
         if not self.no_save or spec.kind is TargetKind.TRACE:
             yield self.out or make_default_path(spec)
             return
+
         with tempfile.TemporaryDirectory(prefix="analyze-") as temporary:
             yield Path(temporary) / spec.name
 
@@ -285,9 +294,11 @@ class RunPlace:
         outputs.deliver(replace(result, folder=None) if self.no_save else result)
         if self.no_save or spec.kind is TargetKind.TRACE:
             return
+
         command, last = "trace", "a TensorBoard logdir"
         if result.report.kind is Kind.ESTIMATE:
             command, last = "estimate", "the graph"
+
         where = result.folder or folder
         _report_written(where, f" (report.html, report.json, and {last}).")
         if not outputs.quiet:

@@ -1,13 +1,12 @@
 """Options that several commands share, alone and in groups."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
-import msgspec
 import typer
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
@@ -15,8 +14,6 @@ from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import BATCH_SIZE, CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
-
-_Group = TypeVar("_Group")
 
 STEP: Final = "The step"
 PLACE: Final = "Where it runs"
@@ -62,6 +59,7 @@ def _show_all(context: typer.Context, is_wanted: bool) -> None:
     if is_wanted:
         for parameter in context.command.params:
             parameter.hidden = False  # type: ignore[attr-defined]
+
         typer.echo(context.get_help())
         raise typer.Exit
 
@@ -71,6 +69,7 @@ def _check_scheduler(address: str) -> str:
     if address and ":" not in address:
         hint = "Write it as tcp://10.0.0.1:8786."
         raise InputError(f"--scheduler {address} is not an address.", hint=hint)
+
     return address
 
 
@@ -115,7 +114,7 @@ WhatIfNames = Annotated[
     str,
     option(
         "Also estimate the step with these changes: all, or half-batch, mixed-float16, "
-        "accumulate-4, remat-activations, optimizer-sgd, freeze …; an unknown name "
+        "accumulate-4, recompute-blocks, optimizer-sgd, freeze …; an unknown name "
         "lists "
         "them.",
         "--what-if",
@@ -232,6 +231,7 @@ class ReplayOptions:
         if fraction is not None and not 0 <= fraction <= 0.999:
             message = f"--fragmentation-fraction {fraction} is out of range."
             raise InputError(message, hint="Use 0 to 0.999.")
+
         return WhatIf(
             memory_limit_bytes=None if limit is None else parse_bytes(limit),
             growth=self.growth,
@@ -247,6 +247,7 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, type[Any]] = {}
     parameters: list[inspect.Parameter] = []
+
     for name, parameter in inspect.signature(command).parameters.items():
         kind = hints[name]
         if isinstance(kind, type) and is_dataclass(kind):
@@ -254,15 +255,18 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
             parameters += _list_fields(kind)
         else:
             parameters.append(_make_parameter(name, kind, parameter.default))
+
     parameters.append(_make_parameter("help_all", _HelpAll, False))
 
     @wraps(command)
     def run(**values: Any) -> None:
         values.pop("help_all", None)
         filled = {}
+
         for name, group in groups.items():
             own = {field.name: values.pop(field.name) for field in fields(group)}
             filled[name] = group(**own)
+
         command(**values, **filled)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -308,53 +312,3 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise InputError(
             f"{name} {value} is unknown.", hint=f"Use {' or '.join(choices)}."
         )
-
-
-def drop_project_defaults(context: typer.Context, group: _Group) -> _Group:
-    """Return a group without the values of pyproject.toml, for targets that they do not apply to."""
-    back = {
-        field.name: field.default
-        for field in fields(group)  # type: ignore[arg-type]
-        if "DEFAULT_MAP" in str(context.get_parameter_source(field.name))
-    }
-    return replace(group, **back)  # type: ignore[type-var]
-
-
-def read_defaults(command: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the project's defaults of a Click command's options, by parameter name.
-
-    Keys of ``[tool.analyze]`` hold for each command that has the option; those of
-    ``[tool.analyze.trace]`` only for ``trace``. Options that name files are not read from there, because
-    a project's file should not decide where a command writes. ``kinds`` are the types by name.
-    """
-    try:
-        here = Path.cwd()
-    except OSError:
-        return {}
-    files = (folder / "pyproject.toml" for folder in (here, *here.parents))
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
-        return {}
-    name = command.name
-    try:
-        tools = msgspec.toml.decode(file.read_bytes()).get("tool", {})
-        table = msgspec.convert(tools.get("analyze", {}), dict[str, Any])
-        own = msgspec.convert(table.get(name, {}), dict[str, Any])
-    except (ValueError, OSError, AttributeError) as error:
-        raise InputError(
-            f"{file} cannot be read: {error}.", hint="Correct the file."
-        ) from None
-    by_key = {
-        one.opts[0].lstrip("-"): one.name
-        for one in command.params
-        if one.param_type_name == "option" and "Path" not in str(kinds.get(one.name))
-    }
-    if unknown := own.keys() - by_key:
-        raise InputError(
-            f"{min(unknown)} in [tool.analyze.{name}] of {file} is no option that it can set.",
-            hint=f"analyze {name} --help-all lists the options.",
-        )
-    shared = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    return {
-        by_key[key]: value for key, value in {**shared, **own}.items() if key in by_key
-    }

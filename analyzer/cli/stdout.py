@@ -37,9 +37,12 @@ def prepare() -> None:
     with contextlib.suppress(OSError):
         while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
             pass
+
         os.close(descriptor)
+
     codecs.register_error(_REPLACEMENTS, _in_ascii)
     _was_closed = sys.stdout is None
+
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -52,6 +55,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
     """Return ASCII for characters outside the encoding (an error handler of ``codecs``)."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
+
     text = error.object[error.start : error.end].translate(_PLAIN)
     return "".join(c if c.isascii() else "?" for c in text), error.end
 
@@ -67,6 +71,7 @@ def printing() -> Iterator[None]:
             OSError, ValueError
         ):  # discard buffered and future output
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
         if not isinstance(error, BrokenPipeError):  # as of `analyze … | head`
             raise InputError(
                 f"Standard output cannot be written: {error.strerror or error}.",
@@ -94,6 +99,7 @@ def write_to_stdout(write: Callable[[Path], object]) -> None:
         path = Path(folder) / "result"
         write(path)
         content = path.read_bytes()
+
     with printing():
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.flush()
@@ -122,9 +128,11 @@ def terminal() -> Console:
 
     if sys.stdout.isatty():
         return Terminal()
+
     asked = os.environ.get("COLUMNS", "")
     width = int(asked) if asked.isdecimal() and len(asked) <= len("999") else 0
     width = width if width >= _LEAST_WIDTH else USUAL_WIDTH
+
     return Terminal(file=cast("IO[str]", _TrimmedStdout()), width=width, no_color=True)
 
 
@@ -149,13 +157,16 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], 
                     file=sys.stderr,
                     flush=True,
                 )
+
             last = stage
 
         yield print_stage
         return
+
     if form == "none" or not sys.stderr.isatty():
         yield lambda stage, share: None
         return
+
     from rich import progress
     from rich.console import Console
     from rich.table import Column
@@ -169,6 +180,7 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], 
     starter = threading.Timer(_DELAY_S, bar.start)
     starter.daemon = True
     starter.start()
+
     try:
         yield lambda stage, share: bar.update(task, description=stage, completed=share)
     finally:

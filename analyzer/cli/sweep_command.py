@@ -48,6 +48,7 @@ def sweep(
     questions = read_questions(config)
     folder = out or config.with_suffix("")
     engine = WorkEngine(scheduler=scheduler, workers=jobs or max(count_cores() // 2, 1))
+
     with progress_bar(outputs.progress) as progress:
         result = run_sweep(
             questions, config.stem, folder, engine=engine, progress=progress

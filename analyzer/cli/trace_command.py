@@ -154,7 +154,6 @@ class ReadOptions:
 
 
 def trace(
-    context: typer.Context,
     target: Annotated[
         str,
         options.argument(
@@ -187,12 +186,10 @@ def trace(
     """
     spec = name_module(target) if capture.module else parse_target(target, scripts=True)
     outputs.check(spec.source)
-    if spec.kind is TargetKind.TRACE:
-        capture = options.drop_project_defaults(context, capture)
-        step = options.drop_project_defaults(context, step)
     chosen, what_if = _capture_options(spec, capture, step, replay.what_if)
     _check_options(spec, chosen, reading)
     place.check(spec)
+
     if spec.kind is TargetKind.SCRIPT:
         request = WatchRequest(
             script=spec.path,
@@ -211,11 +208,13 @@ def trace(
             what_if=what_if,
             view=_choose_view(is_live=capture.live),
         )
+
     if arguments:
         raise InputError(
             f"{spec.text} is not a script and takes no arguments ({arguments[0]!r}).",
             hint="Leave them out; options come before --.",
         )
+
     reason = "cannot be used without a script"
     options.refuse_options(
         reason, "Leave it out.", warmup=capture.warmup, live=capture.live
@@ -235,15 +234,19 @@ def _capture_options(
         reason = "cannot be used without a simulated card"
         hint = "Add --gpu NAME, and name a model or a step."
         options.refuse_options(reason, hint, assume=bool(capture.assume))
+
         return chosen, what_if
+
     if capture.device:
         raise InputError(
             "--device and --gpu exclude each other: a simulated card is a GPU.",
             hint="Leave one out.",
         )
+
     if what_if.growth and what_if.memory_limit_bytes is not None:
         message = "--limit and --growth exclude each other on a simulated card, as in TensorFlow."
         raise InputError(message, hint="Leave one out.")
+
     parse_cards(capture.gpu)
     chosen = replace(
         chosen,
@@ -305,11 +308,14 @@ def _trace_step(
                     what_if=what_if,
                     progress=progress,
                 )
+
         if reading.redact:
             from analyzer.report.redaction import redact_result
 
             result = redact_result(result)
+
         place.conclude(result, spec, folder, outputs)
+
     if result.exit_code is not ExitCode.OK and not is_trace:
         raise typer.Exit(int(result.exit_code))
     if result.is_over_limit:
@@ -327,6 +333,7 @@ def _open_trace(
         from analyzer.session.target_graph import open_with_target
 
         return open_with_target(path, parse_target(reading.graph_of), chosen, **shared)
+
     engine = WorkEngine(scheduler=reading.scheduler, workers=count_cores())
     return open_hosts(path, engine=engine, **shared)
 
@@ -335,10 +342,12 @@ def _choose_view(*, is_live: bool) -> ScriptView | None:
     """Return the view of a running script, if it is asked for."""
     if not is_live:
         return None
+
     if not sys.stderr.isatty():
         raise InputError(
             "--live needs a terminal.", hint="Leave it out; the report follows."
         )
+
     from analyzer.cli.live_view import show_live
 
     return show_live
@@ -357,6 +366,7 @@ def _trace_script(
     check_honoured(spec.text, TargetForm.SCRIPT, list_given_options(request.options))
     if spec.path.endswith(".py"):
         _check_syntax(spec)
+
     with place.folder_for(spec) as folder:
         end, result = trace_script(request, folder, force=outputs.force, **settings)
         if end.fault:
@@ -365,15 +375,19 @@ def _trace_script(
                 f"The script ran; watching it failed: {''.join(last)}",
                 "This is a bug; please report it with this line.",
             )
+
         lines = _suggest_other_command(spec, request, end, result)
         if result is None and not (lines or end.fault or end.has_refused):
             lines = [_explain_missing_trace(spec, request, end)]
+
         _print_lines(*lines)
         if result is None:
             _write_without_memory(spec, end, lines, outputs)
             raise ScriptStatus(end.status)
+
         with suppress(*([LimitError] if end.status else [])):
             place.conclude(result, spec, folder, outputs)
+
     is_over = result.is_over_limit and not end.status
     raise ScriptStatus(int(ExitCode.OVER_LIMIT) if is_over else end.status)
 
@@ -396,13 +410,16 @@ def _suggest_other_command(
     """Return the command that a failed script may need: with a simulated card, or as a module."""
     if not end.status:
         return []
+
     note = end.note if result is None else result.recording.watch
     arguments = " ".join(("", "--", *request.arguments)) if request.arguments else ""
     path = Path(spec.path).absolute()
     parts = [path.stem]
+
     while not request.is_module and (path.parent / "__init__.py").is_file():
         path = path.parent
         parts.insert(0, path.name)
+
     has_failed_import = not end.has_tensorflow or (
         note is not None and note.ended == "ImportError"
     )
@@ -412,6 +429,7 @@ def _suggest_other_command(
             "from the folder "
             f"of the package: analyze trace -m {'.'.join(parts)}{arguments}"
         ]
+
     return []
 
 
@@ -430,6 +448,7 @@ def _explain_missing_trace(
         python = " ".join(("python", spec.text, *request.arguments))
         reason = " before any step was traced, without a Python error (kill -9, a crash in C++, exec). "
         reason += f"If it ran out of memory: {python} 2> log, then analyze oom log."
+
     return f"{spec.text} ended with exit code {end.status}{reason}"
 
 

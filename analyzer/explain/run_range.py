@@ -19,10 +19,9 @@ from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.recording.timeline import Peak, find_peak
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.limits import find_shared_limits
+from analyzer.simulate.allocator.limits import FLOOR_BYTES, find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence as Operations
 from analyzer.simulate.allocator.replay import from_recording, recorded_options, replay
-from analyzer.simulate.predict.stated_range import FLOOR_BYTES
 
 _CHANCE: Final = 0.05  # of a run outside the stated range
 _REPLAYS: Final = 8  # orders whose allocated peaks are computed

@@ -45,6 +45,7 @@ def fit_all_cards(
     kinds.sort(key=len, reverse=True)
 
     rows: list[CardAnswer] = []
+
     with access_target(spec) as access:
         for number, group in enumerate(kinds):
             words = f"{len(rows)} of {len(cards)} cards known"
@@ -57,6 +58,7 @@ def fit_all_cards(
             kind_answer = _fit_kind(access, options, question, group, rows, report)
             answer = _combine(kind_answer, rows, question.wanted, len(cards))
             keep(answer)
+
     return answer
 
 
@@ -90,6 +92,7 @@ def _fit_kind(
         else:
             largest = search.size_at(limit.bytes)
             safe = find_safe_size(search, limit.range.low, largest)
+
         rows.append(
             CardAnswer(
                 id=gpu.id,
@@ -102,6 +105,7 @@ def _fit_kind(
                 price=question.prices.get(gpu),
             )
         )
+
     return describe_sizes(
         access.name, chosen, search, facts, ("card", limits[-1]), question
     )
@@ -117,6 +121,7 @@ def _combine(
         rows.sort(
             key=lambda row: (not row.holds_wanted and wanted is not None, row.price)
         )
+
     holds = [row for row in rows if row.holds_wanted]
     cheapest = holds[0].id if holds and holds[0].price is not None else ""
 

@@ -59,16 +59,19 @@ def choose_blocks(units: Sequence[ChainUnit]) -> list[Block]:
     ends = combinations(range(len(units) + 1), 2)
     bounds = sorted({_bytes_inside(units, block) for block in ends})
     partitions = []
+
     for bound in bounds[:: max(len(bounds) // _MOST_BOUNDS, 1)]:
         partitions.append(_cut(units, bound))
 
     unchanged = find_peak(units, [])
     least = min((find_peak(units, blocks) for blocks in partitions), default=unchanged)
     near = []
+
     for blocks in partitions:
         peak = find_peak(units, blocks)
         if peak < unchanged and peak <= _NEAR * least:
             near.append(blocks)
+
     if not near:
         return []
     return min(near, key=lambda blocks: count_operations(units, blocks))
@@ -86,6 +89,7 @@ def count_operations(units: Sequence[ChainUnit], blocks: Sequence[Block]) -> int
     repeated = 0
     for start, stop in blocks:
         repeated += sum(unit.operations for unit in units[start:stop])
+
     return repeated
 
 
@@ -100,14 +104,17 @@ def _cut(units: Sequence[ChainUnit], bound: int) -> list[Block]:
     """Return the longest blocks, from the first unit on, that hold at most ``bound`` bytes."""
     blocks: list[Block] = []
     start = 0
+
     for stop in range(1, len(units) + 1):
         is_random = units[stop - 1].is_random
         if not is_random and _bytes_inside(units, (start, stop)) <= bound:
             continue
         if stop - 1 > start:
             blocks.append((start, stop - 1))
+
         is_alone = is_random or _bytes_inside(units, (stop - 1, stop)) > bound
         start = stop if is_alone else stop - 1
+
     if start < len(units):
         blocks.append((start, len(units)))
     return blocks
@@ -118,6 +125,7 @@ def chain_of(note: RunNote) -> tuple[ChainUnit, ...]:
     graph = index_note_graph(note)
     if graph is None or note.compiled:
         return ()
+
     layers = _skip_constants(graph, _map_forward_layers(graph))
     order = _sort_layers(graph, layers)
     if len(order) < 2 or not all(_NAME.fullmatch(layer) for layer in order):
@@ -137,6 +145,7 @@ def _map_forward_layers(graph: GraphIndex) -> dict[str, str]:
     }
     heads = Counter(path[0] for path in paths.values() if len(path) > 1)
     model = heads.most_common(1)[0][0] if heads else ""
+
     return {
         name: path[1] if len(path) > 1 and path[0] == model else path[0]
         for name, path in paths.items()
@@ -151,16 +160,19 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
     """
     constant: set[str] = set()
     queue = [name for name, op in graph.ops.items() if op.type in _CONSTANTS]
+
     while queue:
         name = queue.pop()
         if name in constant:
             continue
+
         constant.add(name)
         for user in graph.users_of(name):
             if {
                 split_tensor(tensor)[0] for tensor in graph.ops[user].inputs
             } <= constant:
                 queue.append(user)
+
     return {name: layer for name, layer in layers.items() if name not in constant}
 
 
@@ -172,6 +184,7 @@ def _sort_layers(graph: GraphIndex, layers: Mapping[str, str]) -> list[str]:
             layers.get(split_tensor(one)[0], layer) for one in graph.ops[name].inputs
         }
         before[layer] |= makers - {layer}
+
     try:
         return list(TopologicalSorter(before).static_order())
     except CycleError:
@@ -186,30 +199,37 @@ def _find_units(
         {} for _ in order
     ]  # tensors in use after each layer
     kept, work, is_random = [0] * len(order), [0] * len(order), [False] * len(order)
+
     for name, layer in layers.items():
         op, at = graph.ops[name], place[layer]
         work[at] += op.type not in _ALIASES
         is_random[at] |= "Random" in op.type
+
         for index, spec in enumerate(op.outputs):
             size_bytes = spec.size_bytes or 0
             if size_bytes < _LEAST_BYTES or op.type == "ReadVariableOp":
                 continue
+
             tensor = f"{name}:{index}"
             users = graph.consumers.get(tensor, ())
             is_for_backward = any(
                 graph.phases.get(user) is Phase.BACKWARD for user in users
             )
+
             if op.type not in _ALIASES and is_for_backward:
                 kept[at] += size_bytes
+
             last = max(
                 (place[layers[user]] for user in users if user in layers), default=at
             )
             for end in range(at, last):
                 crossing[end][tensor] = size_bytes
+
     first = 0
     for end in range(len(order) - 1):
         if len(crossing[end]) != 1:
             continue
+
         (leaves_bytes,) = crossing[end].values()
         members = slice(first, end + 1)
         yield ChainUnit(

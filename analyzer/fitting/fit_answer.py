@@ -139,6 +139,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         from analyzer.report.render.page_shell import to_page
 
         page = escape(to_page(build_fit_document(self)))
+
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 640px; border: 0"></iframe>'
 
     def label(self, size: int) -> str:
@@ -154,6 +155,7 @@ def describe_cards(cards: Sequence[CardAnswer], answer: FitAnswer) -> str:
             f"about batch {first.largest:,} on {first.id} to {last.largest:,} on {last.id}"
             f" ({len(cards)} cards)"
         )
+
     fitting = [card for card in cards if card.holds_wanted]
     smallest = f", from {fitting[0].id} on" if fitting else ""
     return (

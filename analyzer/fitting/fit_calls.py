@@ -63,6 +63,7 @@ def fit(
     """
     if not vary:
         step.setdefault("batch_size", wanted)
+
     options = _make_options(step)
     question = FitQuestion(
         limit_bytes=parse_bytes(limit) if isinstance(limit, str) else limit,
@@ -70,6 +71,7 @@ def fit(
         remedies=tuple(what_if) if remedies or what_if else None,
         varied=parse_varied([vary] if isinstance(vary, str) and vary else vary),
     )
+
     with _access(target, options) as access:
         return fit_step(access, options, question, lambda stage, share: None)
 
@@ -100,8 +102,10 @@ def fits(
     card = find_smallest_card(options.gpu) if options.gpu else None
     _, bounds = resolve_limit(card, limit_bytes)
     search = CardSearch([bounds.bytes], size, is_one=True)
+
     with _access(target, options) as access:
         answer_sizes(access, options, BATCH, search, lambda stage, share: None)
+
     high_bytes = search.points[size].need_high_bytes
     return high_bytes is not None and high_bytes <= bounds.range.low
 
@@ -115,6 +119,7 @@ def _access(target: Any, options: CaptureOptions) -> Iterator[StepAccess]:
     if isinstance(target, str | os.PathLike):
         with access_target(parse_target(os.fspath(target))) as access:
             yield access
+
         return
 
     name = str(getattr(target, "name", None) or getattr(target, "__name__", "step"))
@@ -124,6 +129,7 @@ def _access(target: Any, options: CaptureOptions) -> Iterator[StepAccess]:
             spec = TargetSpec(text=name, kind=TargetKind.KERAS_FILE, path=str(path))
             with access_target(spec) as access:
                 yield access
+
         return
 
     def capture(options: CaptureOptions, folder: Path) -> Path:
@@ -138,4 +144,5 @@ def _make_options(step: StepOptions) -> CaptureOptions:
     gpu = step.get("gpu", "")
     step["gpu"] = normalize_cards(gpu) if gpu else ""
     step["device"] = "gpu" if gpu else "cpu"
+
     return make_options(step)

@@ -4,7 +4,6 @@ import dataclasses
 import shlex
 from collections.abc import Iterator
 
-from markupsafe import Markup
 from msgspec.structs import replace
 
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer, SizePoint
@@ -14,7 +13,6 @@ from analyzer.model.errors import FailureKind
 from analyzer.model.units import format_bytes, format_option_bytes
 from analyzer.report.actions import remedy_items, step_options
 from analyzer.report.answer import versions_line
-from analyzer.report.render.charts import draw_lines
 from analyzer.report.render.sections import (
     COLUMNS,
     Block,
@@ -37,6 +35,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
     lead: list[Block] = []
     if answer.limit_of != "cards":
         lead.append(_figures(answer))
+
     lead += [Paragraph(sentence) for sentence in explain_answer(answer)]
     step = (
         "inference" if answer.mode == "infer" else answer.mode,
@@ -89,6 +88,7 @@ def _suggest_next(answer: FitAnswer) -> str:
         command, options = "fit", [*repeat(None), "--what-if", "all"]
     else:
         options = repeat(size)
+
     if answer.limit_of == "given":
         options += ["--limit", format_option_bytes(answer.limit_bytes)]
     return shlex.join(("analyze", command, answer.target, *options))
@@ -99,11 +99,13 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
         yield Section("Cards", (_card_table(answer),))
     if answer.points:
         yield _size_section(answer)
+
     if answer.remedies:
         size = answer.label(answer.size_of_remedies)
         note = "each one was captured and estimated"
         items = remedy_items(answer.remedies)
         yield Section(f"Remedies at {answer.noun} {size}", items, note=note)
+
     if answer.notes:
         notes = (Paragraph(note, "muted", "- ") for note in answer.notes)
         yield Section("Notes", tuple(notes))
@@ -133,6 +135,7 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
             )
     else:
         yield _explain_limit(answer)
+
     if answer.fixed_bytes is not None and answer.bytes_per_example is not None:
         fixed = format_bytes(answer.fixed_bytes + answer.beside_pool_bytes)
         each = format_bytes(answer.bytes_per_example)
@@ -143,8 +146,10 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
         if point.is_refused:
             yield f"{noun} {answer.label(point.size)} is not possible: {point.detail}"
             break
+
     if answer.limit_of == "cards" or not answer.largest:
         return
+
     if answer.safe:
         reserve = "its need stays 3 % below that of the largest one"
         yield f"{noun} {answer.label(answer.safe)} is safe: {reserve}, at the lowest limit."
@@ -161,9 +166,11 @@ def _explain_limit(answer: FitAnswer) -> str:
         "given": ", the given limit",
     }
     others = ""
+
     if answer.beside_pool_bytes:
         beside = format_bytes(answer.beside_pool_bytes)
         others = f"; context and libraries take another {beside}"
+
     limit = format_bytes(answer.limit_bytes)
     return (
         f"TensorFlow's pool may use {limit}{bounds}{origins[answer.limit_of]}{others}."
@@ -176,6 +183,7 @@ def _size_section(answer: FitAnswer) -> Section:
     ]
     top = max(needs) or 1
     rows: list[tuple[CellValue, ...]] = []
+
     for point, need in zip(answer.points, needs, strict=True):
         word = _describe_point(answer, point)
         tone: Tone = "good" if point.fits else "bad"
@@ -184,12 +192,10 @@ def _size_section(answer: FitAnswer) -> Section:
             need / top if is_known else None, tone, note=word if is_known else ""
         )
         rows.append((answer.label(point.size), word, need if is_known else None, bar))
+
     columns = (TableColumn(answer.noun, "number"), *COLUMNS["sizes"])
-    blocks: list[Block] = [Table(columns, tuple(rows))]
-    if sum(point.need_bytes is not None for point in answer.points) > 1:
-        blocks.insert(0, _draw_chart(answer))
     title = "Runs" if answer.is_run else "Estimates"
-    return Section(f"{title} by {answer.varied}", tuple(blocks))
+    return Section(f"{title} by {answer.varied}", (Table(columns, tuple(rows)),))
 
 
 def _describe_point(answer: FitAnswer, point: SizePoint) -> str:
@@ -203,34 +209,11 @@ def _describe_point(answer: FitAnswer, point: SizePoint) -> str:
     return "ran out of memory" if answer.is_run else "does not fit"
 
 
-def _draw_chart(answer: FitAnswer) -> Markup:
-    beside = answer.beside_pool_bytes
-    known = [point for point in answer.points if point.need_bytes is not None]
-    needs = [(point.size, (point.need_bytes or 0) + beside) for point in known]
-    (first, low), (last, high) = needs[0], needs[-1]
-    limit_bytes = answer.limit_bytes + beside
-    name = "largest" if answer.is_largest_known else "fits"
-    marks = {answer.safe: ("safe", "safe"), answer.largest: ("marked", name)}
-    if answer.failing is not None:
-        marks[answer.failing] = ("failing", "does not fit")
-    return draw_lines(
-        f"The need is {format_bytes(low)} at {answer.noun} {answer.label(first)} and "
-        f"{format_bytes(high)} at {answer.label(last)}; the limit is {format_bytes(limit_bytes)}.",
-        [("needs", "allocated", needs)],
-        limit_bytes=limit_bytes,
-        marks=[
-            (size, look, f"{words}: {answer.noun} {answer.label(size)}")
-            for size, (look, words) in marks.items()
-            if size
-        ],
-        x_text=lambda size: answer.label(size) if size else "0",
-    )
-
-
 def _card_table(answer: FitAnswer) -> Table:
     columns = [TableColumn("--gpu", "whole", least=24)]
     if answer.is_priced:
         columns.append(TableColumn("per hour", "number"))
+
     columns += [TableColumn("memory", "bytes", rank=2), TableColumn("limit", "bytes")]
     if answer.wanted is None:
         columns += [TableColumn("safe", "number"), TableColumn("about", "number")]
@@ -243,7 +226,9 @@ def _card_table(answer: FitAnswer) -> Table:
         name = card.id
         if rows and rows[-1][1:] == row:  # the same answer as the card before
             name = f"{rows.pop()[0]}, {name}"
+
         rows.append((name, *row))
+
     return Table(tuple(columns), tuple(rows))
 
 
@@ -252,11 +237,13 @@ def _card_row(answer: FitAnswer, card: CardAnswer) -> tuple[CellValue, ...]:
     row: list[CellValue] = []
     if card.price is not None:
         row.append(f"{card.price:g}")
+
     row += [card.memory_bytes, card.limit_bytes]
     if answer.wanted is None:
         row += [answer.label(card.safe or 0), answer.label(card.largest or 0)]
     else:
         row.append(_FITS if card.holds_wanted else Cell("no", "muted"))
+
     return tuple(row)
 
 
@@ -267,8 +254,10 @@ def add_headline(answer: FitAnswer) -> FitAnswer:
         verdict = "fits" if answer.wanted_fits else "does not fit"
         if answer.wanted_fits and answer.wanted > answer.safe:
             verdict = "fits, with less than 3 % to spare"
+
         wanted = f"{answer.noun.capitalize()} {answer.label(answer.wanted)} {verdict}."
         headline = f"{wanted} {headline}"
+
     return replace(answer, headline=headline)
 
 
@@ -277,13 +266,16 @@ def _state_largest(answer: FitAnswer) -> str:
     limit = format_bytes(answer.limit_bytes + answer.beside_pool_bytes)
     where = f"{answer.card_name or place} ({limit})"
     by = "" if answer.is_run else ", by estimate"
+
     if not answer.largest:
         smallest = answer.label(answer.failing or 1)
         return f"Not even {answer.noun} {smallest} fits {where}{by}."
 
     named = f"{answer.noun.capitalize()} {answer.label(answer.largest)}"
     if answer.failing is None:
-        others = "larger ones did not end in time"
+        others = "larger ones were not tried"
+        if any(point.kind is FailureKind.TIMED_OUT for point in answer.points):
+            others = "larger ones did not end in time"
         if answer.largest >= MOST_SIZE:
             others = f"sizes above {MOST_SIZE:,} are not tried"
         return f"{named} fits {where}{by}; {others}."

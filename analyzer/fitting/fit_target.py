@@ -95,7 +95,9 @@ def fit_step(
         if search.points:
             known = assume_facts(limited, can_run(access, limited))
             keep(add_headline(describe(known)))
+
         raise
+
     answer = describe(facts)
     keep(add_headline(answer))
 
@@ -107,6 +109,7 @@ def fit_step(
         chosen = varied.apply(limited, answer.size_of_remedies)
         trial = RemedyTrial(access, chosen, answer.limit_bytes, report_remedies)
         answer = replace_fields(answer, remedies=try_remedies(trial, question.remedies))
+
     report("done", 1.0)
     return add_headline(answer)
 
@@ -126,6 +129,7 @@ def resolve_limit(
         BfcOptions(
             memory_limit_bytes=limit_bytes
         )  # raises if no allocator has such a limit
+
     card = None if gpu is None else memory_limit(gpu)
     if limit_bytes is not None and (card is None or limit_bytes <= card.bytes):
         return "given", BoundedBytes.exactly(limit_bytes)
@@ -146,6 +150,7 @@ def find_safe_size(search: SizeSearch, low_bytes: int, largest: int) -> int:
         and search.failing is not None
     ):
         low_bytes = min(low_bytes, point.need_bytes)
+
     safe = search.size_at(low_bytes, lambda one: one.need_high_bytes)
     return min(safe, largest)
 
@@ -165,6 +170,7 @@ def describe_sizes(
     is_batch = not question.varied.shapes
     fixed_bytes, bytes_per_example = search.fit_line() if is_batch else (None, None)
     wanted = question.wanted
+
     return FitAnswer(
         target=name,
         varied="batch size" if is_batch else "input size",

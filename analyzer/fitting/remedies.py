@@ -12,10 +12,8 @@ from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
 from analyzer.fitting.remedy_plans import (
-    LISTING,
     RECOMPUTING,
     RemedyPlan,
-    find_variant,
     merge_options,
     plan_remedies,
     read_remedies,
@@ -90,31 +88,33 @@ def try_remedies(
         before = trial.estimate(options, "unchanged")
     else:
         before = estimate_folder(captured, options)
+
     op_by_op = None
-    needs_order = RECOMPUTING in names or LISTING in names
-    if (
-        needs_order and before.note.step.jit
-    ):  # a graph without XLA shows the order of the layers
+    if RECOMPUTING in names and before.note.step.jit:
+        # A graph without XLA shows the order of the layers.
         report("capturing the step op by op", 0.0)
         place = trial.access.folder / "op-by-op"
         folder = trial.access.capture(replace(options, jit=False), place)
         op_by_op = read_run(folder / RUN_FILE)
-    plans = choose_plans(
-        list(plan_remedies(options, before.note, op_by_op, names)), names
-    )
+
+    plans = choose_plans(list(plan_remedies(options, before.note, op_by_op)), names)
     plans = _sort_by_value(plans, before)
     remedies: list[StepRemedy] = []
     begin = time.monotonic()
+
     for number, plan in enumerate(plans):
         stage = f"change {number + 1} of {len(plans)}, {plan.id}"
         if number:
             left_s = (time.monotonic() - begin) / number * (len(plans) - number)
             stage += f", about {math.ceil(left_s / 60)} min left"
+
         report(stage, (number + 1) / (len(plans) + 1))
         remedies.append(_try_plans(trial, (plan,), before))
         trial.keep(remedies[-1])
+
     if trial.fits(before) is False and not any(remedy.fits for remedy in remedies):
         remedies += _try_sets(trial, plans, remedies, before)
+
     remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
     return tuple(remedies)
 
@@ -131,6 +131,7 @@ def _sort_by_value(
     has_variables = 2 * before.fixed_bytes > before.requested_bytes
     kinds = _FOR_VARIABLES if has_variables else _FOR_ACTIVATIONS
     places = {kind: place for place, kind in enumerate(kinds)}
+
     return sorted(plans, key=lambda plan: places.get(plan.kind, len(kinds)))
 
 
@@ -148,9 +149,11 @@ def _try_plans(
         after = trial.estimate(options, f"remedy-{remedy.id}")
     except InputError as error:
         return replace_fields(remedy, failed=error.message[:_LONGEST_REASON])
+
     saved = None
     if before.requested is not None and after.requested is not None:
         saved = before.requested - after.requested
+
     remedy = replace_fields(
         remedy,
         costs="; ".join(plan.costs for plan in plans if plan.costs),
@@ -163,6 +166,7 @@ def _try_plans(
     )
     if trial.patch_file is None or before.requested_bytes <= after.requested_bytes:
         return remedy
+
     try:
         return _write_patch(trial, trial.patch_file, plans, remedy, before)
     except InputError as error:
@@ -183,6 +187,7 @@ def _write_patch(
         copy = copy_with_text(file, edited, trial.access.folder / f"source-{remedy.id}")
     except (OSError, ValueError, SyntaxError) as error:
         raise InputError(f"{file} cannot be edited: {error}.") from None
+
     make = trial.access.capture_file
     batch = merge_options(trial.options, plans).batch_size
     assert make is not None
@@ -191,11 +196,14 @@ def _write_patch(
     after = estimate_step(access, options, f"patched-{remedy.id}")
     saves_bytes = before.requested_bytes - after.requested_bytes
     stated = remedy.saves_bytes or 0
+
     if abs(saves_bytes - stated) > _PATCH_TOLERANCE * stated:
         raise InputError(f"The edited file saves {format_bytes(saves_bytes)}.")
+
     trial.patch_folder.mkdir(exist_ok=True)
     path = trial.patch_folder / f"{remedy.id}.patch"
     write_text(path, write_diff(file, text, edited))
+
     return replace_fields(remedy, patch=str(path), patch_saves_bytes=saves_bytes)
 
 
@@ -220,6 +228,7 @@ def _try_sets(
             kinds = {plan.kind for plan in chosen}
             if len(kinds) == size and saved_by(chosen) >= excess:
                 sets.append(chosen)
+
     sets.sort(key=lambda chosen: -saved_by(chosen))
     sets.sort(key=lambda chosen: sum(plan.effort for plan in chosen))
 
@@ -227,6 +236,7 @@ def _try_sets(
         trial.report(f"capturing with {' and '.join(plan.id for plan in chosen)}", 0.98)
         remedy = _try_plans(trial, chosen, before)
         yield remedy
+
         if remedy.fits:
             return
 
@@ -234,23 +244,26 @@ def _try_sets(
 def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPlan]:
     """Return the named remedies, or all that may save memory; raise for an unknown name."""
     if not names:
-        return [plan for plan in plans if not plan.is_named_only]
+        return list(plans)
+
     known = {plan.id: plan for plan in plans}
     rows = read_remedies().remedies
     modes = {
         row.id: row.when[0] for row in rows if row.when in (("infer",), ("train",))
     }
+
     for name in names:
         if name not in known and name == RECOMPUTING:
             raise InputError(
                 f"{name} finds no blocks to recompute: the layers are not a chain of three parts or "
-                "more.",
-                hint="remat-activations recomputes within layers.",
+                "more."
             )
+
         if name not in known:
             needs = f"It needs --mode {modes[name]}. " if name in modes else ""
             hint = f"{needs}This step's remedies: {', '.join(known)}."
             raise InputError(f"This step has no remedy {name!r}.", hint=hint)
+
     return [known[name] for name in names]
 
 
@@ -259,11 +272,13 @@ def parse_remedies(text: str) -> tuple[str, ...] | None:
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     if not names or names == (ALL,):
         return () if names else None
+
     known = remedy_names()
     for name in names:
-        if name not in known and find_variant(name) is None:
+        if name not in known:
             hint = suggest_names(name, known) or f"Use all, or {', '.join(known)}."
             raise InputError(f"There is no remedy {name!r}.", hint=hint)
+
     return names
 
 
@@ -285,11 +300,13 @@ def add_remedies(
     verdict = result.report.verdict
     limit_bytes = None if verdict is None else verdict.pool_limit_bytes
     file = None if patches is None else spec.source
+
     with access_target(spec) as access:
         trial = RemedyTrial(
             access, options, limit_bytes, progress, file, patches or Path(), keep
         )
         remedies = try_remedies(trial, names, folder)
+
     return save_remedies(result, remedies, folder)
 
 

@@ -27,7 +27,6 @@ _ACCUMULABLE_BATCH: Final = 4
 
 RECOMPUTING: Final = "recompute-blocks"
 """The remedy that recomputes blocks of layers; it needs the order of the layers."""
-LISTING: Final = "remat-list-of-layers"
 
 _LEAST_UNITS: Final = 3  # fewest units of a chain for which blocks are recomputed
 _TYPE_IGNORE: Final = re.compile(r"  # type: ignore\[[\w-]+\]")
@@ -46,8 +45,6 @@ class RemedyRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     effort: int
     costs: str = ""
     when: tuple[str, ...] = ()
-    is_named_only: bool = False
-    number: str = ""
     batch_size: str = ""
     dtype_policy: str = ""
     jit: bool | None = None
@@ -70,13 +67,7 @@ class RemedyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The table; the optimizers are names of Keras' classes."""
 
     optimizers: tuple[str, ...]
-    larger_optimizers: tuple[str, ...]
     remedies: tuple[RemedyRow, ...]
-
-    @property
-    def all_optimizers(self) -> tuple[str, ...]:
-        """The optimizers of both lists."""
-        return self.optimizers + self.larger_optimizers
 
 
 @cache
@@ -91,22 +82,9 @@ def remedy_names() -> tuple[str, ...]:
     table = read_remedies()
     return (
         *(row.id for row in table.remedies),
-        "smaller-input",
-        LISTING,
-        *(f"optimizer-{name.lower()}" for name in table.all_optimizers),
+        *(f"optimizer-{name.lower()}" for name in table.optimizers),
         RECOMPUTING,
     )
-
-
-def find_variant(name: str) -> RemedyRow | None:
-    """Return a remedy of the table with another number at the end of its name, such as ``lora-16``."""
-    base, _, number = name.rpartition("-")
-    for row in read_remedies().remedies:
-        form = r"0\.\d{1,4}" if "." in row.number else r"[1-9]\d{0,3}"
-        is_variant = row.number and row.id == f"{base}-{row.number}" != name
-        if is_variant and re.fullmatch(form, number) and float(number):
-            return structs.replace(row, id=name, number=number)
-    return None
 
 
 def merge_options(
@@ -127,25 +105,26 @@ def plan_remedies(
     options: CaptureOptions,
     note: RunNote,
     op_by_op: RunNote | None = None,
-    names: Sequence[str] = (),
 ) -> Iterator[RemedyPlan]:
-    """Yield the remedies that a step may have, among them the variants that ``names`` name.
+    """Yield the remedies that a step may have.
 
     ``op_by_op`` is a capture without XLA of a step that XLA compiles: it shows the order of the layers.
     Without it no blocks of such a step are recomputed.
     """
     conditions, table = _conditions_of(options, note), read_remedies()
-    for row in (*table.remedies, *filter(None, map(find_variant, names))):
+    for row in table.remedies:
         if conditions.issuperset(row.when):
             yield _plan_row(row, options, note)
-    yield from _plan_smaller_input(options, note)
+
     if note.step.infers:
         return
+
     current = _optimizer_class(note)
     # The optimizer of a custom step is part of its code.
-    for name in () if note.step.own else table.all_optimizers:
+    for name in () if note.step.own else table.optimizers:
         if name == current:
             continue
+
         key = name.lower()
         yield RemedyPlan(
             id=f"optimizer-{key}",
@@ -156,11 +135,9 @@ def plan_remedies(
             kind="optimizer",
             effort=4,
             options=replace(options, optimizer=key),
-            is_named_only=name in table.larger_optimizers,
         )
-    units = chain_of(op_by_op or note)
-    yield from _plan_layers(options, units)
-    yield from _plan_blocks(options, units)
+
+    yield from _plan_blocks(options, chain_of(op_by_op or note))
 
 
 def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
@@ -176,6 +153,7 @@ def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
         "default-policy": step.dtype_policy in _GLOBAL_POLICIES,
         "float64": step.dtype_policy == "float64",
     }
+
     return {name for name, is_true in holds.items() if is_true}
 
 
@@ -185,12 +163,10 @@ def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyP
     sizes = {
         "half": batch // 2,
         "quarter": batch // _ACCUMULABLE_BATCH,
-        "number": row.number,
     }
     size = row.batch_size.format(**sizes)
     texts = {"title": row.title.format(**sizes), "batch_size": size}
-    if row.number:
-        texts["model"] = row.model.format(**sizes)
+
     return RemedyPlan(
         **{**structs.asdict(row), **texts},
         optimizer=_optimizer_class(note) if row.optimizer_option else "",
@@ -199,33 +175,8 @@ def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyP
             batch_size=int(size) if size else options.batch_size,
             dtype_policy=row.dtype_policy or options.dtype_policy,
             jit=options.jit if row.jit is None else row.jit,
-            remedy=row.remedy.format(**sizes) or options.remedy,
+            remedy=row.remedy or options.remedy,
         ),
-    )
-
-
-def _plan_layers(
-    options: CaptureOptions, units: Sequence[ChainUnit]
-) -> Iterator[RemedyPlan]:
-    """Yield the layers to recompute one by one: those that keep half of the bytes for the gradient."""
-    names: list[str] = []
-    scope = 'with keras.RematScope(mode="list_of_layers", layer_names={}):\n    model = make_model()'
-    left = sum(unit.kept_bytes for unit in units) / 2
-    for unit in sorted(units, key=lambda unit: -unit.kept_bytes):
-        if left > 0 and not unit.is_random:
-            names += unit.layers
-            left -= unit.kept_bytes
-    if not names:
-        return
-    yield RemedyPlan(
-        id=LISTING,
-        title=f"{len(names)} layers recomputed",
-        before=scope.format(names),
-        costs="these layers run twice",
-        kind="recomputation",
-        effort=3,
-        is_named_only=True,
-        options=replace(options, remedy=f"remat=list_of_layers>{'|'.join(names)}"),
     )
 
 
@@ -236,6 +187,7 @@ def _plan_blocks(
     blocks = choose_blocks(units) if len(units) >= _LEAST_UNITS else []
     if not blocks:
         return
+
     names = [
         (units[start].layers[0], units[stop - 1].layers[-1]) for start, stop in blocks
     ]
@@ -263,42 +215,16 @@ def read_recomputing_code() -> str:
     )
     body = text.split(_PASTE_BEGIN)[1].split(_PASTE_END)[0]
     body = _TYPE_IGNORE.sub("", body).strip()
+
     return (
         f"from typing import Any\n\nimport keras\nimport tensorflow as tf\n\n\n{body}"
-    )
-
-
-def _plan_smaller_input(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
-    """Yield inputs of half the side, if ``--shape`` gave the inputs or the model is an application."""
-    shapes = dict(options.shapes)
-    is_application = note.target is not None and note.target.kind == "application"
-    if not shapes and is_application and note.inputs and note.inputs[0].shape:
-        shapes = {"": tuple(note.inputs[0].shape[1:])}
-    smaller = {}
-    for name, shape in shapes.items():
-        sides = shape[:-1] or shape  # a single axis is halved, else each but the last
-        smaller[name] = (*(max(axis // 2, 1) for axis in sides), *shape[len(sides) :])
-    if smaller == shapes:
-        return
-    texts = [
-        f"{name}={','.join(map(str, axes))}".lstrip("=")
-        for name, axes in smaller.items()
-    ]
-    yield RemedyPlan(
-        id="smaller-input",
-        title=f"Inputs of half the side ({' '.join(texts)})",
-        model=" ".join(("#", *(f"--shape {text}" for text in texts))),
-        costs="less detail, or less context",
-        kind="input",
-        effort=6,
-        options=replace(options, shapes=smaller),
     )
 
 
 def _optimizer_class(note: RunNote) -> str:
     """Return the class of a step's optimizer: the recorded one, else by the paths of its variables."""
     heads = {variable.path.split("/")[0] for variable in note.variables}
-    by_path = (name for name in read_remedies().all_optimizers if name.lower() in heads)
+    by_path = (name for name in read_remedies().optimizers if name.lower() in heads)
     return note.step.optimizer or next(by_path, "Adam")
 
 
@@ -311,12 +237,14 @@ def write_code(plans: Sequence[RemedyPlan], *, is_own_step: bool) -> str:
     jit = next((plan.jit for plan in plans if plan.jit is not None), None)
     batch_size = next((plan.batch_size for plan in plans if plan.batch_size), "")
     arguments = [] if jit is None else [f"jit_compile={jit}"]
+
     if optimizer:
         given = ", ".join(
             ["...", *filter(None, (plan.optimizer_option for plan in plans))]
         )
         lines.append(f"optimizer = keras.optimizers.{optimizer}({given})")
         arguments.insert(0, "optimizer=optimizer")
+
     if is_own_step:
         lines += [] if jit is None else [f"step = tf.function(step, jit_compile={jit})"]
         lines += [f"dataset = dataset.batch({batch_size})"] if batch_size else []
@@ -327,4 +255,5 @@ def write_code(plans: Sequence[RemedyPlan], *, is_own_step: bool) -> str:
             else []
         )
         lines += [f"model.fit(..., batch_size={batch_size})"] if batch_size else []
+
     return "\n".join(filter(None, lines))

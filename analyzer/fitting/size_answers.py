@@ -66,6 +66,7 @@ def can_run(access: StepAccess, options: CaptureOptions) -> bool:
         or find_smallest_card(options.gpu).is_amd
     ):
         return False
+
     return not find_obstacle(options) and has_phantom()
 
 
@@ -84,6 +85,7 @@ def answer_sizes(
     except InputError as error:
         if error.kind is not FailureKind.FIXED_SIZE:
             raise
+
         raise InputError(
             f"The batch size of {access.name} is fixed: {error.message}",
             hint="Leave the first axis of the inputs open, or name the model itself.",
@@ -110,6 +112,7 @@ def _run(
         nonlocal size
         search.add(point, fixed_bytes)
         size = search.next_size()
+
         if size is not None:
             _report(report, search, f"running size {size}")
         return size
@@ -125,8 +128,10 @@ def _run(
     for number in itertools.count():
         if size is None:
             break
+
         folder = access.folder / f"runs-{number}"
         chosen = varied.apply(options, size)
+
         try:
             access.run_sizes(chosen, folder, limit_s=_LIMIT_S, next_size=take_run)
             run_file = read_run_file(folder / RUN_FILE)
@@ -147,6 +152,7 @@ def _run(
 
     if run_file is None:  # no process reached its end
         return assume_facts(options, is_run=True)
+
     notes = tuple(dict.fromkeys(run_file.notes))
     return StepFacts(
         by="runs", step=run_file.step, notes=notes, versions=run_file.versions
@@ -162,6 +168,7 @@ def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
 def _make_point(size: int, run: SizeRun) -> SizePoint:
     if run.peak_bytes is None:
         return SizePoint(size=size, fits=False, kind=run.kind, detail=run.detail)
+
     high_bytes = int(run.peak_bytes * _MARGIN)
     return SizePoint(
         size=size, fits=True, need_bytes=run.peak_bytes, need_high_bytes=high_bytes
@@ -174,6 +181,7 @@ def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePo
     is_general = not search.points and error.kind not in _BY_SIZE
     if is_bug or is_general or error.kind in _NOT_BY_SIZE:
         raise error
+
     detail = error.message.partition("\n")[0]
     return SizePoint(size=size, fits=False, kind=error.kind, detail=detail)
 
@@ -190,11 +198,13 @@ def _estimate(
     while (size := search.next_size()) is not None:
         _report(report, search, f"estimating size {size}")
         chosen = varied.apply(options, size)
+
         try:
             last = estimate_step(access, chosen, f"size-{size}")
         except AnalyzerError as error:
             if not search.points:
                 raise
+
             search.add(_make_failure(size, error, search))
             continue
 

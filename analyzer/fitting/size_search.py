@@ -83,6 +83,7 @@ class SizeSearch:
         """Return the next size to try; None at the end."""
         if not self.points:
             return self.first_size
+
         last = next(reversed(self.points.values()))
         is_stuck = not last.fits and not last.has_failed
         if is_stuck or len(self.points) >= _MOST_TRIALS:
@@ -100,6 +101,7 @@ class SizeSearch:
         guess = self._guess(fitting)
         if guess < failing - step:
             return max(guess, fitting + step)
+
         failures = sum(point.has_failed for point in self.points.values())
         down = max(failing // max(32 >> failures, 2), 1)
         return max((fitting + failing) // 2, failing - down)
@@ -109,6 +111,7 @@ class SizeSearch:
             return None
         if self._is_on_plateau():
             return min(_PLATEAU_STEP * fitting, MOST_SIZE)
+
         near = [one.size for one in self.points.values() if 5 * one.size > 4 * fitting]
         guess = max(self._guess(fitting), fitting + (step << (len(near) - 1)))
         return min(guess, _LONGEST_STEP * fitting, MOST_SIZE)
@@ -118,6 +121,7 @@ class SizeSearch:
         need_bytes = self.points[fitting].need_bytes or 0
         is_near = need_bytes >= _NEAR * self.limit_bytes
         aim_bytes = self.limit_bytes if is_near else int(_APPROACH * self.limit_bytes)
+
         return self.size_at(aim_bytes)
 
     def size_at(self, limit_bytes: int, figure: Figure = need_of) -> int:
@@ -131,16 +135,19 @@ class SizeSearch:
             value = figure(self.points[size])
             if value is not None and value > ends[-1][1]:
                 ends.append((size, value))
+
         if len(ends) == 1:
             return 0
 
         place = 1
         while place + 1 < len(ends) and ends[place][1] <= limit_bytes:
             place += 1
+
         (low, low_bytes), (high, high_bytes) = ends[place - 1], ends[place]
         slope = (high_bytes - low_bytes) / (high**self.power - low**self.power)
         crossing = low**self.power + (limit_bytes - low_bytes) / slope
         size = int(max(crossing, 0.0) ** (1 / self.power) + 1e-9)
+
         return min(size, MOST_SIZE)
 
     def _is_on_plateau(self) -> bool:
@@ -149,11 +156,13 @@ class SizeSearch:
         low, high = self.points[sizes[0]], self.points[sizes[-1]]
         if low is high or (high.need_bytes or 0) > (low.need_bytes or 0):
             return False
+
         if high.size >= _LONGEST_PLATEAU * low.size:
             raise InputError(
                 f"The step needs no more memory at size {high.size} than at {low.size}.",
                 hint="If its own code sets the batch size, change it there.",
             )
+
         return True
 
     def fit_line(self) -> tuple[int | None, int | None]:
@@ -162,9 +171,11 @@ class SizeSearch:
         sizes = sorted(size for size, need in needs.items() if need is not None)
         if len(sizes) < 2:
             return None, None
+
         last, before = sizes[-1], sizes[-2]
         slope = (needs[last] - needs[before]) / (last - before)  # type: ignore[operator]
         fixed = needs[last] - slope * last  # type: ignore[operator]
+
         if slope < 1 or fixed < 0.95 * self.fixed_bytes:
             return None, None
         return round(fixed), round(slope)
@@ -190,9 +201,11 @@ class CardSearch(SizeSearch):
             return None
         if not self.points or (not self.fitting and failing != 1):
             return super().next_size()
+
         for limit_bytes in (self.limit_bytes, self.least_bytes):
             guess = max(self.size_at(int(_APPROACH * limit_bytes)), 1)
             distance = min(abs(size - guess) for size in self.points)
             if distance > guess // 16 and guess < (failing or MOST_SIZE):
                 return guess
+
         return None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from analyzer.fitting.remedy_plans import RemedyPlan, read_remedies
+from analyzer.fitting.remedy_plans import RemedyPlan
 from analyzer.model.errors import InputError
 
 _T = TypeVar("_T")
@@ -20,6 +20,10 @@ _KEPT: Final = {
     *("clipnorm", "clipvalue", "global_clipnorm"),
 }
 """Arguments that a replaced optimizer keeps; every optimizer has them."""
+_OPTIMIZERS: Final = (
+    *("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl"),
+    *("Lamb", "Lion", "Nadam", "RMSprop", "SGD"),
+)
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 
 
@@ -30,8 +34,7 @@ def edit_source(text: str, plans: Sequence[RemedyPlan], batch_size: int) -> str:
     """
     source = SourceFile(text)
     for plan in plans:
-        is_argument = not (plan.model or plan.kind in ("input", "recomputation"))
-        if not is_argument:
+        if plan.model:
             raise InputError("This change is not one of arguments.")
         if plan.batch_size:
             _set_batch(source, plan, batch_size)
@@ -41,6 +44,7 @@ def edit_source(text: str, plans: Sequence[RemedyPlan], batch_size: int) -> str:
             _set_jit(source, str(plan.jit))
         if plan.is_other or plan.optimizer_option:
             _set_optimizer(source, plan)
+
     if not source.keras and source.text != text:
         source.insert_after_imports("import keras")
     return source.text
@@ -53,8 +57,10 @@ def write_diff(path: Path, before: str, after: str) -> str:
     old, new = _LINE.findall(before), _LINE.findall(after)
     end = "\n\\ No newline at end of file\n"
     parts = []
+
     for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):
         parts.append(line if line.endswith("\n") else line + end)
+
     return "".join(parts)
 
 
@@ -64,6 +70,7 @@ def copy_with_text(path: Path, text: str, folder: Path) -> Path:
     for other in path.resolve().parent.iterdir():
         if other.name not in (path.name, "__pycache__"):
             (folder / other.name).symlink_to(other)
+
     (folder / path.name).write_bytes(text.encode())
     return folder / path.name
 
@@ -84,10 +91,12 @@ class SourceFile:
         self.calls = [node for node in nodes if isinstance(node, ast.Call)]
         names: dict[str, str] = {}
         self._last_import = 0
+
         for node in self.tree.body:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self._last_import = node.end_lineno or node.lineno
                 names |= {one.name: one.asname or one.name for one in node.names}
+
         own = f"{names['tensorflow']}.keras" if "tensorflow" in names else ""
         self.keras = names.get("keras", own)
 
@@ -98,6 +107,7 @@ class SourceFile:
             name = ast.unparse(call.func)
             if name.rpartition(".")[2] in names and name != "re.compile":
                 found.append(call)
+
         return found
 
     def replace(self, node: ast.AST, new: str) -> None:
@@ -112,6 +122,7 @@ class SourceFile:
             if keyword.arg == name:
                 self.replace(keyword.value, value)
                 return
+
         if arguments:
             last = arguments[-1]
             self.replace(last, f"{self.segment(last)}, {name}={value}")
@@ -138,6 +149,7 @@ class SourceFile:
             before = sum(map(len, self._lines[: line - 1]))
             inside = self._lines[line - 1].encode()[:column].decode()
             places.append(before + len(inside))
+
         return places[0], places[1]
 
 
@@ -146,6 +158,7 @@ def _set_batch(source: SourceFile, plan: RemedyPlan, before: int) -> None:
     places: list[ast.expr] = []
     for call in source.calls:
         places += [one.value for one in call.keywords if one.arg == "batch_size"]
+
     places += [call.args[0] for call in source.find_calls("batch") if call.args]
     if not places and plan.optimizer_option:
         return  # the rest of the remedy is in the file
@@ -154,11 +167,13 @@ def _set_batch(source: SourceFile, plan: RemedyPlan, before: int) -> None:
     for statement in source.tree.body:
         if isinstance(statement, ast.Assign):
             assigned[ast.unparse(statement.targets[0])] = statement.value
+
     values = dict.fromkeys(assigned.get(source.segment(one), one) for one in places)
     value = _get_only(list(values), "batch size")
     if not isinstance(value, ast.Constant) or value.value != before:
         text = source.segment(value)
         raise InputError(f"The file sets a batch of {text}, not of {before}.")
+
     source.replace(value, plan.batch_size)
 
 
@@ -180,10 +195,12 @@ def _set_jit(source: SourceFile, value: str) -> None:
     nodes = [one for one in ast.walk(source.tree) if isinstance(one, ast.Attribute)]
     found = [one for one in nodes if ast.unparse(one) == "tf.function"]
     place = _get_only(found, "tf.function")
+
     for call in source.calls:
         if call.func is place:
             source.set_keyword(call, "jit_compile", value)
             return
+
     source.replace(place, f"tf.function(jit_compile={value})")
 
 
@@ -192,36 +209,43 @@ def _set_optimizer(source: SourceFile, plan: RemedyPlan) -> None:
     place, name = _find_optimizer(source)
     maker = f"{source.keras or 'keras'}.optimizers.{name}"
     arguments: dict[str, str] = {}
+
     if isinstance(place, ast.Call):
         maker = source.segment(place.func)
         for value in place.args[:1]:
             arguments["learning_rate"] = source.segment(value)
+
         for keyword in place.keywords:
             is_kept = not plan.is_other or keyword.arg in _KEPT
             if keyword.arg and is_kept:
                 arguments[keyword.arg] = source.segment(keyword.value)
+
     if plan.is_other:
         maker = f"{source.keras or 'keras'}.optimizers.{plan.optimizer}"
 
     options: Any = ast.parse(f"f({plan.optimizer_option})", mode="eval").body
     for option in options.keywords:
         arguments[option.arg] = ast.unparse(option.value)
+
     texts = [f"{key}={value}" for key, value in arguments.items()]
     source.replace(place, f"{maker}({', '.join(texts)})")
 
 
 def _find_optimizer(source: SourceFile) -> tuple[ast.expr, str]:
     """Return the place that makes the optimizer, a call or a text, and the optimizer's class."""
-    classes = {name.lower(): name for name in read_remedies().all_optimizers}
+    classes = {name.lower(): name for name in _OPTIMIZERS}
     places: list[tuple[ast.expr, str]] = []
+
     for name in classes.values():
         places += [(call, name) for call in source.find_calls(name)]
+
     for call in source.find_calls("compile"):
         named = [one.value for one in call.keywords if one.arg == "optimizer"]
         for given in named or call.args[:1]:
             text = str(getattr(given, "value", "")).lower()
             if text in classes:
                 places.append((given, classes[text]))
+
     return _get_only(places, "optimizer")
 
 
@@ -230,4 +254,5 @@ def _get_only(places: Sequence[_T], what: str) -> _T:
     if len(places) != 1:
         plural = "s" * (len(places) > 1)
         raise InputError(f"The file has {len(places) or 'no'} {what}{plural}.")
+
     return places[0]

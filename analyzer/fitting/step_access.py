@@ -21,7 +21,7 @@ from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.session.estimate_captures import capture_target
 from analyzer.session.opening import analyse_step
-from analyzer.simulate.predict.stated_range import LIMIT_MARGIN
+from analyzer.simulate.allocator.limits import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 
@@ -123,10 +123,12 @@ def estimate_folder(folder: Path, options: CaptureOptions) -> StepEstimate:
 
     high_bytes, requested = pool.range.high, None
     stated = recording.uncertainty
+
     if (
         stated is None or stated.limit_high_bytes is None
     ):  # one schedule: add the margin here
         high_bytes = int(high_bytes * (1 + LIMIT_MARGIN))
+
     if stated is not None and stated.schedules:
         shown = stated.schedules[0]
         requested = Range(shown.requested_low_bytes, shown.requested_high_bytes)

@@ -98,18 +98,21 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
             f"{path}: {str(error).splitlines()[0]}.",
             hint='Required: models = ["keras:NAME"]; optional: batches, cards, remedies.',
         ) from None
+
     for model in config.models:
         if parse_target(model).kind is TargetKind.TRACE:
             raise InputError(
                 f"{path}: {model} is a trace or an estimate of one batch size.",
                 hint="Name the model or the step itself.",
             )
+
     cards = [CPU if card.lower() == CPU else find_gpu(card).id for card in config.cards]
     limit = parse_bytes(config.limit) if config.limit else None
     shared = {name: getattr(config, name) for name in _SHARED_OPTIONS}
 
     asked = []
     cells = product(config.models, cards, config.remedies, config.batches)
+
     for model, card, remedy, batch in cells:
         question = SweepQuestion(
             target=model,
@@ -120,10 +123,12 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
             **shared,
         )
         asked.append(question)
+
     if len(asked) > _MOST_CELLS:
         raise InputError(
             f"{path} has {len(asked):,} cells.", hint=f"Use at most {_MOST_CELLS:,}."
         )
+
     return tuple(dict.fromkeys(asked))
 
 
@@ -146,18 +151,22 @@ def run_sweep(
         if out.is_dir() and not folder.is_dir() and any(out.iterdir()):
             reason = f"{out} holds files that are not a sweep's."
             raise InputError(reason, hint="Name another --out.")
+
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
             f"{out}: {error.strerror}.", hint="Name another --out."
         ) from None
+
     files = [folder / f"{_key(question)}.json" for question in questions]
     cells: dict[int, SweepCell] = {}
+
     for place, (question, file) in enumerate(zip(questions, files, strict=True)):
         with contextlib.suppress(OSError, ValueError, RecursionError):
             saved = decode_record(file.read_bytes(), SweepCell, SWEEP_VERSION)
             if saved.question == question:
                 cells[place] = saved
+
     missing = [place for place in range(len(questions)) if place not in cells]
 
     def report() -> None:
@@ -172,7 +181,9 @@ def run_sweep(
         cell = cells[place] = made or SweepCell(question=questions[place], failed=_DIED)
         if not cell.failed:
             write_text(files[place], encode_report(cell))
+
         report()
+
     return SweepFile(
         name=name,
         cells=tuple(cells[place] for place in range(len(questions))),
@@ -205,6 +216,7 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
     card = "" if question.card == CPU else question.card
     if limit_bytes is not None and card:
         limit_bytes = min(limit_bytes, memory_limit(find_gpu(card)).bytes)
+
     options = CaptureOptions(
         **{name: getattr(question, name) for name in ("batch_size", *_SHARED_OPTIONS)},
         device="gpu" if card else "cpu",
@@ -220,10 +232,9 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
             progress=lambda *_: None,
             kind="static",
         )
-        plans = list(
-            plan_remedies(options, read_run(made / RUN_FILE), names=[question.remedy])
-        )
+        plans = list(plan_remedies(options, read_run(made / RUN_FILE)))
         options = choose_plans(plans, [question.remedy])[0].options
+
     what_if = WhatIf(memory_limit_bytes=limit_bytes)
     report = estimate_target(spec, options, folder / "cell", what_if=what_if).report
     figures: dict[str, Any] = {
@@ -234,6 +245,7 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
         name: getattr(report.uncertainty, name, None)
         for name in ("low_bytes", "high_bytes")
     }
+
     return SweepCell(
         question=question,
         is_simulated=report.kind is Kind.PHANTOM,
@@ -275,6 +287,7 @@ def build_sweep_document(sweep: SweepFile) -> Document:
     rows = tuple(_row_of(cell, most) for cell in sweep.cells)
     blocks: list[Block] = [Table(COLUMNS["sweep"], rows)]
     blocks += (Paragraph(reason, "warning", "! ") for reason in reasons)
+
     return Document(
         title=sweep.name,
         headline=f"{sweep.name}: {', '.join((f'{len(words)} cells', *counts))}",
@@ -305,6 +318,7 @@ def _suggest_next(sweep: SweepFile) -> str:
     options = step_options(
         None, asked.mode, None, card, write_options(CaptureOptions(**shared))
     )
+
     return shlex.join(("analyze", "fit", asked.target, *options))
 
 
@@ -320,11 +334,13 @@ def sweep_to_csv(sweep: SweepFile) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow((*_ASKED, *_FIGURES))
+
     for cell in sweep.cells:
         asked = [getattr(cell.question, name) for name in _ASKED]
         writer.writerow(
             map(csv_cell, (*asked, *(getattr(cell, name) for name in _FIGURES)))
         )
+
     return file.getvalue()
 
 

@@ -45,6 +45,7 @@ class VariedSize:
         factors = []
         for shape in self.shapes:
             factors += [int(factor or 1) for factor in _factors_of_n(shape)]
+
         return max(_FIRST_LENGTH // max(factors), 2)
 
 
@@ -72,7 +73,9 @@ def parse_varied(shapes: Sequence[str]) -> VariedSize:
         except TargetError:
             reason = f"{shape!r} is not a shape with an N."
             raise InputError(reason, hint=_FORMAT_HINT) from None
+
         parsed.append(plain)
+
     return VariedSize(tuple(parsed))
 
 
@@ -95,4 +98,5 @@ def insert_size(shape: str, size: int) -> str:
     for part in shape.split(" "):
         name, equals, axes = part.rpartition("=")
         parts.append(name + equals + _AXIS_OF_N.sub(multiply, axes))
+
     return " ".join(parts)

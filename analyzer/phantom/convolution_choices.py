@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from analyzer.cards import Gpu
 from analyzer.phantom.core_build import CORE
-from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates
 from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES, Convolution
+from analyzer.simulate.kernels.gpu.cudnn_algorithms import find_offers
 
 _DTYPES: Final = {
     0: "float32",
@@ -55,7 +55,7 @@ def register_convolutions(gpus: Sequence[Gpu]) -> None:
 
     def list_choices(described: Any, card: int, choices: Any) -> int:
         call = _read_convolution(described.contents)
-        candidates = find_candidates(call, gpus[card], _NO_LIMIT)[:_MOST_CHOICES]
+        candidates = find_offers(call, gpus[card], _NO_LIMIT)[:_MOST_CHOICES]
         for number, candidate in enumerate(candidates):
             choices[number].bytes = candidate.bytes
             choices[number].microseconds = candidate.microseconds

@@ -1,4 +1,4 @@
-"""A card's memory in parts that add up to the card: of this process, of the machine, or of a run.
+"""A card's memory in parts that add up to the card: of this process, or of the machine.
 
 Each part has its source: TensorFlow's statistics, the driver (NVML), or their difference.
 """
@@ -8,12 +8,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-from analyzer.cards import Gpu, process_overhead
+from analyzer.cards import process_overhead
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.cards.driver_reading import read_cards
 from analyzer.model.contract.child_messages import (
@@ -23,7 +22,6 @@ from analyzer.model.contract.child_messages import (
     ProcessFigures,
 )
 from analyzer.model.contract.fields import ReportRecord
-from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
 from analyzer.report.answer import LABELS
@@ -36,10 +34,8 @@ from analyzer.report.render.sections import (
     TableColumn,
 )
 
-Source = Literal["tensorflow", "driver", "difference", "predicted", "reports"]
+Source = Literal["tensorflow", "driver", "difference"]
 
-_OUTSIDE_POOL: Final = "outside the pool: CUDA context, libraries, kernels"
-_IDLE_POOL: Final = "in TensorFlow's pool, not in use"
 _HIDDEN_PROCESS: Final = (
     "The driver does not show this process, as in a container: its memory outside the "
     "pool and other processes are in one row."
@@ -93,6 +89,7 @@ class DeviceReport(DocumentOutput):
         console = Console(file=text, width=100, no_color=True)
         print_terminal(build_sections(self.document), console)
         lines = text.getvalue().splitlines()
+
         return "\n".join(line.rstrip() for line in lines)
 
 
@@ -115,15 +112,8 @@ def read_machine() -> DeviceReport:
         reading = read_cards()
     except InputError as error:
         return DeviceReport(DeviceFile(headline=error.message))
+
     return DeviceReport(divide_machine(reading))
-
-
-def read_run(folder: Path) -> DeviceReport:
-    """Return the parts of a card at the peak of a run's step; InputError without a card."""
-    from analyzer.session.opening import open_result  # imports pandas
-
-    report = open_result(folder, search=False).report
-    return DeviceReport(divide_run(report, str(folder)))
 
 
 def divide_machine(reading: NvmlReading) -> DeviceFile:
@@ -132,6 +122,7 @@ def divide_machine(reading: NvmlReading) -> DeviceFile:
     total = sum(card.total_bytes for card in reading.cards)
     count = len(reading.cards)
     cards = "1 card" if count == 1 else f"{count} cards"
+
     return DeviceFile(
         headline=f"{cards}: {format_bytes(used)} of {format_bytes(total)} in use.",
         cards=tuple(_divide_card(card, ()) for card in reading.cards),
@@ -143,40 +134,17 @@ def divide_process(figures: ProcessFigures) -> DeviceFile:
     reading = figures.reading or NvmlReading(cards=())
     is_only = len(reading.cards) == 1  # then no identifier has to match
     cards = []
+
     for card in reading.cards:
         identifiers = (card.uuid, "") if is_only else (card.uuid,)
         own = [one for one in figures.allocators if one.card_uuid in identifiers]
         cards.append(_divide_card(card, own))
+
     missing = f"{figures.refusal} The driver's figures are missing."
     return DeviceFile(
         headline=_describe_process(figures, reading),
         cards=tuple(cards),
         notes=() if figures.reading else (missing,),
-    )
-
-
-def divide_run(report: ReportFile, name: str) -> DeviceFile:
-    """Return the parts of the card at the peak of the steady step; InputError without one."""
-    device = report.device
-    if device.kind != "gpu":
-        raise InputError(
-            f"{name} ran on {device.name or 'a CPU'}: it has no card.",
-            hint="analyze trace --gpu t4 runs a step on a simulated card.",
-        )
-    peak = report.peak
-    gpu = look_up_gpu(device.name)
-    card = gpu.name if gpu else device.name
-    requested, allocated = (
-        format_bytes(peak.requested_bytes),
-        format_bytes(peak.allocated_bytes),
-    )
-    notes = ["A trace does not show other processes."]
-    if gpu is None:
-        notes.append(f"{card} is not in the catalogue, so its memory is not divided.")
-    return DeviceFile(
-        headline=f"At the peak tensors hold {requested} in chunks of {allocated} on {card}.",
-        cards=() if gpu is None else (_divide_run_card(report, gpu),),
-        notes=tuple(notes),
     )
 
 
@@ -197,6 +165,7 @@ def _describe_process(figures: ProcessFigures, reading: NvmlReading) -> str:
     allocators = figures.allocators
     if not allocators:
         return "TensorFlow sees no GPU in this process."
+
     least = "" if all(one.is_pool_exact for one in allocators) else "at least "
     in_use = format_bytes(sum(one.in_use_bytes for one in allocators))
     pool = format_bytes(sum(one.pool_low_bytes for one in allocators))
@@ -205,6 +174,7 @@ def _describe_process(figures: ProcessFigures, reading: NvmlReading) -> str:
     )
     shown = [_find_own_bytes(card) for card in reading.cards]
     own = [size for size in shown if size is not None]
+
     if own:
         text += f", the process {format_bytes(sum(own))} according to the driver (nvidia-smi)"
     return f"{text}."
@@ -214,23 +184,28 @@ def _divide_card(card: NvmlCard, allocators: Sequence[AllocatorFigures]) -> Card
     own = _find_own_bytes(card)
     rows: list[CardPart] = []
     known = 0
+
     if allocators:
         rows += _list_own_parts(card, allocators)
         pools = sum(one.pool_low_bytes for one in allocators)
         known = pools if own is None else own
+
     others = list(_list_processes(card, is_own_divided=bool(allocators)))
     rows += others
     known += sum(row.high_bytes for row in others)
     reserved = card.reserved_bytes or 0
     rest = card.total_bytes - reserved - card.free_bytes - known
+
     if rest > 0:
         rows.append(
             _make_exact("unattributed", "used, not shown for any process", rest)
         )
+
     if reserved:
         rows.append(
             _make_exact("reserved", "reserved by the driver and the firmware", reserved)
         )
+
     rows.append(_make_exact("free", "free", card.free_bytes))
     return CardAccount(
         index=card.index,
@@ -261,6 +236,7 @@ def _list_own_parts(
     in_use = sum(one.in_use_bytes for one in allocators)
     low = high = sum(one.pool_low_bytes for one in allocators)
     note = ""
+
     if own is not None and not all(one.is_pool_exact for one in allocators):
         gpu = look_up_gpu(card.name)
         least_outside = 0 if gpu is None else process_overhead(gpu).range.low
@@ -269,13 +245,16 @@ def _list_own_parts(
         ]
         high = max(low, min(own - least_outside, sum(limits)))
         note = "Only regions with a tensor of this program are visible."
+
     yield CardPart("in-use", "in use by tensors", in_use, in_use, "tensorflow")
-    yield CardPart(
-        "pool-unused", _IDLE_POOL, low - in_use, high - in_use, "difference", note
-    )
+    idle = "in TensorFlow's pool, not in use"
+    low_idle, high_idle = low - in_use, high - in_use
+    yield CardPart("pool-unused", idle, low_idle, high_idle, "difference", note)
+
     if own is not None:
+        outside = "outside the pool: CUDA context, libraries, kernels"
         least, most = max(own - high, 0), max(own - low, 0)
-        yield CardPart("outside-pool", _OUTSIDE_POOL, least, most, "difference")
+        yield CardPart("outside-pool", outside, least, most, "difference")
 
 
 def _list_processes(card: NvmlCard, *, is_own_divided: bool) -> Iterator[CardPart]:
@@ -283,10 +262,12 @@ def _list_processes(card: NvmlCard, *, is_own_divided: bool) -> Iterator[CardPar
     for process in card.processes:
         if process.is_own and is_own_divided:
             continue
+
         what = f"process {process.pid} ({process.name or 'name not visible here'})"
         note = ""
         if process.used_bytes is None:
             note = f"The driver does not report the memory of process {process.pid}."
+
         yield _make_exact("other-process", what, process.used_bytes or 0, note)
 
 
@@ -298,40 +279,19 @@ def _list_notes(
         yield _HIDDEN_PROCESS
     if card.is_partitioned:
         yield "The card is partitioned into instances (MIG): the figures are the whole card's."
+
     for one in allocators:
         if one.limit_bytes is None:
             continue
+
         growth = "takes it at its first tensor"
         if one.grows is not False:
             growth = "grows on demand up to it and is not returned"
+
         yield (
             f"{one.device}: limit {format_bytes(one.limit_bytes)}; the pool {growth}. "
             f"Most ever in use: {format_bytes(one.peak_in_use_bytes)}."
         )
-
-
-def _divide_run_card(report: ReportFile, gpu: Gpu) -> CardAccount:
-    peak, outside = report.peak, process_overhead(gpu).range
-    in_use = peak.allocated_bytes
-    limit = max(report.device.memory_limit_bytes or 0, in_use)
-    low, high = in_use, limit
-    note = "With memory growth the pool is as large as needed; without it, it is the limit."
-    if peak.pool_bytes is not None:  # the run shows the pool
-        low = high = max(peak.pool_bytes, in_use)
-        note = ""
-    source: Source = "predicted" if report.kind == "estimate" else "tensorflow"
-    total = gpu.memory_bytes
-    free_low = max(total - high - outside.high, 0)
-    free_high = max(total - low - outside.low, 0)
-    rows = (
-        CardPart("in-use", "in chunks of tensors at the peak", in_use, in_use, source),
-        CardPart(
-            "pool-unused", _IDLE_POOL, low - in_use, high - in_use, "difference", note
-        ),
-        CardPart("outside-pool", _OUTSIDE_POOL, outside.low, outside.high, "reports"),
-        CardPart("free", "free, or other processes", free_low, free_high, "difference"),
-    )
-    return CardAccount(index=0, name=gpu.name, total_bytes=total, rows=rows)
 
 
 def _make_card_section(card: CardAccount) -> Section:
@@ -341,11 +301,14 @@ def _make_card_section(card: CardAccount) -> Section:
         TableColumn("source", least=12, rank=1),
     )
     rows = []
+
     for row in card.rows:
         low, high = format_bytes(row.low_bytes), format_bytes(row.high_bytes)
         size = low if low == high else f"{low} to {high}"
         rows.append((size, row.what, LABELS["source"][row.source]))
+
     notes = [row.note for row in card.rows if row.note]
     paragraphs = map(Paragraph, (*notes, *card.notes))
     heading = f"Card {card.index}: {card.name}, {format_bytes(card.total_bytes)}"
+
     return Section(heading, (Table(columns, tuple(rows)), *paragraphs))

@@ -79,6 +79,7 @@ def capture_object(
     def capture_step(options: CaptureOptions, kind: CaptureKind) -> Path:
         if kind != "run":
             return capture_unrun(target, options, out, force=force)
+
         try:
             return capture_live(target, options, out, force=force)
         except (
@@ -92,9 +93,11 @@ def capture_object(
 def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     if not options.gpu:
         return capture_step(options, "static")
+
     options = replace(options, gpu=normalize_cards(options.gpu))
     check_limit(find_smallest_card(options.gpu), options.memory_limit_bytes)
     reason = find_obstacle(options)
+
     if not reason:
         try:
             return _run_on_card(capture_step, options)
@@ -102,11 +105,14 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
             is_avoidable = isinstance(error, _RunError) or error.kind in _OF_RUN
             if not is_avoidable or "," in options.gpu:
                 raise
+
             reason = error.message.rstrip(".")
+
     if "," in options.gpu:
         raise InputError(
             f"Several cards need a run on simulated ones ({reason}).", hint="Name one."
         )
+
     return capture_step(
         replace(options, jit=False, note=_NO_RUN.format(reason)), "static"
     )
@@ -120,11 +126,13 @@ def find_obstacle(options: CaptureOptions) -> str:
         return "--like uses the workspaces of a trace"
     if not options.assume.keys() <= {one.name for one in ASSUMPTIONS}:
         return "--assume states values of the step"
+
     try:
         check_phantom()
         parse_cards(options.gpu)
     except InputError as error:
         return error.message.rstrip(".")
+
     return ""
 
 
@@ -144,9 +152,11 @@ def _run_to_end(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     failure = read_run_file(folder / RUN_FILE).error
     if failure is None:
         return folder
+
     remove_run(folder)
     if failure.kind is FailureKind.OUT_OF_MEMORY:
         raise StepOutOfMemory(failure.message)
     if failure.kind is FailureKind.EXITED:
         raise TargetError(failure.message, kind=failure.kind)
+
     raise _RunError(failure.message, kind=failure.kind)

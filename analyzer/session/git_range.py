@@ -36,6 +36,7 @@ def find_commit(
     def estimate_at(commit: str) -> Result:
         place, here = folder / commit, Path.cwd()
         _git("worktree", "add", "--quiet", "--detach", str(place), commit)
+
         try:
             # for the commit's own modules
             os.chdir(place / _git("rev-parse", "--show-prefix"))
@@ -59,6 +60,7 @@ def find_commit(
     log = _git("rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
     if not log:
         raise InputError(f"{revisions} holds no commit.", hint="Write it as OLD..NEW.")
+
     total = grow(first, last)
     commits, failed = _bisect([first, *log], grow)
     older, newer = ((one.report, one.recording) for one in map(estimate_at, commits))
@@ -71,6 +73,7 @@ def find_commit(
     )
     subject = _git("show", "--no-patch", "--format=%s (%an, %as)", commits[1])
     headline = f"{commits[1][:10]} {subject}: {found.report.headline}"
+
     return replace(
         found, report=structs.replace(found.report, headline=headline, notes=notes)
     )
@@ -94,8 +97,10 @@ def _bisect(
             del commits[middle]
             failed += 1
             continue
+
         is_before = abs(before) >= abs(after)
         commits = commits[: middle + 1] if is_before else commits[middle:]
+
     return commits, failed
 
 
@@ -110,4 +115,5 @@ def _git(*words: str) -> str:
         raise InputError(
             f"git {words[0]}: {last}.", hint="Run it in the repository."
         ) from None
+
     return done.stdout.strip()

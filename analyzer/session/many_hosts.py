@@ -57,6 +57,7 @@ def open_hosts(
     files = [] if options.get("host") or is_estimate(path) else find_traces(path)
     if len(files) < 2:
         return open_result(path, **options)
+
     report = options.get("progress") or (lambda stage, share: None)
     rows = read_hosts(
         files,
@@ -77,6 +78,7 @@ def open_hosts(
         target=structs.replace(result.report.target, text=str(path)),
         warnings=(*_list_warnings(worst, rows), *result.report.warnings),
     )
+
     return replace(result, report=whole, folder=path if path.is_dir() else None)
 
 
@@ -97,8 +99,10 @@ def read_hosts(
         engine = WorkEngine(
             workers=1 if is_small else max(min(engine.workers, room), 1)
         )
+
     requests = [(os.path.abspath(file), allocator) for file in files]
     rows: dict[int, HostRow] = {}
+
     for place, row in engine.run(host_row, requests):
         rows[place] = row or HostRow(
             host=_host_of(files[place]),
@@ -106,6 +110,7 @@ def read_hosts(
             failed="The process that read it died each time; it may be short of memory.",
         )
         progress(len(rows) / len(files))
+
     return tuple(rows[place] for place in range(len(files)))
 
 
@@ -118,6 +123,7 @@ def host_row(request: tuple[str, str]) -> HostRow:
 
     path, allocator = Path(request[0]), request[1]
     row = HostRow(host=_host_of(path), file=path.name)
+
     try:
         recording = open_measured(path, allocator=allocator).recording
         names = [allocator] if allocator else device_allocators(recording.events)
@@ -128,6 +134,7 @@ def host_row(request: tuple[str, str]) -> HostRow:
         return structs.replace(
             row, failed="There is not enough host memory to read it."
         )
+
     integrity = recording.integrity
     return structs.replace(
         row,
@@ -148,6 +155,7 @@ def _device_peak(recording: Recording, allocator: str) -> DevicePeak:
     peak = analyse(replace(recording, allocator=allocator)).peak
     last = recording.events[recording.events["allocator"] == allocator].iloc[-1]
     available = int(last["available_bytes"])
+
     return DevicePeak(
         allocator=allocator,
         requested_bytes=peak.requested_bytes,
@@ -165,6 +173,7 @@ def compare_hosts(rows: Sequence[HostRow]) -> HostsFigures:
             f"{rows[0].failed.removesuffix('.')}.",
             hint="Copy the traces once more, or repeat the capture.",
         )
+
     sizes = sorted(device.allocated_bytes for device in devices)
     middle = int(median(sizes))
     deviation = median(abs(size - middle) for size in sizes)
@@ -184,6 +193,7 @@ def compare_hosts(rows: Sequence[HostRow]) -> HostsFigures:
         one.allocated_bytes - (one.limit_bytes or 0) * has_limits for one in devices
     ]
     outliers = [place for place in places if abs(place.differs_bytes) > least]
+
     return HostsFigures(
         worst=places[over.index(max(over))],
         devices=len(devices),
@@ -204,15 +214,18 @@ def _list_warnings(worst: HostRow, rows: Sequence[HostRow]) -> list[str]:
     of_all = f" that could be read, of {len(rows)}" if failed else ""
     count = len(rows) - len(failed)
     warnings = [f"The figures are of {worst.host}, the worst of {count} hosts{of_all}."]
+
     if failed:
         warnings.append(
             f"The traces of {len(failed)} of {len(rows)} hosts cannot be read and are in no figure: "
             f"{_names(failed)}. {failed[0].host}: {failed[0].failed}"
         )
+
     if damaged:
         warnings.append(
             f"Hosts with incomplete traces: {_names(damaged)} ({times(len(damaged))})."
         )
+
     return warnings
 
 

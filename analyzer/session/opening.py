@@ -67,6 +67,7 @@ def open_result(path: Path, **options: Unpack[OpenOptions]) -> Result:
     search = options.get("search", True)
     host, allocator = options.get("host", ""), options.get("allocator", "")
     is_plain = not (host or allocator or what_if.is_asked)
+
     if is_estimate(path):
         if is_plain:
             return open_finished(path, progress=progress)
@@ -83,6 +84,7 @@ def open_result(path: Path, **options: Unpack[OpenOptions]) -> Result:
             progress=lambda share: report("reading the trace", share),
         )
         report(_last_stage(search), 1.0)
+
         return make_result(measured, path, what_if, search=search)
 
     saved, _ = read_saved_report(path) if is_plain else (None, "")
@@ -107,6 +109,7 @@ def make_result(
 
     analysis = explain(measured, what_if or WhatIf(), search=search)
     report = build_document(analysis)
+
     return Result.of(analysis, report, path if path.is_dir() else None)
 
 
@@ -124,6 +127,7 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
     saved, reason = read_saved_report(path)
     if saved is not None and saved.kind is Kind.PHANTOM:
         return open_result(path, progress=progress)
+
     if saved is not None and saved.kind is Kind.ESTIMATE:
 
         def predict_again() -> Analysis:
@@ -136,12 +140,15 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
                 raise TraceError(
                     f"{path} was estimated with other settings.", hint=hint
                 )
+
             return analysis
 
         return Result(cache(predict_again), saved, path)
+
     result = open_estimate(path, progress=progress)
     if not reason:
         return result
+
     message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
     notes = (message, *result.report.notes)
     return replace(result, report=structs.replace(result.report, notes=notes))
@@ -154,15 +161,18 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
 
     file = path / RUN_FILE
     note = read_run(file) if file.is_file() else None
+
     if note is None or not (note.is_estimate or note.phantom):
         check_note(path)
         hint = suggest_command(path) or "Open a trace with `analyze trace`."
         raise TraceError(
             f"{path} holds neither an estimate nor a SavedModel.", hint=hint
         )
+
     if not note.is_estimate:
         measured, what_if = _open_run(note, path, options)
         return make_result(measured, path, what_if, search=options.get("search", True))
+
     analysis = analyse_step(note, path, **options)
     return Result.of(analysis, build_document(analysis), path)
 
@@ -180,6 +190,7 @@ def _open_run(
         and not note.phantom.is_unlimited
     ):
         what_if = replace(what_if, memory_limit_bytes=None)
+
     return open_measured(path), what_if
 
 
@@ -194,6 +205,7 @@ def analyse_step(
     if not note.is_estimate:
         measured, what_if = _open_run(note, folder, options)
         return explain(measured, what_if, search=options.get("search", True))
+
     from analyzer.explain.pool_facts import replaced_options
     from analyzer.simulate.predict.predicted_device import target_of
     from analyzer.simulate.predict.predicted_recording import predict_note
@@ -213,6 +225,7 @@ def analyse_step(
         progress=lambda share: report("predicting", 0.8 * share),
     )
     report(_last_stage(search), 0.9)
+
     return explain(predicted, what_if, search=search)
 
 
@@ -237,4 +250,5 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     )
     analysis = add_pool(replace(analysis, alive=alive), what_if, search=search)
     analysis = with_run_range(analysis, search=search)
+
     return collect(judge(with_assumed_settings(analysis), what_if.memory_limit_bytes))

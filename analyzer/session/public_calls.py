@@ -52,6 +52,7 @@ def make_options(step: StepOptions) -> CaptureOptions:
     given: dict[str, Any] = dict(step)
     for name in ("shapes", "assume"):
         given[name] = dict(given.get(name) or {})
+
     return CaptureOptions(**given)
 
 
@@ -81,19 +82,23 @@ def trace(
     options = make_options(step)
     if options.gpu:
         parse_cards(options.gpu)
+
     if not isinstance(target, str | os.PathLike):
         from analyzer.capture.process.launch import capture_live
 
         folder = capture_live(target, options, _to_path(out), force=force)
         return save_report(open_result(folder), folder)
+
     spec = parse_target(os.fspath(target))
     if spec.kind is not TargetKind.TRACE:
         place = _to_path(out) or make_default_path(spec)
         return trace_target(spec, options, place, force=force)
+
     check_honoured(spec.text, TargetForm.TRACE, list_given_options(options))
     if options.gpu:
         message = f"{spec.text} is an existing trace and cannot run on another card."
         raise InputError(message, hint="Leave gpu out, or name a model or a step.")
+
     return open_hosts(Path(spec.path))
 
 
@@ -117,16 +122,19 @@ def estimate(
     options = make_options(step)
     if not options.device:
         options = replace(options, device="gpu" if options.gpu else "cpu")
+
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is not TargetKind.TRACE:
             place = _to_path(out) or make_default_path(spec)
             return estimate_target(spec, options, place, force=force)
+
         check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(options))
         inter_op = options.inter_op_threads
         if inter_op is None:
             return open_finished(Path(spec.path))
         return open_estimate(Path(spec.path), inter_op=inter_op)
+
     check_steps(options)
     folder = capture_object(target, options, _to_path(out), force=force)
     return explain_folder(folder)
@@ -164,6 +172,7 @@ def diff(
         second = open_with_estimate(Path(b), first.folder)
     else:
         second = open_result(Path(b))
+
     names = [None if isinstance(side, Result) else os.fspath(side) for side in (a, b)]
     return build_diff(
         (first.report, first.recording), (second.report, second.recording), names=names
@@ -209,11 +218,13 @@ def watch(
     block = begin_watch(
         watched, out, on_oom, steps=steps, warmup=warmup, name=name, force=force
     )
+
     try:
         yield watched
     except BaseException as error:
         end_watch(block, watched, error)
         raise
+
     end_watch(block, watched)
 
 
@@ -227,6 +238,7 @@ def callback_class() -> type[Any]:
 
     MemoryCallback.begin_watch = staticmethod(begin_watch)
     MemoryCallback.end_watch = staticmethod(end_watch)
+
     return MemoryCallback
 
 
@@ -255,10 +267,12 @@ def end_watch(
     """Explain the traced steps, save the report, fill ``watched``; ``error`` ended the steps."""
     if not block.is_running:  # it ended when a step ran out of memory
         return
+
     folder = block.end(error)
     if folder is None:
         watched.steps = 0 if block.note is None else block.note.steps
         return
+
     result = open_result(folder)
     seen = result.recording.watch
     watched.steps = 0 if seen is None else seen.steps

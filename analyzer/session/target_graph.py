@@ -59,6 +59,7 @@ def open_with_target(
             f"--target {target.text} is a trace, not a model or a step.",
             hint="Name one, such as train.py:build_model.",
         )
+
     file = _find_host(path, opening.get("host", ""))
     report = opening.get("progress") or (lambda stage, share: None)
     raw = read_trace(file, progress=lambda share: report("reading the trace", share))
@@ -72,15 +73,19 @@ def open_with_target(
     if device.kind == "gpu" and not card:
         gpu = look_up_gpu(device.name)
         card = "t4" if gpu is None else gpu.id  # Grappler needs any GPU
+
     options = replace(options, gpu=card, device="gpu" if card else "cpu")
     if options.jit is None and not raw.ran_xla:
         options = replace(options, jit=False)
+
     source = _capture_source(target, options, report)
     measured = join(source)
     batch_size = None if measured.join is None else measured.join.batch_size
+
     if options.batch_size is None and batch_size not in (None, source.batch_size):
         options = replace(options, batch_size=batch_size)
         measured = join(_capture_source(target, options, report))
+
     report("explaining", 1.0)
     return make_result(
         measured, path, opening.get("what_if"), search=opening.get("search", True)
@@ -95,12 +100,14 @@ def _find_host(path: Path, host: str) -> Path:
             f"{path} was captured with its graph.",
             hint="Leave --target out, or open another trace.",
         )
+
     chosen = [file for file in files if file.name.startswith(host)]
     if len(chosen) != 1:
         raise InputError(
             f"--target joins the trace of one host, and {len(chosen)} match {host!r}.",
             hint=f"Add --host with one of {', '.join(file.name.split('.xplane')[0] for file in files)}.",
         )
+
     return chosen[0]
 
 
@@ -119,10 +126,12 @@ def _capture_source(
             kind="static",
         )
         source = _make_source(read_run(folder / RUN_FILE), target.text)
+
     if source is None:
         raise InputError(
             f"{target.text} runs op by op and has no graph.", hint="Leave --target out."
         )
+
     return source
 
 
@@ -141,12 +150,14 @@ def open_with_estimate(path: Path, folder: Path) -> Result:
     from analyzer.tracing.parse.run_folder import read_run
 
     source = _make_source(read_run(folder / RUN_FILE), str(folder))
+
     if (
         source is None
         or is_estimate(path)
         or find_run_file(find_traces(path)[0]) is not None
     ):
         return open_result(path)
+
     return make_result(open_measured(path, source=source), path)
 
 
@@ -157,11 +168,13 @@ def read_like(path: Path, gpu: str = "") -> LikeNote:
     measured = open_measured(path)
     recording, device = measured.recording, measured.recording.device
     card = look_up_gpu(gpu or device.name)
+
     if card is None:
         raise InputError(
             f"{path} names no card of the catalogue ({device.name}).",
             hint="Add --gpu NAME; `analyze gpus` lists all cards.",
         )
+
     convolutions = tuple(_find_convolutions(recording))
     batches = Counter(one.shape[0] for one in convolutions if one.kind == "forward")
     return LikeNote(
@@ -184,12 +197,14 @@ def _find_convolutions(recording: Recording) -> list[MeasuredConvolution]:
     ]
     if table["step"].notna().any():
         table = table[table["step"] == table["step"].max()]
+
     found = []
     for op, rows in table.sort_values("born").groupby("op", observed=True, sort=False):
         shapes = rows.loc[rows["region"] == "output", "shape"]
         shape = str(next(iter(shapes), "")).strip("[]").split(",")
         if not all(axis.isdecimal() for axis in shape):
             continue
+
         is_other = rows["role"].isin([TRIAL_ROLE, COPY_ROLE])
         scratch = rows[(rows["category"] == Category.WORKSPACE.value) & ~is_other]
         scratch = scratch.sort_values("requested_bytes")
@@ -205,4 +220,5 @@ def _find_convolutions(recording: Recording) -> list[MeasuredConvolution]:
                 algorithm=role.partition(", ")[2],
             )
         )
+
     return found

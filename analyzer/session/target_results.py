@@ -56,9 +56,11 @@ def trace_target(
     capturing, opening = _share(report, 0.0, 0.8), _share(report, 0.8, 0.9)
     folder = capture(spec, options, out, force=force, progress=capturing)
     result = open_result(folder, what_if=what_if, progress=opening)
+
     if save:
         report("writing the report", 0.95)
         save_report(result, folder)
+
     report("done", 1.0)
     return result
 
@@ -75,6 +77,7 @@ def trace_script(
     end = run_script(request, out, force=force, view=view)
     if end.folder is None:
         return end, None
+
     with ignore_repetition(end.interrupted_s):
         try:
             result = open_result(end.folder, what_if=what_if)
@@ -86,6 +89,7 @@ def trace_script(
             return replace(
                 end, note=note, unread=str(error) if has_memory else ""
             ), None
+
         return end, save_report(result, end.folder)
 
 
@@ -111,6 +115,7 @@ def estimate_target(
     create_cache_folder()
     result = explain_folder(folder, save=save, **prediction)
     report("done", 1.0)
+
     return result
 
 
@@ -137,5 +142,6 @@ def save_report(result: Result, folder: Path) -> Result:
     result.to_html(folder / writing.REPORT_HTML)
     if result.report.kind is not Kind.ESTIMATE and result.report.what_if is not None:
         return result  # without digests: the next command explains the trace without these settings
+
     write_text(folder / writing.DIGESTS_FILE, writing.encode_digests(folder).decode())
     return result

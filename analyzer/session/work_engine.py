@@ -39,6 +39,7 @@ class WorkEngine:
         if not self.scheduler and (self.workers <= 1 or len(items) <= 1):
             yield from ((index, call(item)) for index, item in enumerate(items))
             return
+
         waiting = dict(enumerate(items))
         with ExitStack() as stack:
             own_folder = stack.enter_context(
@@ -46,6 +47,7 @@ class WorkEngine:
             )
             folder = "" if self.scheduler else own_folder
             died = self._connect(stack)
+
             while waiting:
                 try:
                     for index, result in _run_calls(call, dict(waiting), folder):
@@ -55,11 +57,13 @@ class WorkEngine:
                     for index in list(waiting)[: 2 * self.workers]:
                         alone = {index: waiting.pop(index)}
                         results: list[tuple[int, _Result]] = []
+
                         for _ in range(_TRIES):
                             with suppress(*died):
                                 results = results or list(
                                     _run_calls(call, alone, folder)
                                 )
+
                         yield index, results[0][1] if results else None
 
     def _connect(self, stack: ExitStack) -> tuple[type[BaseException], ...]:
@@ -72,6 +76,7 @@ class WorkEngine:
             stack.callback(lambda: get_reusable_executor().shutdown(kill_workers=True))
             stack.enter_context(parallel_config("loky", n_jobs=self.workers))
             return (TerminatedWorkerError,)
+
         try:
             from distributed import Client, KilledWorker
 
@@ -89,6 +94,7 @@ class WorkEngine:
                 f"No Dask scheduler answers at {self.scheduler}: {reason}.",
                 hint="Use the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786.",
             ) from None
+
         stack.enter_context(
             parallel_config("dask", client=stack.enter_context(client), n_jobs=-1)
         )
@@ -104,6 +110,7 @@ def _run_calls(
         return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1
     )
     results = parallel(delayed(_call)(call, *item, folder) for item in items.items())
+
     try:
         for result in results:  # noqa: UP028 - so that they are closed below
             yield result
@@ -123,4 +130,5 @@ def _call(
         tempfile.tempdir = folder  # which the parent removes
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
         die_with_parent()
+
     return index, call(item)

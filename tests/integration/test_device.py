@@ -118,19 +118,3 @@ def test_the_command_reads_the_driver_alone(cache: Path, tmp_path: Path) -> None
         "other-process": (OTHERS, OTHERS),
         "free": (card["total_bytes"] - OTHERS,) * 2,
     }
-
-
-def test_a_run_on_a_simulated_card_is_divided(tmp_path: Path) -> None:
-    target = f"{TARGETS}/steps.py:network"
-    ended = analyze_in_child(
-        "trace", target, "--gpu", "t4", "--out", "run", cwd=tmp_path
-    )
-    assert ended.code == 0, ended.err
-    ended = analyze_in_child("device", "run", "--json", "-", cwd=tmp_path)
-    (card,) = json.loads(ended.out)["cards"]
-    *parts, free = card["rows"]
-    assert card["total_bytes"] == find_gpu("t4").memory_bytes
-    assert (
-        sum(row["low_bytes"] for row in parts) + free["high_bytes"]
-        == card["total_bytes"]
-    )

@@ -63,14 +63,17 @@ def _analyze_target(shell: Any, line: str) -> Any:
     words = shlex.split(line)
     is_estimate = "-e" in words
     targets = [word for word in words if word != "-e"]
+
     if len(targets) != 1:
         print("%%memory above a cell, or %memory [-e] TARGET.", file=sys.stderr)
         return None
+
     target = targets[0]
     if target.isidentifier() and not Path(target).exists():
         target = shell.user_ns.get(
             target, target
         )  # a model, a step, or the name of a target
+
     return analyzer.estimate(target) if is_estimate else analyzer.trace(target)
 
 
@@ -81,8 +84,10 @@ def _measure_cell(shell: Any, cell: str) -> None:
 
     with tracing_block() as measure:
         ran = shell.run_cell(cell)
+
     if not ran.success:
         return  # IPython has printed the error
+
     print(
         f"Peak {format_bytes(measure.peak_bytes)}, {format_bytes(measure.growth_bytes)} still held."
     )
@@ -109,6 +114,7 @@ def _explain_cell(result: Any) -> None:
         from analyzer.capture.watch.step_readings import has_new_record
 
         is_out = isinstance(result.error_in_exec, errors.ResourceExhaustedError)
+
         try:
             if (
                 is_out or has_new_record()
@@ -116,6 +122,7 @@ def _explain_cell(result: Any) -> None:
                 _print_explanation(str(result.error_in_exec))
         except Exception as error:
             print(f"No explanation: {type(error).__name__}: {error}", file=sys.stderr)
+
     for file in Path(_record_folder().name).iterdir():
         file.unlink(missing_ok=True)
 
@@ -129,8 +136,10 @@ def _print_explanation(message: str) -> None:
     from analyzer.report.render.sections import Section, Table, TableColumn
 
     pool = read_full_pool()
+
     for file in list_cells():
         message = message.replace(file, find_cell(file))
+
     text = "\n".join((*_write_log(pool), message))
     page = build_sections(read_oom_log(io.BytesIO(text.encode()), "").document)
     columns = (
@@ -158,8 +167,10 @@ def _write_log(pool: Any) -> Iterator[str]:
             f"Created device /device:{one.device} with {mib} MB memory:  -> device: {index}, name: "
             f"{one.card_name}, pci bus id"
         )
+
     if pool is not None:
         for chunk in pool.chunk:
             state = "InUse" if chunk.in_use else "Free"
             yield f"{state} at {chunk.address:x} of size {chunk.size}"
+
         yield f"InUse: {pool.stats.bytes_in_use}"

@@ -76,9 +76,11 @@ def tracing_block() -> Iterator[BlockMeasure]:
     from analyzer.capture.run.profiled_run import trace_block
 
     measure = BlockMeasure()
+
     with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
         with trace_block(Path(folder)):
             yield measure
+
         measure.read(Path(folder))
 
 
@@ -88,6 +90,7 @@ def describe_excess(
     """Return the limits in bytes that are exceeded, with the largest tensors; empty if none is."""
     parts = []
     peak, left = measure.peak_bytes, measure.growth_bytes
+
     for limit, words, size, rows, state in (
         (memory, f"limit_memory: peak {_exact(peak)}", peak, measure.at_peak, "alive at the peak"),
         (growth, f"limit_growth: {_exact(left)} still held after the test", left, measure.left,
@@ -96,6 +99,7 @@ def describe_excess(
         if limit is not None and size > limit:
             head = f"{words}, limit {_exact(limit)}, {format_bytes(size - limit)} too much."
             parts += [head, *tensor_lines(rows, state)]
+
     return "\n".join([*parts, measure.describe_method()] if parts else [])
 
 
@@ -103,6 +107,7 @@ def tensor_lines(rows: pd.DataFrame, state: str) -> Iterator[str]:
     """Yield a heading with the tensors' state, and one line for each of the largest."""
     if rows.empty:
         return
+
     count = f"{len(rows):,} tensors" if len(rows) > 1 else "1 tensor"
     yield f"  {count} {state}{'' if len(rows) <= _ROWS else f', the largest {_ROWS}'}:"
     texts = rows.assign(
@@ -111,6 +116,7 @@ def tensor_lines(rows: pd.DataFrame, state: str) -> Iterator[str]:
     largest = texts.sort_values("requested_bytes", ascending=False, kind="stable").head(
         _ROWS
     )
+
     for row in largest.itertuples():
         shape = printable(f"{row.dtype}{row.shape}", 40)
         name = printable(row.tensor or row.op or "(no op)", 60)

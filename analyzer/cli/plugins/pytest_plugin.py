@@ -53,6 +53,7 @@ def _run_measured(
         pytest.fail(
             f"{' and '.join(limits)} cannot be measured: {error}", pytrace=False
         )
+
     item.user_properties += [
         ("tf_memory_peak_bytes", measure.peak_bytes),
         ("tf_memory_growth_bytes", measure.growth_bytes),
@@ -73,10 +74,12 @@ def _read_limits(item: pytest.Item) -> dict[str, int]:
     }
     if not marks:
         return {}
+
     from analyzer.model.errors import InputError
     from analyzer.model.units import parse_bytes
 
     limits = {}
+
     for name, mark in marks.items():
         try:
             (size,) = mark.args
@@ -85,4 +88,5 @@ def _read_limits(item: pytest.Item) -> dict[str, int]:
             own = isinstance(error, InputError)
             problem = f": {error}" if own else " takes one size, such as '2 GiB'."
             raise pytest.UsageError(f"{item.nodeid}: {name}{problem}") from None
+
     return limits

@@ -57,6 +57,7 @@ class BfcOptions:
                 f"A memory limit of {self.memory_limit_bytes} bytes cannot be simulated.",
                 hint="Give more than 0 bytes and at most 64 TiB.",
             )
+
         if not 0 <= self.fragmentation_fraction < 1:
             raise InputError(
                 f"The fragmentation fraction {self.fragmentation_fraction} is not a share.",
@@ -144,9 +145,11 @@ class BfcAllocator:
         chunk = self._take(rounded_bytes)
         if chunk is None and self._extend(rounded_bytes, region_address):
             chunk = self._take(rounded_bytes)
+
         if chunk is None and self._return_free_regions(rounded_bytes):
             self._extend(rounded_bytes, region_address)
             chunk = self._take(rounded_bytes)
+
         if chunk is not None:
             self.in_use_bytes += chunk.size_bytes
         return chunk
@@ -161,10 +164,12 @@ class BfcAllocator:
         place = bisect_left(self._free, (rounded_bytes, 0))
         if place == len(self._free):
             return None
+
         size_bytes, address = self._free.pop(place)
         chunk = self._free_chunks.pop(address)
         chunk.is_free = False
         spare_bytes = size_bytes - rounded_bytes
+
         if spare_bytes >= rounded_bytes or spare_bytes >= self._max_spare_bytes:
             self._split(chunk, rounded_bytes)
         return chunk
@@ -175,6 +180,7 @@ class BfcAllocator:
         rest.below, rest.above = chunk, chunk.above
         if rest.above is not None:
             rest.above.below = rest
+
         chunk.above = rest
         chunk.size_bytes = size_bytes
         self._add_free(rest)
@@ -185,10 +191,12 @@ class BfcAllocator:
         if above is not None and above.is_free:
             self._remove_free(above)
             _absorb(chunk, above)
+
         if below is not None and below.is_free:
             self._remove_free(below)
             _absorb(below, chunk)
             chunk = below
+
         self._add_free(chunk)
 
     def _add_free(self, chunk: Chunk) -> None:
@@ -207,17 +215,21 @@ class BfcAllocator:
         available_bytes = left_bytes // GRANULE_BYTES * GRANULE_BYTES
         if rounded_bytes > available_bytes:
             return False
+
         planned_bytes = self._next_region_bytes
         while rounded_bytes > self._next_region_bytes:
             self._next_region_bytes *= 2
+
         size_bytes = min(self._next_region_bytes, available_bytes)
         if self._next_region_bytes == planned_bytes:
             self._next_region_bytes *= 2
+
         self.pool_bytes += size_bytes
         chunk = Chunk(self._choose_address(size_bytes, known_address), size_bytes)
         self.region_bytes.append(size_bytes)
         self._add_region(chunk)
         self._merge(chunk)
+
         return True
 
     def _choose_address(self, size_bytes: int, known_address: int | None) -> int:
@@ -233,6 +245,7 @@ class BfcAllocator:
                 address = UPPER_ADDRESS - size_bytes
             else:
                 address = self._lowest - options.gap_bytes - size_bytes
+
         self._lowest = address if count < 2 else min(self._lowest, address)
         self._highest = max(self._highest, address + size_bytes)
         return address
@@ -250,6 +263,7 @@ class BfcAllocator:
             last = first
             while last.above is not None:
                 last = last.above
+
             yield first, last
 
     def _add_region(self, chunk: Chunk) -> None:
@@ -259,22 +273,27 @@ class BfcAllocator:
                 if last.end == chunk.address:
                     last.above, chunk.below = chunk, last
                     return
+
         self.regions.append(chunk)
 
     def _return_free_regions(self, rounded_bytes: int) -> bool:
         """Give wholly free regions back to the driver if the request then fits; return whether so."""
         if not self.options.garbage_collection:
             return False
+
         idle = [
             first for first in self.regions if first.is_free and first.above is None
         ]
         idle_bytes = sum(first.size_bytes for first in idle)
         available_bytes = self.options.memory_limit_bytes - self.pool_bytes + idle_bytes
+
         if not idle or rounded_bytes > available_bytes:
             return False
+
         for first in idle:
             self._remove_free(first)
             self.regions.remove(first)
+
         self.pool_bytes -= idle_bytes
         return True
 

@@ -19,6 +19,13 @@ from analyzer.model.units import GRANULE_BYTES, round_up
 from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.replay import Sequence, fits, replay
 
+FLOOR_BYTES: Final = 16 << 10
+"""Smallest margin of a peak: about a hundred small buffers."""
+
+LIMIT_MARGIN: Final = 0.03
+"""Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
+failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few."""
+
 PROBES: Final = 6  # limits to try between the lower bound and the sufficient limit
 
 FINENESS: Final = 10_000  # steps in a limit: the precision of the search
@@ -64,6 +71,7 @@ class LimitSearch:
             limit_bytes = self.up(limit_bytes + limit_bytes // 8)
             if limit_bytes > UNLIMITED_BYTES:
                 raise InputError("The sequence fails under every limit.")
+
         return limit_bytes
 
     def bisect(self, fails: int, enough: int) -> int:
@@ -74,6 +82,7 @@ class LimitSearch:
                 enough = middle
             else:
                 fails = middle
+
         return enough
 
     def search(self, also: Iterable[int] = ()) -> Range:
@@ -82,9 +91,11 @@ class LimitSearch:
         for limit in (*map(self.up, map(int, probes)), *also):
             if limit >= self.bound:
                 self.fits(limit)
+
         limits = sorted({self.bound - self.step_bytes: False, **self.tried}.items())
         if not limits[-1][1]:
             limits.append((self.find_enough(limits[-1][0]), True))
+
         changes = [
             (low, high)
             for (low, is_enough), (high, is_next_enough) in pairwise(limits)
@@ -100,6 +111,7 @@ def _find_sufficient_limit(sequence: Sequence, options: BfcOptions) -> int:
     single = replace(options.unlimited(), growth=False, fragmentation_fraction=0.0)
     result = replay(sequence, single)
     ends = result.address + result.chunk_bytes
+
     return int(ends.max(initial=options.first_address)) - options.first_address
 
 
@@ -128,6 +140,8 @@ def find_shared_limits(sequences: Iterable[Sequence], options: BfcOptions) -> Ra
         if not safe_bytes or not fits(sequence, options.under(safe_bytes)):
             search = LimitSearch(sequence, options)
             safe_bytes = max(search.search().high, safe_bytes)
+
         bound_bytes = sequence.without(sequence.spare).live_rounded_bytes().max()
         lowest_bytes = min(lowest_bytes, int(bound_bytes))
+
     return Range(lowest_bytes, safe_bytes)

@@ -115,6 +115,7 @@ def from_allocations(
     rows = _choose_rows(allocations, allocator)
     if "part_of" in allocations:  # a part of another allocation is no request
         rows = rows[allocations["part_of"].isna().to_numpy()[rows]]
+
     requested, born, dies = (
         allocations[name].to_numpy(np.int64)[rows]
         for name in ("requested_bytes", "born", "dies")
@@ -127,13 +128,16 @@ def from_allocations(
         born[valid],
         dies[valid],
     )
+
     if rows.size == 0:
         raise TraceError("The allocations contain nothing to replay.")
+
     last = int(max(born.max() + 1, dies.max())) if n_events is None else n_events
     address = np.full(rows.size, NOWHERE)
     if "address" in allocations:
         column = allocations["address"].astype("Int64")
         address = column.to_numpy(dtype="int64", na_value=NOWHERE)[rows]
+
     ids, freed = np.arange(rows.size), dies < last
     instant = np.concatenate([born, dies[freed]])
     slot = np.concatenate([ids, ids[freed]])
@@ -143,10 +147,12 @@ def from_allocations(
     order = np.lexsort((slot, rank, birth, instant))
     slot, instant, birth = slot[order], instant[order], birth[order]
     spare = np.zeros(rows.size, bool)
+
     if "region" in allocations:
         # TensorFlow can do without workspaces and trials of algorithms.
         regions = allocations["region"].astype("str")
         spare = regions.isin((TRIAL, WORKSPACE)).to_numpy()[rows]
+
     return Sequence(
         slot=slot,
         request=np.where(birth, requested[slot], 0),
@@ -168,6 +174,7 @@ def _check_rows(rows: Table, requested: Table, born: Table) -> None:
             f" ({int(wrong.sum())} such rows).",
             hint=f"Sizes are 0 to {format_bytes(MAX_REQUEST_BYTES)}: the trace is damaged.",
         )
+
     early = born < NOWHERE
     if early.any():
         raise TraceError(
@@ -179,6 +186,7 @@ def _choose_rows(allocations: pd.DataFrame, allocator: str | None) -> Table:
     """Return the rows of one allocator; None for the only one."""
     if len(allocations) == 0:
         raise TraceError("The allocations table is empty: no memory events to replay.")
+
     rows = np.arange(len(allocations))
     if "allocator" in allocations:
         names = allocations["allocator"].astype("str")
@@ -188,11 +196,13 @@ def _choose_rows(allocations: pd.DataFrame, allocator: str | None) -> Table:
                 f"The allocations are of {len(present)} allocators: {', '.join(present)}.",
                 hint="Choose one: each has its own pool.",
             )
+
         rows = rows[(names == present[0]).to_numpy()]
         if rows.size == 0:
             raise TraceError(
                 f"The allocations have no rows of the allocator {allocator!r}."
             )
+
     return rows
 
 
@@ -236,6 +246,7 @@ class Replay:
         sequence, op = self.sequence, len(self)
         if op == len(sequence):
             return None
+
         columns = (self.in_use_bytes, self.pool_bytes, self.largest_free_bytes)
         in_use, pool, largest = (int(column[-1]) if op else 0 for column in columns)
         return FailedRequest(
@@ -284,6 +295,7 @@ def replay(
     )
     chunks: list[Chunk | None] = [None] * sequence.n_buffers
     columns = array("q")
+
     for slot, request in zip(
         sequence.slot.tolist(), sequence.request.tolist(), strict=True
     ):
@@ -292,6 +304,7 @@ def replay(
             chunk = allocator.allocate(request, None if known == NOWHERE else known)
             if chunk is None:
                 break
+
             chunks[slot] = chunk
             place = chunk.address, chunk.size_bytes
         else:
@@ -299,10 +312,12 @@ def replay(
             assert chunk is not None
             place = chunk.address, chunk.size_bytes
             allocator.free(chunk)
+
         columns.extend(place)
         columns.append(allocator.in_use_bytes)
         columns.append(allocator.pool_bytes)
         columns.append(allocator.largest_free_bytes)
+
     address, chunk_bytes, in_use, pool, largest = (
         np.frombuffer(columns, np.int64).reshape(-1, 5).T
     )
@@ -322,6 +337,7 @@ def fits(sequence: Sequence, options: BfcOptions) -> bool:
     allocator = BfcAllocator(options)
     spare = sequence.spare.tolist() or [False] * sequence.n_buffers
     chunks: list[Chunk | None] = [None] * sequence.n_buffers
+
     for slot, request in zip(
         sequence.slot.tolist(), sequence.request.tolist(), strict=True
     ):
@@ -331,6 +347,7 @@ def fits(sequence: Sequence, options: BfcOptions) -> bool:
                 return False
         elif (chunk := chunks[slot]) is not None:
             allocator.free(chunk)
+
     return True
 
 
@@ -375,6 +392,7 @@ def compare(
         _compare_block(result, events, places[at : at + _BLOCK_EVENTS]) for at in blocks
     ]
     equal = sum(int(part.sum()) for part in parts)
+
     return Match(events=int(places.size), equal=equal, replay=result)
 
 
@@ -399,6 +417,7 @@ def _compare_block(
     is_equal &= result.chunk_bytes[places] == column("allocated_bytes")
     is_equal &= result.in_use_bytes[places] == column("in_use_bytes")
     is_equal &= np.maximum(peak[places - start], before) == column("peak_in_use_bytes")
+
     return is_equal
 
 
@@ -411,10 +430,12 @@ def recorded_options(sequence: Sequence, events: pd.DataFrame) -> BfcOptions:
     part = sequence.start(DETECTION_EVENTS)
     first = events.iloc[part.instant[part.instant != NOWHERE][0]]
     limit = int(first["in_use_bytes"] + first["available_bytes"])
+
     if not 0 < limit <= UNLIMITED_BYTES:
         limit = UNLIMITED_BYTES
     if "GPU" not in str(first["allocator"]):
         return BfcOptions.cpu(limit)
+
     whole, growing = (BfcOptions.gpu(limit, growth=growth) for growth in (False, True))
     match = compare(part, events, whole)
     if match.is_exact:

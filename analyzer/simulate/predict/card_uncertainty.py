@@ -41,6 +41,7 @@ def add_card_uncertainty(
         SENTENCES["workspaces"].format(*sizes),
         SENTENCES["held"].format(format_bytes(held_bytes)),
     ]
+
     return replace(
         stated,
         **shifted,
@@ -64,12 +65,14 @@ def find_workspaces(
     last = schedule.steps[-1].first
     bare = _sum_without(prediction, WORKSPACE)
     low = high = int(bare[last:].max())
+
     for buffer in schedule.buffers:
         workspace = plans[buffer.node].workspace if buffer.node >= 0 else None
         if workspace is not None and buffer.born >= last:
             live_bytes = int(bare[buffer.born + 1])
             low = max(low, live_bytes + workspace.least_bytes)
             high = max(high, live_bytes + workspace.most_bytes)
+
     steady = Range(low, high).including(schedule.peak_bytes)
 
     first = schedule.steps[0]
@@ -80,6 +83,7 @@ def find_workspaces(
     lowest_bytes = needed_bytes - (schedule.peak_bytes - steady.low)
 
     alive = schedule.find_alive_at_peak()
+
     return WorkspaceFigures(
         bytes=sum(one.size_bytes for one in alive if one.region == WORKSPACE),
         steady=steady,
@@ -93,6 +97,8 @@ def _sum_without(prediction: Prediction, region: str) -> np.ndarray:
     """Return the live bytes without the buffers of a region."""
     schedule = prediction.middle
     sizes = []
+
     for buffer in schedule.buffers:
         sizes.append(0 if buffer.region == region else buffer.size_bytes)
+
     return schedule.sum_live(sizes)

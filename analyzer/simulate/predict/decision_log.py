@@ -52,9 +52,11 @@ class DecisionLog:
                 value is not None for value in values
             )
             return None
+
         iteration.frame.assumed = True
         count = self._branch_counts[node]
         self.branches[node] = count
+
         return (min(self._assumed.get(self._ops[node].name, 1), count - 1),)
 
     def continue_loop(self, iteration: Iteration) -> bool:
@@ -62,9 +64,11 @@ class DecisionLog:
         name, number = iteration.frame.name, iteration.number
         if not iteration.bounded:
             self.unbounded.add(name)
+
         most = self._assumed.get(name, None if iteration.bounded else UNBOUNDED_TRIPS)
         is_continued = most is None or number < most
         self.trips[name] = max(self.trips.get(name, 0), number + is_continued)
+
         return is_continued
 
 
@@ -74,12 +78,15 @@ def _find_predicates(wiring: Wiring) -> dict[int, int]:
     for node, op in enumerate(wiring.ops):
         if op.type not in SWITCHES:
             continue
+
         source = wiring.inputs[node][1][0]
         if wiring.ops[source].type != "LoopCond":
             counts[source] = len(op.outputs)
             while wiring.ops[source].type in _PASSES_ON and wiring.inputs[source]:
                 source = wiring.inputs[source][0][0]
+
             counts[source] = len(op.outputs)
+
     return counts
 
 
@@ -87,6 +94,7 @@ def _find_conditions(wiring: Wiring) -> frozenset[int]:
     """Return the ``LogicalAnd`` nodes in the conditions of loops, and the ends of branches in them."""
     conditions: set[int] = set()
     queue = [node for node, op in enumerate(wiring.ops) if op.type == "LoopCond"]
+
     while queue:
         for source, _ in wiring.inputs[queue.pop()]:
             kind = wiring.ops[source].type
@@ -97,4 +105,5 @@ def _find_conditions(wiring: Wiring) -> frozenset[int]:
                 conditions.add(source)
             elif kind in _PASSES_ON - {"Enter"}:
                 queue.append(source)
+
     return frozenset(conditions)

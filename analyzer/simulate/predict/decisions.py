@@ -34,6 +34,7 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
         schedule = play(assume(prepared, assumed | {name: outcome}))
         peaks_bytes.append(schedule.peak_bytes)
         others[name] = min(schedule.peak_bytes, top.peak_bytes)
+
         return schedule
 
     for node, count in top.branches.items():
@@ -42,9 +43,11 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
             is_known = name in by_user or branch == 1
             if is_known or len(others) >= MOST_ALTERNATIVES:
                 continue
+
             schedule = try_out(name, branch)
             if schedule.peak_bytes > top.peak_bytes:
                 assumed[name], top = branch, schedule
+
     for name, trips in top.trips.items():
         if name not in by_user and trips > 1:
             try_out(name, 1)
@@ -54,17 +57,22 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
         outcome = f"{trips} trip{'s' * (trips != 1)}"
         if name not in top.unbounded:
             outcome += ", the most that its condition allows"
+
         sentences[name] = f"the trips of loop {name}; assumed: {outcome}"
+
     for node in top.branches:
         name = ops[node].name
         sentences[name] = f"branch {name}; assumed: number {assumed.get(name, 1)}"
+
     for name, text in sentences.items():
         how = f"(--assume {name}=N changes it)"
         if name in by_user:
             how = "(--assume)"
         elif name in others:
             how = f"with another outcome the peak is {format_bytes(others[name])} {how}"
+
         sentences[name] = f"Data decide {text}; {how}."
+
     return assume(prepared, assumed), sentences, peaks_bytes if sentences else []
 
 
@@ -72,6 +80,7 @@ def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:
     """Return the graph with one element for each data-dependent size; None without any."""
     if not any(LEAST_SHAPES in op.attrs for op in ops):
         return None
+
     reduced = []
     for op in ops:
         shapes = op.attrs.get(LEAST_SHAPES)
@@ -80,8 +89,11 @@ def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:
             for spec, shape in zip(op.outputs, shapes, strict=False):
                 known = None if shape is None else tuple(shape)
                 outputs.append(TensorSpec(spec.dtype, known))
+
             op = replace(op, outputs=tuple(outputs))
+
         reduced.append(op)
+
     return tuple(reduced)
 
 
@@ -106,14 +118,17 @@ def describe_run_sizes(
         sentences.append(
             f"Data-dependent sizes, as assumed (--assume): {_list(assumed)}."
         )
+
     most = [size for size in note.sizes if size.basis == "most" and size.op in names]
     if most:
         other = ""
         if least_bytes is not None:
             other = f"; with one element each the peak is {format_bytes(least_bytes)}"
+
         sentences.append(
             f"{_describe_most(most)}{other} (--assume {most[0].op}=N changes it)."
         )
+
     return sentences
 
 
@@ -122,6 +137,7 @@ def describe_data_sizes(note: RunNote) -> list[str]:
     by_inputs = describe_input_sizes(note, "generated")
     sentences = [f"{text} Real inputs may need more." for text in by_inputs]
     most = [size for size in note.sizes if size.basis == "most"]
+
     return sentences + ([f"{_describe_most(most)}."] if most else [])
 
 

@@ -109,10 +109,12 @@ class EdgeOrder:
     def __init__(self, wiring: Wiring, random: Random) -> None:
         self.roots = _shuffle(wiring.roots, random)
         self.data, self.control = list(wiring.data_out), list(wiring.control_out)
+
         for node in range(len(wiring.ops)):
             data, control = self.data[node], self.control[node]
             types = [wiring.ops[consumer].type for consumer, _, _ in data]
             is_rewritten = any(kind.startswith("_Mkl") for kind in types)
+
             if is_rewritten or len(data) + len(control) > ORDERED_EDGES:
                 self.data[node] = _shuffle(data, random)
                 self.control[node] = _shuffle(control, random)
@@ -169,14 +171,18 @@ class Executor:
         """Run the graph."""
         graph = Frame(name="", parent=None, pending_inputs=0, parallel=1)
         iteration = graph.add_iteration()
+
         for node in self._edges.roots:
             self._make_ready(node, iteration, False)
+
         queue: deque[Task] = deque()  # inexpensive nodes, which run at once
         pool: list[Task] = []
+
         while True:
             for task in self._ready:
                 is_expensive = self._expensive[task[0]] and not task[2]
                 (pool if is_expensive else queue).append(task)
+
             self._ready.clear()
 
             if queue:
@@ -204,6 +210,7 @@ class Executor:
             self._cross(node, iteration, outputs, dead)
         else:
             self._activate(node, iteration, outputs, dead)
+
         self._drop(outputs)
         iteration.outstanding -= 1
         if not iteration.outstanding and iteration.frame.parent is not None:
@@ -218,11 +225,14 @@ class Executor:
         if self._values is None:
             outputs, in_use = self._ledger.compute(node, buffers)
             return [(buffer, None) for buffer in outputs], in_use
+
         values = [None if entry is None else entry[1] for entry in inputs]
         index = self._values.store(kind, buffers, values) if kind in LISTS else None
         outputs, in_use = self._ledger.compute(node, buffers, index)
+
         if kind in SWITCHES:
             return self._switch(node, outputs, values, iteration), in_use
+
         if kind in MERGES:
             value = next((entry[1] for entry in inputs if entry is not None), None)
             is_condition = node in self.decisions.conditions and iteration.frame.assumed
@@ -232,9 +242,11 @@ class Executor:
                 (outputs[0], value),
                 *((buffer, None) for buffer in outputs[1:]),
             ], in_use
+
         found = self._values.find(node, outputs, values)
         if found[:1] == [None] and node in self.decisions.watched:
             found[0] = self.decisions.assume(node, values, iteration)
+
         found += [None] * (len(outputs) - len(found))
         return list(zip(outputs, found, strict=False)), in_use
 
@@ -250,15 +262,19 @@ class Executor:
             branch = int(predicate[0])
         elif self._types[self._inputs[node][1][0]] == "LoopCond":
             branch = int(self.decisions.continue_loop(iteration))
+
         if (
             not 0 <= branch < len(outputs)
         ):  # as ``SwitchNOp``; other switches have no such index
             branch = len(outputs) - 1
+
         entries: list[Entry | None] = [None] * len(outputs)
         entries[branch] = (outputs[branch], values[0])
+
         for index, buffer in enumerate(outputs):
             if index != branch:
                 self._ledger.release(buffer)
+
         return entries
 
     def _drop(self, entries: Sequence[Entry | None]) -> None:
@@ -288,20 +304,24 @@ class Executor:
         name = str(attrs["frame_name"])
         key = (iteration.number, name)
         child = iteration.frame.children.get(key)
+
         if child is None:
             parallel = int(attrs.get("parallel_iterations", 10))
             child = Frame(name, iteration, self._enters[name], parallel)
             child.add_iteration()
             iteration.frame.children[key] = child
             iteration.frames += 1
+
         numbers = [0]
         entry = outputs[0]
         if attrs.get("is_constant") and entry is not None:
             share(entry[0])
             child.invariants.append((node, entry))
             numbers = sorted(child.iterations)
+
         for number in numbers:
             self._activate(node, child.iterations[number], outputs, dead)
+
         child.pending_inputs -= 1
 
     def _continue(self, node: int, iteration: Iteration, entry: Entry) -> None:
@@ -312,7 +332,9 @@ class Executor:
                 share(entry[0])
                 frame.deferred.append((node, entry))
                 return
+
             self._start_iteration(frame)
+
         self._activate(node, frame.iterations[iteration.number + 1], [entry], False)
 
     def _activate(
@@ -326,16 +348,21 @@ class Executor:
                 is_entry = self._types[node] in ENTERS
                 self._activate_merge(consumer, iteration, slot, entry, is_entry)
                 continue
+
             if entry is not None:
                 self._deliver(consumer, iteration, slot, entry)
+
             self._arrive(consumer, iteration, entry is None)
+
         for consumer in self._edges.control[node]:
             if self._types[consumer] not in MERGES:
                 self._arrive(consumer, iteration, dead)
                 continue
+
             pending = iteration.pending.get(consumer, self._waits_for[consumer]) - 2
             iteration.pending[consumer] = pending
             all_dead = iteration.dead[consumer] == len(self._inputs[consumer])
+
             if pending == 0 or (pending == 1 and all_dead):
                 self._make_ready(consumer, iteration, all_dead)
 
@@ -343,6 +370,7 @@ class Executor:
         """Count an input of a node, which may be dead; the last one makes it ready."""
         if dead:
             iteration.dead[node] += 1
+
         pending = iteration.pending.get(node, self._waits_for[node]) - 1
         iteration.pending[node] = pending
         if not pending:
@@ -367,7 +395,9 @@ class Executor:
                 iteration.pending[node] = pending & ~1
                 if pending == 1:
                     self._make_ready(node, iteration, False)
+
             return
+
         iteration.dead[node] += 1
         is_dead = is_entry or iteration.dead[node] == len(self._inputs[node])
         if pending == 1 and is_dead:
@@ -380,6 +410,7 @@ class Executor:
         inputs = iteration.inputs.get(node)
         if inputs is None:
             inputs = iteration.inputs[node] = [None] * len(self._inputs[node])
+
         inputs[slot] = entry
 
     def _make_ready(self, node: int, iteration: Iteration, dead: bool) -> None:
@@ -391,9 +422,11 @@ class Executor:
         iteration = frame.add_iteration()
         frame.dead_exits.clear()
         deferred, frame.deferred = frame.deferred, []
+
         for node, entry in deferred:
             self._activate(node, iteration, [entry], False)
             self._drop([entry])
+
         for node, entry in frame.invariants:
             self._activate(node, iteration, [entry], False)
 
@@ -403,22 +436,30 @@ class Executor:
             is_open = number - 1 in frame.iterations if number else frame.pending_inputs
             if finished.outstanding or finished.frames or is_open:
                 break
+
             frame.iterations.pop(number)
             for inputs in finished.inputs.values():
                 self._drop(inputs)
+
             if frame.deferred:
                 self._start_iteration(frame)
+
             number += 1
+
         parent = frame.parent
         if frame.pending_inputs or frame.iterations or parent is None:
             return
+
         for node in frame.dead_exits:
             self._activate(node, parent, [None], True)
+
         for _, entry in frame.invariants:
             self._drop([entry])
+
         frame.invariants.clear()
         parent.frame.children.pop((parent.number, frame.name), None)
         parent.frames -= 1
+
         if (
             parent.frame.parent is not None
             and not parent.outstanding
@@ -443,6 +484,7 @@ class NodeValues:
         place = STORES.get(kind)
         if place is not None and buffers[place] is not None:
             self._stored[buffers[place]] = values[place]
+
         index = values[1] if kind in INDEXED else None
         return int(index[0]) if index else None
 
@@ -456,10 +498,12 @@ class NodeValues:
             loaded = LOADS.get(op.type)
             for output, buffer in enumerate(outputs):
                 found.append(self._stored.get(buffer) if output == loaded else None)
+
             if found != [None]:
                 return found
         else:
             found = [self._access(node, values)]
+
         is_first_known = not values or values[0] is not None
         is_computable = is_first_known or op.type in INPUT_FREE or "value" in op.attrs
         if outputs and found == [None] and (is_computable or op.type in LISTS):
@@ -471,10 +515,12 @@ class NodeValues:
         handle = self._handles[node]
         if handle not in self._counters:
             return None
+
         kind, old = self._ops[node].type, self._counters[handle]
         if kind in ASSIGNS:
             new = assign(kind, old, values[1] if len(values) > 1 else None)
             self._counters.pop(handle)
             if new is not None:
                 self._counters[handle] = new
+
         return old if kind == "ReadVariableOp" else None

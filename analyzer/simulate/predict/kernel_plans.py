@@ -17,7 +17,6 @@ from analyzer.simulate.kernels.shared.xla_call import plan_compiled
 from analyzer.simulate.predict.wiring import Wiring
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
-_LONGEST_REASON: Final = 200  # most characters of the reason why a rule does not fit
 _HANDLE_SOURCES: Final = (*ARGUMENT_TYPES, "VarHandleOp")
 
 
@@ -30,10 +29,8 @@ class Kernels:
     handles: list[int]
     # for each compiled function and each op that updates variables, the same for every input
     arguments: dict[int, list[int]]
-    unmodelled: list[
-        int
-    ]  # nodes without a rule, or that do not fit the rule of their type
-    misfits: dict[int, str]  # nodes that do not fit the rule, with the reason
+    # nodes without a rule, or that do not fit the rule of their type
+    unmodelled: list[int]
 
 
 def plan_kernels(
@@ -46,7 +43,7 @@ def plan_kernels(
     xla_plans, ops = compiled or {}, wiring.ops
     constants = [_read_constant(op) for op in ops]
     plans: list[MemoryPlan] = []
-    misfits: dict[int, str] = {}
+
     for node, op in enumerate(ops):
         read = {output for _, output, _ in wiring.data_out[node]}
         call = Call(
@@ -56,6 +53,7 @@ def plan_kernels(
             unused=frozenset(range(len(op.outputs))) - read,
         )
         last_read = max(read, default=-1)
+
         if op.name in xla_plans:
             plan = plan_compiled(call, xla_plans[op.name])
             if why := _find_misfit(op, plan, last_read):
@@ -63,10 +61,10 @@ def plan_kernels(
         elif op.type in RESULT_TYPES and read:
             raise _damage(op, "an op reads its result")
         else:
-            plan, why = _plan(device, call, last_read)
-            if why:
-                misfits[node] = why
+            plan = _plan(device, call, last_read)
+
         plans.append(plan)
+
     return Kernels(
         plans=plans,
         handles=[
@@ -78,39 +76,33 @@ def plan_kernels(
             if plan.compiled is not None or plan.variable is VariableAccess.UPDATE
         },
         unmodelled=[node for node, plan in enumerate(plans) if not plan.modelled],
-        misfits=misfits,
     )
 
 
-def _plan(device: KernelDevice, call: Call, last_read: int) -> tuple[MemoryPlan, str]:
-    """Return the plan of one op, and the reason why its rule does not fit; mostly empty.
+def _plan(device: KernelDevice, call: Call, last_read: int) -> MemoryPlan:
+    """Return the plan of one op.
 
     A rule relies on TensorFlow's op registry: number of inputs and outputs, ranks, attributes. An op
     without these is handled like an op without a rule: each output counts as allocated.
     """
     try:
         plan = device.plan(call)
-        why = _find_misfit(call.op, plan, last_read)
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:
-        why = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
-    if not why:
-        return plan, ""
+        if not _find_misfit(call.op, plan, last_read):
+            return plan
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        pass
+
     plain = MemoryPlan(outputs=allocate_all(call), modelled=False)
     if damage := _find_misfit(call.op, plain, last_read):
         raise _damage(call.op, damage)
-    return plain, why
+    return plain
 
 
 def _find_misfit(op: Op, plan: MemoryPlan, last_read: int) -> str:
     """Return why a plan does not fit its op: a missing input, or a missing output that is read."""
     if last_read >= len(plan.outputs):
         return f"output {last_read} is read"
+
     inputs = [index for output in plan.outputs for index in output.inputs]
     if plan.value is not None:
         inputs.append(plan.value)
@@ -130,6 +122,7 @@ def _read_constant(op: Op) -> tuple[int, ...] | None:
     value = op.attrs.get("value") if op.type in ("Const", "HostConst") else None
     if not isinstance(value, dict) or "values" not in value:
         return None
+
     values: Sequence[object] = value["values"]
     return tuple(int(x) for x in values if isinstance(x, (int, float)))
 
@@ -139,6 +132,8 @@ def _find_handle(wiring: Wiring, feed: tuple[int, int]) -> int:
     node, output = feed
     if wiring.ops[node].outputs[output].dtype != "resource":
         return -1
+
     while wiring.ops[node].type not in _HANDLE_SOURCES and wiring.inputs[node]:
         node = wiring.inputs[node][0][0]
+
     return node

@@ -65,6 +65,7 @@ class Ledger:
         buffer = share(shared) or self.allocate(size_bytes, region="")
         if buffer.variable < 0:
             buffer.variable = len(self.values)
+
         self.values.append(buffer)
 
     def begin_step(self) -> None:
@@ -99,12 +100,15 @@ class Ledger:
         """Drop a reference; free the buffer with the last one."""
         if buffer is None:
             return
+
         buffer.references -= 1
         if buffer.references:
             return
+
         if buffer.elements is not None:
             for element in buffer.elements:
                 self.release(element)
+
         if buffer.size_bytes:
             buffer.dies = self.instants
             self.instants += 1
@@ -119,12 +123,15 @@ class Ledger:
         self.ran.append(node)
         if node in self.held:
             return [share(self.held[node])], []
+
         if node in self._prepared.results:
             self._returned += [buffer for buffer in inputs if buffer is not None]
             return [], []
+
         plan = self._plans[node]
         if plan.variable is VariableAccess.IN_PART:
             self._begin_copy_on_read(node)
+
         temporaries = self.allocate_temporaries(node, plan.before_bytes)
         if plan.compiled is not None:
             outputs = self._compute_compiled(node, plan, inputs)
@@ -142,6 +149,7 @@ class Ledger:
         temporaries += self.allocate_temporaries(node, plan.after_bytes)
         if plan.trial is not None:
             self._try_algorithms(node, plan.trial)
+
         if plan.workspace is not None and plan.workspace.bytes:
             size_bytes = plan.workspace.bytes
             temporaries.append(self.allocate(size_bytes, node, region=WORKSPACE))
@@ -152,6 +160,7 @@ class Ledger:
                 self._copy_before_update(node, variable)
         elif plan.variable is VariableAccess.ASSIGN:
             self._assign(node, inputs[plan.value or 0])
+
         return outputs, [*temporaries, *inputs]
 
     def allocate_temporaries(
@@ -168,9 +177,11 @@ class Ledger:
         self._tried.add(trial.key)
         copy = self.allocate(trial.copy_bytes, node, region=TRIAL)
         needed_bytes = min(trial.scratch_bytes)
+
         for size in trial.scratch_bytes:
             region = TEMPORARY if size == needed_bytes else TRIAL
             self.release(self.allocate(size, node, region=region))
+
         self.release(copy)
 
     def _make_output(
@@ -179,15 +190,18 @@ class Ledger:
         way = output.way
         if way is Way.NONE:
             return None
+
         if way is Way.ALIAS:
             candidates = (inputs[source] for source in output.inputs)
             return share(next((one for one in candidates if one is not None), None))
+
         if way is Way.FORWARD:
             for source in output.inputs:
                 buffer = inputs[source]
                 if buffer is not None and buffer.references == 1:
                     inputs[source] = None
                     return buffer
+
         return self.allocate(output.size_bytes, node, index, output.region)
 
     def _compute_compiled(
@@ -199,12 +213,14 @@ class Ledger:
         outputs: list[Tensor] = [None] * len(plan.outputs)
         tables: list[Buffer] = []
         temporaries: list[Buffer] = []
+
         for size_bytes, output in call.requests:
             if output >= 0:
                 outputs[output] = self.allocate(size_bytes, node, output, OUTPUT)
             else:
                 buffers = tables if output == TABLE else temporaries
                 buffers.append(self.allocate(size_bytes, node))
+
         new_values: list[tuple[int, Buffer]] = []
         for source, size_bytes in call.updates:
             variable = arguments[source]
@@ -212,6 +228,7 @@ class Ledger:
                 new_values.append(
                     (variable, self.allocate(size_bytes, node, region=OUTPUT))
                 )
+
         for index, output_plan in enumerate(plan.outputs):
             if (
                 output_plan.way is Way.ALIAS
@@ -221,12 +238,16 @@ class Ledger:
                 outputs[index] = share(
                     inputs[source] if variable < 0 else self.values[variable]
                 )
+
         for buffer in temporaries:
             self.release(buffer)
+
         for variable, buffer in new_values:
             self._replace(variable, buffer)
+
         for buffer in tables:
             self.release(buffer)
+
         return outputs
 
     # The values of variables follow ``resource_variable_ops.cc`` and ``training_op_helpers.h``.
@@ -235,6 +256,7 @@ class Ledger:
         variable = self._prepared.variables[node]
         if variable < 0:
             return None
+
         value = self.values[variable]
         if variable in self._copied_on_read:
             return self.allocate(value.size_bytes, node, 0, OUTPUT)
@@ -245,6 +267,7 @@ class Ledger:
         variable = self._prepared.variables[node]
         if variable < 0 or variable in self._copied_on_read:
             return
+
         self._copied_on_read.add(variable)
         if self.values[variable].references > 1:
             self._copy(node, variable)
@@ -274,4 +297,5 @@ class Ledger:
         if buffer.variable < 0:
             buffer.variable = variable
             buffer.value_since = max(self.instants - 1, 0)
+
         self.release(old)

@@ -32,9 +32,11 @@ def target_of(note: RunNote) -> Target:
     device = note.device
     if device.kind != "gpu":
         return Target(device=CPU, options=BfcOptions.cpu())
+
     gpu = find_gpu(device.id or device.name)
     text = note.environment.get(LIMIT_VARIABLE, "").strip()
     limit_bytes = int(text) << 20 if text.isdecimal() else None  # of a cuDNN workspace
+
     return Target(
         device=with_measured_workspaces(gpu_device(gpu, limit_bytes), note),
         options=BfcOptions.gpu(memory_limit(gpu).bytes),
@@ -52,6 +54,7 @@ def with_measured_workspaces(device: KernelDevice, note: RunNote) -> KernelDevic
     """Return the device with the workspaces of the note's trace; the same without one."""
     if note.like is None:
         return device
+
     sizes = find_measured(note.ops, note.like, note.step.batch_size)
 
     def plan(call: Call) -> MemoryPlan:
@@ -74,13 +77,16 @@ def find_measured(
     """
     scale = batch_size / like.batch_size if batch_size and like.batch_size else 1.0
     measured: dict[tuple[object, ...], list[MeasuredConvolution]] = defaultdict(list)
+
     for one in like.convolutions:
         measured[_key(one.kind, one.shape)].append(one)
+
     own: dict[tuple[object, ...], list[Op]] = defaultdict(list)
     for op in ops:
         shape = op.outputs[0].shape if op.outputs else None
         if op.type in CONVOLUTION_KINDS and shape is not None:
             own[_key(CONVOLUTION_KINDS[op.type], shape)].append(op)
+
     sizes: dict[str, int] = {}
     for key, wanted in own.items():
         found = measured.get(key, [])
@@ -92,8 +98,10 @@ def find_measured(
         elif len(found) == len(wanted):
             wanted.sort(key=lambda op: _numbers(op.name))
             found.sort(key=lambda one: _numbers(one.op))
+
             for op, one in zip(wanted, found, strict=True):
                 sizes[op.name] = int(scale * one.workspace_bytes)
+
     return sizes
 
 
@@ -115,6 +123,7 @@ def describe_card(note: RunNote) -> Iterator[str]:
             "AMD card: kernels follow TensorFlow's CUDA code. MIOpen's workspaces count 0 bytes. "
             "No run on an AMD card was compared."
         )
+
     like = note.like
     if like is None:
         return
@@ -122,11 +131,13 @@ def describe_card(note: RunNote) -> Iterator[str]:
     if like.memory_limit_bytes is not None:
         limit = format_bytes(like.memory_limit_bytes)
         yield f"Measured in {like.trace}: TensorFlow's limit of {limit}."
+
     sizes = find_measured(note.ops, like, note.step.batch_size)
     if sizes:
         scaled = ""
         if like.batch_size and note.step.batch_size not in (None, like.batch_size):
             scaled = f", scaled from batch {like.batch_size} to {note.step.batch_size}"
+
         largest = format_bytes(max(sizes.values()))
         yield (
             f"Measured in {like.trace}: the workspaces of {len(sizes)} convolutions{scaled}, "

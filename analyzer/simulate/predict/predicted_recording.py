@@ -81,9 +81,11 @@ def predict_note(
         raise TraceError(
             "The note has no graph to predict from.", hint="Estimate again."
         )
+
     target = target_of(note)
     if allocator is not None:
         target = replace(target, options=allocator)
+
     compiled = build_plans(note)
     prediction = predict(
         note,
@@ -95,6 +97,7 @@ def predict_note(
         progress=progress,
     )
     check_assumptions(note, prediction.decisions)
+
     return _make_recording(note, structure, compiled, prediction, target)
 
 
@@ -108,9 +111,11 @@ def _make_recording(
     schedule, prepared = prediction.middle, prediction.prepared
     table, sharing = _attribute(note, structure, prediction)
     uncertainty = state_range(prediction, len(find_unsized(prediction)))
+
     if target.gpu is not None and not is_whole(note, compiled):
         limit_bytes = target.options.memory_limit_bytes
         uncertainty = add_card_uncertainty(uncertainty, prediction, limit_bytes)
+
     table, events, options = place(table, schedule.instants, target.options)
     allocations, events, steps = divide_temporaries(
         table,
@@ -123,6 +128,7 @@ def _make_recording(
     )
     if compiled:
         sharing = Sharing(structure, find_step_tensors(allocations))
+
     names = [prepared.wiring.ops[node].name for node in schedule.nodes]
     limit_of = options if target.gpu is None else target.options
     recording = Recording(
@@ -152,6 +158,7 @@ def _make_recording(
     )
     order = np.arange(len(names), dtype=np.int64)  # times are ranks
     runs = pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
+
     return Measured(recording, structure, sharing, runs, note)
 
 
@@ -168,6 +175,7 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
     }
     empty |= {"allocator": prepared.device.allocator, "run_id": 0}
     rows = []
+
     for buffer in schedule.buffers:
         row = {
             "requested_bytes": buffer.size_bytes,
@@ -178,6 +186,7 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
             "turns_at": buffer.value_since if buffer.value_since >= 0 else pd.NA,
         }
         rows.append(empty | row | _describe(prepared, buffer))
+
     table = conform(pd.DataFrame(rows, columns=list(ALLOCATIONS)), ALLOCATIONS)
     return table.assign(
         step=find_steps_of_births(table["born"].to_numpy(), schedule.steps)
@@ -198,6 +207,7 @@ def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
             category = Category.CONSTANT
         elif buffer.output < 0:
             category = Category.TEMPORARY
+
         if 0 <= buffer.output < len(op.outputs):
             spec = op.outputs[buffer.output]
             described |= {"dtype": spec.dtype, "shape": spec.shape_text}
@@ -205,12 +215,15 @@ def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
                 spec.dtype != "variant"
             ):  # as in a trace, a list's handle is no tensor of the graph
                 described["tensor"] = f"{op.name}:{buffer.output}"
+
     if buffer.region == WORKSPACE:
         described["dtype"] = "uint8"
+
     if buffer.variable >= 0:
         variable = prepared.note.variables[buffer.variable]
         category = Category(variable.category)
         described["variable"] = variable.path
+
     return described | {"category": str(category)}
 
 
@@ -220,6 +233,7 @@ def find_holdings(prediction: Prediction) -> list[Holding]:
     rows.sort(key=lambda row: row[1].value_since)
     holdings: list[Holding] = []
     last: dict[int, Buffer] = {}
+
     for row, buffer in rows:
         since = None
         previous = last.get(buffer.variable)
@@ -227,6 +241,7 @@ def find_holdings(prediction: Prediction) -> list[Holding]:
         # one is the variable's from its birth on.
         if previous is not None and previous.dies is not None:
             since = max(buffer.value_since, previous.dies)
+
         last[buffer.variable] = buffer
         holdings.append((row, buffer.variable, since))
     return holdings
@@ -241,12 +256,14 @@ def _attribute(
     label_variables(
         labels, note, find_holdings(prediction), find_roles_of_state(note, structure)
     )
+
     for row, buffer in enumerate(schedule.buffers):
         label = buffer.label
         if buffer.node in prediction.prepared.copied_bytes:
             label = Category.INPUT, HOST_COPY_ROLE
         if label is not None and labels.is_open(row):
             labels.set(row, label[0], role=label[1])
+
     in_steps = table["step"].notna().to_numpy()
     ops = table["op"].astype(object).to_numpy()
     backward = np.array(
@@ -262,6 +279,7 @@ def _attribute(
     phases = np.zeros(len(table), dtype=np.int8)
     none = np.zeros(len(table), dtype=bool)
     label_eager(labels, table, schedule.steps, phases, {}, none, infer=infer, jit=False)
+
     return labels.apply(table), sharing
 
 
@@ -277,15 +295,18 @@ def place(
     result = replay(sequence, options)
     is_request = sequence.request > 0
     is_over = sequence.live_requested_bytes() > options.memory_limit_bytes
+
     for is_left_out in (is_request & is_over, is_request):
         is_left_out = is_left_out & sequence.spare[sequence.slot]
         if result.failure is None or not is_left_out.any():
             continue
+
         sizes = table["requested_bytes"].to_numpy().copy()
         sizes[sequence.row[sequence.slot[is_left_out]]] = 1
         table = table.assign(requested_bytes=sizes)
         sequence = from_allocations(table, n_events=instants)
         result = replay(sequence, options)
+
     if result.failure is not None:
         result = replay(sequence, options.unlimited())
 
@@ -295,6 +316,7 @@ def place(
     placed = table.assign(
         address=pd.array(addresses, dtype="Int64"), allocated_bytes=chunks
     )
+
     return conform(placed, ALLOCATIONS), _make_events(placed, result), result.options
 
 
@@ -313,6 +335,7 @@ def _make_events(table: pd.DataFrame, result: Replay) -> pd.DataFrame:
         "peak_in_use_bytes": np.maximum.accumulate(result.in_use_bytes),
         "fragmentation": result.fragmentation(),
     }
+
     return conform(pd.DataFrame(columns | {"run_id": 0, "thread": 0}), EVENTS)
 
 
@@ -320,10 +343,12 @@ def find_unmodelled(prepared: Prepared) -> tuple[UnmodelledType, ...]:
     """Return op types without a rule, with the bytes of their outputs."""
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
+
     for node in prepared.kernels.unmodelled:
         op = prepared.wiring.ops[node]
         counts[op.type] += 1
         sizes[op.type] += sum(spec.size_bytes or 0 for spec in op.outputs)
+
     return tuple(
         UnmodelledType(op_type=kind, count=count, bytes=sizes[kind])
         for kind, count in sorted(counts.items())

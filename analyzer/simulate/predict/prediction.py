@@ -85,15 +85,19 @@ def predict(
         count = FEWEST_SCHEDULES
     if is_whole(note, compiled):
         count = 1
+
     for seed in range(count):
         progress(0.9 * seed / count)
         schedules.append(play(prepared, seed))
+
     schedules.sort(key=lambda schedule: schedule.peak_bytes)
 
     sequences = [make_sequence(schedule) for schedule in schedules]
     allocated = []
+
     for schedule, sequence in zip(schedules, sequences, strict=True):
         allocated.append(measure_allocated(schedule, sequence, options))
+
     progress(0.9)
     return Prediction(
         prepared=prepared,
@@ -136,5 +140,6 @@ def measure_allocated(
     result = replay(sequence, options)
     if result.failure is not None:
         result = replay(sequence, options.unlimited())
+
     first = int(np.searchsorted(sequence.instant, schedule.steps[-1].first))
     return int(result.in_use_bytes[max(first - 1, 0) :].max())

@@ -97,17 +97,21 @@ def prepare(
         if op.type in ARGUMENT_TYPES
     }
     handles: dict[int, int] = {}
+
     for number, row in enumerate(note.variables):
         # An argument is one variable: the first of two that name it.
         node = nodes.pop(-1 if row.argument is None else row.argument, None)
         if node is not None:
             handles[number] = node
+
     variable_of = {node: number for number, node in handles.items()}
     held: dict[int, int] = {}
     copied: dict[int, int] = {}
+
     for node, op in enumerate(wiring.ops):
         if op.type in _HELD and op.outputs and (size := device.held_bytes(op)):
             (copied if COPIED in op.attrs else held)[node] = size
+
     return Prepared(
         note=note,
         device=device,
@@ -155,6 +159,7 @@ class Schedule:
         ends = [self.instants if one.dies is None else one.dies for one in self.buffers]
         born = np.asarray([one.born for one in self.buffers], dtype=np.int64)
         sizes = np.asarray(sizes_bytes, dtype=np.int64)
+
         return running_sum(born, np.asarray(ends, dtype=np.int64), sizes, self.instants)
 
     @cached_property
@@ -187,6 +192,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
     branches: dict[int, int] = {}
     stranded: list[int] = []
     steps: list[Step] = []
+
     for number in range(prepared.steps):
         first = ledger.instants
         ledger.begin_step()
@@ -201,6 +207,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
         steps.append(
             Step(index=number, number=number, first=first, last=ledger.instants - 1)
         )
+
     return Schedule(
         buffers=[buffer for buffer in ledger.buffers if buffer.size_bytes],
         instants=ledger.instants,
@@ -219,6 +226,7 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
     if device.scratch_bytes:
         role = "scratch of TensorFlow's device"
         ledger.hold(device.scratch_bytes, Category.CONSTANT, role)
+
     slots: dict[object, Buffer] = {}
     for number, row in enumerate(note.variables):
         size_bytes = (device.holds(row) and row.size_bytes) or 0
@@ -231,32 +239,40 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
             (row.dtype, row.shape) if row.category == Category.OPTIMIZER_STATE else None
         )
         ledger.add_variable(size_bytes, slots.get(slot))
+
         if (
             slot is not None and row.shape
         ):  # equal values of one function are one constant
             slots.setdefault(slot, ledger.values[-1])
+
         for buffer in reversed(scratch):
             ledger.release(buffer)
+
         node = prepared.handles.get(number, -1)
         handle = ledger.hold(
             device.handle_bytes, Category.CONSTANT, "tensor held by Python", node
         )
         if node in prepared.held_bytes:
             ledger.held[node] = handle
+
     known = set()
     for node, size_bytes in prepared.held_bytes.items():
         if node in ledger.held:
             continue
+
         category, role = Category.CONSTANT, "constant"
         if ops[node].type not in _CONSTANTS:
             category, role = Category.INPUT, "step input"
             known.add(int(ops[node].attrs.get("index", -1)))
+
         ledger.held[node] = ledger.hold(size_bytes, category, role, node)
+
     known |= {int(ops[node].attrs["index"]) for node in prepared.copied_bytes}
     for index, given in enumerate(note.inputs):  # those that the graph does not use
         if index not in known and given.dtype not in device.host_dtypes:
             size_bytes = TensorSpec(given.dtype, given.shape).size_bytes or 0
             ledger.hold(size_bytes, Category.INPUT, "step input")
+
     for kind, role in _DATA_ROLES.items() if device.kind == "cpu" else ():
         ledger.hold(note.data_bytes.get(kind, 0), Category.INPUT, role)
 

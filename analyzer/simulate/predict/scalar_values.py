@@ -86,6 +86,7 @@ def evaluate(
         return _read_constant(op)
     if kind in _ASSUMED:
         return (_ASSUMED[kind],)
+
     if kind in ("Equal", "NotEqual"):
         floats = [spec for spec in specs if spec is not None and "float" in spec.dtype]
         if sorted(spec.shape == () for spec in floats) == [
@@ -93,16 +94,20 @@ def evaluate(
             True,
         ]:  # a tensor and one number
             return (int(kind == "NotEqual"),)
+
     if kind in ("Rank", "Shape", "Size"):
         return _describe_shape(kind, specs[0])
+
     deciding = _DECIDED_BY_ONE.get(kind)
     if deciding is not None and (deciding,) in inputs and op.outputs[0].shape == ():
         return (deciding,)
+
     known = [value for value in inputs if value is not None]
     if not inputs or inputs[0] is None:
         return None
     if kind == "TensorScatterUpdate" and inputs[0] == inputs[2]:
         return known[0] if len(known[0]) == 1 else None
+
     value = _evaluate_first(op, known[0])
     return _combine(op, known) if value is None and len(known) == len(inputs) else value
 
@@ -111,6 +116,7 @@ def _describe_shape(kind: str, spec: TensorSpec | None) -> Value | None:
     """Return what follows from the shape of an input, as far as it is known."""
     if spec is None or spec.shape is None or kind == "Rank":
         return None if spec is None or spec.shape is None else (len(spec.shape),)
+
     shape = spec.known_shape
     return shape if shape is None or kind == "Shape" else (math.prod(shape),)
 
@@ -121,6 +127,7 @@ def assign(kind: str, old: Value, change: Value | None) -> Value | None:
         return None
     if kind == "AssignVariableOp":
         return change
+
     sign = 1 if kind == "AssignAddVariableOp" else -1
     return tuple(a + sign * b for a, b in zip(old, change, strict=True))
 
@@ -130,6 +137,7 @@ def _read_constant(op: Op) -> Value | None:
     value = op.attrs.get("value")
     if not isinstance(value, dict):
         return None
+
     elements = [value["every"]] if "every" in value else value.get("values")
     if elements is None or not all(isinstance(x, int | float) for x in elements):
         return None
@@ -143,9 +151,11 @@ def _as_type(value: Value, op: Op) -> Value | None:
         return None
     if dtype == "bool":
         return tuple(int(bool(x)) for x in value)
+
     if dtype in ("float16", "float32", "float64"):
         rounded = [float(np.dtype(dtype).type(x)) for x in value]
         return tuple(int(x) if x.is_integer() else x for x in rounded)
+
     if "float" in dtype or "complex" in dtype:
         return None if any(isinstance(x, float) for x in value) else value
     return tuple(int(x) for x in value)
@@ -163,6 +173,7 @@ def _evaluate_first(op: Op, value: Value) -> Value | None:
         return tuple(int(not x) for x in value)
     if op.type not in _REDUCE or not value:
         return None
+
     # A reduction to several numbers is unknown, unless one number stands for equal ones.
     is_scalar = op.outputs[0].size_bytes is not None and op.outputs[0].shape in (
         (),
@@ -191,6 +202,7 @@ def _combine(op: Op, known: list[Value]) -> Value | None:
             )
         case kind if kind in _BINARY:
             return _combine_elements(op, *known)
+
     return None
 
 
@@ -201,6 +213,7 @@ def _combine_elements(op: Op, left: Value, right: Value) -> Value | None:
         return None
     if op.type in _DIVISIONS and 0 in right:
         return None
+
     pairs = zip(
         left * (count // len(left) or 1),
         right * (count // len(right) or 1),

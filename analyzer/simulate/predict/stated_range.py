@@ -9,6 +9,7 @@ from analyzer.model.contract.report.peak_figures import ScheduleRange, StatedRan
 from analyzer.model.ranges import Range
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
+from analyzer.simulate.allocator.limits import FLOOR_BYTES, LIMIT_MARGIN
 from analyzer.simulate.predict.prediction import Prediction
 
 SENTENCES: Final = read_table("simulate/predict/range_sentences.toml", dict[str, str])
@@ -16,8 +17,6 @@ SENTENCES: Final = read_table("simulate/predict/range_sentences.toml", dict[str,
 MARGIN: Final = 0.002
 """Share of the peak added on both sides for bytes that no schedule shows: constants that the
 runtime folds or shares, small buffers in Python, kernel scratch of a few kilobytes."""
-
-FLOOR_BYTES: Final = 16 << 10  # smallest margin: about a hundred small buffers
 
 ORDER_MARGIN: Final = 0.02
 """Share of the peak added on both sides on a CPU, whose orders of ops are more than those played."""
@@ -30,10 +29,6 @@ CHUNKS_MARGIN: Final = 0.06
 """Share of the allocated peak added on both sides: initial values, whose temporaries decide the first
 chunks, are not played (benchmarks/results/ablation.md)."""
 
-LIMIT_MARGIN: Final = 0.03
-"""Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
-failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few."""
-
 
 def state_range(prediction: Prediction, unsized: int) -> StatedRange:
     """Return the range of the peak and its reasons."""
@@ -45,18 +40,22 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
     margin = max(int(share * middle), FLOOR_BYTES)
     because.append(SENTENCES["small"].format(format_bytes(margin)))
     below, above = margin, margin
+
     if prepared.threads > 1 and not is_ordered:
         overlap_bytes = int(THREADS_MARGIN * requested.high)
         above += overlap_bytes
         size = format_bytes(overlap_bytes)
         because.append(SENTENCES["orders"].format(prepared.threads, size))
+
     data = prepared.note.data_bytes if prepared.device.kind == "cpu" else {}
     for kind in ("arrays", "inputs", "cache"):
         if size_bytes := data.get(kind):
             because.append(SENTENCES[kind].format(format_bytes(size_bytes)))
+
     below += data.get("arrays", 0) + data.get("inputs", 0)
     above += data.get("cache", 0)
     limits = None
+
     if prediction.limits is not None:
         limits = prediction.limits.widened(
             0, int(LIMIT_MARGIN * prediction.limits.high)
@@ -64,6 +63,7 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
         sizes = (format_bytes(limits.low), format_bytes(limits.high))
         because.append(SENTENCES["limits"].format(*sizes, LIMIT_MARGIN))
         limits = limits.widened(below, above).at_least(0)
+
     # Other outcomes of decisions are not replayed: their distance to the schedules is added.
     played = Range.spanning(one.peak_bytes for one in prediction.schedules)
     chunks = Range.spanning(prediction.allocated_bytes)
@@ -73,6 +73,7 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
         requested.high - played.high + above + chunk_margin,
     ).at_least(0)
     requested = requested.widened(below, above).at_least(0)
+
     return StatedRange(
         limit_low_bytes=None if limits is None else limits.low,
         limit_high_bytes=None if limits is None else limits.high,
@@ -91,11 +92,13 @@ def _describe_schedules(prediction: Prediction) -> list[str]:
     peaks = Range.spanning(one.peak_bytes for one in prediction.schedules)
     if peaks.is_exact:
         return []
+
     threads = prediction.prepared.threads
     place = f"{threads} inter-op threads" if threads > 1 else "one inter-op thread"
     low, high = format_bytes(peaks.low), format_bytes(peaks.high)
     median = format_bytes(prediction.middle.peak_bytes)
     count = len(prediction.schedules)
+
     return [
         f"On {place} the order of ops varies: {count} orders peak between {low} and {high}, "
         f"median {median}."
@@ -107,6 +110,7 @@ def _summarize(prediction: Prediction) -> ScheduleRange:
     requested = [one.peak_bytes for one in prediction.schedules]
     allocated = sorted(prediction.allocated_bytes)
     middle = (len(requested) - 1) // 2
+
     return ScheduleRange(
         inter_op_threads=prediction.prepared.threads,
         draws=len(requested),
@@ -124,15 +128,9 @@ def describe_notes(prediction: Prediction) -> Iterator[str]:
     kernels, ops = prediction.prepared.kernels, prediction.prepared.wiring.ops
     if stranded := [ops[node].name for node in prediction.middle.stranded]:
         yield SENTENCES["stranded"].format(len(stranded), ", ".join(stranded[:3]))
-    if count := len(kernels.misfits):
-        node, why = next(iter(kernels.misfits.items()))
-        counted = f"{count} op{'s' * (count > 1)}"
-        yield SENTENCES["misfits"].format(counted, ops[node].name, ops[node].type, why)
-    kinds = {
-        ops[node].type for node in kernels.unmodelled if node not in kernels.misfits
-    }
-    if kinds:
+    if kinds := {ops[node].type for node in kernels.unmodelled}:
         yield SENTENCES["no_rule"].format(", ".join(sorted(kinds)[:5]))
+
     if unsized := find_unsized(prediction):
         yield SENTENCES["unsized"].format(len(unsized), ", ".join(unsized[:3]))
         if any(name.startswith("IteratorGetNext") for name in unsized):
@@ -147,13 +145,16 @@ def find_unsized(prediction: Prediction) -> list[str]:
     """Return the tensors of ops that ran whose size neither graph nor kernel rule defines."""
     plans, ops = prediction.prepared.kernels.plans, prediction.prepared.wiring.ops
     unsized: list[str] = []
+
     for node in dict.fromkeys(prediction.middle.nodes):
         op, outputs = ops[node], plans[node].outputs
         if op.type in _TINY_RESULTS:
             continue
+
         for index, spec in enumerate(op.outputs):
             is_number = spec.dtype not in ("resource", "variant", "string", "")
             is_known = index < len(outputs) and outputs[index].is_known
             if spec.size_bytes is None and is_number and not is_known:
                 unsized.append(f"{op.name}:{index}")
+
     return unsized

@@ -49,12 +49,14 @@ class ListCall:
         value = self._take_value()
         handle, elements = self._change_list()
         elements.append(value)
+
         return [handle]
 
     def _pop(self) -> list[Tensor]:
         elements = self._elements_of(self._inputs[0])
         element = self._read(elements[-1] if elements else None, elements, 1)
         handle, own = self._change_list()
+
         if own:
             self._ledger.release(own.pop())
         return [handle, element]
@@ -63,11 +65,14 @@ class ListCall:
         value = self._take_value()
         handle, own = self._change_list()
         index = self._index
+
         if index is None or index < 0:
             index = _find_unset(own)
+
         own += [None] * (index + 1 - len(own))
         self._ledger.release(own[index])
         own[index] = value
+
         return [handle]
 
     def _get(self) -> list[Tensor]:
@@ -76,6 +81,7 @@ class ListCall:
             element = elements[index]
         else:
             element = next((one for one in reversed(elements) if one is not None), None)
+
         return [self._read(element, elements, 0)]
 
     def _stack(self) -> list[Tensor]:
@@ -86,10 +92,12 @@ class ListCall:
             self._ledger.allocate(size, self._node, index, OUTPUT)
             for index, size in enumerate(sizes)
         ]
+
         if None in elements:
             # One tensor of zeros replaces every unset element.
             zeros = _element_bytes(elements) or first // len(elements)
             self.temporaries.append(self._allocate(zeros))
+
         return outputs
 
     def _unstack(self) -> list[Tensor]:
@@ -99,16 +107,20 @@ class ListCall:
         else:
             own = []
             handle = self._make_list(own)
+
         for size_bytes in self._plan.rows_bytes:
             index = _find_unset(own)
             own[index : index + 1] = [self._allocate(size_bytes)]
+
         return [handle]
 
     def _resize(self) -> list[Tensor]:
         handle, own = self._change_list()
         count = len(own) if self._index is None else max(self._index, 0)
+
         for element in own[count:]:
             self._ledger.release(element)
+
         own[count:] = [None] * (count - len(own))
         return [handle]
 
@@ -130,6 +142,7 @@ class ListCall:
         for source in self._inputs[1:]:
             pairs = zip_longest(total, self._elements_of(source))
             total = [self._sum(mine, other) for mine, other in pairs]
+
         return [self._make_list(total)]
 
     def _pack(self) -> list[Tensor]:
@@ -144,6 +157,7 @@ class ListCall:
     def _sum(self, mine: Tensor, other: Tensor) -> Tensor:
         if mine is None or other is None:
             return mine or share(other)
+
         total = self._allocate(mine.size_bytes)
         self._ledger.release(mine)
         return total
@@ -160,6 +174,7 @@ class ListCall:
     def _read(self, element: Tensor, others: Sequence[Tensor], output: int) -> Tensor:
         if element is not None:
             return share(element)
+
         size_bytes = self._plan.outputs[output].size_bytes or _element_bytes(others)
         return self._ledger.allocate(size_bytes, self._node, output, OUTPUT)
 
@@ -170,6 +185,7 @@ class ListCall:
             self._inputs[0] = None
             source.elements = source.elements or []
             return source, source.elements
+
         elements = _share_all(self._elements_of(source))
         return self._make_list(elements), elements
 
@@ -177,6 +193,7 @@ class ListCall:
         size_bytes = self._plan.outputs[0].size_bytes
         handle = self._ledger.allocate(size_bytes, self._node, 0, OUTPUT)
         handle.elements = elements
+
         return handle
 
     def _elements_of(self, handle: Tensor) -> Sequence[Tensor]:

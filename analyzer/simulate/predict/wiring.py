@@ -66,11 +66,14 @@ def wire(ops: Sequence[Op]) -> Wiring:
     inputs, control = _resolve_inputs(ops)
     data_out: list[list[tuple[int, int, int]]] = [[] for _ in ops]
     control_out: list[list[int]] = [[] for _ in ops]
+
     for node in range(len(ops)):
         for slot, (source, output) in enumerate(inputs[node]):
             data_out[source].append((node, output, slot))
+
         for source in control[node]:
             control_out[source].append(node)
+
     roots = [node for node in range(len(ops)) if not inputs[node] and not control[node]]
     return Wiring(ops, inputs, control, data_out, control_out, roots)
 
@@ -82,6 +85,7 @@ def _resolve_inputs(
     number = {op.name: index for index, op in enumerate(ops)}
     inputs: list[list[tuple[int, int]]] = []
     control: list[list[int]] = []
+
     for op in ops:
         try:
             tensors = [split_tensor(tensor) for tensor in op.inputs]
@@ -91,6 +95,7 @@ def _resolve_inputs(
             missing = str(error)[:80]
             message = f"The graph is damaged: an input names the missing op {missing}."
             raise InputError(message) from None
+
     for op, feeds in zip(ops, inputs, strict=True):
         for source, output in feeds:
             count = len(ops[source].outputs)
@@ -99,9 +104,11 @@ def _resolve_inputs(
                     f"The graph is damaged: {op.name[:80]!r} reads output {output} of "
                     f"{ops[source].name[:80]!r}, which has {count}."
                 )
+
         if op.type in ENTERS and "frame_name" not in op.attrs:
             name = op.name[:80]
             raise InputError(
                 f"The graph is damaged: {name!r} enters a loop without a name."
             )
+
     return inputs, control

@@ -10,7 +10,7 @@ import pytest
 from analyzer.fitting import size_answers
 from analyzer.fitting.fit_answer import FitAnswer
 from analyzer.fitting.fit_document import build_fit_document
-from analyzer.fitting.fit_target import FitQuestion, fit_step
+from analyzer.fitting.fit_target import FitQuestion, Keep, fit_step
 from analyzer.fitting.step_access import StepAccess
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.child_messages import SizeRun
@@ -57,7 +57,11 @@ class Step:
 
 
 def fit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: Step, wanted: int = 32
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    step: Step,
+    wanted: int = 32,
+    keep: Keep = lambda answer: None,
 ) -> FitAnswer:
     monkeypatch.setattr(size_answers, "can_run", lambda access, options: True)
     monkeypatch.setattr(size_answers, "read_run_file", lambda path: RunFile(step=STEP))
@@ -66,7 +70,7 @@ def fit(
     )
     options = CaptureOptions(gpu="t4", device="gpu", batch_size=wanted, jit=False)
     question = FitQuestion(limit_bytes=LIMIT, wanted=wanted)
-    return fit_step(access, options, question, lambda stage, share: None)
+    return fit_step(access, options, question, lambda stage, share: None, keep)
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -135,3 +139,27 @@ def test_a_size_that_ends_a_used_process_gets_a_new_one(
     step = Damaged()
     assert fit(monkeypatch, tmp_path, step, wanted=400).largest == 180
     assert len(step.processes) > 1
+
+
+def test_an_interrupted_search_keeps_what_it_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Interrupted(Step):
+        def run(
+            self,
+            options: CaptureOptions,
+            folder: Path,
+            *,
+            limit_s: float,
+            next_size: Any,
+        ) -> Path:
+            next_size(SizeRun(peak_bytes=260 * MIB, fixed_bytes=0, is_open=True))
+            raise KeyboardInterrupt
+
+    kept: list[FitAnswer] = []
+    with pytest.raises(KeyboardInterrupt):
+        fit(monkeypatch, tmp_path, Interrupted(), keep=kept.append)
+    (answer,) = kept
+    assert (answer.largest, answer.failing, answer.wanted_fits) == (32, None, True)
+    assert answer.headline.startswith("Batch 32 fits.")
+    assert build_fit_document(answer).headline == answer.headline

@@ -121,7 +121,7 @@ def test_a_step_of_its_own() -> None:
         (TRAINING + "data.batch(8)\n", "half-batch", 32, "2 batch sizes"),
         (TRAINING + "other.compile()\n", "jit", 32, r"2 compile\(\) calls"),
         (TRAINING + "keras.optimizers.SGD()\n", "optimizer-lion", 32, "2 optimizers"),
-        (TRAINING, "remat-full", 32, "not one of arguments"),
+        (TRAINING, "freeze", 32, "not one of arguments"),
         ("import re\nre.compile('a')\n", "jit", 32, "no tf.function"),
     ],
 )

@@ -3,8 +3,8 @@
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates
 from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES, Convolution
+from analyzer.simulate.kernels.gpu.cudnn_algorithms import find_offers
 
 LIMIT = 8 << 30
 
@@ -19,7 +19,7 @@ def convolution(direction="forward", window=3, **options):
 
 
 def names(call, card="t4"):
-    return {one.name for one in find_candidates(call, find_gpu(card), LIMIT)}
+    return {one.name for one in find_offers(call, find_gpu(card), LIMIT)}
 
 
 @pytest.mark.parametrize("direction", PASSES)
@@ -28,7 +28,7 @@ def names(call, card="t4"):
 )
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_each_convolution_has_an_algorithm_without_workspace(direction, card, dtype):
-    found = find_candidates(convolution(direction, dtype=dtype), find_gpu(card), LIMIT)
+    found = find_offers(convolution(direction, dtype=dtype), find_gpu(card), LIMIT)
     assert min(one.bytes for one in found) == 0
 
 
@@ -49,7 +49,7 @@ def test_tensor_cores_compute_float16_from_volta_and_float32_from_ampere_on():
 
 
 def expected(call, card="h200-141gb-sxm"):
-    found = find_candidates(call, find_gpu(card), LIMIT)
+    found = find_offers(call, find_gpu(card), LIMIT)
     return min(found, key=lambda one: one.microseconds)
 
 
@@ -60,7 +60,7 @@ def test_tensor_cores_copy_tensors_with_channels_first_or_channels_that_are_no_m
     odd = {"image": (32, 70, 56, 56), "dtype": "float16", "channels_last": True}
     padded = 2 * 32 * 72 * 56 * 56 + 2 * 128 * 72 * 9 + 16
     sizes = [
-        one.bytes for one in find_candidates(convolution(**odd), find_gpu("t4"), LIMIT)
+        one.bytes for one in find_offers(convolution(**odd), find_gpu("t4"), LIMIT)
     ]
     assert padded in sizes
     pointwise = convolution("filter_gradient", window=1)
@@ -71,15 +71,15 @@ def test_three_axes_are_measured_on_hopper_only():
     deep = convolution(
         image=(4, 16, 8, 24, 24), kernel=(32, 3, 3, 3), result=(8, 24, 24)
     )
-    sizes = [one.bytes for one in find_candidates(deep, find_gpu("t4"), LIMIT)]
+    sizes = [one.bytes for one in find_offers(deep, find_gpu("t4"), LIMIT)]
     tensors = 4 * (4 * 16 * 8 * 24 * 24 + 4 * 32 * 8 * 24 * 24 + 32 * 16 * 27)
     assert sizes == [0, tensors + 16]
 
 
 def test_a_limit_leaves_out_what_exceeds_it():
-    free = find_candidates(convolution(), find_gpu("t4"), LIMIT)
+    free = find_offers(convolution(), find_gpu("t4"), LIMIT)
     largest = max(one.bytes for one in free)
-    limited = find_candidates(convolution(), find_gpu("t4"), largest - 1)
+    limited = find_offers(convolution(), find_gpu("t4"), largest - 1)
     assert [one.name for one in limited] == [
         one.name for one in free if one.bytes < largest
     ]

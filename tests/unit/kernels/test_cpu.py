@@ -6,7 +6,7 @@ import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
-from analyzer.simulate.kernels.shared.op_call import Call, VariableAccess, Way
+from analyzer.simulate.kernels.shared.op_call import Call, Way
 
 
 def call(kind, inputs, outputs, *, values=None, dtype="float32", **attrs):
@@ -44,11 +44,6 @@ def test_another_element_type_is_never_taken_over():
     assert cpu.plan(Call(op, specs, (None, None))).outputs[0].inputs == ()
 
 
-def test_strings_take_as_many_bytes_as_their_headers():
-    op = Op("op", "AsString", outputs=(TensorSpec("string", (50,)),))
-    assert cpu.plan(Call(op, (), ())).outputs[0].size_bytes == 1200
-
-
 def test_an_output_that_no_op_uses_is_not_made():
     rows = call("Unpack", [(3, 4)], [(4,)] * 3, axis=0)
     merged = call("Merge", [(8,), (8,)], [(8,), ()])
@@ -58,11 +53,6 @@ def test_an_output_that_no_op_uses_is_not_made():
     assert ways == [Way.ALLOCATE, Way.NONE, Way.ALLOCATE]
     assert cpu.plan(merged).outputs[1].way is Way.ALLOCATE
     assert cpu.plan(replace(merged, unused=frozenset({1}))).outputs[1].way is Way.NONE
-
-
-@pytest.mark.parametrize("kind", ["Reshape", "Identity", "Squeeze", "Enter"])
-def test_views_allocate_nothing(kind):
-    assert cpu.plan(call(kind, [(4, 8)], [(32,)])).outputs[0].way is Way.ALIAS
 
 
 @pytest.mark.parametrize(
@@ -197,15 +187,6 @@ def test_over_axes_that_are_not_known_the_result_tells_whether_anything_is_reduc
         assert plan.outputs[0].way is way
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["MatrixBandPart", "MatrixSetDiagV3", "MatrixSquareRoot", "AdjustHue", "Polygamma"],
-)
-def test_kernels_that_work_in_the_buffer_of_their_input(kind):
-    plan = cpu.plan(call(kind, [(8, 8, 3)] * 2, [(8, 8, 3)]))
-    assert plan.outputs[0].way is Way.FORWARD
-
-
 def test_the_gradient_of_the_cross_entropy_lies_in_the_logits():
     plan = cpu.plan(
         call(
@@ -237,23 +218,3 @@ def test_the_gradient_of_the_cross_entropy_lies_in_the_logits():
 def test_einsum_copies_as_measured(equation, shapes, out, before):
     plan = cpu.plan(call("_MklEinsum", shapes, [out], equation=equation))
     assert list(plan.before_bytes) == before
-
-
-def test_variables_are_read_adopted_and_updated():
-    assert (
-        cpu.plan(call("ReadVariableOp", [()], [(4,)])).variable is VariableAccess.READ
-    )
-    assert (
-        cpu.plan(call("AssignVariableOp", [(), (4,)], [])).variable
-        is VariableAccess.ASSIGN
-    )
-    assert (
-        cpu.plan(call("AssignAddVariableOp", [(), (4,)], [])).variable
-        is VariableAccess.UPDATE
-    )
-
-
-def test_an_unknown_type_is_taken_to_allocate_and_says_so():
-    plan = cpu.plan(call("SomethingNew", [(4,)], [(4,), (8,)]))
-    assert not plan.modelled
-    assert [output.size_bytes for output in plan.outputs] == [16, 32]

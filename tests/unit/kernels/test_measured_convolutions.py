@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates
 from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
+from analyzer.simulate.kernels.gpu.cudnn_algorithms import find_offers
 
 KIT = Path(__file__).parents[3] / "benchmarks" / "card"
 LIMIT = 8 << 30
@@ -29,7 +29,7 @@ def rows(monkeypatch):
             result=(row.result, row.result), stride=row.stride, dtype=row.dtype,
             channels_last=channels_last,
         )  # fmt: skip
-        pairs.append((row, find_candidates(call, gpu, LIMIT)))
+        pairs.append((row, find_offers(call, gpu, LIMIT)))
     return pairs
 
 

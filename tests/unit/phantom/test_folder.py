@@ -239,8 +239,8 @@ for plan in found[: count.value]:
 
 def test_cudnn_offers_the_algorithms_of_the_estimate(made, tmp_path, monkeypatch):
     from analyzer.phantom import phantom_environment as environment
-    from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates
     from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
+    from analyzer.simulate.kernels.gpu.cudnn_algorithms import find_offers
 
     monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
     card = find_gpu("t4")
@@ -255,6 +255,6 @@ def test_cudnn_offers_the_algorithms_of_the_estimate(made, tmp_path, monkeypatch
     call = Convolution(
         direction="forward", image=(32, 64, 56, 56), kernel=(128, 3, 3), result=(56, 56)
     )
-    expected = [one.bytes for one in find_candidates(call, card, 8 << 30)]
+    expected = [one.bytes for one in find_offers(call, card, 8 << 30)]
     assert list(map(int, ended.stdout.split())) == expected
     assert len(expected) > 5

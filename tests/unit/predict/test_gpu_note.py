@@ -233,14 +233,3 @@ def test_a_folder_is_for_the_card_that_it_was_noted_for(folder):
         assert done.code == 2
         assert "t4" in done.err
         assert done.err.count("\n") == 1
-
-
-def test_a_loop_goes_round_as_often_where_its_condition_crosses_to_the_card():
-    """The count is compared on the host, and what ``LogicalAnd`` makes of it on the card."""
-    from analyzer.model.contract.graph_note import Op, TensorSpec
-    from analyzer.simulate.predict.scalar_values import evaluate
-
-    truth = TensorSpec("bool", ())
-    copy = Op("c", "_Recv", inputs=("less:0",), outputs=(truth,))
-    assert evaluate(copy, [(1,)], [truth]) == (1,)
-    assert evaluate(copy, [None], [truth]) is None

@@ -1,12 +1,11 @@
 """TensorLists by hand: what shares, what is copied, what an unset element costs."""
 
-from small_graphs import make_ledger, prepare_ops
+from small_graphs import make_ledger
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.shared.op_call import Call
 from analyzer.simulate.kernels.shared.tensor_list_kernels import HANDLE_BYTES
-from analyzer.simulate.predict.prepared_step import play
 
 ROW, TENSOR = TensorSpec("float32", (64,)), TensorSpec("float32", (3, 64))
 LIST, INDEX = TensorSpec("variant", ()), TensorSpec("int32", ())
@@ -23,10 +22,6 @@ RESERVED = plan("TensorListReserve", [INDEX, INDEX], [LIST])
 SET = plan("TensorListSetItem", [LIST, INDEX, ROW], [LIST])
 GET = plan("TensorListGetItem", [LIST, INDEX, INDEX], [ROW])
 POP = plan("TensorListPopBack", [LIST, INDEX], [LIST, ROW])
-STACK = plan("TensorListStack", [LIST, INDEX], [TENSOR])
-SCATTER = plan("TensorListScatterIntoExistingList", [LIST, TENSOR, INDEX], [LIST])
-SUM = plan("AddN", [LIST, LIST], [LIST])
-ZEROS = plan("ZerosLike", [LIST], [LIST])
 
 
 def live_bytes(books):
@@ -46,18 +41,6 @@ def test_each_row_of_a_tensor_is_copied():
     source = books.allocate(3 * ROW_BYTES, 0)
     (made,) = run(books, 0, [source, None])
     assert live_bytes(books) == HANDLE_BYTES + 3 * ROW_BYTES
-    books.release(made)
-    assert live_bytes(books) == 0
-
-
-def test_rows_that_a_loop_scatters_stay_in_the_list():
-    """``TensorArray.scatter``: of six elements the second trip finds three unset."""
-    books = make_ledger(RESERVED, SCATTER, SCATTER)
-    (made,) = run(books, 0, [None, None], 6)
-    for node, count in ((1, 3), (2, 6)):
-        value = books.allocate(3 * ROW_BYTES, node)
-        (made,) = run(books, node, [made, value, None])
-        assert live_bytes(books) == HANDLE_BYTES + count * ROW_BYTES
     books.release(made)
     assert live_bytes(books) == 0
 
@@ -106,43 +89,6 @@ def test_a_list_that_is_popped_lets_go_of_its_last_element():
     assert live_bytes(books) == HANDLE_BYTES + 2 * ROW_BYTES
 
 
-def test_lists_are_summed_where_both_have_an_element():
-    """A gradient that a loop adds up: one row is new, the others are shared."""
-    books = make_ledger(MADE_OF, RESERVED, SET, SUM)
-    (total,) = run(books, 0, [None, None])
-    (one,) = run(books, 1, [None, None], 3)
-    value = books.allocate(ROW_BYTES, 2)
-    (one,) = run(books, 2, [one, None, value], 1)
-    asked = len(books.buffers)
-    (total,) = run(books, 3, [one, total])
-    made = [buffer.size_bytes for buffer in books.buffers[asked:]]
-    assert [size for size in made if size] == [ROW_BYTES]
-    assert (
-        live_bytes(books) == 3 * ROW_BYTES
-    )  # a sum's own tensor is another allocator's
-
-
-def test_zeros_like_a_list_has_zeros_for_what_is_set():
-    books = make_ledger(RESERVED, SET, ZEROS)
-    (made,) = run(books, 0, [None, None], 3)
-    (made,) = run(books, 1, [made, None, books.allocate(ROW_BYTES, 1)], 2)
-    made.references += 1
-    (zeros,) = run(books, 2, [made])
-    assert [element is not None for element in zeros.elements] == [False, False, True]
-    assert live_bytes(books) == HANDLE_BYTES + 2 * ROW_BYTES
-
-
-def test_stacking_needs_zeros_for_what_is_unset():
-    books = make_ledger(RESERVED, STACK)
-    (made,) = run(books, 0, [None, None], 3)
-    run(books, 1, [made, None])
-    assert [buffer.size_bytes for buffer in books.buffers if buffer.size_bytes] == [
-        HANDLE_BYTES,
-        3 * ROW_BYTES,
-        ROW_BYTES,
-    ]
-
-
 def test_an_optional_refers_to_its_tensors():
     packed = plan("OptionalFromValue", [ROW, ROW], [LIST])
     books = make_ledger(packed, plan("OptionalGetValue", [LIST], [ROW, ROW]))
@@ -153,34 +99,3 @@ def test_an_optional_refers_to_its_tensors():
     for buffer in given:
         books.release(buffer)
     assert live_bytes(books) == 0
-
-
-def test_an_index_that_went_through_a_list_is_followed():
-    """As in a loop's backward pass, which pops the forward pass' counter."""
-    ops = [
-        Op("one", "Const", outputs=(INDEX,), attrs={"value": _whole(1)}),
-        Op("x", "_Arg", outputs=(TENSOR,), attrs={"index": 0}),
-        Op("empty", "_Arg", outputs=(LIST,), attrs={"index": 1}),
-        Op(
-            "pred",
-            "Const",
-            outputs=(TensorSpec("bool", ()),),
-            attrs={"value": _whole(1, "bool")},
-        ),
-        Op("switch", "Switch", ("one:0", "pred:0"), outputs=(INDEX, INDEX)),
-        Op("rows", "TensorListFromTensor", ("x:0", "one:0"), outputs=(LIST,)),
-        Op("push", "TensorListPushBack", ("empty:0", "switch:1"), outputs=(LIST,)),
-        Op("pop", "TensorListPopBack", ("push:0", "one:0"), outputs=(LIST, INDEX)),
-        Op("get", "TensorListGetItem", ("rows:0", "pop:1", "one:0"), outputs=(ROW,)),
-        Op("new", "OneHot", ("get:0",), outputs=(ROW,)),
-        Op("set", "TensorListSetItem", ("rows:0", "pop:1", "new:0"), ("get",), (LIST,)),
-        Op("end", "_Retval", ("set:0",), attrs={"index": 0}),
-    ]
-    buffers = play(prepare_ops(ops)).buffers
-    rows = [one for one in buffers if one.node == 5 and one.size_bytes == ROW_BYTES][:3]
-    first, second, third = (one.dies for one in rows)
-    assert second < min(first, third)
-
-
-def _whole(value, dtype="int32"):
-    return {"dtype": dtype, "shape": [], "values": [value]}

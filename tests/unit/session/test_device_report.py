@@ -1,10 +1,8 @@
 """The parts of a card's memory, from readings made up here and from a saved run."""
 
 import json
-from pathlib import Path
 
 import msgspec
-import pytest
 from schemas import breaches
 
 from analyzer.model.contract.child_messages import (
@@ -14,17 +12,14 @@ from analyzer.model.contract.child_messages import (
     NvmlReading,
     ProcessFigures,
 )
-from analyzer.model.errors import InputError
 from analyzer.session.device_report import (
     CardAccount,
     DeviceReport,
     divide_machine,
     divide_process,
-    read_run,
 )
 
 MIB = 1 << 20
-ROOT = Path(__file__).parents[3]
 TOTAL = 16000 * MIB
 OWN = NvmlProcess(pid=7, used_bytes=1500 * MIB, is_own=True)
 
@@ -106,8 +101,3 @@ def test_without_a_driver_tensorflows_figures_stand_alone() -> None:
     assert document.cards == ()
     assert document.notes[0].startswith("No driver.")
     assert "300.0 MiB" in document.headline
-
-
-def test_a_run_on_a_cpu_has_no_card() -> None:
-    with pytest.raises(InputError, match="has no card"):
-        read_run(ROOT / "traces" / "cnn")

@@ -78,6 +78,7 @@ class ConvolutionOnCard:
         self.window_points = self.window_depth * self.window_area
         self.result_area = self.result_height * self.result_width
         self.result_points = self.result_depth * self.result_area
+
         if self.is_input_gradient:
             self.read_channels, self.written_channels = self.filters, self.channels
             self.written_height, self.written_width = self.height, self.width
@@ -148,6 +149,7 @@ class ConvolutionOnCard:
             self.item_bytes * self.batch * filters * self.result_points
         )
         self.kernel_copy_bytes = 0
+
         if self.window_points > 1 or not self.is_aligned:
             padded_size = self.item_bytes * channels * filters * self.window_points
             self.kernel_copy_bytes = padded_size // call.groups

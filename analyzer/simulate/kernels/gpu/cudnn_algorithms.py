@@ -10,9 +10,12 @@ benchmarks/card). docs/accuracy.md states how well they agree.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
+from analyzer.cards import Gpu
 from analyzer.simulate.kernels.gpu.convolution_on_card import (
+    Convolution,
     ConvolutionOnCard,
     divide_up,
     next_power_of_two,
@@ -25,6 +28,7 @@ class Offer(NamedTuple):
 
     bytes: int
     microseconds: float
+    name: str = ""
 
 
 Algorithm = Callable[[ConvolutionOnCard], Offer | None]
@@ -69,17 +73,22 @@ def _find_time(
     """
     if on.uses_tensor_cores:
         return _TENSOR_CORE_MICROSECONDS
+
     rows, columns, depth = _find_product(on) if product is None else product
     tiles = products * divide_up(rows, 128) * divide_up(columns, 64)
     blocks = tiles
+
     if splits:
         blocks *= max(min(depth // 256, max(2 * on.multiprocessors // tiles, 1)), 1)
+
     waves = pad(blocks, on.multiprocessors)
     work = 2 * operations * tiles * 8192 * max(depth, 8) * waves / blocks
 
     factor = factors[-1]
+
     if on.capability_text in CALIBRATED_CAPABILITIES:
         factor = factors[CALIBRATED_CAPABILITIES.index(on.capability_text)]
+
     computing = work / (on.operations * (share * factor))
     moving = (on.tensor_bytes + moved_bytes) / (0.8 * on.bandwidth)
     return computing + moving + launch
@@ -90,10 +99,12 @@ def _find_product(on: ConvolutionOnCard) -> tuple[int, int, int]:
     taps = on.channels * on.window_area
     if on.is_forward:
         return on.batch * on.result_area, on.filters, taps
+
     if on.is_input_gradient:
         rows = on.batch * on.height * on.width
         depth = on.filters * on.window_area // (on.call.stride * on.call.stride)
         return rows, on.channels, depth
+
     return max(taps, on.filters), min(taps, on.filters), on.batch * on.result_area
 
 
@@ -126,10 +137,12 @@ def find_precomputed(on: ConvolutionOnCard) -> Offer | None:
     """Implicit GEMM with precomputed offsets (``scudnn_*_relu_*``): 396 of 396 rows."""
     if not (on.is_forward and on.has_cuda_core_algorithms):
         return None
+
     workspace = _offsets_bytes(on)
     if on.cudnn >= 8:
         kernel_bytes = 4 * on.filters * on.channels * on.window_area
         workspace = pad(kernel_bytes, 128) + pad(workspace, 128) + 1024
+
     time = _find_time(on, share=0.659, factors=(1.14, 1.11, 1.55, 0.606), launch=34.8)
     return Offer(workspace + _copies_bytes(on), time)
 
@@ -138,6 +151,7 @@ def find_implicit(on: ConvolutionOnCard) -> Offer | None:
     """``implicit_convolve_sgemm``: 0, or 4 * C * R * S bytes, in 97 of 97 rows."""
     if not (on.is_forward and on.has_cuda_core_algorithms):
         return None
+
     time = _find_time(on, share=0.55, factors=(0.902, 1.49, 0.882, 0.67), launch=54)
     return Offer(_copies_bytes(on), time)
 
@@ -146,6 +160,7 @@ def find_explicit(on: ConvolutionOnCard) -> Offer | None:
     """``im2col4d``: 26 of 27 rows; half in float16."""
     if not (on.is_forward and _uses_old_kernels(on)):
         return None
+
     patches = on.batch * on.result_area * on.channels * on.window_area
     time = _find_time(
         on,
@@ -161,11 +176,13 @@ def find_strided(on: ConvolutionOnCard) -> Offer | None:
     """``scudnn_*stridedB*``: 67 of 67 rows."""
     if not (on.is_input_gradient and on.has_cuda_core_algorithms):
         return None
+
     workspace = _offsets_bytes(on) + 2176
     if on.cudnn >= 8:
         image_bytes = 4 * on.batch * on.channels * on.height * on.width
         kernel_bytes = 4 * on.filters * on.channels * on.window_area
         workspace = image_bytes + kernel_bytes + pad(_offsets_bytes(on), 128) + 2192
+
     time = _find_time(on, share=0.596, factors=(1, 0.89, 1.5, 0.725), launch=61.3)
     return Offer(workspace + _copies_bytes(on), time)
 
@@ -174,6 +191,7 @@ def find_direct(on: ConvolutionOnCard) -> Offer | None:
     """``dgrad_engine``, ``dgrad_alg1``: always 0."""
     if not (on.is_input_gradient and on.has_cuda_core_algorithms):
         return None
+
     time = _find_time(on, share=0.777, factors=(0.999, 1.98, 1.1, 0.784), launch=181)
     return Offer(_copies_bytes(on), time)
 
@@ -182,15 +200,18 @@ def find_split_k(on: ConvolutionOnCard) -> Offer | None:
     """``stridedB_splitK``: 181 of 181 rows; the kernel's name has its tile, here 64 filters."""
     if not (on.is_filter_gradient and on.has_cuda_core_algorithms):
         return None
+
     taps = on.channels * on.window_area
     offsets = 12 * on.result_height * divide_up(on.window_area, 2)
 
     rows = divide_up(taps, 128)
+
     if on.cudnn < 8:
         workspace = 2176 + offsets + 4 * rows * divide_up(on.filters, 128)
     else:
         sums = 16 * on.window_area * rows * divide_up(on.filters, 64)
         workspace = 4 * on.filters * taps + offsets + 2192 + sums
+
     time = _find_time(
         on, share=0.709, factors=(1.24, 1.33, 1.32, 0.618), launch=57.9, splits=True
     )
@@ -201,6 +222,7 @@ def find_filter_0(on: ConvolutionOnCard) -> Offer | None:
     """``wgrad_alg0_engine``: always 0."""
     if not (on.is_filter_gradient and on.has_cuda_core_algorithms):
         return None
+
     time = _find_time(
         on, share=0.779, factors=(0.804, 2.64, 1.33, 0.573), launch=101, splits=True
     )
@@ -211,12 +233,14 @@ def find_filter_1(on: ConvolutionOnCard) -> Offer | None:
     """``wgrad_alg1``: 121 of 121 rows."""
     if not (on.is_filter_gradient and on.has_cuda_core_algorithms):
         return None
+
     taps = on.channels * on.window_area
     tiles_bytes = 4 * divide_up(taps, 32) * divide_up(on.filters, 16)
     time = _find_time(
         on, share=0.498, factors=(0.979, 1.23, 0.904, 0.601), launch=40.8, splits=True
     )
     workspace = 4 * on.filters * taps + tiles_bytes + 16
+
     return Offer(workspace + _copies_bytes(on), time)
 
 
@@ -272,6 +296,7 @@ def _find_winograd(
         on.uses_tensor_cores and not on.is_filter_gradient
     ):
         return None
+
     tiles = _count_tiles(on, tile)
     sizes = on.channels * tiles + on.filters * tiles + on.channels * on.filters
     workspace = 4 * products * sizes + _copies_bytes(on)
@@ -284,6 +309,7 @@ def _find_winograd(
         products=products,
         moved_bytes=2 * workspace,
     )
+
     return Offer(workspace, time)
 
 
@@ -291,10 +317,12 @@ def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
     """``generateWinogradTiles``: 538 of 538 rows."""
     if on.is_filter_gradient or on.uses_tensor_cores or not _is_winograd(on, window=3):
         return None
+
     padded = pad(on.read_channels, 8) * pad(on.written_channels, 32)
     workspace = 64 * padded + 36 * on.channels * on.filters + 4 * on.written_channels
     if on.is_forward and on.cudnn >= 8:
         workspace += 1024
+
     tiles = on.batch * divide_up(on.written_height, 2) * divide_up(on.written_width, 2)
     time = _find_time(
         on,
@@ -312,6 +340,7 @@ def _tries_fft(on: ConvolutionOnCard) -> bool:
     """Return whether cuDNN tries FFT beside tensor cores."""
     if on.is_input_gradient:
         return False
+
     is_large_filter = on.is_filter_gradient and on.channels * on.filters >= 65536
     has_power_of_two = on.result_height == next_power_of_two(on.result_height)
     return on.window_area > 1 or has_power_of_two or is_large_filter
@@ -325,13 +354,16 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
     high = on.written_height + on.window_height - 1
     wide = on.written_width + on.window_width - 1
     side = max(next_power_of_two(max(high, wide)), 16)
+
     if not (on.has_cuda_core_algorithms and on.is_dense and side <= 256):
         return None
     if on.uses_tensor_cores and not _tries_fft(on):
         return None
+
     kernels = on.filters * on.channels
     points = side * (side // 2 + 1)
     transform_bytes = 8 * points
+
     if on.is_filter_gradient:
         inputs = on.batch * on.channels + on.batch * on.filters
         transforms = max(inputs, kernels)
@@ -340,9 +372,11 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
         inputs = kernels + on.batch * on.read_channels
         transforms = max(inputs, on.batch * on.written_channels)
         workspace = 4 * kernels * on.window_area
+
     workspace += 2 * transform_bytes * transforms
     if side == 256 and not on.uses_tensor_cores:
         workspace += 1572864
+
     all_transforms = kernels + on.batch * on.channels + on.batch * on.filters
     time = _find_time(
         on,
@@ -367,6 +401,7 @@ def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
         return None
     if on.uses_tensor_cores and not on.is_input_gradient:
         return None
+
     high = on.written_height + on.window_height - 1
     wide = on.written_width + on.window_width - 1
     parts = 2 if max(high, wide) > 32 else 1
@@ -386,33 +421,8 @@ def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
         operations=2,
         moved_bytes=8704 * (kernels + tiles * images),
     )
+
     return Offer(workspace + 24576 * parts + _copies_bytes(on), time)
-
-
-def find_fft_tiling_1d(on: ConvolutionOnCard) -> Offer | None:
-    """FFT of tiles along one axis for 1x1 filters: 27 of 27 trials; never chosen."""
-    is_offered = on.is_forward and _uses_old_kernels(on) and on.is_dense
-    if not is_offered or on.window_area > 1:
-        return None
-    kernels = on.filters * on.channels
-    rows = on.result_height * on.batch
-    parts = 2 if on.result_width > 32 else 1
-    channels = on.channels + on.filters
-    time = _find_time(
-        on,
-        share=0.607,
-        factors=(1, 1, 1, 1),
-        launch=20,
-        product=(
-            rows * divide_up(on.result_width, 32),
-            on.written_channels,
-            on.read_channels,
-        ),
-        products=68,
-        operations=2,
-        moved_bytes=272 * (kernels + rows * channels),
-    )
-    return Offer(136 * (kernels + parts * rows * channels) + 416 * parts, time)
 
 
 # Tensor cores need channels last, in multiples of 16 bytes. cuDNN copies other tensors, except filters
@@ -431,6 +441,7 @@ def _find_share_without_copies(on: ConvolutionOnCard) -> float:
         if on.is_aligned:
             return 0.95
         return 0.05 + 0.55 if on.is_forward else 0.05
+
     if on.call.groups > 1:
         return 0.6
     if on.is_pointwise:
@@ -442,11 +453,13 @@ def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
     """Tensor cores on the caller's tensors."""
     if not (on.uses_tensor_cores and on.is_measured):
         return None
+
     share = _find_share_without_copies(on)
     if on.is_filter_gradient and on.call.channels_last:
         share *= 1 - 0.45
     elif on.is_filter_gradient and on.is_pointwise:
         share *= 1 - 0.8
+
     return Offer(0, 1 / share)
 
 
@@ -454,10 +467,12 @@ def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> Offer | None:
     """Tensor cores on copies of image and filter; the result is written in the caller's order."""
     if not (on.uses_tensor_cores and on.is_measured) or on.is_filter_gradient:
         return None
+
     if on.call.channels_last:
         is_offered, share = not on.is_aligned, 0.45
     else:
         is_offered, share = on.is_forward and not on.is_pointwise, 0.15
+
     if not is_offered:
         return None
     return Offer(on.image_copy_bytes + on.kernel_copy_bytes + 16, 1 / share)
@@ -471,11 +486,13 @@ def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
         return None
     if on.call.channels_last and on.is_aligned:
         return None
+
     share = 0.8
     if on.call.channels_last:
         share = 0.4
     elif on.is_pointwise and not _has_odd_points(on):
         share = 0.8 - 0.72
+
     copies = on.image_copy_bytes + on.result_copy_bytes + on.kernel_copy_bytes
     return Offer(copies + 16, 1 / share)
 
@@ -484,32 +501,21 @@ def find_tensor_cores_split_k(on: ConvolutionOnCard) -> Offer | None:
     """Partial sums in float32: one for each example of a product, else enough to fill the card."""
     if not (on.uses_tensor_cores and on.is_measured and on.is_filter_gradient):
         return None
+
     taps = on.padded_channels * on.window_points
     tiles = divide_up(taps, 128) * divide_up(on.filters, 128)
     sums = max(on.multiprocessors // tiles, 1)
     sums_bytes = 4 * taps * on.padded_filters // on.call.groups * sums
+
     if on.call.channels_last:
         copy_bytes = 0 if on.is_aligned else on.image_copy_bytes
         return Offer(copy_bytes + sums_bytes + 16, 1 / 0.45)
+
     copies = on.image_copy_bytes + on.result_copy_bytes + on.kernel_copy_bytes
     workspace = copies + sums_bytes
     if on.is_pointwise:
         workspace = min(workspace, 4 * on.batch * on.filters * on.channels)
     return Offer(workspace + 16, 1 / 0.85)
-
-
-def find_tensor_cores_unrolled(on: ConvolutionOnCard) -> Offer | None:
-    """Few channels over three axes.
-
-    One layer of 4 channels on an H200 tried it; the constant is fitted to it.
-    """
-    if not (on.uses_tensor_cores and on.is_measured and on.is_deep and on.is_forward):
-        return None
-    if on.call.channels_last or on.channels > 4 or on.call.groups > 1:
-        return None
-    patches = on.batch * on.result_points * on.channels * on.window_points
-    tensors = on.image_bytes + on.tensor_bytes
-    return Offer(tensors + on.item_bytes * patches + 131248, 1 / 0.001)
 
 
 def _is_grouped(on: ConvolutionOnCard) -> bool:
@@ -525,6 +531,7 @@ def find_grouped_padded(on: ConvolutionOnCard) -> Offer | None:
     """Groups: a padded copy of the image in the other rows."""
     if not _is_grouped(on):
         return None
+
     points = (on.height + 1) * (on.width + 1)
     return Offer(on.item_bytes * on.batch * on.channels * points, 1 / 0.33)
 
@@ -538,10 +545,12 @@ def find_unmeasured_copies(on: ConvolutionOnCard) -> Offer | None:
     """A copy of each tensor in another layout, and partial sums of a filter gradient."""
     if on.is_measured:
         return None
+
     sums_bytes = 0
     if on.is_filter_gradient:
         card_bytes = 8 * on.multiprocessors * 16384
         sums_bytes = max(card_bytes, 4 * on.kernel_bytes // on.item_bytes)
+
     return Offer(on.tensor_bytes + 16 + sums_bytes, 1 / 0.2)
 
 
@@ -571,15 +580,30 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
     "winograd-fused": find_winograd_fused,
     "fft": find_fft,
     "fft-tiling": find_fft_tiling,
-    "fft-tiling-1d": find_fft_tiling_1d,
     "tensor-cores": find_tensor_cores,
     "tensor-cores-two-copies": find_tensor_cores_two_copies,
     "tensor-cores-three-copies": find_tensor_cores_three_copies,
     "tensor-cores-split-k": find_tensor_cores_split_k,
-    "tensor-cores-unrolled": find_tensor_cores_unrolled,
     "grouped": find_grouped,
     "grouped-padded": find_grouped_padded,
     "unmeasured": find_unmeasured,
     "unmeasured-copies": find_unmeasured_copies,
 }
 """Algorithms in the order in which TensorFlow tries them."""
+
+
+@lru_cache(maxsize=4096)
+def find_offers(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Offer, ...]:
+    """Return the algorithms that TensorFlow tries, in order, within its limit of a workspace.
+
+    TensorFlow times each algorithm at the first call of a shape and keeps the fastest
+    (``BestCudnnConvAlgorithm`` in ``gpu_utils.cc``).
+    """
+    on = ConvolutionOnCard(call, gpu)
+    found = []
+    for name, algorithm in ALGORITHMS.items():
+        offer = algorithm(on)
+        if offer is not None and offer.bytes <= limit_bytes:
+            found.append(offer._replace(name=name))
+
+    return tuple(found)

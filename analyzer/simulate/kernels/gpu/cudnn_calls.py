@@ -13,12 +13,12 @@ each sequence (4 bytes), the workspace (a temporary), and the *reserve space* fo
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates
 from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
+from analyzer.simulate.kernels.gpu.cudnn_algorithms import find_offers
 from analyzer.simulate.kernels.shared.op_call import (
     ELSEWHERE,
     NO_BUFFER,
@@ -49,15 +49,9 @@ _GUARDS_BYTES: Final = 16 << 20
 (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class DnnCard:
-    """A card, and the limit that ``TF_CUDNN_WORKSPACE_LIMIT_IN_MB`` sets; None for the default."""
-
-    gpu: Gpu
-    limit_bytes: int | None = None
-
-
-def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
+def plan_convolution(
+    call: Call, gpu: Gpu, workspace_limit_bytes: int | None, direction: str
+) -> MemoryPlan:
     """Allocate the outputs, copies of tensors, and the workspace of cuDNN's algorithm.
 
     Each pass copies the filter, the image if its padding is asymmetric, and its tensors to change the
@@ -73,13 +67,16 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
         "input_gradient": (call.out_shape(), call.shape(1), call.shape(2)),
         "filter_gradient": (call.shape(0), call.out_shape(), call.shape(2)),
     }[direction]
+
     if image is None or kernel is None or result is None or len(image) != len(kernel):
         return plan
+
     channels_last = str(call.attr("data_format", "NHWC")) in ("NHWC", "NDHWC")
     if channels_last and _is_product(call, image, kernel):
         return plan
+
     described = _describe(
-        call, card, direction, (image, kernel, result), last=channels_last
+        call, gpu, direction, (image, kernel, result), last=channels_last
     )
     image_bytes, kernel_bytes, result_bytes, padded_bytes = (
         math.prod(shape) * call.item_bytes()
@@ -88,6 +85,7 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
     is_padded = padded_bytes != image_bytes
     padding = padded_bytes * is_padded
     after: tuple[int, ...] = (padding, kernel_bytes)
+
     if channels_last and not described.channels_last:
         image_copy = padded_bytes * (described.image[1] > 1)
         result_copy = result_bytes * (result[-1] > 1)
@@ -107,17 +105,21 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
         before = without_zeros((call.size(), kernel_bytes, padding))
         plan = MemoryPlan(outputs=(allocate(call, region="temp"),), before_bytes=before)
         after = ()
+
     plan = replace(plan, after_bytes=without_zeros(after))
-    if card.gpu.is_amd:  # MIOpen's workspace is not published
+    if gpu.is_amd:  # MIOpen's workspace is not published
         return plan
 
-    workspace, trials_bytes = _find_workspaces(call, described, card)
+    workspace, trials_bytes = _find_workspaces(
+        call, described, gpu, workspace_limit_bytes
+    )
     results = {"forward": result_bytes, "filter_gradient": kernel_bytes}
     trial = Trial(
         key=_make_trial_key(call, described.dtype, shapes),
         copy_bytes=results.get(direction, padded_bytes) + _GUARDS_BYTES,
         scratch_bytes=trials_bytes,
     )
+
     return replace(plan, workspace=workspace, trial=trial)
 
 
@@ -128,11 +130,12 @@ def _make_trial_key(
     names = ("strides", "dilations", "explicit_paddings", "fused_ops")
     lists = (tuple(call.attr(name) or ()) for name in names)
     texts = (call.attr("padding"), call.attr("data_format"))
+
     return (call.op.type, dtype, *texts, *shapes, *lists)
 
 
 def _find_workspaces(
-    call: Call, described: Convolution, card: DnnCard
+    call: Call, described: Convolution, gpu: Gpu, limit_bytes: int | None
 ) -> tuple[Workspace | None, tuple[int, ...]]:
     """Return the workspace of the fastest algorithm, and the guarded one of each trial.
 
@@ -140,15 +143,19 @@ def _find_workspaces(
     fit (``WrapRedzoneBestEffort``), and guards around each algorithm's workspace, even an empty one.
     """
     default = _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
-    limit = default if card.limit_bytes is None else card.limit_bytes
-    candidates = find_candidates(described, card.gpu, limit)
+    limit = default if limit_bytes is None else limit_bytes
+    candidates = find_offers(described, gpu, limit)
+
     if not candidates:
         return None, (_GUARDS_BYTES,)
+
     fastest = min(candidates, key=lambda candidate: candidate.microseconds)
     likely_bytes = []
+
     for candidate in candidates:
         if candidate.microseconds <= LIKELY * fastest.microseconds:
             likely_bytes.append(candidate.bytes)
+
     workspace = Workspace(
         bytes=fastest.bytes,
         least_bytes=min(likely_bytes),
@@ -164,7 +171,7 @@ _CHANNELS_LAST_FROM: Final = {"float16": (7, 0), "bfloat16": (8, 0), "float32": 
 
 def _describe(
     call: Call,
-    card: DnnCard,
+    gpu: Gpu,
     direction: str,
     shapes: tuple[tuple[int, ...], ...],
     *,
@@ -180,6 +187,7 @@ def _describe(
         image[axis] + _find_asymmetry(call, image[axis], window, result[axis], axis)
         for axis, window in zip(axes, kernel, strict=False)
     )
+
     return Convolution(
         direction=direction,
         image=(image[0], depth, *padded),
@@ -191,7 +199,7 @@ def _describe(
         dtype=dtype,
         channels_last=last
         and tensor_cores is not None
-        and card.gpu.compute_capability >= tensor_cores,
+        and gpu.compute_capability >= tensor_cores,
     )
 
 
@@ -199,10 +207,12 @@ def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -
     """Return the points that padding SAME adds at the end of an axis only."""
     if call.attr("padding", "VALID") != "SAME":
         return 0
+
     dilations, strides = call.attr("dilations"), call.attr("strides")
     dilation = int(dilations[axis]) if dilations else 1
     stride = int(strides[axis]) if strides else 1
     reach = (window - 1) * dilation + 1
+
     return max((out - 1) * stride + reach - length, 0) % 2
 
 
@@ -210,6 +220,7 @@ def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> 
     """Return whether a call in NHWC is a plain matrix product, without temporaries."""
     if kernel[-2] != image[-1]:
         return False
+
     strides, dilations = call.attr("strides") or [1], call.attr("dilations") or [1]
     if set(kernel[:-2]) == {1} and all(int(x) == 1 for x in (*strides, *dilations)):
         return call.attr("padding") in ("SAME", "VALID")
@@ -231,12 +242,14 @@ def plan_recurrent_layer(call: Call) -> MemoryPlan:
     mode = str(call.attr("rnn_mode", "lstm"))
     units = _count_unit_bytes(call, call.out_shape(0), call.size(0))
     reserve = 0
+
     if units and call.attr("is_training", True):
         reserve = _KEPT.get(mode, 6) * units + _lengths_bytes(call)
 
     outputs = allocate_all(call)
     cell = outputs[2] if mode == "lstm" else NO_BUFFER
     kept = Output(Way.ALLOCATE, reserve) if reserve else NO_BUFFER
+
     return MemoryPlan(
         outputs=(*outputs[:2], cell, kept, ELSEWHERE)[: len(outputs)],
         after_bytes=_find_recurrent_buffers(call, mode, units),
@@ -251,11 +264,13 @@ def plan_recurrent_gradient(call: Call) -> MemoryPlan:
     units = _count_unit_bytes(call, shape, size_bytes)
 
     outputs = []
+
     for index in range(len(call.op.outputs)):
         size = call.size(index) or call.input_size(index)
         is_missing_cell = index == 2 and mode != "lstm"
         has_buffer = size and not is_missing_cell
         outputs.append(Output(Way.ALLOCATE, size) if has_buffer else NO_BUFFER)
+
     after = _find_recurrent_buffers(call, mode, units)
     return MemoryPlan(outputs=tuple(outputs), after_bytes=after)
 
@@ -265,6 +280,7 @@ def _find_recurrent_buffers(call: Call, mode: str, unit_bytes: int) -> tuple[int
     weights = call.input_size(3)
     tensors = 3 * (call.input_size(0) + unit_bytes)
     workspace = tensors + states + weights + _FIXED_WORKSPACE_BYTES
+
     return without_zeros((_lengths_bytes(call), workspace))
 
 
@@ -279,8 +295,10 @@ def _count_unit_bytes(
     """Return the bytes of one number per unit, step and row: the size of the output."""
     if shape is not None and size_bytes:
         return size_bytes
+
     inputs, state = call.shape(0), call.shape(1)
     if inputs is None or state is None:
         return 0
+
     item_bytes = call.input_size(0) // max(math.prod(inputs), 1)
     return inputs[0] * inputs[1] * state[-1] * item_bytes

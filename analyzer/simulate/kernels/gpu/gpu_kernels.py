@@ -24,7 +24,6 @@ from analyzer.model.graph.host_copies import (
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.gpu import cudnn_calls as cudnn
 from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES
-from analyzer.simulate.kernels.gpu.cudnn_calls import DnnCard
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.kernels.shared.data_movement import (
     plan_einsum,
@@ -62,7 +61,7 @@ def gpu_device(gpu: Gpu, workspace_limit_bytes: int | None = None) -> KernelDevi
     return KernelDevice(
         kind="gpu",
         allocator=ALLOCATOR,
-        plan=partial(_plan_on_card, _make_rules(DnnCard(gpu, workspace_limit_bytes))),
+        plan=partial(_plan_on_card, _make_rules(gpu, workspace_limit_bytes)),
         held_bytes=_count_held_bytes,
         handle_bytes=0,
         scratch_bytes=SCRATCH_BYTES,
@@ -91,6 +90,7 @@ def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
     away = []
     for index in range(len(plan.outputs)):
         away.append(is_output_on_host(op, index, call.inputs))
+
     if away and all(away):
         plan = replace(plan, before_bytes=(), after_bytes=(), modelled=True)
 
@@ -98,6 +98,7 @@ def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
     for output, is_away in zip(plan.outputs, away, strict=True):
         is_shared = output.way is Way.ALIAS
         outputs.append(ELSEWHERE if is_away and not is_shared else output)
+
     return replace(plan, outputs=tuple(outputs))
 
 
@@ -106,9 +107,11 @@ def _without_host_elements(plan: MemoryPlan, call: Call) -> MemoryPlan:
     specs = call.op.outputs
     if (call.dtype(0) or specs[0].dtype) in HOST_TYPES:
         plan = replace(plan, rows_bytes=())
+
     outputs = []
     for output, spec in zip(plan.outputs, specs, strict=True):
         outputs.append(ELSEWHERE if spec.dtype in HOST_TYPES else output)
+
     return replace(plan, outputs=tuple(outputs))
 
 
@@ -162,9 +165,14 @@ def _plan_copy_to_host(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=(ELSEWHERE,) * len(call.op.outputs))
 
 
-def _make_rules(card: DnnCard) -> dict[str, Rule]:
+def _make_rules(gpu: Gpu, workspace_limit_bytes: int | None) -> dict[str, Rule]:
     convolutions = {
-        direction: partial(cudnn.plan_convolution, card=card, direction=direction)
+        direction: partial(
+            cudnn.plan_convolution,
+            gpu=gpu,
+            workspace_limit_bytes=workspace_limit_bytes,
+            direction=direction,
+        )
         for direction in PASSES
     }
     rules = assign_rules(

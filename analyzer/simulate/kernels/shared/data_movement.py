@@ -1,7 +1,7 @@
 """Kernels that move, view or contract elements: slices, transposes, reductions, Einsum."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Final
 
@@ -26,6 +26,7 @@ def plan_transpose(call: Call) -> MemoryPlan:
     shape, order = call.shape(0), call.value(1)
     if shape is None or order is None:
         return plan_allocation(call)
+
     moved = [axis for axis in order if shape[axis] != 1]
     return plan_alias() if moved == sorted(moved) else plan_allocation(call)
 
@@ -53,6 +54,7 @@ def plan_slice(call: Call) -> MemoryPlan:
     row_bytes = call.input_size(0) // max(shape[0], 1)
     is_rows = shape[1:] in (out, out[1:]) and len(shape) > 1
     is_whole = math.prod(shape) == math.prod(out)
+
     if is_whole or (is_rows and row_bytes and _is_aligned(row_bytes)):
         return plan_alias()
     return plan_allocation(call)
@@ -63,6 +65,7 @@ def plan_split(call: Call) -> MemoryPlan:
     source, axis_input = (1, 0) if call.op.type == "Split" else (0, 2)
     if len(call.op.outputs) == 1:
         return plan_alias(source)
+
     shape, axis = call.shape(source), call.value(axis_input)
     if shape is None or axis is None or axis[0] % max(len(shape), 1):
         return plan_allocation(call)
@@ -76,6 +79,7 @@ def plan_unpack(call: Call) -> MemoryPlan:
     outputs = allocate_all(call)
     if outputs and int(call.attr("axis", 0)) == 0 and _is_aligned(call.size()):
         return MemoryPlan(outputs=(alias(),) * len(outputs))
+
     used = (
         NO_BUFFER if at in call.unused else output for at, output in enumerate(outputs)
     )
@@ -107,12 +111,15 @@ def plan_reduction(call: Call) -> MemoryPlan:
         and math.prod(shape) == math.prod(call.out_shape() or (0,)) > 0
     ):
         return plan_alias()
+
     result = allocate(call, region="temp")
     if shape is None or axes is None:
         return MemoryPlan(outputs=(result,))
+
     groups = merge_axes(shape, axes)
     if math.prod(shape) > 0 and not any(is_reduced for _, is_reduced in groups):
         return plan_alias()
+
     copy_bytes = (call.input_size(0),) if len(groups) > _MAX_REDUCED_GROUPS else ()
     return MemoryPlan(outputs=(result,), after_bytes=copy_bytes)
 
@@ -121,101 +128,34 @@ def _is_aligned(size_bytes: int) -> bool:
     return size_bytes % ALIGNMENT_BYTES == 0
 
 
-_BROADCAST, _BATCH, _FREE, _CONTRACTED, _SUMMED = range(
-    5
-)  # kinds of labels, in their order
-_SWAPPED = (
-    0,
-    1,
-    3,
-    2,
-    4,
-)  # places of the kinds in an operand that the product reads transposed
-
-
 def plan_einsum(call: Call) -> MemoryPlan:
-    """Transpose and reduce operands if needed, multiply, transpose the product if needed.
+    """Copy operands that must be transposed, and multiply; the last tensor becomes the output.
 
-    All these tensors are temporaries until the kernel returns; the last one becomes the output
-    (``EinsumOp::Compute`` in ``core/kernels/linalg/einsum_op_impl.h``).
+    The product reads an operand whose labels are batch, kept and contracted ones, in this order or with
+    the last two swapped (``EinsumOp::Compute`` in ``core/kernels/linalg/einsum_op_impl.h``). A result
+    in another order is transposed too.
     """
-    known = map(call.shape, range(len(call.inputs)))
-    shapes = [shape for shape in known if shape is not None]
     operands, _, result = str(call.attr("equation", "")).partition("->")
     names = operands.split(",")
     output = allocate(call, region="temp")
-    if len(names) != len(shapes) or len(shapes) not in (1, 2):
+
+    if len(names) != 2 or "." in operands:
         return MemoryPlan(outputs=(output,))
-    inputs = [
-        _expand(name, len(shape)) for name, shape in zip(names, shapes, strict=True)
-    ]
-    out = _expand(result, len(call.out_shape() or ()))
-    if any(
-        len(labels) != len(shape) for labels, shape in zip(inputs, shapes, strict=True)
-    ):
-        return MemoryPlan(outputs=(output,))
-    letters = list(dict.fromkeys(letter for letter in operands if letter.isalpha()))
-    keys = {
-        label: (_BROADCAST, int(label))
-        for labels in inputs
-        for label in labels
-        if label.isdigit()
-    }
-    for number, letter in enumerate(letters):
-        is_shared = len(inputs) == 2 and all(letter in labels for labels in inputs)
-        kept, dropped = (_BATCH, _CONTRACTED) if is_shared else (_FREE, _SUMMED)
-        keys[letter] = (kept if letter in out else dropped, number)
-    prepared = [
-        _prepare(labels, shape, keys)
-        for labels, shape in zip(inputs, shapes, strict=True)
-    ]
-    item_bytes = call.item_bytes()
-    copies = tuple(
-        item_bytes * elements for counts, _ in prepared for elements in counts
-    )
-    shared = sorted(
-        (label for label in keys if keys[label][0] <= _BATCH), key=keys.__getitem__
-    )
-    order = [*shared, *(label for _, free in prepared for label in free)]
-    is_copied = len(out) > 1 and order != out
-    if len(prepared) == 1:
-        if not (is_copied or copies):
-            return MemoryPlan(outputs=(alias(),))
-        return MemoryPlan(
-            outputs=(output,), before_bytes=copies if is_copied else copies[:-1]
-        )
-    if not is_copied:
-        return MemoryPlan(outputs=(output,), before_bytes=copies)
-    return MemoryPlan(outputs=(output,), before_bytes=(*copies, call.size()))
 
+    shared = set(names[0]) & set(names[1])
+    batch = [label for label in names[0] if label in shared and label in result]
+    copies, kept = [], []
 
-def _expand(name: str, rank: int) -> list[str]:
-    """Return a label for each axis; the axes of an ellipsis get numbers."""
-    head, dots, tail = name.partition("...")
-    return [
-        *head,
-        *(str(number) for number in range(rank - len(head + tail)) if dots),
-        *tail,
-    ]
+    for number, name in enumerate(names):
+        own = [label for label in name if label not in shared]
+        summed = [label for label in names[0] if label in shared - set(batch)]
+        orders = ([*batch, *own, *summed], [*batch, *summed, *own])
 
+        if list(name) not in orders:
+            copies.append(call.input_size(number))
 
-def _prepare(
-    labels: Sequence[str], shape: tuple[int, ...], keys: dict[str, tuple[int, int]]
-) -> tuple[list[int], list[str]]:
-    """Return the elements of each copy of an operand, and its free labels in order."""
-    order = sorted(labels, key=keys.__getitem__)
-    swapped = sorted(
-        labels, key=lambda label: (_SWAPPED[keys[label][0]], keys[label][1])
-    )
-    is_swapped = list(labels) == swapped
-    lengths = dict(zip(labels, shape, strict=True))
-    sizes = [1] * 5
-    for label, length in lengths.items():
-        sizes[keys[label][0]] *= length
-    copies = [] if is_swapped or list(labels) == order else [math.prod(shape)]
-    if len(lengths) < len(labels):  # a diagonal
-        copies.append(math.prod(lengths.values()))
-    if sizes[_SUMMED] != 1:
-        copies.append(math.prod(sizes[:_SUMMED]))
-    free = [label for label in dict.fromkeys(order) if keys[label][0] == _FREE]
-    return copies, free
+        kept += own
+
+    if list(result) != [*batch, *kept]:
+        copies.append(call.size())
+    return MemoryPlan(outputs=(output,), before_bytes=tuple(copies))

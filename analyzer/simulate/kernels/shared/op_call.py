@@ -195,6 +195,7 @@ def forward(call: Call, sources: Iterable[int], index: int = 0) -> Output:
     shape, size_bytes = call.out_shape(index), call.size(index)
     if shape is None or not size_bytes:
         return allocate(call, index)
+
     fitting = (
         source
         for source in sources

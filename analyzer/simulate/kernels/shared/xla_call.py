@@ -46,6 +46,7 @@ def plan_compiled(call: Call, plan: BufferPlan) -> MemoryPlan:
     }
     left = [result for result in given if result not in plan.handed_on]
     requests = []  # in the order of XLA's allocations
+
     for region in plan.regions:
         if region.use is ValueUse.TEMPORARY:
             requests.append((region.size_bytes, TEMPORARY))
@@ -56,7 +57,9 @@ def plan_compiled(call: Call, plan: BufferPlan) -> MemoryPlan:
             result = None if region.is_tuple else next(iter(known or left), None)
             if result is not None:
                 left.remove(result)
+
             requests.append((region.size_bytes, places.get(result, TABLE)))
+
     requested = {output: size_bytes for size_bytes, output in requests}
 
     def find_output(index: int) -> Output:
@@ -95,6 +98,7 @@ def _find_sources(call: Call, plan: BufferPlan) -> list[int]:
         fits = wanted > 0 and call.input_size(index) == plan.parameters[len(chosen)]
         if wanted > 0 and (fits or left <= wanted):
             chosen.append(index)
+
     return [*chosen, *handles[: len(plan.parameters) - len(chosen)]]
 
 
@@ -109,6 +113,7 @@ def _find_outputs(
     sizes = [output.size_bytes for output in call.op.outputs]
     outputs = [index for index, size in enumerate(sizes) if size != 0]
     places: dict[int | None, int] = {}
+
     for position, result in enumerate(given):
         while (
             len(outputs) > len(given) - position
@@ -116,6 +121,8 @@ def _find_outputs(
             and sizes[outputs[0]] not in (None, plan.outputs[result])
         ):
             outputs.pop(0)
+
         if outputs:
             places[result] = outputs.pop(0)
+
     return places
