@@ -110,16 +110,32 @@ def plan_convolution(
     if gpu.is_amd:  # MIOpen's workspace is not published
         return plan
 
-    workspace, trials_bytes = _find_workspaces(
-        call, described, gpu, workspace_limit_bytes
-    )
     results = {"forward": result_bytes, "filter_gradient": kernel_bytes}
-    trial = Trial(
-        key=_make_trial_key(call, described.dtype, shapes),
-        copy_bytes=results.get(direction, padded_bytes) + _GUARDS_BYTES,
-        scratch_bytes=trials_bytes,
+    return _add_library_call(
+        plan,
+        call,
+        described,
+        results.get(direction, padded_bytes),
+        _make_trial_key(call, described.dtype, shapes),
+        (gpu, workspace_limit_bytes),
     )
 
+
+def _add_library_call(
+    plan: MemoryPlan,
+    call: Call,
+    described: Convolution,
+    result_bytes: int,
+    key: tuple[object, ...],
+    card: tuple[Gpu, int | None],
+) -> MemoryPlan:
+    """Return the plan with the trial of cuDNN's algorithms and the workspace of the fastest."""
+    workspace, trials_bytes = _find_workspaces(call, described, *card)
+    trial = Trial(
+        key=key,
+        copy_bytes=result_bytes + _GUARDS_BYTES,
+        scratch_bytes=trials_bytes,
+    )
     return replace(plan, workspace=workspace, trial=trial)
 
 
