@@ -145,7 +145,7 @@ CRASHES = {
     "sys.exit": ("def model(): sys.exit(4)", "sys.exit(4)"),
     "segfault": ("def model():\n    ctypes.string_at(0)", "died of SIGSEGV (Segmentation fault) at "
                  "t.py:4 while building the model"),
-    "killed": ("os.kill(os.getpid(), 9)", "was killed (SIGKILL) while building the model, and not"),
+    "killed": ("os.kill(os.getpid(), 9)", "died of SIGKILL (Killed) while building the model"),
     "raises": ("class Odd(BaseException): pass\ndef model():\n    raise Odd('why')",
                "t.py:5: Odd: why"),
     "starts and dies": (f"{SLEEPER}{FORK}os._exit(6)", "exit code 6"),
