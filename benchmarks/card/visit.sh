@@ -32,7 +32,7 @@ unpack() {
   local folder=$1
   mkdir -p "$home/parts"
   cp -n "$folder"/part-* "$folder/parts.sha256" "$home/parts/"
-  if ! (cd "$home/parts" && sha256sum --check --quiet parts.sha256); then
+  if ! (cd "$home/parts" && sha256sum --check --status parts.sha256); then
     echo "Parts are missing; send the others with a further call."
     return
   fi
