@@ -30,6 +30,11 @@ def find_compiler() -> list[str] | None:
     for name in ("cc", "gcc", "clang"):
         if path := shutil.which(name):
             return [path]
+    return find_zig()
+
+
+def find_zig() -> list[str] | None:
+    """Return the start of zig's command line; None if the package ``ziglang`` is not installed."""
     if importlib.util.find_spec("ziglang") is None:
         return None
     return [sys.executable, "-m", "ziglang", "cc", "-target", _OLDEST_GLIBC]

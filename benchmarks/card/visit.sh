@@ -16,7 +16,7 @@ packages=${VISIT_PACKAGES:-tensorflow==2.21.0 nvidia-cudnn-cu12}
 pack() {
   local folder=$1 version=${2:-3.12} wheels
   wheels=$(mktemp -d)
-  trap 'rm -rf "$wheels"' EXIT
+  trap "rm -rf '$wheels'" EXIT
   mkdir -p "$folder"
   PHANTOM_WHEEL_PLATFORM=manylinux2014_x86_64 pip wheel --quiet --no-deps --wheel-dir "$wheels" "$repo"
   # shellcheck disable=SC2086
@@ -32,7 +32,7 @@ unpack() {
   local folder=$1
   mkdir -p "$home/parts"
   cp -n "$folder"/part-* "$folder/parts.sha256" "$home/parts/"
-  if ! (cd "$home/parts" && sha256sum --check --quiet parts.sha256); then
+  if ! (cd "$home/parts" && sha256sum --check --status parts.sha256); then
     echo "Parts are missing; send the others with a further call."
     return
   fi
