@@ -8,6 +8,7 @@ frees), and an op of the gradient tape contains the name of its forward op (``na
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -47,6 +48,8 @@ _CALLS: Final = re.compile(r"((Stateful)?PartitionedCall(_\d+)?/)*")
 """Prefix of the ops of an inlined function."""
 _MOST_OUTPUTS: Final = 64
 """Limit of the outputs of one op; a loop's buffers are its outputs in turn."""
+_MOST_INPUTS: Final = 256
+"""Limit of the buffers that one op frees as their last user."""
 _COPY_OF_INPUT: Final = re.compile(r"BackpropFilter(V2)?-0-")
 """In the name of a copy of a convolution's input."""
 _SUM: Final = re.compile(r"AddN(_\d+)?(/inputs_\d+)?$")
@@ -167,9 +170,13 @@ class _Building:
     def connect(self) -> None:
         """Find the tensors of the buffers, and the edges from frees and copies."""
         self._add_outputs()
+        frees = Counter(self._users.values())
+
         for row, user in self._users.items():
             tensor = self.tensors.get(row, "")
-            is_input = tensor and split_tensor(tensor)[0] != user
+            # A step that fails frees all of its buffers after its last op.
+            is_read = frees[user] <= _MOST_INPUTS
+            is_input = tensor and is_read and split_tensor(tensor)[0] != user
 
             if is_input and (tensor, user) not in self.edges:
                 self.edges[tensor, user] = "free"

@@ -476,7 +476,8 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     ):
         return []
 
-    is_open = bool((left["dies"] >= end).any())
+    open_bytes = int(left.loc[left["dies"] >= end, "requested_bytes"].sum())
+    is_open = 2 * open_bytes > left_bytes
     ends = (
         "The trace ends inside a step" if is_open else "The last step probably failed"
     )
