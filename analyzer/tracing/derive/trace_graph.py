@@ -239,12 +239,6 @@ class _Building:
         """Return the phase of each op, by its name, else by its order and the tensors around it."""
         phases = {name: self._find_phase(name) for name in names}
         begin = self._find_gradient_start(phases)
-        readers: dict[str, set[Phase]] = {}
-
-        for tensor, reader in self.edges:
-            if tensor not in phases and reader in phases:
-                readers.setdefault(split_tensor(tensor)[0], set()).add(phases[reader])
-
         for name in names:
             inputs = self.inputs.get(name, ())
             makers = {phases.get(split_tensor(tensor)[0]) for tensor in inputs}
@@ -263,8 +257,7 @@ class _Building:
             if self._first.get(name, 0) > begin:
                 # The tape adds gradients outside its scope, as does the layout optimizer.
                 plain = name[_CALLS.match(name).end() :]  # type: ignore[union-attr]
-                around = makers | readers.get(name, set())
-                is_near = "/" not in plain and Phase.BACKWARD in around
+                is_near = "/" not in plain and Phase.BACKWARD in makers
                 if is_near or _SUM.match(plain):
                     phases[name] = Phase.BACKWARD
 
