@@ -22,7 +22,6 @@ from analyzer.model.recording.records import Finding, TensorLinks
 from analyzer.model.units import format_bytes
 
 if TYPE_CHECKING:
-    import networkx as nx
     import pandas as pd
 
 CAUSES: Final = frozenset(
@@ -117,23 +116,23 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
     alive = analysis.alive
     is_named = (alive["tensor"] != "") & (alive["op_type"] != "")
     large = alive[is_named & (alive["requested_bytes"] >= least)]
-    graph = analysis.recording.graph if len(large) else None
-    if graph is None:
+    links = analysis.recording.tensor_links if len(large) else None
+    if links is None:
         return
 
     sizes = _tensor_sizes(analysis)
     reported: set[str] = set()
 
     for row in large.sort_values("requested_bytes", ascending=False).to_dict("records"):
-        row["shape"] = row["shape"] or _size_of(row["tensor"], graph, sizes)[0]
+        row["shape"] = row["shape"] or _size_of(row["tensor"], links, sizes)[0]
         shape = str(row["shape"])
         if shape in reported:
             continue
 
         finding = (
-            _find_pairs(analysis, row, graph, sizes)
-            or _find_reduced(analysis, row, graph, sizes)
-            or _find_copied(analysis, row, graph, sizes)
+            _find_pairs(analysis, row, links, sizes)
+            or _find_reduced(analysis, row, links, sizes)
+            or _find_copied(analysis, row, links, sizes)
         )
         if finding is not None:
             reported.add(shape)
@@ -225,38 +224,33 @@ def _tensor_sizes(analysis: Analysis) -> dict[str, tuple[str, int]]:
 
 
 def _size_of(
-    tensor: str, graph: nx.MultiDiGraph, sizes: dict[str, tuple[str, int]]
+    tensor: str, links: TensorLinks, sizes: dict[str, tuple[str, int]]
 ) -> tuple[str, int | None]:
     """Return shape and bytes of a tensor as the graph states them, else as they were allocated."""
-    node = ("tensor", tensor)
-    facts = graph.nodes[node] if node in graph else {}
-    if facts.get("size_bytes") is not None:
-        return str(facts["shape"]), int(facts["size_bytes"])
+    shape, size_bytes = links.sizes.get(tensor, ("", None))
+    if size_bytes is not None:
+        return shape, size_bytes
     return sizes.get(tensor, ("", None))
 
 
 def _inputs_of(
-    op: str, graph: nx.MultiDiGraph, sizes: dict[str, tuple[str, int]]
+    op: str, links: TensorLinks, sizes: dict[str, tuple[str, int]]
 ) -> list[tuple[str, int | None]]:
     """Return shape and bytes of each tensor that an op reads."""
-    node = ("op", op)
-    if node not in graph:
-        return []
-    tensors = [name for kind, name in graph.predecessors(node) if kind == "tensor"]
-    return [_size_of(tensor, graph, sizes) for tensor in tensors]
+    return [_size_of(tensor, links, sizes) for tensor in links.inputs.get(op, ())]
 
 
 def _find_pairs(
     analysis: Analysis,
     row: dict[str, Any],
-    graph: nx.MultiDiGraph,
+    links: TensorLinks,
     sizes: dict[str, tuple[str, int]],
 ) -> Finding | None:
     """Return a finding about an elementwise op whose two operands lack an axis each."""
     if row["op_type"] not in _ELEMENTWISE:
         return None
 
-    operands = _inputs_of(row["op"], graph, sizes)
+    operands = _inputs_of(row["op"], links, sizes)
     size = int(row["requested_bytes"])
     known = [given for _, given in operands if given is not None]
     if len(operands) != 2 or len(known) != 2 or size < _TIMES * max(known):
@@ -266,7 +260,7 @@ def _find_pairs(
     ranks = {_rank(left), _rank(right)}
     row_shape = row["shape"]
     shapes = [
-        str(shape) or _size_of(tensor, graph, sizes)[0]
+        str(shape) or _size_of(tensor, links, sizes)[0]
         for shape, tensor in zip(
             analysis.rows["shape"], analysis.rows["tensor"], strict=True
         )
@@ -293,7 +287,7 @@ def _find_pairs(
             "(tf.map_fn, tf.while_loop), or write the sum over pairs as a product "
             "(tf.matmul, tf.einsum)."
         )
-    return _report(analysis, "outer-product", row, graph, (title, detail), same, saves)
+    return _report(analysis, "outer-product", row, links, (title, detail), same, saves)
 
 
 def _rank(shape: str) -> int:
@@ -304,7 +298,7 @@ def _rank(shape: str) -> int:
 def _find_reduced(
     analysis: Analysis,
     row: dict[str, Any],
-    graph: nx.MultiDiGraph,
+    links: TensorLinks,
     sizes: dict[str, tuple[str, int]],
 ) -> Finding | None:
     """Return a finding about a tensor that all its readers add up at once."""
@@ -312,18 +306,15 @@ def _find_reduced(
     if not is_product and row["op_type"] not in _ELEMENTWISE:
         return None
 
-    node, size = ("tensor", row["tensor"]), int(row["requested_bytes"])
-    readers = list(graph.successors(node)) if node in graph else []
-    known = [given for _, given in _inputs_of(row["op"], graph, sizes) if given]
-    is_made_large = bool(known) and size >= _TIMES * max(known)
-    if not readers or not is_made_large:
+    size = int(row["requested_bytes"])
+    readers = links.readers.get(row["tensor"], [])
+    known = [given for _, given in _inputs_of(row["op"], links, sizes) if given]
+    if not readers or not known or size < _TIMES * max(known):
         return None
 
     for reader in readers:
-        results = [name for kind, name in graph.successors(reader) if kind == "tensor"]
-        written = [_size_of(name, graph, sizes)[1] for name in results]
-        largest = max((given or 0 for given in written), default=0)
-        if graph.nodes[reader]["type"] not in _SUMS or size < _TIMES * largest:
+        _, written = _size_of(f"{reader}:0", links, sizes)
+        if links.facts[reader][0] not in _SUMS or size < _TIMES * (written or 0):
             return None
 
     rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
@@ -346,19 +337,19 @@ def _find_reduced(
             "without the tensor between."
         )
     return _report(
-        analysis, "reduced-at-once", row, graph, (title, detail), rows, saves
+        analysis, "reduced-at-once", row, links, (title, detail), rows, saves
     )
 
 
 def _find_copied(
     analysis: Analysis,
     row: dict[str, Any],
-    graph: nx.MultiDiGraph,
+    links: TensorLinks,
     sizes: dict[str, tuple[str, int]],
 ) -> Finding | None:
     """Return a finding about a tensor that repeats or widens a much smaller one."""
     words = _COPIES.get(row["op_type"])
-    known = [given for _, given in _inputs_of(row["op"], graph, sizes) if given]
+    known = [given for _, given in _inputs_of(row["op"], links, sizes) if given]
     size = int(row["requested_bytes"])
     is_backward = str(row["category"]) == "gradient"
     if words is None or not known or is_backward or size < _TIMES * max(known):
@@ -370,7 +361,7 @@ def _find_copied(
     title = (
         f"{row['shape']} is {what}, {size // max(known)} times as large as its input"
     )
-    return _report(analysis, "small-copied", row, graph, (title, detail), rows, saves)
+    return _report(analysis, "small-copied", row, links, (title, detail), rows, saves)
 
 
 def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
@@ -414,7 +405,7 @@ def _report(
     analysis: Analysis,
     name: str,
     row: dict[str, Any],
-    graph: nx.MultiDiGraph,
+    links: TensorLinks,
     words: tuple[str, str],
     rows: pd.DataFrame,
     saves: int,
@@ -425,7 +416,7 @@ def _report(
         return None
 
     title, detail = words
-    where = _line_of(row, graph)
+    where = _line_of(row, links)
     size = format_bytes(int(row["requested_bytes"]))
     return Finding(
         id=name,
@@ -437,7 +428,7 @@ def _report(
     )
 
 
-def _line_of(row: dict[str, Any], graph: nx.MultiDiGraph) -> str:
+def _line_of(row: dict[str, Any], links: TensorLinks) -> str:
     """Return the line of an op; of a gradient the line of the op that it belongs to.
 
     A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
@@ -445,8 +436,7 @@ def _line_of(row: dict[str, Any], graph: nx.MultiDiGraph) -> str:
     """
     forward = str(row["op"]).replace("gradient_tape/", "").rpartition("/")[0]
     for op in (forward, str(row["op"])):
-        node = ("op", op)
-        source = graph.nodes[node].get("source") if node in graph else ""
+        _, _, source = links.facts.get(op, ("", "", ""))
         if source:
-            return str(source)
+            return source
     return str(row["source"])

@@ -62,9 +62,7 @@ class StepConfig:
     own: bool = (
         False  # whether it is the user's function, no model's training or inference
     )
-    is_jax: bool = (
-        False  # whether it is of JAX or another user of XLA, not TensorFlow's
-    )
+    is_jax: bool = False  # whether it is JAX's, and not TensorFlow's
 
     @property
     def infers(self) -> bool:

@@ -58,7 +58,12 @@ class GraphIndex:
         return [user for tensor in outputs for user in self.consumers.get(tensor, ())]
 
     def tensor_links(self) -> TensorLinks:
-        """Return the producer and the consumers of each tensor."""
+        """Return the producer, the consumers and the size of each tensor."""
+        sizes = {}
+        for op in self.ops.values():
+            for tensor, spec in zip(list_outputs(op), op.outputs, strict=False):
+                sizes[tensor] = spec.shape_text, spec.size_bytes
+
         return TensorLinks(
             makers={
                 tensor: op.name
@@ -74,6 +79,8 @@ class GraphIndex:
                 name: (op.type, self.layers[name], op.source)
                 for name, op in self.ops.items()
             },
+            inputs={name: op.inputs for name, op in self.ops.items()},
+            sizes=sizes,
         )
 
 

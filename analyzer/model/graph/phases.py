@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Final
 
 from analyzer.model.choice import Choice
@@ -100,36 +98,27 @@ def _classify(
     return phases | dict.fromkeys(backward, Phase.BACKWARD)
 
 
-@dataclass(frozen=True)
 class ScopeTable:
     """Name scopes and their owners."""
 
-    # scope -> its layer, optimizer, metric or loss
-    owners: Mapping[str, Owner] = field(default_factory=dict)
-
-    @cached_property
-    def _bounds(self) -> tuple[int, set[str]]:
-        """Most parts of a scope, and the first parts of all."""
-        deepest = min(
-            max((scope.count("/") + 1 for scope in self.owners), default=0), _DEEPEST
-        )
-        return deepest, {scope.partition("/")[0] for scope in self.owners}
-
-    @cached_property
-    def _owners_by_scope(self) -> dict[str, Owner | None]:
-        return {}
+    def __init__(self, owners: Mapping[str, Owner] | None = None) -> None:
+        """Take the layer, optimizer, metric or loss of each scope."""
+        self.owners = owners or {}
+        parts = (scope.count("/") + 1 for scope in self.owners)
+        self._deepest = min(max(parts, default=0), _DEEPEST)
+        self._first_parts = {scope.partition("/")[0] for scope in self.owners}
+        self._owners_by_scope: dict[str, Owner | None] = {}
 
     def owner_of(self, op_name: str) -> Owner | None:
         """Return the owner of the first and longest known scope in the op's name, if any."""
         scope = op_name.rpartition("/")[0]
         if scope not in self._owners_by_scope:
             parts = [part for part in scope.split("/") if part not in _GRADIENT_SCOPES]
-            deepest, first_parts = self._bounds
-            starts = (at for at, part in enumerate(parts) if part in first_parts)
+            starts = (at for at, part in enumerate(parts) if part in self._first_parts)
             known = (
                 owner
                 for start in starts
-                for end in range(min(start + deepest, len(parts)), start, -1)
+                for end in range(min(start + self._deepest, len(parts)), start, -1)
                 if (owner := self.owners.get("/".join(parts[start:end])))
             )
             self._owners_by_scope[scope] = next(known, None)

@@ -118,13 +118,15 @@ class RecompiledFunction(Struct, frozen=True, kw_only=True):
 
 
 class TensorLinks(Struct, frozen=True):
-    """Producer and consumers of each tensor of a step's graph."""
+    """Producer, consumers and size of each tensor of a step's graph."""
 
     makers: Mapping[str, str]  # tensor -> op
     readers: Mapping[str, list[str]]  # tensor -> ops
     facts: Mapping[
         str, tuple[str, str, str]
     ]  # op -> type, layer, line of the user's code
+    inputs: Mapping[str, tuple[str, ...]] = {}  # op -> tensors
+    sizes: Mapping[str, tuple[str, int | None]] = {}  # tensor -> shape, bytes
 
 
 REPORTED: Final = (

@@ -8,6 +8,7 @@ frees), and an op of the gradient tape contains the name of its forward op (``na
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -47,6 +48,8 @@ _CALLS: Final = re.compile(r"((Stateful)?PartitionedCall(_\d+)?/)*")
 """Prefix of the ops of an inlined function."""
 _MOST_OUTPUTS: Final = 64
 """Limit of the outputs of one op; a loop's buffers are its outputs in turn."""
+_MOST_INPUTS: Final = 256
+"""Limit of the buffers that one op frees as their last user."""
 _COPY_OF_INPUT: Final = re.compile(r"BackpropFilter(V2)?-0-")
 """In the name of a copy of a convolution's input."""
 _SUM: Final = re.compile(r"AddN(_\d+)?(/inputs_\d+)?$")
@@ -167,9 +170,13 @@ class _Building:
     def connect(self) -> None:
         """Find the tensors of the buffers, and the edges from frees and copies."""
         self._add_outputs()
+        frees = Counter(self._users.values())
+
         for row, user in self._users.items():
             tensor = self.tensors.get(row, "")
-            is_input = tensor and split_tensor(tensor)[0] != user
+            # A step that fails frees all of its buffers after its last op.
+            is_read = frees[user] <= _MOST_INPUTS
+            is_input = tensor and is_read and split_tensor(tensor)[0] != user
 
             if is_input and (tensor, user) not in self.edges:
                 self.edges[tensor, user] = "free"
@@ -232,12 +239,6 @@ class _Building:
         """Return the phase of each op, by its name, else by its order and the tensors around it."""
         phases = {name: self._find_phase(name) for name in names}
         begin = self._find_gradient_start(phases)
-        readers: dict[str, set[Phase]] = {}
-
-        for tensor, reader in self.edges:
-            if tensor not in phases and reader in phases:
-                readers.setdefault(split_tensor(tensor)[0], set()).add(phases[reader])
-
         for name in names:
             inputs = self.inputs.get(name, ())
             makers = {phases.get(split_tensor(tensor)[0]) for tensor in inputs}
@@ -256,8 +257,7 @@ class _Building:
             if self._first.get(name, 0) > begin:
                 # The tape adds gradients outside its scope, as does the layout optimizer.
                 plain = name[_CALLS.match(name).end() :]  # type: ignore[union-attr]
-                around = makers | readers.get(name, set())
-                is_near = "/" not in plain and Phase.BACKWARD in around
+                is_near = "/" not in plain and Phase.BACKWARD in makers
                 if is_near or _SUM.match(plain):
                     phases[name] = Phase.BACKWARD
 

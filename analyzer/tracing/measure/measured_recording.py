@@ -79,6 +79,8 @@ from analyzer.tracing.xla.trace_modules import (
 
 _TEXTS: Final = read_table("tracing/measure/trace_texts.toml", dict[str, str])
 _MOST_NAMED: Final = 3  # ops in a warning
+_LEAST_ACTIVATIONS: Final = 3
+"""A program with fewer may return them all."""
 _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
 
@@ -182,6 +184,7 @@ def measure(
     )
     if plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
+    is_derived = note is None and structure is not None
     phantom = note.phantom if note is not None else None
     recording = Recording(
         kind=Kind.TRACE if phantom is None else Kind.PHANTOM,
@@ -197,7 +200,7 @@ def measure(
         warnings=(
             *warnings,
             *_find_warnings(events, table, steps, note, main),
-            *(_warn_about_cut(shown, len(events_shown), main) if note is None else ()),
+            *(_warn_about_cut(shown, len(events_shown), main) if is_derived else ()),
             *modules.warnings,
             *(_warn_about_values(note) if note is not None else ()),
             *warn_about_order(repeats),
@@ -472,17 +475,29 @@ def _warn_about_values(note: RunNote) -> list[str]:
 
 
 def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
-    """Return a warning if the trace ends before the last step frees its activations."""
+    """Return a warning if the last step ends before it frees its activations.
+
+    A whole step frees them before its last allocation: in the backward pass, or after each op of
+    inference. ``end`` is the number of events.
+    """
     own = table[(table["allocator"] == allocator) & table["step"].notna()]
     own = own[own["step"] == own["step"].max()]
     made = own[own["category"] == Category.ACTIVATION.value]
-    alive = made[made["dies"] >= end]
-    left, most = (int(rows["requested_bytes"].sum()) for rows in (alive, made))
-    if 2 * left <= most or not left:
+    left = made[made["dies"] > own["born"].max()]
+    left_bytes = int(left["requested_bytes"].sum())
+    if (
+        len(made) < _LEAST_ACTIVATIONS
+        or 2 * left_bytes <= made["requested_bytes"].sum()
+    ):
         return []
 
+    open_bytes = int(left.loc[left["dies"] >= end, "requested_bytes"].sum())
+    is_open = 2 * open_bytes > left_bytes
+    ends = (
+        "The trace ends inside a step" if is_open else "The last step probably failed"
+    )
     return [
-        f"The trace ends inside a step: {format_bytes(left)} of its activations are alive at the "
-        "end. So the peak is a lower bound, and the trace does not show what reads them and "
+        f"{ends}: {format_bytes(left_bytes)} of its activations are alive after its last "
+        "allocation. So the peak is a lower bound, and the trace does not show what reads them and "
         "which change would save memory."
     ]

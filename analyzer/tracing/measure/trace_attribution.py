@@ -9,7 +9,12 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import FORWARD_ROLE, GRADIENT_ROLE, GraphIndex
+from analyzer.model.graph.graph_index import (
+    ALIVE_ROLE,
+    FORWARD_ROLE,
+    GRADIENT_ROLE,
+    GraphIndex,
+)
 from analyzer.model.graph.host_copies import ITERATOR
 from analyzer.model.recording.attribution import (
     RECEIVED,
@@ -39,6 +44,7 @@ from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 _PHASES: Final = {"backward": 1, "update": 2}
 _SUMS: Final = frozenset({"AddV2", "Add", "AddN", "ZerosLike", "Zeros", "Fill"})
 """Ops that begin or extend a sum of gradients in a program's own loop."""
+_LEFT_ROLE: Final = "alive when the step ends"
 _ACCUMULATOR: Final = "gradient accumulator"
 
 
@@ -81,9 +87,7 @@ def attribute(
 
     if note is None:  # the readers come after the end
         is_left = (table["dies"] == len(raw.events)).to_numpy()
-        labels.role[is_left & (labels.role == FORWARD_ROLE)] = (
-            "alive when the trace ends"
-        )
+        labels.role[is_left & (labels.role == FORWARD_ROLE)] = _LEFT_ROLE
 
     phases = _label_marked(labels, table, raw)
 
@@ -120,9 +124,20 @@ def _label_by_graph(
     kernels = [op.name for op in ops if find_gradient_kernel(op.type)]
     of_kernels = (table["op"].isin(kernels) & table["step"].notna()).to_numpy()
     starts = find_first_births(table, of_kernels)
+    # In a step without a backward pass, which may have failed, its last birth stands for the start.
+    ends = table.groupby("step")["born"].max()
+    cut = {int(step): int(end) for step, end in ends.items() if int(step) not in starts}
     label_graph(
-        labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts
+        labels,
+        table,
+        structure,
+        sharing,
+        tensors,
+        infer=infer,
+        backward_starts={**starts, **(cut if structure.evidence else {})},
     )
+    is_cut = table["step"].isin(list(cut)).to_numpy(bool)
+    labels.role[is_cut & (labels.role == ALIVE_ROLE)] = _LEFT_ROLE
 
 
 def _label_marked(

@@ -1,4 +1,4 @@
-"""Reader of XLA's HloProto: instructions, schedule, buffers and live ranges of a compiled module.
+"""Reader of XLA's HloProto: instructions, buffers and live ranges of a compiled module.
 
 XLA gives every value of the module a *logical buffer* and places the logical buffers in *allocations*.
 Normally all temporaries share one allocation, each at its own offset, and reuse bytes if their live
@@ -55,11 +55,6 @@ class Instruction:
         """Number of parts of a tuple, 0 for another result."""
         return sum(1 for index in self.shapes if len(index) == 1)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the result; empty for a tuple."""
-        return self.shapes.get((), ("", ()))[1]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hlo:
@@ -69,8 +64,6 @@ class Hlo:
     entry: int
     roots: Mapping[int, int]  # computation -> the instruction that makes its result
     instructions: Mapping[int, Instruction]
-    # computation -> its instructions in execution order; empty if not compiled
-    schedule: Mapping[int, tuple[int, ...]]
     # logical buffer -> the instruction that makes its value, and the shape index in its result
     buffers: Mapping[int, tuple[int, tuple[int, ...]]]
     allocations: tuple[Any, ...]  # messages ``Allocation``, by index
@@ -125,10 +118,6 @@ def _read(proto: Any) -> Hlo:
             computation.id: computation.root_id for computation in module.computations
         },
         instructions=instructions,
-        schedule={
-            one.key: tuple(one.value.instruction_ids)
-            for one in module.schedule.sequences
-        },
         buffers=buffers,
         allocations=tuple(
             sorted(assignment.buffer_allocations, key=lambda one: one.index)
@@ -176,12 +165,9 @@ def _find_faults(hlo: Hlo) -> Iterator[str]:
         yield from _find_faults_of_instruction(hlo, one, seen)
         seen.add(one.id)
 
-    for number in (
-        *hlo.roots.values(),
-        *(n for order in hlo.schedule.values() for n in order),
-    ):
+    for number in hlo.roots.values():
         if number not in seen:
-            yield f"instruction {number}, a result or scheduled, is not there"
+            yield f"instruction {number}, a result, is not there"
 
     if hlo.entry not in hlo.roots:
         yield f"computation {hlo.entry}, the entry, is not there"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,21 +79,20 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
     is_jax |= bool(raw.modules) and set(raw.op_types.values()) <= MODULE_TYPES
     if not plans:
         return ModuleBuffers(table, plans, StepConfig(is_jax=is_jax), warnings)
-    backward = {name for name, plan in plans.items() if runs_backward(plan)}
-    updating = {name for name in plans if _updates(modules[name])}
+    is_training = any(map(runs_backward, plans.values()))
     named = {}
 
     for rows, fits in match_requests(table, raw, plans):
         # Several modules may fit; if their names differ by more than XLA's number, it is unknown.
         names = {_NUMBER.sub("", name) for name, _ in fits}
-        name = fits[0][0] if len(names) == 1 else ""
-        is_forward = (backward | updating).isdisjoint(name for name, _ in fits)
+        name, regions = fits[0]
+        is_forward = not (runs_backward(plans[name]) or _updates(modules[name]))
 
-        for place, row in enumerate(rows):
-            found = [regions[place] for _, regions in fits]
-            named[row] = _label(
-                name, found, is_training=bool(backward), is_forward=is_forward
-            )
+        for row, region in zip(rows, regions, strict=True):
+            facts = _label(region, is_training=is_training, is_forward=is_forward)
+            known = name if len(names) == 1 else ""
+            role = f"{facts['role']} of {known or 'a compiled module'}"
+            named[row] = {**facts, "op": known, "role": role}
 
     if named:
         labels = pd.DataFrame.from_dict(named, orient="index")
@@ -101,7 +100,7 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
         old.loc[labels.index] = labels
         table = table.assign(**{name: pd.Categorical(old[name]) for name in old})
 
-    config = StepConfig(mode="" if backward else "infer", is_jax=is_jax)
+    config = StepConfig(mode="" if is_training else "infer", is_jax=is_jax)
     return ModuleBuffers(table, plans, config, warnings)
 
 
@@ -212,46 +211,36 @@ def name_call_requests(
 
 
 def _label(
-    name: str, regions: Sequence[PlanRegion], *, is_training: bool, is_forward: bool
+    region: PlanRegion, *, is_training: bool, is_forward: bool
 ) -> dict[str, str]:
-    """Return the columns of a buffer that any of ``regions`` may be; a fact is known if they agree.
+    """Return the columns of a buffer of a module, without the module's name.
 
-    ``is_forward``: whether the modules neither run a backward pass nor update their arguments.
+    ``is_forward``: whether the module neither runs a backward pass nor updates its arguments.
     """
-    ops, shapes = (
-        {region.op_name for region in regions},
-        {region.shape for region in regions},
-    )
-    op_name = ops.pop() if len(ops) == 1 else ""
-    shape = shapes.pop() if len(shapes) == 1 else None
-    is_result = all(region.use is ValueUse.OUTPUT for region in regions)
+    op_name = region.op_name
+    is_result = region.use is ValueUse.OUTPUT
     # JAX has no scope for updates; ``jvp`` marks its forward pass.
+    is_of_jax = op_name.startswith(("jit(", "pjit("))
     is_value = bool(op_name) and not find_optimizer(op_name)
-    is_value &= is_forward and (
-        "jvp(" in op_name or not op_name.startswith(("jit(", "pjit("))
-    )
+    is_value &= is_forward and ("jvp(" in op_name or not is_of_jax)
+    scratch = sum(one.size_bytes for one in region.holders if is_workspace(one))
     category = Category.TEMPORARY if is_training else Category.ACTIVATION
 
     if is_result and is_in_gradient_scope(op_name):
         category = Category.GRADIENT
     elif is_result and is_training:
         category = Category.ACTIVATION if is_value else Category.UNATTRIBUTED
-    elif not is_result and all(  # at least half of the bytes in each region
-        2 * sum(one.size_bytes for one in region.holders if is_workspace(one))
-        >= region.size_bytes
-        for region in regions
-    ):
+    elif not is_result and 2 * scratch >= region.size_bytes:
         category = Category.WORKSPACE
 
     return {
-        "op": name,
         "op_type": "XlaModule",
-        "layer": find_jax_layer(op_name) if name else "",
-        "tensor": op_name if is_result and name else "",
+        "layer": find_jax_layer(op_name),
+        "tensor": op_name if is_result else "",
         "category": category.value,
-        "role": f"{'result' if is_result else 'temporaries'} of {name or 'a compiled module'}",
-        "dtype": regions[0].dtype if shape is not None else "",
-        "shape": TensorSpec("", shape).shape_text,
+        "role": "result" if is_result else "temporaries",
+        "dtype": region.dtype,
+        "shape": TensorSpec("", region.shape).shape_text,
     }
 
 

@@ -45,7 +45,7 @@ def test_a_step_of_the_users_own_has_neither_compile_nor_fit() -> None:
     assert write_code(chosen, is_own_step=True).splitlines() == [
         "optimizer = keras.optimizers.SGD(...)",
         "step = tf.function(step, jit_compile=True)",
-        "dataset = dataset.batch(16)",
+        "dataset = dataset.batch(32)",
     ]
 
 
