@@ -218,13 +218,15 @@ def allowed_growth(allowed: str, before_bytes: int) -> int:
     """Return an allowed growth in bytes: ``5%`` of ``before_bytes``, or a size; else raise."""
     text = allowed.strip()
     number = text.removesuffix("%").rstrip()
-    if text.endswith("%") and number.replace(".", "", 1).isdecimal():
+    is_number = number.replace(".", "", 1).isdecimal()
+    if text.endswith("%") and is_number:
         return int(before_bytes * float(number) / 100)
 
     try:
         return parse_bytes(text)
     except InputError:
+        example = number if is_number else "5"
         raise InputError(
             f"{allowed!r} is neither a share nor a size.",
-            hint="Write it as 5% or 100MiB.",
+            hint=f"Write it as {example}% or {example}MiB.",
         ) from None

@@ -172,9 +172,12 @@ def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
 def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[Owner]:
     """Return the live bytes at a failed allocation by owner."""
     rows = analysis.rows
-    variables = rows[rows["variable"] != ""].drop_duplicates("variable", keep="last")
-    by_variable = {str(row.variable): row for row in variables.itertuples()}
     by_address = {address: held for held in failed.held for address in held.addresses}
+    by_variable: dict[str, Owner] = {}
+    for row in rows[rows["variable"] != ""].itertuples():
+        name = f"the variable {row.variable}"
+        by_variable[str(row.variable)] = (str(row.category), name, str(row.layer), "")
+
     by_size: dict[int, list[Owner]] = {}  # the buffers of the traced peak
     for row in analysis.alive[analysis.alive["variable"] == ""].itertuples():
         owner = (str(row.category), "", str(row.layer), str(row.source))
@@ -187,16 +190,12 @@ def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[Owner]:
         alike = by_size.get(chunk.requested_bytes, [])
         held = by_address.get(chunk.address)
         if chunk.variable:
-            known = by_variable.get(chunk.variable)
-            category = "parameter" if known is None else str(known.category)
-            layer = "" if known is None else str(known.layer)
-            owner = (category, f"the variable {chunk.variable}", layer, "")
+            unseen = ("parameter", f"the variable {chunk.variable}", "", "")
+            owner = by_variable.get(chunk.variable, unseen)
         elif held is not None:
             same = rows[rows["requested_bytes"] == chunk.requested_bytes].tail(1)
-            layer, category = "", "input"
-            for row in same.itertuples():
-                layer, category = str(row.layer), str(row.category)
-
+            layer = "".join(same["layer"].astype(str))
+            category = "".join(same["category"].astype(str)) or "input"
             owner = (category, held.holder, layer, held.where)
         elif alike:
             owner = alike.pop()

@@ -300,52 +300,55 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     rows, watch = analysis.rows, analysis.recording.watch
     tried = set(rows.loc[rows["role"] == TRIAL_ROLE, "step"].dropna())
     steps = [step for step in analysis.full_steps if step.index not in tried]
-    is_made = rows["step"].isin([step.index for step in steps]) & (rows["op"] != "")
-    made = rows.loc[is_made, ["op", "step", "requested_bytes"]]
-    if len(steps) < _SIZES or made.empty:
+    if len(steps) < _SIZES:
         return
 
-    sizes = (
-        made.groupby(["op", "step"], observed=True)["requested_bytes"]
-        .max()
-        .unstack("step")
-    )
+    allocated = analysis.line.allocated
+    peaks = []
+    for step in steps:
+        inside = allocated[step.first + 1 : step.last + 2]
+        peaks.append(int(inside.max()))
 
-    is_growing = (sizes.diff(axis=1).iloc[:, 1:] > 0).all(
-        axis=1
-    )  # a tensor made of a growing list
-    varied = sizes[(sizes.nunique(axis=1) >= _SIZES) & ~is_growing]
-    peaks = [
-        int(analysis.line.allocated[step.first + 1 : step.last + 2].max())
-        for step in steps
-    ]
-    if varied.empty or max(peaks) - min(peaks) < _SPREAD_RATIO * max(peaks):
+    low, high = min(peaks), max(peaks)
+    widths = _varying_widths(rows, [step.index for step in steps])
+    if widths.empty or high - low < _SPREAD_RATIO * high:
         return
 
-    widths = (varied.max(axis=1) - varied.min(axis=1)).nlargest(_ROWS)
     sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
     evidence = []
 
-    for op, width in widths.items():
+    for op, width in widths.nlargest(_ROWS).items():
         name, where = str(op), sources[str(op)]
         row = evidence_row("varies by", name=name, where=where, size=int(width))
         evidence.append(row)
 
-    where = step = ""
+    where = step_words = ""
     if watch is not None:
-        where, step = watch.where, f"A step is {watch.step}. "
+        where, step_words = watch.where, f"A step is {watch.step}. "
 
-    ops = f"{len(varied)} op{'s' * (len(varied) != 1)}"
+    ops = f"{len(widths)} op{'s' * (len(widths) != 1)}"
 
     yield Finding(
         id="varying-shapes",
         severity=Severity.MEDIUM,
         title=f"Shapes vary from step to step in {ops}: the steps peak at "
-        f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}{in_brackets(where)}",
-        detail=f"{step}A chunk freed by a short batch "
-        "is too small for a longer one, so the pool grows beyond the need of the "
-        "largest step, and a tf.function with fixed shapes is traced again for each "
-        "shape. Pad to a few lengths (padded_batch, bucket_by_sequence_length) and "
-        "drop the last partial batch (drop_remainder=True).",
+        f"{format_bytes(low)} to {format_bytes(high)}{in_brackets(where)}",
+        detail=f"{step_words}A chunk freed by a short batch is too small for a longer "
+        "one, so the pool grows beyond the need of the largest step, and a tf.function "
+        "with fixed shapes is traced again for each shape. Pad to a few lengths "
+        "(padded_batch, bucket_by_sequence_length) and drop the last partial batch "
+        "(drop_remainder=True).",
         evidence=tuple(evidence),
     )
+
+
+def _varying_widths(rows: pd.DataFrame, steps: list[int]) -> pd.Series:
+    """Return the range of each op whose size varies over the steps, without growing lists."""
+    made = rows[rows["step"].isin(steps) & (rows["op"] != "")]
+    groups = made.groupby(["op", "step"], observed=True)["requested_bytes"]
+    sizes = groups.max().unstack("step")
+
+    is_growing = (sizes.diff(axis=1).iloc[:, 1:] > 0).all(axis=1)
+    is_varied = sizes.nunique(axis=1) >= _SIZES
+    varied = sizes[is_varied & ~is_growing]
+    return varied.max(axis=1) - varied.min(axis=1)

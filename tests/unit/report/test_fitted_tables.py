@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from builders import SAMPLES, sample_folder
+from msgspec import structs
 from rich.console import Console
 
 import analyzer
 from analyzer.report.answer import answer_lines
 from analyzer.report.render.terminal import to_terminal
-from analyzer.report.report_sections import report_document
+from analyzer.report.report_sections import report_document, tensors_section
 
 CUT = re.compile(r"(?<![\w/,.\[:…-])[+-]?\d[\d.,]*…|…[\d.,]+ (?:B|[KMGT]iB)\b")
 UNIT_FIRST = re.compile(r"\s*(?:B|[KMGT]iB|%)(?![A-Za-z])")
@@ -52,3 +53,18 @@ def test_an_answer_has_28_lines_and_repeats_no_sentence(name: str) -> None:
     text = " ".join(" ".join(shown).split())
     for line in answer_lines(opened(name).report):
         assert text.count(line) == 1
+
+
+def test_equal_tensors_of_numbered_layers_are_one_row() -> None:
+    report = opened("cnn").report
+    first = report.tensors_at_peak[0]
+    rows = [
+        structs.replace(first, layer=f"block1/layer_{number}/attention")
+        for number in range(24)
+    ]
+    section = tensors_section(structs.replace(report, tensors_at_peak=tuple(rows)), 5)
+    (table,) = section.blocks
+    (row,) = table.rows
+    assert row[0] == 24 * first.requested_bytes
+    assert row[1].startswith("24 x ")
+    assert row[3] == "block1/layer_*/attention"
