@@ -120,10 +120,11 @@ def test_cards_with_the_same_answer_share_a_row() -> None:
 
 
 def test_a_size_is_the_largest_only_next_to_one_that_failed() -> None:
-    assert "fits safe first failing limit 60 36 64" in to_text(
-        replace(ANSWER, largest=60, failing=64), 80
-    )
-    assert "largest 60" in to_text(replace(ANSWER, largest=60, failing=61), 80)
+    gap = to_text(replace(ANSWER, largest=60, failing=64), 80)
+    assert "fits safe first failing limit 60 36 64" in gap
+
+    neighbour = to_text(replace(ANSWER, largest=60, failing=61), 80)
+    assert "largest safe first failing limit 60 36 61" in neighbour
 
 
 def test_the_terminal_obeys_no_name() -> None:
