@@ -27,10 +27,10 @@ from analyzer.cards import find_gpu
 from analyzer.model.ranges import Range
 from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
 from analyzer.simulate.kernels.gpu.cudnn_algorithms import (
+    LIKELY,
     Offer,
     find_offers,
 )
-from analyzer.simulate.kernels.gpu.cudnn_calls import LIKELY
 
 CARDS: Final = {
     "GTX1060-6G": "gtx-1060-6gb",

@@ -3,6 +3,9 @@
 The runs of the step in one process show how the order of parallel ops changes the peaks. Another
 process also places its long-lived buffers in other chunks, because their order in the first step
 differs. Replays with delayed events show how much that matters.
+
+A real card may choose another of cuDNN's algorithms than the one with the shortest modelled time: the
+range also has the peaks with the least and the most likely workspace of each convolution.
 """
 
 from collections.abc import Sequence
@@ -13,10 +16,11 @@ import numpy as np
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
+from analyzer.model.choice import Category
 from analyzer.model.contract.report.peak_figures import StatedRange, TwoSizes
 from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Kind, Recording
-from analyzer.model.recording.timeline import Peak, find_peak
+from analyzer.model.recording.timeline import Peak, find_peak, running_sum
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import FLOOR_BYTES, find_shared_limits
@@ -76,6 +80,11 @@ def _state_peaks(
     )
     allocated = widen(seen_allocated.including(replayed.low, replayed.high), len(runs))
     allocated = allocated.widened(FLOOR_BYTES, FLOOR_BYTES)
+
+    below_bytes, above_bytes = _find_workspace_spread(analysis)
+    requested = requested.widened(below_bytes, above_bytes).at_least(0)
+    allocated = allocated.widened(below_bytes, above_bytes)
+
     # No layout takes less than the rounded requests.
     rounded = (
         orders[0].live_rounded_bytes()[_select_step(analysis, orders[0])].max(initial=0)
@@ -92,6 +101,13 @@ def _state_peaks(
             "Another process places its long-lived tensors in other chunks: "
             f"{len(orders) - 1} replays with delayed ops allocated {_spell(replayed)}. "
             "No layout takes less than the rounded requests."
+        )
+
+    if below_bytes or above_bytes:
+        because.append(
+            "Another algorithm of cuDNN, as likely on a real card, lowers the peak by "
+            f"up to {format_bytes(below_bytes)} or raises it by up to "
+            f"{format_bytes(above_bytes)}."
         )
 
     because.append(
@@ -111,6 +127,44 @@ def _state_peaks(
         schedules=(),
         unsized=0,
     )
+
+
+def _find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
+    """Return by how many bytes other likely workspaces lower and raise the steady step's peak.
+
+    A convolution's workspace is found by its size. Convolutions without one are left out.
+    """
+    run = analysis.recording.phantom_run
+    likely: dict[int, Range] = {}
+    for chosen, least, most in run.workspaces if run is not None else ():
+        if chosen:
+            known = likely.get(chosen, Range(least, most))
+            likely[chosen] = known.including(least, most)
+
+    rows = analysis.rows
+    in_step = rows["born"].between(analysis.first, analysis.last)
+    is_workspace = rows["requested_bytes"].isin(list(likely))
+    is_workspace &= rows["category"] == Category.WORKSPACE.value
+    rows = rows[in_step & is_workspace]
+    if rows.empty:
+        return 0, 0
+
+    first, last = analysis.first, analysis.last
+    held = (analysis.line.requested - analysis.line.idle)[first + 1 : last + 2]
+    born = rows["born"].to_numpy() - first
+    dies = np.minimum(rows["dies"].to_numpy() - first, len(held))
+    sizes = rows["requested_bytes"].to_numpy()
+    gone = running_sum(born - 1, dies - 1, sizes, len(held) - 1)
+    bare = held - gone
+
+    low = high = int(bare.max())
+    for start, end, size in zip(born, dies, sizes, strict=True):
+        beside_bytes = int(bare[start:end].max(initial=0))
+        low = max(low, beside_bytes + likely[int(size)].low)
+        high = max(high, beside_bytes + likely[int(size)].high)
+
+    peak_bytes = int(held.max())
+    return max(peak_bytes - low, 0), max(high - peak_bytes, 0)
 
 
 def stated_range(analysis: Analysis) -> StatedRange | None:

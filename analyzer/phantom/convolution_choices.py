@@ -7,7 +7,10 @@ from typing import Any, Final
 from analyzer.cards import Gpu
 from analyzer.phantom.core_build import CORE
 from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES, Convolution
-from analyzer.simulate.kernels.gpu.cudnn_algorithms import find_offers
+from analyzer.simulate.kernels.gpu.cudnn_algorithms import (
+    find_likely_bytes,
+    find_offers,
+)
 
 _DTYPES: Final = {
     0: "float32",
@@ -15,7 +18,9 @@ _DTYPES: Final = {
     2: "float16",
     9: "bfloat16",
 }  # of ``cudnnDataType_t``
-_NO_LIMIT: Final = 1 << 62  # bytes; TensorFlow applies its own limit
+_LIMIT_BYTES: Final = 8 << 30
+"""TensorFlow's limit of a workspace (``GetDnnWorkspaceLimitOrDefault``)."""
+
 _MOST_CHOICES: Final = 32
 
 
@@ -45,6 +50,7 @@ _ListChoices: Final = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(_Convolution), ctypes.c_int, ctypes.POINTER(_Choice)
 )
 _registered: list[Any] = []  # keeps the functions that the library calls
+_likely_bytes: set[tuple[int, int, int]] = set()
 
 
 def register_convolutions(gpus: Sequence[Gpu]) -> None:
@@ -55,15 +61,23 @@ def register_convolutions(gpus: Sequence[Gpu]) -> None:
 
     def list_choices(described: Any, card: int, choices: Any) -> int:
         call = _read_convolution(described.contents)
-        candidates = find_offers(call, gpus[card], _NO_LIMIT)[:_MOST_CHOICES]
+        candidates = find_offers(call, gpus[card], _LIMIT_BYTES)[:_MOST_CHOICES]
         for number, candidate in enumerate(candidates):
             choices[number].bytes = candidate.bytes
             choices[number].microseconds = candidate.microseconds
+
+        if candidates:
+            _likely_bytes.add(find_likely_bytes(candidates))
         return len(candidates)
 
     function = _ListChoices(list_choices)
     _registered.append(function)
     ctypes.CDLL(CORE).phantom_register_convolutions(function)
+
+
+def list_likely_workspaces() -> tuple[tuple[int, int, int], ...]:
+    """Return bytes of the fastest workspace of each convolution, and the least and most likely ones."""
+    return tuple(sorted(_likely_bytes))
 
 
 def _read_convolution(described: _Convolution) -> Convolution:

@@ -33,7 +33,10 @@ from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.graph.host_copies import COLLECTIVES
 from analyzer.model.user_cache import cache_folder
 from analyzer.phantom import phantom_environment
-from analyzer.phantom.convolution_choices import register_convolutions
+from analyzer.phantom.convolution_choices import (
+    list_likely_workspaces,
+    register_convolutions,
+)
 
 OLDEST_KERAS: Final = (3, 9)
 """First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory."""
@@ -251,6 +254,7 @@ def make_phantom_note(options: CaptureOptions) -> PhantomNote:
         memory_limit_bytes=options.memory_limit_bytes,
         is_unlimited=options.is_unlimited,
         spare_bytes=find_spare_bytes(options) if options.has_short_pool else (),
+        workspaces=list_likely_workspaces(),
     )
 
 

@@ -179,6 +179,8 @@ class PhantomNote(Struct, frozen=True, kw_only=True):
     spare_bytes: tuple[
         Bytes, ...
     ] = ()  # of each card's limit, by which its pool was smaller
+    # of each convolution: bytes of the chosen workspace, the least and the most likely ones
+    workspaces: tuple[tuple[Bytes, Bytes, Bytes], ...] = ()
 
     def spare_of(self, card: int | None) -> int:
         """Return the bytes by which a card's pool was smaller than its limit, by number."""

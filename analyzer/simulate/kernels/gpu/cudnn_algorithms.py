@@ -31,6 +31,9 @@ class Offer(NamedTuple):
     name: str = ""
 
 
+LIKELY: Final = 2.0
+"""Algorithms with at most this factor of the shortest modelled time may be the fastest on a card."""
+
 Algorithm = Callable[[ConvolutionOnCard], Offer | None]
 """Return the offer of an algorithm for a convolution; None if it cannot compute it."""
 
@@ -590,6 +593,14 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
     "unmeasured-copies": find_unmeasured_copies,
 }
 """Algorithms in the order in which TensorFlow tries them."""
+
+
+def find_likely_bytes(offers: tuple[Offer, ...]) -> tuple[int, int, int]:
+    """Return the workspace of the fastest offer, and the least and most of those that may be as fast."""
+    fastest = min(offers, key=lambda offer: offer.microseconds)
+    longest = LIKELY * fastest.microseconds
+    likely = [offer.bytes for offer in offers if offer.microseconds <= longest]
+    return fastest.bytes, min(likely), max(likely)
 
 
 @lru_cache(maxsize=4096)

@@ -18,7 +18,10 @@ from typing import Final
 
 from analyzer.cards import Gpu
 from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
-from analyzer.simulate.kernels.gpu.cudnn_algorithms import find_offers
+from analyzer.simulate.kernels.gpu.cudnn_algorithms import (
+    find_likely_bytes,
+    find_offers,
+)
 from analyzer.simulate.kernels.shared.op_call import (
     ELSEWHERE,
     NO_BUFFER,
@@ -41,9 +44,6 @@ _LIMIT_BYTES: Final = (
 _FUSED_LIMIT_BYTES: Final = (
     4 << 30
 )  # the same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)
-LIKELY: Final = 2.0
-"""Algorithms with at most this factor of the shortest modelled time may be the fastest on a card."""
-
 _GUARDS_BYTES: Final = 16 << 20
 """Guards before and after a buffer on which algorithms are tried, to detect writes outside of it
 (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
@@ -165,17 +165,11 @@ def _find_workspaces(
     if not candidates:
         return None, (_GUARDS_BYTES,)
 
-    fastest = min(candidates, key=lambda candidate: candidate.microseconds)
-    likely_bytes = []
-
-    for candidate in candidates:
-        if candidate.microseconds <= LIKELY * fastest.microseconds:
-            likely_bytes.append(candidate.bytes)
-
+    chosen_bytes, least_bytes, most_bytes = find_likely_bytes(candidates)
     workspace = Workspace(
-        bytes=fastest.bytes,
-        least_bytes=min(likely_bytes),
-        most_bytes=max(likely_bytes),
+        bytes=chosen_bytes,
+        least_bytes=least_bytes,
+        most_bytes=most_bytes,
     )
     trials_bytes = tuple(candidate.bytes + _GUARDS_BYTES for candidate in candidates)
     return workspace, trials_bytes
