@@ -81,7 +81,7 @@ def _state_peaks(
     allocated = widen(seen_allocated.including(replayed.low, replayed.high), len(runs))
     allocated = allocated.widened(FLOOR_BYTES, FLOOR_BYTES)
 
-    below_bytes, above_bytes = _find_workspace_spread(analysis)
+    below_bytes, above_bytes = find_workspace_spread(analysis)
     requested = requested.widened(below_bytes, above_bytes).at_least(0)
     allocated = allocated.widened(below_bytes, above_bytes)
 
@@ -129,7 +129,7 @@ def _state_peaks(
     )
 
 
-def _find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
+def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
     """Return by how many bytes other likely workspaces lower and raise the steady step's peak.
 
     A convolution's workspace is found by its size. Convolutions without one are left out.
