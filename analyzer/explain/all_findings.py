@@ -28,6 +28,9 @@ _GROWING: Final = (
 )
 """Findings whose saving rises with each step, so that it is reported however small it is."""
 
+_WRONG: Final = ("outer-product",)
+"""Findings that show a wrong result too, so that they are reported however little they save."""
+
 _OF_A_STEP: Final = (
     out_of_memory.find_out_of_memory,
     step_settings.find_recompiled,
@@ -63,7 +66,7 @@ def collect(analysis: Analysis) -> Analysis:
 
 
 def _is_worth_saying(one: Finding, limit_bytes: int) -> bool:
-    if one.saves_bytes is None or one.id in _GROWING:
+    if one.saves_bytes is None or one.id in (*_GROWING, *_WRONG):
         return True
     return one.saves_bytes >= LOW * limit_bytes
 

@@ -22,6 +22,8 @@ def estimate(folder: Path, name: str) -> dict[str, Any]:
         "--gpu",
         "t4",
         "--no-jit",
+        "--limit",
+        "256MiB",  # a change of less than 1 % is not reported
         "--json",
         str(answer),
         cwd=folder,

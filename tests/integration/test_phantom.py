@@ -21,7 +21,7 @@ from simulated_cards import NEEDS_CARDS
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.model.graph.host_copies import PACKED_ROLE
 from analyzer.model.units import format_bytes
-from analyzer.session.opening import open_estimate, open_result
+from analyzer.session.opening import open_result
 
 COVERAGE = Path(__file__).parents[2] / "benchmarks" / "traces" / "coverage.py"
 
@@ -48,24 +48,6 @@ def run(
     assert ended.code == code, ended.err
     document: dict[str, Any] = json.loads((folder / out / "report.json").read_text())
     return {**document, "printed": ended.out, "folder": folder / out}
-
-
-def test_factorizations_copy_their_matrices(folder: Path) -> None:
-    """Both make the same requests; only arrays of pointers and statuses may differ."""
-    options, found = ("--no-jit", "--inter-op-threads", "1"), []
-    for command in ("trace", "estimate"):
-        document = run(folder, command, "factorizations", *options)
-        read = open_result if command == "trace" else open_estimate
-        requests = read(document["folder"]).recording.allocations
-        last = requests[requests["step"] == requests["step"].max()]
-        last = last[last["requested_bytes"] >= 1024]
-        by_type = last.groupby("op_type", observed=True)["requested_bytes"]
-        found.append(by_type.apply(lambda sizes: sorted(sizes.tolist())).to_dict())
-    traced, estimated = found
-    traced.pop(""), estimated.pop("_Recv")  # copies between the memories
-    traced.pop("Qr", None), estimated.pop("Qr", None)  # one copy is not predicted
-    assert len(traced) > 8
-    assert estimated == traced
 
 
 def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:

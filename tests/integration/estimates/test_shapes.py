@@ -1,7 +1,7 @@
 """The shapes of a graph that ran, which the graph itself has lost."""
 
 import pytest
-from small_graphs import play_ops, predict_ops
+from small_graphs import play_ops
 
 tf = pytest.importorskip("tensorflow")
 
@@ -15,7 +15,6 @@ from analyzer.capture.graph.unbacked_variables import (  # noqa: E402
     leave_out_values,
 )
 from analyzer.model.contract.graph_note import LEAST_SHAPES  # noqa: E402
-from analyzer.simulate.predict.stated_range import describe_notes  # noqa: E402
 
 pytestmark = pytest.mark.tf
 
@@ -133,24 +132,6 @@ def test_trips_that_a_list_of_counts_decides() -> None:
     runs = sum(found[node].type == "Tanh" for node in schedule.nodes)
     assert runs == int(step(tf.zeros((8, 8)))[0])
     assert not schedule.trips
-
-
-@pytest.mark.parametrize("grows", [True, False])
-def test_tensors_that_a_loop_changes_are_reported(grows: bool) -> None:
-    # GIVEN a loop that appends a row to a tensor in each trip, or replaces it
-    @tf.function(autograph=False)
-    def step(x):
-        body = lambda i, h: (i + 1, tf.concat([h, x], 0) if grows else tf.tanh(h))  # noqa: E731
-        shapes = (tf.TensorShape(()), tf.TensorShape((None, 4)))
-        return tf.while_loop(lambda i, _: i < 5, body, (0, x), shape_invariants=shapes)[
-            1
-        ]
-
-    row = tf.ones((1, 4))
-    # THEN the estimate says so if TensorFlow's result has another shape than the first trip's
-    found = predict_ops(_noted(step, row)[0])
-    warnings = [line for line in describe_notes(found) if "changes the shapes" in line]
-    assert len(warnings) == (step(row).shape != row.shape) == grows
 
 
 def test_list_element_has_the_shape_that_was_put_in() -> None:

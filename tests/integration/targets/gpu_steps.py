@@ -79,38 +79,6 @@ def recurrent():
     )
 
 
-def factorizations():
-    """Factorizations of matrices that later ops read, and of some that none reads."""
-    weights = tf.Variable(tf.ones((4, 64, 64)))
-
-    @tf.function(autograph=False)
-    def step(x):
-        matrix = weights * x
-        kept = [
-            tf.linalg.det(matrix),
-            tf.linalg.slogdet(matrix)[1],
-            tf.linalg.eigh(matrix)[1],
-            tf.linalg.svd(matrix[..., :48])[1],
-            tf.linalg.svd(matrix[..., :48, :])[1],
-            tf.linalg.svd(matrix[..., :16, :16])[1],
-            tf.linalg.inv(matrix),
-            tf.linalg.lu(matrix)[0],
-            tf.linalg.solve(matrix, matrix[..., :40]),
-            tf.linalg.solve(matrix + 1.0, matrix[..., :24], adjoint=True),
-            tf.linalg.cholesky(matrix),
-            tf.linalg.cholesky(matrix + 2.0),
-            tf.linalg.eigh(matrix + 3.0)[1],
-            tf.linalg.qr(matrix)[0],
-        ]
-        total = tf.add_n([tf.reduce_sum(one) for one in kept])
-        with tf.control_dependencies(
-            [total]
-        ):  # else the last solver may overwrite the matrix
-            return total + tf.reduce_sum(matrix)
-
-    return step, (tf.ones((4, 64, 64)),)
-
-
 def grouped():
     """Keras compiles a grouped convolution with XLA; its gradient's function leaves axes open."""
     inputs = keras.Input((32, 32, 3))

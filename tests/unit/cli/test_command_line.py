@@ -114,7 +114,7 @@ def test_a_trace_takes_no_option_of_a_capture(option: list[str], folder: Path) -
         (["trace", "SAMPLE", "--max-peak", "10.5"], "Write it as 10.5GiB or 10.5MiB."),
         (
             ["diff", "SAMPLE", "SAMPLE", "--fail-on-increase", "5"],
-            "Write it as 5% or 100MiB.",
+            "Write it as 5% or 5MiB.",
         ),
         (
             ["trace", "SAMPLE", "--html", "-", "--json", "-"],
