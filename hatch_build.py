@@ -18,13 +18,13 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).parent
 
 
-PLATFORM = os.environ.get("PHANTOM_WHEEL_PLATFORM", "linux_x86_64")
+PLATFORM = os.environ.get("SIMULATED_CARD_WHEEL_PLATFORM", "linux_x86_64")
 """The wheel's platform tag. A manylinux tag makes zig the compiler, which links for an old glibc;
 ``any`` leaves the library out."""
 
 
-class PhantomHook(BuildHookInterface[Any]):
-    """Adds ``analyzer/phantom/native/libphantom.so`` to the wheel."""
+class SimulatedCardHook(BuildHookInterface[Any]):
+    """Adds ``analyzer/simulated_card/native/libsimulated_card.so`` to the wheel."""
 
     def dependencies(self) -> list[str]:
         """Return the packages that the build needs beside hatchling."""
@@ -49,7 +49,7 @@ class PhantomHook(BuildHookInterface[Any]):
         target = Path(self._folder.name) / library.CORE
         library.build(target, compiler)
         build_data["force_include"][str(target)] = (
-            f"analyzer/phantom/native/{library.CORE}"
+            f"analyzer/simulated_card/native/{library.CORE}"
         )
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{PLATFORM}"
@@ -62,8 +62,8 @@ def _is_served() -> bool:
 
 def _library() -> Any:
     """Return the module that compiles, without importing the package and its dependencies."""
-    path = ROOT / "analyzer" / "phantom" / "core_build.py"
-    spec = importlib.util.spec_from_file_location("phantom_compiling", path)
+    path = ROOT / "analyzer" / "simulated_card" / "core_build.py"
+    spec = importlib.util.spec_from_file_location("simulated_card_compiling", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from analyzer.phantom.phantom_environment import has_phantom
+from analyzer.simulated_card.card_environment import has_simulated_card
 
 NEEDS_CARDS = pytest.mark.skipif(
-    not has_phantom(),
+    not has_simulated_card(),
     reason="needs Linux on x86-64, a compiler and TensorFlow 2.18 or newer",
 )

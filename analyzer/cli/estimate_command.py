@@ -25,9 +25,9 @@ from analyzer.model.contract.run_note import MOST_STEPS, read_run_file
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.interrupts import Terminated
 from analyzer.model.units import format_bytes
-from analyzer.phantom.phantom_environment import normalize_cards
 from analyzer.report.result import Result
 from analyzer.session.opening import open_estimate, open_finished
+from analyzer.simulated_card.card_environment import normalize_cards
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 

@@ -24,8 +24,8 @@ from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import ExitCode
 from analyzer.model.interrupts import Terminated
 from analyzer.model.units import parse_bytes
-from analyzer.phantom.phantom_environment import normalize_cards
 from analyzer.report.output_files import write_text
+from analyzer.simulated_card.card_environment import normalize_cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

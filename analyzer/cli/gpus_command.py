@@ -12,9 +12,9 @@ from analyzer.cards.catalogue import gpus_named
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, print_answer, write_all
 from analyzer.model.contract.report.writing import encode_report
-from analyzer.phantom.phantom_environment import normalize_cards
 from analyzer.report.output_files import write_text
 from analyzer.report.untrusted import printable
+from analyzer.simulated_card.card_environment import normalize_cards
 
 _SAME: Final = ("id", "name", "nominal_bytes", "memory_bytes", "memory_source")
 _NAMED: Final = 5  # other cards of the same name that are printed

@@ -37,13 +37,13 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.errors import ExitCode, InputError, LimitError
 from analyzer.model.machine import count_cores
-from analyzer.phantom.phantom_environment import parse_cards
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
 from analyzer.session.many_hosts import open_hosts
 from analyzer.session.opening import OpenOptions
 from analyzer.session.work_engine import WorkEngine
+from analyzer.simulated_card.card_environment import parse_cards
 from analyzer.tracing.parse.logdir import find_run
 from analyzer.tracing.xla.assignment_text import describe_assignment, is_assignment
 

@@ -20,7 +20,7 @@ from analyzer.model.contract.report.limit_figures import (
 )
 from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.contract.report.subject import CardUse
-from analyzer.model.contract.run_note import PhantomNote
+from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Finding, Recording, Severity, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
@@ -228,7 +228,7 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     ]
     if len(found) < 2:
         return ()
-    run = recording.phantom_run or PhantomNote()
+    run = recording.simulated_run or SimulatedCardNote()
     uses = []
 
     for number, name in sorted(found):

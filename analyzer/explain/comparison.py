@@ -40,7 +40,7 @@ TIMELINE_COLUMNS: Final = 800
 KIND_WORDS: Final = {
     Kind.ESTIMATE: "predicted",
     Kind.TRACE: "measured",
-    Kind.PHANTOM: "simulated card",
+    Kind.SIMULATED_CARD: "simulated card",
 }
 _LEAST_SHARED: Final = (
     0.1  # share of the second peak below which the programs are different

@@ -98,9 +98,9 @@ def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
 
 def _with_whole_pool(own: BfcOptions, recording: Recording) -> BfcOptions:
     """Return the settings of a run with the card's whole limit, also if its pool was smaller."""
-    if not recording.ran_under_limit or recording.phantom_run is None:
+    if not recording.ran_under_limit or recording.simulated_run is None:
         return own
-    spare_bytes = recording.phantom_run.spare_of(card_number(recording.allocator))
+    spare_bytes = recording.simulated_run.spare_of(card_number(recording.allocator))
     return replace(own, memory_limit_bytes=own.memory_limit_bytes + spare_bytes)
 
 

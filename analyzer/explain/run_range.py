@@ -39,7 +39,7 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     """
     recording = analysis.recording
     if (
-        recording.kind is not Kind.PHANTOM
+        recording.kind is not Kind.SIMULATED_CARD
         or recording.error is not None
         or not recording.repeats
     ):
@@ -134,7 +134,7 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
 
     A convolution's workspace is found by its size. Convolutions without one are left out.
     """
-    run = analysis.recording.phantom_run
+    run = analysis.recording.simulated_run
     likely: dict[int, Range] = {}
     for chosen, least, most in run.workspaces if run is not None else ():
         if chosen:

@@ -46,7 +46,7 @@ FITS: Final[dict[Outcome, Fits]] = {
 _BASES: Final = {
     Kind.TRACE: Basis.MEASURED,
     Kind.ESTIMATE: Basis.PREDICTED,
-    Kind.PHANTOM: Basis.PHANTOM,
+    Kind.SIMULATED_CARD: Basis.SIMULATED_CARD,
 }
 
 _WIDE_RATIO: Final = 0.05
@@ -295,7 +295,7 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
     recording = analysis.recording
     limit: BoundedBytes = memory_limit(gpu)
     beside = BoundedBytes.exactly(memory_beside_pool(gpu))
-    note = recording.phantom_run
+    note = recording.simulated_run
     if note is None or not recording.ran_under_limit:  # a replay decides
         return Question(
             limit_of=LimitOf.CARD,
@@ -386,8 +386,8 @@ def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
 def with_assumed_settings(analysis: Analysis) -> Analysis:
     """Return the analysis of a simulated card with the answers that its libraries gave."""
     recording = analysis.recording
-    card, note = recording.phantom, recording.phantom_run
-    if recording.kind is not Kind.PHANTOM or card is None or note is None:
+    card, note = recording.simulated_card, recording.simulated_run
+    if recording.kind is not Kind.SIMULATED_CARD or card is None or note is None:
         return analysis
 
     settings = []
@@ -397,4 +397,4 @@ def with_assumed_settings(analysis: Analysis) -> Analysis:
         settings.append(AssumedSetting(**structs.asdict(one), value=value))
 
     card = structs.replace(card, settings=tuple(settings))
-    return replace(analysis, recording=replace(recording, phantom=card))
+    return replace(analysis, recording=replace(recording, simulated_card=card))

@@ -29,9 +29,9 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
-from analyzer.phantom.phantom_environment import find_smallest_card, normalize_cards
 from analyzer.session.estimate_captures import capture_object
 from analyzer.session.public_calls import make_options
+from analyzer.simulated_card.card_environment import find_smallest_card, normalize_cards
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -25,8 +25,8 @@ from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.ranges import BoundedBytes
-from analyzer.phantom.phantom_environment import find_smallest_card
 from analyzer.simulate.allocator.bfc import BfcOptions
+from analyzer.simulated_card.card_environment import find_smallest_card
 
 Keep = Callable[[FitAnswer], None]
 """Takes an answer that a command can show if it is interrupted."""

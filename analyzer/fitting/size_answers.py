@@ -24,9 +24,12 @@ from analyzer.model.errors import (
     InputError,
     TargetError,
 )
-from analyzer.phantom.phantom_environment import find_smallest_card, has_phantom
 from analyzer.session.estimate_captures import find_obstacle
 from analyzer.simulate.predict.decisions import describe_data_sizes
+from analyzer.simulated_card.card_environment import (
+    find_smallest_card,
+    has_simulated_card,
+)
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 RUN_STEPS: Final = (
@@ -67,7 +70,7 @@ def can_run(access: StepAccess, options: CaptureOptions) -> bool:
     ):
         return False
 
-    return not find_obstacle(options) and has_phantom()
+    return not find_obstacle(options) and has_simulated_card()
 
 
 def answer_sizes(

@@ -248,7 +248,7 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
 
     return SweepCell(
         question=question,
-        is_simulated=report.kind is Kind.PHANTOM,
+        is_simulated=report.kind is Kind.SIMULATED_CARD,
         requested_bytes=report.peak.requested_bytes,
         allocated_bytes=report.peak.allocated_bytes,
         fits=report.fits,

@@ -60,8 +60,8 @@ def repeat_command(
     if asked and not card:
         limit = ["--limit", format_option_bytes(asked)]
 
-    if not card and report.phantom is not None and report.phantom.cards:
-        card = report.phantom.cards[0]
+    if not card and report.simulated_card is not None and report.simulated_card.cards:
+        card = report.simulated_card.cards[0]
     elif not card and verdict is not None and verdict.card:
         gpu = look_up_gpu(verdict.card)
         card = "" if gpu is None else gpu.id

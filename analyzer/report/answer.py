@@ -204,7 +204,7 @@ def basis_of(report: ReportFile) -> str:
     if report.verdict is not None:
         basis = report.verdict.basis
 
-    return "simulated" if basis is Basis.PHANTOM else basis.value
+    return "simulated" if basis is Basis.SIMULATED_CARD else basis.value
 
 
 def basis_words(report: ReportFile) -> str:
@@ -377,7 +377,7 @@ def list_reasons(report: ReportFile) -> Iterator[str]:
     if report.uncertainty is not None:
         yield from report.uncertainty.because
 
-    settings = () if report.phantom is None else report.phantom.settings
+    settings = () if report.simulated_card is None else report.simulated_card.settings
 
     for one in settings:
         if one.value:

@@ -27,8 +27,8 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
-from analyzer.phantom.phantom_environment import (
-    check_phantom,
+from analyzer.simulated_card.card_environment import (
+    check_simulated_card,
     find_smallest_card,
     normalize_cards,
     parse_cards,
@@ -128,7 +128,7 @@ def find_obstacle(options: CaptureOptions) -> str:
         return "--assume states values of the step"
 
     try:
-        check_phantom()
+        check_simulated_card()
         parse_cards(options.gpu)
     except InputError as error:
         return error.message.rstrip(".")

@@ -125,7 +125,7 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
     If another version saved it or a file has changed, it is predicted again and a note says so.
     """
     saved, reason = read_saved_report(path)
-    if saved is not None and saved.kind is Kind.PHANTOM:
+    if saved is not None and saved.kind is Kind.SIMULATED_CARD:
         return open_result(path, progress=progress)
 
     if saved is not None and saved.kind is Kind.ESTIMATE:
@@ -162,7 +162,7 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
     file = path / RUN_FILE
     note = read_run(file) if file.is_file() else None
 
-    if note is None or not (note.is_estimate or note.phantom):
+    if note is None or not (note.is_estimate or note.simulated_card):
         check_note(path)
         hint = suggest_command(path) or "Open a trace with `analyze trace`."
         raise TraceError(
@@ -185,9 +185,9 @@ def _open_run(
 
     what_if = options.get("what_if") or WhatIf()
     if (
-        note.phantom is not None
-        and note.phantom.memory_limit_bytes
-        and not note.phantom.is_unlimited
+        note.simulated_card is not None
+        and note.simulated_card.memory_limit_bytes
+        and not note.simulated_card.is_unlimited
     ):
         what_if = replace(what_if, memory_limit_bytes=None)
 

@@ -27,7 +27,6 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.errors import InputError
-from analyzer.phantom.phantom_environment import parse_cards
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_object
 from analyzer.session.many_hosts import open_hosts
@@ -39,6 +38,7 @@ from analyzer.session.target_results import (
     save_report,
     trace_target,
 )
+from analyzer.simulated_card.card_environment import parse_cards
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

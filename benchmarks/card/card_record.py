@@ -25,8 +25,8 @@ Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
 def offer_algorithms() -> None:
     """Let a simulated cuDNN of this process offer its algorithms; a real card's needs no help."""
     if name := os.environ.get(SIMULATED):
-        from analyzer.phantom.convolution_choices import register_convolutions
-        from analyzer.phantom.phantom_environment import parse_cards
+        from analyzer.simulated_card.card_environment import parse_cards
+        from analyzer.simulated_card.convolution_choices import register_convolutions
 
         register_convolutions(parse_cards(name))
 

@@ -332,13 +332,15 @@ def simulate(gpu: str, folder: Path) -> dict[str, str]:
     """Return the environment of a simulated card; empty for the machine's own."""
     if not gpu:
         return {}
-    from analyzer.phantom.phantom_environment import (
-        PhantomOptions,
-        make_phantom_environment,
+    from analyzer.simulated_card.card_environment import (
+        SimulatedCardOptions,
+        make_card_environment,
         parse_cards,
     )
 
-    variables = make_phantom_environment(PhantomOptions(gpus=parse_cards(gpu)), folder)
+    variables = make_card_environment(
+        SimulatedCardOptions(gpus=parse_cards(gpu)), folder
+    )
     return {**variables, SIMULATED: gpu}
 
 

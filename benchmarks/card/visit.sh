@@ -18,7 +18,7 @@ pack() {
   wheels=$(mktemp -d)
   trap "rm -rf '$wheels'" EXIT
   mkdir -p "$folder"
-  PHANTOM_WHEEL_PLATFORM=manylinux2014_x86_64 pip wheel --quiet --no-deps --wheel-dir "$wheels" "$repo"
+  SIMULATED_CARD_WHEEL_PLATFORM=manylinux2014_x86_64 pip wheel --quiet --no-deps --wheel-dir "$wheels" "$repo"
   # shellcheck disable=SC2086
   pip download --quiet --only-binary=:all: --python-version "$version" --dest "$wheels" \
     --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_17_x86_64 \

@@ -11,7 +11,7 @@ row for each of up to three tensors of every category and file, to be checked by
 The second form takes run folders of `analyze trace ... --gpu`, removes the graph from a copy, and prints
 the share of the bytes that keep their category. ``--bare`` removes the capture's whole note.
 
-Figures: none; tests/integration/test_phantom.py calls `compare`.
+Figures: none; tests/integration/test_simulated_card.py calls `compare`.
 """
 
 from __future__ import annotations

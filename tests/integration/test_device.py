@@ -14,9 +14,9 @@ from builders import INSTALLED, analyze_in_child
 from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu, memory_limit
-from analyzer.phantom.phantom_environment import (
-    PhantomOptions,
-    make_phantom_environment,
+from analyzer.simulated_card.card_environment import (
+    SimulatedCardOptions,
+    make_card_environment,
     parse_cards,
 )
 
@@ -42,13 +42,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(cache: Path, gpu: str = "t4", **more: str) -> dict[str, str]:
-    cards = PhantomOptions(gpus=parse_cards(gpu), context_bytes=CONTEXT + OTHERS)
+    cards = SimulatedCardOptions(gpus=parse_cards(gpu), context_bytes=CONTEXT + OTHERS)
     own = {
         "PYTHONPATH": str(INSTALLED),
-        "PHANTOM_NEIGHBOURS": f"{os.getppid()}:{OTHERS}",
+        "SIMULATED_CARD_NEIGHBOURS": f"{os.getppid()}:{OTHERS}",
         **more,
     }
-    return {**os.environ, **make_phantom_environment(cards, cache), **own}
+    return {**os.environ, **make_card_environment(cards, cache), **own}
 
 
 def read_inside(

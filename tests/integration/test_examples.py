@@ -57,7 +57,7 @@ def requested(told: dict[str, Any]) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "script", [name for name in SCRIPTS if name != "on_a_phantom_card"]
+    "script", [name for name in SCRIPTS if name != "on_a_simulated_card"]
 )
 def test_a_script_runs_as_it_is(script: str) -> None:
     assert ran(script).strip()

@@ -235,7 +235,7 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
         captured.run,
         target=TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name),
         from_process_start=True,
-        phantom=child_environment.make_phantom_note(options) if on_card else None,
+        simulated_card=child_environment.make_card_note(options) if on_card else None,
     )
     channel.report("writing the graph", 0.97)
 

@@ -28,12 +28,12 @@ from analyzer.model.contract.capture_request import (
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.run_note import PhantomNote
+from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.graph.host_copies import COLLECTIVES
 from analyzer.model.user_cache import cache_folder
-from analyzer.phantom import phantom_environment
-from analyzer.phantom.convolution_choices import (
+from analyzer.simulated_card import card_environment
+from analyzer.simulated_card.convolution_choices import (
     list_likely_workspaces,
     register_convolutions,
 )
@@ -79,7 +79,7 @@ def check_packages() -> None:
             )
 
 
-PHANTOM_FOLDER: Final = ".phantom"
+SIMULATED_CARD_FOLDER: Final = ".simulated_card"
 """Folder for the simulated card's libraries in the staging folder, if the user has no cache."""
 _UNLIMITED_BYTES: Final = 1 << 40
 """Memory of a simulated card for a step that does not fit the real one. Its pool grows on demand."""
@@ -190,12 +190,12 @@ def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, s
     """
     assumed = {one.name: options.assume.get(one.name, one.usual) for one in ASSUMPTIONS}
     context_bytes = assumed[CONTEXT.name]
-    gpus = phantom_environment.parse_cards(options.gpu)
+    gpus = card_environment.parse_cards(options.gpu)
 
     for gpu in gpus:
         check_limit(gpu, options.memory_limit_bytes, context_bytes)
 
-    cards = phantom_environment.PhantomOptions(
+    cards = card_environment.SimulatedCardOptions(
         gpus=gpus,
         context_bytes=context_bytes,
         workspace_bytes=options.assume.get(WORKSPACE.name),
@@ -208,11 +208,9 @@ def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, s
     elif options.has_short_pool:
         cards = replace(cards, pool_bytes=_SHORT_BYTES)
 
-    own = staging / PHANTOM_FOLDER
-    variables = phantom_environment.make_phantom_environment(
-        cards, cache_folder() or own
-    )
-    return variables | phantom_environment.make_tool_environment(own, variables["PATH"])
+    own = staging / SIMULATED_CARD_FOLDER
+    variables = card_environment.make_card_environment(cards, cache_folder() or own)
+    return variables | card_environment.make_tool_environment(own, variables["PATH"])
 
 
 def find_spare_bytes(options: CaptureOptions) -> tuple[int, ...]:
@@ -221,7 +219,7 @@ def find_spare_bytes(options: CaptureOptions) -> tuple[int, ...]:
     assert held is not None
     spare = []
 
-    for gpu in phantom_environment.parse_cards(options.gpu):
+    for gpu in card_environment.parse_cards(options.gpu):
         free = gpu.memory_bytes - held
         whole, short = (
             size - system_reserve(size, gpu.compute_capability)
@@ -246,10 +244,10 @@ def can_have_short_pool(options: CaptureOptions, kind: CaptureKind) -> bool:
     return not is_whole and any(find_spare_bytes(options))
 
 
-def make_phantom_note(options: CaptureOptions) -> PhantomNote:
+def make_card_note(options: CaptureOptions) -> SimulatedCardNote:
     """Return the run note's record of the simulated cards."""
-    return PhantomNote(
-        cards=tuple(gpu.id for gpu in phantom_environment.parse_cards(options.gpu)),
+    return SimulatedCardNote(
+        cards=tuple(gpu.id for gpu in card_environment.parse_cards(options.gpu)),
         assumed=dict(options.assume),
         memory_limit_bytes=options.memory_limit_bytes,
         is_unlimited=options.is_unlimited,
@@ -260,7 +258,7 @@ def make_phantom_note(options: CaptureOptions) -> PhantomNote:
 
 def configure_cards(options: CaptureOptions, tf: Any) -> None:
     """Set each simulated card's algorithms, limit and growth, before TensorFlow makes its devices."""
-    gpus = phantom_environment.parse_cards(options.gpu)
+    gpus = card_environment.parse_cards(options.gpu)
     cards = tf.config.list_physical_devices("GPU")
     if len(cards) != len(gpus):
         raise InputError(

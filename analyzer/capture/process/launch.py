@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from analyzer.capture.process import child_ending, run_folders
 from analyzer.capture.process.child_environment import (
-    PHANTOM_FOLDER,
+    SIMULATED_CARD_FOLDER,
     can_have_short_pool,
     check_packages,
     hides_own_gpus,
@@ -109,7 +109,7 @@ def capture(
                 with _send_sizes(staging / SIZES_PIPE, next_size) as answer:
                     _wait(child, request, progress, answer, limit_s)
 
-            shutil.rmtree(staging / PHANTOM_FOLDER, ignore_errors=True)
+            shutil.rmtree(staging / SIMULATED_CARD_FOLDER, ignore_errors=True)
             if not (staging / RUN_FILE).is_file():
                 raise TargetError(
                     f"The capture is gone: {spec.text} or another program removed it.",

@@ -36,8 +36,8 @@ from analyzer.capture.xla.compiled_functions import read_compiled_functions
 from analyzer.model.contract.run_note import STEP_WITH_ALL, StepConfig
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.interrupts import pause_collector
-from analyzer.phantom.core_calls import delay_kernels
-from analyzer.phantom.phantom_environment import SHORT_POOL
+from analyzer.simulated_card.card_environment import SHORT_POOL
+from analyzer.simulated_card.core_calls import delay_kernels
 from analyzer.tracing.parse.wire.plane_names import REPEATED_STEP
 
 _STEP_NAME: Final = "train"  # Keras' TensorBoard callback gives its steps the same name
@@ -157,7 +157,7 @@ def _run(
     """Trace the step and run it, with its progress in ``state``."""
     report("tracing the step", 0.1)
     began_s = time.monotonic()
-    is_on_simulated_card = "PHANTOM_CARDS" in os.environ
+    is_on_simulated_card = "SIMULATED_CARDS" in os.environ
     if partitions is None or is_on_simulated_card:
         _build_optimizers(state.program)
     with disable_python_tracing():

@@ -14,7 +14,7 @@ from analyzer.capture.targets.step_program import Program
 from analyzer.model.contract.child_messages import SizeRun
 from analyzer.model.contract.run_note import Failure
 from analyzer.model.errors import FailureKind, StepOutOfMemory
-from analyzer.phantom.phantom_environment import SHORT_POOL
+from analyzer.simulated_card.card_environment import SHORT_POOL
 
 _LONGEST_DETAIL: Final = 200  # characters of an error
 

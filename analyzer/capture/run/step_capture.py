@@ -39,7 +39,7 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import ExitCode, FailureKind, TargetError
 from analyzer.model.machine import count_cores
 from analyzer.model.version import __version__
-from analyzer.phantom.core_calls import describe_refusals
+from analyzer.simulated_card.core_calls import describe_refusals
 
 _MOST_NAMED: Final = 3  # ops in a note
 _ENVIRONMENT: Final = (
@@ -309,7 +309,7 @@ def _describe_device() -> DeviceNote:
 _NO_MEMORY_TO_TRY: Final = "RESOURCE_EXHAUSTED: Out of memory"
 """Reason that "No algorithm worked!" gives for each algorithm if none had memory for a trial."""
 
-_PHANTOM_NO_MEMORY: Final = (
+_SIMULATED_CARD_NO_MEMORY: Final = (
     "Failed to call DoRnn",  # cudnn_rnn_ops.cc: no memory for workspace or reserve space
     "No algorithm worked!",  # conv_ops_gpu.h
     "No valid config found",  # XLA's autotuner.cc
@@ -332,8 +332,8 @@ def classify_failure(failure: BaseException | None) -> FailureKind:
     text = str(failure)
     if isinstance(failure, tf.errors.NotFoundError) and _NO_MEMORY_TO_TRY in text:
         return FailureKind.OUT_OF_MEMORY
-    if "PHANTOM_CARDS" in os.environ and any(
-        words in text for words in _PHANTOM_NO_MEMORY
+    if "SIMULATED_CARDS" in os.environ and any(
+        words in text for words in _SIMULATED_CARD_NO_MEMORY
     ):
         return FailureKind.OUT_OF_MEMORY
     if isinstance(failure, tf.errors.InvalidArgumentError | ValueError):
@@ -363,7 +363,7 @@ def describe_failure(failure: BaseException) -> Failure:
     has_size = isinstance(failure, tf.errors.ResourceExhaustedError)
     is_waiting = isinstance(failure, KeyboardInterrupt)  # maybe for memory
     is_out = kind is FailureKind.OUT_OF_MEMORY and not has_size
-    if "PHANTOM_CARDS" in os.environ and (is_out or is_waiting):
+    if "SIMULATED_CARDS" in os.environ and (is_out or is_waiting):
         message += describe_refusals()
     return Failure(type=name, message=message, exit_code=code, where=where, kind=kind)
 

@@ -91,7 +91,7 @@ _collected: list[SetupValues] = []
 @contextlib.contextmanager
 def collect_setup_values() -> Iterator[SetupValues | None]:
     """Let the user's code in the block run on the host, if the step runs on a simulated card."""
-    if "PHANTOM_CARDS" not in os.environ:
+    if "SIMULATED_CARDS" not in os.environ:
         yield None
         return
     _collected.append(SetupValues())

@@ -73,7 +73,7 @@ class BatchPart:
         shape, dtype = self.shape, self.dtype
         if dtype in _RANDOM_FLOATS:
             size_bytes = math.prod(shape) * dtype.size
-            if "PHANTOM_CARDS" in os.environ and size_bytes > _LONGEST_COPY:
+            if "SIMULATED_CARDS" in os.environ and size_bytes > _LONGEST_COPY:
                 return tf.raw_ops.Empty(
                     shape=shape, dtype=dtype
                 )  # drawing takes seconds

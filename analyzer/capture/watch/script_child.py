@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn
 
 from analyzer.capture.process.child_environment import (
     configure_cards,
-    make_phantom_note,
+    make_card_note,
 )
 from analyzer.capture.watch.script_launch import (
     BEGUN_FILE,
@@ -237,7 +237,7 @@ class ScriptRun:
             warmup=self._request.warmup,
             target=TargetNote(text=script, kind="script", name=Path(script).stem[:60]),
             dump=self._folder / DUMP,
-            phantom=make_phantom_note(options) if options.gpu else None,
+            simulated_card=make_card_note(options) if options.gpu else None,
         )
 
     def _install_exit_hooks(self) -> None:

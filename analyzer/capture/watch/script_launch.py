@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 import msgspec
 
 from analyzer.capture.process.child_environment import (
-    PHANTOM_FOLDER,
+    SIMULATED_CARD_FOLDER,
     make_base_environment,
     make_card_environment,
     read_declared_environment,
@@ -109,7 +109,7 @@ def run_script(
             for name in (file.name, REPORT_FILE, LIVE_FILE):
                 (staging / name).unlink(missing_ok=True)
 
-            for name in (DUMP, PHANTOM_FOLDER, POOL_FOLDER):
+            for name in (DUMP, SIMULATED_CARD_FOLDER, POOL_FOLDER):
                 shutil.rmtree(staging / name, ignore_errors=True)
 
             end = ScriptEnd(

@@ -31,7 +31,7 @@ from analyzer.capture.xla.compiled_functions import read_compiled_functions
 from analyzer.model.contract.run_note import (
     Failure,
     Input,
-    PhantomNote,
+    SimulatedCardNote,
     StepConfig,
     TargetNote,
     encode_run,
@@ -66,10 +66,10 @@ class StepTrace:
         steps: int,
         target: TargetNote,
         dump: Path | None,
-        phantom: PhantomNote | None,
+        simulated_card: SimulatedCardNote | None,
     ) -> None:
         self._folder, self._steps, self._target = folder, steps, target
-        self._dump, self._phantom = dump, phantom
+        self._dump, self._simulated_card = dump, simulated_card
         self._observing = contextlib.ExitStack()
         self.observed = Observations()
         self.is_observing = False
@@ -296,7 +296,7 @@ class StepTrace:
             self.captured.run,
             inputs=tuple(self.resident.values()),
             target=self._target,
-            phantom=self._phantom,
+            simulated_card=self._simulated_card,
         )
 
         if self._dump is not None and function is not None:

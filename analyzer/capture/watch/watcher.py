@@ -45,11 +45,11 @@ from analyzer.capture.watch.traced_functions import (
     FunctionRecord,
     takes_gradients,
 )
-from analyzer.model.contract.run_note import PhantomNote, TargetNote
+from analyzer.model.contract.run_note import SimulatedCardNote, TargetNote
 from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
-from analyzer.phantom.core_calls import describe_refusals
+from analyzer.simulated_card.core_calls import describe_refusals
 
 _MAX_FUNCTIONS: Final = 50  # functions in the note, those traced most often
 _CHECK_S: Final = (
@@ -62,7 +62,7 @@ class Watcher:
 
     Args:
         dump: Folder of XLA's compiled modules; None if XLA writes none.
-        phantom: The simulated cards; None for real devices.
+        simulated_card: The simulated cards; None for real devices.
         on_failure: Called when a step has run out of memory and the run folder is written.
     """
 
@@ -74,14 +74,14 @@ class Watcher:
         warmup: int,
         target: TargetNote,
         dump: Path | None = None,
-        phantom: PhantomNote | None = None,
+        simulated_card: SimulatedCardNote | None = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self._folder, self._warmup = folder, warmup
-        self._on_card = phantom is not None
+        self._on_card = simulated_card is not None
         self._owner = os.getpid()
         self.trace = StepTrace(
-            folder, steps=steps, target=target, dump=dump, phantom=phantom
+            folder, steps=steps, target=target, dump=dump, simulated_card=simulated_card
         )
         self.functions = FunctionLedger()
         self.objects = ProgramObjects()

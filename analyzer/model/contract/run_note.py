@@ -165,7 +165,7 @@ class Failure:
     kind: FailureKind = FailureKind.OTHER
 
 
-class PhantomNote(Struct, frozen=True, kw_only=True):
+class SimulatedCardNote(Struct, frozen=True, kw_only=True):
     """The simulated cards and the assumptions about them."""
 
     cards: tuple[Name, ...] = ()
@@ -226,7 +226,7 @@ class RunFile:
     assumed: Mapping[Name, Bytes] = field(
         default_factory=dict
     )  # trips, branches, sizes
-    phantom: PhantomNote | None = None  # None for real devices
+    simulated_card: SimulatedCardNote | None = None  # None for real devices
     # op whose value is unknown on a simulated card, with its line -> decision; None if not observed
     unknown_values: Mapping[Name, Text] | None = None
     like: LikeNote | None = None

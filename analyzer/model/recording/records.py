@@ -23,11 +23,11 @@ from analyzer.model.contract.report.peak_figures import (
 from analyzer.model.contract.report.subject import Device as Device
 from analyzer.model.contract.report.subject import Finding as Finding
 from analyzer.model.contract.report.subject import Kind as Kind
-from analyzer.model.contract.report.subject import PhantomNotice
 from analyzer.model.contract.report.subject import Severity as Severity
+from analyzer.model.contract.report.subject import SimulatedCardNotice
 from analyzer.model.contract.run_note import (
     Failure,
-    PhantomNote,
+    SimulatedCardNote,
     StepConfig,
     TargetNote,
 )
@@ -138,7 +138,7 @@ REPORTED: Final = (
         "unmodelled",
         "warnings",
         "notes",
-        "phantom",
+        "simulated_card",
     ),
     *("error", "versions"),
 )
@@ -168,8 +168,8 @@ class Recording:
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledType, ...] = ()  # op types without a memory rule
     uncertainty: StatedRange | None = None  # None for a trace
-    phantom: PhantomNotice | None = None  # for the report
-    phantom_run: PhantomNote | None = None  # as the capture recorded it
+    simulated_card: SimulatedCardNotice | None = None  # for the report
+    simulated_run: SimulatedCardNote | None = None  # as the capture recorded it
     repeats: tuple[
         TwoSizes, ...
     ] = ()  # peaks of further runs of the step, on a simulated card
@@ -178,8 +178,10 @@ class Recording:
     @property
     def ran_under_limit(self) -> bool:
         """Whether the step ran, with the memory that its device has."""
-        phantom = self.phantom_run
-        return self.kind.ran and not (phantom is not None and phantom.is_unlimited)
+        simulated_card = self.simulated_run
+        return self.kind.ran and not (
+            simulated_card is not None and simulated_card.is_unlimited
+        )
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph | None:

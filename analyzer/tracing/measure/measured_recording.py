@@ -12,8 +12,12 @@ from msgspec import structs
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
-from analyzer.model.contract.report.subject import PhantomNotice
-from analyzer.model.contract.run_note import STEP_WITH_ALL, PhantomNote, TargetNote
+from analyzer.model.contract.report.subject import SimulatedCardNotice
+from analyzer.model.contract.run_note import (
+    STEP_WITH_ALL,
+    SimulatedCardNote,
+    TargetNote,
+)
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
@@ -185,9 +189,9 @@ def measure(
     if plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
     is_derived = note is None and structure is not None
-    phantom = note.phantom if note is not None else None
+    simulated_card = note.simulated_card if note is not None else None
     recording = Recording(
-        kind=Kind.TRACE if phantom is None else Kind.PHANTOM,
+        kind=Kind.TRACE if simulated_card is None else Kind.SIMULATED_CARD,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
         step_config=replace(modules.step_config, eager=_is_eager(note, structure)),
@@ -214,8 +218,10 @@ def measure(
             *_describe_graph(note, structure, join),
             *_describe_allocators(events, main),
         ),
-        phantom=_describe_phantom(phantom) if phantom is not None else None,
-        phantom_run=phantom,
+        simulated_card=_describe_simulated_card(simulated_card)
+        if simulated_card is not None
+        else None,
+        simulated_run=simulated_card,
         repeats=repeats,
         watch=note.watch if note is not None else None,
     )
@@ -370,9 +376,9 @@ def _find_earlier_buffers(
     }
 
 
-def _describe_phantom(run: PhantomNote) -> PhantomNotice:
+def _describe_simulated_card(run: SimulatedCardNote) -> SimulatedCardNotice:
     """Return the notice about simulated cards."""
-    return PhantomNotice(
+    return SimulatedCardNotice(
         says=f"TensorFlow's own GPU runtime on a simulated {', '.join(run.cards)}; no kernel ran",
         cards=run.cards,
         assumed=(
@@ -397,13 +403,13 @@ def _device(
     available = int(last["available_bytes"])
     is_host = allocator in HOST_ALLOCATORS
     limit_bytes = int(last["in_use_bytes"]) + available if available else None
-    phantom = note.phantom if note is not None else None
+    simulated_card = note.simulated_card if note is not None else None
 
-    if phantom is not None and phantom.is_unlimited:
-        card_limit = memory_limit(find_gpu(phantom.cards[0])).bytes
-        limit_bytes = phantom.memory_limit_bytes or card_limit
-    elif phantom is not None and limit_bytes is not None:
-        limit_bytes += phantom.spare_of(card_number(allocator))
+    if simulated_card is not None and simulated_card.is_unlimited:
+        card_limit = memory_limit(find_gpu(simulated_card.cards[0])).bytes
+        limit_bytes = simulated_card.memory_limit_bytes or card_limit
+    elif simulated_card is not None and limit_bytes is not None:
+        limit_bytes += simulated_card.spare_of(card_number(allocator))
 
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"

@@ -63,7 +63,7 @@ def test_an_estimate_is_the_run_on_the_simulated_card(folder: Path, jit: str) ->
     said, ran = (
         run(folder, one, one + jit, *STEP, jit) for one in ("estimate", "trace")
     )
-    assert said["kind"] == "phantom"
+    assert said["kind"] == "simulated_card"
     assert said["verdict"]["card"] == find_gpu("t4").name
     assert said["verdict"]["limit_bytes"] > memory_limit(find_gpu("t4")).bytes
     assert said["peak"]["requested_bytes"] == ran["peak"]["requested_bytes"]
@@ -102,4 +102,4 @@ def test_several_cards(folder: Path) -> None:
     said = run(
         folder, "estimate", "two", "steps.py:network", "--gpu", "2xt4", "--no-jit"
     )
-    assert said["phantom"]["cards"] == ["t4", "t4"]
+    assert said["simulated_card"]["cards"] == ["t4", "t4"]

@@ -91,7 +91,7 @@ def test_grouped_convolution_has_known_sizes(folder: Path) -> None:
 
 
 def test_a_step_that_returns_nothing_keeps_its_gradients_together(folder: Path) -> None:
-    """The phantom T4's run: no gradient is used up before the last one is there."""
+    """The simulated T4's run: no gradient is used up before the last one is there."""
     document = estimate(folder, "silent", "--gpu", "t4")
     assert document["peak"]["requested_bytes"] == pytest.approx(31_552_636, rel=0.001)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from analyzer.phantom.core_build import find_compiler
+from analyzer.simulated_card.core_build import find_compiler
 
 pytest.importorskip("tensorflow")
 
-HAS_PHANTOM = (
+HAS_SIMULATED_CARD = (
     sys.platform == "linux" and platform.machine() == "x86_64" and find_compiler()
 )
 FILE = Path(__file__).parents[3] / "benchmarks" / "fit" / "fit_as_script.py"
@@ -38,7 +38,7 @@ def load_benchmark() -> Any:
 )
 def test_a_target_and_fit_in_a_script_take_the_same_memory(name: str, gpu: str) -> None:
     """The batch is freed after its last use: held, it would be half of the peak."""
-    if gpu and not HAS_PHANTOM:
+    if gpu and not HAS_SIMULATED_CARD:
         pytest.skip("Linux on x86-64, and a compiler")
     options = Namespace(gpu=gpu, no_jit=True, estimate=False)
     assert load_benchmark().compare(name, options)

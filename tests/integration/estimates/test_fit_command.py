@@ -21,11 +21,13 @@ from analyzer.fitting.step_access import access_target, estimate_step
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import StepOutOfMemory
-from analyzer.phantom.phantom_environment import has_phantom
 from analyzer.session.opening import open_result
+from analyzer.simulated_card.card_environment import has_simulated_card
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-needs_cards = pytest.mark.skipif(not has_phantom(), reason="no simulated card here")
+needs_cards = pytest.mark.skipif(
+    not has_simulated_card(), reason="no simulated card here"
+)
 
 MODELS = """
 import keras

@@ -69,7 +69,7 @@ def make_question(random: random.Random, basis: Basis) -> Question | None:
     if random.random() < 0.1:
         return None
     limit = make_size(random, 24 * GIB, exact=random.random() < 0.3)
-    is_own = basis is Basis.PHANTOM and random.random() < 0.8
+    is_own = basis is Basis.SIMULATED_CARD and random.random() < 0.8
     runs = random.random() < 0.7
     if random.random() < 0.4:
         limit = BoundedBytes.exactly(limit.bytes)

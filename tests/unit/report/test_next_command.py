@@ -11,7 +11,7 @@ from msgspec.structs import replace as replace_fields
 
 import analyzer
 from analyzer.model.contract.capture_request import TargetKind
-from analyzer.model.contract.report.subject import Kind, PhantomNotice
+from analyzer.model.contract.report.subject import Kind, SimulatedCardNotice
 from analyzer.report.actions import change_items, suggest_next
 
 
@@ -24,7 +24,7 @@ def options_exist(command: str) -> bool:
 @pytest.mark.parametrize("jit", [False, True])
 def test_an_estimate_is_followed_by_a_run_of_the_same_step(jit: bool) -> None:
     report = analyzer.open_trace(sample_folder("cnn")).report
-    card = PhantomNotice(says="x", cards=("t4",))
+    card = SimulatedCardNotice(says="x", cards=("t4",))
     step = replace(
         report.step,
         jit=jit,
@@ -32,7 +32,7 @@ def test_an_estimate_is_followed_by_a_run_of_the_same_step(jit: bool) -> None:
         options=("--shape", "ids=64", "--loss", "mse"),
     )
     command = suggest_next(
-        replace_fields(report, kind=Kind.ESTIMATE, phantom=card, step=step)
+        replace_fields(report, kind=Kind.ESTIMATE, simulated_card=card, step=step)
     )
     assert ("--no-jit" in command) is not jit
     assert {"--gpu", "t4", "--mode", "infer"} <= set(shlex.split(command))

@@ -53,14 +53,17 @@ def test_estimates_differences_and_other_settings_keep_to_it() -> None:
     check(tight)
 
 
-def test_a_phantom_keeps_to_it(tmp_path: Path) -> None:
+def test_a_simulated_card_keeps_to_it(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(sample_folder("infer"), tmp_path / "run"))
     note = json.loads((folder / "run.json").read_text())
-    note["phantom"] = {"cards": ["Tesla T4"], "convolution_workspace_bytes": 1024}
+    note["simulated_card"] = {
+        "cards": ["Tesla T4"],
+        "convolution_workspace_bytes": 1024,
+    }
     (folder / "run.json").write_text(json.dumps(note))
     report = open_result(folder, search=False).report
-    assert report.kind == "phantom"
-    assert report.phantom is not None
+    assert report.kind == "simulated_card"
+    assert report.simulated_card is not None
     check(report)
 
 

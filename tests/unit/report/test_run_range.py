@@ -8,7 +8,7 @@ from make_recording import make_recording
 
 from analyzer.explain.analysis import analyse
 from analyzer.explain.run_range import find_workspace_spread, widen
-from analyzer.model.contract.run_note import PhantomNote
+from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Recording
 
@@ -36,8 +36,8 @@ def test_likely_workspaces_move_the_peak_as_if_they_were_allocated() -> None:
     table = recording.allocations.copy()
     table["category"] = table["category"].astype(object)
     table.loc[index, "category"] = "workspace"
-    note = PhantomNote(workspaces=((size, size // 4, 2 * size),))
-    analysis = analyse(replace(recording, allocations=table, phantom_run=note))
+    note = SimulatedCardNote(workspaces=((size, size // 4, 2 * size),))
+    analysis = analyse(replace(recording, allocations=table, simulated_run=note))
     below, above = find_workspace_spread(analysis)
 
     def peak_with(other: int) -> int:

@@ -40,7 +40,7 @@ class Basis(Choice):
 
     MEASURED = "measured"
     PREDICTED = "predicted"
-    PHANTOM = "phantom"
+    SIMULATED_CARD = "simulated_card"
 
 
 class LifePhase(Choice):

@@ -49,7 +49,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     integrity: peaks.TrustFigures | None = None
     warnings: tuple[Text, ...] = ()
     notes: tuple[Text, ...] = ()
-    phantom: subject.PhantomNotice | None = None
+    simulated_card: subject.SimulatedCardNotice | None = None
     cards: tuple[subject.CardUse, ...] = ()
     hosts: subject.HostsFigures | None = None
     error: Failure | None = None

@@ -24,7 +24,7 @@ class Kind(Choice):
 
     ESTIMATE = "estimate"
     TRACE = "trace"
-    PHANTOM = "phantom"
+    SIMULATED_CARD = "simulated_card"
 
     @property
     def ran(self) -> bool:
@@ -56,7 +56,7 @@ class CardUse(TwoSizes, frozen=True, kw_only=True):
     is_shown: bool
 
 
-class PhantomNotice(ReportRecord, frozen=True, kw_only=True):
+class SimulatedCardNotice(ReportRecord, frozen=True, kw_only=True):
     """A run on simulated cards."""
 
     says: Text

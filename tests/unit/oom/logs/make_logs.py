@@ -1,18 +1,11 @@
 """How the logs beside this file were made: real out-of-memory failures of TensorFlow 2.21.
 
 ``cpu_*``: ``TF_CPU_ALLOCATOR_USE_BFC=true TF_CPU_BFC_MEM_LIMIT_IN_MB=200 python make_logs.py KIND``.
-``gpu_*``: ``python make_logs.py --card GPUS MEMORY_MIB CONTEXT_MIB KIND LIMIT``, on phantom cards
-(``benchmarks/results/phantom.md``): TensorFlow's GPU runtime and allocator, no kernels. ``LIMIT``: MiB,
-``growth`` or ``-``; ``gpu_async*`` with ``TF_GPU_ALLOCATOR=cuda_malloc_async``, ``gpu_refused_growth``
-with ``TF_FORCE_GPU_ALLOW_GROWTH=true``. What goes to standard error is the log; the library's own frames
-were left out of the tracebacks.
-
-    cpu_frag            fragments                 gpu_embed    - t4 - - embed 1500
-    gpu_conv            t4 - - conv 1024          gpu_xla      t4 - - conv_xla 1024
-    gpu_async           t4 1500 200 eager -       gpu_async_conv    t4 1500 200 conv -
-    gpu_two             2xt4 - - two 1024         gpu_refused_growth    t4 1500 200 large 6000
-    gpu_data            t4 - - data 300           gpu_growth   t4 1500 200 conv growth
-    gpu_growth_eager    t4 1000 200 eager growth  gpu_full     t4 1500 1400 conv -
+``gpu_*``: ``python make_logs.py --card GPUS MEMORY_MIB CONTEXT_MIB KIND LIMIT``, on simulated cards
+(``benchmarks/results/simulated-card.md``): TensorFlow's GPU runtime and allocator, no kernels.
+``LIMIT``: MiB, ``growth`` or ``-``; ``gpu_async*`` with ``TF_GPU_ALLOCATOR=cuda_malloc_async``,
+``gpu_refused_growth`` with ``TF_FORCE_GPU_ALLOW_GROWTH=true``. What goes to standard error is the log; the
+library's own frames were left out of the tracebacks.
 """
 
 from __future__ import annotations
@@ -25,23 +18,23 @@ from typing import Any
 
 
 def on_cards(gpus: str, memory: str, context: str, *job: str) -> None:
-    """Run the job in the place of this process, with phantom cards."""
-    from analyzer.phantom.phantom_environment import (
-        PhantomOptions,
-        make_phantom_environment,
+    """Run the job in the place of this process, with simulated cards."""
+    from analyzer.simulated_card.card_environment import (
+        SimulatedCardOptions,
+        make_card_environment,
         parse_cards,
     )
 
-    options = PhantomOptions(
+    options = SimulatedCardOptions(
         gpus=parse_cards(gpus),
         memory_bytes=None if memory == "-" else int(memory) << 20,
         context_bytes=None if context == "-" else int(context) << 20,
     )
-    cache = Path(tempfile.mkdtemp(prefix="phantom-"))
+    cache = Path(tempfile.mkdtemp(prefix="simulated_card-"))
     os.execve(
         sys.executable,
         [sys.executable, __file__, *job],
-        {**os.environ, **make_phantom_environment(options, cache)},
+        {**os.environ, **make_card_environment(options, cache)},
     )
 
 

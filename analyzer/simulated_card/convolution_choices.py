@@ -1,0 +1,97 @@
+"""Answer the simulated cuDNN's question for a convolution's algorithms, in the process of the step."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Final
+
+from analyzer.cards import Gpu
+from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES, Convolution
+from analyzer.simulate.kernels.gpu.cudnn_algorithms import (
+    find_likely_bytes,
+    find_offers,
+)
+from analyzer.simulated_card.core_build import CORE
+
+_DTYPES: Final = {
+    0: "float32",
+    1: "float64",
+    2: "float16",
+    9: "bfloat16",
+}  # of ``cudnnDataType_t``
+_LIMIT_BYTES: Final = 8 << 30
+"""TensorFlow's limit of a workspace (``GetDnnWorkspaceLimitOrDefault``)."""
+
+_MOST_CHOICES: Final = 32
+
+
+class _Convolution(ctypes.Structure):
+    """``Convolution`` of ``native/libraries/convolutions.h``."""
+
+    _fields_ = (
+        ("direction", ctypes.c_int),
+        ("dtype", ctypes.c_int),
+        ("rank", ctypes.c_int),
+        ("image", ctypes.c_int64 * 5),
+        ("kernel", ctypes.c_int64 * 5),
+        ("result", ctypes.c_int64 * 5),
+        ("stride", ctypes.c_int64),
+        ("dilation", ctypes.c_int64),
+        ("channels_last", ctypes.c_int),
+    )
+
+
+class _Choice(ctypes.Structure):
+    """``Choice`` of the same file."""
+
+    _fields_ = (("bytes", ctypes.c_int64), ("microseconds", ctypes.c_double))
+
+
+_ListChoices: Final = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(_Convolution), ctypes.c_int, ctypes.POINTER(_Choice)
+)
+_registered: list[Any] = []  # keeps the functions that the library calls
+_likely_bytes: set[tuple[int, int, int]] = set()
+
+
+def register_convolutions(gpus: Sequence[Gpu]) -> None:
+    """Let the simulated cuDNN of this process offer its algorithms on these cards, by device number.
+
+    In a process without this call, cuDNN offers algorithms without a workspace.
+    """
+
+    def list_choices(described: Any, card: int, choices: Any) -> int:
+        call = _read_convolution(described.contents)
+        candidates = find_offers(call, gpus[card], _LIMIT_BYTES)[:_MOST_CHOICES]
+        for number, candidate in enumerate(candidates):
+            choices[number].bytes = candidate.bytes
+            choices[number].microseconds = candidate.microseconds
+
+        if candidates:
+            _likely_bytes.add(find_likely_bytes(candidates))
+        return len(candidates)
+
+    function = _ListChoices(list_choices)
+    _registered.append(function)
+    ctypes.CDLL(CORE).simulated_card_register_convolutions(function)
+
+
+def list_likely_workspaces() -> tuple[tuple[int, int, int], ...]:
+    """Return bytes of the fastest workspace of each convolution, and the least and most likely ones."""
+    return tuple(sorted(_likely_bytes))
+
+
+def _read_convolution(described: _Convolution) -> Convolution:
+    batch_and_channels = 2
+    image = tuple(described.image[: described.rank])
+    filters, group_channels, *window = described.kernel[: described.rank]
+    return Convolution(
+        direction=PASSES[described.direction - 1],
+        image=image,
+        kernel=(filters, *window),
+        result=tuple(described.result[batch_and_channels : described.rank]),
+        groups=image[1] // max(group_channels, 1),
+        stride=described.stride,
+        dilation=described.dilation,
+        dtype=_DTYPES.get(described.dtype, "float16"),
+        channels_last=bool(described.channels_last),
+    )

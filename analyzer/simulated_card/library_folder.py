@@ -1,0 +1,175 @@
+"""The private folder in which a simulated card's process finds CUDA's libraries.
+
+It lies in the user's cache, one for each TensorFlow and each core: the core library (compiled from
+``native/``), a library with every other function name that TensorFlow looks up (written by ``elf``),
+and links to the latter under the names of CUDA's libraries. Its subfolder ``cuda`` stands for CUDA's
+toolkit: XLA finds ``ptxas``, ``nvlink`` and ``libdevice.10.bc`` there.
+"""
+
+import hashlib
+import importlib.util
+import mmap
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from analyzer.model.errors import InputError
+from analyzer.simulate.kernels.gpu.convolution_on_card import CUDNN_MAJOR
+from analyzer.simulated_card import elf
+from analyzer.simulated_card.core_build import CORE, NATIVE, build, find_compiler
+
+NAMES: Final = "libsimulated_card_names.so"
+NOTE: Final = "README"
+TOOLKIT: Final = "cuda"
+_TOOLS: Final = ("ptxas", "nvlink", "fatbinary")
+_STAND_INS: Final = Path(__file__).with_name("cuda_tools")
+_NOTE_TEXT: Final = """\
+Libraries of tf-memory-analyzer's simulated card. Processes started by `analyze trace --gpu NAME` load
+them instead of CUDA's; they compute nothing. Made for {tensorflow}. Safe to delete at any time.
+"""
+
+SONAMES: Final = (
+    Path(__file__).with_name("library_names.txt").read_text("utf-8").split()
+)
+"""Libraries that TensorFlow opens, of CUDA 12 and 13 with cuDNN 9."""
+
+_APIS: Final = re.compile(
+    rb"(?:__cuda|cu[A-Z]|cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvml|cupti)\w+"
+)
+_CUSOLVER_TEXT: Final = re.compile(rb"\0(cusolver(?:Dn|Sp|Get|Create)\w+)(?=\0)")
+_FRAMEWORK: Final = "libtensorflow_framework.so.2"
+_LIBRARY: Final = "libtensorflow_cc.so.2"
+_PREDICT: Final = "analyze estimate --gpu NAME predicts with any."
+
+
+def make_library_folder(cache: Path) -> Path:
+    """Return the folder for the installed TensorFlow below ``cache``, made at first use.
+
+    An InputError says that TensorFlow is absent, without CUDA or for an older cuDNN, or no compiler.
+    """
+    tensorflow = find_tensorflow()
+    file = tensorflow / "python/platform/build_info.py"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = re.search(r"'cudnn_version', '(\d+)", text)
+    if (
+        found and int(found[1]) < CUDNN_MAJOR
+    ):  # TensorFlow 2.17 is built for 8, 2.18 for 9
+        raise InputError(
+            f"Simulated cards need TensorFlow 2.18 or newer: the installed one uses cuDNN {found[1]}.",
+            hint=f"pip install -U tensorflow; {_PREDICT}",
+        )
+    core = find_core(cache)
+    digest = hashlib.sha256(core.read_bytes() + ",".join(SONAMES).encode())
+    for file in sorted(_STAND_INS.iterdir()):
+        digest.update(file.read_bytes())
+    for path in list_binaries(tensorflow):
+        status = path.stat()
+        digest.update(f"{path}:{status.st_size}:{status.st_mtime_ns};".encode())
+    folder = cache / f"lib-{digest.hexdigest()[:16]}"
+    if not (folder / NOTE).is_file():
+        _fill_folder(folder, tensorflow, core)
+    return folder
+
+
+def find_tensorflow() -> Path:
+    """Return the folder of TensorFlow's Linux wheel without importing it, or raise InputError."""
+    spec = importlib.util.find_spec("tensorflow")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        if all(path.is_file() for path in list_binaries(Path(place))):
+            return Path(place)
+    raise InputError(
+        "Simulated cards need TensorFlow's Linux wheel, and its libraries are not installed.",
+        hint=f"pip install tensorflow; {_PREDICT}",
+    )
+
+
+def find_core(cache: Path) -> Path:
+    """Return the wheel's core library, else one compiled below ``cache``, once for each source."""
+    packaged = NATIVE / CORE
+    if packaged.is_file():
+        return packaged
+    sources = b"".join(path.read_bytes() for path in sorted(NATIVE.rglob("*.[ch]")))
+    core = cache / f"core-{hashlib.sha256(sources).hexdigest()[:16]}" / CORE
+    if core.is_file():
+        return core
+    compiler = find_compiler()
+    if compiler is None:
+        raise InputError(
+            "This installation has no simulated card, and no compiler to make it.",
+            hint="Install a C compiler, or: pip install ziglang.",
+        )
+    try:
+        build(core, compiler)
+    except OSError as error:
+        raise InputError(
+            f"The simulated card cannot be compiled: {error}",
+            hint="Name another compiler with the environment variable CC.",
+        ) from None
+    return core
+
+
+def find_cuda_names(tensorflow: Path) -> frozenset[bytes]:
+    """Return the CUDA functions that TensorFlow looks up; none if it was built without CUDA.
+
+    TensorFlow's lazy loaders (``tsl/cuda/*_stub.cc``) export a function of each name; cuSOLVER's names
+    are a table of text. A missing name is an error.
+    """
+    exports = elf.read_exports(tensorflow / _FRAMEWORK)
+    names = {name for name in exports if _APIS.fullmatch(name)}
+    if names:
+        with (tensorflow / _LIBRARY).open("rb") as file:
+            # Without ``with``: after Ctrl-C the search still holds the map, which cannot be closed.
+            data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        names |= {match[1] for match in _CUSOLVER_TEXT.finditer(data)}
+    return frozenset(names)
+
+
+def list_binaries(tensorflow: Path) -> tuple[Path, ...]:
+    """Return the files that the names are read from."""
+    return tensorflow / _FRAMEWORK, tensorflow / _LIBRARY
+
+
+def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
+    names = find_cuda_names(tensorflow)
+    if not names:
+        raise InputError(
+            f"The TensorFlow in {tensorflow} was built without CUDA: it has no GPU runtime.",
+            hint=f"pip install tensorflow; {_PREDICT}",
+        )
+    rest = sorted(names - set(elf.read_exports(core)))
+    answer = b"simulated_card_unwritten"  # the core's function for all names without one of their own
+    content = elf.make_library(
+        rest, answer=answer, needed=CORE.encode(), soname=NAMES.encode()
+    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as place:
+        staging = Path(place) / "lib"
+        staging.mkdir()
+        shutil.copyfile(core, staging / CORE)
+        (staging / NAMES).write_bytes(content)
+        for soname in SONAMES:
+            (staging / soname).symlink_to(NAMES)
+        _make_toolkit(staging / TOOLKIT)
+        (staging / NOTE).write_text(
+            _NOTE_TEXT.format(tensorflow=tensorflow), encoding="utf-8"
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            staging.rename(folder)
+        except OSError:
+            if not (folder / NOTE).is_file():  # else another process was faster
+                raise
+
+
+def _make_toolkit(folder: Path) -> None:
+    """Write the stand-ins for the files of CUDA's toolkit that XLA needs to compile."""
+    programs, libdevice = folder / "bin", folder / "nvvm/libdevice"
+    programs.mkdir(parents=True)
+    libdevice.mkdir(parents=True)
+    for tool in _TOOLS:
+        shutil.copyfile(_STAND_INS / "tool.sh", programs / tool)
+        (programs / tool).chmod(0o755)
+    # LLVM's ``parseIRFile`` reads text and bitcode.
+    shutil.copyfile(_STAND_INS / "libdevice.ll", libdevice / "libdevice.10.bc")

@@ -1,0 +1,259 @@
+"""Steps on simulated cards, and estimates compared with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import INSTALLED, analyze_in_child
+from simulated_cards import NEEDS_CARDS
+
+from analyzer.cards import find_gpu, memory_limit
+from analyzer.model.graph.host_copies import PACKED_ROLE
+from analyzer.model.units import format_bytes
+from analyzer.session.opening import open_result
+
+COVERAGE = Path(__file__).parents[2] / "benchmarks" / "traces" / "coverage.py"
+
+pytestmark = [
+    pytest.mark.tf,
+    NEEDS_CARDS,
+]
+TARGETS = Path(__file__).parent / "targets"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("simulated_card")
+    shutil.copy(TARGETS / "gpu_steps.py", folder)
+    return folder
+
+
+def run(
+    folder: Path, command: str, name: str, *options: str, gpu: str = "t4", code: int = 0
+) -> dict[str, Any]:
+    out = "-".join((command, name, gpu, *options)).replace("/", "")
+    arguments = (command, f"gpu_steps.py:{name}", "--gpu", gpu, "--out", out, *options)
+    ended = analyze_in_child(*arguments, cwd=folder, TF_MEMORY_ANALYZER_STATIC="1")
+    assert ended.code == code, ended.err
+    document: dict[str, Any] = json.loads((folder / out / "report.json").read_text())
+    return {**document, "printed": ended.out, "folder": folder / out}
+
+
+def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
+    options = (
+        "--no-jit",
+        "--batch-size",
+        "8",
+        "--inter-op-threads",
+        "1",
+    )  # so that runs repeat
+    ran = run(folder, "trace", "cnn", *options)
+    assert "simulated for Tesla T4" in ran["printed"]
+    assert ran["kind"] == "simulated_card"
+    assert ran["device"]["kind"] == "gpu"
+    assert ran["device"]["memory_limit_bytes"] == memory_limit(find_gpu("t4")).bytes
+    assert sum(ran["categories_at_peak"].values()) == ran["peak"]["requested_bytes"]
+    assert len(ran["steps"]) == 3
+    assert ran["printed"].startswith("FITS Tesla T4: needs ")
+    assert (ran["verdict"]["basis"], ran["verdict"]["limit_of"]) == (
+        "simulated_card",
+        "card",
+    )
+    need = (
+        ran["verdict"]["need_high_bytes"]
+        - ran["verdict"]["need"]["beside_pool"]["bytes"]
+    )
+    needs = -(-need // (1 << 20))  # the order of ops varies
+    under = run(folder, "trace", "cnn", *options, "--limit", f"{needs}MiB")
+    assert (under["fits"], under["verdict"]["limit_of"]) == (True, "user")
+    assert (
+        under["verdict"]["need_bytes"] <= under["verdict"]["limit_bytes"] == needs << 20
+    )
+    bounds = ran["uncertainty"]
+    for run_of_it in (ran, under):  # two processes
+        peak = run_of_it["peak"]
+        assert bounds["low_bytes"] <= peak["requested_bytes"] <= bounds["high_bytes"]
+        assert bounds["allocated_low_bytes"] <= peak["allocated_bytes"]
+        assert peak["allocated_bytes"] <= bounds["allocated_high_bytes"]
+    grown = run(folder, "trace", "cnn", *options, "--growth")
+    assert grown["peak"]["allocated_bytes"] <= grown["peak"]["pool_bytes"] < 1 << 30
+    said = run(folder, "estimate", "cnn", *options)
+    requested = ran["peak"]["requested_bytes"]
+    assert said["peak"]["requested_bytes"] == pytest.approx(requested, rel=0.001)
+
+
+@pytest.mark.slow
+def test_the_gradient_of_a_table_is_finite_so_that_the_scaled_loss_applies_it(
+    folder: Path,
+) -> None:
+    ran = run(folder, "trace", "scaled_table", "--no-jit", "--batch-size", "16")
+    recording = open_result(ran["folder"]).recording
+    last = recording.allocations[
+        recording.allocations["step"] == recording.steps[-1].index
+    ]
+    assert last["op"].astype(str).str.contains("adam/").any()
+
+
+def test_a_limit_is_tensorflows_own_and_the_end_its_own_message(folder: Path) -> None:
+    tight = ("--no-jit", "--batch-size", "8", "--limit", "20MiB")
+    ran = run(folder, "trace", "cnn", *tight, code=5)
+    assert ran["device"]["memory_limit_bytes"] == 20 << 20
+    assert "RESOURCE_EXHAUSTED" in ran["error"]["message"]
+    assert ran["failure"]["memory_limit_bytes"] == 20 << 20
+    assert ran["fits"] is False
+    answer = "DOES NOT FIT the given limit on Tesla T4. Out of memory: "
+    assert ran["printed"].startswith(answer)
+
+
+@pytest.mark.slow
+def test_a_compiled_step_that_does_not_fit_is_told_what_was_in_use_then(
+    folder: Path,
+) -> None:
+    """Not what the algorithms held that were tried while it was compiled."""
+    ran = run(folder, "trace", "deep", "--limit", "350MiB", code=5)
+    in_use = told_in_use(ran["folder"])
+    assert (
+        ran["failure"]["in_use_bytes"] == in_use < ran["peak_ever"]["allocated_bytes"]
+    )
+    assert 500 << 20 < ran["failure"]["requested_bytes"] < 540 << 20
+    said = f"failed with {format_bytes(in_use)} of 350.0 MiB in use"
+    assert said in " ".join(ran["printed"].split())
+
+
+def test_requests_that_xlas_trials_repeat_are_refused_soon_and_named(
+    folder: Path,
+) -> None:
+    """TensorFlow waits 10 s for each of them, and for the first on a simulated card 1 s."""
+    began_s = time.monotonic()
+    ran = run(folder, "trace", "broadcast_kernel", "--batch-size", "512", code=5)
+    took_s = time.monotonic() - began_s
+    refused = re.search(
+        r"allocate (\d+) bytes; (\d+) requests were refused", ran["error"]["message"]
+    )
+    assert refused is not None
+    size, count = map(int, refused.groups())
+    assert size == ran["failure"]["requested_bytes"] == 512 * 4096 * 4096 * 4
+    assert count > 10
+    assert took_s < 10 * count
+    assert "a request for 32.00 GiB failed" in ran["printed"]
+
+
+def test_a_large_card_has_a_short_pool_until_a_step_needs_more(folder: Path) -> None:
+    limit = memory_limit(find_gpu("h200")).bytes
+    small = run(folder, "trace", "one_gib", gpu="h200")
+    large = run(folder, "trace", "twenty_gib", gpu="h200")
+    spare = [
+        json.loads((ran["folder"] / "run.json").read_text())["simulated_card"][
+            "spare_bytes"
+        ]
+        for ran in (small, large)
+    ]
+    assert spare[0][0] > 100 << 30
+    assert not spare[1]
+    assert large["peak"]["requested_bytes"] >= 20 << 30
+    for ran in (small, large):
+        assert ran["device"]["memory_limit_bytes"] == limit
+        assert ran["peak"]["pool_bytes"] == limit
+        assert ran["fits"]
+
+
+def test_a_compiled_step_takes_its_tokens_on_the_card(folder: Path) -> None:
+    ran = run(folder, "trace", "compiled_tokens", "--batch-size", "64")
+    tokens = 64 * 4096 * 4
+    assert ran["categories_at_peak"]["input"] == pytest.approx(tokens, rel=0.01)
+
+
+def told_in_use(run: Path) -> int:
+    """Return the bytes of the chunks in use in the last list that TensorFlow's allocator wrote."""
+    dump = (
+        (run / "capture.log")
+        .read_text("utf-8", "replace")
+        .rpartition("BFCAllocator dump for")[2]
+    )
+    sizes = re.findall(r"\] InUse at \w+ of size (\d+)", dump.partition("] Stats:")[0])
+    assert sizes
+    return sum(map(int, sizes))
+
+
+@pytest.mark.skipif(
+    tuple(map(int, version("tensorflow").split(".")[:2])) < (2, 21),
+    reason="NCCL is built in",
+)
+def test_both_cards_are_shown_and_the_all_reduces_buffers_named(folder: Path) -> None:
+    ran = run(folder, "trace", "mirrored", "--no-jit", gpu="2xt4")
+    assert [use["card"] for use in ran["cards"]] == ["t4", "t4"]
+    shown, other = sorted(ran["cards"], key=lambda use: not use["is_shown"])
+    assert shown["allocated_bytes"] == ran["peak"]["allocated_bytes"]
+    parameters = ran["categories_at_peak"]["parameter"]
+    assert parameters < min(shown["requested_bytes"], other["requested_bytes"])
+    page = (folder / "trace-mirrored-2xt4---no-jit" / "report.html").read_text()
+    assert "Card 1 (t4): peak " in page
+    table = open_result(folder / "trace-mirrored-2xt4---no-jit").recording.allocations
+    packed = table[table["role"] == PACKED_ROLE]
+    assert set(packed["allocator"].astype(str)) == {"GPU_0_bfc", "GPU_1_bfc"}
+    assert set(packed["requested_bytes"]) == {4 * (64 * 256 + 256 + 256 * 10 + 10)}
+    second = table[table["allocator"] == "GPU_1_bfc"]
+    weights = second[second["category"] == "parameter"]
+    assert "sequential/dense/kernel/replica_1" in set(weights["variable"].astype(str))
+    assert weights["requested_bytes"].sum() == 4 * (64 * 256 + 256 + 256 * 10 + 10)
+
+
+@pytest.mark.slow
+def test_a_reserve_space_is_what_is_assumed(folder: Path) -> None:
+    options = ("--no-jit", "--batch-size", "8", "--assume", "recurrent-reserve=12")
+    ran = run(folder, "trace", "recurrent", *options)
+    reserve = 12 * 8 * 32 * 48 * 4  # numbers, rows, steps, units, bytes
+    sizes = [row["requested_bytes"] for row in ran["tensors_at_peak"]]
+    assert reserve in sizes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "bare", [False, True], ids=["without the graph", "without any note"]
+)
+@pytest.mark.parametrize("name", ["cnn", "transformer", "recurrent"])
+def test_a_trace_keeps_its_categories_without_the_capture(
+    folder: Path, name: str, bare: bool
+) -> None:
+    # GIVEN a step on the card, of which the graph or the whole note is lost
+    options = ("--no-jit", "--batch-size", "8")
+    out = folder / "-".join(("trace", name, "t4", *options))
+    ran = out if out.exists() else run(folder, "trace", name, *options)["folder"]
+    # WHEN the trace is explained THEN the graph that is derived gives nearly the same categories
+    compare = runpy.run_path(str(COVERAGE))["compare"]
+    assert compare(ran, bare=bare) >= (0.9 if bare else 0.95)
+
+
+@pytest.mark.slow
+def test_a_live_model_runs_on_the_card_in_a_process_of_its_own(folder: Path) -> None:
+    code = (
+        "import json, analyzer, gpu_steps\n"
+        "result = analyzer.trace(gpu_steps.cnn(), gpu='t4', batch_size=8, jit=False, out='live')\n"
+        "print(json.dumps([result.document['kind'], result.document['fits'], result.peak_bytes]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{INSTALLED}{os.pathsep}{folder}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    kind, fits, peak = json.loads(done.stdout.splitlines()[-1])
+    assert (kind, fits) == ("simulated_card", True)
+    named = open_result(folder / "live").report
+    assert peak == named.peak.requested_bytes > 0
+    assert named.device.kind == "gpu"

@@ -1,0 +1,109 @@
+"""A predicted step of a card against TensorFlow's own GPU runtime on that card without the card.
+
+``notes/brain/simulated_card.json`` says how its figures were recorded.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.report.writing import plain_report
+from analyzer.report.document import build_document
+from analyzer.session.opening import explain, open_estimate
+from analyzer.simulate.predict.predicted_recording import predict_note
+from analyzer.tracing.parse.run_folder import read_run
+
+FOLDER = Path(__file__).parent / "notes" / "brain"
+TRUTH = json.loads((FOLDER / "simulated_card.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return predict_note(read_run(FOLDER / "run.json"))
+
+
+@pytest.fixture(scope="module")
+def document(measured):
+    return plain_report(build_document(explain(measured, WhatIf(), search=True)))
+
+
+def requests(measured, step: int) -> dict[str, list[int]]:
+    rows = measured.recording.allocations
+    rows = rows[rows["step"] == step].sort_values("born")
+    found: dict[str, list[int]] = {}
+    for op, size in zip(rows["op"].astype(str), rows["requested_bytes"], strict=True):
+        found.setdefault(op, []).append(int(size))
+    return found
+
+
+def test_the_peak_is_the_runtimes_but_for_scalars_that_python_holds(document):
+    peak = document["peak"]
+    assert abs(peak["requested_bytes"] - TRUTH["peak"]["requested_bytes"]) < 100
+    assert peak["op"] == TRUTH["peak"]["op"]
+    assert peak["allocated_bytes"] == pytest.approx(
+        TRUTH["peak"]["allocated_bytes"], rel=0.03
+    )
+
+
+def test_every_convolution_and_pooling_asks_for_what_it_really_asks_for(measured):
+    last = requests(measured, measured.recording.steps[-1].index)
+    for op, sizes in TRUTH["last_step"].items():
+        assert sorted(last[op]) == sorted(sizes), op
+
+
+def test_the_first_step_tries_what_it_really_tries(measured, document):
+    first = requests(measured, 0)
+    for op, sizes in TRUTH["first_step"].items():
+        if "BiasAddGrad" in op:
+            continue  # its trial is smaller than those of convolutions
+        notable = [sorted(s for s in asked if s > 1) for asked in (first[op], sizes)]
+        assert notable[0] == notable[1], op
+    ever = document["peak_ever"]["requested_bytes"]
+    assert ever == pytest.approx(TRUTH["peak_ever_bytes"], rel=0.001)
+
+
+def test_the_least_limit_has_room_for_the_first_steps_trials(document):
+    """Of cards in steps of 1 MiB the runtime needs 41; with less it says "No algorithm worked!"."""
+    least = document["fragmentation"]["minimum_limit_bytes"]
+    assert TRUTH["least_mib"] - 1 < least / (1 << 20) <= TRUTH["least_mib"]
+
+
+@pytest.mark.parametrize("asked_mib", [30, 41, 60, 4000])
+def test_the_least_limit_is_the_same_whatever_limit_is_asked_about(asked_mib):
+    """A larger limit leaves room for more trials of algorithms, so the need may be larger."""
+    verdict, least = (
+        verdict_under(asked_mib << 20),
+        verdict_under(TRUTH["least_mib"] << 20),
+    )
+    low, high = least["need_low_bytes"], least["need_high_bytes"]
+    assert (TRUTH["least_mib"] - 1) << 20 < high
+    assert low <= TRUTH["least_mib"] << 20
+    if asked_mib <= TRUTH["least_mib"]:
+        assert (verdict["need_low_bytes"], verdict["need_high_bytes"]) == (low, high)
+    else:
+        assert verdict["outcome"] == "fits"
+        assert verdict["need_high_bytes"] >= high
+
+
+def test_the_verdict_turns_at_the_ends_of_the_least_limit():
+    """Under each limit the orders are played from the start."""
+    least = verdict_under(TRUTH["least_mib"] << 20)
+    low, high = least["need_low_bytes"], least["need_high_bytes"]
+    assert verdict_under(high)["outcome"] == "fits"
+    assert (
+        verdict_under(low)["outcome"]
+        == verdict_under(high - 256)["outcome"]
+        == "cannot tell"
+    )
+    assert verdict_under(low - 256)["outcome"] == "does not fit"
+
+
+@cache
+def verdict_under(limit_bytes):
+    asked = WhatIf(memory_limit_bytes=limit_bytes)
+    return open_estimate(FOLDER, what_if=asked).document["verdict"]
