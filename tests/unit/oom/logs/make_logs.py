@@ -4,8 +4,8 @@
 ``gpu_*``: ``python make_logs.py --card GPUS MEMORY_MIB CONTEXT_MIB KIND LIMIT``, on simulated cards
 (``benchmarks/results/simulated-card.md``): TensorFlow's GPU runtime and allocator, no kernels.
 ``LIMIT``: MiB, ``growth`` or ``-``; ``gpu_async*`` with ``TF_GPU_ALLOCATOR=cuda_malloc_async``,
-``gpu_refused_growth`` with ``TF_FORCE_GPU_ALLOW_GROWTH=true``. What goes to standard error is the log; the
-library's own frames were left out of the tracebacks.
+``gpu_refused_growth`` with ``TF_FORCE_GPU_ALLOW_GROWTH=true``. What goes to standard error is the log;
+the library's own frames were left out of the tracebacks.
 """
 
 from __future__ import annotations
