@@ -90,31 +90,15 @@ def _state_peaks(
         orders[0].live_rounded_bytes()[_select_step(analysis, orders[0])].max(initial=0)
     )
     least = int(rounded) - max(analysis.peak.requested_bytes - requested.low, 0)
-    because = [
-        f"{len(runs)} runs of the step in this process requested "
-        f"{_spell(seen_requested)} and allocated {_spell(seen_allocated)}: the order of"
-        " ops varies."
-    ]
-
-    if len(orders) > 1:
-        because.append(
-            "Another process places its long-lived tensors in other chunks: "
-            f"{len(orders) - 1} replays with delayed ops allocated {_spell(replayed)}. "
-            "No layout takes less than the rounded requests."
-        )
-
+    because = _explain_range(
+        len(runs), len(orders), (seen_requested, seen_allocated, replayed)
+    )
     if below_bytes or above_bytes:
         because.append(
             "Another algorithm of cuDNN, as likely on a real card, lowers the peak by "
             f"up to {format_bytes(below_bytes)} or raises it by up to "
             f"{format_bytes(above_bytes)}."
         )
-
-    because.append(
-        f"The range is wider than these runs, so that {_CHANCE:.0%} of further runs lie"
-        f" outside if runs are evenly spread, and by {format_bytes(FLOOR_BYTES)} for "
-        "small buffers."
-    )
 
     return StatedRange(
         limit_low_bytes=None,
@@ -127,6 +111,31 @@ def _state_peaks(
         schedules=(),
         unsized=0,
     )
+
+
+def _explain_range(
+    runs: int, orders: int, seen: tuple[Range, Range, Range]
+) -> list[str]:
+    """Return sentences on the requested, allocated and replayed peaks that were seen."""
+    requested, allocated, replayed = seen
+    because = [
+        f"{runs} runs of the step in this process requested {_spell(requested)} and "
+        f"allocated {_spell(allocated)}: the order of ops varies."
+    ]
+
+    if orders > 1:
+        because.append(
+            "Another process places its long-lived tensors in other chunks: "
+            f"{orders - 1} replays with delayed ops allocated {_spell(replayed)}. "
+            "No layout takes less than the rounded requests."
+        )
+
+    because.append(
+        f"The range is wider than these runs, so that {_CHANCE:.0%} of further runs lie"
+        f" outside if runs are evenly spread, and by {format_bytes(FLOOR_BYTES)} for "
+        "small buffers."
+    )
+    return because
 
 
 def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:

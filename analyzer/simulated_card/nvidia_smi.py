@@ -28,7 +28,7 @@ class _Card:
 
     @property
     def uuid(self) -> str:
-        return f"GPU-7068616e-746f-6d00-0000-{self.index:012x}"
+        return f"GPU-73696d75-6c61-7400-0000-{self.index:012x}"
 
     @property
     def bus(self) -> str:

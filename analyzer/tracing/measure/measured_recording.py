@@ -218,9 +218,7 @@ def measure(
             *_describe_graph(note, structure, join),
             *_describe_allocators(events, main),
         ),
-        simulated_card=_describe_simulated_card(simulated_card)
-        if simulated_card is not None
-        else None,
+        simulated_card=_describe_simulated_card(simulated_card),
         simulated_run=simulated_card,
         repeats=repeats,
         watch=note.watch if note is not None else None,
@@ -376,8 +374,13 @@ def _find_earlier_buffers(
     }
 
 
-def _describe_simulated_card(run: SimulatedCardNote) -> SimulatedCardNotice:
-    """Return the notice about simulated cards."""
+def _describe_simulated_card(
+    run: SimulatedCardNote | None,
+) -> SimulatedCardNotice | None:
+    """Return the notice about simulated cards; None on other devices."""
+    if run is None:
+        return None
+
     return SimulatedCardNotice(
         says=f"TensorFlow's own GPU runtime on a simulated {', '.join(run.cards)}; no kernel ran",
         cards=run.cards,

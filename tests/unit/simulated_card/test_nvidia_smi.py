@@ -37,7 +37,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (["--query-gpu=fan.speed", "--format=csv,noheader"], "[N/A]\n"),
         (["--query-compute-apps=used_memory", "--format=csv,noheader"], "300 MiB\n"),
-        (["-L"], "GPU 0: Tesla T4 (UUID: GPU-7068616e-746f-6d00-0000-000000000000)\n"),
+        (["-L"], "GPU 0: Tesla T4 (UUID: GPU-73696d75-6c61-7400-0000-000000000000)\n"),
         (["-i", "1", "-L"], "\n"),
     ],
 )

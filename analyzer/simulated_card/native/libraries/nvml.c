@@ -76,7 +76,7 @@ API(nvmlDeviceGetUUID)(void *h, char *s, unsigned n) {
   Card *c = card_of(h);
   if (!c)
     return NVML_INVALID;
-  snprintf(s, n, "GPU-7068616e-746f-6d00-0000-%012lx", (unsigned long)(c - cards));
+  snprintf(s, n, "GPU-73696d75-6c61-7400-0000-%012lx", (unsigned long)(c - cards));
   return OK;
 }
 
