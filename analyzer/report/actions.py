@@ -22,7 +22,7 @@ _LEAST_RATIO: Final = (
 )
 
 _TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
-_BROKEN: Final = ("out-of-memory", "does-not-fit")
+_BROKEN: Final = ("out-of-memory", "does-not-fit", "outer-product")
 
 _ACTIONS: Final = read_table("report/actions.toml", dict[str, tuple[str, str, str]])
 
