@@ -207,15 +207,31 @@ def saved_without(
 
     ``sizes`` are requested bytes; the instants ``gone_until`` are excluded.
     """
-    first, last = analysis.first, analysis.last
-    window = slice(first + 1, last + 2)
-    held = (analysis.line.requested - analysis.line.idle)[window]
+    held = held_in_step(analysis)
+    rest = held_without(analysis, sizes, gone_from, gone_until)
+    return int(held.max()) - int(rest.max())
+
+
+def held_in_step(analysis: Analysis) -> Instants:
+    """Return the requested bytes that hold a value at each instant of the steady step."""
+    window = slice(analysis.first + 1, analysis.last + 2)
+    held: Instants = (analysis.line.requested - analysis.line.idle)[window]
+    return held
+
+
+def held_without(
+    analysis: Analysis,
+    sizes: Sequence[int] | Instants,
+    gone_from: Sequence[int] | Instants,
+    gone_until: Sequence[int] | Instants,
+) -> Instants:
+    """Return ``held_in_step`` without buffers; the arguments are those of ``saved_without``."""
+    held, first = held_in_step(analysis), analysis.first
     count = len(held)
     start = np.clip(np.asarray(gone_from, dtype=np.int64) - first, 0, count)
     end = np.clip(np.asarray(gone_until, dtype=np.int64) - first, 0, count)
     size = np.where(end > start, np.asarray(sizes, dtype=np.int64), 0)
-    gone = running_sum(start - 1, end - 1, size, count - 1)
-    return int(held.max()) - int((held - gone).max())
+    return held - running_sum(start - 1, end - 1, size, count - 1)
 
 
 def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:

@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 from msgspec import structs
 
-from analyzer.explain.analysis import Analysis
+from analyzer.explain.analysis import Analysis, held_in_step, held_without
 from analyzer.model.choice import Category
 from analyzer.model.contract.report.peak_figures import StatedRange, TwoSizes
 from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Kind, Recording
-from analyzer.model.recording.timeline import Peak, find_peak, running_sum
+from analyzer.model.recording.timeline import Peak, find_peak
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import FLOOR_BYTES, find_shared_limits
@@ -158,21 +158,18 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
     if rows.empty:
         return 0, 0
 
-    first, last = analysis.first, analysis.last
-    held = (analysis.line.requested - analysis.line.idle)[first + 1 : last + 2]
-    born = rows["born"].to_numpy() - first
-    dies = np.minimum(rows["dies"].to_numpy() - first, len(held))
     sizes = rows["requested_bytes"].to_numpy()
-    gone = running_sum(born - 1, dies - 1, sizes, len(held) - 1)
-    bare = held - gone
-
+    born, dies = rows["born"].to_numpy(), rows["dies"].to_numpy()
+    bare = held_without(analysis, sizes, born, dies)
     low = high = int(bare.max())
+
     for start, end, size in zip(born, dies, sizes, strict=True):
-        beside_bytes = int(bare[start:end].max(initial=0))
+        during = slice(start - analysis.first, end - analysis.first)
+        beside_bytes = int(bare[during].max(initial=0))
         low = max(low, beside_bytes + likely[int(size)].low)
         high = max(high, beside_bytes + likely[int(size)].high)
 
-    peak_bytes = int(held.max())
+    peak_bytes = int(held_in_step(analysis).max())
     return max(peak_bytes - low, 0), max(high - peak_bytes, 0)
 
 

@@ -119,8 +119,8 @@ def try_remedies(
     return tuple(remedies)
 
 
-_FOR_VARIABLES: Final = ("optimizer", "freezing", "precision", "ema")
-_FOR_ACTIVATIONS: Final = ("batch", "precision", "xla", "input", "recomputation")
+_FOR_VARIABLES: Final = ("optimizer", "freezing", "precision")
+_FOR_ACTIVATIONS: Final = ("batch", "precision", "xla", "recomputation")
 """Kinds of remedies, the most valuable first, of steps with more variables or more activations."""
 
 

@@ -6,8 +6,6 @@ A remedy is written ``KIND=VALUE``; several are separated by commas:
     freeze=all-but-last train only the last layer with weights
     lora=8              train low-rank updates of this rank only (``enable_lora`` of Keras' layers)
     quantize=int8       quantize the weights for inference (``quantize`` of Keras' models)
-    remat=full          run the code that builds the model in ``keras.RematScope`` of this mode
-    remat=list_of_layers>a|b    the same for the layers ``a`` and ``b``
     recompute=a>b|c>d   recompute the layers from ``a`` to ``b`` and from ``c`` to ``d`` as blocks
 """
 
@@ -37,16 +35,11 @@ _NEED_MODEL: Final = frozenset({"freeze", "lora", "quantize", "recompute"})
 def apply_while_building(remedy: str, text: str) -> Iterator[None]:
     """Apply a remedy to the code in the block, which builds a model or a step with its optimizer."""
     parts = _split(remedy)
-    made = [""]
-    with contextlib.ExitStack() as stack:
-        if "remat" in parts:
-            mode, _, names = parts["remat"].partition(">")
-            layers = {"layer_names": names.split("|")} if names else {}
-            stack.enter_context(keras.RematScope(mode=mode, **layers))
+    if "accumulate" not in parts:
+        yield
+        return
 
-        if "accumulate" in parts:
-            made = stack.enter_context(_accumulate(int(parts["accumulate"])))
-
+    with _accumulate(int(parts["accumulate"])) as made:
         yield
 
     if not made:

@@ -1,7 +1,7 @@
 """Tensors that an equivalent program does not need: the cause, and the code to write.
 
-A large tensor at the peak is compared with what its op reads and with what finally reads it. Three forms
-are recognised, each by the graph and by the sizes that were allocated, never by a name:
+A large tensor at the peak is compared with the inputs of its op and with the results of its readers.
+Three forms are recognised, each by the graph and by the sizes that were allocated, never by a name:
 
 - *pairs*: an elementwise op pairs each element of one operand with each of the other;
 - *reduced at once*: each reader of a tensor adds up most of its elements;
@@ -24,21 +24,11 @@ from analyzer.model.units import format_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-CAUSES: Final = frozenset(
-    {
-        "outer-product",
-        "reduced-at-once",
-        "small-copied",
-        "logits-held",
-        "waits-for-sum",
-        "recorded-loop",
-    }
-)
-"""Identities of the findings of this module."""
-
 _LEAST_RATIO: Final = 0.05  # share of the peak from which on a tensor is looked at
 _LEAST_BYTES: Final = 1 << 20
-_TIMES: Final = 4  # bytes over those that are read, or written in the end
+_TIMES: Final = (
+    4  # bytes of a tensor over the inputs of its op, or over its readers' results
+)
 _MANY_CLASSES: Final = 4096
 _COPIES_OF_LOGITS: Final = 3
 _CHUNKS: Final = 8
@@ -73,8 +63,7 @@ _COPIES: Final = {
     "OneHot": (
         "a one-hot tensor",
         "Look the rows up by their numbers with tf.gather, or use a loss that takes "
-        "class numbers "
-        "(SparseCategoricalCrossentropy).",
+        "class numbers (SparseCategoricalCrossentropy).",
     ),
     "Tile": (
         "a repeated tensor",
@@ -88,8 +77,7 @@ _COPIES: Final = {
     "Cast": (
         "a widened copy",
         "Keep the small type until the op that uses the values: tf.where(mask, x, 0) "
-        "needs no float "
-        "mask, and images stay uint8 until the first layer scales them.",
+        "needs no float mask, and images stay uint8 until the first layer scales them.",
     ),
 }
 """Ops whose result can repeat a smaller input, with the words for it and the code to write."""
@@ -110,7 +98,7 @@ _LOGITS: Final = frozenset(
 
 
 def find_amplified(analysis: Analysis) -> Iterator[Finding]:
-    """Report tensors at the peak that are far larger than what they are made of or made for."""
+    """Report tensors at the peak that are far larger than the inputs or the results around them."""
     peak = analysis.peak.requested_bytes
     least = max(_LEAST_BYTES, _LEAST_RATIO * peak)
     alive = analysis.alive
@@ -120,19 +108,19 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
     if links is None:
         return
 
-    sizes = _tensor_sizes(analysis)
+    tensors = _Tensors(analysis, links)
     reported: set[str] = set()
 
     for row in large.sort_values("requested_bytes", ascending=False).to_dict("records"):
-        row["shape"] = row["shape"] or _size_of(row["tensor"], links, sizes)[0]
+        row["shape"] = row["shape"] or tensors.size_of(row["tensor"])[0]
         shape = str(row["shape"])
         if shape in reported:
             continue
 
         finding = (
-            _find_pairs(analysis, row, links, sizes)
-            or _find_reduced(analysis, row, links, sizes)
-            or _find_copied(analysis, row, links, sizes)
+            _find_pairs(analysis, row, tensors)
+            or _find_reduced(analysis, row, tensors)
+            or _find_copied(analysis, row, tensors)
         )
         if finding is not None:
             reported.add(shape)
@@ -142,9 +130,10 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
 
 
 def find_recorded_loop(analysis: Analysis) -> Iterator[Finding]:
-    """Report many equal tensors of one eager step: a tape keeps what a Python loop computes."""
+    """Report many equal tensors of one eager step: a tape keeps the results of a Python loop."""
     step, watch = analysis.step, analysis.recording.watch
-    if step is None or watch is None or analysis.recording.graph is not None:
+    has_graph = analysis.recording.tensor_links is not None
+    if step is None or watch is None or has_graph:
         return
 
     alive, peak = analysis.alive, analysis.peak.requested_bytes
@@ -158,13 +147,11 @@ def find_recorded_loop(analysis: Analysis) -> Iterator[Finding]:
             id="recorded-loop",
             severity=analysis.rate(total),
             title=f"{len(equal):,} tensors of {shape} in one step: "
-            f"{format_bytes(total)} "
-            f"({total / peak:.0%} of the peak){in_brackets(watch.where)}",
-            detail="A Python loop runs under a GradientTape, which keeps the operands"
-            " of each op until it is "
-            "deleted. Put what needs no gradient under tape.stop_recording(), as the "
-            "loop of a custom "
-            "gradient, or write the loop as one op.",
+            f"{_share_of_peak(analysis, equal)}{in_brackets(watch.where)}",
+            detail="A Python loop runs under a GradientTape, which keeps the operands "
+            "of each op until it is deleted. Put what needs no gradient under "
+            "tape.stop_recording(), as the loop of a custom gradient, or write the "
+            "loop as one op.",
             saves_bytes=_saved_without_rows(analysis, equal, 1.0),
             evidence=describe_largest(equal),
         )
@@ -186,26 +173,25 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     rows = rows.assign(sum=sums)
     rows = rows[rows["sum"] != ""]
     for (shape, _), equal in rows.groupby(["shape", "sum"], observed=True):
-        total, peak = int(equal["requested_bytes"].sum()), analysis.peak.requested_bytes
         saves = _saved_without_rows(analysis, equal, 1 - 1 / len(equal))
-        if len(equal) < _SUMMANDS or saves < _LEAST_RATIO * peak:
+        least = _LEAST_RATIO * analysis.peak.requested_bytes
+        if len(equal) < _SUMMANDS or saves < least:
             continue
 
         where = next((str(line) for line in equal["source"] if line), "")
-        yield Finding(
-            id="waits-for-sum",
-            severity=analysis.rate(saves),
-            title=f"{len(equal)} gradients of {shape} wait for one sum: "
-            f"{format_bytes(total)} "
-            f"({total / peak:.0%} of the peak){in_brackets(where)}",
-            detail="One weight or tensor is used several times in one step, as in an "
-            "unrolled Python loop, and "
-            "each use has a gradient of its own. Stack the inputs and apply the op "
-            "once, or write the loop "
-            "with tf.while_loop or tf.scan, whose gradient adds up trip by trip.",
-            saves_bytes=saves,
-            evidence=describe_largest(equal),
+        title = (
+            f"{len(equal)} gradients of {shape} wait for one sum: "
+            f"{_share_of_peak(analysis, equal)}{in_brackets(where)}"
         )
+        detail = (
+            "One weight or tensor is used several times in one step, as in an unrolled "
+            "Python loop, and each use has a gradient of its own. Stack the inputs and "
+            "apply the op once, or write the loop with tf.while_loop or tf.scan, whose "
+            "gradient adds up trip by trip."
+        )
+        finding = _report(analysis, "waits-for-sum", title, detail, equal, saves)
+        if finding is not None:
+            yield finding
 
 
 def _sum_that_reads(tensor: str, links: TensorLinks) -> str:
@@ -216,41 +202,37 @@ def _sum_that_reads(tensor: str, links: TensorLinks) -> str:
     return readers[0]
 
 
-def _tensor_sizes(analysis: Analysis) -> dict[str, tuple[str, int]]:
-    """Return shape and bytes of the tensors that were allocated, the last allocation of each."""
-    rows = analysis.rows[analysis.rows["tensor"] != ""]
-    pairs = zip(rows["shape"].astype(str), rows["requested_bytes"], strict=True)
-    return dict(zip(rows["tensor"], pairs, strict=True))
+class _Tensors:
+    """The tensors of the step: the graph around them, and their sizes."""
 
+    def __init__(self, analysis: Analysis, links: TensorLinks) -> None:
+        self.links = links
+        rows = analysis.rows[analysis.rows["tensor"] != ""]
+        pairs = zip(rows["shape"].astype(str), rows["requested_bytes"], strict=True)
+        self._allocated: dict[str, tuple[str, int]] = dict(
+            zip(rows["tensor"], pairs, strict=True)
+        )
 
-def _size_of(
-    tensor: str, links: TensorLinks, sizes: dict[str, tuple[str, int]]
-) -> tuple[str, int | None]:
-    """Return shape and bytes of a tensor as the graph states them, else as they were allocated."""
-    shape, size_bytes = links.sizes.get(tensor, ("", None))
-    if size_bytes is not None:
-        return shape, size_bytes
-    return sizes.get(tensor, ("", None))
+    def size_of(self, tensor: str) -> tuple[str, int | None]:
+        """Return shape and bytes as the graph states them, else as they were last allocated."""
+        spec = self.links.specs.get(tensor)
+        if spec is not None and spec.size_bytes is not None:
+            return spec.shape_text, spec.size_bytes
+        return self._allocated.get(tensor, ("", None))
 
-
-def _inputs_of(
-    op: str, links: TensorLinks, sizes: dict[str, tuple[str, int]]
-) -> list[tuple[str, int | None]]:
-    """Return shape and bytes of each tensor that an op reads."""
-    return [_size_of(tensor, links, sizes) for tensor in links.inputs.get(op, ())]
+    def inputs_of(self, op: str) -> list[tuple[str, int | None]]:
+        """Return shape and bytes of each tensor that an op reads."""
+        return [self.size_of(tensor) for tensor in self.links.inputs.get(op, ())]
 
 
 def _find_pairs(
-    analysis: Analysis,
-    row: dict[str, Any],
-    links: TensorLinks,
-    sizes: dict[str, tuple[str, int]],
+    analysis: Analysis, row: dict[str, Any], tensors: _Tensors
 ) -> Finding | None:
     """Return a finding about an elementwise op whose two operands lack an axis each."""
     if row["op_type"] not in _ELEMENTWISE:
         return None
 
-    operands = _inputs_of(row["op"], links, sizes)
+    operands = tensors.inputs_of(row["op"])
     size = int(row["requested_bytes"])
     known = [given for _, given in operands if given is not None]
     if len(operands) != 2 or len(known) != 2 or size < _TIMES * max(known):
@@ -260,7 +242,7 @@ def _find_pairs(
     ranks = {_rank(left), _rank(right)}
     row_shape = row["shape"]
     shapes = [
-        str(shape) or _size_of(tensor, links, sizes)[0]
+        str(shape) or tensors.size_of(tensor)[0]
         for shape, tensor in zip(
             analysis.rows["shape"], analysis.rows["tensor"], strict=True
         )
@@ -274,20 +256,19 @@ def _find_pairs(
         title = f"Accidental outer product: {pairing}"
         detail = (
             f"One operand lacks the last axis of the other ({column}), so that each "
-            "value is combined "
-            "with each value of the batch. The result is probably wrong too, a loss "
-            "above all. Give both "
-            "the same shape: y[:, None], or tf.squeeze(x, -1)."
+            "value is combined with each value of the batch. The result is probably "
+            "wrong too, a loss above all. Give both the same shape: y[:, None], or "
+            "tf.squeeze(x, -1)."
         )
     else:
         title = f"All pairs at once: {pairing}"
         detail = (
             "Each element of one operand is combined with each of the other. Work on "
-            "blocks of one operand "
-            "(tf.map_fn, tf.while_loop), or write the sum over pairs as a product "
-            "(tf.matmul, tf.einsum)."
+            "blocks of one operand (tf.map_fn, tf.while_loop), or write the sum over "
+            "pairs as a product (tf.matmul, tf.einsum)."
         )
-    return _report(analysis, "outer-product", row, links, (title, detail), same, saves)
+    title = _with_size_and_line(title, row, tensors.links)
+    return _report(analysis, "outer-product", title, detail, same, saves)
 
 
 def _rank(shape: str) -> int:
@@ -296,10 +277,7 @@ def _rank(shape: str) -> int:
 
 
 def _find_reduced(
-    analysis: Analysis,
-    row: dict[str, Any],
-    links: TensorLinks,
-    sizes: dict[str, tuple[str, int]],
+    analysis: Analysis, row: dict[str, Any], tensors: _Tensors
 ) -> Finding | None:
     """Return a finding about a tensor that all its readers add up at once."""
     is_product = row["op_type"] in _PRODUCTS
@@ -307,14 +285,16 @@ def _find_reduced(
         return None
 
     size = int(row["requested_bytes"])
-    readers = links.readers.get(row["tensor"], [])
-    known = [given for _, given in _inputs_of(row["op"], links, sizes) if given]
+    readers = tensors.links.readers.get(row["tensor"], [])
+    known = [given for _, given in tensors.inputs_of(row["op"]) if given]
     if not readers or not known or size < _TIMES * max(known):
         return None
 
     for reader in readers:
-        _, written = _size_of(f"{reader}:0", links, sizes)
-        if links.facts[reader][0] not in _SUMS or size < _TIMES * (written or 0):
+        _, written = tensors.size_of(f"{reader}:0")
+        if tensors.links.facts[reader][0] not in _SUMS or size < _TIMES * (
+            written or 0
+        ):
             return None
 
     rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
@@ -325,10 +305,8 @@ def _find_reduced(
         title = f"A product for each example that is added up: {made}"
         detail = (
             "tf.matmul of a batch with a kernel of rank 2 computes the kernel's "
-            "gradient for each example, "
-            "and then their sum. tf.tensordot(x, kernel, 1), or tf.matmul of x "
-            "reshaped to two axes, "
-            "computes the sum alone."
+            "gradient for each example, and then their sum. tf.tensordot(x, kernel, "
+            "1), or tf.matmul of x reshaped to two axes, computes the sum alone."
         )
     else:
         title = f"A product that is added up: {made}"
@@ -336,20 +314,16 @@ def _find_reduced(
             "tf.einsum or tf.tensordot computes the products and their sum "
             "without the tensor between."
         )
-    return _report(
-        analysis, "reduced-at-once", row, links, (title, detail), rows, saves
-    )
+    title = _with_size_and_line(title, row, tensors.links)
+    return _report(analysis, "reduced-at-once", title, detail, rows, saves)
 
 
 def _find_copied(
-    analysis: Analysis,
-    row: dict[str, Any],
-    links: TensorLinks,
-    sizes: dict[str, tuple[str, int]],
+    analysis: Analysis, row: dict[str, Any], tensors: _Tensors
 ) -> Finding | None:
     """Return a finding about a tensor that repeats or widens a much smaller one."""
     words = _COPIES.get(row["op_type"])
-    known = [given for _, given in _inputs_of(row["op"], links, sizes) if given]
+    known = [given for _, given in tensors.inputs_of(row["op"]) if given]
     size = int(row["requested_bytes"])
     is_backward = str(row["category"]) == "gradient"
     if words is None or not known or is_backward or size < _TIMES * max(known):
@@ -361,7 +335,8 @@ def _find_copied(
     title = (
         f"{row['shape']} is {what}, {size // max(known)} times as large as its input"
     )
-    return _report(analysis, "small-copied", row, links, (title, detail), rows, saves)
+    title = _with_size_and_line(title, row, tensors.links)
+    return _report(analysis, "small-copied", title, detail, rows, saves)
 
 
 def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
@@ -373,27 +348,20 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
         if not is_wide or not is_scored or len(rows) < _COPIES_OF_LOGITS:
             continue
 
-        saves = _saved_without_rows(analysis, rows, 1 - 1 / _CHUNKS)
-        if saves < LOW * analysis.peak.requested_bytes:
-            continue
-
-        total = int(rows["requested_bytes"].sum())
-        peak = analysis.peak.requested_bytes
-        yield Finding(
-            id="logits-held",
-            severity=analysis.rate(saves),
-            title=f"{len(rows)} tensors of {shape}, one number for each of {classes} "
-            f"classes: "
-            f"{format_bytes(total)} ({total / peak:.0%} of the peak)",
-            detail="Logits, their exponentials and their gradient are alive together."
-            " Use a loss from logits "
-            "(SparseCategoricalCrossentropy(from_logits=True)), which has one op for "
-            "them, and compute the "
-            "loss for parts of the positions inside tf.recompute_grad. The saving is "
-            f"that of {_CHUNKS} parts.",
-            saves_bytes=saves,
-            evidence=describe_largest(rows),
+        title = (
+            f"{len(rows)} tensors of {shape}, one number for each of {classes} "
+            f"classes: {_share_of_peak(analysis, rows)}"
         )
+        detail = (
+            "Logits, their exponentials and their gradient are alive together. Use a "
+            "loss from logits (SparseCategoricalCrossentropy(from_logits=True)), which "
+            "has one op for them, and compute the loss for parts of the positions "
+            f"inside tf.recompute_grad. The saving is that of {_CHUNKS} parts."
+        )
+        saves = _saved_without_rows(analysis, rows, 1 - 1 / _CHUNKS)
+        finding = _report(analysis, "logits-held", title, detail, rows, saves)
+        if finding is not None:
+            yield finding
 
 
 def _saved_without_rows(analysis: Analysis, rows: pd.DataFrame, share: float) -> int:
@@ -404,28 +372,35 @@ def _saved_without_rows(analysis: Analysis, rows: pd.DataFrame, share: float) ->
 def _report(
     analysis: Analysis,
     name: str,
-    row: dict[str, Any],
-    links: TensorLinks,
-    words: tuple[str, str],
+    title: str,
+    detail: str,
     rows: pd.DataFrame,
     saves: int,
 ) -> Finding | None:
     """Return the finding; None if it saves less than a percent of the peak."""
-    peak = analysis.peak.requested_bytes
-    if saves < LOW * peak:
+    if saves < LOW * analysis.peak.requested_bytes:
         return None
 
-    title, detail = words
-    where = _line_of(row, links)
-    size = format_bytes(int(row["requested_bytes"]))
     return Finding(
         id=name,
         severity=analysis.rate(saves),
-        title=f"{title} ({size}){in_brackets(where)}",
+        title=title,
         detail=detail,
         saves_bytes=saves,
         evidence=describe_largest(rows),
     )
+
+
+def _with_size_and_line(title: str, row: dict[str, Any], links: TensorLinks) -> str:
+    size = format_bytes(int(row["requested_bytes"]))
+    return f"{title} ({size}){in_brackets(_line_of(row, links))}"
+
+
+def _share_of_peak(analysis: Analysis, rows: pd.DataFrame) -> str:
+    """Return the bytes of tensors, and their share of the peak, as text."""
+    total = int(rows["requested_bytes"].sum())
+    share = total / analysis.peak.requested_bytes
+    return f"{format_bytes(total)} ({share:.0%} of the peak)"
 
 
 def _line_of(row: dict[str, Any], links: TensorLinks) -> str:

@@ -58,11 +58,10 @@ class GraphIndex:
         return [user for tensor in outputs for user in self.consumers.get(tensor, ())]
 
     def tensor_links(self) -> TensorLinks:
-        """Return the producer, the consumers and the size of each tensor."""
-        sizes = {}
+        """Return the producer, the consumers and the type of each tensor."""
+        specs: dict[str, TensorSpec] = {}
         for op in self.ops.values():
-            for tensor, spec in zip(list_outputs(op), op.outputs, strict=False):
-                sizes[tensor] = spec.shape_text, spec.size_bytes
+            specs.update(zip(list_outputs(op), op.outputs, strict=False))
 
         return TensorLinks(
             makers={
@@ -80,7 +79,7 @@ class GraphIndex:
                 for name, op in self.ops.items()
             },
             inputs={name: op.inputs for name, op in self.ops.items()},
-            sizes=sizes,
+            specs=specs,
         )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
+from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.report.peak_figures import (
     StatedRange,
     TwoSizes,
@@ -118,7 +119,7 @@ class RecompiledFunction(Struct, frozen=True, kw_only=True):
 
 
 class TensorLinks(Struct, frozen=True):
-    """Producer, consumers and size of each tensor of a step's graph."""
+    """Producer, consumers and type of each tensor of a step's graph."""
 
     makers: Mapping[str, str]  # tensor -> op
     readers: Mapping[str, list[str]]  # tensor -> ops
@@ -126,7 +127,7 @@ class TensorLinks(Struct, frozen=True):
         str, tuple[str, str, str]
     ]  # op -> type, layer, line of the user's code
     inputs: Mapping[str, tuple[str, ...]] = {}  # op -> tensors
-    sizes: Mapping[str, tuple[str, int | None]] = {}  # tensor -> shape, bytes
+    specs: Mapping[str, TensorSpec] = {}  # tensor -> dtype and shape
 
 
 REPORTED: Final = (
