@@ -202,6 +202,7 @@ def test_the_timeline_zooms_and_shows_each_peak(
         page.settle()
         assert page.js(highest) == page.js(f"{RECORDED}.total[{RECORDED}.highestState]")
     page.js("memoryReport.state.update({axis: 'events'})")
+    page.settle()
     last = made.recording.steps[-1]
     page.js(f"memoryReport.axis.setView({last.first}, {last.last + 2})")
     page.settle()
