@@ -204,8 +204,8 @@ def _note_computed(capturing: Capturing) -> list[str]:
 
 def _describe_unknown(capturing: Capturing) -> dict[str, str] | None:
     """Return the ops with unknown values and their lines, and what they decide."""
-    if capturing.unknown is None or capturing.function is None:
-        return None
+    if not capturing.unknown or capturing.function is None:
+        return capturing.unknown
     sources = graphs.find_sources(capturing.function.graph)
     return {
         f"{name} at {sources[name]}" if sources.get(name) else name: decides
