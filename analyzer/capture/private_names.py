@@ -286,9 +286,7 @@ get_builder = _make_reader(
 get_flat_call = _make_reader(
     "_call_flat"
 )  # calls a function with other tensors than its captures
-get_own_weights = _make_reader(
-    "_trainable_variables", "_trainable_weights"
-)  # in Keras 3, or 2
+get_own_weights = _make_reader("_trainable_variables")  # of a layer alone
 get_gradient_accumulators = _make_reader(
     "_accumulated_gradients"
 )  # an optimizer's variables
@@ -323,17 +321,11 @@ get_built_variables = _make_reader(
     "_trainable_variables"
 )  # that an optimizer was built for
 get_build_shapes = _make_reader("_build_shapes_dict")  # of a built model, by argument
-get_input_structure = _make_reader(
-    "_inputs_struct", "_nested_inputs", "_saved_model_inputs_spec"
-)
-# The symbolic inputs; of a subclass of Keras 2, the specs of its first call
-get_output_structure = _make_reader(
-    "_outputs_struct", "_nested_outputs"
-)  # the symbolic outputs
-get_compiled_loss = _make_reader("_compile_loss", "compiled_loss")
-"""The object that every use of a model's loss goes through, in Keras 3 or 2."""
+get_input_structure = _make_reader("_inputs_struct")  # the symbolic inputs
+get_output_structure = _make_reader("_outputs_struct")  # the symbolic outputs
+get_compiled_loss = _make_reader("_compile_loss")
+"""The object that every use of a model's loss goes through."""
 closes_scope = _make_reader("_pop_on_exit")  # False in an inner scope of a layer
-keras_2_is_compiled = _make_reader("_is_compiled")  # has optimizer and loss
 
 
 def peek_queue(enqueuer: Any) -> Any:

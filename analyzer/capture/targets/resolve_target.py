@@ -22,7 +22,7 @@ from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import describe_user_error, find_library
 from analyzer.capture.targets import step_program, target_spec
 from analyzer.capture.targets.host_setup import move_to_card, run_setup_on_host
-from analyzer.capture.targets.keras_api import get_classes, set_keras_2_policy
+from analyzer.capture.targets.keras_api import get_classes
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.model_changes import (
     apply_while_building,
@@ -89,16 +89,21 @@ def make_program(
     """
     if isinstance(thing, step_program.Program):
         return thing
-    if isinstance(thing, get_classes("Model")):
+    if isinstance(thing, keras.Model):
         return make_model_program(thing, options)
-    if isinstance(thing, get_classes("layers.Layer")):
+    if isinstance(thing, get_classes("Model")):
+        raise TargetError(
+            f"{text} is a model of Keras 2 (tf_keras).",
+            hint="Trace the script that trains it, or return (tf_function, args).",
+        )
+    if isinstance(thing, keras.Layer):
         raise TargetError(
             f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential."
         )
 
     parts = list(thing) if isinstance(thing, tuple | list) else []
     has_tensors = any(hasattr(one, "shape") for one in tf.nest.flatten(parts[1:]))
-    if parts and isinstance(parts[0], get_classes("Model")) and not has_tensors:
+    if parts and isinstance(parts[0], keras.Model) and not has_tensors:
         message = f"{text} returns a {type(thing).__name__} with a model, and no tensors for it."
         raise TargetError(
             message, hint="Return the model alone, or (tf_function, args)."
@@ -120,7 +125,7 @@ def make_program(
 
         return step_program.make_signature_program(thing, text, options)
 
-    if isinstance(thing, type) and issubclass(thing, get_classes("Model")):
+    if isinstance(thing, type) and issubclass(thing, keras.Model):
         return make_model_program(_call_user_code(thing, text), options)
     if callable(thing) and not is_result:
         return make_program(_call_user_code(thing, text), text, options, is_result=True)
@@ -194,7 +199,7 @@ def _check_policy(program: step_program.Program, text: str, policy: str) -> None
 
     policies = {
         str(layer.dtype_policy.name)
-        for layer in layers or find_live_objects(get_classes("layers.Layer"))
+        for layer in layers or find_live_objects(keras.Layer)
         if get_own_weights(layer) and hasattr(layer, "dtype_policy")
     }
     if policy not in policies:
@@ -283,8 +288,6 @@ def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
     with _convert_errors(spec.path), run_setup_on_host():
         load = _import_file if spec.kind is TargetKind.FILE else _import_module
         module = load(spec)
-
-    set_keras_2_policy(options.dtype_policy)
 
     thing = module
     for part in spec.attribute.split("."):
