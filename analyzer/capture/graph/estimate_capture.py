@@ -127,7 +127,7 @@ def capture_graph(
         kind="static",
         device=device,
         data_bytes=data_bytes,
-        threads=note_threads(caches=True),
+        threads=note_threads(),
         sizes=tuple(sizes),
         assumed=dict(options.assume),
         like=options.like,

@@ -27,12 +27,12 @@ from analyzer.capture.run.step_capture import (
     classify_failure,
     describe_capture,
     describe_failure,
+    read_compiled_functions,
 )
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.host_setup import collect_setup_values
 from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.xla.compiled_functions import read_compiled_functions
 from analyzer.model.contract.run_note import STEP_WITH_ALL, StepConfig
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.interrupts import pause_collector
