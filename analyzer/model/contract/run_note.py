@@ -208,8 +208,6 @@ class RunFile:
     graph: Name | None = None  # its file; None for an eager step
     function: Name = ""
     error: Failure | None = None
-    # bytes that the data sets of the step's iterators hold: arrays, shuffle, prefetch, cache
-    data_bytes: Mapping[Name, Bytes] = field(default_factory=dict)
     threads: ThreadsNote = ThreadsNote()
     xla: tuple[CompiledFunction, ...] = ()
     sizes: tuple[DataSize, ...] = ()
