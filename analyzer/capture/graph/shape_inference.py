@@ -198,7 +198,7 @@ def _redirect(
 ) -> None:
     """Let nodes read what is known of their inputs instead of the inputs."""
     nodes = {node.name: node for node in graph_def.node}
-    redirects |= _skip_switches(nodes) | _pin_known(copy, nodes, shapes)
+    redirects |= _pin_known(copy, nodes, shapes)
     for node in copy.node:
         if _MARK in node.name:
             continue
@@ -223,11 +223,6 @@ def _rewrite(
     elif node.op in RESULT_TYPES or node.op in _LOOP or is_loop_head:
         _retype(twin, "Identity", T=node.attr["T"].type)
         twin.input[:] = firsts
-    elif node.op == "LookupTableFindV2":
-        # Its shape function asks the table for the shape of its values, and no table exists here.
-        # Except in tables made by hand, values are scalars: the result has the shape of the keys.
-        twin.input[:] = [node.input[1]]
-        _retype(twin, "Cast", SrcT=node.attr["Tin"].type, DstT=node.attr["Tout"].type)
     elif node.op.startswith("_Mkl"):
         _make_plain(twin, node.op)
 
@@ -268,26 +263,6 @@ def _pin_known(
 
     firsts = [tensor for tensor in redirects if tensor.endswith(":0")]
     return redirects | {tensor[:-2]: redirects[tensor] for tensor in firsts}
-
-
-def _skip_switches(nodes: Mapping[str, Any]) -> dict[str, str]:
-    """Return, for each constant that reaches a branch through a ``Switch``, the constant itself.
-
-    Shape functions that need a constant's value do not look through a ``Switch``; the size of a
-    densified gradient in a branch is such a value.
-    """
-    redirects: dict[str, str] = {}
-    for name, node in nodes.items():
-        source = node
-        while source is not None and source.op in ("Switch", "RefSwitch"):
-            source = nodes.get(get_node_name(source.input[0]))
-
-        if source is None or source is node:
-            continue
-        if source.op in ("Const", "HostConst"):
-            redirects |= {name: source.name, f"{name}:1": source.name}
-
-    return redirects
 
 
 def _state_argument(twin: Any, node: Any, arguments: Arguments) -> None:

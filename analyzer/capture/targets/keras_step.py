@@ -317,12 +317,12 @@ def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
     if optimizer is not None:
         inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         new.append(type(optimizer).__name__)
-        old.append(f"the optimizer {type(inner).__name__}")
+        old.append(type(inner).__name__)
         arguments["optimizer"] = optimizer
 
     if loss is not None:
         new.append(format_losses(loss))
-        old.append(f"the loss {format_losses(model.loss) or 'none'}")
+        old.append(format_losses(model.loss) or "no loss")
         arguments |= {"loss": loss, "loss_weights": None}
 
     _compile(model, arguments | {"jit_compile": bool(model.jit_compile)})
