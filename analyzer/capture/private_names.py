@@ -80,27 +80,6 @@ INITIALIZE_KERAS_VARIABLE: Final = (
 )
 
 
-_PLACED: Final = "_analyzer_placed"
-"""Attribute of the handle of a variable that the user placed on the host."""
-
-
-@contextlib.contextmanager
-def mark_placed_variables() -> Iterator[None]:
-    """Mark variables that are created in a ``tf.device`` scope of the host."""
-    make = resource_variable_ops._variable_handle_from_shape_and_dtype
-
-    def make_and_mark(*args: Any, **kwargs: Any) -> Any:
-        handle = make(*args, **kwargs)
-        in_strategy = isinstance(tf.distribute.get_strategy(), _STRATEGIES)
-        if "CPU" in context.context().device_name and not in_strategy:
-            setattr(handle, _PLACED, True)
-
-        return handle
-
-    with patch.object(resource_variable_ops, make.__name__, make_and_mark):
-        yield
-
-
 _STRATEGIES: Final = (
     tf.distribute.MirroredStrategy,
     tf.distribute.MultiWorkerMirroredStrategy,
@@ -112,11 +91,6 @@ def count_replicas() -> int:
     """Return the most replicas of a strategy that chooses devices itself; 0 without such a strategy."""
     strategies = (one for one in gc.get_objects() if issubclass(type(one), _STRATEGIES))
     return max((one.num_replicas_in_sync for one in strategies), default=0)
-
-
-def is_placed(handle: Any) -> bool:
-    """Say whether the user placed the variable of a handle on the host."""
-    return getattr(handle, _PLACED, False)
 
 
 def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[str]:
@@ -286,9 +260,7 @@ get_builder = _make_reader(
 get_flat_call = _make_reader(
     "_call_flat"
 )  # calls a function with other tensors than its captures
-get_own_weights = _make_reader(
-    "_trainable_variables", "_trainable_weights"
-)  # in Keras 3, or 2
+get_own_weights = _make_reader("_trainable_variables")  # of a layer alone
 get_gradient_accumulators = _make_reader(
     "_accumulated_gradients"
 )  # an optimizer's variables
@@ -311,11 +283,6 @@ get_iterator_handle = _make_reader("_iterator_resource")  # of ``iter(dataset)``
 get_dataset = _make_reader("_dataset")  # of an iterator
 get_input_dataset = _make_reader("_input_dataset")  # the stage before one of a data set
 get_batch_size = _make_reader("_batch_size")  # of a stage that makes batches
-get_buffer_size = _make_reader("_buffer_size")  # of a stage that shuffles or prefetches
-get_cache_file = _make_reader(
-    "_filename"
-)  # of a stage that caches; an empty text for memory
-get_array_tensors = _make_reader("_tensors", default=())  # of ``from_tensor_slices``
 is_distributed = _make_reader(
     "_distribute_strategy"
 )  # the strategy that a model was made under
@@ -323,17 +290,11 @@ get_built_variables = _make_reader(
     "_trainable_variables"
 )  # that an optimizer was built for
 get_build_shapes = _make_reader("_build_shapes_dict")  # of a built model, by argument
-get_input_structure = _make_reader(
-    "_inputs_struct", "_nested_inputs", "_saved_model_inputs_spec"
-)
-# The symbolic inputs; of a subclass of Keras 2, the specs of its first call
-get_output_structure = _make_reader(
-    "_outputs_struct", "_nested_outputs"
-)  # the symbolic outputs
-get_compiled_loss = _make_reader("_compile_loss", "compiled_loss")
-"""The object that every use of a model's loss goes through, in Keras 3 or 2."""
+get_input_structure = _make_reader("_inputs_struct")  # the symbolic inputs
+get_output_structure = _make_reader("_outputs_struct")  # the symbolic outputs
+get_compiled_loss = _make_reader("_compile_loss")
+"""The object that every use of a model's loss goes through."""
 closes_scope = _make_reader("_pop_on_exit")  # False in an inner scope of a layer
-keras_2_is_compiled = _make_reader("_is_compiled")  # has optimizer and loss
 
 
 def peek_queue(enqueuer: Any) -> Any:

@@ -12,14 +12,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from analyzer.cards import process_overhead
-from analyzer.cards.catalogue import look_up_gpu
-from analyzer.cards.driver_reading import read_cards
+from analyzer.cards.driver_reading import own_pids, read_cards
 from analyzer.model.contract.child_messages import (
     AllocatorFigures,
     NvmlCard,
     NvmlReading,
-    ProcessFigures,
 )
 from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.errors import InputError
@@ -43,18 +40,17 @@ _HIDDEN_PROCESS: Final = (
 
 
 class CardPart(msgspec.Struct, frozen=True):
-    """A part of a card's memory, between two bounds that are equal if its size is exact."""
+    """A part of a card's memory."""
 
     id: str
     what: str
-    low_bytes: int
-    high_bytes: int
-    source: Source
+    size_bytes: int
+    source: Source = "driver"
     note: str = ""
 
 
 class CardAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """One card; its exact parts add up to ``total_bytes``."""
+    """One card; its parts add up to ``total_bytes``."""
 
     index: int  # the driver's
     name: str
@@ -66,7 +62,7 @@ class CardAccount(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceFile(ReportRecord, frozen=True, kw_only=True):
     """The JSON document of ``analyze device``."""
 
-    schema_version: int = 2
+    schema_version: int = 3
     kind: Literal["device"] = "device"
     headline: str
     cards: tuple[CardAccount, ...] = ()
@@ -98,22 +94,25 @@ def device() -> DeviceReport:
 
     This initializes TensorFlow's devices, so call it after your program has configured them.
     """
-    from analyzer.capture.run.allocator_figures import read_process_figures
+    from analyzer.capture.run.allocator_figures import read_allocators
 
-    figures = read_process_figures()
-    if figures.reading is None and not figures.allocators:
-        return DeviceReport(DeviceFile(headline=figures.refusal))
-    return DeviceReport(divide_process(figures))
+    allocators = read_allocators()
+    try:
+        return DeviceReport(divide_process(allocators, read_cards(own_pids())))
+    except InputError as error:
+        headline = error.message
+        if allocators:
+            headline = _describe_process(allocators, [])
+
+        return DeviceReport(DeviceFile(headline=headline, notes=(error.message,)))
 
 
 def read_machine() -> DeviceReport:
     """Return the driver's figures of this machine's cards, without TensorFlow."""
     try:
-        reading = read_cards()
+        return DeviceReport(divide_machine(read_cards()))
     except InputError as error:
         return DeviceReport(DeviceFile(headline=error.message))
-
-    return DeviceReport(divide_machine(reading))
 
 
 def divide_machine(reading: NvmlReading) -> DeviceFile:
@@ -129,23 +128,20 @@ def divide_machine(reading: NvmlReading) -> DeviceFile:
     )
 
 
-def divide_process(figures: ProcessFigures) -> DeviceFile:
+def divide_process(
+    allocators: Sequence[AllocatorFigures], reading: NvmlReading
+) -> DeviceFile:
     """Return TensorFlow's and the driver's figures of one process side by side."""
-    reading = figures.reading or NvmlReading(cards=())
     is_only = len(reading.cards) == 1  # then no identifier has to match
     cards = []
 
     for card in reading.cards:
         identifiers = (card.uuid, "") if is_only else (card.uuid,)
-        own = [one for one in figures.allocators if one.card_uuid in identifiers]
+        own = [one for one in allocators if one.card_uuid in identifiers]
         cards.append(_divide_card(card, own))
 
-    missing = f"{figures.refusal} The driver's figures are missing."
-    return DeviceFile(
-        headline=_describe_process(figures, reading),
-        cards=tuple(cards),
-        notes=() if figures.reading else (missing,),
-    )
+    headline = _describe_process(allocators, reading.cards)
+    return DeviceFile(headline=headline, cards=tuple(cards))
 
 
 def build_sections(document: DeviceFile) -> Document:
@@ -161,52 +157,43 @@ def build_sections(document: DeviceFile) -> Document:
     )
 
 
-def _describe_process(figures: ProcessFigures, reading: NvmlReading) -> str:
-    allocators = figures.allocators
+def _describe_process(
+    allocators: Sequence[AllocatorFigures], cards: Sequence[NvmlCard]
+) -> str:
     if not allocators:
         return "TensorFlow sees no GPU in this process."
 
-    least = "" if all(one.is_pool_exact for one in allocators) else "at least "
-    in_use = format_bytes(sum(one.in_use_bytes for one in allocators))
-    pool = format_bytes(sum(one.pool_low_bytes for one in allocators))
-    text = (
-        f"Process {figures.pid}: tensors hold {in_use}, TensorFlow's pool {least}{pool}"
-    )
-    shown = [_find_own_bytes(card) for card in reading.cards]
-    own = [size for size in shown if size is not None]
+    text = f"Tensors hold {format_bytes(sum(one.in_use_bytes for one in allocators))}"
+    if not any(one.grows for one in allocators):
+        pool = format_bytes(sum(one.pool_bytes for one in allocators))
+        text += f", TensorFlow's pool {pool}"
 
+    own = sum(_find_own_bytes(card) or 0 for card in cards)
     if own:
-        text += f", the process {format_bytes(sum(own))} according to the driver (nvidia-smi)"
+        text += (
+            f", the process {format_bytes(own)} according to the driver (nvidia-smi)"
+        )
+
     return f"{text}."
 
 
 def _divide_card(card: NvmlCard, allocators: Sequence[AllocatorFigures]) -> CardAccount:
-    own = _find_own_bytes(card)
     rows: list[CardPart] = []
-    known = 0
-
     if allocators:
         rows += _list_own_parts(card, allocators)
-        pools = sum(one.pool_low_bytes for one in allocators)
-        known = pools if own is None else own
 
-    others = list(_list_processes(card, is_own_divided=bool(allocators)))
-    rows += others
-    known += sum(row.high_bytes for row in others)
+    rows += _list_processes(card, is_own_divided=bool(allocators))
     reserved = card.reserved_bytes or 0
-    rest = card.total_bytes - reserved - card.free_bytes - known
+    known = sum(row.size_bytes for row in rows) + reserved + card.free_bytes
+    rest = card.total_bytes - known
 
     if rest > 0:
-        rows.append(
-            _make_exact("unattributed", "used, not shown for any process", rest)
-        )
-
+        rows.append(CardPart("unattributed", "used, not shown for any process", rest))
     if reserved:
-        rows.append(
-            _make_exact("reserved", "reserved by the driver and the firmware", reserved)
-        )
+        what = "reserved by the driver and the firmware"
+        rows.append(CardPart("reserved", what, reserved))
 
-    rows.append(_make_exact("free", "free", card.free_bytes))
+    rows.append(CardPart("free", "free", card.free_bytes))
     return CardAccount(
         index=card.index,
         name=card.name,
@@ -214,11 +201,6 @@ def _divide_card(card: NvmlCard, allocators: Sequence[AllocatorFigures]) -> Card
         rows=tuple(rows),
         notes=tuple(_list_notes(card, allocators)),
     )
-
-
-def _make_exact(ident: str, what: str, size: int, note: str = "") -> CardPart:
-    """Return a part whose size the driver states."""
-    return CardPart(ident, what, size, size, "driver", note)
 
 
 def _find_own_bytes(card: NvmlCard) -> int | None:
@@ -233,28 +215,21 @@ def _list_own_parts(
 ) -> Iterator[CardPart]:
     """Yield this process' parts: tensors, the rest of the pool, and outside the pool."""
     own = _find_own_bytes(card)
-    in_use = sum(one.in_use_bytes for one in allocators)
-    low = high = sum(one.pool_low_bytes for one in allocators)
-    note = ""
+    known = sum(one.in_use_bytes for one in allocators)
+    yield CardPart("in-use", "in use by tensors", known, "tensorflow")
 
-    if own is not None and not all(one.is_pool_exact for one in allocators):
-        gpu = look_up_gpu(card.name)
-        least_outside = 0 if gpu is None else process_overhead(gpu).range.low
-        limits = [
-            own if one.limit_bytes is None else one.limit_bytes for one in allocators
-        ]
-        high = max(low, min(own - least_outside, sum(limits)))
-        note = "Only regions with a tensor of this program are visible."
-
-    yield CardPart("in-use", "in use by tensors", in_use, in_use, "tensorflow")
-    idle = "in TensorFlow's pool, not in use"
-    low_idle, high_idle = low - in_use, high - in_use
-    yield CardPart("pool-unused", idle, low_idle, high_idle, "difference", note)
+    outside = "outside the pool: CUDA context, libraries, kernels"
+    if any(one.grows for one in allocators):
+        outside = f"in TensorFlow's pool, which grows, and {outside}"
+    else:
+        idle = sum(one.pool_bytes - one.in_use_bytes for one in allocators)
+        known += idle
+        yield CardPart(
+            "pool-unused", "in TensorFlow's pool, not in use", idle, "difference"
+        )
 
     if own is not None:
-        outside = "outside the pool: CUDA context, libraries, kernels"
-        least, most = max(own - high, 0), max(own - low, 0)
-        yield CardPart("outside-pool", outside, least, most, "difference")
+        yield CardPart("outside-pool", outside, max(own - known, 0), "difference")
 
 
 def _list_processes(card: NvmlCard, *, is_own_divided: bool) -> Iterator[CardPart]:
@@ -268,7 +243,8 @@ def _list_processes(card: NvmlCard, *, is_own_divided: bool) -> Iterator[CardPar
         if process.used_bytes is None:
             note = f"The driver does not report the memory of process {process.pid}."
 
-        yield _make_exact("other-process", what, process.used_bytes or 0, note)
+        size_bytes = process.used_bytes or 0
+        yield CardPart("other-process", what, size_bytes, note=note)
 
 
 def _list_notes(
@@ -281,11 +257,8 @@ def _list_notes(
         yield "The card is partitioned into instances (MIG): the figures are the whole card's."
 
     for one in allocators:
-        if one.limit_bytes is None:
-            continue
-
         growth = "takes it at its first tensor"
-        if one.grows is not False:
+        if one.grows:
             growth = "grows on demand up to it and is not returned"
 
         yield (
@@ -300,13 +273,10 @@ def _make_card_section(card: CardAccount) -> Section:
         TableColumn("part", least=24),
         TableColumn("source", least=12, rank=1),
     )
-    rows = []
-
-    for row in card.rows:
-        low, high = format_bytes(row.low_bytes), format_bytes(row.high_bytes)
-        size = low if low == high else f"{low} to {high}"
-        rows.append((size, row.what, LABELS["source"][row.source]))
-
+    rows = [
+        (format_bytes(row.size_bytes), row.what, LABELS["source"][row.source])
+        for row in card.rows
+    ]
     notes = [row.note for row in card.rows if row.note]
     paragraphs = map(Paragraph, (*notes, *card.notes))
     heading = f"Card {card.index}: {card.name}, {format_bytes(card.total_bytes)}"

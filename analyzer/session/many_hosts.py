@@ -18,7 +18,6 @@ from analyzer.model.contract.report.subject import (
     HostsFigures,
 )
 from analyzer.model.errors import AnalyzerError, TraceError
-from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import times
 from analyzer.report.result import Result
 from analyzer.session.opening import OpenOptions, is_estimate, open_result
@@ -39,10 +38,6 @@ _OUTLIER_SHARE: Final = (
 _SMALL_BYTES: Final = (
     4 << 20
 )  # traces of this size are read faster than a process starts
-_WORKER_BYTES: Final = 400 << 20
-_BYTES_PER_BYTE: Final = 2
-"""Memory for reading a trace: a process with its libraries plus twice the trace (measured on traces of
-200 MiB and 2 GiB)."""
 _MOST_NAMES: Final = 5  # hosts in one warning
 
 
@@ -89,16 +84,8 @@ def read_hosts(
     progress: Callable[[float], None],
 ) -> tuple[HostRow, ...]:
     """Return a row for each trace, in the order of ``files``."""
-    sizes = [file.stat().st_size for file in files]
-    if (
-        not engine.scheduler
-    ):  # as many processes as the traces need and the memory allows
-        need_bytes = _WORKER_BYTES + _BYTES_PER_BYTE * max(sizes)
-        room = read_memory_bytes("SC_AVPHYS_PAGES") // need_bytes
-        is_small = sum(sizes) < _SMALL_BYTES
-        engine = WorkEngine(
-            workers=1 if is_small else max(min(engine.workers, room), 1)
-        )
+    if sum(file.stat().st_size for file in files) < _SMALL_BYTES:
+        engine = replace(engine, workers=1)
 
     requests = [(os.path.abspath(file), allocator) for file in files]
     rows: dict[int, HostRow] = {}
@@ -178,20 +165,25 @@ def compare_hosts(rows: Sequence[HostRow]) -> HostsFigures:
     middle = int(median(sizes))
     deviation = median(abs(size - middle) for size in sizes)
     least = max(_OUTLIER_DEVIATIONS * deviation, _OUTLIER_SHARE * middle)
-    places = [
-        DevicePlace(
-            host=row.host,
-            allocator=device.allocator,
-            allocated_bytes=device.allocated_bytes,
-            differs_bytes=device.allocated_bytes - middle,
-        )
-        for row in rows
-        for device in row.devices
-    ]
-    has_limits = all(device.limit_bytes is not None for device in devices)
-    over = [
-        one.allocated_bytes - (one.limit_bytes or 0) * has_limits for one in devices
-    ]
+    places = []
+    for row in rows:
+        for device in row.devices:
+            place = DevicePlace(
+                host=row.host,
+                allocator=device.allocator,
+                allocated_bytes=device.allocated_bytes,
+                differs_bytes=device.allocated_bytes - middle,
+            )
+            places.append(place)
+
+    limits = [device.limit_bytes for device in devices]
+    if None in limits:
+        limits = [0] * len(devices)
+
+    over = []
+    for device, limit_bytes in zip(devices, limits, strict=True):
+        over.append(device.allocated_bytes - (limit_bytes or 0))
+
     outliers = [place for place in places if abs(place.differs_bytes) > least]
 
     return HostsFigures(
@@ -207,10 +199,8 @@ def compare_hosts(rows: Sequence[HostRow]) -> HostsFigures:
 
 def _list_warnings(worst: HostRow, rows: Sequence[HostRow]) -> list[str]:
     """Return which host the figures are of, and warnings about unreadable or incomplete traces."""
-    failed, damaged = (
-        [row for row in rows if row.failed],
-        [row for row in rows if row.damaged],
-    )
+    failed = [row for row in rows if row.failed]
+    damaged = [row for row in rows if row.damaged]
     of_all = f" that could be read, of {len(rows)}" if failed else ""
     count = len(rows) - len(failed)
     warnings = [f"The figures are of {worst.host}, the worst of {count} hosts{of_all}."]

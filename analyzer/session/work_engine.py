@@ -14,7 +14,6 @@ from analyzer.model.interrupts import die_with_parent
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-_TRIES = 2  # of a call by itself, after a process died
 _CONNECT_TIMEOUT_S = 15
 
 
@@ -33,8 +32,8 @@ class WorkEngine:
     ) -> Iterator[tuple[int, _Result | None]]:
         """Yield the index of each item and the result of ``call``, a module's function, as they finish.
 
-        If a process dies, the calls that may have run there are repeated one at a time, so that only
-        the item that kills its process has no result (None). InputError if no scheduler answers.
+        If a process dies, the calls that may have run there are repeated once, one at a time: only the
+        item that kills its process has no result (None). InputError if no scheduler answers.
         """
         if not self.scheduler and (self.workers <= 1 or len(items) <= 1):
             yield from ((index, call(item)) for index, item in enumerate(items))
@@ -56,15 +55,11 @@ class WorkEngine:
                 except died:
                     for index in list(waiting)[: 2 * self.workers]:
                         alone = {index: waiting.pop(index)}
-                        results: list[tuple[int, _Result]] = []
+                        result = None
+                        with suppress(*died):
+                            [(_, result)] = _run_calls(call, alone, folder)
 
-                        for _ in range(_TRIES):
-                            with suppress(*died):
-                                results = results or list(
-                                    _run_calls(call, alone, folder)
-                                )
-
-                        yield index, results[0][1] if results else None
+                        yield index, result
 
     def _connect(self, stack: ExitStack) -> tuple[type[BaseException], ...]:
         """Choose joblib's backend until the stack closes; return the errors of a dead process."""

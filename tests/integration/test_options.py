@@ -65,10 +65,6 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"batch_size": 4, "shapes": {"tokens": [7], "pair_1": [5, 2]}},
         {
             "shapes": [[4, 7], [4, 3], [4, 5, 2]],
-            "notes": [
-                "The first axes of 'tokens', 'pair_0', 'pair_1' are taken as one batch; if one of "
-                "them is not, write its size in the signature."
-            ],
         },
     ),
     "file": (

@@ -1,16 +1,15 @@
 """Shapes that the executed graph alone does not state, from the best available source.
 
 The sources, in this order: the data set behind an iterator; the traced function (``set_shape`` after a
-Python function leaves no node); the elements that are put into lists; the user's assumptions; and the
+Python function leaves no node); the user's assumptions; and the
 upper bound of an op's result, such as all elements for ``Where``. Then the stated range begins at one
 element.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.graph.input_pipeline import find_datasets, list_batch_specs
@@ -86,9 +85,7 @@ class SizedGraph:
         self._traced = read_traced_outputs(function.graph)
         self._arguments = read_arguments(function, given)
         self._shapes: dict[str, tuple[int, ...]] = {}  # learnt, by ``node:output``
-        self._values: dict[str, Any] = {}
         self._refuted: set[str] = set()
-        self._graph: Any = None  # the importable copy with the known shapes
         self._run()
 
     def _run(self) -> None:
@@ -100,11 +97,10 @@ class SizedGraph:
             if not any(map(is_open, specs)):
                 return
 
-            earlier = dict(self._shapes), dict(self._values), dict(self.sizes)
+            earlier = dict(self._shapes), dict(self.sizes)
             is_learnt = (
                 self._learn_from_iterators()
                 or self._learn_from_trace()
-                or self._learn_from_lists()
                 or self._learn_from_user()
                 or self._learn_from_bounds()
             )
@@ -114,15 +110,15 @@ class SizedGraph:
             try:
                 self._infer()
             except ValueError:  # another op's shape contradicts this round
-                self._shapes, self._values, self.sizes = earlier
+                self._shapes, self.sizes = earlier
                 return
 
     def _infer(self) -> None:
         """Infer the shapes; drop learnt shapes (of other ops of the same name) that contradict them."""
         while True:
             try:
-                self.outputs, self._graph = infer_graph(
-                    self._graph_def, self._arguments, self._shapes, self._values
+                self.outputs = infer_graph(
+                    self._graph_def, self._arguments, self._shapes
                 )
                 return
             except ValueError as error:
@@ -203,21 +199,6 @@ class SizedGraph:
 
         return is_learnt
 
-    def _learn_from_lists(self) -> bool:
-        is_learnt = False
-        elements = _infer_list_elements(self._graph_def, self._graph, self.outputs)
-
-        for tensor, shape, value in elements:
-            spec = look_up_spec(self.outputs, tensor)
-            if spec is not None and is_open(spec):
-                is_learnt |= self._learn(tensor, shape)
-
-            if value is not None and tensor not in self._values:
-                self._values[tensor] = value
-                is_learnt = True
-
-        return is_learnt
-
     def _learn_from_user(self) -> bool:
         is_learnt = False
         for name, size in self._assumed.items():
@@ -274,7 +255,7 @@ class SizedGraph:
                 shapes[tensor] = shape
 
         known = self._graph_def, self._arguments
-        open_outputs, _ = infer_graph(*known, shapes, self._values)
+        open_outputs = infer_graph(*known, shapes)
 
         for name in bounded:
             for index, spec in enumerate(open_outputs[name]):
@@ -283,7 +264,7 @@ class SizedGraph:
                     shapes[f"{name}:{index}"] = least
 
         try:
-            inferred, _ = infer_graph(*known, shapes, self._values)
+            inferred = infer_graph(*known, shapes)
         except (ValueError, tf.errors.OpError):
             return {}
 
@@ -315,107 +296,6 @@ def _merge_shapes(one: Shape, other: Shape) -> tuple[int, ...] | None:
             return None
 
     return tuple(map(max, one, other))
-
-
-_PUT: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2}
-"""Ops that put an element into a list -> the input that is the element."""
-_TAKE: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0, "TensorListStack": 0}
-"""Ops that take elements from a list -> the output with the element, or with all of them."""
-_MAKE: Final = ("EmptyTensorList", "TensorListReserve")
-_MERGES: Final = ("Merge", "RefMerge")
-_PASS_ON: Final = frozenset(
-    (
-        *_MERGES,
-        *("Switch", "RefSwitch", "Enter", "Exit", "NextIteration"),
-        *("Identity", "TensorListPopBack", *_PUT, *_MAKE),
-    )
-)
-"""Ops that make a list or pass it on."""
-
-
-def _infer_list_elements(
-    graph_def: Any, graph: Any, outputs: Outputs
-) -> Iterator[tuple[str, Shape, Any]]:
-    """Yield each tensor that is taken from a list, its shape, and its value if it is a shape itself.
-
-    A loop's forward pass puts tensors into lists and its backward pass takes them out (``while_v2.py``).
-    No shape function looks into a list.
-    """
-    nodes = {node.name: node for node in graph_def.node}
-    for node in graph_def.node:
-        if node.op not in _TAKE:
-            continue
-
-        elements, makers = _trace_list(nodes, node.input[0])
-        if not elements:
-            continue
-
-        shape, value = _merge_elements(elements, graph, outputs)
-        if node.op == "TensorListStack":
-            length = _find_length(makers, graph)
-            has_shape = length is not None and shape is not None
-            shape, value = (length, *shape) if has_shape else None, None
-
-        yield f"{node.name}:{_TAKE[node.op]}", shape, value
-
-
-def _find_length(makers: Sequence[Any], graph: Any) -> int | None:
-    """Return the size that all makers of a list reserve; an empty list has none."""
-    sizes = set()
-    for maker in makers:
-        if maker.op != "TensorListReserve":
-            return None
-
-        size = _get_static_value(graph, maker.input[1])
-        sizes.add(None if size is None else int(size))
-
-    return sizes.pop() if len(sizes) == 1 else None
-
-
-def _trace_list(nodes: Mapping[str, Any], source: str) -> tuple[set[str], list[Any]]:
-    """Return the tensors put into a list and the nodes that make it; none if its origin is unknown."""
-    elements: set[str] = set()
-    makers: dict[str, Any] = {}
-    names = [get_node_name(source)]
-
-    for name in names:  # which grows
-        node = nodes.get(name)
-        if node is None or node.op not in _PASS_ON:
-            return set(), []
-        if node.op in _MAKE:
-            makers[name] = node
-            continue
-
-        if node.op in _PUT:
-            elements.add(node.input[_PUT[node.op]])
-
-        lists = node.input if node.op in _MERGES else node.input[:1]
-        for origin in lists:
-            if origin[0] != "^" and get_node_name(origin) not in names:
-                names.append(get_node_name(origin))
-
-    return elements, list(makers.values())
-
-
-def _merge_elements(
-    elements: set[str], graph: Any, outputs: Outputs
-) -> tuple[Any, Any]:
-    """Return the common shape and the common value of the tensors put into a list, or None."""
-    specs = [look_up_spec(outputs, source) for source in elements]
-    shapes = {None if spec is None or is_open(spec) else spec.shape for spec in specs}
-    shape = shapes.pop() if len(shapes) == 1 else None
-    are_numbers = all(one is not None and one.dtype == "int32" for one in specs)
-
-    if shape is None or len(shape) > 1 or not are_numbers:
-        return shape, None
-
-    values = [_get_static_value(graph, source) for source in elements]
-    is_same = all(one is not None and np.array_equal(one, values[0]) for one in values)
-    return shape, values[0] if is_same else None
-
-
-def _get_static_value(graph: Any, source: str) -> Any:
-    return tf.get_static_value(graph.get_tensor_by_name(_get_tensor_name(source)))
 
 
 def is_open(spec: TensorSpec) -> bool:

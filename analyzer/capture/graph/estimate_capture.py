@@ -15,14 +15,7 @@ from numpy.linalg import LinAlgError
 
 from analyzer.capture.graph.executor_graph import build_executor_graph
 from analyzer.capture.graph.gpu_graph import build_gpu_graph, pretend_gpu
-from analyzer.capture.graph.input_pipeline import count_held_bytes
-from analyzer.capture.graph.plain_graphs import count_bytes
-from analyzer.capture.graph.unbacked_variables import (
-    FROM_NUMPY,
-    build_slots,
-    leave_out_values,
-    mark_numpy_tensors,
-)
+from analyzer.capture.graph.unbacked_variables import leave_out_values
 from analyzer.capture.run.instrumentation import observe_step
 from analyzer.capture.run.step_capture import (
     Captured,
@@ -89,7 +82,6 @@ def capture_graph(
         if gpu is not None:
             stack.enter_context(pretend_gpu())
         observed = stack.enter_context(observe_step())
-        stack.enter_context(mark_numpy_tensors())
         if unbacked:
             stack.enter_context(leave_out_values())
         report("building the model", 0.05)
@@ -97,7 +89,7 @@ def capture_graph(
         if options.note:
             program.messages.append(options.note)
         for optimizer, weights in find_open_optimizers(program) if unbacked else ():
-            build_slots(optimizer, weights)
+            optimizer.build(weights)
 
         report("tracing the step", 0.2)
         variables = StepVariables(program)
@@ -115,10 +107,6 @@ def capture_graph(
         )
         capture = describe_capture(state, ops=ops)
 
-    held = [*program.make_tensors(), *function.captured_inputs]
-    from_numpy = [one for one in held if hasattr(one, FROM_NUMPY)]
-    data_bytes = count_held_bytes(held)
-    data_bytes["inputs"] = sum(map(count_bytes, from_numpy))
     device = capture.run.device
     if gpu is not None:
         device = DeviceNote(kind="gpu", name=gpu.name, id=gpu.id)
@@ -126,8 +114,7 @@ def capture_graph(
         capture.run,
         kind="static",
         device=device,
-        data_bytes=data_bytes,
-        threads=note_threads(caches=True),
+        threads=note_threads(),
         sizes=tuple(sizes),
         assumed=dict(options.assume),
         like=options.like,

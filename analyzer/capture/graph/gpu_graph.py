@@ -25,7 +25,6 @@ from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
 from analyzer.model.graph.host_copies import (
-    VARIABLES_ON_HOST,
     insert_host_copies,
     place_by_handles,
 )
@@ -141,7 +140,7 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
     captured = index - len(function.inputs) + len(function.captured_inputs)
     handle = function.captured_inputs[captured] if captured >= 0 else tensor
     node.op = "_Arg"
-    node.device = _HOST if private.is_placed(handle) else _CARD
+    node.device = _CARD
     node.attr["T"].type = tensor.dtype.as_datatype_enum
     dtype, shape = get_handle_type(handle)
 
@@ -238,25 +237,11 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
 
 @contextlib.contextmanager
 def pretend_gpu() -> Iterator[None]:
-    """Let Keras find a GPU in the block, and use cuDNN's recurrent layers.
-
-    A variable's ``device`` is the card, unless the user or TensorFlow places it on the host: optimizers
-    of Keras 2 run an update on the device of its variable (``OptimizerV2._prepare_local``).
-    """
-    with (
-        private.mark_placed_variables(),
-        patch.object(private.BaseResourceVariable, "device", property(_find_device)),
-        # Not in every Keras:
+    """Let Keras find a GPU in the block, and use cuDNN's recurrent layers."""
+    with (  # not in every Keras
         patch.object(private.keras_nn, private.CPU_ONLY, lambda: False, create=True),
         patch.object(
             private.keras_rnn, private.IS_GPU_AVAILABLE, lambda: True, create=True
         ),
     ):
         yield
-
-
-def _find_device(variable: Any) -> str:
-    is_placed = variable.dtype.name in VARIABLES_ON_HOST or private.is_placed(
-        variable.handle
-    )
-    return _HOST if is_placed else _CARD

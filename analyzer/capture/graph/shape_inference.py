@@ -76,15 +76,14 @@ def infer_graph(
     graph_def: Any,
     arguments: Arguments,
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
-    values: Mapping[str, Any] = MappingProxyType({}),
-) -> tuple[Outputs, tf.Graph]:
-    """Return the output specs of every node, and the copy of the graph that they come from.
+) -> Outputs:
+    """Return the output specs of every node.
 
-    ``shapes`` and ``values`` are known of tensors (``node:output``) that the graph does not tell.
+    ``shapes`` are known of tensors (``node:output``) that the graph does not tell.
     """
     copy, biases = _make_importable(graph_def, arguments)
     redirects = {f"{name}:1": bias for name, bias in biases.items()}
-    _redirect(copy, graph_def, redirects, shapes, values)
+    _redirect(copy, graph_def, redirects, shapes)
     graph = tf.Graph()
 
     with graph.as_default():
@@ -112,7 +111,7 @@ def infer_graph(
 
         outputs[node.name] = tuple(specs)
 
-    return outputs, graph
+    return outputs
 
 
 def _correct_specs(node: Any, specs: list[TensorSpec]) -> None:
@@ -139,7 +138,7 @@ def infer_executed_outputs(
     arguments = read_arguments(function, given)
     for graph_def in partitions:
         with contextlib.suppress(ValueError, TypeError, KeyError, tf.errors.OpError):
-            outputs |= infer_graph(graph_def, arguments)[0]
+            outputs |= infer_graph(graph_def, arguments)
 
     return outputs
 
@@ -196,11 +195,10 @@ def _redirect(
     graph_def: Any,
     redirects: dict[str, str],
     shapes: Mapping[str, tuple[int, ...]],
-    values: Mapping[str, Any],
 ) -> None:
     """Let nodes read what is known of their inputs instead of the inputs."""
     nodes = {node.name: node for node in graph_def.node}
-    redirects |= _skip_switches(nodes) | _pin_known(copy, nodes, shapes, values)
+    redirects |= _pin_known(copy, nodes, shapes)
     for node in copy.node:
         if _MARK in node.name:
             continue
@@ -225,11 +223,6 @@ def _rewrite(
     elif node.op in RESULT_TYPES or node.op in _LOOP or is_loop_head:
         _retype(twin, "Identity", T=node.attr["T"].type)
         twin.input[:] = firsts
-    elif node.op == "LookupTableFindV2":
-        # Its shape function asks the table for the shape of its values, and no table exists here.
-        # Except in tables made by hand, values are scalars: the result has the shape of the keys.
-        twin.input[:] = [node.input[1]]
-        _retype(twin, "Cast", SrcT=node.attr["Tin"].type, DstT=node.attr["Tout"].type)
     elif node.op.startswith("_Mkl"):
         _make_plain(twin, node.op)
 
@@ -255,17 +248,10 @@ def _retype(node: Any, kind: str, **types: int) -> None:
 
 
 def _pin_known(
-    copy: Any,
-    nodes: Mapping[str, Any],
-    shapes: Mapping[str, tuple[int, ...]],
-    values: Mapping[str, Any],
+    copy: Any, nodes: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, str]:
-    """Add a node for each known shape or value; return which input it replaces."""
+    """Add a node for each known shape; return which input it replaces."""
     redirects: dict[str, str] = {}
-    for tensor, value in values.items():
-        redirects[tensor] = f"{_get_pin_name(tensor)}_value"
-        _make_constant(copy.node.add(name=redirects[tensor]), value)
-
     for tensor, shape in shapes.items():
         name, _, index = tensor.rpartition(":")
         if name in nodes:
@@ -273,30 +259,10 @@ def _pin_known(
             dtype = tf.dtypes.as_dtype(get_output_dtypes(nodes[name])[int(index)])
             _retype(pin, "EnsureShape", T=dtype.as_datatype_enum)
             _set_shape(pin, shape)
-            redirects.setdefault(tensor, f"{pin.name}:0")
+            redirects[tensor] = f"{pin.name}:0"
 
     firsts = [tensor for tensor in redirects if tensor.endswith(":0")]
     return redirects | {tensor[:-2]: redirects[tensor] for tensor in firsts}
-
-
-def _skip_switches(nodes: Mapping[str, Any]) -> dict[str, str]:
-    """Return, for each constant that reaches a branch through a ``Switch``, the constant itself.
-
-    Shape functions that need a constant's value do not look through a ``Switch``; the size of a
-    densified gradient in a branch is such a value.
-    """
-    redirects: dict[str, str] = {}
-    for name, node in nodes.items():
-        source = node
-        while source is not None and source.op in ("Switch", "RefSwitch"):
-            source = nodes.get(get_node_name(source.input[0]))
-
-        if source is None or source is node:
-            continue
-        if source.op in ("Const", "HostConst"):
-            redirects |= {name: source.name, f"{name}:1": source.name}
-
-    return redirects
 
 
 def _state_argument(twin: Any, node: Any, arguments: Arguments) -> None:

@@ -30,7 +30,7 @@ from analyzer.capture.run.source_frames import (
     describe_user_error,
     find_culprit,
 )
-from analyzer.capture.xla.xla_dumps import add_dump_flags
+from analyzer.capture.run.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import REQUEST_VERSION, CaptureRequest
 from analyzer.model.contract.child_messages import (
     CaptureDone,

@@ -45,12 +45,7 @@ _NO_BUFFER: Final = (
 )
 _COUNT_OVERFLOW: Final = "Check failed: work_element_count"
 """``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative."""
-_BY_OTHERS: Final = (
-    signal.SIGTERM,
-    getattr(signal, "SIGHUP", None),
-    signal.SIGINT,
-    getattr(signal, "SIGKILL", None),
-)
+_BY_OTHERS: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGKILL")
 _PYTHON_DIED: Final = (
     "Fatal Python error: "  # first line of faulthandler; the stack follows
 )
@@ -91,20 +86,20 @@ def explain_end(
 
     last = f"; its last output: {reason}" if reason else "."
     if code is None or code >= 0:
+        kind = FailureKind.EXITED
         message = f"{target} ended its own process with exit code {code} {at}{last}"
-        return TargetError(message, hint=hint, kind=FailureKind.EXITED)
+    else:
+        names = {number.value: number.name for number in signal.Signals}
+        name = names.get(-code, f"signal {-code}")
+        kind = FailureKind.CRASHED
+        if name in _BY_OTHERS:
+            kind = FailureKind.KILLED
+        elif reason.startswith(_COUNT_OVERFLOW):
+            kind = FailureKind.TOO_LARGE
 
-    meaning = signal.strsignal(-code) or "a signal"
-    with contextlib.suppress(ValueError):
-        meaning = f"{signal.Signals(-code).name} ({meaning})"
+        meaning = signal.strsignal(-code) or "unknown"
+        message = f"The process of {target} died of {name} ({meaning}) {at}{last}"
 
-    kind = FailureKind.CRASHED
-    if -code in _BY_OTHERS:
-        kind = FailureKind.KILLED
-    elif reason.startswith(_COUNT_OVERFLOW):
-        kind = FailureKind.TOO_LARGE
-
-    message = f"The process of {target} died of {meaning} {at}{last}"
     return TargetError(message, hint=hint, kind=kind)
 
 

@@ -27,12 +27,12 @@ from analyzer.capture.run.step_capture import (
     classify_failure,
     describe_capture,
     describe_failure,
+    read_compiled_functions,
 )
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.host_setup import collect_setup_values
 from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.xla.compiled_functions import read_compiled_functions
 from analyzer.model.contract.run_note import STEP_WITH_ALL, StepConfig
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.interrupts import pause_collector
@@ -47,10 +47,6 @@ _MOST_REPEATS: Final = 37
 """Repeats of a step on a simulated card. With two traced steady steps they make 39 runs, and one more
 run lies outside their least and largest peak with a chance of 2 in 40, 5 %."""
 
-_EQUAL_REPEATS: Final = (
-    8  # repeats after which no further one follows if all peaks are equal
-)
-_FEWEST_REPEATS: Final = 4  # repeats even if they take longer than their share
 _REPEAT_SHARE: Final = 0.1  # of the time of tracing and running the step
 _REPEATS_S: Final = 1.0  # for repeats if that share is shorter; most of it is delays
 _DELAYS: Final = ((0, 0), (100_000, 0), (0, 50_000), (200_000, 100_000))
@@ -166,11 +162,7 @@ def _run(
         all_graphs = graphs.collect_graphs(state.function.graph)
         op_types = {op.type for graph in all_graphs for op in graph.get_operations()}
         check_collectives(op_types, tf.__version__)
-    values = None
-    if own_process:
-        state.variables.rehome_small()
-    else:
-        values = state.variables.values()
+    values = None if own_process else state.variables.values()
     try:
         state.variables.snapshot()
         for index in range(state.wanted):
@@ -212,15 +204,18 @@ def _call_step(state: Capturing, name: str, number: int) -> None:
 def _repeat_step(state: Capturing, spent_s: float) -> None:
     """Run the step more often, so that the trace shows how its peaks vary.
 
-    A repeat that fails ends the repeats; a note reports a lack of memory.
+    The repeats make the range of peak, need and limit, and nothing else in an answer (``run_range``).
+    There is one with each delay; if their peaks are equal, as of a compiled step, no other follows.
+    Otherwise they go on for their share of the time. A step at several sizes (``size_runs``), a script
+    and a step on real devices have none. A repeat that fails ends them; a note reports a lack of memory.
     """
     card, began_s = "GPU:0", time.monotonic()
     most_s = max(_REPEAT_SHARE * spent_s, _REPEATS_S)
     peaks: list[int] = []
     while len(peaks) < _MOST_REPEATS:
         is_late = time.monotonic() - began_s > most_s
-        has_settled = len(peaks) >= _EQUAL_REPEATS and len(set(peaks)) == 1
-        if has_settled or (is_late and len(peaks) >= _FEWEST_REPEATS):
+        has_each_delay = len(peaks) >= len(_DELAYS)
+        if has_each_delay and (is_late or len(set(peaks)) == 1):
             return
         tf.config.experimental.reset_memory_stats(card)
         is_long = len(peaks) % 2 and state.computed

@@ -3,9 +3,10 @@
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -21,15 +22,18 @@ from analyzer.capture.run.source_frames import (
     find_user_line,
 )
 from analyzer.capture.run.step_variables import StepVariables
+from analyzer.capture.run.xla_dumps import (
+    list_dumps,
+    read_dumped_plan,
+    remove_dump_flags,
+)
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.xla.compiled_functions import CompiledPlan
-from analyzer.capture.xla.xla_dumps import remove_dump_flags
 from analyzer.model.contract.graph_note import Op, TracedGraph
 from analyzer.model.contract.run_note import (
+    CompiledFunction,
     DeviceNote,
     Failure,
-    GraphKind,
     Input,
     Mode,
     RunFile,
@@ -41,22 +45,19 @@ from analyzer.model.machine import count_cores
 from analyzer.model.version import __version__
 from analyzer.simulated_card.core_calls import describe_refusals
 
-_MOST_NAMED: Final = 3  # ops in a note
+_MOST_NAMES: Final = 3  # of ops or functions in a note
 _ENVIRONMENT: Final = (
-    *(
-        "TF_CPU_",
-        "TF_CUDNN_",
-        "TF_CUBLAS_",
-        "TF_CUDA_",
-        "TF_DETERMINISTIC_",
-        "TF_GPU_",
-        "TF_NUM_",
-    ),
+    *("TF_CPU_", "TF_CUDNN_", "TF_CUBLAS_", "TF_CUDA_", "TF_DETERMINISTIC_"),
+    *("TF_GPU_", "TF_NUM_"),
     *("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "TF_ENABLE_GPU_GARBAGE_COLLECTION"),
     *("TF_ENABLE_ONEDNN_OPTS", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_USE_CUBLASLT"),
     *("TF_XLA_FLAGS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES"),
 )
 """Prefixes of the variables that change TensorFlow's allocations; a report shows no others."""
+
+
+CompiledPlan: TypeAlias = tuple[CompiledFunction, bytes]
+"""A function that XLA compiled, and its module (HloProto) with the buffer assignment."""
 
 
 @dataclass
@@ -127,22 +128,23 @@ def describe_capture(
         partitions: The graphs that the executor ran.
         ops: The ops that the executor would run; None to read them from the graphs.
     """
-    program, observed, variables = (
-        capturing.program,
-        capturing.observed,
-        capturing.variables,
-    )
-    function = capturing.function
+    program, observed = capturing.program, capturing.observed
+    variables, function = capturing.variables, capturing.function
     traced_graphs = [] if function is None else graphs.read_traced_graphs(function)
-    graph_kind: GraphKind = "executed"
     if ops is None:
-        ops, graph_kind = _read_ops(program, function, partitions)
+        ops = _read_ops(program, function, partitions)
+
     variables.refresh()
     own_graph = 0 if function is None else id(function.graph)
+    gradients: dict[bool, set[str]] = {True: set(), False: set()}
+    for graph, name in observed.gradients:
+        gradients[graph == own_graph].add(name)
+
+    marks = observed.eager_gradients.items()
     run = RunFile(
         step=_describe_step(program, observed, is_eager=function is None),
         device=_describe_device(),
-        threads=note_threads(caches=False),
+        threads=note_threads(),
         steps_wanted=capturing.wanted,
         steps_done=capturing.done,
         notes=(
@@ -155,17 +157,10 @@ def describe_capture(
         variables=variables.rows(),
         snapshots=tuple(map(tuple, variables.snapshots)),
         inputs=_describe_inputs(program, function, capturing.inputs),
-        gradients=frozenset(
-            name for graph, name in observed.gradients if graph == own_graph
-        ),
-        nested_gradients=frozenset(
-            name for graph, name in observed.gradients if graph != own_graph
-        ),
-        eager_gradients={
-            mark: tuple(rows) for mark, rows in observed.eager_gradients.items()
-        },
+        gradients=frozenset(gradients[True]),
+        nested_gradients=frozenset(gradients[False]),
+        eager_gradients={mark: tuple(addresses) for mark, addresses in marks},
         scopes=observed.scopes,
-        graph_kind=graph_kind,
         function="" if function is None else graphs.decode_name(function.name),
         error=capturing.error,
         unknown_values=_describe_unknown(capturing),
@@ -175,55 +170,68 @@ def describe_capture(
             "python": platform.python_version(),
             "analyzer": __version__,
         },
-        environment={
-            name: value
-            for name, text in sorted(os.environ.items())
-            if name.startswith(_ENVIRONMENT)
-            and (value := remove_dump_flags(text) if name == "XLA_FLAGS" else text)
-        },
+        environment=_read_environment(),
     )
     return Captured(run, ops, traced_graphs)
 
 
+def _read_environment() -> dict[str, str]:
+    """Return the variables that change TensorFlow's allocations."""
+    found = {}
+    for name, text in sorted(os.environ.items()):
+        value = remove_dump_flags(text) if name == "XLA_FLAGS" else text
+        if value and name.startswith(_ENVIRONMENT):
+            found[name] = value
+
+    return found
+
+
 def _note_computed(capturing: Capturing) -> list[str]:
     """Return a note that names the values that the host computes for a simulated card."""
-    names = [] if capturing.function is None else list(capturing.computed)
-    if not names:
+    if capturing.function is None or not capturing.computed:
         return []
-    sources = graphs.find_sources(capturing.function.graph)
-    named = [
-        f"{name} at {sources[name]}" if sources.get(name) else name for name in names
-    ]
-    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+
+    named = _add_lines(capturing.function, capturing.computed)
     return [
-        f"Values decide sizes, branches or trips: {', '.join(named[:_MOST_NAMED])}{more}. The host "
+        f"Values decide sizes, branches or trips: {_list_first(named)}. The host "
         "computed them from the inputs and the first weights. On a card the ops after them may run "
         "in another order."
     ]
+
+
+def _add_lines(function: Any, names: Iterable[str]) -> list[str]:
+    """Return names of ops with the lines of the user's code that made them."""
+    sources = graphs.find_sources(function.graph)
+    return [f"{one} at {sources[one]}" if sources.get(one) else one for one in names]
+
+
+def _list_first(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = len(names) - _MOST_NAMES
+    shown = ", ".join(names[:_MOST_NAMES])
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _describe_unknown(capturing: Capturing) -> dict[str, str] | None:
     """Return the ops with unknown values and their lines, and what they decide."""
     if not capturing.unknown or capturing.function is None:
         return capturing.unknown
-    sources = graphs.find_sources(capturing.function.graph)
-    return {
-        f"{name} at {sources[name]}" if sources.get(name) else name: decides
-        for name, decides in capturing.unknown.items()
-    }
+
+    named = _add_lines(capturing.function, capturing.unknown)
+    return dict(zip(named, capturing.unknown.values(), strict=True))
 
 
-def _read_ops(
-    program: Program, function: Any, partitions: Sequence[Any]
-) -> tuple[list[Op], GraphKind]:
-    """Return the step's ops and which graph they are from; none without a function."""
+def _read_ops(program: Program, function: Any, partitions: Sequence[Any]) -> list[Op]:
+    """Return the step's ops, traced or executed; none without a function."""
     if function is None:
-        return [], ""
+        return []
+
     sources = graphs.find_sources(function.graph)
     if program.config.jit or not partitions:
-        return graphs.read_traced_ops(function.graph, sources), "traced"
+        return graphs.read_traced_ops(function.graph, sources)
+
     outputs = infer_executed_outputs(function, partitions, program.make_tensors())
-    return graphs.read_executed_ops(partitions, outputs, sources), "executed"
+    return graphs.read_executed_ops(partitions, outputs, sources)
 
 
 def _describe_step(
@@ -257,23 +265,19 @@ def _check_accumulation(program: Program, steps: int) -> list[str]:
     ]
 
 
-_MOST_NAMES: Final = 3  # of compiled functions in a note
-
-
 def note_compiled_functions(program: Program, function: Any) -> list[str]:
     """Return a note if XLA compiles functions inside a step that runs op by op."""
     if function is None or program.config.jit:
         return []
-    names = list(
-        dict.fromkeys(map(_get_python_name, graphs.find_compiled_calls(function.graph)))
-    )
+
+    calls = graphs.find_compiled_calls(function.graph)
+    names = list(dict.fromkeys(map(_get_python_name, calls)))
     if not names:
         return []
-    shown = ", ".join(names[:_MOST_NAMES])
-    others = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+
     return [
-        f"XLA compiles {shown}{others} inside this step, as in a run without analyze: jit_compile=True "
-        "is set there. --no-jit is about the step alone."
+        f"XLA compiles {_list_first(names)} inside this step, as in a run without analyze: "
+        "jit_compile=True is set there. --no-jit is about the step alone."
     ]
 
 
@@ -368,37 +372,40 @@ def describe_failure(failure: BaseException) -> Failure:
     return Failure(type=name, message=message, exit_code=code, where=where, kind=kind)
 
 
-def note_threads(*, caches: bool) -> ThreadsNote:
-    """Return the threads of a kernel, the number of parallel ops, and whether the latter is fixed.
+def note_threads() -> ThreadsNote:
+    """Return the number of parallel ops: of the configuration, the environment, or the cores.
 
-    The configuration comes first, then the environment, then the number of cores
-    (``process_util.cc``: ``NumInterOpThreadsFromSessionOptions``; ``LocalDevice``). ``caches``: whether
-    to read the sizes of the processor's caches, which starts a session of Grappler.
+    (``process_util.cc``: ``NumInterOpThreadsFromSessionOptions``)
     """
+    count = tf.config.threading.get_inter_op_parallelism_threads()
+    text = os.environ.get("TF_NUM_INTEROP_THREADS", "")
+    if not count and text.isdecimal():
+        count = int(text)
 
-    def read_count(name: str) -> int:
-        text = os.environ.get(name, "")
-        return int(text) if text.isdecimal() else 0
+    return ThreadsNote(inter_op=count or count_cores())
 
-    cores = count_cores()
-    threading = tf.config.threading
-    intra = threading.get_intra_op_parallelism_threads() or read_count(
-        "TF_NUM_INTRAOP_THREADS"
-    )
-    inter = threading.get_inter_op_parallelism_threads() or read_count(
-        "TF_NUM_INTEROP_THREADS"
-    )
-    # Grappler's cluster of this machine has the caches that Eigen reads (``GetLocalCPUInfo``).
-    devices = []
-    if caches:
-        cluster = private.grappler_cluster.Cluster(disable_detailed_stats=True)
-        devices = [device.properties for device in cluster.ListDevices()]
-        cluster.Shutdown()
-    return ThreadsNote(
-        intra_op=intra or cores,
-        inter_op=inter or cores,
-        inter_op_fixed=bool(inter),
-        l3_bytes=max(
-            (one.l3_cache_size for one in devices if one.type == "CPU"), default=0
-        ),
-    )
+
+def read_compiled_functions(
+    function: Any, dump: Path
+) -> tuple[list[CompiledPlan], list[Op]]:
+    """Return the functions of a step that ran and that XLA compiled, from its dump; and their ops."""
+    callers: dict[str, list[str]] = {}
+    if function.function_def.attr["_XlaMustCompile"].b:
+        own = graphs.decode_name(function.name)
+        callers[own] = [own]
+
+    callers |= graphs.find_compiled_calls(function.graph)
+    compiled = []
+    for name, ops in callers.items():
+        plan, platform = read_dumped_plan(dump, name)
+        if plan:
+            note = CompiledFunction(
+                ops=tuple(ops),
+                function=name,
+                platform=platform,
+                compilations=len(list_dumps(dump, name)),
+            )
+            compiled.append((note, plan))
+
+    names = [note.function for note, _ in compiled]
+    return compiled, graphs.read_inner_ops(function, names)

@@ -2,14 +2,11 @@
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_last_layer, get_layers
-from analyzer.capture.targets.keras_api import (
-    get_classes,
-    get_keras,
-    get_output_tensors,
-)
+from analyzer.capture.targets.keras_api import get_output_tensors
 from analyzer.capture.targets.synthetic_inputs import make_part
 from analyzer.model.errors import TargetError
 
@@ -26,13 +23,13 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
     The last activation decides (softmax, sigmoid); a sequence of scores from integer inputs gets a
     classification loss. Integers and strings cannot be trained on.
     """
-    specs, losses = tf.nest.flatten(outputs), get_keras(model).losses
+    specs = tf.nest.flatten(outputs)
     has_integer_inputs = any(
         tensor.dtype.is_integer for tensor in tf.nest.flatten(inputs)
     )
     activations = _find_last_activations(model, len(specs))
     chosen = [
-        _choose_loss(spec, activation, losses, has_integer_inputs=has_integer_inputs)
+        _choose_loss(spec, activation, has_integer_inputs=has_integer_inputs)
         for spec, activation in zip(specs, activations, strict=True)
     ]
 
@@ -79,9 +76,7 @@ def make_labels(model: Any, outputs: Any) -> Any:
     return tf.nest.pack_sequence_as(outputs, labels)
 
 
-def _choose_loss(
-    spec: Any, activation: str, losses: Any, *, has_integer_inputs: bool
-) -> Any:
+def _choose_loss(spec: Any, activation: str, *, has_integer_inputs: bool) -> Any:
     if not tf.as_dtype(spec.dtype).is_floating:
         return None
 
@@ -92,13 +87,13 @@ def _choose_loss(
 
     has_classes = bool(rank and rank > 1) and (shape[-1] or 1) > 1
     if activation == "softmax" and has_classes:
-        return losses.SparseCategoricalCrossentropy()
+        return keras.losses.SparseCategoricalCrossentropy()
     if activation == "sigmoid":
-        return losses.BinaryCrossentropy()
+        return keras.losses.BinaryCrossentropy()
     if has_integer_inputs and rank == 3 and has_classes:
-        return losses.SparseCategoricalCrossentropy(from_logits=True)
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    return losses.MeanSquaredError()
+    return keras.losses.MeanSquaredError()
 
 
 def _find_last_activations(model: Any, count: int) -> list[str]:
@@ -117,13 +112,8 @@ def _get_activation(layer: Any) -> str:
     if type(layer).__name__ == "Softmax":
         return "softmax"
 
-    outputs = (
-        getattr(layer, "outputs", None)
-        if isinstance(layer, get_classes("Model"))
-        else None
-    )
-    if outputs:
-        return _get_activation(get_last_layer(outputs[-1]))
+    if isinstance(layer, keras.Model) and getattr(layer, "outputs", None):
+        return _get_activation(get_last_layer(layer.outputs[-1]))
 
     return str(getattr(getattr(layer, "activation", None), "__name__", ""))
 

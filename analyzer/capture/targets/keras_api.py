@@ -1,6 +1,7 @@
-"""One interface to models of Keras 3 and of Keras 2 (``tf_keras``).
+"""Questions about Keras' models and optimizers that its public API does not answer.
 
-Keras 2 is optional and never imported here: if the target has not imported it, no object belongs to it.
+A model of Keras 2 (``tf_keras``) is no target, but a script or a step may use one. It is never imported
+here: if the user's code has not imported it, no object belongs to it.
 """
 
 from __future__ import annotations
@@ -12,34 +13,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from analyzer.capture import private_names
 
 _KERAS_2 = "tf_keras"
 
 
-def is_keras_3(model: Any) -> bool:
-    """Say whether a model is one of Keras 3; otherwise it is one of Keras 2."""
-    return isinstance(model, keras.Model)
-
-
-def get_keras(model: Any) -> Any:
-    """Return the package of a model, with ``losses``, ``optimizers`` and ``Model``."""
-    return keras if is_keras_3(model) else sys.modules[_KERAS_2]
-
-
 def has_own_step(model: Any) -> bool:
     """Say whether a model's code has a training step of its own."""
-    return type(model).train_step is not get_keras(model).Model.train_step
-
-
-def is_compiled(model: Any) -> bool:
-    """Say whether the model has an optimizer and a loss."""
-    if is_keras_3(model):
-        return bool(model.compiled)
-
-    return bool(private_names.keras_2_is_compiled(model))
+    return type(model).train_step is not keras.Model.train_step
 
 
 def get_input_specs(model: Any) -> Any:
@@ -49,10 +31,7 @@ def get_input_specs(model: Any) -> Any:
     if structure is None and inputs:
         structure = inputs if len(inputs) > 1 else inputs[0]
 
-    if structure is None or is_keras_3(model):
-        return structure
-
-    return tf.nest.map_structure(_convert_spec, structure)
+    return structure
 
 
 def get_output_tensors(model: Any) -> Any:
@@ -98,24 +77,3 @@ def find_open_optimizers(program: Any) -> Iterator[tuple[Any, list[Any]]]:
             and not private_names.is_distributed(model)
         ):
             yield optimizer, list(model.trainable_variables)
-
-
-def set_keras_2_policy(policy: str) -> None:
-    """Set the global dtype policy of Keras 2 if one is given and the target has imported Keras 2."""
-    if policy and _KERAS_2 in sys.modules:
-        sys.modules[_KERAS_2].mixed_precision.set_global_policy(policy)
-
-
-def _convert_spec(tensor: Any) -> Any:
-    spec = getattr(tensor, "type_spec", tensor)
-    axes = spec.shape.as_list() if spec.shape.rank is not None else None
-    if axes and spec is tensor:  # of a call with some batch
-        axes[0] = None
-
-    return keras.KerasTensor(
-        axes,
-        dtype=spec.dtype.name,
-        name=str(tensor.name),
-        sparse=isinstance(spec, tf.SparseTensorSpec),
-        ragged=isinstance(spec, tf.RaggedTensorSpec),
-    )

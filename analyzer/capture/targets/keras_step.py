@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+import keras
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
@@ -15,12 +16,7 @@ from analyzer.capture.targets.default_losses import (
     format_losses,
     make_labels,
 )
-from analyzer.capture.targets.keras_api import (
-    get_keras,
-    has_own_step,
-    is_compiled,
-    is_keras_3,
-)
+from analyzer.capture.targets.keras_api import has_own_step
 from analyzer.capture.targets.model_changes import change_layers, rebuild
 from analyzer.capture.targets.step_program import (
     Program,
@@ -34,10 +30,13 @@ from analyzer.model.errors import InputError, TargetError
 
 _KINDS: Final = {
     "optimizer": (
-        "optimizers",
+        keras.optimizers,
         "adam, adamw, sgd, rmsprop, adagrad, adafactor or lion",
     ),
-    "loss": ("losses", "mse, binary_crossentropy or sparse_categorical_crossentropy"),
+    "loss": (
+        keras.losses,
+        "mse, binary_crossentropy or sparse_categorical_crossentropy",
+    ),
 }
 """Kinds of objects that Keras looks up by name: the module, and examples for an error."""
 _MOST_PARTS: Final = 3  # inputs, labels and sample weights
@@ -75,12 +74,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     data = _make_data(model, inputs, outputs) if train else (inputs,)
     opened = None
 
-    if (
-        options.is_open
-        and train
-        and is_keras_3(model)
-        and not private.is_distributed(model)
-    ):
+    if options.is_open and train and not private.is_distributed(model):
         opened = synthetic_inputs.open_batch(model, data, batch_size)
 
     call, function, arguments, values = _STEPS[mode](model, opened or data)
@@ -107,7 +101,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
 
 def _make_fit_step(model: Any, data: Any) -> _KerasStep:
     """Return the step of ``fit``: the training function that Keras makes, called with an iterator."""
-    if is_keras_3(model) and private.is_distributed(model):
+    if private.is_distributed(model):
         with (
             model.distribute_strategy.scope()
         ):  # slots made in the step lie on one device only
@@ -120,12 +114,9 @@ def _make_fit_step(model: Any, data: Any) -> _KerasStep:
 
 
 def _make_predict_step(model: Any, data: Any) -> _KerasStep:
-    """Return the step of ``predict``; in Keras 3 Python holds the batch while it runs."""
+    """Return the step of ``predict``; Python holds the batch while it runs."""
     model.predict_function = None
     run = model.make_predict_function() or model.predict_function
-    if not is_keras_3(model):
-        return _take_batches(model, run, data)
-
     batch = [synthetic_inputs.make_values(data)]
     values = tuple(tensor for tensor in tf.nest.flatten(batch) if tensor is not None)
     return (
@@ -185,15 +176,13 @@ def _make_trainable(
             hint="Use --mode infer.",
         )
 
-    was_compiled = is_compiled(model)
+    was_compiled = bool(model.compiled)
     optimizer = loss = None
     if options.optimizer or not was_compiled:
-        optimizer = _look_up(
-            model, "optimizer", options.optimizer or target_spec.OPTIMIZER
-        )
+        optimizer = _look_up("optimizer", options.optimizer or target_spec.OPTIMIZER)
 
     if options.loss:
-        loss = _look_up(model, "loss", options.loss)
+        loss = _look_up("loss", options.loss)
     elif not was_compiled:
         loss = choose_losses(model, inputs, outputs)
 
@@ -282,22 +271,18 @@ def _count_parts(train_step: Any) -> int:
 def _build_output_specs(model: Any, inputs: Any) -> Any:
     """Return the model's outputs as specs; the model is built, no op runs.
 
-    In Keras 3, ``compute_output_shape`` of a layer may leave axes open that its ``call`` knows: then the
-    model is traced into a temporary graph, as in Keras 2.
+    ``compute_output_shape`` of a layer may leave axes open that its ``call`` knows: then the model is
+    traced into a temporary graph.
     """
+
+    def make_symbolic(part: Any) -> Any:
+        return keras.KerasTensor(part.shape, part.dtype.name)
+
     try:
-        if is_keras_3(model):
-            make = get_keras(model).KerasTensor
-            specs = model(
-                tf.nest.map_structure(
-                    lambda one: make(one.shape, one.dtype.name), inputs
-                )
-            )
-            if all(
-                tf.TensorShape(s.shape).is_fully_defined()
-                for s in tf.nest.flatten(specs)
-            ):
-                return specs
+        specs = model(tf.nest.map_structure(make_symbolic, inputs))
+        shapes = [tf.TensorShape(spec.shape) for spec in tf.nest.flatten(specs)]
+        if all(shape.is_fully_defined() for shape in shapes):
+            return specs
 
         with private.FuncGraph("outputs").as_default():
             outputs = model(synthetic_inputs.make_values(inputs))
@@ -313,10 +298,10 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
         ) from error
 
 
-def _look_up(model: Any, kind: str, name: str) -> Any:
+def _look_up(kind: str, name: str) -> Any:
     module, examples = _KINDS[kind]
     try:
-        return getattr(get_keras(model), module).get(name)
+        return module.get(name)
     except ValueError:
         raise TargetError(
             f"Keras has no {kind} {name!r}.", hint=f"Try {examples}."
@@ -332,12 +317,12 @@ def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
     if optimizer is not None:
         inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         new.append(type(optimizer).__name__)
-        old.append(f"the optimizer {type(inner).__name__}")
+        old.append(type(inner).__name__)
         arguments["optimizer"] = optimizer
 
     if loss is not None:
         new.append(format_losses(loss))
-        old.append(f"the loss {format_losses(model.loss) or 'none'}")
+        old.append(format_losses(model.loss) or "no loss")
         arguments |= {"loss": loss, "loss_weights": None}
 
     _compile(model, arguments | {"jit_compile": bool(model.jit_compile)})

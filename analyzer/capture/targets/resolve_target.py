@@ -5,9 +5,7 @@ import gc
 import importlib
 import importlib.util
 import inspect
-import os
 import sys
-import traceback
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,7 +20,7 @@ from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import describe_user_error, find_library
 from analyzer.capture.targets import step_program, target_spec
 from analyzer.capture.targets.host_setup import move_to_card, run_setup_on_host
-from analyzer.capture.targets.keras_api import get_classes, set_keras_2_policy
+from analyzer.capture.targets.keras_api import get_classes
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.model_changes import (
     apply_while_building,
@@ -89,22 +87,12 @@ def make_program(
     """
     if isinstance(thing, step_program.Program):
         return thing
-    if isinstance(thing, get_classes("Model")):
+    if isinstance(thing, keras.Model):
         return make_model_program(thing, options)
-    if isinstance(thing, get_classes("layers.Layer")):
-        raise TargetError(
-            f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential."
-        )
 
-    parts = list(thing) if isinstance(thing, tuple | list) else []
-    has_tensors = any(hasattr(one, "shape") for one in tf.nest.flatten(parts[1:]))
-    if parts and isinstance(parts[0], get_classes("Model")) and not has_tensors:
-        message = f"{text} returns a {type(thing).__name__} with a model, and no tensors for it."
-        raise TargetError(
-            message, hint="Return the model alone, or (tf_function, args)."
-        )
-
-    if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
+    is_class = isinstance(thing, type) and issubclass(thing, keras.Model)
+    is_pair = isinstance(thing, tuple | list) and len(thing) == 2
+    if is_pair and callable(thing[0]) and not _lacks_tensors(thing):
         check_step_remedy(options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
         args = move_to_card(args)
@@ -120,16 +108,28 @@ def make_program(
 
         return step_program.make_signature_program(thing, text, options)
 
-    if isinstance(thing, type) and issubclass(thing, get_classes("Model")):
-        return make_model_program(_call_user_code(thing, text), options)
-    if callable(thing) and not is_result:
-        return make_program(_call_user_code(thing, text), text, options, is_result=True)
+    if isinstance(thing, get_classes("layers.Layer")):
+        raise TargetError(
+            f"{text} is a layer or a model of Keras 2 (tf_keras), not a model of Keras 3.",
+            hint="Wrap a layer in keras.Sequential; trace the script that trains a model of Keras 2, "
+            "or return (tf_function, args).",
+        )
+    if callable(thing) and (is_class or not is_result):
+        made = _call_user_code(thing, text)
+        return make_program(made, text, options, is_result=True)
 
     raise TargetError(
         f"{text} is of the type {type(thing).__name__}, not a model or a step.",
         hint="Give a Keras model, a tf.function, or a function that returns a model or (tf_function, "
         "args).",
     )
+
+
+def _lacks_tensors(pair: Any) -> bool:
+    """Say whether a pair holds a model without tensors for it."""
+    rest = tf.nest.flatten(pair[1])
+    is_model = isinstance(pair[0], keras.Model)
+    return is_model and not any(hasattr(one, "shape") for one in rest)
 
 
 _ONLY_BUILD: Final = "Name a function that only builds the model or the step."
@@ -148,12 +148,6 @@ def _call_user_code(make: Callable[[], Any], text: str) -> Any:
         return make()
 
 
-def _is_of_environment(error: KeyError) -> bool:
-    """Say whether ``os.environ`` raised an error."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_code is os.environ.__class__.__getitem__.__code__
-
-
 @contextlib.contextmanager
 def _convert_errors(text: str) -> Iterator[None]:
     try:
@@ -165,21 +159,14 @@ def _convert_errors(text: str) -> Iterator[None]:
             f"{text} called sys.exit({error.code}).", hint=_ONLY_BUILD
         ) from None
     except Exception as error:
+        library = find_library(error)
         hint = "Correct this line of your code."
-        if library := find_library(error):
-            hint = f"{library} raised it: correct its call, or install another version of it."
-
         if isinstance(error, OSError | EOFError | tf.errors.NotFoundError):
             hint = f"No data is needed. {_ONLY_BUILD}"
         elif isinstance(error, ModuleNotFoundError):
-            hint = (
-                f"{library} needs it: "
-                if library
-                else "Start analyze in its folder, or "
-            )
-            hint += f"pip install {error.name} (for {sys.executable})."
-        elif isinstance(error, KeyError) and _is_of_environment(error):
-            hint = f"Set the environment variable {error.args[0]}."
+            hint = f"Start analyze in its folder, or pip install {error.name} (for {sys.executable})."
+        elif library:
+            hint = f"{library} raised it: correct its call, or install another version of it."
 
         raise TargetError(
             f"{text} failed: {describe_user_error(error)}.", hint=hint
@@ -192,11 +179,11 @@ def _check_policy(program: step_program.Program, text: str, policy: str) -> None
     for model in program.models:
         layers += get_layers(model)
 
-    policies = {
-        str(layer.dtype_policy.name)
-        for layer in layers or find_live_objects(get_classes("layers.Layer"))
-        if get_own_weights(layer) and hasattr(layer, "dtype_policy")
-    }
+    policies = set()
+    for layer in layers or find_live_objects(keras.Layer):
+        if get_own_weights(layer):
+            policies.add(str(layer.dtype_policy.name))
+
     if policy not in policies:
         found = ", ".join(sorted(policies))
         own = f"its layers follow {found}" if found else "it has no Keras layers"
@@ -234,15 +221,9 @@ def _load_preset(spec: TargetSpec) -> Any:
         ) from error
 
     models, known = keras_hub.models, keras_hub.models.Backbone.presets
-    if (
-        "://" not in spec.path
-        and spec.path not in known
-        and not Path(spec.path).is_dir()
-    ):
-        hint = (
-            suggest_names(spec.path, known)
-            or "Give a preset's name, or a folder: hub:FOLDER."
-        )
+    is_known = "://" in spec.path or spec.path in known
+    if not is_known and not Path(spec.path).is_dir():
+        hint = suggest_names(spec.path, known) or "Give a folder: hub:FOLDER."
         raise TargetError(f"keras-hub has no preset {spec.path!r}.", hint=hint)
 
     hint = "It needs the preset's config.json: from the network, or from a folder (hub:FOLDER)."
@@ -284,20 +265,11 @@ def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
         load = _import_file if spec.kind is TargetKind.FILE else _import_module
         module = load(spec)
 
-    set_keras_2_policy(options.dtype_policy)
-
     thing = module
     for part in spec.attribute.split("."):
         if not hasattr(thing, part):
-            own = []
-            for name, value in sorted(vars(module).items()):
-                if name[0] != "_" and not inspect.ismodule(value):
-                    own.append(name)
-
-            hint = (
-                suggest_names(part, own)
-                or f"It defines {', '.join(own[:9]) or 'no name'}."
-            )
+            own = [name for name in sorted(vars(module)) if name[0] != "_"]
+            hint = suggest_names(part, own) or f"It defines {', '.join(own[:9])}."
             raise TargetError(f"{spec.path} has no {part!r}.", hint=hint)
 
         thing = getattr(thing, part)

@@ -147,16 +147,7 @@ def make_signature_program(
         for shape, spec in zip(shapes, specs, strict=True)
     ]
     args = tuple(tf.nest.pack_sequence_as(signature, tensors))
-    program = make_function_program(function, args, text, options)
-    shared = [repr(name) for name, own in axes.items() if own and own[0] is None]
-
-    if len(shared) > 1:
-        program.messages.append(
-            f"The first axes of {', '.join(shared)} are taken as one batch; if one of them is not, "
-            "write its size in the signature."
-        )
-
-    return program
+    return make_function_program(function, args, text, options)
 
 
 def make_function_program(
@@ -188,11 +179,10 @@ def make_function_program(
 
 
 def _name_inputs(function: Any, signature: Any) -> list[str]:
-    """Return a unique name for each tensor of a signature: its own, or its parameter and path."""
+    """Return a unique name for each tensor of a signature: its own, or its parameter's."""
     parameters: list[str] = []
-    code: Any = getattr(function, "python_function", None)
     with contextlib.suppress(ValueError, TypeError):
-        parameters = list(inspect.signature(code).parameters)
+        parameters = list(inspect.signature(function.python_function).parameters)
 
     if parameters[:1] == ["self"]:
         del parameters[0]
@@ -200,12 +190,11 @@ def _name_inputs(function: Any, signature: Any) -> list[str]:
     names: list[str] = []
     for index, specs in enumerate(signature):
         parameter = parameters[index] if index < len(parameters) else f"arg{index}"
-        for path, spec in keras.tree.flatten_with_path(specs):
-            name = first = spec.name or "_".join(map(str, (parameter, *path)))
-            number = 1
-            while name in names:
-                name = f"{first}_{number}"
-                number += 1
+        flat = tf.nest.flatten(specs)
+        for number, spec in enumerate(flat):
+            name = parameter if len(flat) == 1 else f"{parameter}_{number}"
+            if spec.name and spec.name not in names:
+                name = spec.name
 
             names.append(name)
 

@@ -55,7 +55,12 @@ class BatchPart:
         return replace(self, shape=shape, is_open=True)
 
     def draw(self, number: Any, index: int = 0) -> tf.Tensor:
-        """Return the value in batch ``number``."""
+        """Return the value in batch ``number``; ``index`` is another number for each part.
+
+        It depends on ``number``: Grappler would fold a constant that is never freed. It would also make
+        one op of equal ops (``DedupComputations`` in ``arithmetic_optimizer.cc``), so that equal parts
+        share a buffer.
+        """
         value = self._draw(number, index)
         if self.is_open:
             axes = (None, *self.shape[1:])
@@ -64,26 +69,16 @@ class BatchPart:
         return value
 
     def _draw(self, number: Any, index: int) -> tf.Tensor:
-        """Return a value that depends on ``number``: grappler would fold a constant that is never freed.
-
-        It would also make one op of equal ops (``DedupComputations`` in ``arithmetic_optimizer.cc``),
-        so that equal parts share a buffer. ``index`` is another number for each part.
-        """
         seed = tf.stack([tf.zeros_like(number) + index, number])
         shape, dtype = self.shape, self.dtype
-        if dtype in _RANDOM_FLOATS:
-            size_bytes = math.prod(shape) * dtype.size
-            if "SIMULATED_CARDS" in os.environ and size_bytes > _LONGEST_COPY:
-                return tf.raw_ops.Empty(
-                    shape=shape, dtype=dtype
-                )  # drawing takes seconds
+        is_float = dtype in _RANDOM_FLOATS
+        is_long = is_float and math.prod(shape) * dtype.size > _LONGEST_COPY
 
-            return tf.random.stateless_uniform(shape, seed, dtype=dtype)
-
-        if self.classes and dtype in (tf.int32, tf.int64):
-            return tf.random.stateless_uniform(
-                shape, seed, maxval=self.classes, dtype=dtype
-            )
+        if is_long and "SIMULATED_CARDS" in os.environ:  # drawing takes seconds
+            return tf.raw_ops.Empty(shape=shape, dtype=dtype)
+        if is_float or (self.classes and dtype in (tf.int32, tf.int64)):
+            most = None if is_float else self.classes
+            return tf.random.stateless_uniform(shape, seed, maxval=most, dtype=dtype)
         if dtype == tf.string:
             return tf.fill(shape, "")
 
@@ -215,14 +210,10 @@ def _guess_specs(model: Any, options: CaptureOptions) -> Any:
     built = list((get_build_shapes(model) or {}).values())
 
     if len(built) == 1:
-        known = built[0]
-        is_named = isinstance(known, dict)
-        if not is_named:
-            known = {"": known}
-
+        is_dict = isinstance(built[0], dict)
+        known = built[0] if is_dict else {"": built[0]}
         if all(map(_is_shape, known.values())):
             shapes = {name: tuple(axes[1:]) for name, axes in known.items()}
-            is_dict = is_named
 
     if not shapes:
         raise TargetError(
@@ -231,18 +222,13 @@ def _guess_specs(model: Any, options: CaptureOptions) -> Any:
             hint="Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
         )
 
-    specs = {}
-    for name, axes in shapes.items():
-        specs[name] = _make_spec(model, axes, name or "input")
-
-    return specs if is_dict else next(iter(specs.values()))
+    specs = [_make_spec(model, axes, name or "input") for name, axes in shapes.items()]
+    return dict(zip(shapes, specs, strict=True)) if is_dict else specs[0]
 
 
 def _is_shape(shape: Any) -> bool:
-    if not isinstance(shape, list | tuple):
-        return False
-
-    return all(axis is None or isinstance(axis, int) for axis in shape)
+    is_sequence = isinstance(shape, list | tuple)
+    return is_sequence and all(isinstance(axis, int | None) for axis in shape)
 
 
 def _make_spec(model: Any, axes: Any, name: str) -> Any:
@@ -274,10 +260,12 @@ def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
     else:
         value = make_unbacked_value(dtype, axes)
 
-    if value is None and dtype in _RANDOM_FLOATS:
-        value = tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
+    if value is not None:
+        return value
+    if dtype in _RANDOM_FLOATS:
+        return tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
 
-    return tf.zeros(axes, dtype=dtype) if value is None else value
+    return tf.zeros(axes, dtype=dtype)
 
 
 def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
@@ -298,60 +286,28 @@ def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
 def fill_shapes(
     specs: Mapping[str, Axes], options: CaptureOptions
 ) -> dict[str, tuple[int, ...]]:
-    """Return the inputs' shapes, with open axes filled from the batch size and ``--shape``."""
-    for name in options.shapes:
-        if name and name not in specs:
-            inputs = ", ".join(sorted(specs))
-            raise TargetError(
-                f"There is no input {name!r}.", hint=f"Its inputs: {inputs}."
-            )
+    """Return the inputs' shapes, with open axes filled from the batch size and ``--shape``.
+
+    A shape without a name is of every input with open axes.
+    """
+    unknown = options.shapes.keys() - {"", *specs}
+    if unknown:
+        raise TargetError(
+            f"There is no input {min(unknown)!r}.",
+            hint=f"Its inputs: {', '.join(sorted(specs))}.",
+        )
 
     _check_batch(specs, options.batch_size)
-
-    open_inputs = list(specs)
-    if len(specs) > 1:
-        open_inputs = [
-            name for name, axes in specs.items() if axes is None or None in axes[1:]
-        ]
-
-    shared = options.shapes.get("")  # of every open input
-    if shared is not None:
-        _check_shared_shape(specs, open_inputs, shared)
-
-    shapes = dict.fromkeys(open_inputs, shared) | dict(options.shapes)
-
-    lacking = {}
-    for name in open_inputs:
-        axes = specs[name]
-        if axes is not None and shapes[name] is None and None in axes[1:]:
-            usual = [axis or _USUAL_SIZE for axis in axes[1:]]
-            lacking[name] = _format_axes(tuple(usual))
-
-    if lacking:
-        fill = " ".join(f"--shape {name}={axes}" for name, axes in lacking.items())
-        names = ", ".join(lacking)
-        raise TargetError(
-            f"Inputs with open axes: {names}.", hint=f"Fill them: {fill}."
-        )
-
     filled = {}
     for name, axes in specs.items():
-        filled[name] = _fill_axes(name, axes, options.open_batch_size, shapes.get(name))
+        shape = options.shapes.get(name)
+        is_open = len(specs) == 1 or axes is None or None in axes[1:]
+        if shape is None and is_open:
+            shape = options.shapes.get("")
+
+        filled[name] = _fill_axes(name, axes, options.open_batch_size, shape)
 
     return filled
-
-
-def _check_shared_shape(
-    specs: Mapping[str, Axes], open_inputs: list[str], shape: tuple[int, ...]
-) -> None:
-    """Raise TargetError if a shape without a name does not fit every open input."""
-    ranks = {len(specs[name] or ()) - 1 for name in open_inputs}
-    if len(specs) > 1 and ranks != {len(shape)}:
-        inputs = ", ".join(sorted(specs))
-        raise TargetError(
-            f"--shape names none of the {len(specs)} inputs.",
-            hint=f"Write it as --shape NAME={_format_axes(shape)}; the inputs: {inputs}.",
-        )
 
 
 def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:
@@ -373,29 +329,29 @@ def _fill_axes(
     name: str, axes: Axes, batch_size: int, shape: tuple[int, ...] | None
 ) -> tuple[int, ...]:
     """Return an input's axes: the batch, and those of its ``--shape`` if it has one."""
-    if axes is None and shape is None:
-        hint = f"Give it: --shape {name}=224,224,3."
-        raise TargetError(f"The input {name!r} has no shape.", hint=hint)
-
-    if axes is None:
-        axes = (None, *[None] * len(shape or ()))
+    if shape is None and (axes is None or None in axes[1:]):
+        usual = [axis or _USUAL_SIZE for axis in axes[1:]] if axes else [224, 224, 3]
+        raise TargetError(
+            f"The input {name!r} has open axes.",
+            hint=f"Fill them: --shape {name}={_format_axes(tuple(usual))}.",
+        )
 
     if shape is not None:
-        fits = len(shape) == len(axes) - 1
-        for axis, wanted in zip(axes[1:], shape, strict=False):
-            fits &= axis in (None, wanted)
+        own = (None, *shape) if axes is None else axes
+        pairs = zip(own[1:], shape, strict=False)
+        is_same = all(axis in (None, wanted) for axis, wanted in pairs)
 
-        if not fits:
+        if len(shape) != len(own) - 1 or not is_same:
             raise TargetError(
                 f"--shape {name}={_format_axes(shape)} does not fit the input's axes "
-                f"{_format_axes(axes[1:])}.",
+                f"{_format_axes(own[1:])}.",
                 hint="Give every axis but the batch.",
             )
 
-        axes = (*axes[:1], *shape)
+        axes = (*own[:1], *shape)
 
     # Only the batch may still be open.
-    return tuple(batch_size if axis is None else axis for axis in axes)
+    return tuple(batch_size if axis is None else axis for axis in axes or ())
 
 
 def _format_axes(axes: tuple[int | None, ...]) -> str:

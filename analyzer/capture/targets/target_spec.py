@@ -48,75 +48,60 @@ def check_steps(options: CaptureOptions) -> None:
 
 def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
     """Return the kind and parts of a target, or raise TargetError; a plain file may be a script."""
-    if text.startswith("keras:"):
-        name = text.removeprefix("keras:")
+    scheme, _, name = text.partition(":")
+    if scheme == "keras":
         if not name.isidentifier():
             raise TargetError(
                 f"{text!r} names no application.", hint="Write it as keras:ResNet50."
             )
 
-        return TargetSpec(
-            text=text, kind=TargetKind.APPLICATION, path="keras", attribute=name
-        )
+        kind = TargetKind.APPLICATION
+        return TargetSpec(text=text, kind=kind, path="keras", attribute=name)
 
-    if text.startswith("hub:"):
-        if text == "hub:":
-            raise TargetError(
-                "hub: names no preset.", hint="Write it as hub:gemma_2b_en."
-            )
+    if scheme == "hub":
+        if not name:
+            hint = "Write it as hub:gemma_2b_en."
+            raise TargetError("hub: names no preset.", hint=hint)
 
-        return TargetSpec(
-            text=text, kind=TargetKind.PRESET, path=text.removeprefix("hub:")
-        )
+        return TargetSpec(text=text, kind=TargetKind.PRESET, path=name)
 
     path = Path(text)
     if text and path.exists():
         return _parse_existing(text, path, scripts=scripts)
+
     if "://" in text:
-        raise TargetError(
-            f"{text} is an address.", hint="Download it, and give the file."
-        )
+        hint = "Download it, and give the file."
+        raise TargetError(f"{text} is an address.", hint=hint)
 
     base, _, attribute = text.rpartition(":")
     is_file = base.endswith(".py")
     if base.endswith(".ipynb"):
         raise _refuse_notebook(base)
     if not is_file and not _MODULE_NAME.fullmatch(base):
-        hint = _suggest_form(text) or _FORMS
-        raise TargetError(
-            f"There is no {text}." if text else "The target is empty.", hint=hint
-        )
-
+        message = f"There is no {text}." if text else "The target is empty."
+        raise TargetError(message, hint=_suggest_form(text))
     if is_file and not Path(base).is_file():
-        raise TargetError(
-            f"There is no file {base}.", hint="Check the path before the colon."
-        )
+        hint = "Check the path before the colon."
+        raise TargetError(f"There is no file {base}.", hint=hint)
     if not all(part.isidentifier() for part in attribute.split(".")):
-        raise TargetError(
-            f"{text!r} has no name after the colon.", hint="Write it as file.py:name."
-        )
+        hint = "Write it as file.py:name."
+        raise TargetError(f"{text!r} has no name after the colon.", hint=hint)
 
     kind = TargetKind.FILE if is_file else TargetKind.MODULE
     return TargetSpec(text=text, kind=kind, path=base, attribute=attribute)
 
 
 def _suggest_form(text: str) -> str:
-    """Return a question with the form that was probably meant; empty if none is likely."""
+    """Return a question with the form that was probably meant, or all forms."""
     base, _, name = text.rpartition(".")
     if "::" in text:
         return f"Did you mean {text.replace('::', ':')}?"
     if base in ("keras", "keras.applications"):
         return f"Did you mean keras:{name}?"
-
-    file = Path(f"{base.replace('.', '/')}.py")
-    if base and file.is_file():
-        return f"Did you mean {file}:{name}?"
-    if not text.isidentifier():
-        return ""
-    if text[0].isupper():
+    if text.isidentifier():
         return f"Did you mean keras:{text}, or file.py:{text}?"
 
-    return f"Check the path, or name a model: keras:{text} or file.py:{text}."
+    return _FORMS
 
 
 def _refuse_notebook(path: str) -> TargetError:
@@ -200,21 +185,16 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
             )
 
         one = known[name]
-        number = -1
-        if value.isdecimal() and len(value) <= 15:
-            number = int(value)
-        elif one.is_bytes:
+        number = int(value) if value.isdecimal() and len(value) <= 15 else -1
+        if number < 0 and one.is_bytes:
             number = parse_bytes(value)
-
-        assumed[name] = number
         if not 0 <= number <= one.most:
-            most = str(one.most)
-            if one.is_bytes:
-                most = format_bytes(one.most)
-
+            most = format_bytes(one.most) if one.is_bytes else one.most
             raise TargetError(
                 f"--assume {text!r}: give 0 to {most}.", hint=f"{one.source}."
             )
+
+        assumed[name] = number
 
     return assumed
 
@@ -225,20 +205,16 @@ def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
     for text in texts:
         name, _, axes = text.rpartition("=")
         parts = [part.strip() for part in axes.strip("() ").split(",")]
-        shape = []
+        parts = list(filter(None, parts))
 
-        for part in filter(None, parts):
-            if not re.fullmatch("-?[0-9]{1,18}", part):
-                hint = "Write it as --shape NAME=224,224,3."
-                raise TargetError(f"{text!r} is not a shape.", hint=hint)
+        for part in parts:
+            if not re.fullmatch("0*[1-9][0-9]{0,17}", part):
+                raise TargetError(
+                    f"{text!r} is not a shape.",
+                    hint="Write it as --shape NAME=224,224,3; every axis is at least 1.",
+                )
 
-            if int(part) < 1:
-                hint = "Every axis is at least 1."
-                raise TargetError(f"{text!r} has an axis below 1.", hint=hint)
-
-            shape.append(int(part))
-
-        shapes[name.strip()] = tuple(shape)
+        shapes[name.strip()] = tuple(map(int, parts))
 
     return shapes
 

@@ -36,7 +36,7 @@ from analyzer.capture.process.run_folders import (
     make_staging_folder,
     publish,
 )
-from analyzer.capture.xla.xla_dumps import add_dump_flags
+from analyzer.capture.run.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import WatchRequest
 from analyzer.model.contract.child_messages import write_message
 from analyzer.model.contract.watch_note import WatchNote

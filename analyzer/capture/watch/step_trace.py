@@ -17,7 +17,12 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.process.capture_worker import write_run
 from analyzer.capture.run.instrumentation import Observations, observe_step
-from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture
+from analyzer.capture.run.step_capture import (
+    Captured,
+    Capturing,
+    describe_capture,
+    read_compiled_functions,
+)
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.watch.held_tensors import (
@@ -27,7 +32,6 @@ from analyzer.capture.watch.held_tensors import (
 )
 from analyzer.capture.watch.host_containers import count_host_containers
 from analyzer.capture.watch.traced_functions import FunctionRecord
-from analyzer.capture.xla.compiled_functions import read_compiled_functions
 from analyzer.model.contract.run_note import (
     Failure,
     Input,

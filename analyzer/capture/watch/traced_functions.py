@@ -250,13 +250,13 @@ def _describe_leaf(leaf: Any) -> _Argument:
     kind = type(leaf).__name__
     shape = getattr(leaf, "shape", None)
     dtype = getattr(leaf, "dtype", None)
-
     if shape is not None and dtype is not None:
         words = f"{dtype} array"
         if isinstance(leaf, tf.Tensor | tf.Variable):
             words = dtype.name
 
-        return "shape", words + _format_shape(shape)
+        axes = ["?" if axis is None else str(axis) for axis in shape]
+        return "shape", f"{words}[{','.join(axes)}]"
 
     if leaf is None or isinstance(leaf, bool | int | float | str | bytes):
         return "value", f"Python {kind} {repr(leaf)[:_MAX_VALUE]}"
@@ -266,12 +266,3 @@ def _describe_leaf(leaf: Any) -> _Argument:
         return "shape", f"{kind} of {str(element)[:200]}"
 
     return "object", f"{kind} object"
-
-
-def _format_shape(shape: Any) -> str:
-    try:
-        axes = ["?" if axis is None else str(axis) for axis in shape]
-    except (TypeError, ValueError):
-        axes = ["?"]
-
-    return f"[{','.join(axes)}]"

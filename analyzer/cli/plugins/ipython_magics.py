@@ -159,10 +159,10 @@ def _print_explanation(message: str) -> None:
 
 def _write_log(pool: Any) -> Iterator[str]:
     """Yield TensorFlow's log lines about its cards and a full pool."""
-    from analyzer.capture.run.allocator_figures import read_process_figures
+    from analyzer.capture.run.allocator_figures import read_allocators
 
-    for one in read_process_figures().allocators:
-        index, mib = one.device.rpartition(":")[2], (one.limit_bytes or 0) >> 20
+    for one in read_allocators():
+        index, mib = one.device.rpartition(":")[2], one.limit_bytes >> 20
         yield (
             f"Created device /device:{one.device} with {mib} MB memory:  -> device: {index}, name: "
             f"{one.card_name}, pci bus id"

@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct, ValidationError, convert, to_builtins
 
-from analyzer.model.contract.fields import Bytes, Count, Name, Text
+from analyzer.model.contract.fields import Bytes, Name
 from analyzer.model.errors import AnalyzerError, FailureKind
 
 
@@ -122,39 +122,17 @@ class NvmlReading(Struct, frozen=True, kw_only=True):
 
 
 class AllocatorFigures(Struct, frozen=True, kw_only=True):
-    """One of TensorFlow's GPUs (a logical device) and its allocator, in bytes."""
+    """One of TensorFlow's GPUs (a logical device) and its allocator."""
 
     device: Name  # such as ``GPU:0``
     card_uuid: Name
     card_name: Name
     in_use_bytes: Bytes
     peak_in_use_bytes: Bytes
-    limit_bytes: Bytes | None  # upper bound of the pool
-    grows: bool | None
-    region_bytes: (
-        Bytes  # regions with a tensor visible in Python: a lower bound of the pool
-    )
-    regions: Count
-    is_pool: bool  # False if the driver has the pool
+    limit_bytes: Bytes  # of the pool
+    grows: bool
 
     @property
-    def pool_low_bytes(self) -> int:
-        """A lower bound of the pool's size."""
-        return max(self.region_bytes, self.in_use_bytes)
-
-    @property
-    def is_pool_exact(self) -> bool:
-        """Whether the lower bound is exact: a pool that does not grow has at most one region."""
-        is_taken = self.peak_in_use_bytes > 0
-        return self.is_pool and self.grows is False and self.regions == int(is_taken)
-
-
-class ProcessFigures(Struct, frozen=True, kw_only=True):
-    """A process at one instant."""
-
-    pid: int
-    allocators: tuple[
-        AllocatorFigures, ...
-    ]  # one for each GPU; empty before they are made
-    reading: NvmlReading | None  # None if the driver cannot be asked
-    refusal: Text = ""  # why not
+    def pool_bytes(self) -> int:
+        """Size of a pool that does not grow: its limit, from the first tensor on."""
+        return self.limit_bytes if self.peak_in_use_bytes else 0

@@ -41,9 +41,6 @@ DAMAGED: Final = (
     "Repeat the capture, or move the .xplane.pb to another folder and open it alone."
 )
 Mode = Literal["train", "infer", "generate", ""]  # empty if unknown
-GraphKind = Literal[
-    "executed", "traced", ""
-]  # the executor's or the traced graph; empty for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,15 +130,9 @@ class DeviceNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadsNote:
-    """Threads within one op and between ops; whether the user set the latter number.
+    """The number of ops that run at once."""
 
-    ``l3_bytes`` is the processor's cache as Eigen reads it; 0 if unknown.
-    """
-
-    intra_op: Threads = 1
     inter_op: Threads = 1
-    inter_op_fixed: bool = False
-    l3_bytes: Bytes = 0
 
 
 class TargetNote(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
@@ -215,11 +206,8 @@ class RunFile:
     eager_gradients: Mapping[int, tuple[Address, ...]] = field(default_factory=dict)
     scopes: Mapping[Name, tuple[Name, Name]] = field(default_factory=dict)
     graph: Name | None = None  # its file; None for an eager step
-    graph_kind: GraphKind = ""
     function: Name = ""
     error: Failure | None = None
-    # bytes that the data sets of the step's iterators hold: arrays, shuffle, prefetch, cache
-    data_bytes: Mapping[Name, Bytes] = field(default_factory=dict)
     threads: ThreadsNote = ThreadsNote()
     xla: tuple[CompiledFunction, ...] = ()
     sizes: tuple[DataSize, ...] = ()

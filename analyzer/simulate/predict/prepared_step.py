@@ -38,12 +38,6 @@ _CONSTANTS: Final = ("Const", "HostConst", "ImmutableConst")
 _HELD: Final = (*_CONSTANTS, *ARGUMENT_TYPES, "Placeholder")
 """Op types whose output lives outside the step: a kernel's constant, or an argument in Python."""
 
-_DATA_ROLES: Final = {
-    "arrays": "arrays of a data set",
-    "shuffle": "shuffle buffer of a data set",
-    "prefetch": "prefetched batches",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
@@ -272,9 +266,6 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
         if index not in known and given.dtype not in device.host_dtypes:
             size_bytes = TensorSpec(given.dtype, given.shape).size_bytes or 0
             ledger.hold(size_bytes, Category.INPUT, "step input")
-
-    for kind, role in _DATA_ROLES.items() if device.kind == "cpu" else ():
-        ledger.hold(note.data_bytes.get(kind, 0), Category.INPUT, role)
 
 
 def assume(prepared: Prepared, assumed: Mapping[str, int]) -> Prepared:

@@ -47,13 +47,6 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
         size = format_bytes(overlap_bytes)
         because.append(SENTENCES["orders"].format(prepared.threads, size))
 
-    data = prepared.note.data_bytes if prepared.device.kind == "cpu" else {}
-    for kind in ("arrays", "inputs", "cache"):
-        if size_bytes := data.get(kind):
-            because.append(SENTENCES[kind].format(format_bytes(size_bytes)))
-
-    below += data.get("arrays", 0) + data.get("inputs", 0)
-    above += data.get("cache", 0)
     limits = None
 
     if prediction.limits is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ from builders import INSTALLED
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"
 
-C, K = "corpus.py:", "keras_2.py:"
+C = "corpus.py:"
 NETWORK = 4 * (16 * 32 + 32 + 32 * 4 + 4)
 WORKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     # name: target, options, what is known of the step
@@ -82,36 +81,6 @@ WORKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "adversarial": (C + "adversarial", {"batch_size": 4}, {"inputs": [[4, 16]]}),
     "inverts its weights": (C + "inverts_its_weights", {}, {"parameter": 4 * 17 * 16}),
 }
-PARTS_2 = 4 * (27 * 8 + 8 + 8 * 4 + 9 * 256 + 257 * 256 + 257 * 4)
-TRAINED_2 = PARTS_2 - 4 * 16
-WORKS_2: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "keras 2": (K + "network", {"batch_size": 4}, {"inputs": [[4, 16, 16, 3], [4]]}),
-    "keras 2, compiled": (
-        K + "compiled",
-        {},
-        {"parameter": PARTS_2, "optimizer_state": 2 * TRAINED_2 + 8},
-    ),
-    "keras 2, legacy": (
-        K + "legacy",
-        {},
-        {"optimizer": "Adam", "optimizer_state": 2 * TRAINED_2 + 8},
-    ),
-    "keras 2, mixed": (K + "mixed", {}, {"optimizer": "LossScaleOptimizerV3"}),
-    "keras 2, average": (K + "moving_average", {}, {"optimizer": "SGD"}),
-    "keras 2, step": (K + "legacy_step", {}, {"optimizer_state": 2 * TRAINED_2 + 8}),
-    "keras 2, unbuilt": (
-        K + "Unbuilt",
-        {"shapes": {"": [16]}},
-        {"parameter": 4 * (17 * 16 + 34)},
-    ),
-    "keras 2, optimizer": (K + "compiled", {"optimizer": "sgd"}, {"optimizer": "SGD"}),
-    "keras 2, infer": (K + "network", {"mode": "infer"}, {"mode": "infer"}),
-    "keras 2, application": (
-        K + "small_application",
-        {"batch_size": 2},
-        {"optimizer": "Adam"},
-    ),
-}
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "unbuilt": (
         C + "Unbuilt",
@@ -148,12 +117,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "The step cannot be traced",
     ),
     "sparse": (C + "sparse", {"batch_size": 4}, "is sparse or ragged"),
-    "keras 2, policy": (
-        K + "mixed",
-        {"dtype_policy": "mixed_bfloat16"},
-        "does not follow",
-    ),
-    "keras 2, unbuilt": (K + "Unbuilt", {}, "it is not built and has no input shape"),
 }
 EAGER: dict[str, tuple[str, dict[str, Any], str]] = {
     "eager step": (C + "eager_step", {}, "Decorate it with @tf.function"),
@@ -167,10 +130,8 @@ EAGER: dict[str, tuple[str, dict[str, Any], str]] = {
 FEW = (
     "lazy slots", "variables in the step", "nested outputs",
     "speech, shapes", "no Input", "remembers its shape", "augmented",
-    "keras 2, compiled", "keras 2, step",
 )  # fmt: skip
 """Of those that work, the ones that are not left for ``-m slow``."""
-HAS_KERAS_2 = importlib.util.find_spec("tf_keras") is not None
 
 
 class Corpus:
@@ -193,18 +154,10 @@ class Corpus:
         return outcome
 
     def _run(self, kind: str) -> dict[str, Any]:
-        works = {
-            name: case
-            for name, case in (WORKS | WORKS_2).items()
-            if name in self.wanted
-        }
+        works = {name: case for name, case in WORKS.items() if name in self.wanted}
         cases = {f"works {name}": case[:2] for name, case in works.items()}
         cases |= {f"refused {name}": case[:2] for name, case in REFUSED.items()}
         cases |= {f"eager {name}": case[:2] for name, case in EAGER.items()}
-        if not HAS_KERAS_2:
-            cases = {
-                name: case for name, case in cases.items() if not case[0].startswith(K)
-            }
         environment = {"PYTHONPATH": str(INSTALLED), "TF_CPU_ALLOCATOR_USE_BFC": "1"}
         done = subprocess.run(
             [sys.executable, "run_corpus.py", kind],
@@ -227,7 +180,7 @@ def corpus(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Corpus:
     folder = tmp_path_factory.mktemp("corpus")
-    for name in ("corpus.py", "keras_2.py", "run_corpus.py"):
+    for name in ("corpus.py", "run_corpus.py"):
         shutil.copy(TARGETS / name, folder)
     calls = (getattr(item, "callspec", None) for item in request.session.items)
     return Corpus(
@@ -236,22 +189,15 @@ def corpus(
     )
 
 
-def skip_without_keras_2(target: str) -> None:
-    if target.startswith(K) and not HAS_KERAS_2:
-        pytest.skip("tf_keras is not installed")
-
-
 TARGETS_THAT_WORK = [
-    pytest.param(name, marks=() if name in FEW else pytest.mark.slow)
-    for name in WORKS | WORKS_2
+    pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in WORKS
 ]
 
 
 @pytest.mark.parametrize("kind", ["estimate", "trace"])
 @pytest.mark.parametrize("name", TARGETS_THAT_WORK)
 def test_works(kind: str, name: str, corpus: Corpus) -> None:
-    target, _, known = (WORKS | WORKS_2)[name]
-    skip_without_keras_2(target)
+    known = WORKS[name][2]
     found = corpus.get(kind, f"works {name}")
     assert "error" not in found, found
     assert found["failed"] is None
@@ -269,7 +215,6 @@ def test_works(kind: str, name: str, corpus: Corpus) -> None:
 
 @pytest.mark.parametrize("name", TARGETS_THAT_WORK)
 def test_estimate_has_the_variables_of_a_run(name: str, corpus: Corpus) -> None:
-    skip_without_keras_2((WORKS | WORKS_2)[name][0])
     estimated, ran = (
         corpus.get(kind, f"works {name}") for kind in ("estimate", "trace")
     )
@@ -279,9 +224,7 @@ def test_estimate_has_the_variables_of_a_run(name: str, corpus: Corpus) -> None:
 @pytest.mark.parametrize("kind", ["estimate", "trace"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(kind: str, name: str, corpus: Corpus) -> None:
-    target, _, says = REFUSED[name]
-    skip_without_keras_2(target)
-    assert says in corpus.get(kind, f"refused {name}").get("error", "")
+    assert REFUSED[name][2] in corpus.get(kind, f"refused {name}").get("error", "")
 
 
 @pytest.mark.parametrize("name", EAGER)

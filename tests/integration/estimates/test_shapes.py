@@ -5,14 +5,9 @@ from small_graphs import play_ops
 
 tf = pytest.importorskip("tensorflow")
 
-from analyzer.capture.graph.data_sizes import is_open  # noqa: E402
 from analyzer.capture.graph.executor_graph import build_executor_graph, instantiate  # noqa: E402
 from analyzer.capture.graph.shape_inference import (  # noqa: E402
     infer_executed_outputs,
-)
-from analyzer.capture.graph.unbacked_variables import (  # noqa: E402
-    build_slots,
-    leave_out_values,
 )
 from analyzer.model.contract.graph_note import LEAST_SHAPES  # noqa: E402
 
@@ -134,33 +129,6 @@ def test_trips_that_a_list_of_counts_decides() -> None:
     assert not schedule.trips
 
 
-def test_list_element_has_the_shape_that_was_put_in() -> None:
-    # GIVEN a loop over an open batch, its costs in an array, and its gradient
-    @tf.function(input_signature=[tf.TensorSpec((None, 4))], autograph=False)
-    def step(x):
-        costs = tf.TensorArray(tf.float32, size=3)
-
-        def body(i, h, costs):
-            h = h[:, :3] * h[:, 1:]
-            h = tf.concat([h, tf.zeros_like(h[:, :1])], 1)
-            return i + 1, h, costs.write(i, tf.reduce_sum(h, 1))
-
-        loop = tf.while_loop(lambda i, h, costs: i < 3, body, (0, x, costs))
-        return tf.gradients(tf.reduce_mean(loop[2].stack()), x)
-
-    # WHEN the step is noted with a batch of 5
-    ops, _ = build_executor_graph(step.get_concrete_function(), [tf.ones((5, 4))])
-    # THEN what the backward pass makes of it has known shapes, and no cost is left out
-    taken = [op.outputs[1] for op in ops if op.type == "TensorListPopBack"]
-    assert taken
-    assert not any(is_open(spec) for spec in taken)
-    assert {op.outputs[0].shape for op in ops if op.type == "TensorListStack"} == {
-        (3, 5)
-    }
-    open_ones = {op.type for op in ops if any(map(is_open, op.outputs))}
-    assert open_ones <= {"BroadcastGradientArgs"}
-
-
 def test_size_that_depends_on_weights_is_the_upper_bound_or_assumed() -> None:
     # GIVEN a mask that the weights decide, so that no input tells how much it leaves
     weights = tf.Variable(tf.random.normal((8, 3)))
@@ -192,21 +160,3 @@ def test_shape_set_in_the_traced_function_is_used() -> None:
     # THEN what follows has it, though no node of the graph does
     found, _ = _noted(step, tf.ones((7, 2)))
     assert _shape(found, "PyFunc") == _shape(found, "Tanh") == (7, 2)
-
-
-def test_slots_that_hold_a_number_are_made_before_the_step() -> None:
-    # GIVEN Adafactor, which makes a placeholder from the number 0 for each vector
-    made = []
-    for build in (lambda optimizer, variables: optimizer.build(variables), build_slots):
-        weights = [tf.keras.Variable(tf.zeros(shape)) for shape in ((30, 40), (40,))]
-        optimizer = tf.keras.optimizers.Adafactor()
-        with leave_out_values():
-            build(optimizer, weights)
-        made.append(
-            [
-                (tuple(one.shape), one.dtype)
-                for one in (*optimizer.variables, *optimizer._r)
-            ]
-        )
-    # THEN it has the variables of TensorFlow's eager build
-    assert made[0] == made[1]

@@ -212,7 +212,7 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "mode": (["--mode", "fly"], "Use train or infer or generate."),
     "device": (["--device", "tpu"], "Use cpu or gpu."),
     "shape": (["--shape", "image=a,b"], "is not a shape"),
-    "shape of nothing": (["--shape", "image=0,3"], "has an axis below 1"),
+    "shape of nothing": (["--shape", "image=0,3"], "every axis is at least 1"),
     "max peak": (["--max-peak", "lots"], "is not a size"),
     "limit": (["--limit", "lots"], "is not a size"),
     "html in no folder": (
@@ -271,10 +271,6 @@ TARGETS: dict[str, tuple[str, str]] = {
         "Did you mean keras:ResNet50, or file.py:ResNet50?",
     ),
     "two colons": ("model.py::build", "Did you mean model.py:build?"),
-    "no folder": (
-        "run_7",
-        "There is no run_7. Check the path, or name a model: keras:run_7",
-    ),
 }
 
 

@@ -10,7 +10,6 @@ from analyzer.model.contract.child_messages import (
     NvmlCard,
     NvmlProcess,
     NvmlReading,
-    ProcessFigures,
 )
 from analyzer.session.device_report import (
     CardAccount,
@@ -39,37 +38,28 @@ def make_reading(*processes: NvmlProcess) -> NvmlReading:
     return NvmlReading(cards=(card,))
 
 
-def make_figures(reading: NvmlReading | None) -> ProcessFigures:
-    allocator = AllocatorFigures(
-        device="GPU:0",
-        card_uuid="GPU-1",
-        card_name="Some Card",
-        in_use_bytes=300 * MIB,
-        peak_in_use_bytes=400 * MIB,
-        limit_bytes=1000 * MIB,
-        grows=False,
-        region_bytes=1000 * MIB,
-        regions=1,
-        is_pool=True,
-    )
-    return ProcessFigures(
-        pid=7, allocators=(allocator,), reading=reading, refusal="No driver."
-    )
+ALLOCATOR = AllocatorFigures(
+    device="GPU:0",
+    card_uuid="GPU-1",
+    card_name="Some Card",
+    in_use_bytes=300 * MIB,
+    peak_in_use_bytes=400 * MIB,
+    limit_bytes=1000 * MIB,
+    grows=False,
+)
 
 
 def divide(*processes: NvmlProcess) -> CardAccount:
-    document = divide_process(make_figures(make_reading(*processes)))
-    assert (
-        breaches(json.loads(msgspec.json.encode(document)), "device", "DeviceFile")
-        == []
-    )
+    document = divide_process([ALLOCATOR], make_reading(*processes))
+    plain = json.loads(msgspec.json.encode(document))
+    assert breaches(plain, "device", "DeviceFile") == []
     (card,) = document.cards
-    assert sum(row.low_bytes for row in card.rows) == TOTAL
+    assert sum(row.size_bytes for row in card.rows) == TOTAL
     return card
 
 
 def test_the_parts_of_a_process_add_up_to_the_card() -> None:
-    sizes = {row.id: row.low_bytes // MIB for row in divide(OWN).rows}
+    sizes = {row.id: row.size_bytes // MIB for row in divide(OWN).rows}
     assert sizes == {
         "in-use": 300,
         "pool-unused": 700,
@@ -82,7 +72,7 @@ def test_the_parts_of_a_process_add_up_to_the_card() -> None:
 
 def test_a_container_hides_the_process_from_the_driver() -> None:
     card = divide()
-    sizes = {row.id: row.low_bytes // MIB for row in card.rows}
+    sizes = {row.id: row.size_bytes // MIB for row in card.rows}
     assert sizes["unattributed"] == 600
     assert any("in a container" in note for note in card.notes)
 
@@ -91,13 +81,6 @@ def test_a_process_without_a_size_is_named() -> None:
     hidden = NvmlProcess(pid=9, used_bytes=None, name="\x1b[31mother")
     document = divide_machine(make_reading(hidden))
     row = document.cards[0].rows[0]
-    assert (row.id, row.low_bytes) == ("other-process", 0)
+    assert (row.id, row.size_bytes) == ("other-process", 0)
     assert "does not report" in row.note
     assert "\x1b" not in str(DeviceReport(document))
-
-
-def test_without_a_driver_tensorflows_figures_stand_alone() -> None:
-    document = divide_process(make_figures(None))
-    assert document.cards == ()
-    assert document.notes[0].startswith("No driver.")
-    assert "300.0 MiB" in document.headline

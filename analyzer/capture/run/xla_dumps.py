@@ -37,19 +37,11 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
 
     # "sm_7.5_gpu_after_optimizations" (``GpuCompiler``), "cpu_after_optimizations" (``CpuCompiler``)
     platform = "gpu" if "gpu_after_optimizations" in files[-1].name else "cpu"
-    return pack(HloProto.FromString(files[-1].read_bytes())), platform
+    module: Any = HloProto.FromString(files[-1].read_bytes())
+    module.DiscardUnknownFields()  # above all, the values of constants
+    return bytes(module.SerializeToString(deterministic=True)), platform
 
 
 def list_dumps(dump: Path, function: str) -> list[Path]:
     """Return the dumped modules of a function, oldest first: one for each compilation."""
-    return sorted(dump.glob(f"{_prefix(function)}after_optimizations.hlo.pb"))
-
-
-def _prefix(function: str) -> str:
-    return f"*.a_{function.strip('_')}__*"
-
-
-def pack(proto: Any) -> bytes:
-    """Return only the fields that we read; above all, no values of constants."""
-    proto.DiscardUnknownFields()
-    return bytes(proto.SerializeToString(deterministic=True))
+    return sorted(dump.glob(f"*.a_{function.strip('_')}__*after_optimizations.hlo.pb"))
