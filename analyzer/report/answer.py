@@ -113,11 +113,13 @@ def _number_line(report: ReportFile) -> str:
     """Return the need with its parts; on a CPU, the memory of the process of a program."""
     need, program, device = need_of(report), report.program, report.device
     if program is not None and device.kind == "cpu" and not has_limit(report):
-        sizes = [one.host_bytes for one in program.readings if one.host_bytes]
-        own = program.own_peak_bytes or report.peak.allocated_bytes
-        if sizes and max(sizes) > own:
+        own = report.peak.requested_bytes
+        if need is not None:
+            own = max(one.bytes for one in need.phases.values())
+
+        if program.process_peak_bytes > own:
             return (
-                f"The process takes up to {format_bytes(max(sizes))}: "
+                f"The process takes up to {format_bytes(program.process_peak_bytes)}: "
                 f"{format_bytes(own)} TensorFlow's tensors, the rest Python and "
                 "libraries."
             )

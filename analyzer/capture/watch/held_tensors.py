@@ -141,6 +141,7 @@ def _find_resident(
     dtypes = {find_address(tensor): tensor.dtype.name for tensor in old}
 
     rows = find_holders(old, search)
+    rows += _find_copies(old, rows, search)
     names: dict[int, str] = {}
     for row in rows:
         names |= dict.fromkeys(row.addresses, row.holder)
@@ -170,6 +171,39 @@ def _find_resident(
         constants.append(constant)
 
     return constants
+
+
+def _find_copies(
+    tensors: list[Any], rows: list[HeldTensors], search: HolderSearch
+) -> list[HeldTensors]:
+    """Return a holder for each large tensor without one that is a copy of a NumPy array.
+
+    ``fit`` copies a whole array, or the part before its validation split, and no name holds the copy.
+    """
+    held: set[int] = set()
+    for row in rows:
+        held.update(row.addresses)
+
+    alone = []
+    for tensor in tensors:
+        is_large = count_tensor_bytes(tensor) >= _LARGE_BYTES
+        if is_large and tensor.shape.rank and find_address(tensor) not in held:
+            alone.append(tensor)
+
+    copies = []
+    arrays = search.find_arrays() if alone else []
+
+    for tensor in alone:
+        for array, holder in arrays:
+            is_alike = array.shape[1:] == tuple(tensor.shape[1:])
+            if is_alike and array.ndim and len(array) >= tensor.shape[0]:
+                name = holder.holder[holder.holder.index("`") :]
+                words = f"the copy of {name}"
+                copy = msgspec.structs.replace(holder, holder=words)
+                copies.append(_describe(copy, [tensor]))
+                break
+
+    return copies
 
 
 class GrowthCheck:

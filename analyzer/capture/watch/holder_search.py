@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import list_cells, shorten_path
 from analyzer.capture.watch.user_lines import (
@@ -180,6 +182,17 @@ class HolderSearch:
                     holders.setdefault(id(link.place), []).append(holder)
 
         return holders
+
+    def find_arrays(self) -> list[tuple[Any, HeldTensors]]:
+        """Return the NumPy arrays that the user's names lead to, with their holders."""
+        arrays: dict[int, tuple[Any, HeldTensors]] = {}
+        for link in self._list_ends():
+            if isinstance(link.place, np.ndarray) and id(link.place) not in arrays:
+                holder = self._name(link)
+                if holder is not None:
+                    arrays[id(link.place)] = (link.place, holder)
+
+        return list(arrays.values())
 
     def _list_ends(self) -> Iterator[Link]:
         for roots in self._roots:

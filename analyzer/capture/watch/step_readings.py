@@ -38,6 +38,7 @@ class StepReadings:
         self.peaks: tuple[
             int, ...
         ] = ()  # TensorFlow's own, of each GPU, else of the CPU
+        self.process_peak = ProcessPeak()
         self.live_file: Path | None = (
             None  # gets each reading, for a view of the running script
         )
@@ -96,6 +97,50 @@ class StepReadings:
                 values.append(0)
 
         return values
+
+
+class ProcessPeak:
+    """The largest resident memory of a program, without the memory that the end of a trace takes."""
+
+    def __init__(self) -> None:
+        self._before_bytes = 0  # largest before the last pause
+        self._resident_bytes = 0  # at the last pause
+        self._added_bytes = 0  # what the pause left in the process
+        self._is_paused = False
+
+    def pause(self) -> None:
+        """Stop to count, because work begins that is not the program's own."""
+        if not self._is_paused:
+            self._before_bytes = self.read()
+            self._resident_bytes = _read_resident_bytes() or 0
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """Count again; without a way to restart the system's figure, the count stays."""
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # proc(5)
+            left_bytes = (_read_resident_bytes() or 0) - self._resident_bytes
+            self._added_bytes = max(left_bytes, 0)
+            self._is_paused = False
+
+    def read(self) -> int:
+        """Return the largest resident memory so far; 0 if the system does not state it."""
+        if self._is_paused:
+            return self._before_bytes
+
+        highest_bytes = _read_largest_bytes() - self._added_bytes
+        return max(self._before_bytes, highest_bytes)
+
+
+def _read_largest_bytes() -> int:
+    """Return the largest resident memory of the process, or 0."""
+    with contextlib.suppress(OSError):
+        status = Path("/proc/self/status").read_text()
+        highest = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+        if highest is not None:
+            return int(highest[1]) * 1024
+
+    return 0
 
 
 def _read_resident_bytes() -> int | None:

@@ -31,6 +31,7 @@ from analyzer.capture.watch.held_tensors import (
     make_references,
 )
 from analyzer.capture.watch.host_containers import count_host_containers
+from analyzer.capture.watch.step_readings import ProcessPeak
 from analyzer.capture.watch.traced_functions import FunctionRecord
 from analyzer.model.contract.run_note import (
     Failure,
@@ -71,7 +72,9 @@ class StepTrace:
         target: TargetNote,
         dump: Path | None,
         simulated_card: SimulatedCardNote | None,
+        process_peak: ProcessPeak,
     ) -> None:
+        self._process_peak = process_peak
         self._folder, self._steps, self._target = folder, steps, target
         self._dump, self._simulated_card = dump, simulated_card
         self._observing = contextlib.ExitStack()
@@ -117,6 +120,7 @@ class StepTrace:
     def _stop_profiler(self) -> None:
         if self._is_running:
             self._is_running, self._has_trace = False, True
+            self._process_peak.pause()
             _STOP()
 
     def _discard_profile(self) -> None:

@@ -80,13 +80,18 @@ class Watcher:
         self._folder, self._warmup = folder, warmup
         self._on_card = simulated_card is not None
         self._owner = os.getpid()
+        self.readings = StepReadings()
         self.trace = StepTrace(
-            folder, steps=steps, target=target, dump=dump, simulated_card=simulated_card
+            folder,
+            steps=steps,
+            target=target,
+            dump=dump,
+            simulated_card=simulated_card,
+            process_peak=self.readings.process_peak,
         )
         self.functions = FunctionLedger()
         self.objects = ProgramObjects()
         self.gradients = GradientSteps()
-        self.readings = StepReadings()
 
         if (live_file := folder / LIVE_FILE).exists():
             self.readings.live_file = live_file
@@ -352,6 +357,7 @@ class Watcher:
                     one.partitions.clear()
 
             self.trace.write(self._make_note(""))
+            self.readings.process_peak.resume()
 
     def _make_note(self, ended: str) -> WatchNote:
         functions = [one for one in self.functions.list_records() if one.traces]
@@ -367,6 +373,7 @@ class Watcher:
             step_objects=1 if self._chosen is None else self._chosen.made,
             micro_batches=self.gradients.micro_batches,
             own_peaks=self.readings.peaks,
+            process_peak_bytes=self.readings.process_peak.read(),
             whole_run=self.trace.is_whole,
             is_cut=self.trace.is_cut,
             failed=self._failed,

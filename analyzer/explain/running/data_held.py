@@ -35,6 +35,7 @@ _OF_THE_WATCH: Final = (
     "ended",
     "whole_run",
     "micro_batches",
+    "process_peak_bytes",
 )
 
 

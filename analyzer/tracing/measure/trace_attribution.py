@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import (
     ALIVE_ROLE,
@@ -179,6 +180,7 @@ def _label_noted(
         if row is not None and labels.is_open(row):
             labels.set(row, Category.INPUT, role="step input")
             labels.tensor[row] = given.name
+            labels.specs[row] = TensorSpec(given.dtype, given.shape)
 
 
 def find_marks(markers: Sequence[Span], name: str) -> list[Span]:

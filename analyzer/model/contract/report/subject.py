@@ -135,7 +135,8 @@ class TrendFigures(ReportRecord, frozen=True, kw_only=True):
 class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     """A program whose own steps were traced, or the whole run as one step (``whole_run``).
 
-    ``steps`` counts all, ``warmup`` those before the traced ones; the peak is TensorFlow's own.
+    ``steps`` counts all, ``warmup`` those before the traced ones. ``own_peak_bytes`` is TensorFlow's
+    own figure, ``process_peak_bytes`` the largest resident memory (0 if unknown).
     """
 
     step: Text
@@ -147,6 +148,7 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     readings: Annotated[tuple[Reading, ...], Meta(max_length=MOST_READINGS)] = ()
     ended: Text = ""
     own_peak_bytes: Total | None = None
+    process_peak_bytes: Total = 0
     whole_run: bool = False
     micro_batches: Total = 1
 
