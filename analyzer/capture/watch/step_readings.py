@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import resource
@@ -100,20 +101,35 @@ class StepReadings:
 
 
 class ProcessPeak:
-    """The largest resident memory of a program, without the memory that the end of a trace takes."""
+    """The largest resident memory of a program, without the memory that its trace takes."""
 
     def __init__(self) -> None:
+        self._early_bytes = (
+            0  # largest before the traced steps, when the trace is short
+        )
         self._before_bytes = 0  # largest before the last pause
         self._resident_bytes = 0  # at the last pause
         self._added_bytes = 0  # what the pause left in the process
         self._is_paused = False
 
+    def begin_steps(self) -> None:
+        """Note that the traced steps begin, whose events fill the trace."""
+        self._early_bytes = self.read()
+
     def pause(self) -> None:
         """Stop to count, because work begins that is not the program's own."""
         if not self._is_paused:
             self._before_bytes = self.read()
+            _return_free_memory()
             self._resident_bytes = _read_resident_bytes() or 0
             self._is_paused = True
+
+    def subtract_trace(self) -> None:
+        """Take off what the profiler has freed since the pause: the events of the trace."""
+        _return_free_memory()
+        freed_bytes = self._resident_bytes - (_read_resident_bytes() or 0)
+        bare_bytes = self._before_bytes - max(freed_bytes, 0)
+        self._before_bytes = max(self._early_bytes, bare_bytes)
 
     def resume(self) -> None:
         """Count again; without a way to restart the system's figure, the count stays."""
@@ -130,6 +146,12 @@ class ProcessPeak:
 
         highest_bytes = _read_largest_bytes() - self._added_bytes
         return max(self._before_bytes, highest_bytes)
+
+
+def _return_free_memory() -> None:
+    """Return the free memory of the C library's heap to the system, if it can (``malloc_trim``)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _read_largest_bytes() -> int:

@@ -122,6 +122,7 @@ class StepTrace:
             self._is_running, self._has_trace = False, True
             self._process_peak.pause()
             _STOP()
+            self._process_peak.subtract_trace()
 
     def _discard_profile(self) -> None:
         if self._is_running:
@@ -192,6 +193,7 @@ class StepTrace:
                 return
 
         self.is_open = True
+        self._process_peak.begin_steps()
         self.observed.eager = variables.function is None
         variables.snapshot()
         self._begin_step()
