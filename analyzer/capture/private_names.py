@@ -42,6 +42,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.framework import tensor_util as tensor_util
 from tensorflow.python.framework.func_graph import FuncGraph as FuncGraph
 from tensorflow.python.grappler import cluster as grappler_cluster
+from tensorflow.python.grappler import item as grappler_item
 from tensorflow.python.grappler import tf_optimizer as tf_optimizer
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import while_v2 as while_v2
@@ -407,6 +408,16 @@ def import_branch(branch: Any, inputs: list[Any]) -> list[Any]:
             name="",
         )
     )
+
+
+def infer_op_properties(graph_def: Any) -> Any:
+    """Return TensorFlow's inferred properties of all outputs (``TensorProperties``), by node."""
+    meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
+    results = [node.name for node in graph_def.node if node.op == "_Retval"]
+    fetched = results or [graph_def.node[-1].name]
+    meta.collection_def["train_op"].node_list.value.extend(fetched)
+
+    return grappler_item.Item(meta).GetOpProperties()
 
 
 def find_free_name(op: Any) -> str:

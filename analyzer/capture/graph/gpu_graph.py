@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from analyzer.capture import private_names as private
 from analyzer.capture.graph.executor_graph import get_handle_type, read_step
+from analyzer.capture.graph.shape_inference import ARGUMENT
 from analyzer.cards import Gpu, memory_limit
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.run_note import DataSize
@@ -31,9 +32,6 @@ from analyzer.model.graph.host_copies import (
 
 _HOST: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _CARD: Final = "/job:localhost/replica:0/task:0/device:GPU:0"
-_ARGUMENT: Final = "_ParallelConcatStart"
-"""Replaces an argument during optimisation: an op without inputs that states its shape and cannot be
-folded. (TensorFlow's Python interface to the optimiser drops the shape of an ``_Arg``.)"""
 _MAX_VALUES: Final = 1 << 16  # constants with more values than this lose them
 _CUDA: Final = "12050"
 _CUDNN: Final = "90300"
@@ -131,7 +129,7 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
     tensor = function.inputs[index]
     node.attr["index"].i = index
     if tensor.dtype != tf.resource:
-        node.op = _ARGUMENT
+        node.op = ARGUMENT
         node.attr["dtype"].type = tensor.dtype.as_datatype_enum
         node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
 
@@ -179,7 +177,7 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
                 if is_content and len(values) > _MAX_VALUES:
                     tensor.ClearField(field.name)
 
-        if node.op == _ARGUMENT and "index" in node.attr:
+        if node.op == ARGUMENT and "index" in node.attr:
             dtype, index = node.attr["dtype"].type, node.attr["index"].i
             node.op = "_Arg"
             node.attr.clear()
