@@ -58,6 +58,7 @@ def find_commit(
         _git("rev-parse", f"{one or 'HEAD'}^0") for one in revisions.split("..", 1)
     )
     log = _git("rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
+
     if not log:
         raise InputError(f"{revisions} holds no commit.", hint="Write it as OLD..NEW.")
 

@@ -103,6 +103,7 @@ class SizedGraph:
                 or self._learn_from_user()
                 or self._learn_from_bounds()
             )
+
             if not is_learnt:
                 return
 
@@ -118,6 +119,7 @@ class SizedGraph:
         while True:
             outputs = infer_graph(self._graph_def, self._arguments, self._shapes)
             refuted = []
+
             for tensor in self._shapes:
                 spec = look_up_spec(outputs, tensor)
                 if spec is None or spec.shape is None:
@@ -148,6 +150,7 @@ class SizedGraph:
         """
         spec = look_up_spec(self.outputs, tensor)
         merged = None if spec is None else _merge_shapes(spec.shape, shape)
+
         if spec is None or merged is None or tensor in self._refuted:
             return False
         if merged in (spec.shape, self._shapes.get(tensor)):
@@ -226,6 +229,7 @@ class SizedGraph:
         for node in self._graph_def.node:
             specs = self.outputs.get(node.name, ())
             most = self._find_bound(node) if any(map(is_open, specs)) else None
+
             if most is None:
                 continue
 
@@ -318,6 +322,7 @@ def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:
     """Return the spec of a node's input by its name there; None if unknown."""
     name, _, index = _get_tensor_name(source).rpartition(":")
     specs = outputs.get(name, ())
+
     return specs[int(index)] if int(index) < len(specs) else None
 
 

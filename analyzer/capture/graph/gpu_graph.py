@@ -80,6 +80,7 @@ def _wrap_body(function: Any) -> Any:
 
         copy = graph_def.node.add()
         copy.CopyFrom(node)
+
         for position, name in enumerate(copy.input):
             source, mark, rest = name.removeprefix("^").partition(":")
             start = "^" if name.startswith("^") else ""
@@ -105,6 +106,7 @@ def _make_item(graph_def: Any, function: Any) -> Any:
 
     is_placed = any("cpu" in node.device.lower() for node in nodes)
     replicas = private.count_replicas() if is_placed else 0
+
     if replicas > 1:
         raise TargetError(
             f"Its strategy names {replicas} devices, and a card runs one: name none."
@@ -116,11 +118,13 @@ def _make_item(graph_def: Any, function: Any) -> Any:
 
     effects = {op.name for op in function.graph.control_outputs}
     fetched = [n.name for n in graph_def.node if n.op == "_Retval" or n.name in effects]
+
     if not fetched:
         raise ValueError("it returns nothing and changes nothing")
 
     meta = private.meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
     meta.collection_def["train_op"].node_list.value.extend(fetched)
+
     return meta
 
 
@@ -128,6 +132,7 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
     """Make a node an argument with its shape, or with the type of the variable behind a handle."""
     tensor = function.inputs[index]
     node.attr["index"].i = index
+
     if tensor.dtype != tf.resource:
         node.op = ARGUMENT
         node.attr["dtype"].type = tensor.dtype.as_datatype_enum
@@ -191,6 +196,7 @@ def _discard_cpp_messages() -> Iterator[None]:
     """Discard standard error: a CPU build warns about each op without a GPU kernel, so every op."""
     sys.stderr.flush()
     stderr = os.dup(2)
+
     try:
         with open(os.devnull, "w") as sink:
             os.dup2(sink.fileno(), 2)

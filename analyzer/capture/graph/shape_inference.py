@@ -21,6 +21,7 @@ from analyzer.capture.graph.plain_graphs import (
 )
 from analyzer.capture.private_names import graph_pb2, infer_op_properties
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, TensorSpec
+from analyzer.model.graph.graph_index import find_inlined
 
 Shape: TypeAlias = tuple[int, ...] | None
 """Sizes of the axes, -1 for an unknown one; None for an unknown number of axes."""
@@ -80,11 +81,13 @@ def infer_graph(
     """
     copy = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
     redirects: dict[str, str] = {}
+
     for node in graph_def.node:
         twin = copy.node.add()
         twin.CopyFrom(node)
         twin.device = ""
         is_argument = node.op in ARGUMENT_TYPES
+
         if is_argument and not node.attr["_handle_dtypes"].list.type:
             _state_argument(twin, arguments.get(int(node.attr["index"].i)))
         elif _PADDED.fullmatch(node.op):
@@ -99,6 +102,7 @@ def infer_graph(
     _redirect(copy, redirects | pins)
     properties = infer_op_properties(copy)
     outputs: Outputs = {}
+
     for node in graph_def.node:
         specs = [_read_spec(one) for one in properties.get(node.name, ())]
         if node.op in RESULT_TYPES:
@@ -108,6 +112,7 @@ def infer_graph(
         for index, spec in enumerate(specs):
             tensor = f"{node.name}:{index}"
             other = redirects.get(tensor) or pins.get(tensor)
+
             if other in properties:
                 shape = _read_spec(properties[other][0]).shape
                 specs[index] = TensorSpec(spec.dtype, shape)
@@ -142,12 +147,25 @@ def _correct_specs(node: Any, specs: list[TensorSpec]) -> None:
 def infer_executed_outputs(
     function: Any, partitions: Sequence[Any], given: Sequence[Any] = ()
 ) -> Outputs:
-    """Return the output specs of executed ops: traced ones if TensorFlow infers none."""
-    outputs = read_traced_outputs(function.graph)
+    """Return the output specs of executed ops: traced ones where TensorFlow infers none."""
+    traced = read_traced_outputs(function.graph)
     arguments = read_arguments(function, given)
+    outputs = dict(traced)
+
     for graph_def in partitions:
+        inferred: Outputs = {}
         with contextlib.suppress(ValueError, TypeError, KeyError, tf.errors.OpError):
-            outputs |= infer_graph(graph_def, arguments)
+            inferred = infer_graph(graph_def, arguments)
+
+        for name, specs in inferred.items():
+            known = list(specs)
+            pairs = zip(specs, find_inlined(name, traced) or (), strict=False)
+
+            for index, (own, other) in enumerate(pairs):
+                if own.known_shape is None and own.dtype == other.dtype:
+                    known[index] = other
+
+            outputs[name] = tuple(known)
 
     return outputs
 
@@ -182,6 +200,7 @@ def _retype(node: Any, kind: str, **types: int) -> None:
     """Make a node an op of another type, with element types as its only attributes."""
     node.op = kind
     node.attr.clear()
+
     for name, dtype in types.items():
         node.attr[name].type = dtype
 
@@ -192,6 +211,7 @@ def _pin_known(
     """Add a node for each known shape; return the node by the tensor that it replaces."""
     nodes = {node.name: node for node in graph_def.node}
     pins: dict[str, str] = {}
+
     for tensor, shape in shapes.items():
         name, _, index = tensor.rpartition(":")
         if name in nodes:

@@ -84,8 +84,10 @@ class StepVariables:
             )
             unused = getattr(model, "unused_variables", ())
             self._add(unused, Category.CONSTANT, "loaded, but not used")
+
         for optimizer in self.program.optimizers:
             self._add_optimizer(optimizer)
+
         captured: list[Any] = []  # of a function that is not traced yet
         if self.function is not None:
             captured = list(self.function.variables)
@@ -94,6 +96,7 @@ class StepVariables:
             captured = [
                 one for one in find_live_objects(tf.Variable) if hasattr(one, "handle")
             ]
+
         unknown = [
             one for one in captured if id(get_raw_variable(one)) not in self._known
         ]
@@ -126,6 +129,7 @@ class StepVariables:
             arguments = {
                 id(handle): given + index for index, handle in enumerate(handles)
             }
+
         return tuple(
             VariableNote(
                 path=path,
@@ -150,11 +154,13 @@ class StepVariables:
             raw = get_raw_variable(variable)
             if raw is None or id(raw) in self._known:
                 continue
+
             name = str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))
             first, *copies = get_device_parts(raw) or (raw,)
             self._known |= {id(raw), id(first)}
             self.raw.append(raw)
             self._owners.append((category, role, name))
+
             for number, part in enumerate(copies, 1):
                 if id(part) not in self._known:
                     self._known.add(id(part))
@@ -166,6 +172,7 @@ class StepVariables:
             sums = None if one is None else get_gradient_accumulators(one)
             held = [variable for variable in sums or () if variable is not None]
             self._add(held, Category.GRADIENT, "gradient accumulator")
+
         self._add(get_optimizer_variables(optimizer), Category.OPTIMIZER_STATE)
 
     def _add_by_owner(self, variables: list[Any]) -> None:
@@ -175,17 +182,20 @@ class StepVariables:
         """
         wanted = {id(get_raw_variable(variable)) for variable in variables}
         optimizers, metrics = get_optimizer_classes(), get_classes("metrics.Metric")
+
         for thing in find_live_objects(
             (*optimizers, *metrics, *get_classes("layers.Layer"))
         ):
             is_optimizer = issubclass(type(thing), optimizers)
             owned: list[Any] = []
+
             with contextlib.suppress(
                 AttributeError
             ):  # of an object whose constructor failed
                 owned = (
                     get_optimizer_variables(thing) if is_optimizer else thing.variables
                 )
+
             used = [one for one in owned if id(get_raw_variable(one)) in wanted]
             if is_optimizer and used:
                 self.program.optimizers.append(thing)
@@ -194,6 +204,7 @@ class StepVariables:
                 self._add(used, Category.CONSTANT, "metric")
             elif not is_optimizer:
                 self._add(used, Category.PARAMETER)
+
         for variable in variables:
             # A plain tf.Variable. The attribution later recognizes gradient accumulators.
             category = Category.PARAMETER if variable.trainable else Category.CONSTANT
@@ -206,6 +217,7 @@ def get_raw_variable(variable: Any) -> Any:
         # Keras 2 wraps a variable to cast its value, larq to quantize it: both share its handle.
         inner = () if has_own_handle(variable) else vars(variable).values()
         return next((one for one in inner if isinstance(one, tf.Variable)), variable)
+
     values = (get_keras_value(variable), getattr(variable, "value", None))
     return next((one for one in values if isinstance(one, tf.Variable)), None)
 
@@ -217,8 +229,10 @@ def _find_sparse_variables(function: Any) -> set[int]:
     """
     if function.function_def.attr["_XlaMustCompile"].b:
         return set()
+
     accessed = _find_sparse_handles(function.graph)
     by_handle = {id(variable.handle): id(variable) for variable in function.variables}
+
     return {
         by_handle[id(outside)]
         for outside, inside in function.graph.captures
@@ -233,12 +247,15 @@ def _find_sparse_handles(graph: Any) -> set[str]:
     """
     functions = {decode_name(name): f for name, f in get_functions(graph).items()}
     found = set()
+
     for op in graph.get_operations():
         if op.type.startswith(_SPARSE_ACCESS):
             found.add(op.inputs[0].name)
+
         attrs = op.node_def.attr
         is_compiled = "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b
         called = () if is_compiled else set(list_callees(op))
+
         for nested in filter(
             None, (getattr(functions.get(one), "graph", None) for one in called)
         ):
@@ -247,6 +264,7 @@ def _find_sparse_handles(graph: Any) -> set[str]:
             found |= {
                 outside.name for outside, inside in pairs if inside.name in handles
             }
+
     return found
 
 
@@ -269,10 +287,12 @@ def find_address(tensor: Any) -> int | None:
         or tensor.dtype in _WITHOUT_BYTES
     ):
         return None  # DLPack would crash the process
+
     try:
         capsule = tf.experimental.dlpack.to_dlpack(tensor)
     except (tf.errors.OpError, TypeError, ValueError, RuntimeError):
         return None
+
     pointer = _get_pointer(capsule, b"dltensor")
     return (ctypes.c_uint64.from_address(pointer).value or None) if pointer else None
 
@@ -284,4 +304,5 @@ def find_variable_address(variable: Any) -> int | None:
             value = variable.read_value()
     except (tf.errors.OpError, ValueError, AttributeError):
         return None
+
     return find_address(value)
