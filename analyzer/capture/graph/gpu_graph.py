@@ -26,6 +26,7 @@ from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
 from analyzer.model.graph.host_copies import (
+    VARIABLES_ON_HOST,
     insert_host_copies,
     place_by_handles,
 )
@@ -241,11 +242,17 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
 
 @contextlib.contextmanager
 def pretend_gpu() -> Iterator[None]:
-    """Let Keras find a GPU in the block, and use cuDNN's recurrent layers."""
-    with (  # not in every Keras
+    """Let Keras find a GPU in the block, use cuDNN's recurrent layers, and place its variables there."""
+    with (
+        patch.object(private.BaseResourceVariable, "device", property(_find_device)),
+        # Not in every Keras:
         patch.object(private.keras_nn, private.CPU_ONLY, lambda: False, create=True),
         patch.object(
             private.keras_rnn, private.IS_GPU_AVAILABLE, lambda: True, create=True
         ),
     ):
         yield
+
+
+def _find_device(variable: Any) -> str:
+    return _HOST if variable.dtype.name in VARIABLES_ON_HOST else _CARD
