@@ -133,7 +133,8 @@ def _trace(program: Program) -> Any:
     if program.function is None:
         raise TargetError(
             "The step runs eagerly: there is no graph to predict from.",
-            hint=program.eager_hint,
+            hint="Decorate it with @tf.function, or compile without run_eagerly; or measure it as it "
+            "is: analyze trace.",
         )
 
     return trace_function(program)

@@ -60,10 +60,6 @@ class Program:
     promises: list[Promise] = field(default_factory=list)
     # returns the call for another size of an open batch axis; None if the axis is not open
     resize: Callable[[int], Callable[[], Any]] | None = None
-    eager_hint: str = (  # how to give the step a graph
-        "Decorate it with @tf.function, or compile without run_eagerly; or measure it as it is: "
-        "analyze trace."
-    )
 
     def make_tensors(self) -> tuple[Any, ...]:
         """Return the step's inputs as tensors; ``COPIED`` is set on the copy of a NumPy array."""
