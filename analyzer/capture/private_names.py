@@ -36,6 +36,7 @@ from tensorflow.python.eager import context as context
 from tensorflow.python.eager import record as record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import constant_op as constant_op
+from tensorflow.python.framework import function_def_to_graph
 from tensorflow.python.framework import kernels as kernels
 from tensorflow.python.framework import op_def_registry as op_def_registry
 from tensorflow.python.framework import ops as framework_ops
@@ -61,6 +62,7 @@ BaseResourceVariable: Final = resource_variable_ops.BaseResourceVariable
 ResourceVariable: Final = resource_variable_ops.ResourceVariable
 UninitializedVariable: Final = resource_variable_ops.UninitializedVariable
 KerasVariable: Final = keras_tensorflow.Variable
+function_def_to_graph_def: Final = function_def_to_graph.function_def_to_graph_def
 keras_name_scope: Final = keras_tensorflow.name_scope
 keras_nn: Final = getattr(keras_tensorflow, "ops", keras_tensorflow).nn
 """The module of convolutions, which Keras 3.16 moved into ``ops``."""

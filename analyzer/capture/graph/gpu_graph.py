@@ -64,35 +64,18 @@ def build_gpu_graph(
 
 def _wrap_body(function: Any) -> Any:
     """Return the traced graph with arguments and results, as the runtime instantiates a function."""
-    signature = function.function_def.signature
-    body = function.graph.as_graph_def()
-    names = {
-        tensor.op.name: argument.name
-        for tensor, argument in zip(function.inputs, signature.input_arg, strict=True)
-    }
-    graph_def = private.graph_pb2.GraphDef(versions=body.versions, library=body.library)
+    definition = function.function_def
+    graph_def, names = private.function_def_to_graph_def(definition)
+    graph_def.library.CopyFrom(function.graph.as_graph_def().library)
 
-    for index, name in enumerate(names.values()):
-        _make_argument(graph_def.node.add(name=name), function, index)
+    for index in range(len(definition.signature.input_arg)):
+        _make_argument(graph_def.node[index], function, index)
 
-    for node in body.node:
-        if node.name in names:
-            continue
-
-        copy = graph_def.node.add()
-        copy.CopyFrom(node)
-
-        for position, name in enumerate(copy.input):
-            source, mark, rest = name.removeprefix("^").partition(":")
-            start = "^" if name.startswith("^") else ""
-            copy.input[position] = f"{start}{names.get(source, source)}{mark}{rest}"
-
-    results = zip(function.graph.outputs, signature.output_arg, strict=True)
+    results = zip(function.graph.outputs, definition.signature.output_arg, strict=True)
     for index, (tensor, result) in enumerate(results):
-        source = f"{names.get(tensor.op.name, tensor.op.name)}:{tensor.value_index}"
-        node = graph_def.node.add(
-            name=f"{result.name}_RetVal", op="_Retval", input=[source]
-        )
+        source = names[definition.ret[result.name]]
+        name = f"{result.name}_RetVal"
+        node = graph_def.node.add(name=name, op="_Retval", input=[source])
         node.attr["T"].type = tensor.dtype.as_datatype_enum
         node.attr["index"].i = index
 
@@ -132,6 +115,7 @@ def _make_item(graph_def: Any, function: Any) -> Any:
 def _make_argument(node: Any, function: Any, index: int) -> None:
     """Make a node an argument with its shape, or with the type of the variable behind a handle."""
     tensor = function.inputs[index]
+    node.attr.clear()
     node.attr["index"].i = index
 
     if tensor.dtype != tf.resource:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -72,29 +71,17 @@ def read_executed_ops(
 
 
 def _get_outputs(node: Any, known: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    own = tuple(
-        TensorSpec(dtype, _get_declared_shape(node))
-        for dtype in get_output_dtypes(node)
-    )
-
+    """Return the known outputs of a node, as far as their types are those of its op."""
+    dtypes = get_output_dtypes(node)
+    outputs = [TensorSpec(dtype, None) for dtype in dtypes]
     if node.op == "_Arg":
-        return known or own
+        return known or tuple(outputs)
 
-    agreeing = zip_longest(known[: len(own)], own)
-    return tuple(
-        spec if spec and spec.dtype == one.dtype else one for spec, one in agreeing
-    )
+    for index, (spec, dtype) in enumerate(zip(known, dtypes, strict=False)):
+        if spec.dtype == dtype:
+            outputs[index] = spec
 
-
-def _get_declared_shape(node: Any) -> tuple[int, ...] | None:
-    for key, field in (("value", "tensor"), ("shape", "shape")):
-        if key in node.attr and node.attr[key].HasField(field):
-            attr = node.attr[key]
-            shape = attr.tensor.tensor_shape if field == "tensor" else attr.shape
-
-            return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
-
-    return None
+    return tuple(outputs)
 
 
 def get_output_dtypes(node: Any) -> list[str]:
