@@ -36,12 +36,14 @@ from tensorflow.python.eager import context as context
 from tensorflow.python.eager import record as record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import constant_op as constant_op
+from tensorflow.python.framework import function_def_to_graph
 from tensorflow.python.framework import kernels as kernels
 from tensorflow.python.framework import op_def_registry as op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.framework import tensor_util as tensor_util
 from tensorflow.python.framework.func_graph import FuncGraph as FuncGraph
 from tensorflow.python.grappler import cluster as grappler_cluster
+from tensorflow.python.grappler import item as grappler_item
 from tensorflow.python.grappler import tf_optimizer as tf_optimizer
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import while_v2 as while_v2
@@ -60,6 +62,7 @@ BaseResourceVariable: Final = resource_variable_ops.BaseResourceVariable
 ResourceVariable: Final = resource_variable_ops.ResourceVariable
 UninitializedVariable: Final = resource_variable_ops.UninitializedVariable
 KerasVariable: Final = keras_tensorflow.Variable
+function_def_to_graph_def: Final = function_def_to_graph.function_def_to_graph_def
 keras_name_scope: Final = keras_tensorflow.name_scope
 keras_nn: Final = getattr(keras_tensorflow, "ops", keras_tensorflow).nn
 """The module of convolutions, which Keras 3.16 moved into ``ops``."""
@@ -407,6 +410,16 @@ def import_branch(branch: Any, inputs: list[Any]) -> list[Any]:
             name="",
         )
     )
+
+
+def infer_op_properties(graph_def: Any) -> Any:
+    """Return TensorFlow's inferred properties of all outputs (``TensorProperties``), by node."""
+    meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
+    results = [node.name for node in graph_def.node if node.op == "_Retval"]
+    fetched = results or [graph_def.node[-1].name]
+    meta.collection_def["train_op"].node_list.value.extend(fetched)
+
+    return grappler_item.Item(meta).GetOpProperties()
 
 
 def find_free_name(op: Any) -> str:

@@ -2,7 +2,8 @@
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,49 +35,58 @@ def find_commit(
 
     @cache
     def estimate_at(commit: str) -> Result:
-        place, here = folder / commit, Path.cwd()
-        _git("worktree", "add", "--quiet", "--detach", str(place), commit)
+        def show(stage: str, share: float) -> None:
+            report(f"{commit[:10]}: {stage}", share)
 
-        try:
-            # for the commit's own modules
-            os.chdir(place / _git("rev-parse", "--show-prefix"))
-            return estimate_target(
-                parse_target(target),
-                options,
-                folder / f"{commit}-estimate",
-                progress=lambda stage, share: report(f"{commit[:10]}: {stage}", share),
-            )
-        finally:
-            os.chdir(here)
-            _git("worktree", "remove", "--force", str(place))
+        out = folder / f"{commit}-estimate"
+        with _check_out(commit, folder / commit):
+            return estimate_target(parse_target(target), options, out, progress=show)
 
     def grow(older: str, newer: str) -> int:
-        peaks = [estimate_at(one).report.peak.requested_bytes for one in (older, newer)]
-        return peaks[1] - peaks[0]
+        before, after = estimate_at(older).report, estimate_at(newer).report
+        return after.peak.requested_bytes - before.peak.requested_bytes
 
-    first, last = (
-        _git("rev-parse", f"{one or 'HEAD'}^0") for one in revisions.split("..", 1)
-    )
+    old, _, new = revisions.partition("..")
+    first = _git("rev-parse", f"{old or 'HEAD'}^0")
+    last = _git("rev-parse", f"{new or 'HEAD'}^0")
     log = _git("rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
     if not log:
         raise InputError(f"{revisions} holds no commit.", hint="Write it as OLD..NEW.")
 
     total = grow(first, last)
-    commits, failed = _bisect([first, *log], grow)
-    older, newer = ((one.report, one.recording) for one in map(estimate_at, commits))
-    found = build_diff(older, newer, names=[one[:10] for one in commits])
-    notes = (
-        f"{len(log)} commits changed the requested peak by {signed_bytes(total)} in all.",
-        *[f"{failed} of them could not be estimated; one may be the cause."]
-        * bool(failed),
-        *found.report.notes,
+    (older, newer), failed = _bisect([first, *log], grow)
+    before, after = estimate_at(older), estimate_at(newer)
+    found = build_diff(
+        (before.report, before.recording),
+        (after.report, after.recording),
+        names=[older[:10], newer[:10]],
     )
-    subject = _git("show", "--no-patch", "--format=%s (%an, %as)", commits[1])
-    headline = f"{commits[1][:10]} {subject}: {found.report.headline}"
 
-    return replace(
-        found, report=structs.replace(found.report, headline=headline, notes=notes)
+    notes = [
+        f"{len(log)} commits changed the requested peak by {signed_bytes(total)} in all."
+    ]
+    if failed:
+        notes.append(f"{failed} of them could not be estimated; one may be the cause.")
+
+    subject = _git("show", "--no-patch", "--format=%s (%an, %as)", newer)
+    headline = f"{newer[:10]} {subject}: {found.report.headline}"
+    whole = structs.replace(
+        found.report, headline=headline, notes=(*notes, *found.report.notes)
     )
+    return replace(found, report=whole)
+
+
+@contextmanager
+def _check_out(commit: str, place: Path) -> Iterator[None]:
+    """Work in a checkout of a commit, in the folder that the command was started in."""
+    here = Path.cwd()
+    _git("worktree", "add", "--quiet", "--detach", str(place), commit)
+    try:
+        os.chdir(place / _git("rev-parse", "--show-prefix"))  # for its own modules
+        yield
+    finally:
+        os.chdir(here)
+        _git("worktree", "remove", "--force", str(place))
 
 
 def _bisect(

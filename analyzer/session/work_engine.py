@@ -56,6 +56,7 @@ class WorkEngine:
                     for index in list(waiting)[: 2 * self.workers]:
                         alone = {index: waiting.pop(index)}
                         result = None
+
                         with suppress(*died):
                             [(_, result)] = _run_calls(call, alone, folder)
 
@@ -70,6 +71,7 @@ class WorkEngine:
         if not self.scheduler:
             stack.callback(lambda: get_reusable_executor().shutdown(kill_workers=True))
             stack.enter_context(parallel_config("loky", n_jobs=self.workers))
+
             return (TerminatedWorkerError,)
 
         try:

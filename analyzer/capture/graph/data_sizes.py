@@ -17,7 +17,6 @@ from analyzer.capture.graph.plain_graphs import get_node_name, read_traced_outpu
 from analyzer.capture.graph.shape_inference import (
     Outputs,
     Shape,
-    find_refuted_tensor,
     infer_graph,
     read_arguments,
 )
@@ -90,7 +89,7 @@ class SizedGraph:
 
     def _run(self) -> None:
         """Infer shapes and learn from the next source, until every shape is known or no source helps."""
-        self._infer()
+        self.outputs = self._infer()
 
         for _ in range(_MAX_ROUNDS):
             specs = [spec for one in self.outputs.values() for spec in one]
@@ -104,29 +103,43 @@ class SizedGraph:
                 or self._learn_from_user()
                 or self._learn_from_bounds()
             )
+
             if not is_learnt:
                 return
 
-            try:
-                self._infer()
-            except ValueError:  # another op's shape contradicts this round
+            outputs = self._infer()
+            if any(map(self._is_contradicted, outputs, outputs.values())):
                 self._shapes, self.sizes = earlier
                 return
 
-    def _infer(self) -> None:
+            self.outputs = outputs
+
+    def _infer(self) -> Outputs:
         """Infer the shapes; drop learnt shapes (of other ops of the same name) that contradict them."""
         while True:
-            try:
-                self.outputs = infer_graph(
-                    self._graph_def, self._arguments, self._shapes
-                )
-                return
-            except ValueError as error:
-                tensor = find_refuted_tensor(str(error))
-                if self._shapes.pop(tensor, None) is None:
-                    raise
+            outputs = infer_graph(self._graph_def, self._arguments, self._shapes)
+            refuted = []
 
-                self._refuted.add(tensor)
+            for tensor in self._shapes:
+                spec = look_up_spec(outputs, tensor)
+                if spec is None or spec.shape is None:
+                    refuted.append(tensor)
+
+            if not refuted:
+                return outputs
+
+            for tensor in refuted:
+                del self._shapes[tensor]
+
+            self._refuted.update(refuted)
+
+    def _is_contradicted(self, name: str, specs: tuple[TensorSpec, ...]) -> bool:
+        """Return whether an op's known shapes are lost: its inputs contradict each other."""
+        known = self.outputs[name]
+        return any(
+            now.shape is None and before.shape is not None
+            for now, before in zip(specs, known, strict=True)
+        )
 
     def _learn(
         self, tensor: str, shape: Shape, size: int | None = None, basis: _Basis = "most"
@@ -137,6 +150,7 @@ class SizedGraph:
         """
         spec = look_up_spec(self.outputs, tensor)
         merged = None if spec is None else _merge_shapes(spec.shape, shape)
+
         if spec is None or merged is None or tensor in self._refuted:
             return False
         if merged in (spec.shape, self._shapes.get(tensor)):
@@ -215,6 +229,7 @@ class SizedGraph:
         for node in self._graph_def.node:
             specs = self.outputs.get(node.name, ())
             most = self._find_bound(node) if any(map(is_open, specs)) else None
+
             if most is None:
                 continue
 
@@ -307,6 +322,7 @@ def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:
     """Return the spec of a node's input by its name there; None if unknown."""
     name, _, index = _get_tensor_name(source).rpartition(":")
     specs = outputs.get(name, ())
+
     return specs[int(index)] if int(index) < len(specs) else None
 
 

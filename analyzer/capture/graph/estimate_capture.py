@@ -81,13 +81,17 @@ def capture_graph(
     with contextlib.ExitStack() as stack:
         if gpu is not None:
             stack.enter_context(pretend_gpu())
+
         observed = stack.enter_context(observe_step())
         if unbacked:
             stack.enter_context(leave_out_values())
+
         report("building the model", 0.05)
         program = make()
+
         if options.note:
             program.messages.append(options.note)
+
         for optimizer, weights in find_open_optimizers(program) if unbacked else ():
             optimizer.build(weights)
 
@@ -110,6 +114,7 @@ def capture_graph(
     device = capture.run.device
     if gpu is not None:
         device = DeviceNote(kind="gpu", name=gpu.name, id=gpu.id)
+
     capture.run = replace(
         capture.run,
         kind="static",
@@ -119,6 +124,7 @@ def capture_graph(
         assumed=dict(options.assume),
         like=options.like,
     )
+
     return capture
 
 
@@ -127,7 +133,8 @@ def _trace(program: Program) -> Any:
     if program.function is None:
         raise TargetError(
             "The step runs eagerly: there is no graph to predict from.",
-            hint=program.eager_hint,
+            hint="Decorate it with @tf.function, or compile without run_eagerly; or measure it as it "
+            "is: analyze trace.",
         )
 
     return trace_function(program)

@@ -73,6 +73,7 @@ def read_step(
 
     ops = []
     sources = find_sources(function.graph)
+
     for op in read_executed_ops(partitions, outputs, sources):
         attrs = {**op.attrs, **_describe_argument(op, given)}
         if op.name in least:
@@ -176,6 +177,7 @@ def get_handle_type(capture: Any) -> tuple[Any, Shape]:
 
     first = data.shape_and_type[0]
     dtype = tf.dtypes.as_dtype(first.dtype)
+
     if first.shape.unknown_rank:
         return dtype, None
 

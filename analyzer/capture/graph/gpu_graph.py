@@ -20,20 +20,19 @@ import tensorflow as tf
 
 from analyzer.capture import private_names as private
 from analyzer.capture.graph.executor_graph import get_handle_type, read_step
+from analyzer.capture.graph.shape_inference import ARGUMENT
 from analyzer.cards import Gpu, memory_limit
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
 from analyzer.model.graph.host_copies import (
+    VARIABLES_ON_HOST,
     insert_host_copies,
     place_by_handles,
 )
 
 _HOST: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _CARD: Final = "/job:localhost/replica:0/task:0/device:GPU:0"
-_ARGUMENT: Final = "_ParallelConcatStart"
-"""Replaces an argument during optimisation: an op without inputs that states its shape and cannot be
-folded. (TensorFlow's Python interface to the optimiser drops the shape of an ``_Arg``.)"""
 _MAX_VALUES: Final = 1 << 16  # constants with more values than this lose them
 _CUDA: Final = "12050"
 _CUDNN: Final = "90300"
@@ -65,34 +64,18 @@ def build_gpu_graph(
 
 def _wrap_body(function: Any) -> Any:
     """Return the traced graph with arguments and results, as the runtime instantiates a function."""
-    signature = function.function_def.signature
-    body = function.graph.as_graph_def()
-    names = {
-        tensor.op.name: argument.name
-        for tensor, argument in zip(function.inputs, signature.input_arg, strict=True)
-    }
-    graph_def = private.graph_pb2.GraphDef(versions=body.versions, library=body.library)
+    definition = function.function_def
+    graph_def, names = private.function_def_to_graph_def(definition)
+    graph_def.library.CopyFrom(function.graph.as_graph_def().library)
 
-    for index, name in enumerate(names.values()):
-        _make_argument(graph_def.node.add(name=name), function, index)
+    for index in range(len(definition.signature.input_arg)):
+        _make_argument(graph_def.node[index], function, index)
 
-    for node in body.node:
-        if node.name in names:
-            continue
-
-        copy = graph_def.node.add()
-        copy.CopyFrom(node)
-        for position, name in enumerate(copy.input):
-            source, mark, rest = name.removeprefix("^").partition(":")
-            start = "^" if name.startswith("^") else ""
-            copy.input[position] = f"{start}{names.get(source, source)}{mark}{rest}"
-
-    results = zip(function.graph.outputs, signature.output_arg, strict=True)
+    results = zip(function.graph.outputs, definition.signature.output_arg, strict=True)
     for index, (tensor, result) in enumerate(results):
-        source = f"{names.get(tensor.op.name, tensor.op.name)}:{tensor.value_index}"
-        node = graph_def.node.add(
-            name=f"{result.name}_RetVal", op="_Retval", input=[source]
-        )
+        source = names[definition.ret[result.name]]
+        name = f"{result.name}_RetVal"
+        node = graph_def.node.add(name=name, op="_Retval", input=[source])
         node.attr["T"].type = tensor.dtype.as_datatype_enum
         node.attr["index"].i = index
 
@@ -107,6 +90,7 @@ def _make_item(graph_def: Any, function: Any) -> Any:
 
     is_placed = any("cpu" in node.device.lower() for node in nodes)
     replicas = private.count_replicas() if is_placed else 0
+
     if replicas > 1:
         raise TargetError(
             f"Its strategy names {replicas} devices, and a card runs one: name none."
@@ -118,20 +102,24 @@ def _make_item(graph_def: Any, function: Any) -> Any:
 
     effects = {op.name for op in function.graph.control_outputs}
     fetched = [n.name for n in graph_def.node if n.op == "_Retval" or n.name in effects]
+
     if not fetched:
         raise ValueError("it returns nothing and changes nothing")
 
     meta = private.meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
     meta.collection_def["train_op"].node_list.value.extend(fetched)
+
     return meta
 
 
 def _make_argument(node: Any, function: Any, index: int) -> None:
     """Make a node an argument with its shape, or with the type of the variable behind a handle."""
     tensor = function.inputs[index]
+    node.attr.clear()
     node.attr["index"].i = index
+
     if tensor.dtype != tf.resource:
-        node.op = _ARGUMENT
+        node.op = ARGUMENT
         node.attr["dtype"].type = tensor.dtype.as_datatype_enum
         node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
 
@@ -179,7 +167,7 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
                 if is_content and len(values) > _MAX_VALUES:
                     tensor.ClearField(field.name)
 
-        if node.op == _ARGUMENT and "index" in node.attr:
+        if node.op == ARGUMENT and "index" in node.attr:
             dtype, index = node.attr["dtype"].type, node.attr["index"].i
             node.op = "_Arg"
             node.attr.clear()
@@ -193,6 +181,7 @@ def _discard_cpp_messages() -> Iterator[None]:
     """Discard standard error: a CPU build warns about each op without a GPU kernel, so every op."""
     sys.stderr.flush()
     stderr = os.dup(2)
+
     try:
         with open(os.devnull, "w") as sink:
             os.dup2(sink.fileno(), 2)
@@ -237,11 +226,17 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
 
 @contextlib.contextmanager
 def pretend_gpu() -> Iterator[None]:
-    """Let Keras find a GPU in the block, and use cuDNN's recurrent layers."""
-    with (  # not in every Keras
+    """Let Keras find a GPU in the block, use cuDNN's recurrent layers, and place its variables there."""
+    with (
+        patch.object(private.BaseResourceVariable, "device", property(_find_device)),
+        # Not in every Keras:
         patch.object(private.keras_nn, private.CPU_ONLY, lambda: False, create=True),
         patch.object(
             private.keras_rnn, private.IS_GPU_AVAILABLE, lambda: True, create=True
         ),
     ):
         yield
+
+
+def _find_device(variable: Any) -> str:
+    return _HOST if variable.dtype.name in VARIABLES_ON_HOST else _CARD

@@ -18,6 +18,7 @@ def find_datasets(tensors: Iterable[Any]) -> dict[int, Any]:
     handles = {id(tensor) for tensor in tensors if tensor.dtype == tf.resource}
     iterators = find_live_objects(tf.data.Iterator) if handles else []
     found = {}
+
     for one in iterators:
         handle, dataset = id(private.get_iterator_handle(one)), private.get_dataset(one)
         if handle in handles and dataset is not None:
@@ -30,6 +31,7 @@ def list_batch_specs(dataset: Any) -> list[TensorSpec]:
     """Return the components of a full batch: an open first axis is the batch's."""
     size = None
     stage = dataset
+
     while stage is not None and size is None:
         size = private.get_batch_size(stage)
         stage = private.get_input_dataset(stage)
@@ -42,6 +44,7 @@ def list_batch_specs(dataset: Any) -> list[TensorSpec]:
         spec = TensorSpec("variant", None)  # of sparse and ragged components
         if isinstance(leaf, tf.TensorSpec):
             spec = get_spec(leaf)
+
         if spec.shape and spec.shape[0] < 0:
             spec = TensorSpec(spec.dtype, (size, *spec.shape[1:]))
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -49,6 +48,7 @@ def read_executed_ops(
 
         inputs: list[str] = []
         earlier: list[str] = []  # control inputs
+
         for name in node.input:
             if name.startswith("^"):
                 earlier.append(name[1:])
@@ -71,33 +71,24 @@ def read_executed_ops(
 
 
 def _get_outputs(node: Any, known: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    own = tuple(
-        TensorSpec(dtype, _get_declared_shape(node))
-        for dtype in get_output_dtypes(node)
-    )
+    """Return the known outputs of a node, as far as their types are those of its op."""
+    dtypes = get_output_dtypes(node)
+    outputs = [TensorSpec(dtype, None) for dtype in dtypes]
     if node.op == "_Arg":
-        return known or own
+        return known or tuple(outputs)
 
-    agreeing = zip_longest(known[: len(own)], own)
-    return tuple(
-        spec if spec and spec.dtype == one.dtype else one for spec, one in agreeing
-    )
+    for index, (spec, dtype) in enumerate(zip(known, dtypes, strict=False)):
+        if spec.dtype == dtype:
+            outputs[index] = spec
 
-
-def _get_declared_shape(node: Any) -> tuple[int, ...] | None:
-    for key, field in (("value", "tensor"), ("shape", "shape")):
-        if key in node.attr and node.attr[key].HasField(field):
-            attr = node.attr[key]
-            shape = attr.tensor.tensor_shape if field == "tensor" else attr.shape
-            return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
-
-    return None
+    return tuple(outputs)
 
 
 def get_output_dtypes(node: Any) -> list[str]:
     """Return TensorFlow's names of a node's output types."""
     definition = op_def_registry.get(node.op)
     dtypes: list[str] = []
+
     for output in definition.output_arg if definition is not None else ():
         if output.type_list_attr:
             dtypes += map(_get_dtype_name, node.attr[output.type_list_attr].list.type)
@@ -125,10 +116,12 @@ def _get_plain_attribute(key: str, attr: Any) -> Any:
         plain: list[Any] = []
         for kind, values in attr.list.ListFields():
             plain += [_get_plain_value(kind.name, value) for value in values]
+
         return plain
 
     field = attr.WhichOneof("value")
     is_long = field == "s" and len(attr.s) > _MAX_TEXT and key != "frame_name"
+
     if field is None or is_long:
         return None
 
@@ -190,6 +183,7 @@ def get_shape(tensor: Any) -> tuple[int, ...] | None:
     shape = tf.TensorShape(tensor.shape)
     if shape.rank is None:
         return None
+
     return tuple(-1 if axis is None else axis for axis in shape)
 
 
@@ -197,6 +191,7 @@ def count_bytes(tensor: Any, batch: int = 1) -> int:
     """Return the bytes of a variable or a symbolic tensor; an open axis counts as the batch."""
     axes = (batch if axis is None else int(axis) for axis in tensor.shape)
     dtype = tf.as_dtype(str(getattr(tensor.dtype, "name", tensor.dtype)))
+
     return math.prod(axes) * int(dtype.size)
 
 
@@ -205,6 +200,7 @@ def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
     ops: dict[str, Op] = {}
     # Placeholders of a traced function are arguments of the graph that runs.
     arguments = {tensor.op.name: index for index, tensor in enumerate(graph.inputs)}
+
     for nested in collect_graphs(graph):
         for op in nested.get_operations():
             if op.name in ops:
@@ -244,6 +240,7 @@ def read_inner_ops(function: Any, names: Sequence[str]) -> list[Op]:
 
     ops: dict[str, Op] = {}
     known, sources = collect_function_graphs(function), find_sources(function.graph)
+
     for graph in (known[name] for name in names if name in known):
         for op in read_traced_ops(graph, sources):
             ops.setdefault(op.name, op)
@@ -256,9 +253,11 @@ def read_traced_graphs(function: Any) -> list[TracedGraph]:
     known = reversed(collect_function_graphs(function).items())
     names = {id(graph): name for name, graph in known} | {id(function.graph): ""}
     graphs = []
+
     for nested in collect_graphs(function.graph):
         ops = tuple(map(_describe_traced_op, nested.get_operations()))
         graphs.append(TracedGraph(names.get(id(nested), ""), ops))
+
     return graphs
 
 
@@ -296,6 +295,7 @@ def collect_graphs(graph: Any) -> list[Any]:
     """Return the graph and the graphs of all functions in it, each once, outermost first."""
     graphs = [graph]
     seen = {id(graph)}
+
     for current in graphs:
         for function in get_functions(current).values():
             nested = getattr(function, "graph", None)
@@ -311,6 +311,7 @@ def list_ops(graph: Any) -> list[Any]:
     ops: list[Any] = []
     for nested in collect_graphs(graph):
         ops += nested.get_operations()
+
     return ops
 
 
@@ -339,4 +340,5 @@ def find_op_line(op: Any) -> str:
     """Return ``file:line`` of the innermost line of user code that made an op, or ""."""
     if op.traceback is None:
         return ""
+
     return find_own_line(reversed(op.traceback.get_user_frames()))

@@ -82,6 +82,7 @@ def _make_zeros(dtype: Any, shape: Sequence[int], least: int = _LARGE_BYTES) -> 
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     pages = np.frombuffer(mmap.mmap(-1, size_bytes, flags=flags), dtype=np.uint8)
     flat = tf.experimental.dlpack.from_dlpack(pages.__dlpack__())
+
     if dtype.size > 1:
         flat = tf.reshape(flat, [-1, dtype.size])
 
@@ -104,6 +105,7 @@ def _initialize(old: Any, variable: Any, initializer: Any) -> None:
                 shape=shape,
                 dtype=dtype,
             )
+
             if not is_unbacked:
                 value.assign(tf.cast(initializer(shape, dtype=dtype), dtype))
 
@@ -122,6 +124,7 @@ def _initialize(old: Any, variable: Any, initializer: Any) -> None:
 def _can_be_unbacked(shape: Any, dtype: Any) -> bool:
     count = tf.TensorShape(shape).num_elements()
     is_large = count is not None and count > SMALL_ELEMENTS
+
     return is_large and bool(dtype.is_numpy_compatible)
 
 

@@ -272,6 +272,7 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
 
     options, report = request.options, channel.report
     make, steps = partial(resolve, request.target, options), options.step_count
+
     if request.kind == "static":
         return capture_unrun_step(make, report, options)
     if request.kind == "sizes":

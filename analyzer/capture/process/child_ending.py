@@ -77,9 +77,11 @@ def explain_end(
     """
     reason = find_reason(log)
     at = f"{_find_user_line(log)}while {at}"
+
     if code == -signal.SIGKILL and kills:
         message = f"The system killed the process {at}: it ran out of host memory."
         return StepOutOfMemory(message, hint="Try a smaller --batch-size.")
+
     # oneDNN's convolution and XLA's buffers crash after a refused request (TensorFlow 2.21).
     if any(sign in reason for sign in _NO_MEMORY):
         return StepOutOfMemory(f"{target} ran out of memory {at}: {reason}", hint=hint)
@@ -92,6 +94,7 @@ def explain_end(
         names = {number.value: number.name for number in signal.Signals}
         name = names.get(-code, f"signal {-code}")
         kind = FailureKind.CRASHED
+
         if name in _BY_OTHERS:
             kind = FailureKind.KILLED
         elif reason.startswith(_COUNT_OVERFLOW):
@@ -132,6 +135,7 @@ def find_reason(log: str) -> str:
             no_memory = logged["text"]
         elif _NO_MEMORY[1] in logged["text"]:
             no_memory = no_memory or logged["text"]
+
     if any(sign in failed for sign in _NO_BUFFER):
         failed = no_memory or failed
 

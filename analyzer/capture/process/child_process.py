@@ -71,6 +71,7 @@ class Child:
             if newline:
                 self._text = rest
                 message = parse_message(line)
+
                 if message is not None:
                     yield message
 
@@ -162,6 +163,7 @@ def end_marked(mark: str, leader: int, reap: Callable[[], object]) -> None:
     """
     started_s = time.monotonic()
     number = signal.SIGTERM
+
     while True:
         reap()
         running = _list_marked(mark, leader)
@@ -190,6 +192,7 @@ def _list_marked(mark: str, leader: int) -> list[int]:
 
     found = []
     wanted = f"{MARK}={mark}".encode()
+
     for name in filter(str.isdecimal, os.listdir("/proc")):
         # That of a zombie is empty.
         with contextlib.suppress(OSError):

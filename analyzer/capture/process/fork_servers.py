@@ -36,6 +36,7 @@ class ForkServers(contextlib.AbstractContextManager["ForkServers"]):
         """Return the server for an environment; None if the capture needs a process of its own."""
         key = frozenset(environment.items())
         server = self._servers.get(key)
+
         if server is not None and not server.has_ended:
             return server
 
@@ -45,4 +46,5 @@ class ForkServers(contextlib.AbstractContextManager["ForkServers"]):
 
         command = make_start_command("process.fork_worker", str(self.folder))
         self._servers[key] = Child(command, log, environment)
+
         return self._servers[key]

@@ -56,6 +56,7 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
     from analyzer.capture.run.step_capture import Captured
+    from analyzer.capture.targets.step_program import Program
 
 
 STOPPING: Final = "stopping"
@@ -106,6 +107,7 @@ def capture(
                     target=spec, options=options, folder=str(staging), kind=kind
                 )
                 child = _start(request, copies)
+
                 with _send_sizes(staging / SIZES_PIPE, next_size) as answer:
                     _wait(child, request, progress, answer, limit_s)
 
@@ -125,6 +127,7 @@ def capture(
     try:
         folder = capture_once(replace(options, has_short_pool=True))
         failure = read_run_file(folder / RUN_FILE).error
+
         if failure is None or failure.kind is not FailureKind.OUT_OF_MEMORY:
             return folder
 
@@ -178,8 +181,10 @@ def _send_sizes(
     def send(answer: SizeRun) -> None:
         nonlocal descriptor
         size = next_size(answer)
+
         if descriptor is None:
             return
+
         if size is not None and answer.is_open:
             os.write(descriptor, f"{size}\n".encode())
         else:
@@ -300,9 +305,17 @@ def capture_live(
     ``TF_CPU_ALLOCATOR_USE_BFC=1`` from the start): then the user's own weights and inputs are measured.
     Otherwise a Keras model is saved and captured in a child process; other steps raise TargetError.
     """
-    spec, out = _check_target(target, out, force=force)
     if not options.gpu and can_trace_here():
-        return _capture_here(target, spec, options, out, force=force)
+        from analyzer.capture.run.profiled_run import profiling, run_steps
+
+        def run(make: Callable[[], Program], folder: Path) -> Captured:
+            steps = options.step_count
+            with profiling(folder):
+                return run_steps(make, steps, _report_nothing, own_process=False)
+
+        return _capture_here(target, options, out, run, force=force)
+
+    spec, out = _check_target(target, out, force=force)
     if hasattr(target, "get_config") and hasattr(target, "layers"):
         jit = options.jit
         if jit is None and not options.gpu and getattr(target, "compiled", False):
@@ -334,35 +347,39 @@ def _report_nothing(stage: str, share: float) -> None:
     """Ignore the progress of a capture."""
 
 
-def _capture_here(
-    target: Any, spec: TargetSpec, options: CaptureOptions, out: Path, *, force: bool
-) -> Path:
-    from analyzer.capture.run.profiled_run import profiling, run_steps
-    from analyzer.capture.targets.resolve_target import make_program
-
-    make = partial(make_program, target, spec.text, options)
-    with run_folders.make_staging_folder(out) as staging:
-        with profiling(staging):
-            captured = run_steps(
-                make, options.step_count, _report_nothing, own_process=False
-            )
-
-        return _write(captured, spec, staging, out, force=force)
-
-
 def capture_unrun(
     target: Any, options: CaptureOptions, out: Path | None, *, force: bool = False
 ) -> Path:
     """Capture the graph of a live step in this process, without running it; return the run folder."""
     check_packages()
     from analyzer.capture.graph.estimate_capture import capture_graph
+
+    def run(make: Callable[[], Program], folder: Path) -> Captured:
+        return capture_graph(make, _report_nothing, options)
+
+    return _capture_here(target, options, out, run, force=force)
+
+
+def _capture_here(
+    target: Any,
+    options: CaptureOptions,
+    out: Path | None,
+    run: Callable[[Callable[[], Program], Path], Captured],
+    *,
+    force: bool,
+) -> Path:
+    """Capture a live step in this process by ``run``; return the run folder."""
+    from analyzer.capture.process.capture_worker import write_run
     from analyzer.capture.targets.resolve_target import make_program
 
     spec, out = _check_target(target, out, force=force)
     with run_folders.make_staging_folder(out) as staging:
-        make = partial(make_program, target, spec.text, options)
-        captured = capture_graph(make, _report_nothing, options)
-        return _write(captured, spec, staging, out, force=force)
+        captured = run(partial(make_program, target, spec.text, options), staging)
+        note = TargetNote(text=spec.text, kind="live", name=spec.name)
+        captured.run = replace(captured.run, target=note, from_process_start=False)
+        write_run(staging, captured)
+
+        return run_folders.publish(staging, out, force=force)
 
 
 def can_trace_here() -> bool:
@@ -372,6 +389,7 @@ def can_trace_here() -> bool:
     """
     check_packages()
     is_chosen = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true")
+
     if "tensorflow" not in sys.modules:
         os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
         return True
@@ -393,18 +411,6 @@ def _check_target(
     run_folders.check_writable(out, force=force)
 
     return spec, out
-
-
-def _write(
-    captured: Captured, spec: TargetSpec, staging: Path, out: Path, *, force: bool
-) -> Path:
-    from analyzer.capture.process.capture_worker import write_run
-
-    target = TargetNote(text=spec.text, kind="live", name=spec.name)
-    captured.run = replace(captured.run, target=target, from_process_start=False)
-    write_run(staging, captured)
-
-    return run_folders.publish(staging, out, force=force)
 
 
 @contextlib.contextmanager

@@ -99,6 +99,7 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
         _remove_parts(real)
         # The note comes last: without it the folder is no run.
         parts = sorted(staging.iterdir(), key=lambda part: part.name == RUN_FILE)
+
         for part in parts:
             part.rename(real / part.name)
 

@@ -32,6 +32,7 @@ def read_allocators() -> tuple[AllocatorFigures, ...]:
     for device, card in zip(logical, _list_cards(), strict=False):
         name = device.name.removeprefix("/device:")
         memory = {"current": 0, "peak": 0}
+
         with contextlib.suppress(ValueError):  # the allocator keeps no statistics
             memory = tf.config.experimental.get_memory_info(name)
 

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
+from unittest.mock import patch
 
 import keras
 import tensorflow as tf
@@ -85,18 +86,17 @@ def replace_attribute(
     owner: Any, name: str, make: Callable[[Any], Any]
 ) -> Callable[[], None]:
     """Replace a function of a class or module by ``make(function)``; return an undo function."""
-    is_class = isinstance(owner, type)
-    old = (
-        inspect.getattr_static(owner, name, None)
-        if is_class
-        else getattr(owner, name, None)
-    )
+    old = getattr(owner, name, None)
     if old is None:
         return lambda: None
-    plain = old.__func__ if isinstance(old, staticmethod) else old
-    new = functools.wraps(plain)(make(plain))
-    setattr(owner, name, staticmethod(new) if isinstance(old, staticmethod) else new)
-    return lambda: setattr(owner, name, old)
+
+    new: Any = functools.wraps(old)(make(old))
+    if isinstance(inspect.getattr_static(owner, name), staticmethod):
+        new = staticmethod(new)
+
+    replaced = patch.object(owner, name, new)
+    replaced.start()
+    return replaced.stop
 
 
 def wrap_attribute(

@@ -14,4 +14,5 @@ def find_live_objects(kinds: type[Any] | tuple[type[Any], ...]) -> list[Any]:
     # By identity: a class may be unhashable.
     classes = {id(kind): kind for kind in map(type, objects)}
     wanted = {number for number, kind in classes.items() if issubclass(kind, kinds)}
+
     return [thing for thing in objects if id(type(thing)) in wanted]

@@ -31,6 +31,7 @@ def answer_sizes(send: Callable[[SizeRun], None], pipe: Path, state: Capturing) 
     """
     program = state.program
     error = _check_pool(state.error or _measure(program, state.wanted))
+
     if program.resize is None or not pipe.exists():
         send(_describe_run(error, is_open=False))
         return
@@ -48,6 +49,7 @@ def _check_pool(error: Failure | None) -> Failure | None:
     is_short = SHORT_POOL in os.environ
     if error is not None and is_short and error.kind is FailureKind.OUT_OF_MEMORY:
         raise StepOutOfMemory(error.message)
+
     return error
 
 
@@ -60,17 +62,21 @@ def _measure(program: Program, steps: int, size: int | None = None) -> Failure |
     try:
         if program.resize is not None and size is not None:
             program.call = program.resize(size)
+
         for number in range(_MOST_STEPS):
             if number >= steps and time.monotonic() - began_s > _LONGEST_S:
                 break
+
             result = program.call()  # lives until the step ends
             tf.test.experimental.sync_devices()
             del result
+
             if number == 0:
                 for card in _list_cards():
                     tf.config.experimental.reset_memory_stats(card)
     except Exception as failure:
         return describe_failure(failure)
+
     return None
 
 
@@ -85,6 +91,7 @@ def _describe_run(error: Failure | None, *, is_open: bool) -> SizeRun:
     if error is not None:
         detail = error.message.partition("\n")[0][:_LONGEST_DETAIL]
         return SizeRun(kind=error.kind, detail=detail, is_open=is_open)
+
     uses = [tf.config.experimental.get_memory_info(card) for card in _list_cards()]
     return SizeRun(
         peak_bytes=max((use["peak"] for use in uses), default=0),

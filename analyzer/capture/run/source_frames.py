@@ -34,22 +34,25 @@ with contextlib.suppress(OSError):  # it has been removed
 
 def describe_user_error(error: BaseException) -> str:
     """Return ``file:line: Type: message`` for the innermost line of the user's code."""
-    lines = [
-        line.strip() for line in _ANSI.sub("", str(error)).splitlines() if line.strip()
-    ]
+    text = _ANSI.sub("", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+
     if lines and lines[0] == "in user code:":
         return _describe_traced_error(lines)
+
     # Keras names the layer in the first line and the reason in a later one.
-    reasons = [
-        after
-        for line, after in itertools.pairwise(lines)
-        if line.endswith(_KERAS_REASON)
-    ]
     has_layer = bool(lines) and lines[0].startswith("Exception encountered")
-    reason = " ".join(reasons[:1] or lines[: 2 if has_layer else 1])
+    reason = " ".join(lines[: 2 if has_layer else 1])
+
+    for line, after in itertools.pairwise(lines):
+        if line.endswith(_KERAS_REASON):
+            reason = after
+            break
+
     text = f"{type(error).__name__}: {reason}".rstrip(": ")
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {text}"
+
     line = find_user_line(error)
     return f"{line}: {text}" if line else text
 
@@ -64,6 +67,7 @@ def clean_message(message: str) -> str:
     reasons = [line for line in lines if line and not line.startswith(_STACK)]
     nodes = [match[1] for line in lines if (match := _DETECTED.match(line)) is not None]
     text = " ".join(reasons) if reasons else message.strip()
+
     return (f"{text} (at node {nodes[0]})" if nodes else text)[:_MAX_MESSAGE]
 
 
@@ -88,43 +92,18 @@ def find_culprit(error: BaseException) -> str:
             return "ours"
         if not is_library(frame.filename):
             return "user"
-    return ""
 
-
-def find_library(error: BaseException) -> str:
-    """Return the name of the package that raised an error, or "" if the user's code or ours did."""
-    cause = error.__context__
-    if cause is not None and hasattr(
-        cause, "ag_error_metadata"
-    ):  # autograph raises a copy of it
-        error = cause
-    frames = [
-        (one, one.f_code.co_filename)
-        for one, _ in traceback.walk_tb(error.__traceback__)
-    ]
-    for frame, file in reversed(frames):
-        if not file.startswith("<frozen"):  # Python's import system
-            is_own = (
-                not is_library(file) or file.startswith(_OURS) or "__autograph" in file
-            )
-            return "" if is_own else str(frame.f_globals["__name__"]).partition(".")[0]
     return ""
 
 
 def find_cell(filename: str) -> str:
     """Return ``cell 3`` for the code of a cell of the notebook in this process; else empty."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    find_label = getattr(
-        getattr(shell, "compile", None), "format_code_name", _find_old_label
-    )
-    label = None if shell is None else find_label(filename)  # ("Cell", "In[3]")
+    if shell is None:
+        return ""
+
+    label = shell.compile.format_code_name(filename)  # ("Cell", "In[3]")
     return f"cell {label[1].strip('In[]')}" if label else ""
-
-
-def _find_old_label(filename: str) -> tuple[str, str] | None:
-    """Return the label of a cell's code in IPython 7, which has no function for it."""
-    match = re.match(r"<ipython-input-(\d+)-", filename)
-    return ("Cell", match[1]) if match else None
 
 
 def list_cells() -> list[str]:
@@ -136,8 +115,10 @@ def shorten_path(filename: str) -> str:
     """Return a path relative to the working folder if it lies in it; of a cell, ``cell 3``."""
     if cell := find_cell(filename):
         return cell
+
     with contextlib.suppress(ValueError):
         return str(Path(filename).relative_to(_STARTED_IN))
+
     return filename
 
 
@@ -146,15 +127,17 @@ def _describe_traced_error(lines: list[str]) -> str:
 
     Autograph runs a rewritten copy of the user's code, so only its message has the user's lines.
     """
-    frames = [match for line in lines if (match := _FRAME.match(line)) is not None]
-    own = [
-        f"{shorten_path(one[1])}:{one[2]}: " for one in frames if not is_library(one[1])
-    ]
-    at = next((at for at in reversed(range(len(lines))) if _ERROR.match(lines[at])), -1)
-    text = lines[at]
-    if "Exception encountered" in text and at + 1 < len(lines):
-        text = f"{text} {lines[at + 1]}"
-    return f"{own[-1] if own else ''}{text}"
+    where, text = "", lines[-1]
+    for frame in filter(None, map(_FRAME.match, lines)):
+        if not is_library(frame[1]):
+            where = f"{shorten_path(frame[1])}:{frame[2]}: "
+
+    for line, after in itertools.pairwise([*lines, ""]):
+        if _ERROR.match(line):
+            has_layer = "Exception encountered" in line
+            text = f"{line} {after}".strip() if has_layer else line
+
+    return f"{where}{text}"
 
 
 @cache

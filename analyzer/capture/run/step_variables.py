@@ -78,25 +78,28 @@ class StepVariables:
     def refresh(self) -> None:
         """Find new variables; optimizers make theirs in the first step."""
         for model in self.program.models:
-            self._add(model.variables, Category.PARAMETER)
-            self._add(
-                getattr(model, "metrics_variables", ()), Category.CONSTANT, "metric"
-            )
+            metrics = getattr(model, "metrics_variables", ())
             unused = getattr(model, "unused_variables", ())
+            self._add(model.variables, Category.PARAMETER)
+            self._add(metrics, Category.CONSTANT, "metric")
             self._add(unused, Category.CONSTANT, "loaded, but not used")
+
         for optimizer in self.program.optimizers:
             self._add_optimizer(optimizer)
+
         captured: list[Any] = []  # of a function that is not traced yet
         if self.function is not None:
             captured = list(self.function.variables)
             self._unread = self._unread or _find_sparse_variables(self.function)
         elif self.program.function is None:  # a step run from Python may use any
-            captured = [
-                one for one in find_live_objects(tf.Variable) if hasattr(one, "handle")
-            ]
-        unknown = [
-            one for one in captured if id(get_raw_variable(one)) not in self._known
-        ]
+            variables = find_live_objects(tf.Variable)
+            captured = [one for one in variables if hasattr(one, "handle")]
+
+        unknown = []
+        for one in captured:
+            if id(get_raw_variable(one)) not in self._known:
+                unknown.append(one)
+
         if unknown:
             self._add_by_owner(unknown)
 
@@ -105,42 +108,42 @@ class StepVariables:
 
         After the first step, variables with sparse access cannot be read without a copy.
         """
-        with tf.profiler.experimental.Trace(
-            f"{MARKER_PREFIX}snapshot", index=len(self.snapshots)
-        ):
+        name, index = f"{MARKER_PREFIX}snapshot", len(self.snapshots)
+        with tf.profiler.experimental.Trace(name, index=index):
             self.refresh()
             unread = self._unread if self.snapshots else set()
-            self.snapshots.append(
-                [
-                    None if id(one) in unread else find_variable_address(one)
-                    for one in self.raw
-                ]
-            )
+            addresses: list[int | None] = []
+
+            for one in self.raw:
+                is_read = id(one) not in unread
+                addresses.append(find_variable_address(one) if is_read else None)
+
+            self.snapshots.append(addresses)
 
     def rows(self) -> tuple[VariableNote, ...]:
         """Return a record for each variable, in the order of the snapshots' columns."""
         arguments: dict[int, int] = {}  # index of a captured variable's handle
         if self.function is not None:
-            given = len(self.function.inputs) - len(self.function.captured_inputs)
             handles = self.function.captured_inputs
-            arguments = {
-                id(handle): given + index for index, handle in enumerate(handles)
-            }
-        return tuple(
-            VariableNote(
+            given = len(self.function.inputs) - len(handles)
+            for index, handle in enumerate(handles, given):
+                arguments[id(handle)] = index
+
+        rows = []
+        for variable, owner in zip(self.raw, self._owners, strict=True):
+            category, role, path = owner
+            row = VariableNote(
                 path=path,
                 dtype=variable.dtype.name,
                 shape=get_shape(variable),
                 category=category,
                 role=role,
-                trainable=bool(variable.trainable),
                 argument=arguments.get(id(variable.handle)) if arguments else None,
                 device=variable.device,
             )
-            for variable, (category, role, path) in zip(
-                self.raw, self._owners, strict=True
-            )
-        )
+            rows.append(row)
+
+        return tuple(rows)
 
     def _add(
         self, variables: Iterable[Any], category: Category, role: str = ""
@@ -150,11 +153,13 @@ class StepVariables:
             raw = get_raw_variable(variable)
             if raw is None or id(raw) in self._known:
                 continue
+
             name = str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))
             first, *copies = get_device_parts(raw) or (raw,)
             self._known |= {id(raw), id(first)}
             self.raw.append(raw)
             self._owners.append((category, role, name))
+
             for number, part in enumerate(copies, 1):
                 if id(part) not in self._known:
                     self._known.add(id(part))
@@ -166,6 +171,7 @@ class StepVariables:
             sums = None if one is None else get_gradient_accumulators(one)
             held = [variable for variable in sums or () if variable is not None]
             self._add(held, Category.GRADIENT, "gradient accumulator")
+
         self._add(get_optimizer_variables(optimizer), Category.OPTIMIZER_STATE)
 
     def _add_by_owner(self, variables: list[Any]) -> None:
@@ -175,17 +181,15 @@ class StepVariables:
         """
         wanted = {id(get_raw_variable(variable)) for variable in variables}
         optimizers, metrics = get_optimizer_classes(), get_classes("metrics.Metric")
-        for thing in find_live_objects(
-            (*optimizers, *metrics, *get_classes("layers.Layer"))
-        ):
+        layers = get_classes("layers.Layer")
+
+        for thing in find_live_objects((*optimizers, *metrics, *layers)):
             is_optimizer = issubclass(type(thing), optimizers)
             owned: list[Any] = []
-            with contextlib.suppress(
-                AttributeError
-            ):  # of an object whose constructor failed
-                owned = (
-                    get_optimizer_variables(thing) if is_optimizer else thing.variables
-                )
+            with contextlib.suppress(AttributeError):  # its constructor failed
+                read = get_optimizer_variables if is_optimizer else _get_variables
+                owned = read(thing)
+
             used = [one for one in owned if id(get_raw_variable(one)) in wanted]
             if is_optimizer and used:
                 self.program.optimizers.append(thing)
@@ -194,10 +198,15 @@ class StepVariables:
                 self._add(used, Category.CONSTANT, "metric")
             elif not is_optimizer:
                 self._add(used, Category.PARAMETER)
+
         for variable in variables:
             # A plain tf.Variable. The attribution later recognizes gradient accumulators.
             category = Category.PARAMETER if variable.trainable else Category.CONSTANT
             self._add([variable], category, "" if variable.trainable else "state")
+
+
+def _get_variables(layer: Any) -> list[Any]:
+    return list(layer.variables)
 
 
 def get_raw_variable(variable: Any) -> Any:
@@ -206,6 +215,7 @@ def get_raw_variable(variable: Any) -> Any:
         # Keras 2 wraps a variable to cast its value, larq to quantize it: both share its handle.
         inner = () if has_own_handle(variable) else vars(variable).values()
         return next((one for one in inner if isinstance(one, tf.Variable)), variable)
+
     values = (get_keras_value(variable), getattr(variable, "value", None))
     return next((one for one in values if isinstance(one, tf.Variable)), None)
 
@@ -217,13 +227,16 @@ def _find_sparse_variables(function: Any) -> set[int]:
     """
     if function.function_def.attr["_XlaMustCompile"].b:
         return set()
+
     accessed = _find_sparse_handles(function.graph)
     by_handle = {id(variable.handle): id(variable) for variable in function.variables}
-    return {
-        by_handle[id(outside)]
-        for outside, inside in function.graph.captures
-        if id(outside) in by_handle and inside.name in accessed
-    }
+    sparse = set()
+
+    for outside, inside in function.graph.captures:
+        if id(outside) in by_handle and inside.name in accessed:
+            sparse.add(by_handle[id(outside)])
+
+    return sparse
 
 
 def _find_sparse_handles(graph: Any) -> set[str]:
@@ -231,22 +244,24 @@ def _find_sparse_handles(graph: Any) -> set[str]:
 
     Functions that XLA compiles are left out. An ``If`` has its condition before the arguments.
     """
-    functions = {decode_name(name): f for name, f in get_functions(graph).items()}
+    functions = {decode_name(name): one for name, one in get_functions(graph).items()}
     found = set()
+
     for op in graph.get_operations():
         if op.type.startswith(_SPARSE_ACCESS):
             found.add(op.inputs[0].name)
-        attrs = op.node_def.attr
-        is_compiled = "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b
-        called = () if is_compiled else set(list_callees(op))
-        for nested in filter(
-            None, (getattr(functions.get(one), "graph", None) for one in called)
-        ):
+        if op.node_def.attr["_XlaMustCompile"].b:
+            continue
+
+        for name in set(list_callees(op)):
+            nested = getattr(functions.get(name), "graph", None)
+            if nested is None:
+                continue
+
             handles = _find_sparse_handles(nested)
             pairs = zip(reversed(op.inputs), reversed(nested.inputs), strict=False)
-            found |= {
-                outside.name for outside, inside in pairs if inside.name in handles
-            }
+            found |= {outer.name for outer, inner in pairs if inner.name in handles}
+
     return found
 
 
@@ -269,10 +284,12 @@ def find_address(tensor: Any) -> int | None:
         or tensor.dtype in _WITHOUT_BYTES
     ):
         return None  # DLPack would crash the process
+
     try:
         capsule = tf.experimental.dlpack.to_dlpack(tensor)
     except (tf.errors.OpError, TypeError, ValueError, RuntimeError):
         return None
+
     pointer = _get_pointer(capsule, b"dltensor")
     return (ctypes.c_uint64.from_address(pointer).value or None) if pointer else None
 
@@ -284,4 +301,5 @@ def find_variable_address(variable: Any) -> int | None:
             value = variable.read_value()
     except (tf.errors.OpError, ValueError, AttributeError):
         return None
+
     return find_address(value)

@@ -39,6 +39,7 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
     platform = "gpu" if "gpu_after_optimizations" in files[-1].name else "cpu"
     module: Any = HloProto.FromString(files[-1].read_bytes())
     module.DiscardUnknownFields()  # above all, the values of constants
+
     return bytes(module.SerializeToString(deterministic=True)), platform
 
 

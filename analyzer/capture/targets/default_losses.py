@@ -82,6 +82,7 @@ def _choose_loss(spec: Any, activation: str, *, has_integer_inputs: bool) -> Any
 
     shape = tf.TensorShape(spec.shape)
     rank = shape.rank
+
     if rank == 0:
         return output_itself
 
@@ -100,6 +101,7 @@ def _find_last_activations(model: Any, count: int) -> list[str]:
     """Return the name of the activation before each of ``count`` outputs; empty if unknown."""
     outputs = tf.nest.flatten(get_output_tensors(model))
     layers = [get_last_layer(output) for output in outputs]
+
     if len(layers) != count or None in layers:
         own = [layer for layer in get_layers(model) if layer is not model]
         last = own[-1] if own else None

@@ -55,6 +55,7 @@ class SetupValues:
             copy = self.copy(tensor)
             self.copies[id(tensor)] = (tensor, copy)
             self.originals[id(copy)] = (copy, tensor)
+
         return self.copies[id(tensor)][1]
 
     def copy(self, value: Any) -> Any:
@@ -65,6 +66,7 @@ class SetupValues:
             or value.dtype in _STAYS
         ):
             return value
+
         return private.copy_to_device(
             value, tf.config.list_logical_devices("GPU")[0].name
         )
@@ -75,6 +77,7 @@ class SetupValues:
         is_small = (
             callable(value) or math.prod(variable.shape.as_list()) <= _MOST_ELEMENTS
         )
+
         if handle is not None and is_small:
             self.initial[id(handle)] = (handle, value)
 
@@ -82,6 +85,7 @@ class SetupValues:
         """Return the host's tensor of an eager tensor; None if its value is unknown."""
         if id(tensor) in self.originals:
             return self.originals[id(tensor)][1]
+
         return None if "GPU" in tensor.device else tensor
 
 
@@ -94,6 +98,7 @@ def collect_setup_values() -> Iterator[SetupValues | None]:
     if "SIMULATED_CARDS" not in os.environ:
         yield None
         return
+
     _collected.append(SetupValues())
     try:
         yield _collected[-1]
@@ -105,6 +110,7 @@ def move_to_card(structure: Any) -> Any:
     """Return a step's arguments with the tensors of the setup on the card."""
     if not _collected:
         return structure
+
     return tf.nest.map_structure(_collected[-1].move, structure, expand_composites=True)
 
 
@@ -114,6 +120,7 @@ def run_setup_on_host() -> Iterator[None]:
     if not _collected:
         yield
         return
+
     values = _collected[-1]
     with contextlib.ExitStack() as stack:
         stack.enter_context(tf.device("/CPU:0"))
@@ -124,11 +131,14 @@ def run_setup_on_host() -> Iterator[None]:
                 private.get_eager_device() is not own_scope
             ):  # the user, or a strategy, chose a device
                 return next_creator(**settings)
+
             value = settings.get("initial_value")
             # An implicit copy to the card would live as long as the host's tensor (a mirror).
             on_card = settings | {"initial_value": values.copy(value)}
+
             with tf.device(_CARD):
                 variable = next_creator(**on_card)
+
             values.remember(variable, value)
             return variable
 
@@ -136,6 +146,7 @@ def run_setup_on_host() -> Iterator[None]:
         for model_class in get_classes("Model"):
             call = _call_on_card(model_class.__call__, own_scope)
             stack.enter_context(patch.object(model_class, "__call__", call))
+
         convert = _mark_constants(private.constant_op.convert_to_eager_tensor)
         stack.enter_context(
             patch.object(private.constant_op, convert.__name__, convert)
@@ -161,6 +172,7 @@ def _mark_constants(convert: Any) -> Any:
         tensor = convert(value, *args, **kwargs)
         if private.is_eager(tensor) and tensor.dtype == tf.int32:
             setattr(tensor, _IS_CONSTANT, True)
+
         return tensor
 
     return convert_to_eager_tensor

@@ -28,6 +28,7 @@ def get_input_specs(model: Any) -> Any:
     """Return symbolic inputs in the structure that the model takes; None if unknown."""
     structure = private_names.get_input_structure(model)
     inputs = getattr(model, "inputs", None)
+
     if structure is None and inputs:
         structure = inputs if len(inputs) > 1 else inputs[0]
 
@@ -71,6 +72,7 @@ def find_open_optimizers(program: Any) -> Iterator[tuple[Any, list[Any]]]:
         is_open = (
             isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
         )
+
         if (
             is_open
             and not has_own_step(model)

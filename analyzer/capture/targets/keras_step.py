@@ -79,6 +79,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
 
     call, function, arguments, values = _STEPS[mode](model, opened or data)
     optimizer = getattr(model, "optimizer", None) if train else None
+
     return Program(
         call=call,
         args=values,
@@ -119,6 +120,7 @@ def _make_predict_step(model: Any, data: Any) -> _KerasStep:
     run = model.make_predict_function() or model.predict_function
     batch = [synthetic_inputs.make_values(data)]
     values = tuple(tensor for tensor in tf.nest.flatten(batch) if tensor is not None)
+
     return (
         lambda: run(batch),
         private.get_traced_function(run, "one_step_on_data"),
@@ -149,6 +151,7 @@ def _make_generate_step(model: Any, data: Any) -> _KerasStep:
 def _take_batches(model: Any, run: Any, data: Any) -> _KerasStep:
     iterator = synthetic_inputs.make_iterator(data, model.distribute_strategy)
     function = private.get_traced_function(run, "multi_step_on_iterator")
+
     return lambda: run(iterator), function, (iterator,), ()
 
 
@@ -156,6 +159,7 @@ def _resize(model: Any, data: Any, size: int) -> Callable[[], Any]:
     """Return the call of the training step at another size of its open batch axis."""
     data = synthetic_inputs.resize(data, size)
     iterator = synthetic_inputs.make_iterator(data, model.distribute_strategy)
+
     return partial(model.train_function, iterator)
 
 
@@ -178,6 +182,7 @@ def _make_trainable(
 
     was_compiled = bool(model.compiled)
     optimizer = loss = None
+
     if options.optimizer or not was_compiled:
         optimizer = _look_up("optimizer", options.optimizer or target_spec.OPTIMIZER)
 
@@ -234,6 +239,7 @@ def _make_data(model: Any, inputs: Any, outputs: Any) -> Any:
     if has_own_step(model):
         parts = _count_parts(type(model).train_step)
         count = parts or (1 if getattr(model, "loss", None) is None else 2)
+
         if not parts and count == 1 and not isinstance(inputs, list | tuple):
             return inputs
 
@@ -281,6 +287,7 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
     try:
         specs = model(tf.nest.map_structure(make_symbolic, inputs))
         shapes = [tf.TensorShape(spec.shape) for spec in tf.nest.flatten(specs)]
+
         if all(shape.is_fully_defined() for shape in shapes):
             return specs
 

@@ -123,6 +123,7 @@ def change_layers(model: Any, remedy: str) -> None:
 
     layers = get_layers(model, include_self=False, recursive=False)
     weighted = [layer for layer in layers if layer.trainable_variables]
+
     if len(weighted) < 2:
         raise TargetError(
             f"The model {model.name!r} has fewer than two layers with weights."
@@ -138,6 +139,7 @@ def _train_low_rank(model: Any, rank: int) -> None:
     able = [
         one for one in layers if hasattr(one, "enable_lora") and one.trainable_variables
     ]
+
     if not able:
         raise TargetError(f"No layer of the model {model.name!r} has enable_lora.")
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import get_layers, get_own_weights
 from analyzer.capture.run.live_objects import find_live_objects
-from analyzer.capture.run.source_frames import describe_user_error, find_library
+from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets import step_program, target_spec
 from analyzer.capture.targets.host_setup import move_to_card, run_setup_on_host
 from analyzer.capture.targets.keras_api import get_classes
@@ -92,6 +92,7 @@ def make_program(
 
     is_class = isinstance(thing, type) and issubclass(thing, keras.Model)
     is_pair = isinstance(thing, tuple | list) and len(thing) == 2
+
     if is_pair and callable(thing[0]) and not _lacks_tensors(thing):
         check_step_remedy(options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
@@ -129,6 +130,7 @@ def _lacks_tensors(pair: Any) -> bool:
     """Say whether a pair holds a model without tensors for it."""
     rest = tf.nest.flatten(pair[1])
     is_model = isinstance(pair[0], keras.Model)
+
     return is_model and not any(hasattr(one, "shape") for one in rest)
 
 
@@ -159,14 +161,11 @@ def _convert_errors(text: str) -> Iterator[None]:
             f"{text} called sys.exit({error.code}).", hint=_ONLY_BUILD
         ) from None
     except Exception as error:
-        library = find_library(error)
         hint = "Correct this line of your code."
         if isinstance(error, OSError | EOFError | tf.errors.NotFoundError):
             hint = f"No data is needed. {_ONLY_BUILD}"
         elif isinstance(error, ModuleNotFoundError):
             hint = f"Start analyze in its folder, or pip install {error.name} (for {sys.executable})."
-        elif library:
-            hint = f"{library} raised it: correct its call, or install another version of it."
 
         raise TargetError(
             f"{text} failed: {describe_user_error(error)}.", hint=hint
@@ -202,6 +201,7 @@ def _load_application(spec: TargetSpec, options: CaptureOptions) -> Any:
 
     arguments: dict[str, Any] = {"weights": None}
     hint = ""
+
     if "" in options.shapes:
         arguments["input_shape"] = options.shapes[""]
         hint = "Applications take images: --shape 224,224,3."
@@ -222,6 +222,7 @@ def _load_preset(spec: TargetSpec) -> Any:
 
     models, known = keras_hub.models, keras_hub.models.Backbone.presets
     is_known = "://" in spec.path or spec.path in known
+
     if not is_known and not Path(spec.path).is_dir():
         hint = suggest_names(spec.path, known) or "Give a folder: hub:FOLDER."
         raise TargetError(f"keras-hub has no preset {spec.path!r}.", hint=hint)
@@ -382,6 +383,7 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
         if "serving_default" in signatures
         else next(iter(signatures), None)
     )
+
     if name is None:
         raise TargetError(f"{spec.path} has no signature to call.", hint=_SIGNATURE)
 

@@ -60,10 +60,6 @@ class Program:
     promises: list[Promise] = field(default_factory=list)
     # returns the call for another size of an open batch axis; None if the axis is not open
     resize: Callable[[int], Callable[[], Any]] | None = None
-    eager_hint: str = (  # how to give the step a graph
-        "Decorate it with @tf.function, or compile without run_eagerly; or measure it as it is: "
-        "analyze trace."
-    )
 
     def make_tensors(self) -> tuple[Any, ...]:
         """Return the step's inputs as tensors; ``COPIED`` is set on the copy of a NumPy array."""
@@ -73,6 +69,7 @@ class Program:
 def _copy(array: Any) -> tf.Tensor:
     tensor = tf.constant(array)
     setattr(tensor, COPIED, True)
+
     return tensor
 
 
@@ -109,6 +106,7 @@ def check_arguments(
     """Refuse options for a step that comes with arguments, unless its batch size is the given one."""
     form = TargetForm.STEP if is_tf_function(function) else TargetForm.EAGER_STEP
     given = list_given_options(options)
+
     if options.batch_size is not None and options.batch_size == _get_batch_size(args):
         given -= {Option.BATCH_SIZE}
 
@@ -147,6 +145,7 @@ def make_signature_program(
         for shape, spec in zip(shapes, specs, strict=True)
     ]
     args = tuple(tf.nest.pack_sequence_as(signature, tensors))
+
     return make_function_program(function, args, text, options)
 
 
@@ -191,6 +190,7 @@ def _name_inputs(function: Any, signature: Any) -> list[str]:
     for index, specs in enumerate(signature):
         parameter = parameters[index] if index < len(parameters) else f"arg{index}"
         flat = tf.nest.flatten(specs)
+
         for number, spec in enumerate(flat):
             name = parameter if len(flat) == 1 else f"{parameter}_{number}"
             if spec.name and spec.name not in names:

@@ -52,6 +52,7 @@ class BatchPart:
         """Return the part with an open first axis of another size; TargetError if it is too large."""
         shape = (size, *self.shape[1:])
         _check_size(shape, self.dtype)
+
         return replace(self, shape=shape, is_open=True)
 
     def draw(self, number: Any, index: int = 0) -> tf.Tensor:
@@ -79,12 +80,14 @@ class BatchPart:
         if is_float or (self.classes and dtype in (tf.int32, tf.int64)):
             most = None if is_float else self.classes
             return tf.random.stateless_uniform(shape, seed, maxval=most, dtype=dtype)
+
         if dtype == tf.string:
             return tf.fill(shape, "")
 
         # With nothing masked out, the step takes the most memory; a switch stays off.
         is_mask = dtype == tf.bool and bool(shape)
         value = (number >= -index) == is_mask
+
         return tf.fill(shape, tf.cast(value, dtype))
 
 
@@ -94,6 +97,7 @@ def make_part(
     """Return a part of a batch; TargetError if it is too large."""
     part = BatchPart(tuple(shape), tf.as_dtype(dtype), classes)
     _check_size(part.shape, part.dtype)
+
     return part
 
 
@@ -146,6 +150,7 @@ def make_iterator(data: Any, strategy: Any) -> Any:
     def make_batch(number: Any) -> Any:
         index = itertools.count()
         draw = lambda part: part and part.draw(number, next(index))  # noqa: E731
+
         return tf.nest.map_structure(draw, _to_tuples(data))
 
     options = tf.data.Options()
@@ -212,6 +217,7 @@ def _guess_specs(model: Any, options: CaptureOptions) -> Any:
     if len(built) == 1:
         is_dict = isinstance(built[0], dict)
         known = built[0] if is_dict else {"": built[0]}
+
         if all(map(_is_shape, known.values())):
             shapes = {name: tuple(axes[1:]) for name, axes in known.items()}
 
@@ -241,6 +247,7 @@ def _make_spec(model: Any, axes: Any, name: str) -> Any:
         type(layer).__name__ == "Embedding" for layer in get_layers(model)
     )
     dtype = str(getattr(model, "input_dtype", None) or "float32")
+
     if has_embedding and len(axes) < 2:
         dtype = "int32"
 
@@ -251,6 +258,7 @@ def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
     """Return an eager tensor of this shape and dtype; without memory in an estimate."""
     axes, dtype = tuple(shape), tf.as_dtype(dtype)
     _check_size(axes, dtype)
+
     if dtype == tf.string:
         value = tf.fill(axes, "")
     elif (
@@ -272,6 +280,7 @@ def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
     """Raise TargetError for more than the machine's memory (a run) or addresses (an estimate)."""
     size_bytes = math.prod(axes) * dtype.size
     limit_bytes = _ADDRESS_SPACE_BYTES
+
     if make_unbacked_value(tf.uint8, (1,)) is None:
         limit_bytes = read_memory_bytes()
 
@@ -299,9 +308,11 @@ def fill_shapes(
 
     _check_batch(specs, options.batch_size)
     filled = {}
+
     for name, axes in specs.items():
         shape = options.shapes.get(name)
         is_open = len(specs) == 1 or axes is None or None in axes[1:]
+
         if shape is None and is_open:
             shape = options.shapes.get("")
 

@@ -75,14 +75,17 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
 
     base, _, attribute = text.rpartition(":")
     is_file = base.endswith(".py")
+
     if base.endswith(".ipynb"):
         raise _refuse_notebook(base)
     if not is_file and not _MODULE_NAME.fullmatch(base):
         message = f"There is no {text}." if text else "The target is empty."
         raise TargetError(message, hint=_suggest_form(text))
+
     if is_file and not Path(base).is_file():
         hint = "Check the path before the colon."
         raise TargetError(f"There is no file {base}.", hint=hint)
+
     if not all(part.isidentifier() for part in attribute.split(".")):
         hint = "Write it as file.py:name."
         raise TargetError(f"{text!r} has no name after the colon.", hint=hint)
@@ -98,6 +101,10 @@ def _suggest_form(text: str) -> str:
         return f"Did you mean {text.replace('::', ':')}?"
     if base in ("keras", "keras.applications"):
         return f"Did you mean keras:{name}?"
+
+    file = Path(f"{base.replace('.', '/')}.py")
+    if base and file.is_file():
+        return f"Did you mean {file}:{name}?"
     if text.isidentifier():
         return f"Did you mean keras:{text}, or file.py:{text}?"
 
@@ -126,6 +133,7 @@ def name_module(text: str) -> TargetSpec:
 def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
     if path.suffix == ".ipynb":
         raise _refuse_notebook(text)
+
     if path.is_dir():
         is_saved = (path / "saved_model.pb").is_file() or (
             path / "saved_model.pbtxt"
@@ -176,6 +184,7 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
     """Return assumptions about a simulated card from ``workspace=64MiB``, or raise TargetError."""
     known = {one.name: one for one in ASSUMPTIONS}
     assumed: dict[str, int] = {}
+
     for text in texts:
         name, _, value = (part.strip() for part in text.rpartition("="))
         if name not in known:
@@ -186,8 +195,10 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
 
         one = known[name]
         number = int(value) if value.isdecimal() and len(value) <= 15 else -1
+
         if number < 0 and one.is_bytes:
             number = parse_bytes(value)
+
         if not 0 <= number <= one.most:
             most = format_bytes(one.most) if one.is_bytes else one.most
             raise TargetError(
@@ -260,6 +271,7 @@ def list_given_options(options: CaptureOptions) -> frozenset[Option]:
         Option.JIT: options.jit is True,
         Option.NO_JIT: options.jit is False,
     }
+
     for option in set(Option) - given.keys():
         given[option] = getattr(options, option.name.lower()) not in (None, "")
 

@@ -85,6 +85,7 @@ def find_holders(tensors: list[Any], search: HolderSearch) -> list[HeldTensors]:
 
     rows = [_describe(found[name], held) for name, held in members.items()]
     rows.sort(key=lambda row: -row.size_bytes)
+
     return rows
 
 
@@ -143,6 +144,7 @@ def _find_resident(
     rows = find_holders(old, search)
     rows += _find_copies(old, rows, search)
     names: dict[int, str] = {}
+
     for row in rows:
         names |= dict.fromkeys(row.addresses, row.holder)
 
@@ -152,6 +154,7 @@ def _find_resident(
 
     known: set[int] = set()
     constants = []
+
     for row in sorted(rows, key=lambda one: (one.grows, -one.size_bytes)):
         # Not the tensors that another name or a larger holder also holds.
         is_known = bool(row.addresses) and known.issuperset(row.addresses)

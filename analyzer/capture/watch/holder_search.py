@@ -95,6 +95,7 @@ class HolderSearch:
         for name, module in list(sys.modules.items()):
             file = str(getattr(module, "__file__", None) or "")
             is_notebook = name == "__main__" and self._cells
+
             if is_own(file or "<") or is_notebook:
                 modules[name] = file
 
@@ -175,6 +176,7 @@ class HolderSearch:
         """Return the holders of objects, by the identity of the objects."""
         wanted = {id(one) for one in things}
         holders: dict[int, list[HeldTensors]] = {}
+
         for link in self._list_ends():
             if id(link.place) in wanted:
                 holder = self._name(link)
@@ -218,6 +220,7 @@ class HolderSearch:
         for link in end.follow():
             grows |= isinstance(link.place, _GROWING)
             by_traceback |= isinstance(link.place, BaseException)
+
             if isinstance(link.place, deque):
                 bound = max(bound, link.place.maxlen or 0)
 
@@ -247,9 +250,11 @@ class HolderSearch:
 
         line = 0
         others = dict.fromkeys([file, *self._modules.values(), *self._cells])
+
         for other in list(others)[:_MAX_FILES] if grows else ():
             function = link.function if other == file else ""
             line = find_growing_line(other, name, function)
+
             if line:
                 file = other
                 break
@@ -258,6 +263,7 @@ class HolderSearch:
 
         path = shorten_path(file)
         grows = grows and not bound
+
         return HeldTensors(
             holder=link.words.format(_describe_kind(link.place, grows), name),
             where=f"{path}:{line}" if line else path,
@@ -273,6 +279,7 @@ class HolderSearch:
 def _is_followed(place: Any) -> bool:
     kind = type(place)
     is_graph = kind.__module__.split(".")[:3] == _GRAPHS
+
     return gc.is_tracked(place) and not is_graph and not isinstance(place, _LEAVES)
 
 

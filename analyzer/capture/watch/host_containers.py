@@ -41,6 +41,7 @@ def find_grown_containers(
 
     holders = search.find_all([container for *_, container in grown])
     rows = []
+
     for size_bytes, added, container in grown:
         names = [one for one in holders.get(id(container), ()) if one.grows]
         for holder in names[:1]:

@@ -89,6 +89,7 @@ class ProgramObjects:
         for enqueuer in find_live_objects(PyDatasetEnqueuer):
             code = get_code(type(enqueuer.py_dataset).__getitem__)
             batch = peek_queue(enqueuer)
+
             if code is None or batch is None:
                 continue
 
@@ -160,6 +161,7 @@ class ProgramObjects:
         for where, models in self._models.items():
             alive = [model for model in models if id(model) not in inner]
             count = self._made[where] - len(models) + len(alive)
+
             if count >= _MIN_MODELS:
                 row = LiveModels(
                     where=where,

@@ -114,6 +114,7 @@ class ScriptRun:
 
         ended, status = "", 0
         fatal: BaseException | None = None
+
         try:
             exec(self._load_code(module), vars(module))
         except SystemExit as stop:
@@ -190,6 +191,7 @@ class ScriptRun:
         """Write the observations; an error of ours does not affect the script."""
         watcher, self._watcher = self._watcher, None
         self._is_script = False
+
         if watcher is None:
             return
 
@@ -208,6 +210,7 @@ class ScriptRun:
         sys.path[:] = [
             place for place in paths if os.path.realpath(place) != self._script_folder
         ]
+
         try:
             self._watcher = self._make_watcher()
             self._watcher.begin()
@@ -261,6 +264,7 @@ class ScriptRun:
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         self.finish(name, KeyboardInterrupt(name))
+
         with contextlib.suppress(Exception):
             sys.stdout.flush()
 
@@ -303,6 +307,7 @@ def _print_as_python(error: BaseException) -> None:
     """Print a traceback as Python would, without our own lines."""
     seen: set[int] = set()
     link: BaseException | None = error
+
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         link.__traceback__ = _remove_our_frames(link.__traceback__)

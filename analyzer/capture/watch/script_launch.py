@@ -120,6 +120,7 @@ def run_script(
                 has_refused=_take_text(staging / USAGE_FILE) is not None,
                 fault=_take_text(staging / _FAULT_FILE) or "",
             )
+
             if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
                 end = replace(end, folder=publish(staging, out, force=force), note=None)
 
@@ -131,6 +132,7 @@ def _take_text(path: Path) -> str | None:
     with contextlib.suppress(OSError):
         text = path.read_text("utf-8", "replace")
         path.unlink()
+
         return text
 
     return None
@@ -157,25 +159,30 @@ def _run_in_terminal(
     pipes: dict[str, Any] = (
         {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if view else {}
     )
+
     try:
         child = subprocess.Popen(
             command, env={**environment, MARK: mark}, preexec_fn=_prepare_child, **pipes
         )
         if view and child.stdout:
             stack.enter_context(view(folder, child.stdout))
+
         while child.poll() is None:
             if not hasattr(signal, "sigtimedwait"):  # macOS
                 child.wait()
                 break
+
             received = signal.sigtimedwait(watched, 0.5)
             if received is None or received.si_signo == signal.SIGCHLD:
                 continue
+
             now_s = time.monotonic()
             if received.si_signo == signal.SIGINT and now_s - interrupted_s >= REPEAT_S:
                 is_second = (
                     math.isfinite(interrupted_s) and (folder / REPORT_FILE).exists()
                 )
                 interrupted_s = now_s
+
             if received.si_code != _FROM_KERNEL or is_second:
                 child.send_signal(signal.SIGKILL if is_second else received.si_signo)
     finally:
@@ -184,11 +191,15 @@ def _run_in_terminal(
             pending := signal.sigpending() & watched
         ):  # signals that were meant for the child
             signal.sigwait(pending)
+
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     if child.returncode < 0:
         end_marked(mark, child.pid, reap=child.poll)
+
     if is_second:
         raise KeyboardInterrupt("Interrupted again: there is no report.")
+
     status = child.returncode
     return status if status >= 0 else EXIT_BASE - status, interrupted_s
 

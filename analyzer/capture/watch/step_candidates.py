@@ -44,6 +44,7 @@ class StepCandidates:
         """Count a call, and return the number of calls with its key."""
         self._counts[key] += 1
         self._ranks[key] = rank
+
         return self._counts[key]
 
     def outranks_chosen(self, key: Hashable) -> bool:
@@ -107,12 +108,14 @@ class GradientSteps:
         """Note a tape that was made, entered or reset; return whether a step ends before it."""
         ends, self.pending = self.pending, False
         self._ended += ends
+
         return ends
 
     def update(self) -> bool:
         """Note an update of an optimizer; return whether it ends a micro-batch."""
         ends = self.start_recording()
         self._updates += 1
+
         return ends and self.micro_batches > 1
 
     @property

@@ -67,6 +67,7 @@ class Hooks:
             lambda *_: watcher.readings.read_peaks(),
             first=True,
         )
+
         if has_tapes:
             tape = tf.GradientTape
             self._report(tape, "__init__", self._note_tape)

@@ -182,6 +182,7 @@ def _list_records() -> list[Path]:
     """Return TensorFlow's records of full pools, the latest last."""
     place = Path(os.environ.get(POOL_RECORDS) or os.devnull)
     files = [file for file in place.parent.glob(f"{place.name}?*") if file.is_file()]
+
     return sorted(files, key=lambda file: file.stat().st_mtime_ns)
 
 
@@ -213,6 +214,7 @@ def find_pool_holders(pool: Any) -> Iterator[tuple[int, str, str]]:
         "variables: weights, optimizer",
         "",
     )
+
     for held in find_holders(find_live_tensors(), HolderSearch(None)):
         yield take(held.addresses), held.holder, held.where
 
@@ -286,6 +288,7 @@ def _name_variables(variables: StepVariables | None) -> dict[int | None, str]:
 
     paths = [row.path for row in variables.rows()]
     names: dict[int | None, str] = {}
+
     for addresses in variables.snapshots:
         names.update(zip(addresses, paths, strict=False))
 

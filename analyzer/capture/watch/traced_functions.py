@@ -90,6 +90,7 @@ class FunctionRecord:
 
         changes: list[str] = []
         cause: RetraceCause = "object"
+
         for name in {**new, **old}:
             before, after = old.get(name, _NOTHING), new.get(name, _NOTHING)
             if before != after:
@@ -174,6 +175,7 @@ class FunctionLedger:
         """Return the large constants of all live graphs, equal ones counted as copies."""
         found: dict[tuple[str, str], LargeConstant] = {}
         concrete: list[Any] = []
+
         for function in list(self._known):
             concrete += list_concrete_functions(function)
 
@@ -181,6 +183,7 @@ class FunctionLedger:
             for constant in _list_constants(collect_graphs(one.graph), _LARGE_BYTES):
                 key = constant.where, constant.name
                 copies = 1
+
                 if key in found:
                     copies += found[key].copies
 
@@ -197,6 +200,7 @@ def _list_constants(graphs: list[Any], least_bytes: int) -> Iterator[LargeConsta
 
             value = op.outputs[0]
             size_bytes = (value.shape.num_elements() or 0) * value.dtype.size
+
             if size_bytes >= least_bytes:
                 yield LargeConstant(
                     kind="graph",
@@ -250,6 +254,7 @@ def _describe_leaf(leaf: Any) -> _Argument:
     kind = type(leaf).__name__
     shape = getattr(leaf, "shape", None)
     dtype = getattr(leaf, "dtype", None)
+
     if shape is not None and dtype is not None:
         words = f"{dtype} array"
         if isinstance(leaf, tf.Tensor | tf.Variable):

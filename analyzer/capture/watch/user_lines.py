@@ -61,6 +61,7 @@ def get_code(function: Any) -> CodeType | None:
 
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)
+
     if code is None:
         method = vars(type(function)).get("__call__")
         code = getattr(method, "__code__", None)
@@ -75,6 +76,7 @@ def find_growing_line(filename: str, name: str, function: str = "") -> int:
     """
     tree = _parse_file(filename)
     roots: list[ast.AST] = [tree]
+
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == function:
             roots.insert(0, node)
@@ -128,6 +130,7 @@ def find_binding_line(filename: str, name: str) -> int:
     """Return a line that binds or defines ``name`` or such an attribute, in a loop if any; or 0."""
     lines: set[int] = set()
     tree = _parse_file(filename)
+
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             lines.add(node.lineno)

@@ -76,7 +76,6 @@ class VariableNote:
     shape: Shape | None
     category: Category
     role: Text = ""
-    trainable: bool = False
     argument: Index | None = None  # index among the arguments of the step's function
     device: Name = ""  # its device by TensorFlow's name
 

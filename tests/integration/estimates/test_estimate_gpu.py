@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from builders import analyze_in_child
-from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu, memory_limit
 
@@ -94,18 +93,3 @@ def test_a_step_that_returns_nothing_keeps_its_gradients_together(folder: Path) 
     """The simulated T4's run: no gradient is used up before the last one is there."""
     document = estimate(folder, "silent", "--gpu", "t4")
     assert document["peak"]["requested_bytes"] == pytest.approx(31_552_636, rel=0.001)
-
-
-@NEEDS_CARDS
-def test_variables_stay_on_the_device_that_the_user_chose(folder: Path) -> None:
-    """The simulated card's run: tables of 5 MB each lie on the host, the updates on the card."""
-    document = estimate(folder, "placed", "--gpu", "t4")
-    ended = analyze_in_child(
-        "trace", "gpu_steps.py:placed", "--gpu", "t4", "--out", "placed-run", cwd=folder
-    )
-    assert ended.code == 0, ended.err
-    measured = json.loads((folder / "placed-run" / "report.json").read_text())
-    parameters = [
-        one["categories_at_peak"]["parameter"] for one in (document, measured)
-    ]
-    assert parameters[0] == parameters[1]

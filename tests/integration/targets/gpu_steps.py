@@ -109,28 +109,6 @@ def silent():
     return train_step, (tf.zeros((8, 512)),)
 
 
-def placed():
-    """A table on the host, as two ways place it, and an update on its variable's device."""
-    tokens = keras.Input((20,), dtype="int32")
-    with tf.device("CPU:0"):
-        x = layers.Embedding(20_000, 64)(tokens)
-        table = tf.Variable(tf.zeros((20_000, 64)))
-    model = keras.Model(tokens, layers.Dense(256)(layers.GlobalAveragePooling1D()(x)))
-    weights = [tf.Variable(tf.zeros((64, 4096))), tf.Variable(tf.zeros((256, 4096)))]
-
-    @tf.function
-    def step(ids):
-        with tf.GradientTape() as tape:
-            first = tf.nn.embedding_lookup(table, ids[:, 0]) @ weights[0]
-            loss = tf.reduce_sum(first) + tf.reduce_sum(model(ids) @ weights[1])
-        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
-            with tf.device(weight.device):
-                weight.assign_sub(0.1 * gradient)
-        return loss
-
-    return step, (tf.zeros((64, 20), tf.int32),)
-
-
 def deep():
     """A step whose block of XLA's is far larger than what any product of it needs to be tried."""
     weights = [tf.Variable(tf.zeros((1024, 1024))) for _ in range(16)]

@@ -10,7 +10,6 @@ import pytest
 from analyzer.capture.run.source_frames import (
     describe_user_error,
     find_culprit,
-    find_library,
     find_user_line,
 )
 
@@ -32,13 +31,3 @@ def test_the_users_innermost_line_is_named(tmp_path: Path) -> None:
         f"{path}:2: JSONDecodeError: Expecting property"
     )
     assert find_culprit(error) == "user"
-
-
-@pytest.mark.parametrize(
-    ("code", "library"),
-    [("json.loads('{')", "json"), ("import no_such_package", ""), ("1 / 0", "")],
-)
-def test_the_library_that_raised_an_error_is_named(
-    tmp_path: Path, code: str, library: str
-) -> None:
-    assert find_library(raised_by(tmp_path / "train.py", code)) == library
