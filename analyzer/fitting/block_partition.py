@@ -21,8 +21,8 @@ from typing import Final
 from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
+from analyzer.tracing.derive.graph_join import index_note_graph
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.sources.graph_join import index_note_graph
 
 _LEAST_BYTES: Final = (
     1024  # smaller tensors are ignored: shapes, axes, batch statistics

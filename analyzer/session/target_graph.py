@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from analyzer.model.recording.records import Recording
+    from analyzer.tracing.derive.graph_join import SourceGraph
     from analyzer.tracing.measure.measured_recording import Measured
     from analyzer.tracing.parse.run_folder import RunNote
-    from analyzer.tracing.sources.graph_join import SourceGraph
 
 
 def open_with_target(
@@ -136,7 +136,7 @@ def _capture_source(
 
 
 def _make_source(note: RunNote, name: str) -> SourceGraph | None:
-    from analyzer.tracing.sources.graph_join import SourceGraph, index_note_graph
+    from analyzer.tracing.derive.graph_join import SourceGraph, index_note_graph
 
     index = index_note_graph(note)
     if index is None:

@@ -50,9 +50,9 @@ from analyzer.simulate.predict.stated_range import (
     find_unsized,
     state_range,
 )
+from analyzer.tracing.derive.graph_join import index_note_graph
 from analyzer.tracing.measure.measured_recording import Measured
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.sources.graph_join import index_note_graph
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 from analyzer.tracing.xla.plan_contents import (
     build_plans,

@@ -1,6 +1,6 @@
 """From a trace file and the capture's note to a ``Recording``."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ import pandas as pd
 from msgspec import structs
 
 from analyzer.cards import find_gpu, memory_limit
+from analyzer.cards.catalogue import all_gpus
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.report.subject import SimulatedCardNotice
@@ -39,22 +40,28 @@ from analyzer.model.recording.timeline import (
 )
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
-from analyzer.tracing.derive.run_steps import find_run_spans, name_card
-from analyzer.tracing.derive.state_buffers import find_parts, take_parts
-from analyzer.tracing.measure.free_pairing import (
-    add_earlier_buffers,
-    find_steps,
-    pair_frees,
+from analyzer.tracing.derive.graph_join import (
+    JoinedGraph,
+    SourceGraph,
+    find_graph,
 )
-from analyzer.tracing.measure.repeated_steps import split_repeats, warn_about_order
+from analyzer.tracing.derive.state_buffers import find_parts, take_parts
+from analyzer.tracing.measure.free_pairing import add_earlier_buffers, pair_frees
+from analyzer.tracing.measure.steps import (
+    find_run_spans,
+    find_steps,
+    split_repeats,
+    warn_about_order,
+)
 from analyzer.tracing.measure.trace_attribution import (
+    AddressIndex,
     attribute,
     find_instants,
     find_marks,
 )
 from analyzer.tracing.measure.trace_checks import check_trace
-from analyzer.tracing.measure.variable_buffers import AddressIndex
 from analyzer.tracing.measure.workspaces import label_workspaces
+from analyzer.tracing.parse.event_columns import STACK
 from analyzer.tracing.parse.logdir import (
     GRAPH_FILE,
     RUN_FILE,
@@ -63,13 +70,7 @@ from analyzer.tracing.parse.logdir import (
     list_runs,
 )
 from analyzer.tracing.parse.run_folder import RunNote, read_run
-from analyzer.tracing.parse.wire.memory_columns import STACK
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
-from analyzer.tracing.sources.graph_join import (
-    JoinedGraph,
-    SourceGraph,
-    find_graph,
-)
 from analyzer.tracing.xla.plan_contents import (
     build_plans,
     divide_temporaries,
@@ -510,3 +511,40 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
         "allocation. So the peak is a lower bound, and the trace does not show what reads them and "
         "which change would save memory."
     ]
+
+
+_TOLERANCE: Final = 0.06
+"""Largest relative difference of memory and of bandwidth from the catalogue's figures."""
+_AMD: Final = {
+    (9, 4, 304, 192): "AMD Instinct MI300X",
+    (9, 5, 256, 288): "AMD Instinct MI355X",
+}
+"""Version of the instruction set, compute units and GiB -> name (AMD's data sheets)."""
+
+
+def name_card(facts: Mapping[str, int | float | str]) -> str:
+    """Return a card's name, or its properties if no known card has them; empty without properties."""
+    units, memory = int(facts.get("core_count", 0)), int(facts.get("memory_size", 0))
+    version = (
+        int(facts.get("compute_cap_major", 0)),
+        int(facts.get("compute_cap_minor", 0)),
+    )
+    if not units or not memory:
+        return ""
+    described = f"GPU with {units} multiprocessors, {format_bytes(memory)}"
+    if facts.get("device_vendor") == "AMD":
+        return _AMD.get((*version, units, round(memory / 2**30)), f"AMD {described}")
+    bandwidth, clock = (
+        float(facts.get(name, 0)) for name in ("memory_bandwidth", "clock_rate")
+    )
+    found = {}
+
+    for gpu in all_gpus():
+        away = [abs(memory / gpu.memory_bytes - 1)]
+        if bandwidth:
+            away.append(abs(bandwidth / gpu.bandwidth_bytes_s - 1))
+        is_alike = gpu.compute_capability == version and gpu.sm_count == units
+        if is_alike and max(away) <= _TOLERANCE:
+            found[gpu.name] = sum(away) + abs(clock / 1000 / gpu.clock_mhz - 1)
+
+    return min(found, key=lambda name: found[name], default=described)

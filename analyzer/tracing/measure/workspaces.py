@@ -20,7 +20,7 @@ from analyzer.model.recording.schema import COPY_ROLE, TRIAL, TRIAL_ROLE, WORKSP
 from analyzer.model.recording.timeline import HOST_ALLOCATORS
 from analyzer.model.tables import read_table
 from analyzer.tracing.derive.op_names import GUARDS_BYTES
-from analyzer.tracing.parse.wire.plane_names import split_annotation
+from analyzer.tracing.parse.event_columns import split_annotation
 
 _ALGORITHMS: Final = {
     name: re.compile(pattern)

@@ -24,7 +24,7 @@ from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import is_in_gradient_scope
 from analyzer.model.recording.attribution import match_output
 from analyzer.tracing.derive.op_names import find_optimizer
-from analyzer.tracing.derive.run_steps import MODULE_TYPES
+from analyzer.tracing.measure.steps import MODULE_TYPES
 from analyzer.tracing.parse.hlo import Hlo, read_hlo
 from analyzer.tracing.parse.xplane import RawTrace
 from analyzer.tracing.xla.buffer_plan import (

@@ -10,8 +10,8 @@ from builders import TraceBuilder, analyze
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.model.graph.phases import ScopeTable
+from analyzer.tracing.derive.graph_join import SourceGraph, match_names
 from analyzer.tracing.measure.measured_recording import open_measured
-from analyzer.tracing.sources.graph_join import SourceGraph, match_names
 
 CALL = "StatefulPartitionedCall"
 

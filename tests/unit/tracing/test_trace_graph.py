@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 from builders import TraceBuilder
 
-from analyzer.tracing.derive.run_steps import name_card
-from analyzer.tracing.measure.measured_recording import Measured, open_measured
+from analyzer.tracing.measure.measured_recording import (
+    Measured,
+    name_card,
+    open_measured,
+)
 from analyzer.tracing.measure.workspaces import find_algorithm
 
 KIB = 1024
