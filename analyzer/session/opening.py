@@ -243,7 +243,7 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     check_peak(analysis)
     alive = with_uses(
         analysis.alive,
-        measured.structure,
+        measured.recording.structure,
         measured.sharing,
         measured.op_runs,
         analysis.step,

@@ -360,8 +360,7 @@ def test_a_recording_may_lack_nearly_everything(
         made.recording,
         events=empty(EVENTS),
         allocations=empty(ALLOCATIONS) if is_empty else table,
-        make_graph=None,
-        make_tensor_links=None,
+        structure=None,
         steps=(),
     )
     document = {**made.document, "kind": "estimate", "steps": []}

@@ -24,11 +24,25 @@ from analyzer.model.contract.graph_note import (
 )
 from analyzer.model.graph.phases import Phase, ScopeTable, find_phases
 from analyzer.model.graph.reachability import reach
-from analyzer.model.recording.records import TensorLinks
 
 _Value = TypeVar("_Value")
 
 _DEEPEST: Final = 256  # limit of the prefixes of inlined callers in a name
+
+
+@dataclass(frozen=True)
+class TensorLinks:
+    """Producer, consumers and type of each tensor of a step's graph."""
+
+    makers: Mapping[str, str]  # tensor -> op
+    readers: Mapping[str, list[str]]  # tensor -> ops
+    facts: Mapping[
+        str, tuple[str, str, str]
+    ]  # op -> type, layer, line of the user's code
+    inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # op -> tensors
+    specs: Mapping[str, TensorSpec] = field(
+        default_factory=dict
+    )  # tensor -> dtype and shape
 
 
 @dataclass(frozen=True)

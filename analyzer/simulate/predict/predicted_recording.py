@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -18,7 +17,6 @@ from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.graph.phases import Phase
 from analyzer.model.recording.attribution import (
     HOST_COPY_ROLE,
@@ -144,8 +142,7 @@ def _make_recording(
         allocations=allocations,
         allocator=target.device.allocator,
         steps=steps,
-        make_graph=partial(build_graph, structure),
-        make_tensor_links=structure.tensor_links,
+        structure=structure,
         warnings=(
             *describe_run_sizes(note, set(names), prediction.least_bytes),
             *list(prediction.decisions.values())[:_MOST_DECISIONS],
@@ -159,7 +156,7 @@ def _make_recording(
     order = np.arange(len(names), dtype=np.int64)  # times are ranks
     runs = pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
 
-    return Measured(recording, structure, sharing, runs, note)
+    return Measured(recording, sharing, runs, note)
 
 
 def make_table(prediction: Prediction) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +21,6 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.recording.records import (
     Device,
     Kind,
@@ -95,7 +93,6 @@ class Measured:
     """A recording of a trace, with data for the findings."""
 
     recording: Recording
-    structure: GraphIndex | None
     sharing: Sharing | None
     op_runs: pd.DataFrame  # runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``
     note: RunNote | None  # the capture's note; None for a trace of another program
@@ -200,8 +197,7 @@ def measure(
         allocations=shown,
         allocator=main,
         steps=steps_shown,
-        make_graph=partial(build_graph, structure) if structure is not None else None,
-        make_tensor_links=structure.tensor_links if structure is not None else None,
+        structure=structure,
         warnings=(
             *warnings,
             *_find_warnings(events, table, steps, note, main),
@@ -225,7 +221,7 @@ def measure(
         watch=note.watch if note is not None else None,
     )
 
-    return Measured(recording, structure, sharing, raw.op_runs, note, join, raw.ran_xla)
+    return Measured(recording, sharing, raw.op_runs, note, join, raw.ran_xla)
 
 
 def _label_buffers(
