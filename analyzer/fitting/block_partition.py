@@ -19,8 +19,7 @@ from itertools import combinations
 from typing import Final
 
 from analyzer.model.contract.graph_note import split_tensor
-from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.graph_index import GraphIndex, Phase
 from analyzer.tracing.derive.graph_join import index_note_graph
 from analyzer.tracing.parse.run_folder import RunNote
 

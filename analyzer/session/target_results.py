@@ -21,7 +21,7 @@ from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import TraceError
 from analyzer.model.interrupts import ignore_repetition
-from analyzer.model.user_cache import create_cache_folder
+from analyzer.model.machine import create_cache_folder
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_target

@@ -25,8 +25,7 @@ from analyzer.model.contract.graph_note import (
     split_tensor,
 )
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
-from analyzer.model.graph.graph_index import GraphIndex, list_outputs
-from analyzer.model.graph.reachability import reach
+from analyzer.model.graph.graph_index import GraphIndex, list_outputs, reach
 
 VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
 """Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and

@@ -17,22 +17,21 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import CONVOLUTIONS, Op, split_tensor
-from analyzer.model.graph.buffer_sharing import Sharing
+from analyzer.model.graph.buffer_sharing import CACHE_ROLE, Sharing, find_cache
 from analyzer.model.graph.graph_index import (
     GraphIndex,
+    Phase,
     describe_value,
     find_gradient_ops,
     is_float,
     makes_activation,
+    reach,
 )
 from analyzer.model.graph.host_copies import (
     INPUT_TYPES,
     ITERATOR,
     find_all_reduce_roles,
 )
-from analyzer.model.graph.phases import Phase
-from analyzer.model.graph.reachability import reach
-from analyzer.model.graph.token_cache import CACHE_ROLE, find_cache
 from analyzer.model.recording.labels import (
     BATCH_ROLE,
     COPIED_BATCH,

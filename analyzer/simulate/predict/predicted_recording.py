@@ -16,8 +16,7 @@ from analyzer.model.contract.report.peak_figures import UnmodelledType
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.graph_index import GraphIndex, Phase
 from analyzer.model.recording.attribution import (
     HOST_COPY_ROLE,
     find_first_births,
@@ -25,10 +24,14 @@ from analyzer.model.recording.attribution import (
     label_graph,
     match_outputs,
 )
-from analyzer.model.recording.labels import Holding, Labels, label_variables
+from analyzer.model.recording.labels import (
+    Holding,
+    Labels,
+    find_roles_of_state,
+    label_variables,
+)
 from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, WORKSPACE, conform
-from analyzer.model.recording.state_roles import find_roles_of_state
 from analyzer.model.recording.timeline import find_steps_of_births
 from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import BfcOptions

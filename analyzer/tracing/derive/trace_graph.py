@@ -24,8 +24,13 @@ from analyzer.model.contract.graph_note import (
     TensorSpec,
     split_tensor,
 )
-from analyzer.model.graph.graph_index import GraphIndex, build_graph_index
-from analyzer.model.graph.phases import Phase, ScopeTable, is_in_gradient_scope
+from analyzer.model.graph.graph_index import (
+    GraphIndex,
+    Phase,
+    ScopeTable,
+    build_graph_index,
+    is_in_gradient_scope,
+)
 from analyzer.model.recording.attribution import FOLDED, RECEIVED
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import TextNumbers

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.contract.report.peak_figures import TwoSizes
-from analyzer.model.graph.phases import is_in_gradient_scope
+from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import Step
 from analyzer.model.units import format_bytes
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, is_apply

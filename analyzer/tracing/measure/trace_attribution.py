@@ -35,11 +35,11 @@ from analyzer.model.recording.labels import (
     Holding,
     Labels,
     Mask,
+    find_roles_of_state,
     label_variables,
 )
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import STACK_ROLE
-from analyzer.model.recording.state_roles import find_roles_of_state
 from analyzer.model.recording.timeline import is_tpu
 from analyzer.tracing.derive.op_names import find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state

@@ -24,16 +24,17 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec, split_tensor
 from analyzer.model.errors import AccountingError, TraceError
+from analyzer.model.graph.buffer_sharing import CACHE_ROLE, find_cache
 from analyzer.model.graph.graph_index import (
     GraphIndex,
+    Phase,
     describe_value,
     find_gradient_ops,
     find_inlined,
     is_float,
+    is_in_gradient_scope,
     makes_activation,
 )
-from analyzer.model.graph.phases import Phase, is_in_gradient_scope
-from analyzer.model.graph.token_cache import CACHE_ROLE, find_cache
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, IDLE_ROLE, conform
 from analyzer.tracing.derive.op_names import find_optimizer

@@ -20,8 +20,7 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import AccountingError, TraceError
-from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.phases import is_in_gradient_scope
+from analyzer.model.graph.graph_index import GraphIndex, is_in_gradient_scope
 from analyzer.model.recording.attribution import match_output
 from analyzer.tracing.derive.op_names import find_optimizer
 from analyzer.tracing.measure.steps import MODULE_TYPES

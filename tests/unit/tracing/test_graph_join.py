@@ -8,8 +8,7 @@ from pathlib import Path
 from builders import TraceBuilder, analyze
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.model.graph.phases import ScopeTable
+from analyzer.model.graph.graph_index import ScopeTable, build_graph_index
 from analyzer.tracing.derive.graph_join import SourceGraph, match_names
 from analyzer.tracing.measure.measured_recording import open_measured
 
