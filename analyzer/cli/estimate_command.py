@@ -20,7 +20,7 @@ from analyzer.model.contract.capture_request import (
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.report.subject import StepRemedy
+from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.contract.run_note import MOST_STEPS, read_run_file
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.interrupts import Terminated

@@ -40,7 +40,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.model.contract.report.writing import (
+from analyzer.model.contract.report_json import (
     DIGESTS_FILE,
     convert_report,
     encode_digests,

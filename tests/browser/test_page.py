@@ -17,7 +17,7 @@ from page_driver import Page
 
 import analyzer
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.report.writing import convert_report
+from analyzer.model.contract.report_json import convert_report
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, empty
 from analyzer.model.units import format_bytes
 from analyzer.report.page import payload

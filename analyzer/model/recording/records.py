@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.report.peak_figures import (
+from analyzer.model.contract.report_file import Device as Device
+from analyzer.model.contract.report_file import Finding as Finding
+from analyzer.model.contract.report_file import Kind as Kind
+from analyzer.model.contract.report_file import Severity as Severity
+from analyzer.model.contract.report_file import (
+    SimulatedCardNotice,
     StatedRange,
     TwoSizes,
     UnmodelledType,
 )
-from analyzer.model.contract.report.subject import Device as Device
-from analyzer.model.contract.report.subject import Finding as Finding
-from analyzer.model.contract.report.subject import Kind as Kind
-from analyzer.model.contract.report.subject import Severity as Severity
-from analyzer.model.contract.report.subject import SimulatedCardNotice
 from analyzer.model.contract.run_note import (
     Failure,
     SimulatedCardNote,

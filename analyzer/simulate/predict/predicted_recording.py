@@ -12,7 +12,7 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES
-from analyzer.model.contract.report.peak_figures import UnmodelledType
+from analyzer.model.contract.report_file import UnmodelledType
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing

@@ -12,7 +12,7 @@ from analyzer.cards import find_gpu, memory_limit
 from analyzer.cards.catalogue import all_gpus
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
-from analyzer.model.contract.report.subject import SimulatedCardNotice
+from analyzer.model.contract.report_file import SimulatedCardNotice
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
     SimulatedCardNote,

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.report.peak_figures import TwoSizes
+from analyzer.model.contract.report_file import TwoSizes
 from analyzer.model.graph.graph_index import is_in_gradient_scope
 from analyzer.model.recording.records import Step
 from analyzer.model.units import format_bytes

@@ -11,8 +11,8 @@ from builders import analyze
 
 from analyzer.cards import find_gpu, memory_limit, process_overhead
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.report.limit_figures import Need
-from analyzer.model.contract.report.writing import plain_report
+from analyzer.model.contract.report_file import Need
+from analyzer.model.contract.report_json import plain_report
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.report.document import build_document
 from analyzer.session.opening import analyse_step, explain

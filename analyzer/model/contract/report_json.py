@@ -19,7 +19,7 @@ from analyzer.model.contract.reading import (
     read_record,
     sibling_file,
 )
-from analyzer.model.contract.report.report_file import REPORT_VERSION, ReportFile
+from analyzer.model.contract.report_file import REPORT_VERSION, ReportFile
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.version import __version__
 
