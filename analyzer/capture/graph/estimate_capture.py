@@ -130,7 +130,6 @@ def capture_graph(
         threads=note_threads(caches=True),
         sizes=tuple(sizes),
         assumed=dict(options.assume),
-        like=options.like,
     )
     return capture
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -44,7 +44,7 @@ from analyzer.simulate.predict.decisions import (
     describe_run_sizes,
 )
 from analyzer.simulate.predict.predicted_device import Target, describe_card, target_of
-from analyzer.simulate.predict.prediction import Prediction, is_whole, predict
+from analyzer.simulate.predict.prediction import Prediction, predict
 from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.stated_range import (
     describe_notes,
@@ -54,12 +54,6 @@ from analyzer.simulate.predict.stated_range import (
 from analyzer.tracing.derive.graph_join import index_note_graph
 from analyzer.tracing.measure.measured_recording import Measured
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.xla.buffer_plan import BufferPlan
-from analyzer.tracing.xla.plan_contents import (
-    build_plans,
-    divide_temporaries,
-    find_step_tensors,
-)
 
 _MOST_DECISIONS: Final = 6  # most decisions to describe one by one
 
@@ -87,25 +81,22 @@ def predict_note(
     if allocator is not None:
         target = replace(target, options=allocator)
 
-    compiled = build_plans(note)
     prediction = predict(
         note,
         target.device,
         target.options,
         inter_op=inter_op or max(note.threads.inter_op, 1),
-        compiled=compiled,
         search=search,
         progress=progress,
     )
     check_assumptions(note, prediction.decisions)
 
-    return _make_recording(note, structure, compiled, prediction, target)
+    return _make_recording(note, structure, prediction, target)
 
 
 def _make_recording(
     note: RunNote,
     structure: GraphIndex,
-    compiled: Mapping[str, BufferPlan],
     prediction: Prediction,
     target: Target,
 ) -> Measured:
@@ -113,22 +104,11 @@ def _make_recording(
     table, sharing = _attribute(note, structure, prediction)
     uncertainty = state_range(prediction, len(find_unsized(prediction)))
 
-    if target.gpu is not None and not is_whole(note, compiled):
+    if target.gpu is not None:
         limit_bytes = target.options.memory_limit_bytes
         uncertainty = add_card_uncertainty(uncertainty, prediction, limit_bytes)
 
-    table, events, options = place(table, schedule.instants, target.options)
-    allocations, events, steps = divide_temporaries(
-        table,
-        events,
-        schedule.steps,
-        compiled,
-        structure,
-        allocator=target.device.allocator,
-        infer=note.step.infers,
-    )
-    if compiled:
-        sharing = Sharing(structure, find_step_tensors(allocations))
+    allocations, events, options = place(table, schedule.instants, target.options)
 
     names = [prepared.wiring.ops[node].name for node in schedule.nodes]
     limit_of = options if target.gpu is None else target.options
@@ -144,7 +124,7 @@ def _make_recording(
         events=events,
         allocations=allocations,
         allocator=target.device.allocator,
-        steps=steps,
+        steps=schedule.steps,
         structure=structure,
         warnings=(
             *describe_run_sizes(note, set(names), prediction.least_bytes),

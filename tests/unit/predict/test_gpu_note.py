@@ -115,7 +115,7 @@ def test_what_is_uncertain_is_said_and_one_sided(document):
 
 def test_the_peaks_over_the_likely_algorithms_contain_the_shown_one(note):
     target = target_of(note)
-    prediction = predict(note, target.device, target.options, compiled={})
+    prediction = predict(note, target.device, target.options)
     schedule, found = prediction.middle, find_workspaces(prediction, 1 << 40)
     assert found.steady.low <= schedule.peak_bytes <= found.steady.high
     plans = [
