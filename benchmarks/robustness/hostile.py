@@ -46,7 +46,7 @@ from analyzer.model.contract.report_json import (
     encode_digests,
 )
 from analyzer.model.errors import AccountingError, AnalyzerError
-from analyzer.tracing.parse.hlo import HloProto
+from analyzer.tracing.parse.buffer_plan import HloProto
 from analyzer.tracing.parse.protobuf import Space
 
 ROOT: Final = Path(__file__).parents[2]

@@ -70,8 +70,8 @@ from analyzer.tracing.parse.logdir import (
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.xla.plan_contents import (
-    build_plans,
     divide_temporaries,
+    find_plans,
     find_step_tensors,
 )
 from analyzer.tracing.xla.trace_modules import (
@@ -232,7 +232,7 @@ def _label_buffers(
     steps: Sequence[Step],
     main: str,
 ) -> tuple[ModuleBuffers, Sharing | None]:
-    plans = build_plans(note, structure)
+    plans = find_plans(note, structure)
     table = name_call_requests(table, raw, plans, structure)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = label_workspaces(table, raw.kernels)
@@ -279,7 +279,7 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
 def _list_recompiled(note: RunNote | None) -> tuple[RecompiledFunction, ...]:
     """Return the functions that XLA compiled several times in the run."""
     recompiled = []
-    for one in note.compiled if note is not None else ():
+    for one in note.xla if note is not None else ():
         if one.compilations > 1:
             row = RecompiledFunction(op=one.ops[0], compilations=one.compilations)
             recompiled.append(row)
