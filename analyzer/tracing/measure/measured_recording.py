@@ -56,9 +56,9 @@ from analyzer.tracing.measure.trace_attribution import (
     attribute,
     find_instants,
     find_marks,
+    label_workspaces,
 )
 from analyzer.tracing.measure.trace_checks import check_trace
-from analyzer.tracing.measure.workspaces import label_workspaces
 from analyzer.tracing.parse.event_columns import STACK
 from analyzer.tracing.parse.logdir import (
     GRAPH_FILE,
@@ -235,7 +235,7 @@ def _label_buffers(
     plans = find_plans(note, structure)
     table = name_call_requests(table, raw, plans, structure)
     table, sharing = attribute(table, raw, note, structure, steps)
-    table = label_workspaces(table, raw.kernels)
+    table = label_workspaces(table)
     if note is not None:
         return ModuleBuffers(table, plans, note.step), sharing
 

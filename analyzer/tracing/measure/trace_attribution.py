@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import CONVOLUTIONS
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import (
     ALIVE_ROLE,
@@ -39,9 +40,9 @@ from analyzer.model.recording.labels import (
     label_variables,
 )
 from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import STACK_ROLE
-from analyzer.model.recording.timeline import is_tpu
-from analyzer.tracing.derive.op_names import find_gradient_kernel
+from analyzer.model.recording.schema import STACK_ROLE, TRIAL, TRIAL_ROLE, WORKSPACE
+from analyzer.model.recording.timeline import HOST_ALLOCATORS, is_tpu
+from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
 from analyzer.tracing.parse.event_columns import STACK
 from analyzer.tracing.parse.run_folder import RunNote
@@ -392,3 +393,59 @@ def _find_by_size(
     )
 
     return [(int(row), number, None) for one in equal for row, number in one]
+
+
+def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the attributed allocations with category and role of the trials of algorithms.
+
+    At its first call a convolution tries cuDNN's algorithms (``AutotuneUnfusedConv`` and
+    ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``): on a guarded copy of its result, which is left out
+    without memory for it (``WrapRedzoneBestEffort``), and with guards around each algorithm's workspace
+    (16 MiB without one). These requests bypass the op's context, so that they have no region in a trace.
+    """
+    table = mark_trials(table)
+    on_card = ~table["allocator"].isin(list(HOST_ALLOCATORS))
+    own = table["op_type"].isin(CONVOLUTIONS) & on_card & (table["born"] >= 0)
+    is_trial = own & table["region"].astype(str).isin(["", TRIAL])
+    if not is_trial.any():
+        return table
+
+    category, role = table["category"].astype(object), table["role"].astype(object)
+    category[is_trial] = Category.WORKSPACE.value
+    role[is_trial] = TRIAL_ROLE
+
+    return table.assign(
+        category=category.astype("category"), role=role.astype("category")
+    )
+
+
+def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the allocations with the regions of optional buffers set.
+
+    TensorFlow skips copies and algorithms that do not fit, and can do without the chosen workspace.
+    """
+    of_convolution = table["op_type"].isin(CONVOLUTIONS)
+    raw = of_convolution & (table["region"].astype(str) == "")
+    requests = table[raw & (table["requested_bytes"] >= GUARDS_BYTES)].sort_values(
+        "born"
+    )
+    copies = []
+
+    for _, rows in requests.groupby(requests["op"].astype(str), sort=False):
+        born, dies = rows["born"].to_numpy(), rows["dies"].to_numpy()
+        # The op's next request of this kind is a workspace, which is freed before the copy.
+        inside = np.append((born[1:] < dies[:-1]) & (dies[1:] < dies[:-1]), False)
+        sizes = rows["requested_bytes"].to_numpy()
+        larger = (
+            sizes > sizes[~inside].min()
+        )  # of the workspaces only the smallest is needed
+        copies += rows.index[inside | larger].tolist()
+
+    workspaces = of_convolution & (table["dtype"].astype(str) == "uint8")
+    if not copies and not workspaces.any():
+        return table
+    region = table["region"].astype(object)
+    region[copies] = TRIAL
+    region[workspaces] = WORKSPACE
+
+    return table.assign(region=region.astype("category"))

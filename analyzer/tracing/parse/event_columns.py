@@ -315,7 +315,7 @@ class KernelColumns:
 
     def __init__(self) -> None:
         self._texts = TextNumbers("")
-        self._kernels = ColumnPieces(number=np.int64, op=np.int32, kernel=np.int32)
+        self._kernels = ColumnPieces(number=np.int64, op=np.int32)
         self._launches = ColumnPieces(number=np.int64, start=np.int64, line=np.int32)
         self._runs = ColumnPieces(
             run=np.int64, start=np.int64, end=np.int64, line=np.int32
@@ -349,10 +349,7 @@ class KernelColumns:
             here = (stats["name_id"] == key) & (stats["ref"] != 0)
             ops[stats["event"][here]] = self._number(stats["ref"][here], names.stats)
 
-        kernels = self._number(block.name_id[events], names.events)
-        self._kernels.extend(
-            len(events), number=numbers, op=ops[events], kernel=kernels
-        )
+        self._kernels.extend(len(events), number=numbers, op=ops[events])
 
     def _number(
         self, keys: Positions, names: Mapping[int, str]
@@ -377,7 +374,7 @@ class KernelColumns:
         self._runs.extend(len(event), run=run, start=start, end=end, line=line)
 
     def kernels(self, base_ps: Positions) -> pd.DataFrame:
-        """Return ``annotation``, ``kernel``, ``start_ps`` and ``thread`` of launches, by time.
+        """Return ``annotation``, ``start_ps`` and ``thread`` of launches, by time.
 
         The time is that of the call on the host; kernels without a known call have the thread 0.
         """
@@ -390,7 +387,6 @@ class KernelColumns:
         table = pd.DataFrame(
             {
                 "annotation": pd.Categorical.from_codes(self._kernels.pop("op"), texts),
-                "kernel": pd.Categorical.from_codes(self._kernels.pop("kernel"), texts),
                 # The last entry is that of no call.
                 "start_ps": np.append(start[first], 0)[place],
                 "thread": np.append(line[first] + 1, 0)[place],

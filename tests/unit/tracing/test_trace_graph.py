@@ -11,7 +11,6 @@ from analyzer.tracing.measure.measured_recording import (
     name_card,
     open_measured,
 )
-from analyzer.tracing.measure.workspaces import find_algorithm
 
 KIB = 1024
 GPU = "/device:GPU:0"
@@ -153,21 +152,6 @@ def test_names_kernels_and_frees_give_category_and_layer(tmp_path: Path) -> None
         "gradient",
         "net/conv",
     )
-
-
-@pytest.mark.parametrize(
-    ("kernels", "expected"),
-    [
-        (["cudnn::winograd_nonfused::winogradForwardData4x4"], "Winograd, not fused"),
-        (["volta_scudnn_winograd_128x128_ldg1"], "Winograd"),
-        (["fft2d_r2c_16x16", "volta_cgemm_32x32_tn"], "FFT"),
-        (["turing_h1688cudnn_256x64_ldg8_relu"], "tensor cores"),
-        (["volta_scudnn_128x64_relu_interior_nn_v1"], "implicit GEMM"),
-        (["EigenMetaKernel"], ""),
-    ],
-)
-def test_kernels_name_the_algorithm(kernels: list[str], expected: str) -> None:
-    assert find_algorithm(kernels) == expected
 
 
 @pytest.mark.parametrize(
