@@ -359,40 +359,8 @@ def find_holdings(
     reads = set(allocations.index[allocations["op"] == "ReadVariableOp"])
     kept = (row for row in found if row not in reads or dies[row] > moments[-1])
     holdings = [found[row][1] for row in kept]
-    holdings += _find_by_size(allocations, note, moments, holdings)
 
     return sorted(holdings, key=lambda one: (one[1], int(born[one[0]])))
-
-
-def _find_by_size(
-    allocations: pd.DataFrame,
-    note: RunNote,
-    moments: Sequence[int],
-    known: Sequence[Holding],
-) -> list[Holding]:
-    """Return the buffers of variables whose reads are copies, in the order of creation.
-
-    A look-up before the first snapshot, as in a model's first call, switches a variable to copy-on-read
-    (``EnsureSparseVariableAccess``). Its buffer lives through all snapshots, has its size and no other
-    owner. If another number of buffers does, none is chosen.
-    """
-    since, until = (moments[0], moments[-1]) if moments else (-1, -1)
-    lives = (allocations["born"] <= since) & (allocations["dies"] > until)
-    free = allocations[lives & ~allocations.index.isin([row for row, _, _ in known])]
-    rows = free.sort_values("born").groupby("requested_bytes").groups
-    numbers: dict[int, list[int]] = {}
-
-    for number in sorted(
-        {*range(len(note.variables))} - {number for _, number, _ in known}
-    ):
-        numbers.setdefault(note.variables[number].size_bytes, []).append(number)
-
-    pairs = ((rows.get(size_bytes, ()), same) for size_bytes, same in numbers.items())
-    equal = (
-        zip(own, same, strict=True) for own, same in pairs if len(own) == len(same)
-    )
-
-    return [(int(row), number, None) for one in equal for row, number in one]
 
 
 def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:

@@ -19,7 +19,6 @@ from analyzer.model.contract.run_note import (
     read_run_file,
 )
 from analyzer.model.errors import TraceError
-from analyzer.model.graph.host_copies import join_device_edges
 from analyzer.tracing.parse.buffer_plan import BufferPlan, read_plan
 
 
@@ -55,7 +54,7 @@ def read_run(path: Path) -> RunNote:
 
     return RunNote(
         **_get_fields(run),
-        ops=join_device_edges(graph.ops),
+        ops=graph.ops,
         traced=graph.traced,
         inside=graph.inside,
         plans=plans,
