@@ -344,6 +344,7 @@ class _Building:
         """Return the phase of each op, by its name, else by its order and the tensors around it."""
         phases = {name: self._find_phase(name) for name in names}
         begin = self._find_gradient_start(phases)
+
         for name in names:
             inputs = self.inputs.get(name, ())
             makers = {phases.get(split_tensor(tensor)[0]) for tensor in inputs}

@@ -491,6 +491,7 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     made = own[own["category"] == Category.ACTIVATION.value]
     left = made[made["dies"] > own["born"].max()]
     left_bytes = int(left["requested_bytes"].sum())
+
     if (
         len(made) < _LEAST_ACTIVATIONS
         or 2 * left_bytes <= made["requested_bytes"].sum()
@@ -502,6 +503,7 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     ends = (
         "The trace ends inside a step" if is_open else "The last step probably failed"
     )
+
     return [
         f"{ends}: {format_bytes(left_bytes)} of its activations are alive after its last "
         "allocation. So the peak is a lower bound, and the trace does not show what reads them and "

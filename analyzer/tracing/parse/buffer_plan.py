@@ -201,6 +201,7 @@ class _Module:
                 raise ValueError(
                     f"value {part.logical_buffer_id} lies outside of allocation {allocation.index}"
                 )
+
             values.append(self._buffers[part.logical_buffer_id])
 
         is_result = allocation.maybe_live_out

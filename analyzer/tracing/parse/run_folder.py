@@ -45,6 +45,7 @@ def read_run(path: Path) -> RunNote:
             else GraphFile(ops=())
         )
         plans: dict[str, BufferPlan] = {}
+
         for row in run.xla:
             if row.plan:
                 content = unpack(read_regular_file(sibling_file(path, row.plan)))

@@ -105,6 +105,7 @@ def read_trace(
     try:
         content = _read_content(path)
         space = PlainSpace.FromString(content)
+
         if not any(plane.lines or plane.event_metadata for plane in space.planes):
             raise TraceError(
                 f"{path} holds no profiler planes.",
