@@ -26,6 +26,7 @@ from analyzer.tracing.derive.op_names import find_optimizer, is_apply
 _APPLY: Final = re.compile("Resource(Sparse)?Apply")
 _TEXTS: Final = ("category", "role", "variable", "layer", "dtype", "shape")
 PART_COLUMNS: Final = [*_TEXTS, "requested_bytes", "allocated_bytes"]
+_SCATTERS: Final = re.compile("Scatter|Sparse")
 _HALVES: Final = ("float16", "bfloat16")
 _INITIALIZER: Final = "/Initializer/"
 """Part of the name of an op that makes the first value of an optimizer's slot."""
@@ -131,6 +132,13 @@ def _find_updated(
             name = f"{layer or tensor} {spec.shape_text}"
             found.append((name, spec.size_bytes, layer, spec.dtype, spec.shape_text))
 
+    others = new[new["requested_bytes"] >= _LEAST_BYTES]
+    others = others[~others["requested_bytes"].isin([size for _, size, *_ in found])]
+
+    for row in others.drop_duplicates("requested_bytes").to_dict("records"):
+        name, size = f"variable {row['shape']}", int(row["requested_bytes"])
+        found.append((name, size, "", row["dtype"], row["shape"]))
+
     return found
 
 
@@ -171,6 +179,8 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
             if is_narrow and (structure.layers.get(name), spec.shape) in wide:
                 continue
             users = structure.consumers.get(tensor, ())
+            if any(_SCATTERS.search(structure.ops[user].type) for user in users):
+                continue
             applied = next(
                 (user for user in users if is_apply(structure.ops[user].type)), ""
             )

@@ -259,6 +259,12 @@ class _Building:
             for row, user in zip(self._rows[freed].tolist(), users, strict=True)
             if user
         }
+        # The op that frees a buffer itself; TensorFlow 2.9 and later record it (``AddTraceMe`` in
+        # ``bfc_allocator.cc``).
+        freers = raw.events["op"].astype(object).to_numpy()
+        has_freers = bool(((raw.events["kind"] < 0) & (freers != "")).any())
+        own = zip(self._rows[freed].tolist(), freers[dies[freed]], strict=True)
+        self._freers: dict[int, str] = dict(own) if has_freers else {}
         is_raw = (self._table["region"] == "") & (
             self._table["requested_bytes"] >= GUARDS_BYTES
         )
@@ -317,7 +323,8 @@ class _Building:
     def _is_scratch(self, row: int) -> bool:
         """Say whether the op that requested a buffer also frees it."""
         name = str(self._names[row])
-        return self._users.get(row) == name
+        plain = name.partition("#")[0]
+        return self._users.get(row) == name and self._freers.get(row, plain) == plain
 
     def list_ops(self, known: set[str]) -> list[Op]:
         """Return the ops in the order in which they began."""

@@ -134,7 +134,7 @@ def test_names_kernels_and_frees_give_category_and_layer(tmp_path: Path) -> None
     assert found[FORWARD, "temp"] == ("workspace", "layout copy", "net/conv")
     assert found[FORWARD, "workspace"] == (
         "workspace",
-        "forward workspace, FFT with tiles",
+        "forward workspace",
         "net/conv",
     )
     assert found["net/Relu", "output"] == (
