@@ -17,8 +17,8 @@ from msgspec.json import schema_components
 
 from analyzer.cli.gpus_command import CardList
 from analyzer.fitting.fit_answer import FitAnswer, LogAnswer
-from analyzer.model.contract.report.oom_file import OomDocument
-from analyzer.model.contract.report.report_file import DiffFile, ReportFile, SweepFile
+from analyzer.model.contract.oom_file import OomDocument
+from analyzer.model.contract.report_file import DiffFile, ReportFile, SweepFile
 from analyzer.session.device_report import DeviceFile
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -43,7 +43,7 @@ def variable(path, argument, dtype="float32", shape=(256,), category="parameter"
 def prepare_ops(ops, *variables, device=CPU, threads=1, assumed=None):
     """Return a graph ready to be executed."""
     note = RunNote(ops=tuple(ops), variables=variables, assumed=assumed or {})
-    return prepare(note, device, inter_op=threads, compiled={})
+    return prepare(note, device, inter_op=threads)
 
 
 def play_ops(ops, *variables, seed=0, **options):
@@ -54,7 +54,7 @@ def play_ops(ops, *variables, seed=0, **options):
 def predict_ops(ops, *variables, device=CPU, threads=1, assumed=None):
     """Return the prediction of a graph."""
     note = RunNote(ops=tuple(ops), variables=variables, assumed=assumed or {})
-    return predict(note, device, BfcOptions.cpu(), inter_op=threads, compiled={})
+    return predict(note, device, BfcOptions.cpu(), inter_op=threads)
 
 
 def make_ledger(*plans):

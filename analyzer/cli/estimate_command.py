@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ from analyzer.model.contract.capture_request import (
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.report.subject import StepRemedy
+from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.contract.run_note import MOST_STEPS, read_run_file
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.interrupts import Terminated
@@ -57,15 +57,6 @@ class EstimateOptions:
             "machine needs none. `--gpu list` lists all cards."
         ),
     ] = ""
-    like: Annotated[
-        Path | None,
-        options.option(
-            "Your own trace on the card: take the card, TensorFlow's limit and "
-            "cuDNN's workspaces from it.",
-            panel=options.PLACE,
-            metavar="TRACE",
-        ),
-    ] = None
     inter_op_threads: options.InterOpThreads = None
     assume: options.Assume = None
     what_if: options.WhatIfNames = ""
@@ -104,7 +95,8 @@ def estimate(
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
     spec = target_spec.parse_target(target)
     outputs.check(spec.source)
-    chosen, what_if = _capture_options(spec, capture, step, replay.what_if)
+    what_if = replay.what_if
+    chosen = _capture_options(spec, capture, step, what_if)
     _check_options(spec, chosen, capture, force=outputs.force)
     place.check(spec)
 
@@ -190,18 +182,9 @@ def _capture_options(
     capture: EstimateOptions,
     step: options.StepFlags,
     what_if: WhatIf,
-) -> tuple[CaptureOptions, WhatIf]:
-    """Return the capture's options and the replay's settings; a trace of --like fills both."""
-    is_new, like, gpu = spec.kind is not TargetKind.TRACE, None, capture.gpu
-    if capture.like is not None and is_new:
-        from analyzer.session.target_graph import read_like
-
-        like = read_like(capture.like, gpu)
-        gpu = like.card
-
-        if what_if.memory_limit_bytes is None:
-            what_if = replace(what_if, memory_limit_bytes=like.memory_limit_bytes)
-
+) -> CaptureOptions:
+    """Return the capture's options."""
+    is_new, gpu = spec.kind is not TargetKind.TRACE, capture.gpu
     if capture.device == "cpu" and gpu:
         raise InputError(
             "--device cpu and --gpu exclude each other.", hint="Leave one out."
@@ -214,19 +197,15 @@ def _capture_options(
         )
 
     card = normalize_cards(gpu) if gpu else ""
-    chosen = step.to_capture(
+    return step.to_capture(
         steps=capture.steps,
         batch_size=capture.batch_size,
         inter_op_threads=capture.inter_op_threads,
         device="gpu" if card else "cpu",
         gpu=card,
         assume=target_spec.parse_assumptions(capture.assume or []),
-        like=like,
         memory_limit_bytes=what_if.memory_limit_bytes if card and is_new else None,
     )
-    if like is not None and like.is_op_by_op and chosen.jit is None:
-        chosen = replace(chosen, jit=False)
-    return chosen, what_if
 
 
 def _check_options(
@@ -264,7 +243,6 @@ def _check_options(
         "Estimate the target itself with it.",
         assume=bool(capture.assume),
         what_if=capture.what_if,
-        like=capture.like,
     )
     file = Path(spec.path) / RUN_FILE  # opening reports a missing file
     device = read_run_file(file).device if file.is_file() else None

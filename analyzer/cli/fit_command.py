@@ -20,7 +20,7 @@ from analyzer.fitting.fit_target import FitQuestion, fit_target
 from analyzer.fitting.remedies import parse_remedies
 from analyzer.fitting.varied_size import split_shapes
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.report.writing import encode_report
+from analyzer.model.contract.report_json import encode_report
 from analyzer.model.errors import ExitCode
 from analyzer.model.interrupts import Terminated
 from analyzer.model.units import parse_bytes

@@ -11,7 +11,7 @@ from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.cards.catalogue import gpus_named
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, print_answer, write_all
-from analyzer.model.contract.report.writing import encode_report
+from analyzer.model.contract.report_json import encode_report
 from analyzer.report.output_files import write_text
 from analyzer.report.untrusted import printable
 from analyzer.simulated_card.card_environment import normalize_cards

@@ -9,7 +9,7 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.fitting.sweep_run import SWEEP_JSON, read_questions, run_sweep
-from analyzer.model.contract.report.writing import encode_report
+from analyzer.model.contract.report_json import encode_report
 from analyzer.model.machine import count_cores
 from analyzer.report.output_files import write_text
 from analyzer.session.work_engine import WorkEngine

@@ -12,14 +12,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.explain.buffer_uses import NO_USE
-from analyzer.model.contract.report.limit_figures import (
+from analyzer.model.contract.report_file import (
+    CardUse,
     FragmentationFigures,
     OtherSettings,
     PoolChange,
+    ReplayCheck,
     VerdictFigures,
 )
-from analyzer.model.contract.report.peak_figures import ReplayCheck
-from analyzer.model.contract.report.subject import CardUse
 from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Finding, Recording, Severity, Step

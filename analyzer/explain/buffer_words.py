@@ -9,7 +9,7 @@ import msgspec
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import EvidenceRow
-from analyzer.model.contract.report.peak_figures import BufferRow
+from analyzer.model.contract.report_file import BufferRow
 from analyzer.model.contract.watch_note import HeldTensors
 from analyzer.model.graph.graph_index import PASSING_ROLES
 

@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.report.report_file import (
+from analyzer.model.contract.report_file import (
     CategoryOfBoth,
     Change,
     CurvesOfBoth,
     DiffFile,
     DiffSide,
+    Kind,
     LayerOfBoth,
     Number,
     OpOfBoth,
@@ -28,11 +29,10 @@ from analyzer.model.contract.report.report_file import (
     ReportFile,
     StepCurve,
 )
-from analyzer.model.contract.report.subject import Kind
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
 from analyzer.model.units import format_bytes, signed_bytes
-from analyzer.tracing.sources.graph_join import match_names
+from analyzer.tracing.derive.graph_join import match_names
 
 TIMELINE_COLUMNS: Final = 800
 """Points of each curve: the instant with the most requested bytes in each part of the step."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import counted_peak
-from analyzer.model.contract.report.limit_figures import LifePhase, Need
+from analyzer.model.contract.report_file import LifePhase, Need
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.recording.schema import TRIAL

@@ -18,12 +18,12 @@ from analyzer.explain.need import begins_with_process
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.verdict import card_of, card_options
-from analyzer.model.contract.report.limit_figures import (
+from analyzer.model.contract.report_file import (
     OtherSettings,
     PoolChange,
+    ReplayCheck,
     ReplayFailure,
 )
-from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.recording.timeline import card_number
 from analyzer.model.units import format_bytes, round_up

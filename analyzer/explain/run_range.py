@@ -17,7 +17,7 @@ from msgspec import structs
 
 from analyzer.explain.analysis import Analysis, held_in_step, held_without
 from analyzer.model.choice import Category
-from analyzer.model.contract.report.peak_figures import StatedRange, TwoSizes
+from analyzer.model.contract.report_file import StatedRange, TwoSizes
 from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.recording.timeline import Peak, find_peak

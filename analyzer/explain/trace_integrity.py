@@ -7,7 +7,7 @@ import numpy as np
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.slope import find_own_peak
-from analyzer.model.contract.report.peak_figures import (
+from analyzer.model.contract.report_file import (
     DamageRow,
     ReplayCheck,
     TrustFigures,

@@ -21,7 +21,8 @@ from analyzer.explain.run_range import stated_range
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import trust_figures
 from analyzer.model.contract import capture_request
-from analyzer.model.contract.report.limit_figures import (
+from analyzer.model.contract.report_file import (
+    AssumedSetting,
     Basis,
     Fits,
     LimitOf,
@@ -30,7 +31,6 @@ from analyzer.model.contract.report.limit_figures import (
     Outcome,
     VerdictFigures,
 )
-from analyzer.model.contract.report.subject import AssumedSetting
 from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.units import format_bytes

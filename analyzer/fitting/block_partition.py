@@ -19,10 +19,9 @@ from itertools import combinations
 from typing import Final
 
 from analyzer.model.contract.graph_note import split_tensor
-from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.graph_index import GraphIndex, Phase
+from analyzer.tracing.derive.graph_join import index_note_graph
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.sources.graph_join import index_note_graph
 
 _LEAST_BYTES: Final = (
     1024  # smaller tensors are ignored: shapes, axes, batch statistics
@@ -123,7 +122,7 @@ def _cut(units: Sequence[ChainUnit], bound: int) -> list[Block]:
 def chain_of(note: RunNote) -> tuple[ChainUnit, ...]:
     """Return the units of a captured training step, in order; none if its layers are not a chain."""
     graph = index_note_graph(note)
-    if graph is None or note.compiled:
+    if graph is None or note.xla:
         return ()
 
     layers = _skip_constants(graph, _map_forward_layers(graph))

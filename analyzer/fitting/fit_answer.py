@@ -12,8 +12,8 @@ import msgspec
 from markupsafe import escape
 
 from analyzer.fitting.varied_size import insert_size
-from analyzer.model.contract.report.oom_file import OomDocument
-from analyzer.model.contract.report.subject import StepRemedy
+from analyzer.model.contract.oom_file import OomDocument
+from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.errors import FailureKind
 
 FIT_VERSION: Final = 3

@@ -29,7 +29,7 @@ from analyzer.fitting.step_access import (
     estimate_step,
 )
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
-from analyzer.model.contract.report.subject import StepRemedy
+from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.errors import InputError, suggest_names
 from analyzer.model.units import format_bytes
 from analyzer.report.output_files import write_text

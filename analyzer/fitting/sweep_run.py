@@ -28,14 +28,14 @@ from analyzer.fitting.step_access import make_workplace
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.contract.fields import Name, Text
 from analyzer.model.contract.reading import decode_record
-from analyzer.model.contract.report.report_file import (
+from analyzer.model.contract.report_file import (
     SWEEP_VERSION,
+    Kind,
     SweepCell,
     SweepFile,
     SweepQuestion,
 )
-from analyzer.model.contract.report.subject import Kind
-from analyzer.model.contract.report.writing import encode_report
+from analyzer.model.contract.report_json import encode_report
 from analyzer.model.errors import AnalyzerError, ExitCode, InputError
 from analyzer.model.units import parse_bytes
 from analyzer.model.version import __version__

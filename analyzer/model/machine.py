@@ -1,6 +1,14 @@
-"""Cores and memory of this machine, with the calls that its system has."""
+"""Cores and memory of this machine, and the cache folder.
 
+The cache folder is the only place that a command writes besides its outputs. It is
+``$TF_MEMORY_ANALYZER_CACHE`` (``off`` for none), else ``$XDG_CACHE_HOME/tf-memory-analyzer``. A cache
+that cannot be read or written counts as absent.
+"""
+
+import contextlib
 import os
+from pathlib import Path
+from typing import Final
 
 
 def count_cores() -> int:
@@ -17,3 +25,29 @@ def read_memory_bytes(pages: str = "SC_PHYS_PAGES") -> int:
     if hasattr(os, "sysconf") and pages in getattr(os, "sysconf_names", ()):
         return int(os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE"))
     return 0  # on Windows, and for the free part on macOS
+
+
+VARIABLE: Final = "TF_MEMORY_ANALYZER_CACHE"
+_OFF: Final = frozenset({"off", "0", "no", "none", "false"})
+
+
+def cache_folder() -> Path | None:
+    """Return the path of the cache folder, which may not exist; None if it is switched off."""
+    asked = os.environ.get(VARIABLE, "").strip()
+    if asked:
+        return None if asked.lower() in _OFF else Path(asked).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+
+    with contextlib.suppress(RuntimeError):  # no home folder
+        return (
+            Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+        ) / "tf-memory-analyzer"
+
+    return None
+
+
+def create_cache_folder() -> None:
+    """Create the cache folder if possible."""
+    if root := cache_folder():
+        with contextlib.suppress(OSError):
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)

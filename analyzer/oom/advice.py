@@ -10,7 +10,7 @@ from typing import Final
 
 from analyzer.cards import memory_limit
 from analyzer.cards.catalogue import look_up_gpu
-from analyzer.model.contract.report.oom_file import OomAdvice
+from analyzer.model.contract.oom_file import OomAdvice
 from analyzer.model.units import format_bytes
 from analyzer.oom.cause import Words
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure

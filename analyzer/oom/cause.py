@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from analyzer.model.contract.report.oom_file import OomVerdict
+from analyzer.model.contract.oom_file import OomVerdict
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
-from analyzer.model.contract.report.oom_file import OomBuffer
+from analyzer.model.contract.oom_file import OomBuffer
 from analyzer.model.ranges import Range
 from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
 from analyzer.oom.lines import LogLine

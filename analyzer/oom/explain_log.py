@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 
 from msgspec import convert, structs
 
-from analyzer.model.contract.report.oom_file import (
+from analyzer.model.contract.oom_file import (
     OomCard,
     OomDocument,
     OomFailure,

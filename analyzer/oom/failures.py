@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from analyzer.cards import gpus_named
 from analyzer.model.choice import Choice
-from analyzer.model.contract.report.oom_file import (
+from analyzer.model.contract.oom_file import (
     AskedFor,
     OomBuffer,
     OomRefusals,

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Final
 
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
-from analyzer.model.contract.report.oom_file import AskedFor, OomSize
+from analyzer.model.contract.oom_file import AskedFor, OomSize
 from analyzer.model.ranges import Range
 from analyzer.model.units import GRANULE_BYTES
 from analyzer.oom.failures import FailedAllocator, LoggedFailure

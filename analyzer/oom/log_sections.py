@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from analyzer.model.contract.report.oom_file import OomDocument, OomFailure, OomPlan
+from analyzer.model.contract.oom_file import OomDocument, OomFailure, OomPlan
 from analyzer.model.units import format_bytes
 from analyzer.oom.failures import LoggedFailure
 from analyzer.report.render.sections import (

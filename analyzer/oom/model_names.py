@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from analyzer.model.contract.report.oom_file import OomDocument, OomFailure
+from analyzer.model.contract.oom_file import OomDocument, OomFailure
 from analyzer.model.units import format_bytes
 from analyzer.oom.wordings import round_up_request
 

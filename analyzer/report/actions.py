@@ -7,8 +7,7 @@ from typing import Final
 
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.contract.capture_request import TargetKind
-from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.subject import Finding, Kind, StepRemedy
+from analyzer.model.contract.report_file import Finding, Kind, ReportFile, StepRemedy
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_option_bytes, signed_bytes
 from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn, Tone

@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need, Outcome
-from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.subject import ProgramFigures
+from analyzer.model.contract.report_file import (
+    Basis,
+    LifePhase,
+    Need,
+    Outcome,
+    ProgramFigures,
+    ReportFile,
+)
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_slope
 from analyzer.report.actions import find_action

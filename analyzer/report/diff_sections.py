@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.explain.comparison import KIND_WORDS, compare
-from analyzer.model.contract.report import report_file
+from analyzer.model.contract import report_file
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import (

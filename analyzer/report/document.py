@@ -14,8 +14,8 @@ from analyzer.explain.running.data_held import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trust_figures
 from analyzer.explain.verdict import FITS
 from analyzer.model.choice import Category
-from analyzer.model.contract.report import peak_figures
-from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract import report_file
+from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.recording.records import REPORTED, Step
 from analyzer.report.actions import suggest_next
 
@@ -29,7 +29,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         **{name: getattr(recording, name) for name in REPORTED},
         step=recording.step_config,
         peak=_peak(analysis),
-        peak_ever=peak_figures.PeakEver(
+        peak_ever=report_file.PeakEver(
             requested_bytes=ever.requested_bytes,
             allocated_bytes=ever.allocated_bytes,
             pool_bytes=analysis.pool_ever_bytes,
@@ -37,10 +37,10 @@ def build_document(analysis: Analysis) -> ReportFile:
             since_start_bytes=find_counter_peak(recording),
         ),
         steps=tuple(_steps(analysis)),
-        resident=peak_figures.TwoSizes(
+        resident=report_file.TwoSizes(
             requested_bytes=requested, allocated_bytes=allocated
         ),
-        categories_at_peak=peak_figures.CategoryBytes.of(analysis.categories),
+        categories_at_peak=report_file.CategoryBytes.of(analysis.categories),
         layers=layer_rows(analysis),
         ops=op_rows(analysis),
         tensors_at_peak=tensor_rows(analysis),
@@ -60,7 +60,7 @@ def build_document(analysis: Analysis) -> ReportFile:
     return replace(report, next_command=suggest_next(report))
 
 
-def _peak(analysis: Analysis) -> peak_figures.PeakFigures:
+def _peak(analysis: Analysis) -> report_file.PeakFigures:
     peak, recording = analysis.peak, analysis.recording
     op, layer, source = peak_op(analysis)
     time_ps = time_s = None
@@ -69,7 +69,7 @@ def _peak(analysis: Analysis) -> peak_figures.PeakFigures:
         time_ps = int(times_ps.iloc[peak.allocated_instant])
         time_s = (time_ps - int(times_ps.iloc[0])) / 1e12
 
-    return peak_figures.PeakFigures(
+    return report_file.PeakFigures(
         requested_bytes=peak.requested_bytes,
         allocated_bytes=peak.allocated_bytes,
         pool_bytes=analysis.pool_bytes,
@@ -100,7 +100,7 @@ def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:
     return f"step {last.index if last.number is None else last.number}"
 
 
-def _steps(analysis: Analysis) -> Iterator[peak_figures.StepPeak]:
+def _steps(analysis: Analysis) -> Iterator[report_file.StepPeak]:
     line = analysis.line
 
     for step in analysis.recording.steps:
@@ -109,7 +109,7 @@ def _steps(analysis: Analysis) -> Iterator[peak_figures.StepPeak]:
         )  # a step without events has the bytes before it
         inside = slice(max(step.first, 0), end)
 
-        yield peak_figures.StepPeak(
+        yield report_file.StepPeak(
             index=step.index,
             number=step.number,
             requested_bytes=int(line.requested[inside].max()),
@@ -120,7 +120,7 @@ def _steps(analysis: Analysis) -> Iterator[peak_figures.StepPeak]:
         )
 
 
-def tensor_rows(analysis: Analysis) -> tuple[peak_figures.TensorAtPeak, ...]:
+def tensor_rows(analysis: Analysis) -> tuple[report_file.TensorAtPeak, ...]:
     """Return the buffers alive at the requested peak, largest first."""
     alive = analysis.alive.sort_values(
         ["requested_bytes", "born"], ascending=[False, True], kind="stable"
@@ -130,7 +130,7 @@ def tensor_rows(analysis: Analysis) -> tuple[peak_figures.TensorAtPeak, ...]:
     return tuple(
         buffer_row(
             row,
-            peak_figures.TensorAtPeak,
+            report_file.TensorAtPeak,
             born=int(row["born"]),
             dies=int(row["dies"]),
             why_alive=why_alive(row, end=end),
@@ -139,7 +139,7 @@ def tensor_rows(analysis: Analysis) -> tuple[peak_figures.TensorAtPeak, ...]:
     )
 
 
-def op_rows(analysis: Analysis) -> tuple[peak_figures.OpBytes, ...]:
+def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
     """Return the bytes of each op in the steady step, and those alive at the peak."""
     rows = analysis.rows
     inside = rows[
@@ -165,7 +165,7 @@ def op_rows(analysis: Analysis) -> tuple[peak_figures.OpBytes, ...]:
     for op, sizes in sums.astype(int).to_dict("index").items():
         about = first.loc[op]
 
-        row = peak_figures.OpBytes(
+        row = report_file.OpBytes(
             name=str(op),
             type=str(about["op_type"]),
             layer=str(about["layer"]),
@@ -179,7 +179,7 @@ def op_rows(analysis: Analysis) -> tuple[peak_figures.OpBytes, ...]:
     return tuple(found)
 
 
-def layer_rows(analysis: Analysis) -> tuple[peak_figures.LayerBytes, ...]:
+def layer_rows(analysis: Analysis) -> tuple[report_file.LayerBytes, ...]:
     """Return the requested bytes of each layer alive at the peak, by category."""
     kinds = ["layer", "category"]
     sums = analysis.alive.groupby(kinds, observed=True)["requested_bytes"].sum()
@@ -190,6 +190,6 @@ def layer_rows(analysis: Analysis) -> tuple[peak_figures.LayerBytes, ...]:
     rows = []
     for layer, sizes in layers.items():
         total = sum(sizes.values())
-        rows.append(peak_figures.LayerBytes(layer=layer, **sizes, total_bytes=total))
+        rows.append(report_file.LayerBytes(layer=layer, **sizes, total_bytes=total))
 
     return tuple(sorted(rows, key=lambda row: -row.total_bytes))

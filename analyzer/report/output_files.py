@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from analyzer.model.contract.fields import ReportRecord
-from analyzer.model.contract.report.writing import Json, encode_report, plain_report
+from analyzer.model.contract.report_json import Json, encode_report, plain_report
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import delay_signals
 

@@ -5,9 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
-from analyzer.model.contract.report.peak_figures import StepPeak, TensorAtPeak
-from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.subject import DevicePeak, HostsFigures
+from analyzer.model.contract.report_file import (
+    DevicePeak,
+    HostsFigures,
+    ReportFile,
+    StepPeak,
+    TensorAtPeak,
+)
 from analyzer.model.units import format_bytes, format_seconds
 from analyzer.report.actions import change_items, suggest_next
 from analyzer.report.answer import (

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.report.output_files import ReportOutput, output_file, write_text
 from analyzer.report.untrusted import csv_cell
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analyzer.explain.analysis import Analysis
-    from analyzer.model.contract.report.subject import Finding
+    from analyzer.model.contract.report_file import Finding
     from analyzer.model.recording.records import Recording
 
 

@@ -122,8 +122,6 @@ def find_obstacle(options: CaptureOptions) -> str:
     """Return why an estimate for a card cannot run the step; empty if it can."""
     if os.environ.get(STATIC):
         return f"{STATIC} is set"
-    if options.like is not None:
-        return "--like uses the workspaces of a trace"
     if not options.assume.keys() <= {one.name for one in ASSUMPTIONS}:
         return "--assume states values of the step"
 

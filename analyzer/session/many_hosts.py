@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from analyzer.model.contract.report.subject import (
+from analyzer.model.contract.report_file import (
     DevicePeak,
     DevicePlace,
     HostRow,

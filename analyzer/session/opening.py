@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypedDict
 from msgspec import structs
 
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.report.subject import Kind
-from analyzer.model.contract.report.writing import REPORT_JSON, read_saved_report
+from analyzer.model.contract.report_file import Kind
+from analyzer.model.contract.report_json import REPORT_JSON, read_saved_report
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import TraceError
 from analyzer.model.interrupts import pause_collector
@@ -243,7 +243,7 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     check_peak(analysis)
     alive = with_uses(
         analysis.alive,
-        measured.structure,
+        measured.recording.structure,
         measured.sharing,
         measured.op_runs,
         analysis.step,

@@ -25,7 +25,7 @@ from analyzer.model.contract.capture_request import (
     StepOptions,
     TargetKind,
 )
-from analyzer.model.contract.report.subject import Kind
+from analyzer.model.contract.report_file import Kind
 from analyzer.model.errors import InputError
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_object

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.capture.process.launch import capture
 from analyzer.cards.catalogue import look_up_gpu
-from analyzer.model.choice import Category
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
-    LikeNote,
-    MeasuredConvolution,
     TargetKind,
     TargetSpec,
 )
 from analyzer.model.errors import InputError
-from analyzer.model.recording.schema import COPY_ROLE, TRIAL_ROLE
 from analyzer.report.result import Result
 from analyzer.session.opening import (
     OpenOptions,
@@ -28,16 +23,14 @@ from analyzer.session.opening import (
     make_result,
     open_result,
 )
-from analyzer.simulate.predict.predicted_device import CONVOLUTION_KINDS
 from analyzer.tracing.parse.logdir import RUN_FILE, find_run_file, find_traces
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from analyzer.model.recording.records import Recording
+    from analyzer.tracing.derive.graph_join import SourceGraph
     from analyzer.tracing.measure.measured_recording import Measured
     from analyzer.tracing.parse.run_folder import RunNote
-    from analyzer.tracing.sources.graph_join import SourceGraph
 
 
 def open_with_target(
@@ -136,7 +129,7 @@ def _capture_source(
 
 
 def _make_source(note: RunNote, name: str) -> SourceGraph | None:
-    from analyzer.tracing.sources.graph_join import SourceGraph, index_note_graph
+    from analyzer.tracing.derive.graph_join import SourceGraph, index_note_graph
 
     index = index_note_graph(note)
     if index is None:
@@ -159,66 +152,3 @@ def open_with_estimate(path: Path, folder: Path) -> Result:
         return open_result(path)
 
     return make_result(open_measured(path, source=source), path)
-
-
-def read_like(path: Path, gpu: str = "") -> LikeNote:
-    """Return the card, the limit and the workspaces of a trace; an empty ``gpu`` is the trace's own."""
-    from analyzer.tracing.measure.measured_recording import open_measured
-
-    measured = open_measured(path)
-    recording, device = measured.recording, measured.recording.device
-    card = look_up_gpu(gpu or device.name)
-
-    if card is None:
-        raise InputError(
-            f"{path} names no card of the catalogue ({device.name}).",
-            hint="Add --gpu NAME; `analyze gpus` lists all cards.",
-        )
-
-    convolutions = tuple(_find_convolutions(recording))
-    batches = Counter(one.shape[0] for one in convolutions if one.kind == "forward")
-    return LikeNote(
-        trace=str(path),
-        card=card.id,
-        memory_limit_bytes=device.memory_limit_bytes,
-        batch_size=batches.most_common(1)[0][0] if batches else None,
-        convolutions=convolutions,
-        is_op_by_op=not measured.ran_xla,
-    )
-
-
-def _find_convolutions(recording: Recording) -> list[MeasuredConvolution]:
-    """Return the convolutions of the last step with any, in order of their first request."""
-    table = recording.allocations
-    table = table[
-        (table["allocator"] == recording.allocator)
-        & table["op_type"].isin(list(CONVOLUTION_KINDS))
-        & (table["born"] >= 0)
-    ]
-    if table["step"].notna().any():
-        table = table[table["step"] == table["step"].max()]
-
-    found = []
-    for op, rows in table.sort_values("born").groupby("op", observed=True, sort=False):
-        shapes = rows.loc[rows["region"] == "output", "shape"]
-        shape = str(next(iter(shapes), "")).strip("[]").split(",")
-        if not all(axis.isdecimal() for axis in shape):
-            continue
-
-        is_other = rows["role"].isin([TRIAL_ROLE, COPY_ROLE])
-        scratch = rows[(rows["category"] == Category.WORKSPACE.value) & ~is_other]
-        scratch = scratch.sort_values("requested_bytes")
-        role = str(scratch["role"].iloc[-1]) if len(scratch) else ""
-        found.append(
-            MeasuredConvolution(
-                op=str(op),
-                kind=CONVOLUTION_KINDS[str(rows["op_type"].iloc[0])],
-                shape=tuple(map(int, shape)),
-                workspace_bytes=int(scratch["requested_bytes"].max())
-                if len(scratch)
-                else 0,
-                algorithm=role.partition(", ")[2],
-            )
-        )
-
-    return found

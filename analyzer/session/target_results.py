@@ -11,17 +11,17 @@ from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
 from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract import report_json
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
     TargetSpec,
     WatchRequest,
 )
-from analyzer.model.contract.report import writing
-from analyzer.model.contract.report.subject import Kind
+from analyzer.model.contract.report_file import Kind
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import TraceError
 from analyzer.model.interrupts import ignore_repetition
-from analyzer.model.user_cache import create_cache_folder
+from analyzer.model.machine import create_cache_folder
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_target
@@ -138,10 +138,12 @@ def explain_folder(
 
 def save_report(result: Result, folder: Path) -> Result:
     """Write the report into a run folder; return the result."""
-    result.to_json(folder / writing.REPORT_JSON)
-    result.to_html(folder / writing.REPORT_HTML)
+    result.to_json(folder / report_json.REPORT_JSON)
+    result.to_html(folder / report_json.REPORT_HTML)
     if result.report.kind is not Kind.ESTIMATE and result.report.what_if is not None:
         return result  # without digests: the next command explains the trace without these settings
 
-    write_text(folder / writing.DIGESTS_FILE, writing.encode_digests(folder).decode())
+    write_text(
+        folder / report_json.DIGESTS_FILE, report_json.encode_digests(folder).decode()
+    )
     return result

@@ -13,8 +13,7 @@ from typing import Final
 
 from analyzer.cards import Gpu, context_bytes, find_gpu, memory_limit
 from analyzer.model.errors import InputError
-from analyzer.model.machine import count_cores
-from analyzer.model.user_cache import cache_folder
+from analyzer.model.machine import cache_folder, count_cores
 from analyzer.model.xla_flags import path_flag, read_flags
 from analyzer.simulated_card import nvidia_smi
 from analyzer.simulated_card.library_folder import TOOLKIT, make_library_folder

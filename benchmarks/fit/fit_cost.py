@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from analyzer.model.user_cache import VARIABLE, cache_folder
+from analyzer.model.machine import VARIABLE, cache_folder
 
 MODELS = Path(__file__).with_name("fit_models.py")
 ONE_THREAD = "--no-jit --inter-op-threads 1"

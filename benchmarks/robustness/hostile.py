@@ -40,13 +40,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.model.contract.report.writing import (
+from analyzer.model.contract.report_json import (
     DIGESTS_FILE,
     convert_report,
     encode_digests,
 )
 from analyzer.model.errors import AccountingError, AnalyzerError
-from analyzer.tracing.parse.hlo import HloProto
+from analyzer.tracing.parse.buffer_plan import HloProto
 from analyzer.tracing.parse.protobuf import Space
 
 ROOT: Final = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analyzer.model.user_cache import cache_folder, create_cache_folder
+from analyzer.model.machine import cache_folder, create_cache_folder
 from analyzer.simulated_card.card_environment import (
     SimulatedCardOptions,
     make_card_environment,

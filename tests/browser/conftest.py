@@ -17,7 +17,7 @@ from make_recording import Made, make_recording  # noqa: E402
 from page_driver import Page, browser, missing  # noqa: E402
 
 from analyzer.explain.comparison import compare  # noqa: E402
-from analyzer.model.contract.report.writing import convert_report  # noqa: E402
+from analyzer.model.contract.report_json import convert_report  # noqa: E402
 from analyzer.model.contract.run_note import Failure  # noqa: E402
 from analyzer.model.recording.records import Kind  # noqa: E402
 from analyzer.report.page.build import render  # noqa: E402

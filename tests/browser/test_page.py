@@ -17,7 +17,7 @@ from page_driver import Page
 
 import analyzer
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.report.writing import convert_report
+from analyzer.model.contract.report_json import convert_report
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, empty
 from analyzer.model.units import format_bytes
 from analyzer.report.page import payload
@@ -360,8 +360,7 @@ def test_a_recording_may_lack_nearly_everything(
         made.recording,
         events=empty(EVENTS),
         allocations=empty(ALLOCATIONS) if is_empty else table,
-        make_graph=None,
-        make_tensor_links=None,
+        structure=None,
         steps=(),
     )
     document = {**made.document, "kind": "estimate", "steps": []}

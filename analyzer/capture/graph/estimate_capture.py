@@ -122,7 +122,6 @@ def capture_graph(
         threads=note_threads(),
         sizes=tuple(sizes),
         assumed=dict(options.assume),
-        like=options.like,
     )
 
     return capture

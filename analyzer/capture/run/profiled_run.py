@@ -38,7 +38,7 @@ from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.interrupts import pause_collector
 from analyzer.simulated_card.card_environment import SHORT_POOL
 from analyzer.simulated_card.core_calls import delay_kernels
-from analyzer.tracing.parse.wire.plane_names import REPEATED_STEP
+from analyzer.tracing.parse.event_columns import REPEATED_STEP
 
 _STEP_NAME: Final = "train"  # Keras' TensorBoard callback gives its steps the same name
 

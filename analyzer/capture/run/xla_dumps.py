@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from analyzer.model.xla_flags import path_flag, read_flags
-from analyzer.tracing.parse.hlo import HloProto
+from analyzer.tracing.parse.buffer_plan import HloProto
 
 _OURS: Final = re.compile(
     r'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_dump_hlo_as_proto$'

@@ -13,7 +13,7 @@ import numpy as np
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
-from analyzer.model.contract.report.limit_figures import UnservedRequest
+from analyzer.model.contract.report_file import UnservedRequest
 from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.timeline import alive_at

@@ -10,7 +10,7 @@ from analyzer.explain.buffer_words import evidence_row
 from analyzer.explain.running.leaks import find_filling, growth_words
 from analyzer.explain.running.slope import find_own_peak, measure_growth
 from analyzer.model.contract.fields import EvidenceRow
-from analyzer.model.contract.report.subject import (
+from analyzer.model.contract.report_file import (
     MOST_READINGS,
     ProgramFigures,
     TrendFigures,

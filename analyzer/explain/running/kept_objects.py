@@ -14,7 +14,7 @@ from analyzer.explain.buffer_words import (
 )
 from analyzer.explain.running.leaks import growth_words, leaks_by_holder, tensors_left
 from analyzer.model.contract.fields import EvidenceRow
-from analyzer.model.contract.report.subject import TrendFigures
+from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.watch_note import TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.schema import TRIAL_ROLE

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.fields import Bytes, Name, ReportRecord, Shape, Text, Total
+from analyzer.model.contract.fields import Name, ReportRecord, Text, Total
 from analyzer.model.tables import read_table
 
 REQUEST_VERSION: Final = 1
@@ -117,7 +117,6 @@ class CaptureOptions:
     note: str = ""  # sentence for the report
     # trip counts, branches and result sizes by name, or ``ASSUMPTIONS`` of a simulated card
     assume: dict[str, int] = field(default_factory=dict)
-    like: LikeNote | None = None
     remedy: str = ""  # name in ``model_changes``
 
     @property
@@ -173,26 +172,3 @@ ASSUMPTIONS: Final = read_table(
 WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT = (
     ASSUMPTIONS
 )
-
-
-class MeasuredConvolution(Struct, frozen=True, kw_only=True):
-    """The scratch memory of one convolution in a trace."""
-
-    op: Name
-    kind: Name  # ``forward``, ``input`` or ``filter``
-    shape: Shape  # of its output
-    workspace_bytes: Bytes = 0
-    algorithm: Text = ""  # by the names of its kernels; empty if unknown
-
-
-class LikeNote(Struct, frozen=True, kw_only=True):
-    """Figures of a trace."""
-
-    trace: Text  # the user's path
-    card: Name
-    memory_limit_bytes: Bytes | None = None
-    batch_size: Bytes | None = (
-        None  # first axis of most results; None without convolutions
-    )
-    convolutions: tuple[MeasuredConvolution, ...] = ()  # of the steady step
-    is_op_by_op: bool = False  # whether the trace has no event of XLA

@@ -14,7 +14,6 @@ from typing import Final, Literal
 from msgspec import Struct, to_builtins
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.capture_request import LikeNote
 from analyzer.model.contract.fields import (
     Address,
     Bytes,
@@ -216,7 +215,6 @@ class RunFile:
     simulated_card: SimulatedCardNote | None = None  # None for real devices
     # op whose value is unknown on a simulated card, with its line -> decision; None if not observed
     unknown_values: Mapping[Name, Text] | None = None
-    like: LikeNote | None = None
     watch: WatchNote | None = None
 
     @property

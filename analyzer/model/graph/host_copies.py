@@ -4,8 +4,7 @@ A GPU kernel may read or write a tensor in host memory (``HostMemory`` in its re
 axes, resource handles, lists, and most ``int32`` tensors ("a special GPU kernel for int32":
 ``cwise_op_*.cc``, ``constant_op.cc``, ``pack_op.cc``); the lists come from these registrations.
 TensorFlow inserts a copy for a kernel that reads in the other memory (``EnsureMemoryTypes`` in
-``memory_types.cc``, or ``_Send`` and ``_Recv`` of the partitioner). Between CPU devices of one
-process both ends of such a pair share one buffer (``IntraProcessRendezvous``).
+``memory_types.cc``, or ``_Send`` and ``_Recv`` of the partitioner).
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from analyzer.model.contract.graph_note import (
     split_tensor,
 )
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
-from analyzer.model.graph.graph_index import GraphIndex, list_outputs
-from analyzer.model.graph.reachability import reach
+from analyzer.model.graph.graph_index import GraphIndex, list_outputs, reach
 
 VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
 """Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and
@@ -158,59 +156,6 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
         )
 
     return result
-
-
-def join_device_edges(ops: Iterable[Op]) -> tuple[Op, ...]:
-    """Return the graph with a direct edge for each pair of send and receive between CPUs."""
-    listed = tuple(ops)
-    sends = {
-        key: op
-        for op in listed
-        if op.type in ("_Send", "_HostSend")
-        and op.inputs
-        and (key := _find_pair_key(op))
-    }
-    receives = {
-        op.name: sends[key]
-        for op in listed
-        if op.type in (COPY, COPY_BACK) and (key := _find_pair_key(op)) in sends
-    }
-    gone = {*receives, *(send.name for send in receives.values())}
-
-    def source(tensor: str) -> str:
-        """Return the tensor of an input, following all pairs of send and receive."""
-        for _ in receives:
-            send = receives.get(tensor.rpartition(":")[0])
-            if send is None:
-                break
-            tensor = send.inputs[0]
-
-        return tensor
-
-    def waits(op: Op) -> tuple[str, ...]:
-        names = (source(f"{name}:0").rpartition(":")[0] for name in op.control_inputs)
-        return tuple(dict.fromkeys(name for name in names if name not in gone))
-
-    return tuple(
-        replace(op, inputs=tuple(map(source, op.inputs)), control_inputs=waits(op))
-        if gone
-        else op
-        for op in listed
-        if op.name not in gone
-    )
-
-
-def _find_pair_key(op: Op) -> tuple[str, str, str] | None:
-    """Return the common key of a pair; None if one of its devices is no CPU."""
-    name, sent, received = (
-        str(op.attrs.get(name, ""))
-        for name in ("tensor_name", "send_device", "recv_device")
-    )
-    return (
-        (name, sent, received)
-        if "device:CPU:" in sent and "device:CPU:" in received
-        else None
-    )
 
 
 PACKED_ROLE: Final = "gradients packed for the all-reduce"

@@ -17,9 +17,10 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import CONVOLUTIONS, Op, split_tensor
-from analyzer.model.graph.buffer_sharing import Sharing
+from analyzer.model.graph.buffer_sharing import CACHE_ROLE, Sharing, find_cache
 from analyzer.model.graph.graph_index import (
     GraphIndex,
+    Phase,
     describe_value,
     find_gradient_ops,
     is_float,
@@ -30,9 +31,6 @@ from analyzer.model.graph.host_copies import (
     ITERATOR,
     find_all_reduce_roles,
 )
-from analyzer.model.graph.phases import Phase
-from analyzer.model.graph.reachability import reach
-from analyzer.model.graph.token_cache import CACHE_ROLE, find_cache
 from analyzer.model.recording.labels import (
     BATCH_ROLE,
     COPIED_BATCH,
@@ -52,9 +50,6 @@ FOLDED: Final = "__cf__"
 """Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
 ``GenerateUniqueName``)."""
 XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
-_RING_CHUNK: Final = "CollectiveAdapterImpl::TempChunk"
-"""Op name of the chunks of an all-reduce between CPU devices (``base_collective_executor.cc``)."""
-_RING_ROLE: Final = "part of an all-reduce, from another device"
 POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
 """Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
 product into their own scratch memory, do not."""
@@ -72,7 +67,6 @@ _COPY_FROM_HOST_ROLE: Final = "copied from the host"
 _COPY_ROLES: Final = {"temp": COPY_ROLE, "output": DROPPED_ROLE}
 """Region -> role of a convolution's buffer on a card that holds no output."""
 _HALVES: Final = ("float16", "bfloat16")
-_ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
 
 
 def label_graph(
@@ -159,7 +153,7 @@ class _Values:
     ) -> None:
         self._structure, self._sharing, self._infers = structure, sharing, infers
         self._has_backward = Phase.BACKWARD in structure.phases.values()
-        self._gradients = _with_partial_sums(structure)
+        self._gradients = structure.gradients
         self._gradient_ops = find_gradient_ops(structure)
         self._reduced = find_all_reduce_roles(structure)
         self._types = {op.type for op in structure.ops.values()} - {""}
@@ -182,9 +176,6 @@ class _Values:
         """
         structure, phase = self._structure, self._structure.phases[op.name]
         is_temp, is_convolution = region == "temp", op.type in CONVOLUTIONS
-        is_convolution |= (
-            is_temp and on_card and dtype == "uint8" and op.type in FUSED_INTO
-        )
         is_scratch = not tensor or (is_temp and tensor not in structure.consumers)
         if op.type in CONSTANTS:
             return Category.CONSTANT, "constant"
@@ -257,27 +248,6 @@ class _Values:
         user, _, own = op.name.rpartition("/")
         is_user = user in structure.ops or user.rpartition("/")[2] in self._types
         return own == "Cast" and is_user
-
-
-def _with_partial_sums(structure: GraphIndex) -> set[str]:
-    """Return the gradients and the terms of their sums (of a weight with several uses)."""
-
-    def find_terms(tensor: str) -> list[str]:
-        name, _, _ = tensor.rpartition(":")
-        op = structure.ops.get(name)
-
-        if (
-            op is None
-            or op.type not in _ADDS
-            or structure.phases[name] is not Phase.BACKWARD
-        ):
-            return []
-
-        shape = op.outputs[0].shape if op.outputs else None
-        specs = [(one, structure.spec(one)) for one in op.inputs]
-        return [one for one, spec in specs if spec is not None and spec.shape == shape]
-
-    return reach(structure.gradients, find_terms)
 
 
 def match_output(
@@ -360,7 +330,6 @@ def label_eager(
         (unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
         (unnamed, Category.TEMPORARY, POOL_THREAD_ROLE),
         (_is_folded(allocations), Category.CONSTANT, "constant computed beforehand"),
-        (inside & (op == _RING_CHUNK), Category.TEMPORARY, _RING_ROLE),
         (lives.before & is_captured, Category.CONSTANT, "tensor held by Python"),
         (~named, None, ""),
         (lives.before, Category.UNATTRIBUTED, outside),

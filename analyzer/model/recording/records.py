@@ -7,7 +7,6 @@ bytes of their chunks. *pool*: bytes that the allocator took from the driver or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -15,17 +14,16 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.graph_note import TensorSpec
-from analyzer.model.contract.report.peak_figures import (
+from analyzer.model.contract.report_file import Device as Device
+from analyzer.model.contract.report_file import Finding as Finding
+from analyzer.model.contract.report_file import Kind as Kind
+from analyzer.model.contract.report_file import Severity as Severity
+from analyzer.model.contract.report_file import (
+    SimulatedCardNotice,
     StatedRange,
     TwoSizes,
     UnmodelledType,
 )
-from analyzer.model.contract.report.subject import Device as Device
-from analyzer.model.contract.report.subject import Finding as Finding
-from analyzer.model.contract.report.subject import Kind as Kind
-from analyzer.model.contract.report.subject import Severity as Severity
-from analyzer.model.contract.report.subject import SimulatedCardNotice
 from analyzer.model.contract.run_note import (
     Failure,
     SimulatedCardNote,
@@ -33,6 +31,8 @@ from analyzer.model.contract.run_note import (
     TargetNote,
 )
 from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.graph.graph_index import TensorLinks as TensorLinks
 from analyzer.model.tables import read_table
 from analyzer.model.units import times
 
@@ -118,18 +118,6 @@ class RecompiledFunction(Struct, frozen=True, kw_only=True):
     compilations: int
 
 
-class TensorLinks(Struct, frozen=True):
-    """Producer, consumers and type of each tensor of a step's graph."""
-
-    makers: Mapping[str, str]  # tensor -> op
-    readers: Mapping[str, list[str]]  # tensor -> ops
-    facts: Mapping[
-        str, tuple[str, str, str]
-    ]  # op -> type, layer, line of the user's code
-    inputs: Mapping[str, tuple[str, ...]] = {}  # op -> tensors
-    specs: Mapping[str, TensorSpec] = {}  # tensor -> dtype and shape
-
-
 REPORTED: Final = (
     *(
         "kind",
@@ -159,8 +147,7 @@ class Recording:
     allocations: pd.DataFrame
     allocator: str  # that the figures are about
     steps: tuple[Step, ...] = ()
-    make_graph: Callable[[], nx.MultiDiGraph] | None = None
-    make_tensor_links: Callable[[], TensorLinks] | None = None
+    structure: GraphIndex | None = None  # the graph of the step's ops
     warnings: tuple[str, ...] = ()  # to read before trusting a figure
     versions: dict[str, str] = field(default_factory=dict)
     error: Failure | None = None
@@ -187,9 +174,11 @@ class Recording:
     @cached_property
     def graph(self) -> nx.MultiDiGraph | None:
         """The graph of ops and tensors (see ``networkx_graph``), made on first use."""
-        return None if self.make_graph is None else self.make_graph()
+        from analyzer.model.graph.networkx_graph import build_graph
+
+        return None if self.structure is None else build_graph(self.structure)
 
     @cached_property
     def tensor_links(self) -> TensorLinks | None:
         """Producer and consumers of each tensor; much faster than ``graph``."""
-        return None if self.make_tensor_links is None else self.make_tensor_links()
+        return None if self.structure is None else self.structure.tensor_links()

@@ -220,6 +220,7 @@ def device_allocators(events: pd.DataFrame) -> list[str]:
     cards = [name for name in peaks if name not in HOST_ALLOCATORS]
     if not cards and CPU_DEVICE in peaks:
         return [CPU_DEVICE]
+
     return cards or [max(peaks, key=lambda name: peaks[name])]
 
 

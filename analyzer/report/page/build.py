@@ -9,8 +9,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from analyzer.model.contract.report.report_file import DiffFile, ReportFile
-from analyzer.model.contract.report.subject import ProgramFigures
+from analyzer.model.contract.report_file import DiffFile, ProgramFigures, ReportFile
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes
 from analyzer.report import report_sections

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.report.report_file import DiffFile, ReportFile
-from analyzer.model.contract.report.writing import plain_report
+from analyzer.model.contract.report_file import DiffFile, ReportFile
+from analyzer.model.contract.report_json import plain_report
 from analyzer.model.recording.records import Recording, TensorLinks
 from analyzer.model.recording.schema import TextNumbers
 from analyzer.model.recording.timeline import (

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.model.contract.report.peak_figures import (
+from analyzer.model.contract.report_file import (
     StatedRange,
     WorkspaceFigures,
     shift_bounds,

@@ -1,6 +1,6 @@
 """The memory plans of all kernels of a graph."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,9 +13,7 @@ from analyzer.simulate.kernels.shared.op_call import (
     VariableAccess,
     allocate_all,
 )
-from analyzer.simulate.kernels.shared.xla_call import plan_compiled
 from analyzer.simulate.predict.wiring import Wiring
-from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 _HANDLE_SOURCES: Final = (*ARGUMENT_TYPES, "VarHandleOp")
 
@@ -27,20 +25,15 @@ class Kernels:
     plans: list[MemoryPlan]
     # for each node, the node that brings in the variable handle of its first input; -1 for none
     handles: list[int]
-    # for each compiled function and each op that updates variables, the same for every input
+    # for each op that updates variables, the same for every input
     arguments: dict[int, list[int]]
     # nodes without a rule, or that do not fit the rule of their type
     unmodelled: list[int]
 
 
-def plan_kernels(
-    wiring: Wiring,
-    device: KernelDevice,
-    *,
-    compiled: Mapping[str, BufferPlan] | None = None,
-) -> Kernels:
+def plan_kernels(wiring: Wiring, device: KernelDevice) -> Kernels:
     """Return the memory plan of every node's kernel."""
-    xla_plans, ops = compiled or {}, wiring.ops
+    ops = wiring.ops
     constants = [_read_constant(op) for op in ops]
     plans: list[MemoryPlan] = []
 
@@ -54,16 +47,10 @@ def plan_kernels(
         )
         last_read = max(read, default=-1)
 
-        if op.name in xla_plans:
-            plan = plan_compiled(call, xla_plans[op.name])
-            if why := _find_misfit(op, plan, last_read):
-                raise _damage(op, why)
-        elif op.type in RESULT_TYPES and read:
+        if op.type in RESULT_TYPES and read:
             raise _damage(op, "an op reads its result")
-        else:
-            plan = _plan(device, call, last_read)
 
-        plans.append(plan)
+        plans.append(_plan(device, call, last_read))
 
     return Kernels(
         plans=plans,
@@ -73,7 +60,7 @@ def plan_kernels(
         arguments={
             node: [_find_handle(wiring, feed) for feed in wiring.inputs[node]]
             for node, plan in enumerate(plans)
-            if plan.compiled is not None or plan.variable is VariableAccess.UPDATE
+            if plan.variable is VariableAccess.UPDATE
         },
         unmodelled=[node for node, plan in enumerate(plans) if not plan.modelled],
     )

@@ -7,20 +7,18 @@ input holds the only reference.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from analyzer.model.choice import Category
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.simulate.kernels.shared.op_call import (
     ListUse,
-    MemoryPlan,
     Output,
     Trial,
     VariableAccess,
     Way,
 )
-from analyzer.simulate.kernels.shared.xla_call import TABLE
 from analyzer.simulate.predict.buffers import (
     NO_NODE,
     OUTPUT,
@@ -133,9 +131,7 @@ class Ledger:
             self._begin_copy_on_read(node)
 
         temporaries = self.allocate_temporaries(node, plan.before_bytes)
-        if plan.compiled is not None:
-            outputs = self._compute_compiled(node, plan, inputs)
-        elif plan.lists is not ListUse.NO:
+        if plan.lists is not ListUse.NO:
             call = ListCall(self, node, plan, inputs, index)
             outputs = call.compute()
             temporaries += call.temporaries
@@ -203,52 +199,6 @@ class Ledger:
                     return buffer
 
         return self.allocate(output.size_bytes, node, index, output.region)
-
-    def _compute_compiled(
-        self, node: int, plan: MemoryPlan, inputs: Sequence[Tensor]
-    ) -> list[Tensor]:
-        """Run a compiled function; new values of variables reuse buffers that nobody else holds."""
-        call, arguments = plan.compiled, self._arguments[node]
-        assert call is not None
-        outputs: list[Tensor] = [None] * len(plan.outputs)
-        tables: list[Buffer] = []
-        temporaries: list[Buffer] = []
-
-        for size_bytes, output in call.requests:
-            if output >= 0:
-                outputs[output] = self.allocate(size_bytes, node, output, OUTPUT)
-            else:
-                buffers = tables if output == TABLE else temporaries
-                buffers.append(self.allocate(size_bytes, node))
-
-        new_values: list[tuple[int, Buffer]] = []
-        for source, size_bytes in call.updates:
-            variable = arguments[source]
-            if variable >= 0 and self.values[variable].references > 1:
-                new_values.append(
-                    (variable, self.allocate(size_bytes, node, region=OUTPUT))
-                )
-
-        for index, output_plan in enumerate(plan.outputs):
-            if (
-                output_plan.way is Way.ALIAS
-            ):  # of an argument, or of its variable's value
-                source = output_plan.inputs[0]
-                variable = arguments[source]
-                outputs[index] = share(
-                    inputs[source] if variable < 0 else self.values[variable]
-                )
-
-        for buffer in temporaries:
-            self.release(buffer)
-
-        for variable, buffer in new_values:
-            self._replace(variable, buffer)
-
-        for buffer in tables:
-            self.release(buffer)
-
-        return outputs
 
     # The values of variables follow ``resource_variable_ops.cc`` and ``training_op_helpers.h``.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -13,13 +12,11 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES
-from analyzer.model.contract.report.peak_figures import UnmodelledType
+from analyzer.model.contract.report_file import UnmodelledType
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.networkx_graph import build_graph
-from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.graph_index import GraphIndex, Phase
 from analyzer.model.recording.attribution import (
     HOST_COPY_ROLE,
     find_first_births,
@@ -27,10 +24,14 @@ from analyzer.model.recording.attribution import (
     label_graph,
     match_outputs,
 )
-from analyzer.model.recording.labels import Holding, Labels, label_variables
+from analyzer.model.recording.labels import (
+    Holding,
+    Labels,
+    find_roles_of_state,
+    label_variables,
+)
 from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, WORKSPACE, conform
-from analyzer.model.recording.state_roles import find_roles_of_state
 from analyzer.model.recording.timeline import find_steps_of_births
 from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import BfcOptions
@@ -43,22 +44,16 @@ from analyzer.simulate.predict.decisions import (
     describe_run_sizes,
 )
 from analyzer.simulate.predict.predicted_device import Target, describe_card, target_of
-from analyzer.simulate.predict.prediction import Prediction, is_whole, predict
+from analyzer.simulate.predict.prediction import Prediction, predict
 from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.stated_range import (
     describe_notes,
     find_unsized,
     state_range,
 )
+from analyzer.tracing.derive.graph_join import index_note_graph
 from analyzer.tracing.measure.measured_recording import Measured
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.sources.graph_join import index_note_graph
-from analyzer.tracing.xla.buffer_plan import BufferPlan
-from analyzer.tracing.xla.plan_contents import (
-    build_plans,
-    divide_temporaries,
-    find_step_tensors,
-)
 
 _MOST_DECISIONS: Final = 6  # most decisions to describe one by one
 
@@ -86,25 +81,22 @@ def predict_note(
     if allocator is not None:
         target = replace(target, options=allocator)
 
-    compiled = build_plans(note)
     prediction = predict(
         note,
         target.device,
         target.options,
         inter_op=inter_op or max(note.threads.inter_op, 1),
-        compiled=compiled,
         search=search,
         progress=progress,
     )
     check_assumptions(note, prediction.decisions)
 
-    return _make_recording(note, structure, compiled, prediction, target)
+    return _make_recording(note, structure, prediction, target)
 
 
 def _make_recording(
     note: RunNote,
     structure: GraphIndex,
-    compiled: Mapping[str, BufferPlan],
     prediction: Prediction,
     target: Target,
 ) -> Measured:
@@ -112,22 +104,11 @@ def _make_recording(
     table, sharing = _attribute(note, structure, prediction)
     uncertainty = state_range(prediction, len(find_unsized(prediction)))
 
-    if target.gpu is not None and not is_whole(note, compiled):
+    if target.gpu is not None:
         limit_bytes = target.options.memory_limit_bytes
         uncertainty = add_card_uncertainty(uncertainty, prediction, limit_bytes)
 
-    table, events, options = place(table, schedule.instants, target.options)
-    allocations, events, steps = divide_temporaries(
-        table,
-        events,
-        schedule.steps,
-        compiled,
-        structure,
-        allocator=target.device.allocator,
-        infer=note.step.infers,
-    )
-    if compiled:
-        sharing = Sharing(structure, find_step_tensors(allocations))
+    allocations, events, options = place(table, schedule.instants, target.options)
 
     names = [prepared.wiring.ops[node].name for node in schedule.nodes]
     limit_of = options if target.gpu is None else target.options
@@ -143,9 +124,8 @@ def _make_recording(
         events=events,
         allocations=allocations,
         allocator=target.device.allocator,
-        steps=steps,
-        make_graph=partial(build_graph, structure),
-        make_tensor_links=structure.tensor_links,
+        steps=schedule.steps,
+        structure=structure,
         warnings=(
             *describe_run_sizes(note, set(names), prediction.least_bytes),
             *list(prediction.decisions.values())[:_MOST_DECISIONS],
@@ -159,7 +139,7 @@ def _make_recording(
     order = np.arange(len(names), dtype=np.int64)  # times are ranks
     runs = pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
 
-    return Measured(recording, structure, sharing, runs, note)
+    return Measured(recording, sharing, runs, note)
 
 
 def make_table(prediction: Prediction) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.graph_note import FRAME_TYPES, Op
+from analyzer.model.contract.graph_note import Op
 from analyzer.model.ranges import Range
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import find_shared_limits
@@ -24,7 +24,6 @@ from analyzer.simulate.predict.prepared_step import (
     prepare,
 )
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 FEWEST_SCHEDULES, MOST_SCHEDULES = 5, 15
 """Schedules to play. 15 networks on a T4 request the same bytes with 5 and with 201."""
@@ -58,20 +57,13 @@ def predict(
     options: BfcOptions,
     *,
     inter_op: int = 1,
-    compiled: Mapping[str, BufferPlan],
     search: bool = False,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Prediction:
     """Play schedules of a step on a device, and replay them in its allocator."""
 
     def make(ops: tuple[Op, ...] | None = None) -> Prepared:
-        return prepare(
-            note,
-            device,
-            inter_op=inter_op,
-            compiled=compiled,
-            ops=ops,
-        )
+        return prepare(note, device, inter_op=inter_op, ops=ops)
 
     prepared, decisions, peaks_bytes = decide(make())
     least_bytes, least_ops = None, with_least_shapes(note.ops)
@@ -83,8 +75,6 @@ def predict(
     count = min(max(OPS // len(note.ops), FEWEST_SCHEDULES), MOST_SCHEDULES)
     if device.is_cheap:
         count = FEWEST_SCHEDULES
-    if is_whole(note, compiled):
-        count = 1
 
     for seed in range(count):
         progress(0.9 * seed / count)
@@ -110,12 +100,6 @@ def predict(
         least_bytes=least_bytes,
         limits=find_shared_limits(sequences[::-1], options) if search else None,
     )
-
-
-def is_whole(note: RunNote, compiled: Mapping[str, BufferPlan]) -> bool:
-    """Return whether the step is one compiled function: then there is only one schedule."""
-    work = [op.name for op in note.ops if op.type not in FRAME_TYPES]
-    return len(work) == 1 and work[0] in compiled
 
 
 def make_sequence(schedule: Schedule) -> Sequence:

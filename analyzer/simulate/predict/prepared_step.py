@@ -28,7 +28,6 @@ from analyzer.simulate.predict.ledger import Ledger
 from analyzer.simulate.predict.scalar_values import Value
 from analyzer.simulate.predict.wiring import Wiring, wire
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 STEPS: Final = 3
 """Default number of steps. The second may differ from the first (trials of algorithms), the third from
@@ -52,7 +51,7 @@ class Prepared:
     assumed: Mapping[str, int]  # outcomes of branches and loops by name
     # for each node, the number in the note of the variable behind its first input; -1 for none
     variables: list[int]
-    # for each compiled function and each op that updates variables, the same for every input
+    # for each op that updates variables, the same for every input
     arguments: Mapping[int, list[int]]
     handles: Mapping[int, int]  # the node that brings in the handle of each variable
     held_bytes: Mapping[
@@ -79,12 +78,11 @@ def prepare(
     device: KernelDevice,
     *,
     inter_op: int,
-    compiled: Mapping[str, BufferPlan],
     ops: tuple[Op, ...] | None = None,
 ) -> Prepared:
     """Rebuild the graph's edges and look up its kernels; ``ops`` replaces those of the note."""
     wiring = wire(note.ops if ops is None else ops)
-    kernels = plan_kernels(wiring, device, compiled=compiled)
+    kernels = plan_kernels(wiring, device)
     nodes = {
         int(op.attrs["index"]): node
         for node, op in enumerate(wiring.ops)

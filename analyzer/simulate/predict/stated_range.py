@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from analyzer.model.contract.report.peak_figures import ScheduleRange, StatedRange
+from analyzer.model.contract.report_file import ScheduleRange, StatedRange
 from analyzer.model.ranges import Range
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes

@@ -11,7 +11,7 @@ from analyzer.model.contract.graph_note import (
     PARAMETER_GRADIENTS as PARAMETER_GRADIENTS,
 )
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.graph.phases import ScopeTable, is_in_gradient_scope
+from analyzer.model.graph.graph_index import ScopeTable, is_in_gradient_scope
 from analyzer.model.recording.attribution import FUSED_INTO
 
 _OPTIMIZER: Final = re.compile(

@@ -6,17 +6,15 @@ time, and the trace stores each thread's events apart. The bytes in use in each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform, text_category
 from analyzer.model.recording.timeline import UNPAIRED, pair_events
 from analyzer.model.units import round_up
-from analyzer.tracing.parse.xplane import Span
 
 
 def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
@@ -75,34 +73,6 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
     }
 
     return conform(pd.DataFrame(columns, copy=False), ALLOCATIONS)
-
-
-def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...]:
-    """Return the steps of the marks, in order of time.
-
-    Of nested marks (``fit`` inside a user's) the outermost counts; one that ends too early is ignored.
-    """
-    times = events["time_ps"].to_numpy()
-    steps: list[Step] = []
-    end_ps = -1
-
-    for marker in sorted(markers, key=lambda span: (span.start_ps, -span.end_ps)):
-        if marker.start_ps < end_ps or marker.end_ps < marker.start_ps:
-            continue
-        end_ps = marker.end_ps
-        number = marker.stats.get("step_num")
-        steps.append(
-            Step(
-                index=len(steps),
-                number=int(number) if isinstance(number, int | float) else None,
-                first=int(np.searchsorted(times, marker.start_ps, side="left")),
-                last=int(np.searchsorted(times, marker.end_ps, side="right")) - 1,
-                start_ps=marker.start_ps,
-                end_ps=marker.end_ps,
-            )
-        )
-
-    return tuple(steps)
 
 
 def add_earlier_buffers(

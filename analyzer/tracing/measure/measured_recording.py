@@ -1,8 +1,7 @@
 """From a trace file and the capture's note to a ``Recording``."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -10,9 +9,10 @@ import pandas as pd
 from msgspec import structs
 
 from analyzer.cards import find_gpu, memory_limit
+from analyzer.cards.catalogue import all_gpus
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
-from analyzer.model.contract.report.subject import SimulatedCardNotice
+from analyzer.model.contract.report_file import SimulatedCardNotice
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
     SimulatedCardNote,
@@ -21,7 +21,6 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.recording.records import (
     Device,
     Kind,
@@ -39,22 +38,28 @@ from analyzer.model.recording.timeline import (
 )
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
-from analyzer.tracing.derive.run_steps import find_run_spans, name_card
-from analyzer.tracing.derive.state_buffers import find_parts, take_parts
-from analyzer.tracing.measure.free_pairing import (
-    add_earlier_buffers,
-    find_steps,
-    pair_frees,
+from analyzer.tracing.derive.graph_join import (
+    JoinedGraph,
+    SourceGraph,
+    find_graph,
 )
-from analyzer.tracing.measure.repeated_steps import split_repeats, warn_about_order
+from analyzer.tracing.derive.state_buffers import find_parts, take_parts
+from analyzer.tracing.measure.free_pairing import add_earlier_buffers, pair_frees
+from analyzer.tracing.measure.steps import (
+    find_run_spans,
+    find_steps,
+    split_repeats,
+    warn_about_order,
+)
 from analyzer.tracing.measure.trace_attribution import (
+    AddressIndex,
     attribute,
     find_instants,
     find_marks,
+    label_workspaces,
 )
 from analyzer.tracing.measure.trace_checks import check_trace
-from analyzer.tracing.measure.variable_buffers import AddressIndex
-from analyzer.tracing.measure.workspaces import label_workspaces
+from analyzer.tracing.parse.event_columns import STACK
 from analyzer.tracing.parse.logdir import (
     GRAPH_FILE,
     RUN_FILE,
@@ -63,16 +68,10 @@ from analyzer.tracing.parse.logdir import (
     list_runs,
 )
 from analyzer.tracing.parse.run_folder import RunNote, read_run
-from analyzer.tracing.parse.wire.memory_columns import STACK
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
-from analyzer.tracing.sources.graph_join import (
-    JoinedGraph,
-    SourceGraph,
-    find_graph,
-)
 from analyzer.tracing.xla.plan_contents import (
-    build_plans,
     divide_temporaries,
+    find_plans,
     find_step_tensors,
 )
 from analyzer.tracing.xla.trace_modules import (
@@ -94,7 +93,6 @@ class Measured:
     """A recording of a trace, with data for the findings."""
 
     recording: Recording
-    structure: GraphIndex | None
     sharing: Sharing | None
     op_runs: pd.DataFrame  # runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``
     note: RunNote | None  # the capture's note; None for a trace of another program
@@ -199,8 +197,7 @@ def measure(
         allocations=shown,
         allocator=main,
         steps=steps_shown,
-        make_graph=partial(build_graph, structure) if structure is not None else None,
-        make_tensor_links=structure.tensor_links if structure is not None else None,
+        structure=structure,
         warnings=(
             *warnings,
             *_find_warnings(events, table, steps, note, main),
@@ -224,7 +221,7 @@ def measure(
         watch=note.watch if note is not None else None,
     )
 
-    return Measured(recording, structure, sharing, raw.op_runs, note, join, raw.ran_xla)
+    return Measured(recording, sharing, raw.op_runs, note, join, raw.ran_xla)
 
 
 def _label_buffers(
@@ -235,10 +232,10 @@ def _label_buffers(
     steps: Sequence[Step],
     main: str,
 ) -> tuple[ModuleBuffers, Sharing | None]:
-    plans = build_plans(note, structure)
+    plans = find_plans(note, structure)
     table = name_call_requests(table, raw, plans, structure)
     table, sharing = attribute(table, raw, note, structure, steps)
-    table = label_workspaces(table, raw.kernels)
+    table = label_workspaces(table)
     if note is not None:
         return ModuleBuffers(table, plans, note.step), sharing
 
@@ -282,7 +279,7 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
 def _list_recompiled(note: RunNote | None) -> tuple[RecompiledFunction, ...]:
     """Return the functions that XLA compiled several times in the run."""
     recompiled = []
-    for one in note.compiled if note is not None else ():
+    for one in note.xla if note is not None else ():
         if one.compilations > 1:
             row = RecompiledFunction(op=one.ops[0], compilations=one.compilations)
             recompiled.append(row)
@@ -494,6 +491,7 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     made = own[own["category"] == Category.ACTIVATION.value]
     left = made[made["dies"] > own["born"].max()]
     left_bytes = int(left["requested_bytes"].sum())
+
     if (
         len(made) < _LEAST_ACTIVATIONS
         or 2 * left_bytes <= made["requested_bytes"].sum()
@@ -505,8 +503,46 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     ends = (
         "The trace ends inside a step" if is_open else "The last step probably failed"
     )
+
     return [
         f"{ends}: {format_bytes(left_bytes)} of its activations are alive after its last "
         "allocation. So the peak is a lower bound, and the trace does not show what reads them and "
         "which change would save memory."
     ]
+
+
+_TOLERANCE: Final = 0.06
+"""Largest relative difference of memory and of bandwidth from the catalogue's figures."""
+_AMD: Final = {
+    (9, 4, 304, 192): "AMD Instinct MI300X",
+    (9, 5, 256, 288): "AMD Instinct MI355X",
+}
+"""Version of the instruction set, compute units and GiB -> name (AMD's data sheets)."""
+
+
+def name_card(facts: Mapping[str, int | float | str]) -> str:
+    """Return a card's name, or its properties if no known card has them; empty without properties."""
+    units, memory = int(facts.get("core_count", 0)), int(facts.get("memory_size", 0))
+    version = (
+        int(facts.get("compute_cap_major", 0)),
+        int(facts.get("compute_cap_minor", 0)),
+    )
+    if not units or not memory:
+        return ""
+    described = f"GPU with {units} multiprocessors, {format_bytes(memory)}"
+    if facts.get("device_vendor") == "AMD":
+        return _AMD.get((*version, units, round(memory / 2**30)), f"AMD {described}")
+    bandwidth, clock = (
+        float(facts.get(name, 0)) for name in ("memory_bandwidth", "clock_rate")
+    )
+    found = {}
+
+    for gpu in all_gpus():
+        away = [abs(memory / gpu.memory_bytes - 1)]
+        if bandwidth:
+            away.append(abs(bandwidth / gpu.bandwidth_bytes_s - 1))
+        is_alike = gpu.compute_capability == version and gpu.sm_count == units
+        if is_alike and max(away) <= _TOLERANCE:
+            found[gpu.name] = sum(away) + abs(clock / 1000 / gpu.clock_mhz - 1)
+
+    return min(found, key=lambda name: found[name], default=described)

@@ -1,6 +1,7 @@
 """The capture's note, with the graph and the plans that it names."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,11 @@ from analyzer.model.contract.graph_note import (
 from analyzer.model.contract.reading import read_regular_file, sibling_file, unpack
 from analyzer.model.contract.run_note import (
     DAMAGED,
-    CompiledFunction,
     RunFile,
     read_run_file,
 )
 from analyzer.model.errors import TraceError
-from analyzer.model.graph.host_copies import join_device_edges
-from analyzer.tracing.parse.hlo import Hlo, read_hlo
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledNote(CompiledFunction):
-    """A compiled function of the step with its files; None for those that are absent."""
-
-    hlo: Hlo | None = None  # the content of ``plan``
+from analyzer.tracing.parse.buffer_plan import BufferPlan, read_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +28,9 @@ class RunNote(RunFile):
 
     ops: tuple[Op, ...] = ()  # the executed graph; empty for an eager step
     traced: tuple[TracedGraph, ...] = ()
-    inside: tuple[
-        Op, ...
-    ] = ()  # the traced ops of functions that run as one op; see ``compiled``
-    compiled: tuple[CompiledNote, ...] = ()
+    inside: tuple[Op, ...] = ()  # the traced ops of functions that run as one op
+    plans: Mapping[str, BufferPlan] = field(default_factory=dict)
+    """The memory plans of such functions by the op that calls them."""
 
 
 def read_run(path: Path) -> RunNote:
@@ -53,26 +44,23 @@ def read_run(path: Path) -> RunNote:
             if run.graph
             else GraphFile(ops=())
         )
-        compiled = tuple(
-            CompiledNote(
-                **_get_fields(row),
-                hlo=read_hlo(unpack(read_regular_file(sibling_file(path, row.plan))))
-                if row.plan
-                else None,
-            )
-            for row in run.xla
-        )
+        plans: dict[str, BufferPlan] = {}
+
+        for row in run.xla:
+            if row.plan:
+                content = unpack(read_regular_file(sibling_file(path, row.plan)))
+                plans |= dict.fromkeys(row.ops, read_plan(content))
     except (OSError, ValueError) as error:
         raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
 
     return RunNote(
         **_get_fields(run),
-        ops=join_device_edges(graph.ops),
+        ops=graph.ops,
         traced=graph.traced,
         inside=graph.inside,
-        compiled=compiled,
+        plans=plans,
     )
 
 
 def _get_fields(record: Any) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    return {one.name: getattr(record, one.name) for one in fields(record)}

@@ -18,22 +18,22 @@ from analyzer.model.contract.reading import GZIP_MAGIC, read_regular_file, unpac
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Damage, DamageReason
 from analyzer.model.recording.schema import TextNumbers
-from analyzer.tracing.parse.logdir import suggest_command
-from analyzer.tracing.parse.memory_profile import read_memory_profile
-from analyzer.tracing.parse.protobuf import Event, PlainLine, PlainSpace, decode_text
-from analyzer.tracing.parse.wire.event_block import EventBlock, Positions, read_blocks
-from analyzer.tracing.parse.wire.kernel_columns import KernelColumns
-from analyzer.tracing.parse.wire.memory_columns import ColumnPieces, MemoryColumns
-from analyzer.tracing.parse.wire.plane_names import (
+from analyzer.tracing.parse.event_block import EventBlock, Positions, read_blocks
+from analyzer.tracing.parse.event_columns import (
     CALL,
     EXECUTOR,
     MARK,
     XLA_STATS,
+    ColumnPieces,
+    KernelColumns,
+    MemoryColumns,
     PlaneNames,
     find_places,
 )
-from analyzer.tracing.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
-from analyzer.tracing.parse.wire.plane_names import WATCHED_STEP as WATCHED_STEP
+from analyzer.tracing.parse.event_columns import MARKER_PREFIX as MARKER_PREFIX
+from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
+from analyzer.tracing.parse.logdir import suggest_command
+from analyzer.tracing.parse.protobuf import Event, PlainLine, PlainSpace, decode_text
 
 _LEAST_EVENT_BYTES: Final = 8
 """Minimum average size of an event: name, start and length. TensorFlow's events have 27 to 64 bytes;
@@ -100,16 +100,12 @@ def read_trace(
 ) -> RawTrace:
     """Read one ``.xplane.pb`` or ``.xplane.pb.gz``; ``progress`` gets the share done, 0 to 1.
 
-    A ``memory_profile.json`` of XProf has the events alone. A TraceError says that the file is no trace,
-    is truncated, or holds no memory events.
+    A TraceError says that the file is no trace, is truncated, or holds no memory events.
     """
     try:
         content = _read_content(path)
-        if content.lstrip()[:1] == b"{":
-            empty = _Reading(PlainSpace(), lambda share: None).trace()
-            return replace(empty, events=read_memory_profile(content))
-
         space = PlainSpace.FromString(content)
+
         if not any(plane.lines or plane.event_metadata for plane in space.planes):
             raise TraceError(
                 f"{path} holds no profiler planes.",

@@ -23,28 +23,22 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec, split_tensor
-from analyzer.model.errors import AccountingError, TraceError
+from analyzer.model.graph.buffer_sharing import CACHE_ROLE, find_cache
 from analyzer.model.graph.graph_index import (
     GraphIndex,
+    Phase,
     describe_value,
     find_gradient_ops,
     find_inlined,
     is_float,
+    is_in_gradient_scope,
     makes_activation,
 )
-from analyzer.model.graph.phases import Phase, is_in_gradient_scope
-from analyzer.model.graph.token_cache import CACHE_ROLE, find_cache
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, IDLE_ROLE, conform
 from analyzer.tracing.derive.op_names import find_optimizer
+from analyzer.tracing.parse.buffer_plan import ARGUMENTS, BufferPlan, PlanRegion
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.xla.buffer_plan import (
-    ARGUMENTS,
-    BufferPlan,
-    PlanRegion,
-    build_plan,
-    occupied_bytes,
-)
 from analyzer.tracing.xla.trace_modules import (
     find_jax_layer,
     is_workspace,
@@ -66,24 +60,11 @@ Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
 """Allocations, events and steps, with moments and parts."""
 
 
-def build_plans(
+def find_plans(
     note: RunNote | None, structure: GraphIndex | None = None
 ) -> dict[str, BufferPlan]:
     """Return a note's memory plans by the calling op, also by its name in the graph ``structure``."""
-    plans: dict[str, BufferPlan] = {}
-    for one in note.compiled if note is not None else ():
-        if one.hlo is None:
-            continue
-        try:
-            plan = build_plan(one.hlo, platform=one.platform)
-        except AccountingError as error:
-            raise TraceError(
-                f"The plan of {one.function[:80]!r} is damaged: {error}.",
-                hint="Repeat the capture.",
-            ) from None
-
-        plans |= dict.fromkeys(one.ops, plan)
-
+    plans = dict(note.plans) if note is not None else {}
     ops = structure.ops.values() if structure is not None else ()
     calls = (op.name for op in ops if op.attrs.get("_XlaMustCompile"))
     known = {name: find_inlined(name, plans) for name in calls}
@@ -180,7 +161,7 @@ def label_holders(
         own = TensorSpec(holder.dtype, holder.shape)
         is_kept = holder.first < start < holder.until
 
-        if holder.argument is not None:
+        if holder.is_argument:
             category, role = Category.TEMPORARY, "copy of an argument in another layout"
         elif holder.dtype == "tuple":
             category, role = Category.TEMPORARY, "table of addresses"
@@ -248,7 +229,7 @@ def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase
             known is None
             and holder.op_name
             and structure is None
-            and holder.argument is None
+            and not holder.is_argument
         ):
             known = Phase.UPDATE if find_optimizer(holder.op_name) else Phase.FORWARD
 
@@ -364,7 +345,7 @@ def _list_parts(
         for holder, label in zip(region.holders, labels, strict=True)
     ]
     surplus = max(int(whole["allocated_bytes"]) - region.size_bytes, 0)
-    occupied = [0, *occupied_bytes(region)]  # entry 0: before the module begins
+    occupied = [0, *region.occupied_bytes]  # entry 0: before the module begins
     starts = [
         0,
         *(i for i in range(1, len(occupied)) if occupied[i] != occupied[i - 1]),

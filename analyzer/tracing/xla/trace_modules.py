@@ -19,21 +19,13 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.model.errors import AccountingError, TraceError
-from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.phases import is_in_gradient_scope
+from analyzer.model.errors import TraceError
+from analyzer.model.graph.graph_index import GraphIndex, is_in_gradient_scope
 from analyzer.model.recording.attribution import match_output
 from analyzer.tracing.derive.op_names import find_optimizer
-from analyzer.tracing.derive.run_steps import MODULE_TYPES
-from analyzer.tracing.parse.hlo import Hlo, read_hlo
+from analyzer.tracing.measure.steps import MODULE_TYPES
+from analyzer.tracing.parse.buffer_plan import BufferPlan, Holder, PlanRegion, read_plan
 from analyzer.tracing.parse.xplane import RawTrace
-from analyzer.tracing.xla.buffer_plan import (
-    BufferPlan,
-    Holder,
-    PlanRegion,
-    ValueUse,
-    build_plan,
-)
 
 _NUMBER: Final = re.compile(r"\(\d+\)$")
 _TRANSFORM: Final = re.compile(
@@ -41,7 +33,6 @@ _TRANSFORM: Final = re.compile(
 )
 _JAX_MODULE: Final = ("jit_", "pjit_", "pmap_")  # start of the names of JAX's modules
 _MODULE_NAME: Final = re.compile(r"^[\w.-]+$")
-_REQUESTED: Final = frozenset({ValueUse.OUTPUT, ValueUse.TEMPORARY})
 _BYTES: Final = frozenset({"int8", "uint8"})  # element types of a workspace
 _LEAST_UNIQUE: Final = 4096  # a lone request below this size does not identify a module
 
@@ -64,12 +55,9 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
     ``table`` has attributed allocations with index 0, 1, 2 and so on.
     """
     plans: dict[str, BufferPlan] = {}
-    modules: dict[str, Hlo] = {}
-
     for name, content in raw.modules.items():
-        with contextlib.suppress(TraceError, AccountingError):
-            modules[name] = read_hlo(content)
-            plans[name] = build_plan(modules[name], platform="")
+        with contextlib.suppress(TraceError):
+            plans[name] = read_plan(content)
 
     warnings = tuple(_find_warnings(raw, len(raw.modules) - len(plans)))
     is_jax = bool(raw.calls) or any(
@@ -86,7 +74,7 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
         # Several modules may fit; if their names differ by more than XLA's number, it is unknown.
         names = {_NUMBER.sub("", name) for name, _ in fits}
         name, regions = fits[0]
-        is_forward = not (runs_backward(plans[name]) or _updates(modules[name]))
+        is_forward = not (runs_backward(plans[name]) or plans[name].updates)
 
         for row, region in zip(rows, regions, strict=True):
             facts = _label(region, is_training=is_training, is_forward=is_forward)
@@ -124,21 +112,6 @@ def runs_backward(plan: BufferPlan) -> bool:
     )
 
 
-def _updates(hlo: Hlo) -> bool:
-    """Say whether a module writes a new value into an argument's buffer."""
-    root = hlo.instructions[hlo.roots[hlo.entry]]
-    results = (
-        [hlo.instructions[one] for one in root.operands]
-        if root.opcode == "tuple"
-        else [root]
-    )
-    aliases = hlo.aliases.items()
-
-    return any(
-        at >= len(results) or results[at].parameter != number for at, number in aliases
-    )
-
-
 def match_requests(
     table: pd.DataFrame, raw: RawTrace, plans: Mapping[str, BufferPlan]
 ) -> Iterator[tuple[list[int], list[tuple[str, list[PlanRegion]]]]]:
@@ -148,9 +121,7 @@ def match_requests(
     """
     by_first: dict[int, list[tuple[str, list[PlanRegion]]]] = {}
     for name, plan in plans.items():
-        regions = [
-            one for one in plan.regions if one.use in _REQUESTED and one.size_bytes
-        ]
+        regions = [one for one in plan.regions if one.size_bytes]
         if regions:
             by_first.setdefault(regions[0].size_bytes, []).append((name, regions))
 
@@ -198,7 +169,7 @@ def name_call_requests(
         used: set[int] = set()
 
         for row, region in zip(rows, regions, strict=True):
-            is_result = region.use is ValueUse.OUTPUT and not region.is_tuple
+            is_result = region.is_result and not region.is_tuple
             size = region.size_bytes
             tensor = match_output(ops[name], used, "", "", size) if is_result else ""
             facts = (name, "output" if tensor else "temp", tensor, region.dtype)
@@ -218,7 +189,7 @@ def _label(
     ``is_forward``: whether the module neither runs a backward pass nor updates its arguments.
     """
     op_name = region.op_name
-    is_result = region.use is ValueUse.OUTPUT
+    is_result = region.is_result
     # JAX has no scope for updates; ``jvp`` marks its forward pass.
     is_of_jax = op_name.startswith(("jit(", "pjit("))
     is_value = bool(op_name) and not find_optimizer(op_name)

@@ -6,14 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import COMMAND, analyze, listing, sample_folder
 
 import analyzer
-from analyzer.model.contract.capture_request import LikeNote
-from analyzer.model.errors import InputError
 
 
 @pytest.fixture
@@ -224,20 +221,3 @@ def test_a_result_is_not_written_into_a_closed_standard_output(folder: Path) -> 
     )
     assert code == 2
     assert err == b"analyze: Standard output is closed. Name a file instead of -.\n"
-
-
-def test_a_trace_of_like_names_the_card(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # GIVEN a trace that names its card, and no --gpu
-    note = LikeNote(trace="t", card="t4", memory_limit_bytes=1 << 30, is_op_by_op=True)
-    monkeypatch.setattr(
-        "analyzer.session.target_graph.read_like", lambda path, gpu: note
-    )
-
-    def stop(spec: Any, chosen: Any, *_: Any, **__: Any) -> None:
-        raise InputError(f"estimated for {chosen.gpu}, XLA {chosen.jit}")
-
-    monkeypatch.setattr("analyzer.cli.estimate_command._make_result", stop)
-    done = analyze("estimate", "keras:VGG16", "--like", folder, "--no-save")
-    assert "estimated for t4, XLA False" in done.err

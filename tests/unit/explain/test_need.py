@@ -13,7 +13,7 @@ from msgspec import structs
 
 from analyzer.explain.need import find_need
 from analyzer.explain.verdict import FITS, Question, judge, make_verdict
-from analyzer.model.contract.report.limit_figures import (
+from analyzer.model.contract.report_file import (
     Basis,
     LimitOf,
     Need,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analyzer.explain.running.kept_objects import find_retracing
-from analyzer.model.contract.report.subject import TrendFigures
+from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.watch_note import Retrace, TracedFunction, WatchNote
 
 GROWTH = TrendFigures(trend="cannot tell")

@@ -13,7 +13,7 @@ from analyzer.explain.all_findings import collect
 from analyzer.explain.analysis import Analysis, analyse, saved_without
 from analyzer.explain.questions.peak_tensors import find_batch_tensors
 from analyzer.model.choice import Category
-from analyzer.model.contract.report.limit_figures import Basis, Outcome, VerdictFigures
+from analyzer.model.contract.report_file import Basis, Outcome, VerdictFigures
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import (
     Device,

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.verdict import judge
-from analyzer.model.contract.report.limit_figures import LimitOf, NeedOf, Outcome
+from analyzer.model.contract.report_file import LimitOf, NeedOf, Outcome
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Damage, DamageReason, Integrity
 from analyzer.session.opening import open_result

@@ -17,8 +17,7 @@ from analyzer.fitting.block_partition import (
 )
 from analyzer.fitting.remedy_plans import read_recomputing_code
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.graph_index import GraphIndex, Phase
 
 
 def chain(

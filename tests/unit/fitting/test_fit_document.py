@@ -13,8 +13,8 @@ from schemas import breaches
 
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer, SizePoint
 from analyzer.fitting.fit_document import add_headline, build_fit_document
-from analyzer.model.contract.report.subject import StepRemedy
-from analyzer.model.contract.report.writing import encode_report
+from analyzer.model.contract.report_file import StepRemedy
+from analyzer.model.contract.report_json import encode_report
 from analyzer.model.errors import FailureKind
 from analyzer.report.render.page_shell import to_page
 from analyzer.report.render.terminal import print_terminal

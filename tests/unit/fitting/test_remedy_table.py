@@ -11,7 +11,7 @@ from analyzer.fitting.remedies import RemedyTrial, parse_remedies, try_remedies
 from analyzer.fitting.remedy_plans import merge_options, plan_remedies, remedy_names
 from analyzer.fitting.step_access import StepAccess, StepEstimate
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.report.subject import StepRemedy
+from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range

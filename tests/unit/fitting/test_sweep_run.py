@@ -19,12 +19,12 @@ from analyzer.fitting.sweep_run import (
     read_questions,
     sweep_to_csv,
 )
-from analyzer.model.contract.report.report_file import (
+from analyzer.model.contract.report_file import (
     SweepCell,
     SweepFile,
     SweepQuestion,
 )
-from analyzer.model.contract.report.writing import encode_report
+from analyzer.model.contract.report_json import encode_report
 from analyzer.model.errors import InputError
 from analyzer.report.render.page_shell import to_page
 from analyzer.report.render.terminal import to_terminal

@@ -18,9 +18,8 @@ from analyzer.model.contract.graph_note import (
 )
 from analyzer.model.contract.reading import decode_record
 from analyzer.model.errors import InputError
-from analyzer.model.graph.graph_index import build_graph_index
+from analyzer.model.graph.graph_index import ScopeTable, build_graph_index
 from analyzer.model.graph.networkx_graph import build_graph, node_name, to_node_link
-from analyzer.model.graph.phases import ScopeTable
 
 WITH_GRAPH = ["accumulation", "cnn", "infer", "jit", "lstm", "transformer"]
 HOSTILE = "<script>\"'&</script>\n\x1b[31m\u2028\x00\ufffe" + "L" * 10_000

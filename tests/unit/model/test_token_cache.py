@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.graph.buffer_sharing import find_cache
 from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.model.graph.token_cache import find_cache
 
 CACHE, PART = TensorSpec("float32", (4, 2, 64, 8)), TensorSpec("float32", (4, 64, 8))
 PLACE, TOKENS = TensorSpec("int32", (3,)), TensorSpec("int32", (4, 64))

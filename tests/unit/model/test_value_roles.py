@@ -6,11 +6,11 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import (
     PASSING_ROLES,
+    Phase,
     build_graph_index,
     describe_value,
     find_gradient_ops,
 )
-from analyzer.model.graph.phases import Phase
 
 FLOATS, COUNTS = TensorSpec("float32", (4, 4)), TensorSpec("int32", (2,))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.model.contract.report.oom_file import OomDocument
+from analyzer.model.contract.oom_file import OomDocument
 from analyzer.oom import read_oom_log
 
 LOGS = Path(__file__).parent / "logs"

@@ -7,7 +7,7 @@ import io
 import pytest
 from unit.oom.dump_wordings import FULL, PIECES, VERSIONS, Scene, log_of
 
-from analyzer.model.contract.report.oom_file import OomFailure
+from analyzer.model.contract.oom_file import OomFailure
 from analyzer.oom import OomReport, read_oom_log
 
 SCENES = pytest.mark.parametrize("scene", [PIECES, FULL], ids=["pieces", "full"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.report.writing import plain_report
+from analyzer.model.contract.report_json import plain_report
 from analyzer.report.document import build_document
 from analyzer.session.opening import explain, open_estimate
 from analyzer.simulate.predict.predicted_recording import predict_note

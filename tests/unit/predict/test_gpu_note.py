@@ -11,8 +11,8 @@ from builders import analyze
 
 from analyzer.cards import find_gpu, memory_limit, process_overhead
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.report.limit_figures import Need
-from analyzer.model.contract.report.writing import plain_report
+from analyzer.model.contract.report_file import Need
+from analyzer.model.contract.report_json import plain_report
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.report.document import build_document
 from analyzer.session.opening import analyse_step, explain
@@ -115,7 +115,7 @@ def test_what_is_uncertain_is_said_and_one_sided(document):
 
 def test_the_peaks_over_the_likely_algorithms_contain_the_shown_one(note):
     target = target_of(note)
-    prediction = predict(note, target.device, target.options, compiled={})
+    prediction = predict(note, target.device, target.options)
     schedule, found = prediction.middle, find_workspaces(prediction, 1 << 40)
     assert found.steady.low <= schedule.peak_bytes <= found.steady.high
     plans = [

@@ -19,7 +19,7 @@ from small_graphs import (
 )
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.report.peak_figures import UnmodelledType
+from analyzer.model.contract.report_file import UnmodelledType
 from analyzer.model.errors import InputError
 from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.simulate.kernels.kernel_device import HANDLE_BYTES

@@ -9,17 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pandas as pd
 
 from analyzer.explain.all_findings import collect
 from analyzer.explain.analysis import analyse
 from analyzer.model.choice import Category
-from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.writing import plain_report
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.report_file import ReportFile
+from analyzer.model.contract.report_json import plain_report
 from analyzer.model.contract.run_note import StepConfig, TargetNote
-from analyzer.model.recording.records import Device, Kind, Recording, Step, TensorLinks
+from analyzer.model.graph.graph_index import build_graph_index
+from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform
 from analyzer.report.document import build_document
 
@@ -131,7 +132,7 @@ def make_recording(
     """
     tape = _Tape(seed)
     n_layers = max(3, n_events // (STEPS * 8 + 3))
-    graph = nx.MultiDiGraph()
+    ops: list[Op] = []
     layers = [f"model/block{i // 6}/conv{i}{suffix}" for i in range(n_layers)]
     sizes = [int(tape.random.lognormal(13.6, 1.1)) // 4 * 4 + 512 for _ in layers]
     weights = [int(tape.random.lognormal(12.4, 1.2)) // 4 * 4 + 256 for _ in layers]
@@ -156,15 +157,14 @@ def make_recording(
                 shape=f"[{weight // 4}]",
             )
     steps = [
-        _step(tape, graph, index, layers, sizes, weights, scale)
-        for index in range(STEPS)
+        _step(tape, ops, index, layers, sizes, weights, scale) for index in range(STEPS)
     ]
-    return _finish(tape, graph, steps, changes)
+    return _finish(tape, ops, steps, changes)
 
 
 def _step(
     tape: _Tape,
-    graph: nx.MultiDiGraph,
+    ops: list[Op],
     index: int,
     layers: list[str],
     sizes: list[int],
@@ -212,10 +212,15 @@ def _step(
         )
         tape.release(scratch)
         if index == 0:
-            following = (
-                f"{layers[place + 1]}/Conv2D" if place + 1 < len(layers) else "loss"
+            before = (f"{layers[place - 1]}/Conv2D:0",) if place else ()
+            spec = TensorSpec("float32", (32, requested // 128))
+            source = f"model.py:{20 + place}"
+            ops.append(Op(forward, "Conv2D", before, outputs=(spec,), source=source))
+            ops.append(
+                Op(backward, "Conv2DBackpropInput", (f"{forward}:0",), source=source)
             )
-            _link(graph, layer, forward, requested, [following, backward], place)
+    if index == 0:
+        ops.append(Op("loss", "Sum", (f"{layers[-1]}/Conv2D:0",)))
     flowing = tape.allocate(
         "loss/grad",
         4096,
@@ -267,38 +272,8 @@ def _step(
     )
 
 
-def _link(
-    graph: nx.MultiDiGraph,
-    layer: str,
-    op: str,
-    size: int,
-    readers: list[str],
-    place: int,
-) -> None:
-    for name in (op, *readers):
-        kind = "Conv2D" if name.endswith("Conv2D") else "Conv2DBackpropInput"
-        graph.add_node(
-            ("op", name),
-            kind="op",
-            type=kind,
-            layer=layer,
-            source=f"model.py:{20 + place}",
-        )
-    tensor = ("tensor", f"{op}:0")
-    graph.add_node(
-        tensor,
-        kind="tensor",
-        dtype="float32",
-        shape=f"[32, {size // 128}]",
-        size_bytes=size,
-    )
-    graph.add_edge(("op", op), tensor)
-    for reader in readers:
-        graph.add_edge(tensor, ("op", reader))
-
-
 def _finish(
-    tape: _Tape, graph: nx.MultiDiGraph, steps: list[Step], changes: dict[str, Any]
+    tape: _Tape, ops: list[Op], steps: list[Step], changes: dict[str, Any]
 ) -> Made:
     n_events = len(tape.events)
     events = pd.DataFrame(tape.events)
@@ -339,27 +314,9 @@ def _finish(
             "allocations": conform(table, ALLOCATIONS),
             "allocator": ALLOCATOR,
             "steps": tuple(steps),
-            "make_graph": (lambda: graph) if graph is not None else None,
-            "make_tensor_links": (lambda: _ends_of(graph))
-            if graph is not None
-            else None,
+            "structure": build_graph_index(ops),
             "versions": {"tensorflow": "2.21.0", "analyzer": "0.1.0"},
             **changes,
         }
     )
     return Made(recording, build_document(collect(analyse(recording))))
-
-
-def _ends_of(graph: nx.MultiDiGraph) -> TensorLinks:
-    tensors = [node for node in graph if node[0] == "tensor"]
-    return TensorLinks(
-        makers={node[1]: op for node in tensors for _, op in graph.predecessors(node)},
-        readers={node[1]: [op for _, op in graph.successors(node)] for node in tensors},
-        facts={
-            name: tuple(
-                str(facts.get(fact) or "") for fact in ("type", "layer", "source")
-            )
-            for (kind, name), facts in graph.nodes.items()
-            if kind == "op"
-        },
-    )

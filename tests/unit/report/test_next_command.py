@@ -11,7 +11,7 @@ from msgspec.structs import replace as replace_fields
 
 import analyzer
 from analyzer.model.contract.capture_request import TargetKind
-from analyzer.model.contract.report.subject import Kind, SimulatedCardNotice
+from analyzer.model.contract.report_file import Kind, SimulatedCardNotice
 from analyzer.report.actions import change_items, suggest_next
 
 

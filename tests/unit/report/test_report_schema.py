@@ -14,8 +14,8 @@ from schemas import breaches
 
 import analyzer
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.report.report_file import DiffFile, ReportFile
-from analyzer.model.contract.report.writing import (
+from analyzer.model.contract.report_file import DiffFile, ReportFile
+from analyzer.model.contract.report_json import (
     convert_report,
     encode_report,
     plain_report,

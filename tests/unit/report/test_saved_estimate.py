@@ -16,7 +16,7 @@ from builders import ROOT, analyze
 
 import analyzer
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.report.writing import (
+from analyzer.model.contract.report_json import (
     REPORT_JSON,
     read_saved_report,
 )
@@ -115,7 +115,7 @@ def test_a_trace_that_is_another_is_explained_anew(change: str, traced: Path) ->
 def test_another_version_predicts_anew_and_says_so(
     folder: Path, predicted: list[Path]
 ) -> None:
-    with patch("analyzer.model.contract.report.writing.__version__", "99.0"):
+    with patch("analyzer.model.contract.report_json.__version__", "99.0"):
         result = analyzer.open_trace(folder)
     assert predicted == [folder]
     assert "Predicted again: version" in result.document["notes"][0]

@@ -8,10 +8,9 @@ from pathlib import Path
 from builders import TraceBuilder, analyze
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.model.graph.phases import ScopeTable
+from analyzer.model.graph.graph_index import ScopeTable, build_graph_index
+from analyzer.tracing.derive.graph_join import SourceGraph, match_names
 from analyzer.tracing.measure.measured_recording import open_measured
-from analyzer.tracing.sources.graph_join import SourceGraph, match_names
 
 CALL = "StatefulPartitionedCall"
 
@@ -80,8 +79,7 @@ def test_layers_with_other_numbers_and_a_caller_are_joined(tmp_path: Path) -> No
     table = measured.recording.allocations
     rows = table[table["op"].astype(str).str.startswith(CALL)]
     assert set(rows["layer"].astype(str)) == {"dense"}
-    assert measured.recording.make_graph is not None
-    graph = measured.recording.make_graph()
+    graph = measured.recording.graph
     edge = (
         ("tensor", f"{CALL}/net/dense_4/MatMul:0"),
         ("op", f"{CALL}/net/dense_4/Relu"),
@@ -97,8 +95,8 @@ def test_the_graph_of_another_program_states_nothing(tmp_path: Path) -> None:
     measured = open_measured(trace(tmp_path), source=other)
     assert measured.join is not None
     assert measured.join.joined == 0
-    assert measured.structure is not None
-    assert "a/Relu" not in measured.structure.ops
+    assert measured.recording.structure is not None
+    assert "a/Relu" not in measured.recording.structure.ops
 
 
 def test_names_that_could_be_several_ops_are_not_joined() -> None:

@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.model.errors import AccountingError, TraceError
+from analyzer.model.errors import TraceError
 from analyzer.tracing.measure.measured_recording import open_measured
-from analyzer.tracing.parse.hlo import HloProto, read_hlo
-from analyzer.tracing.xla.buffer_plan import (
-    BufferPlan,
-    ValueUse,
-    build_plan,
-    occupied_bytes,
-)
+from analyzer.tracing.parse.buffer_plan import BufferPlan, HloProto, read_plan
 
 ROOT = Path(__file__).parents[3]
 PLAN = ROOT / "tests" / "unit" / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
@@ -23,7 +17,7 @@ ENTRY, ALLOC, FREE, SHARE = 1, 0, 1, 2
 
 
 def step_plan() -> BufferPlan:
-    return build_plan(read_hlo(gzip.decompress(PLAN.read_bytes())), platform="cpu")
+    return read_plan(gzip.decompress(PLAN.read_bytes()))
 
 
 def made(
@@ -48,7 +42,7 @@ def made(
     trace = proto.buffer_assignment.heap_simulator_traces.add()
     for kind, number, shared in events:
         trace.events.add(kind=kind, buffer_id=number, share_with_canonical_id=shared)
-    return build_plan(read_hlo(proto.SerializeToString()), platform="cpu")
+    return read_plan(proto.SerializeToString())
 
 
 def test_the_temporaries_are_what_the_real_run_asked_for() -> None:
@@ -63,9 +57,8 @@ def test_the_temporaries_are_what_the_real_run_asked_for() -> None:
 def test_every_byte_counts_once() -> None:
     plan = step_plan()
     for region in plan.regions:
-        assert region.use is ValueUse.TEMPORARY or not region.holders
-        occupied = occupied_bytes(region)
-        assert all(0 <= size <= region.size_bytes for size in occupied)
+        assert not (region.is_result and region.holders)
+        assert all(0 <= size <= region.size_bytes for size in region.occupied_bytes)
 
         # No two values hold the same byte at one moment.
         for moment in range(0, region.moments, 7):
@@ -89,16 +82,28 @@ def test_a_value_that_shares_takes_over_and_hands_on() -> None:
     (region,) = plan.temporaries
     spans = [(h.instruction, h.first, h.last, h.until) for h in region.holders]
     assert spans == [("i1", 0, 1, 4), ("i2", 1, 4, 4), ("i3", 3, 5, 5)]
-    assert occupied_bytes(region) == [64, 64, 64, 96, 32, 0]
-    assert region.peak_bytes == 96
+    assert region.occupied_bytes == [64, 64, 64, 96, 32, 0]
 
 
 def test_values_that_do_not_fit_are_a_broken_book() -> None:
     # GIVEN two values at the same place at the same time
-    with pytest.raises(AccountingError, match="buffer of 64 B"):
+    with pytest.raises(TraceError, match="buffer of 64 B"):
         made((ALLOC, 1, 0), (ALLOC, 2, 0), sizes={1: (0, 64), 2: (0, 64)}, total=64)
 
 
 def test_a_value_outside_of_its_allocation_is_a_damaged_module() -> None:
     with pytest.raises(TraceError, match="value 2 lies outside of allocation"):
         made((ALLOC, 1, 0), (ALLOC, 2, 0), sizes={1: (0, 64), 2: (64, 64)}, total=64)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param(b"\xff\xff\xff\xff", id="no message"),
+        pytest.param(gzip.decompress(PLAN.read_bytes())[:-7], id="cut off"),
+    ],
+)
+def test_what_is_no_module_is_refused_in_one_line(damaged: bytes) -> None:
+    with pytest.raises(TraceError) as caught:
+        read_plan(damaged)
+    assert "\n" not in caught.value.message

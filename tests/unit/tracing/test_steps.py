@@ -5,7 +5,7 @@ from pathlib import Path
 from builders import TraceBuilder, events_of
 
 import analyzer
-from analyzer.tracing.measure.free_pairing import find_steps
+from analyzer.tracing.measure.steps import find_steps
 from analyzer.tracing.parse.xplane import Span
 
 

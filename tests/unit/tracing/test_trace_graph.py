@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from builders import TraceBuilder
 
-from analyzer.tracing.derive.run_steps import name_card
-from analyzer.tracing.measure.measured_recording import Measured, open_measured
-from analyzer.tracing.measure.workspaces import find_algorithm
+from analyzer.tracing.measure.measured_recording import (
+    Measured,
+    name_card,
+    open_measured,
+)
 
 KIB = 1024
 GPU = "/device:GPU:0"
@@ -132,7 +134,7 @@ def test_names_kernels_and_frees_give_category_and_layer(tmp_path: Path) -> None
     assert found[FORWARD, "temp"] == ("workspace", "layout copy", "net/conv")
     assert found[FORWARD, "workspace"] == (
         "workspace",
-        "forward workspace, FFT with tiles",
+        "forward workspace",
         "net/conv",
     )
     assert found["net/Relu", "output"] == (
@@ -150,21 +152,6 @@ def test_names_kernels_and_frees_give_category_and_layer(tmp_path: Path) -> None
         "gradient",
         "net/conv",
     )
-
-
-@pytest.mark.parametrize(
-    ("kernels", "expected"),
-    [
-        (["cudnn::winograd_nonfused::winogradForwardData4x4"], "Winograd, not fused"),
-        (["volta_scudnn_winograd_128x128_ldg1"], "Winograd"),
-        (["fft2d_r2c_16x16", "volta_cgemm_32x32_tn"], "FFT"),
-        (["turing_h1688cudnn_256x64_ldg8_relu"], "tensor cores"),
-        (["volta_scudnn_128x64_relu_interior_nn_v1"], "implicit GEMM"),
-        (["EigenMetaKernel"], ""),
-    ],
-)
-def test_kernels_name_the_algorithm(kernels: list[str], expected: str) -> None:
-    assert find_algorithm(kernels) == expected
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 from builders import TraceBuilder, raw_name
 
 import analyzer
-from analyzer.tracing.parse.hlo import read_hlo
+from analyzer.tracing.parse.buffer_plan import read_plan
 from analyzer.tracing.parse.xplane import read_trace
 
 PLAN = Path(__file__).parents[1] / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
@@ -110,13 +110,7 @@ def jax_trace(*, with_module: bool, before: int = 0) -> TraceBuilder:
         )
         entry.value.CopyFrom(module)
 
-    sizes = [
-        one.size
-        for one in read_hlo(content).allocations
-        if not (
-            one.is_entry_computation_parameter or one.is_constant or one.is_thread_local
-        )
-    ]
+    sizes = [region.size_bytes for region in read_plan(content).regions]
     for run in range(2):
         start = 1000 * run
         for number, size in enumerate(sizes):

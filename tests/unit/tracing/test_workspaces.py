@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analyzer.model.recording.schema import TRIAL
-from analyzer.tracing.measure.workspaces import mark_trials
+from analyzer.tracing.measure.trace_attribution import mark_trials
 
 MIB = 1 << 20
 

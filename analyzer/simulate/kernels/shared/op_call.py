@@ -6,15 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-
-if TYPE_CHECKING:
-    from analyzer.simulate.kernels.shared.xla_call import CompiledCall
-
 
 Way = Enum("Way", "ALLOCATE FORWARD ALIAS NONE")
 """Source of the buffer of an output."""
@@ -92,8 +88,6 @@ class MemoryPlan:
     modelled: bool = (
         True  # whether the op has a rule; else each output counts as allocated
     )
-    # requests of an XLA-compiled function, which replace everything except ``outputs``
-    compiled: CompiledCall | None = None
 
 
 def without_zeros(sizes_bytes: Iterable[int]) -> tuple[int, ...]:

@@ -20,11 +20,11 @@ import pandas as pd
 from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import (
     GraphIndex,
+    ScopeTable,
     build_graph_index,
     find_consumers,
     find_inlined,
 )
-from analyzer.model.graph.phases import ScopeTable
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import find_optimizer, read_shape
 from analyzer.tracing.derive.trace_graph import derive_graph

@@ -3,23 +3,19 @@
 import hashlib
 import json
 import math
-import os
-import stat
 from operator import index
 from pathlib import Path
-from typing import Annotated, Any, Final, SupportsIndex
+from typing import Any, Final, SupportsIndex
 
-from msgspec import DecodeError, Meta, Struct, convert, to_builtins
+from msgspec import DecodeError, Struct, convert, to_builtins
 from msgspec.json import encode
 from msgspec.json import format as indented
 
-from analyzer.model.contract.fields import Name
 from analyzer.model.contract.reading import (
-    open_without_blocking,
     read_record,
-    sibling_file,
+    read_regular_file,
 )
-from analyzer.model.contract.report.report_file import REPORT_VERSION, ReportFile
+from analyzer.model.contract.report_file import REPORT_VERSION, ReportFile
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.version import __version__
 
@@ -80,31 +76,23 @@ def replace_non_finite(value: Any) -> Any:
 DIGESTS_FILE: Final = "kept.json"
 REPORT_JSON: Final = "report.json"
 REPORT_HTML: Final = "report.html"
-_FORMAT: Final = 2
-_BLOCK_BYTES: Final = 1 << 20
-_Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # SHA-256 of a file's content
-
-
-class _FileDigests(Struct, frozen=True, kw_only=True):
-    """The content of ``kept.json``: files by path in the folder, with ``/`` between folders."""
-
-    schema_version: int = _FORMAT
-    analyzer: Name
-    files: Annotated[dict[Name, _Digest], Meta(max_length=4096)]
 
 
 def encode_digests(folder: Path) -> bytes:
-    """Return the content of ``kept.json`` for the files in a folder, as JSON text."""
-    found = sorted(
-        file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()
-    )
-    files = {
-        file.relative_to(folder).as_posix(): _digest(file)
-        for file in found
-        if file.name not in (DIGESTS_FILE, REPORT_HTML)
-    }
+    """Return the content of ``kept.json``: this version, and a digest of each file in the folder."""
+    return encode({"analyzer": __version__, "files": _digest_files(folder)})
 
-    return encode(_FileDigests(analyzer=__version__, files=files))
+
+def _digest_files(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file in a folder by its path, without the two files about it."""
+    files = {}
+    for file in sorted(folder.rglob("*")):
+        is_own = file.name in (DIGESTS_FILE, REPORT_HTML)
+        if file.is_file() and not file.is_symlink() and not is_own:
+            digest = hashlib.sha256(read_regular_file(file)).hexdigest()
+            files[file.relative_to(folder).as_posix()] = digest
+
+    return files
 
 
 def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
@@ -114,39 +102,18 @@ def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
         return None, ""
 
     try:
-        facts = read_record(file, _FileDigests, version=_FORMAT, hint="")
-        if facts.schema_version != _FORMAT or facts.analyzer != __version__:
-            return None, f"version {facts.analyzer:.20} saved it"
+        saved = json.loads(read_regular_file(file))
+        version, known = str(saved["analyzer"]), dict(saved["files"])
+        if version != __version__:
+            return None, f"version {version:.20} saved it"
 
-        for name, digest in facts.files.items():
-            place = folder
-            for part in name.split("/"):
-                place = sibling_file(place / "file", part)
+        present = _digest_files(folder)
+        if any(present.get(name) != digest for name, digest in known.items()):
+            return None, "one of its files has changed"
 
-            if _digest(place) != digest:
-                return None, "one of its files has changed"
-
-        traces = (
-            found.relative_to(folder).as_posix()
-            for found in folder.rglob("*")
-            if found.name.endswith((".xplane.pb", ".xplane.pb.gz"))
-        )
-
-        if REPORT_JSON not in facts.files or set(traces) - facts.files.keys():
+        added = present.keys() - known.keys()
+        if any(name == REPORT_JSON or ".xplane.pb" in name for name in added):
             return None, "a file was added"
         return read_report(folder / REPORT_JSON), ""
-    except (AnalyzerError, OSError, ValueError, RecursionError):
+    except (AnalyzerError, OSError, TypeError, KeyError, ValueError, RecursionError):
         return None, f"a file is missing or damaged, or {DIGESTS_FILE} is"
-
-
-def _digest(file: Path) -> str:
-    """Return the digest of a file; raise an OSError if it is no regular file."""
-    digest = hashlib.sha256()
-    with open(file, "rb", opener=open_without_blocking) as opened:
-        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-            raise OSError(f"{file} is no regular file")
-
-        while block := opened.read(_BLOCK_BYTES):
-            digest.update(block)
-
-    return digest.hexdigest()

@@ -1,16 +1,22 @@
-"""Steps of a trace without step marks: runs of a function, of a compiled module, or eager updates."""
+"""The steps of a trace: its marks, or else runs of a function, a compiled module or eager updates.
+
+Repeats of a step at the end of a trace show how its peaks vary from run to run.
+"""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from analyzer.cards.catalogue import all_gpus
-from analyzer.model.graph.phases import is_in_gradient_scope
+from analyzer.model.contract.report_file import TwoSizes
+from analyzer.model.graph.graph_index import is_in_gradient_scope
+from analyzer.model.recording.records import Step
 from analyzer.model.units import format_bytes
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, is_apply
+from analyzer.tracing.parse.event_columns import REPEATED_STEP
 from analyzer.tracing.parse.xplane import RawTrace, Span
 
 _SHARE_OF_LARGEST: Final = 1 / 8
@@ -20,6 +26,34 @@ _SHARE_OF_ALL: Final = (
 )  # share of all requested bytes that the steps have to request together
 MODULE_TYPES: Final = frozenset({"XLA GPU module", "XLA CPU module"})
 """Type in the name of a compiled module's run (``gpu_executable.cc``)."""
+
+
+def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...]:
+    """Return the steps of the marks, in order of time.
+
+    Of nested marks (``fit`` inside a user's) the outermost counts; one that ends too early is ignored.
+    """
+    times = events["time_ps"].to_numpy()
+    steps: list[Step] = []
+    end_ps = -1
+
+    for marker in sorted(markers, key=lambda span: (span.start_ps, -span.end_ps)):
+        if marker.start_ps < end_ps or marker.end_ps < marker.start_ps:
+            continue
+        end_ps = marker.end_ps
+        number = marker.stats.get("step_num")
+        steps.append(
+            Step(
+                index=len(steps),
+                number=int(number) if isinstance(number, int | float) else None,
+                first=int(np.searchsorted(times, marker.start_ps, side="left")),
+                last=int(np.searchsorted(times, marker.end_ps, side="right")) - 1,
+                start_ps=marker.start_ps,
+                end_ps=marker.end_ps,
+            )
+        )
+
+    return tuple(steps)
 
 
 def find_run_spans(raw: RawTrace, allocator: str) -> tuple[Span, ...]:
@@ -117,38 +151,50 @@ def _spans(bounds: Iterable[tuple[int, int]]) -> tuple[Span, ...]:
     return tuple(Span("", start, end, 0, {}) for start, end in ordered)
 
 
-_TOLERANCE: Final = 0.06
-"""Largest relative difference of memory and of bandwidth from the catalogue's figures."""
-_AMD: Final = {
-    (9, 4, 304, 192): "AMD Instinct MI300X",
-    (9, 5, 256, 288): "AMD Instinct MI355X",
-}
-"""Version of the instruction set, compute units and GiB -> name (AMD's data sheets)."""
+_ALIKE: Final = 1.03  # ratio of the peaks of two runs that need no warning
 
 
-def name_card(facts: Mapping[str, int | float | str]) -> str:
-    """Return a card's name, or its properties if no known card has them; empty without properties."""
-    units, memory = int(facts.get("core_count", 0)), int(facts.get("memory_size", 0))
-    version = (
-        int(facts.get("compute_cap_major", 0)),
-        int(facts.get("compute_cap_minor", 0)),
+def split_repeats(
+    raw: RawTrace, allocator: str
+) -> tuple[RawTrace, tuple[TwoSizes, ...]]:
+    """Return the trace without the repeats of its step, and the peaks of the repeats."""
+    repeats = [mark for mark in raw.step_markers if mark.name == REPEATED_STEP]
+    if not repeats:
+        return raw, ()
+    end_ps = repeats[0].start_ps
+    own = raw.events[raw.events["allocator"] == allocator]
+    times, in_use = own["time_ps"].to_numpy(), own["in_use_bytes"].to_numpy()
+    requested = np.cumsum(own["kind"].to_numpy() * own["requested_bytes"].to_numpy())
+    peaks = []
+
+    for mark in repeats:
+        first, last = np.searchsorted(times, (mark.start_ps, mark.end_ps))
+        rows = slice(max(int(first) - 1, 0), int(last))
+        peaks.append(
+            TwoSizes(
+                requested_bytes=int(requested[rows].max(initial=0)),
+                allocated_bytes=int(in_use[rows].max(initial=0)),
+            )
+        )
+
+    events, op_runs = raw.events, raw.op_runs
+    shown = replace(
+        raw,
+        events=events[events["time_ps"] < end_ps].reset_index(drop=True),
+        step_markers=tuple(mark for mark in raw.step_markers if mark.start_ps < end_ps),
+        op_runs=op_runs[op_runs["start_ps"] < end_ps].reset_index(drop=True),
+        continues=True,
     )
-    if not units or not memory:
-        return ""
-    described = f"GPU with {units} multiprocessors, {format_bytes(memory)}"
-    if facts.get("device_vendor") == "AMD":
-        return _AMD.get((*version, units, round(memory / 2**30)), f"AMD {described}")
-    bandwidth, clock = (
-        float(facts.get(name, 0)) for name in ("memory_bandwidth", "clock_rate")
-    )
-    found = {}
+    return shown, tuple(peaks)
 
-    for gpu in all_gpus():
-        away = [abs(memory / gpu.memory_bytes - 1)]
-        if bandwidth:
-            away.append(abs(bandwidth / gpu.bandwidth_bytes_s - 1))
-        is_alike = gpu.compute_capability == version and gpu.sm_count == units
-        if is_alike and max(away) <= _TOLERANCE:
-            found[gpu.name] = sum(away) + abs(clock / 1000 / gpu.clock_mhz - 1)
 
-    return min(found, key=lambda name: found[name], default=described)
+def warn_about_order(repeats: Sequence[TwoSizes]) -> list[str]:
+    """Return a warning if the repeats of the step need different memory."""
+    peaks = [one.requested_bytes for one in repeats]
+    if not peaks or max(peaks) <= _ALIKE * min(peaks):
+        return []
+
+    return [
+        f"The peak depends on the order in which ops run: {len(peaks)} repeats of the step needed "
+        f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}."
+    ]

@@ -1,0 +1,784 @@
+"""Documents: the report of one step (``report.json``, ``--json``), a difference and a sweep.
+
+New fields have defaults and unknown fields are ignored, so older and newer reports can be read. The name
+of a number ends with its unit: ``_bytes``, ``_s``, ``_ps``, ``_ratio`` (0 to 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct, field
+
+from analyzer.model.choice import Category, Choice
+from analyzer.model.contract.capture_request import Assumption
+from analyzer.model.contract.fields import (
+    EvidenceRow,
+    Instant,
+    Name,
+    Picoseconds,
+    ReportRecord,
+    Signed,
+    Text,
+    Total,
+)
+from analyzer.model.contract.run_note import Failure, StepConfig, TargetNote
+from analyzer.model.contract.watch_note import Reading
+from analyzer.model.ranges import BoundedBytes, Range
+
+
+class TwoSizes(ReportRecord, frozen=True, kw_only=True):
+    """Bytes that live tensors requested, and bytes of the chunks that hold them."""
+
+    requested_bytes: Total
+    allocated_bytes: Total
+
+
+class PeakFigures(TwoSizes, frozen=True, kw_only=True):
+    """The peak of the steady step."""
+
+    pool_bytes: Total | None = (
+        None  # size of the allocator's pool; None if the replay failed
+    )
+    process_bytes: Total | None = None  # with the process' other memory on the card
+    op: Name | None = ""  # of the requested peak; empty if unknown
+    layer: Name | None = ""
+    source: Name | None = ""
+    step: Total | None = None
+    time_s: float | None = None  # of the allocated peak after the first event
+    time_ps: Picoseconds | None = None
+    instant: Instant
+    allocated_instant: Instant
+
+
+class PeakEver(TwoSizes, frozen=True, kw_only=True):
+    """The peak of the whole recording.
+
+    ``since_start_bytes`` is TensorFlow's own peak since the process started, maybe before the trace.
+    """
+
+    pool_bytes: Total | None = None
+    phase: Name = ""
+    since_start_bytes: Total | None = None
+
+
+class StepPeak(TwoSizes, frozen=True, kw_only=True):
+    """The peak of one step; ``last_instant`` is below ``first_instant`` if it has no events."""
+
+    index: Total
+    number: Picoseconds | None = None
+    duration_s: float | None = None
+    first_instant: Instant = 0
+    last_instant: Instant = -1
+
+
+class CategoryBytes(ReportRecord, frozen=True, kw_only=True):
+    """Requested bytes of each ``Category``."""
+
+    parameter: Total = 0
+    optimizer_state: Total = 0
+    gradient: Total = 0
+    activation: Total = 0
+    kv_cache: Total = 0
+    input: Total = 0
+    temporary: Total = 0
+    workspace: Total = 0
+    constant: Total = 0
+    unattributed: Total = 0
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int]) -> CategoryBytes:
+        """Return the record of a mapping from category to bytes."""
+        return cls(
+            **{category.value: sizes.get(category.value, 0) for category in Category}
+        )
+
+    def by_category(self) -> dict[str, int]:
+        """Return a mapping from category to bytes, in the order of ``Category``."""
+        return {category.value: getattr(self, category.value) for category in Category}
+
+
+class LayerBytes(CategoryBytes, frozen=True, kw_only=True):
+    """Requested bytes of one layer at the peak, by category and in total."""
+
+    layer: Name
+    total_bytes: Total
+
+
+class BufferRow(TwoSizes, frozen=True, kw_only=True):
+    """A buffer, named by its variable, tensor, op or role. Texts are empty if unknown."""
+
+    name: Name
+    op: Name = ""
+    op_type: Name = ""
+    layer: Name = ""
+    source: Name = ""
+    category: Category
+    role: Text = ""
+    instruction: Name = ""
+    dtype: Name = ""
+    shape: Name = ""
+
+
+class TensorAtPeak(BufferRow, frozen=True, kw_only=True):
+    """A tensor that is alive at the requested peak, its lifetime and the reason."""
+
+    born: Instant
+    dies: Instant
+    why_alive: Text = ""
+
+
+class OpBytes(TwoSizes, frozen=True, kw_only=True):
+    """The requests of one op, summed over the steady step."""
+
+    name: Name
+    type: Name = ""
+    layer: Name = ""
+    source: Name = ""
+    category: Category  # of most of its bytes
+    allocations: Total = 0
+    temporary_bytes: Total  # scratch memory of the op
+    alive_at_peak_bytes: Total  # the requested part that is alive at the peak
+
+
+class UnmodelledType(ReportRecord, frozen=True, kw_only=True):
+    """An op type without a memory rule, the number of such ops and the bytes of their results."""
+
+    op_type: Name
+    count: Total
+    bytes: Total | None = None
+
+
+class ReplayCheck(ReportRecord, frozen=True, kw_only=True):
+    """How many events have the same address, size and counters in a replay of the trace."""
+
+    events: Total
+    equal: Total
+
+
+class DamageRow(ReportRecord, frozen=True, kw_only=True):
+    """A ``DamageReason`` why a trace is incomplete or altered, and how many events show it."""
+
+    id: Name
+    count: Total
+    allocator: Name = ""
+    message: Text
+
+
+class TrustFigures(ReportRecord, frozen=True, kw_only=True):
+    """Whether a trace is complete: ``counter_peak_bytes`` is TensorFlow's own figure."""
+
+    is_damaged: bool
+    events: Total = 0  # compared with TensorFlow's bytes in use; 0 if it wrote none
+    events_disagreeing: Total = 0  # events after which the sum differs
+    largest_difference_bytes: Total = 0
+    counter_peak_bytes: Total | None = None
+    damages: tuple[DamageRow, ...] = ()
+    replay: ReplayCheck | None = None
+    says: tuple[Text, ...] = ()
+    replay_says: Text = ""
+
+
+class ScheduleRange(ReportRecord, frozen=True, kw_only=True):
+    """Peaks of the execution orders that were simulated for one number of inter-op threads."""
+
+    inter_op_threads: Total
+    draws: Total
+    requested_bytes: Total
+    requested_low_bytes: Total
+    requested_high_bytes: Total
+    allocated_bytes: Total
+    allocated_low_bytes: Total
+    allocated_high_bytes: Total
+
+
+class WorkspaceFigures(ReportRecord, frozen=True, kw_only=True):
+    """Workspaces of cuDNN in a prediction for a card, in requested bytes."""
+
+    bytes: Total  # expected at the peak of a steady step
+    steady: Range  # peak of a steady step over the likely algorithms
+    first_step: Range  # from the chosen algorithms only to the largest trial of any
+
+
+class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
+    """The range of a prediction."""
+
+    limit_high_bytes: Total | None  # every schedule succeeds from this limit on
+    low_bytes: Total | None
+    high_bytes: Total | None
+    allocated_low_bytes: Total | None
+    allocated_high_bytes: Total | None
+    because: tuple[Text, ...]
+    schedules: tuple[ScheduleRange, ...]
+    unsized: Total  # tensors of unknown size, which count as 0
+    workspace_bytes: Total | None = None  # part of the upper bounds due to cuDNN
+    workspace: WorkspaceFigures | None = None  # of a step that runs op by op on a card
+    limit_low_bytes: Total | None = None  # lower bound of the least memory limit
+
+
+def shift_bounds(
+    base: StatedRange, below: int, above: int, *kinds: str
+) -> dict[str, int | None]:
+    """Return the bounds of these kinds, lowered and raised by some bytes, at least 0."""
+    shifts = {
+        f"{kind}{end}": by
+        for kind in kinds
+        for end, by in (("low", -below), ("high", above))
+    }
+
+    old = {
+        f"{name}_bytes": (getattr(base, f"{name}_bytes"), by)
+        for name, by in shifts.items()
+    }
+
+    return {
+        key: None if size is None else max(size + by, 0)
+        for key, (size, by) in old.items()
+    }
+
+
+Fits = (
+    bool | Literal["may not"] | None
+)  # whether the step fits; null without a limit or an answer
+
+
+class Outcome(Choice):
+    """The answer to the question whether the step fits."""
+
+    FITS = "fits"
+    DOES_NOT_FIT = "does not fit"
+    CANNOT_TELL = "cannot tell"
+    NO_LIMIT = "no limit given"
+    FAILED = "failed"
+
+
+class LimitOf(Choice):
+    """The origin of the limit: the card or the user."""
+
+    CARD = "card"
+    USER = "user"
+
+
+class NeedOf(Choice):
+    """Basis of the need's part in the pool."""
+
+    LEAST_LIMIT = "least memory limit"
+    ALLOCATED = "allocated peak"
+
+
+class Basis(Choice):
+    """Origin of the figures: a measured run, a prediction, or a run on a simulated card."""
+
+    MEASURED = "measured"
+    PREDICTED = "predicted"
+    SIMULATED_CARD = "simulated_card"
+
+
+class LifePhase(Choice):
+    """A part of the process' life, in order."""
+
+    BEFORE_TRACE = "outside the trace"
+    BUILDING = "building"
+    FIRST_STEP = "first step"
+    STEADY_STEP = "steady step"
+
+
+class Need(ReportRecord, frozen=True, kw_only=True):
+    """The largest memory that the process takes in its life, with its parts.
+
+    ``total`` is the largest phase plus ``allocator`` plus ``beside_pool``. An unseen phase is None.
+    """
+
+    # TensorFlow's peak since process start, outside the trace
+    before_trace: BoundedBytes | None = None
+    building: BoundedBytes | None = (
+        None  # until the first step: variables, initializers, inputs
+    )
+    first_step: BoundedBytes | None = None  # with the trials of algorithms that fit
+    steady_step: (
+        BoundedBytes  # of the later steps; of the only step; of a trace without steps
+    )
+    allocator: BoundedBytes  # rounding, unsplit chunks and fragmentation
+    # CUDA context, libraries and loaded kernels, expected; None if the limit is for the pool alone,
+    # or there is no card
+    beside_pool: BoundedBytes | None = None
+    skipped_bytes: Total = 0  # for trials that TensorFlow skips because they do not fit
+    # of a program: TensorFlow's own peak (``get_memory_info``); the rest of its pool is fragmentation
+    own_peak_bytes: Total | None = None
+
+    @property
+    def phases(self) -> dict[LifePhase, BoundedBytes]:
+        """The phases that were seen, in order."""
+        sizes = (self.before_trace, self.building, self.first_step, self.steady_step)
+        return {
+            phase: size
+            for phase, size in zip(LifePhase, sizes, strict=True)
+            if size is not None
+        }
+
+    @property
+    def largest_phase(self) -> LifePhase:
+        """The phase that decides; of equal ones the last."""
+        sizes = self.phases
+        return max(reversed(sizes), key=lambda phase: sizes[phase].bytes)
+
+    @property
+    def pool(self) -> BoundedBytes:
+        """The lowest limit of TensorFlow's pool under which the process runs."""
+        return BoundedBytes.largest(self.phases.values()) + self.allocator
+
+    @property
+    def total(self) -> BoundedBytes:
+        """The need."""
+        return self.pool if self.beside_pool is None else self.pool + self.beside_pool
+
+
+class PoolChange(ReportRecord, frozen=True, kw_only=True):
+    """The size of the pool from an instant on."""
+
+    instant: Instant
+    pool_bytes: Total
+
+
+class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
+    """Waste in the pool at the allocated peak, and memory limits.
+
+    Fields of replays in the simulated allocator are None without a replay.
+    """
+
+    internal_bytes: Total  # ``rounding_bytes`` plus ``unsplit_bytes``
+    rounding_bytes: Total = 0
+    unsplit_bytes: Total = 0
+    external_bytes: Total | None = None  # free bytes outside the largest free chunk
+    risk: Literal["low", "medium", "high"] | None = None
+    replay_equals_trace: bool | None = None
+    free_bytes: Total | None = None  # in the pool at the allocated peak
+    largest_free_bytes: Total | None = None
+    minimum_limit_bytes: Total | None = (
+        None  # the smallest limit under which a replay succeeds
+    )
+    safe_limit_bytes: Total | None = None  # every limit from this one on succeeds
+
+
+class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
+    """Whether the step fits."""
+
+    outcome: Outcome
+    basis: Basis
+    limit_of: LimitOf | None = None
+    card: Text | None = None
+    limit_bytes: Total | None = (
+        None  # the card's memory, or the user's limit of the pool
+    )
+    limit_low_bytes: Total | None = None
+    limit_high_bytes: Total | None = None
+    need_of: NeedOf = NeedOf.ALLOCATED
+    need_bytes: Total | None = None
+    need_low_bytes: Total | None = None
+    need_high_bytes: Total | None = None
+    need: Need | None = None
+    margin_bytes: Signed | None = (
+        None  # limit minus need; negative if the step does not fit
+    )
+    processes: Total | None = None  # with this need, at once on the card
+    headline: Text
+    cautions: tuple[
+        Text, ...
+    ] = ()  # reasons to doubt the figures, the most important first
+
+    @property
+    def pool_limit_bytes(self) -> int | None:
+        """The part of the limit that TensorFlow's pool may take; None without a limit."""
+        beside = None if self.need is None else self.need.beside_pool
+        if self.limit_bytes is None or beside is None:
+            return self.limit_bytes
+        return self.limit_bytes - beside.bytes
+
+
+class ReplayFailure(ReportRecord, frozen=True, kw_only=True):
+    """The request that failed in a replay under other settings, and the pool's state."""
+
+    instant: Instant
+    requested_bytes: Total
+    free_bytes: Total
+    largest_free_bytes: Total
+    in_use_bytes: Total
+    pool_bytes: Total = 0
+    available_bytes: Signed = 0
+
+
+class OtherSettings(ReportRecord, frozen=True, kw_only=True):
+    """A replay under the user's settings of the allocator."""
+
+    memory_limit_bytes: Total
+    growth: bool
+    fragmentation_fraction: float | None = None
+    fits: bool
+    peak_requested_bytes: Total = 0
+    peak_allocated_bytes: Total = 0
+    peak_pool_bytes: Total = 0
+    pool_timeline: tuple[PoolChange, ...] = ()
+    failure: ReplayFailure | None = None
+
+
+class UnservedRequest(ReportRecord, frozen=True, kw_only=True):
+    """The request that failed when the step ran out of memory, after ``instant``; None if unknown."""
+
+    instant: Instant
+    requested_bytes: Total | None
+    in_use_bytes: Total
+    memory_limit_bytes: Total | None
+    free_bytes: Total | None
+
+
+class Kind(Choice):
+    """Whether the figures are predicted, measured, or measured on a simulated card."""
+
+    ESTIMATE = "estimate"
+    TRACE = "trace"
+    SIMULATED_CARD = "simulated_card"
+
+    @property
+    def ran(self) -> bool:
+        """Whether TensorFlow ran the step, so that there are allocator events."""
+        return self is not Kind.ESTIMATE
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """The device whose memory is counted."""
+
+    kind: Name
+    name: Name
+    memory_limit_bytes: Total | None = None
+
+
+class AssumedSetting(Assumption, frozen=True, kw_only=True):
+    """An assumption about NVIDIA's libraries on a simulated card, and its value in this run."""
+
+    value: Total
+
+
+class CardUse(TwoSizes, frozen=True, kw_only=True):
+    """The memory of one of several cards in the steady step; the report shows ``is_shown``."""
+
+    number: Total
+    allocator: Name
+    card: Name
+    memory_limit_bytes: Total | None
+    is_shown: bool
+
+
+class SimulatedCardNotice(ReportRecord, frozen=True, kw_only=True):
+    """A run on simulated cards."""
+
+    says: Text
+    cards: tuple[Name, ...] = ()
+    assumed: tuple[Text, ...] = ()
+    settings: tuple[AssumedSetting, ...] = ()
+
+
+class Severity(Choice):
+    """How much a finding matters."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One finding about a step."""
+
+    id: Name  # stable name, such as ``retained-activations``
+    severity: Severity
+    title: Text  # one line with the number of bytes
+    detail: Text  # the meaning and what to change
+    saves_bytes: Total | None = (
+        None  # bytes that the change would save; None if unknown
+    )
+    # ``requested`` or ``allocated`` bytes at the peak, or of the least memory ``limit``
+    saves_kind: Name = "requested"
+    evidence: tuple[EvidenceRow, ...] = ()  # rows that prove it, with values by column
+
+
+class StepRemedy(ReportRecord, frozen=True, kw_only=True):
+    """A change of the step, with a new capture and estimate."""
+
+    id: Name  # such as ``mixed-bfloat16``; a combination joins names with ``+``
+    title: Text
+    code: Text
+    costs: Text = ""
+    saves_bytes: Signed | None = (
+        None  # of the requested peak, between medians over schedules
+    )
+    saves_low_bytes: Signed | None = (
+        None  # range between two runs with their own schedules
+    )
+    saves_high_bytes: Signed | None = None
+    requested_bytes: Total | None = None
+    allocated_bytes: Total | None = None
+    fits: bool | None = None
+    failed: Text = ""  # why it cannot be applied
+    patch: Text = ""  # the file with the change of the target's source
+    patch_saves_bytes: Signed | None = None  # of an estimate of the patched source
+    no_patch: Text = ""  # why there is no patch
+
+
+MOST_READINGS: Final = 256  # limit of the readings in a report
+Slope = Annotated[float, Meta(ge=-1e18, le=1e18)]
+
+
+class TrendFigures(ReportRecord, frozen=True, kw_only=True):
+    """The slope of the memory in use after each step, without the warm-up, and its range at 95 %.
+
+    A bounded container or a stage of tf.data ``fills``.
+    """
+
+    trend: Literal["grows", "fills", "flat", "cannot tell"]
+    per_step_bytes: Slope = 0.0
+    low_bytes: Slope = 0.0
+    high_bytes: Slope = 0.0
+    first_step: Total = 0
+    last_step: Total = 0
+    level_bytes: Total = 0
+
+
+class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
+    """A program whose own steps were traced, or the whole run as one step (``whole_run``).
+
+    ``steps`` counts all, ``warmup`` those before the traced ones. ``own_peak_bytes`` is TensorFlow's
+    own figure, ``process_peak_bytes`` the largest resident memory (0 if unknown).
+    """
+
+    step: Text
+    where: Name = ""
+    steps: Total
+    warmup: Total
+    device: TrendFigures
+    host: TrendFigures
+    readings: Annotated[tuple[Reading, ...], Meta(max_length=MOST_READINGS)] = ()
+    ended: Text = ""
+    own_peak_bytes: Total | None = None
+    process_peak_bytes: Total = 0
+    whole_run: bool = False
+    micro_batches: Total = 1
+
+
+class DevicePeak(TwoSizes, frozen=True, kw_only=True):
+    """The peak of one device of a host, in its steady step."""
+
+    allocator: Name
+    limit_bytes: Total | None = None
+
+
+class HostRow(ReportRecord, frozen=True, kw_only=True):
+    """One host."""
+
+    host: Name
+    file: Name
+    devices: tuple[DevicePeak, ...] = ()
+    events: Total = 0
+    steps: Total = 0
+    damaged: bool = False
+    failed: Text = ""
+
+
+class DevicePlace(ReportRecord, frozen=True, kw_only=True):
+    """One device of one host; ``differs_bytes`` is its peak minus the median of all devices."""
+
+    host: Name
+    allocator: Name
+    allocated_bytes: Total
+    differs_bytes: int = 0
+
+
+class HostsFigures(ReportRecord, frozen=True, kw_only=True):
+    """A comparison of the hosts of one run. The rest of the report is about the worst device.
+
+    It is the nearest to its limit, or has the largest peak if a limit is unknown.
+    """
+
+    worst: DevicePlace
+    devices: Total
+    least_bytes: Total
+    median_bytes: Total
+    most_bytes: Total
+    outliers: tuple[DevicePlace, ...] = ()
+    rows: tuple[HostRow, ...] = ()
+
+
+REPORT_VERSION: Final = 1
+
+
+class ReportFile(ReportRecord, frozen=True, kw_only=True):
+    """The report of one step."""
+
+    schema_version: int = REPORT_VERSION
+    kind: Kind
+    target: TargetNote = TargetNote()
+    device: Device
+    step: StepConfig = StepConfig()
+    allocator: Name = ""  # TensorFlow's name of the allocator of all figures
+    peak: PeakFigures  # of the steady step
+    peak_ever: PeakEver | None = None
+    steps: tuple[StepPeak, ...] = ()
+    resident: TwoSizes = TwoSizes(requested_bytes=0, allocated_bytes=0)
+    categories_at_peak: CategoryBytes  # requested bytes at the requested peak
+    layers: tuple[LayerBytes, ...] = ()  # the largest first
+    ops: tuple[OpBytes, ...] = ()
+    tensors_at_peak: tuple[TensorAtPeak, ...] = ()  # the largest first
+    fragmentation: FragmentationFigures | None = None
+    pool_timeline: tuple[PoolChange, ...] = ()
+    verdict: VerdictFigures | None = None
+    fits: Fits = None
+    what_if: OtherSettings | None = None
+    findings: tuple[Finding, ...] = ()
+    remedies: tuple[StepRemedy, ...] = ()  # tried changes, the largest saving first
+    unmodelled: tuple[UnmodelledType, ...] = ()
+    uncertainty: StatedRange | None = None
+    # whether a trace is complete; None for a prediction
+    integrity: TrustFigures | None = None
+    warnings: tuple[Text, ...] = ()
+    notes: tuple[Text, ...] = ()
+    simulated_card: SimulatedCardNotice | None = None
+    cards: tuple[CardUse, ...] = ()
+    hosts: HostsFigures | None = None
+    error: Failure | None = None
+    failure: UnservedRequest | None = None
+    program: ProgramFigures | None = None
+    next_command: Text = ""  # continues from this report
+    versions: dict[Name, Name] = field(
+        default_factory=dict
+    )  # of the libraries and of this package
+
+
+DIFF_VERSION: Final = 1
+
+Number = Literal[
+    "needs", "requested", "allocated", "pool", "process"
+]  # in the report's order
+Change = Literal["same", "came", "went", "grew", "shrank"]  # of a layer or an op
+
+
+class DiffSide(ReportRecord, frozen=True, kw_only=True):
+    """One of the two steps: label, kind, batch size and peak."""
+
+    label: Text
+    kind: Kind
+    batch_size: Total | None
+    peak: PeakFigures
+    step_s: float | None = None  # duration of the steady step, if one was measured
+
+
+class BytesOfBoth(ReportRecord, frozen=True, kw_only=True):
+    """Bytes of both sides and the difference (b - a); None if unknown."""
+
+    a_bytes: Total | None
+    b_bytes: Total | None
+    delta_bytes: Signed | None
+
+
+class PeakOfBoth(BytesOfBoth, frozen=True, kw_only=True):
+    """One of the peaks of both sides."""
+
+    number: Number
+
+
+class CategoryOfBoth(BytesOfBoth, frozen=True, kw_only=True):
+    """Requested bytes of one category at each side's peak."""
+
+    category: Category
+
+
+class LayerOfBoth(BytesOfBoth, frozen=True, kw_only=True):
+    """Requested bytes of one layer at each side's peak."""
+
+    name: Name
+    change: Change
+
+
+class OpOfBoth(LayerOfBoth, frozen=True, kw_only=True):
+    """Requested bytes of one op at each side's peak, with its type and layer."""
+
+    type: Name
+    layer: Name
+
+
+class StepCurve(ReportRecord, frozen=True, kw_only=True):
+    """Bytes of the steady step at selected instants; ``progress_ratio`` is 0 for its first event."""
+
+    progress_ratio: tuple[float, ...]
+    requested_bytes: tuple[Total, ...]
+    allocated_bytes: tuple[Total, ...]
+
+
+class CurvesOfBoth(ReportRecord, frozen=True, kw_only=True):
+    """The curves of the two sides."""
+
+    a: StepCurve
+    b: StepCurve
+
+
+class DiffFile(ReportRecord, frozen=True, kw_only=True):
+    """The difference between two steps, an older one or a prediction first; largest rows first."""
+
+    schema_version: int = DIFF_VERSION
+    kind: Literal["diff"] = "diff"
+    headline: Text
+    notes: tuple[Text, ...]
+    a: DiffSide
+    b: DiffSide
+    peak: tuple[PeakOfBoth, ...]
+    categories: tuple[CategoryOfBoth, ...]
+    layers: tuple[LayerOfBoth, ...]
+    ops: tuple[OpOfBoth, ...]
+    timelines: CurvesOfBoth
+    next_command: Text = ""
+
+
+SWEEP_VERSION: Final = 1
+
+
+class SweepQuestion(ReportRecord, frozen=True, kw_only=True):
+    """The parameters of one cell; the card ``cpu`` is this machine's allocator."""
+
+    target: Text
+    batch_size: Total
+    card: Name
+    remedy: Name = ""
+    mode: Name = ""
+    optimizer: Name = ""
+    dtype_policy: Name = ""
+    jit: bool | None = None
+    limit_bytes: Total | None = None
+
+
+class SweepCell(ReportRecord, frozen=True, kw_only=True):
+    """The peak of the steady step in one cell; ``need_bytes`` is compared with the limit."""
+
+    schema_version: int = SWEEP_VERSION
+    question: SweepQuestion
+    is_simulated: bool = False  # whether it ran on a simulated card
+    requested_bytes: Total | None = None
+    allocated_bytes: Total | None = None
+    low_bytes: Total | None = None
+    high_bytes: Total | None = None
+    need_bytes: Total | None = None
+    limit_bytes: Total | None = None
+    margin_bytes: Signed | None = None
+    fits: Fits = None
+    op: Text = ""
+    failed: Text = ""
+
+
+class SweepFile(ReportRecord, frozen=True, kw_only=True):
+    """A sweep."""
+
+    schema_version: int = SWEEP_VERSION
+    name: Text
+    cells: tuple[SweepCell, ...]
+    next_command: Text = ""
+    versions: dict[Name, Name] = field(default_factory=dict)

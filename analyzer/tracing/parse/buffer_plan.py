@@ -1,0 +1,360 @@
+"""The memory plan of a compiled module: its allocations and the values in them over time.
+
+XLA's buffer assignment (HloProto) decides everything before the module runs. Every value is a *logical
+buffer* in an *allocation*. *Results* are allocated when the module runs and passed to the caller;
+*temporaries*, normally one large buffer, are freed after it. In it each value has its offset, and values
+whose live ranges do not overlap reuse bytes. The *heap trace* lists these ranges in the order of the
+schedule. Other allocations (parameters, constants, thread-local buffers) are outside the allocator.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from analyzer.model.errors import TraceError
+from analyzer.tracing.parse.protobuf import (
+    TEXTS,
+    decode_text,
+    message_class,
+    read_schema,
+)
+
+HloProto: Any = message_class("analyzer.hlo", read_schema("hlo"), "Hlo")
+"""The message class of a module and, if compiled, its buffer assignment."""
+
+ARGUMENTS: Final = "XLA_Args"
+"""tf2xla's name of the op of the module's parameters and of their copies."""
+_ELEMENT_TYPES: Final = dict(enumerate(TEXTS["xla_types"].split(), 1))
+"""XLA's number of an element type -> TensorFlow's name."""
+_FREE, _SHARE = 1, 2  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.proto``)
+_REACH: Final = 64
+"""Limit of the search for an instruction that names the framework's op."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A value that lies in an allocation for some time.
+
+    It holds its bytes from ``first`` to before ``last``; of values that share bytes, the last one does.
+    """
+
+    size_bytes: int
+    offset_bytes: int
+    first: int
+    last: int
+    # end of the last of the values that reuse its bytes without a gap, such as a loop's values in
+    # each iteration; ``last`` without such a value
+    until: int
+    instruction: str
+    opcode: str  # of the instruction that makes it; for a custom call with its target
+    op_name: str  # the framework's op; empty if XLA names none
+    op_type: str
+    dtype: str
+    shape: tuple[int, ...] | None  # None for a tuple
+    is_argument: bool  # whether it copies a parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRegion:
+    """An allocation that the module requests: a result, or memory for temporaries."""
+
+    index: int
+    size_bytes: int
+    is_result: bool
+    is_tuple: bool
+    dtype: str  # of its only value or result; empty and None if it has several
+    shape: tuple[int, ...] | None
+    op_name: str
+    holders: tuple[Holder, ...] = ()  # values of temporaries, in order of ``first``
+    moments: int = 0  # number of moments that ``first`` and ``last`` count
+
+    @property
+    def occupied_bytes(self) -> list[int]:
+        """The bytes that hold a value at each moment; the rest is gaps."""
+        change = [0] * (self.moments + 1)
+        for holder in self.holders:
+            change[holder.first] += holder.size_bytes
+            change[holder.last] -= holder.size_bytes
+
+        return list(accumulate(change[: self.moments]))
+
+
+@dataclass(frozen=True, slots=True)
+class BufferPlan:
+    """The memory plan of one module."""
+
+    regions: tuple[PlanRegion, ...]
+    updates: bool  # whether the module writes a new value into an argument's buffer
+
+    @property
+    def temporaries(self) -> list[PlanRegion]:
+        """The allocations that are freed after the module."""
+        return [region for region in self.regions if not region.is_result]
+
+
+def read_plan(content: bytes) -> BufferPlan:
+    """Read an HloProto; a TraceError says that it is none or contradicts itself."""
+    try:
+        return _Module(HloProto.FromString(content)).plan()
+    except (DecodeError, KeyError, ValueError, IndexError) as error:
+        raise TraceError(
+            f"The compiled module cannot be read ({type(error).__name__}: {error}).",
+            hint="Repeat the capture.",
+        ) from None
+
+
+class _Module:
+    """A module while it is read."""
+
+    def __init__(self, proto: Any) -> None:
+        self._assignment = proto.buffer_assignment
+        self._entry = proto.hlo_module.entry_computation_id
+        self._instructions: dict[int, Any] = {}
+        self._roots: dict[int, int] = {}  # computation -> its result
+        self._arguments: set[int] = set()
+
+        for computation in proto.hlo_module.computations:
+            self._roots[computation.id] = computation.root_id
+            for one in computation.instructions:
+                self._instructions[one.id] = one
+                if one.opcode == b"parameter" and computation.id == self._entry:
+                    self._arguments.add(one.id)
+
+        entries = proto.hlo_module.input_output_alias.entries
+        self._aliases = {
+            (*entry.output_shape_index, 0)[0]: entry.parameter_number
+            for entry in entries
+        }
+        self._buffers = dict(self._find_buffers())
+
+    def _find_buffers(self) -> Iterator[tuple[int, tuple[Any, tuple[int, ...]]]]:
+        """Yield each logical buffer, the instruction that makes it, and its index in a tuple."""
+        by_name = {one.name: one for one in self._instructions.values()}
+        for buffer in self._assignment.logical_buffers:
+            place = buffer.defined_at
+            name = place.instruction_name
+            maker = by_name[name] if name else self._instructions[place.instruction_id]
+            yield buffer.id, (maker, tuple(place.shape_index))
+
+    def plan(self) -> BufferPlan:
+        """Return the memory plan."""
+        root = self._instructions[self._roots[self._entry]]
+        is_tuple = root.opcode == b"tuple"
+        made = (
+            [self._instructions[number] for number in root.operand_ids]
+            if is_tuple
+            else [root]
+        )
+        passed = {
+            number: one.parameter_number
+            for number, one in enumerate(made)
+            if one.opcode == b"parameter"
+        }
+        results = {self._find_maker(one, ()) for one in made}
+        allocations = sorted(
+            self._assignment.buffer_allocations, key=lambda one: one.index
+        )
+        regions = tuple(
+            self._make_region(allocation, results)
+            for allocation in allocations
+            if not (
+                allocation.is_entry_computation_parameter
+                or allocation.is_constant
+                or allocation.is_thread_local
+            )
+        )
+
+        return BufferPlan(
+            regions, any(passed.get(at) != of for at, of in self._aliases.items())
+        )
+
+    def _find_maker(
+        self, one: Any, index: tuple[int, ...]
+    ) -> tuple[int, tuple[int, ...]]:
+        """Return the instruction that makes a value, skipping those that only rename it."""
+        for _ in self._instructions:
+            if one.opcode == b"tuple" and index:
+                one, index = self._instructions[one.operand_ids[index[0]]], index[1:]
+            elif one.opcode == b"get-tuple-element":
+                index = (one.tuple_index, *index)
+                one = self._instructions[one.operand_ids[0]]
+            elif one.opcode == b"bitcast":
+                one = self._instructions[one.operand_ids[0]]
+            else:
+                break
+
+        return one.id, index
+
+    def _make_region(
+        self, allocation: Any, results: set[tuple[int, tuple[int, ...]]]
+    ) -> PlanRegion:
+        values = []
+        for part in allocation.assigned:
+            end = part.offset + part.size
+            if min(part.offset, part.size) < 0 or end > allocation.size:
+                raise ValueError(
+                    f"value {part.logical_buffer_id} lies outside of allocation {allocation.index}"
+                )
+
+            values.append(self._buffers[part.logical_buffer_id])
+
+        is_result = allocation.maybe_live_out
+        own = [(one, at) for one, at in values if (one.id, at) in results]
+        chosen = values if len(values) == 1 else own
+        dtype, shape, op_name = "", None, ""
+
+        if len(chosen) == 1 and not allocation.is_tuple:
+            maker, index = chosen[0]
+            dtype, shape = _read_shape(maker, index)
+            named = self._find_named_instruction(maker) if is_result else maker
+            op_name = decode_text(named.metadata.op_name)
+
+        holders, moments = ((), 0) if is_result else self._find_holders(allocation)
+        region = PlanRegion(
+            index=allocation.index,
+            size_bytes=allocation.size,
+            is_result=is_result,
+            is_tuple=allocation.is_tuple,
+            dtype=dtype,
+            shape=shape,
+            op_name=op_name,
+            holders=holders,
+            moments=moments,
+        )
+        if max(region.occupied_bytes, default=0) > allocation.size:
+            raise ValueError(f"values overlap in a buffer of {allocation.size} B")
+
+        return region
+
+    def _find_holders(self, allocation: Any) -> tuple[tuple[Holder, ...], int]:
+        """Return the values in a temporary allocation, and the number of moments.
+
+        The heap trace is in the order of the schedule. Its allocations may have been merged since, so
+        they are identified by their values instead of their numbers.
+        """
+        place = {part.logical_buffer_id: part for part in allocation.assigned}
+        events = [
+            event
+            for trace in self._assignment.heap_simulator_traces
+            for event in trace.events
+            if event.buffer_id in place
+        ]
+        replayed, group = _replay_events(events)
+        spans = [span for span in replayed if span[2] > span[1]]
+        until: dict[tuple[int, int], int] = {}
+
+        for buffer, first, last in sorted(spans, key=lambda span: -span[1]):
+            owner = group[buffer]
+            until[owner, first] = until.get((owner, last), last)
+
+        spans.sort(key=lambda span: (span[1], span[0]))
+        holders = []
+
+        for buffer, first, last in spans:
+            maker, index = self._buffers[buffer]
+            dtype, shape = _read_shape(maker, index)
+            named = self._find_named_instruction(maker)
+            opcode = (
+                f"{decode_text(maker.opcode)} {decode_text(maker.custom_call_target)}"
+            )
+            holders.append(
+                Holder(
+                    size_bytes=place[buffer].size,
+                    offset_bytes=place[buffer].offset,
+                    first=first,
+                    last=last,
+                    until=until[group[buffer], first],
+                    instruction=decode_text(maker.name),
+                    opcode=opcode.strip(),
+                    op_name=decode_text(named.metadata.op_name),
+                    op_type=decode_text(named.metadata.op_type),
+                    dtype=dtype,
+                    shape=None if dtype == "tuple" else shape,
+                    is_argument=named.id in self._arguments,
+                )
+            )
+
+        return tuple(holders), max(len(events), 1)
+
+    def _find_named_instruction(self, instruction: Any) -> Any:
+        """Return the instruction, or a related one that names a framework's op.
+
+        Compiler passes make instructions without a name, such as copies. Use the nearest named
+        instruction that they call or read, or else the first of the module's parameters among them.
+        """
+        seen: set[int] = set()
+        queue = deque([instruction])
+        argument = None
+
+        while queue and len(seen) < _REACH:
+            found = queue.popleft()
+            if found.id in seen:
+                continue
+            seen.add(found.id)
+
+            if found.opcode == b"parameter":
+                if argument is None and found.id in self._arguments:
+                    argument = found
+                continue
+
+            if found.metadata.op_name not in (b"", ARGUMENTS.encode()):
+                return found
+            called = found.called_computation_ids
+            roots = [self._roots[one] for one in called if one in self._roots]
+            queue += [self._instructions[one] for one in (*roots, *found.operand_ids)]
+
+        return argument or instruction
+
+
+def _read_shape(maker: Any, index: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+    """Return element type and axes of a value in an instruction's result."""
+    shape = maker.shape
+    for position in index:
+        shape = shape.tuple_shapes[position]
+
+    number = shape.element_type
+    return _ELEMENT_TYPES.get(number, f"type {number}"), tuple(shape.dimensions)
+
+
+def _replay_events(
+    events: Sequence[Any],
+) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
+    """Return the spans (buffer, first moment, last moment) in which buffers hold their memory.
+
+    The second result maps each buffer to the first one of those that share its memory.
+    """
+    group: dict[int, int] = {}
+    spans: list[tuple[int, int, int]] = []
+    alive: dict[int, list[int]] = {}
+    since: dict[int, int] = {}
+
+    for moment, event in enumerate(events):
+        buffer = event.buffer_id
+        if event.kind != _FREE:
+            shared = event.share_with_canonical_id
+            is_shared = event.kind == _SHARE
+            group[buffer] = group.get(shared, shared) if is_shared else buffer
+            members = alive.setdefault(group[buffer], [])
+            if members:
+                spans.append((members[-1], since.pop(members[-1]), moment))
+            members.append(buffer)
+            since[buffer] = moment
+            continue
+
+        members = alive[group[buffer]]
+        is_last = members[-1] == buffer
+        members.remove(buffer)
+
+        if is_last:
+            spans.append((buffer, since.pop(buffer), moment))
+            if members:
+                since[members[-1]] = moment
+
+    spans += [(buffer, first, max(len(events), 1)) for buffer, first in since.items()]
+    return spans, group

@@ -1,0 +1,411 @@
+"""The events of a trace as columns: names of planes, memory events, kernels and runs of functions.
+
+Texts are stored as numbers. Arrays replace the lookup of each event's keys.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analyzer.model.recording.schema import EVENTS, TextNumbers, text_category
+from analyzer.model.tables import read_table
+from analyzer.tracing.parse.event_block import EventBlock, Positions
+from analyzer.tracing.parse.protobuf import TEXTS, decode_text
+
+MARKER_PREFIX: Final = "analyzer:"
+"""Prefix of the marks that the capture of this package writes into the trace."""
+
+WATCHED_STEP: Final = "watched_step"
+"""Name of the capture's step marks in the trace of a watched program, which may mark steps itself."""
+
+REPEATED_STEP: Final = "repeated_step"
+"""Name of the marks of further runs of a step, which only show how its peaks vary."""
+
+XLA_STATS: Final = frozenset({"hlo_module", "hlo_op"})
+"""Statistics of events of compiled modules (``kHloModule`` and ``kHloOp`` in ``xplane_schema.cc``)."""
+
+INTEGER_STATS, TEXT_STATS, REAL_STATS = read_table(
+    "tracing/parse/event_statistics.toml", dict[str, dict[str, str]]
+).values()
+"""Statistic of a memory event -> column of the events table."""
+_STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
+COLUMNS: Final = ("", *dict.fromkeys(_STATS.values()))
+"""The number of a column is its position here; 0 is none."""
+
+_MARK: Final = MARKER_PREFIX.encode()
+_CALL: Final = b"PjitFunction("  # start of the name of a compiled JAX function's call (``pjit.cc``)
+
+MARK, CALL, EXECUTOR = 2, 3, 4
+_KINDS: Final = {
+    b"MemoryAllocation": 1,
+    b"MemoryDeallocation": -1,
+    # Events with the id of a function's run (``executor.cc``)
+    b"ExecutorState::Process": EXECUTOR,
+    b"ExecutorDoneCallback": EXECUTOR,
+}
+
+
+class PlaneNames:
+    """The meaning of the keys of one plane's events and statistics.
+
+    By position among the event keys: ``kind`` (1 an allocation, -1 a free, ``MARK`` of this package's
+    capture, ``CALL`` of a compiled JAX function, ``EXECUTOR``, 0 another event) and ``op`` (number of
+    the op that ran, -1 for another event). By position among the statistic keys: ``column`` (position
+    in ``COLUMNS``), ``has_name`` and ``text`` (number of the name as a text that an event refers to).
+    A last entry is for unknown keys. ``op_types``: op name -> type, of all names in the plane.
+    """
+
+    def __init__(self, plane: Any, ops: TextNumbers, texts: TextNumbers) -> None:
+        """Read the names of ``plane``; ``ops`` and ``texts`` number those of all planes."""
+        self.is_host = not plane.name.startswith(b"/device:")
+        names = {entry.key: bytes(entry.value.name) for entry in plane.event_metadata}
+        self.stats = {
+            entry.key: decode_text(entry.value.name) for entry in plane.stat_metadata
+        }
+        self.events = {key: decode_text(name) for key, name in names.items()}
+        self.event_keys = np.array(sorted(names), np.int64)
+        self.stat_keys = np.array(sorted(self.stats), np.int64)
+        self.kind = np.array(
+            [*(_find_kind(names[key]) for key in sorted(names)), 0], np.int8
+        )
+        ran = {key: split_annotation(name) for key, name in self.events.items()}
+        numbers = [
+            ops.of(found[0]) if (found := ran[key]) else -1 for key in sorted(names)
+        ]
+        self.op = np.array([*numbers, -1], np.int32)
+        named = [self.stats[key] for key in sorted(self.stats)]
+        annotations = (*ran.values(), *map(split_annotation, named))
+        self.op_types = dict(found for found in annotations if found is not None)
+        self.column = np.array(
+            [COLUMNS.index(_STATS.get(name, "")) for name in (*named, "")], np.int8
+        )
+        self.has_name = np.array([*named, ""], object) != ""
+        self.text = np.array([*map(texts.of, named), 0], np.int32)
+        self._keys = {text: key for key, text in reversed(self.stats.items())}
+
+    def stat_key(self, name: str) -> int | None:
+        """Return the key of a statistic, None if the plane has none of this name."""
+        return self._keys.get(name)
+
+
+def _find_kind(name: bytes) -> int:
+    if name.startswith(_MARK):
+        return MARK
+    return CALL if name.startswith(_CALL) else _KINDS.get(name, 0)
+
+
+def find_places(known: Positions, keys: Positions) -> Positions:
+    """Return the position of each key among the sorted ``known`` ones, -1 if it does not exist."""
+    if not len(known):
+        return np.full(len(keys), -1)
+    if known[0] >= 0 and known[-1] == len(known) + known[0] - 1:  # keys without a gap
+        places = np.clip(keys - known[0], 0, len(known) - 1)
+    else:
+        places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+
+    return np.where(known[places] == keys, places, -1)
+
+
+def split_annotation(text: str) -> tuple[str, str] | None:
+    """Return op name and type of an event named ``node:Type``; None for another event.
+
+    Copies between devices have properties behind the type (``node:_Recv#from=...``).
+    """
+    if ":" not in text:
+        return None
+    op, colon, op_type = text.partition("#")[0].rpartition(":")
+    is_type = op_type[:1].isalpha() or op_type[:1] == "_"
+    if not colon or not op or op.endswith(":") or not is_type:
+        return None
+
+    return op, op_type
+
+
+_NAMES: Final = TEXTS["tensorflow_types"].split()
+DTYPE_NAMES: Final = {**dict(enumerate(_NAMES, 1)), 29: "int4", 30: "uint4"}
+"""TensorFlow's number of an element type -> its name."""
+
+_TYPES: Final = {
+    "time_ps": np.int64,
+    "kind": np.int8,
+    "line": np.int32,
+    **dict.fromkeys(INTEGER_STATS.values(), np.int64),
+    **dict.fromkeys(TEXT_STATS.values(), np.int32),
+    **dict.fromkeys(REAL_STATS.values(), np.float64),
+}
+_STACK_ADDRESS: Final = 1 << 62  # no address of a device
+STACK: Final = "stack"  # op of the memory that a TPU reserves for programs
+_NULL: Final = "(null)"  # text of TensorFlow 2.18 and 2.19 for an op or a region without annotation
+
+
+class ColumnPieces:
+    """Columns of numbers that are collected block by block."""
+
+    def __init__(self, **types: Any) -> None:
+        """Start without rows; ``types`` are the NumPy types of the columns."""
+        self._pieces = {name: [np.zeros(0, dtype)] for name, dtype in types.items()}
+
+    def extend(self, count: int, **numbers: Any) -> None:
+        """Append rows: arrays of shape ``(count,)``, or a number for all rows."""
+        for name, pieces in self._pieces.items():
+            column = np.empty(count, pieces[0].dtype)
+            column[:] = numbers[name]
+            pieces.append(column)
+
+    def pop(self, name: str) -> npt.NDArray[Any]:
+        """Return a column and drop its pieces."""
+        return np.concatenate(self._pieces.pop(name))
+
+
+class MemoryColumns:
+    """Columns of memory events; times are relative to their line's."""
+
+    def __init__(self, device_kind: str) -> None:
+        """Start without rows; devices without an allocator's name are called ``device_kind:0``..."""
+        self.texts = TextNumbers("")
+        self._device_kind = device_kind
+        self._table = ColumnPieces(**_TYPES)
+        self.unreadable = 0
+
+    def add(
+        self,
+        block: EventBlock,
+        kind: npt.NDArray[np.int8],
+        line: int,
+        names: PlaneNames,
+    ) -> None:
+        """Append a block's memory events; ``kind`` is 1 for an allocation, -1 for a free, else 0."""
+        rows = np.flatnonzero(kind)
+        place = np.zeros(len(kind), np.int64)
+        place[rows] = np.arange(len(rows))
+        stats = block.stats((kind != 0)[block.stat_event])
+        owner = place[stats["event"]]
+        name_place = find_places(names.stat_keys, stats["name_id"])
+        text_place = find_places(names.stat_keys, stats["ref"])
+        column_of = names.column[name_place]
+
+        has_ref = stats["ref"] != 0
+        is_unknown = ~names.has_name[name_place] | (has_ref & (text_place < 0))
+        unreadable = block.duration_ps[rows] < 0
+        unreadable[owner[is_unknown]] = True
+
+        texts = np.where(has_ref, names.text[text_place], 0)
+        is_text = np.isin(
+            column_of, [COLUMNS.index(name) for name in TEXT_STATS.values()]
+        )
+
+        for one in np.flatnonzero(
+            is_text & ~has_ref & (stats["text_end"] > 0)
+        ).tolist():
+            text = block.fields.content[
+                stats["text_start"][one] : stats["text_end"][one]
+            ]
+            texts[one] = self.texts.of(decode_text(text))
+
+        columns = {name: np.zeros(len(rows), dtype) for name, dtype in _TYPES.items()}
+        columns["time_ps"] = block.offset_ps[rows]
+        columns["kind"] = kind[rows]
+        columns["line"][:] = line
+        has_address = np.zeros(len(rows), bool)
+
+        for number, name in enumerate(COLUMNS[1:], 1):
+            here = np.flatnonzero(column_of == number)
+            values: npt.NDArray[Any] = stats["integer"][here]
+
+            if name in TEXT_STATS.values():
+                values = texts[here]
+            elif name in REAL_STATS.values():
+                real = stats["real"][here].view(np.float64)
+                values = np.where(real != 0, real, values)
+            elif name == "device":
+                values = values + 1  # 0 is none
+            elif name == "address":
+                has_address[owner[here]] = True
+
+            columns[name][owner[here]] = values
+
+        nameless = np.where(columns["allocator"] == 0, columns["device"], 0)
+        for number in np.unique(nameless[nameless > 0]).tolist():
+            name = f"{self._device_kind}:{number - 1}"
+            columns["allocator"][nameless == number] = self.texts.of(name)
+
+        self.unreadable += int((unreadable | ~has_address).sum())
+        chosen = {name: column[has_address] for name, column in columns.items()}
+        self._table.extend(int(has_address.sum()), **chosen)
+
+    def table(self, base_ps: Positions) -> pd.DataFrame:
+        """Return the events by time, simultaneous ones in the order of the file.
+
+        ``base_ps`` are the times of the lines in picoseconds.
+        """
+        line = self._table.pop("line")
+        time_ps = self._table.pop("time_ps") + base_ps[line]
+        order = np.argsort(time_ps, kind="stable")
+        texts = ["" if text == _NULL else text for text in self.texts.texts]
+        columns: dict[str, Any] = {
+            "time_ps": time_ps[order],
+            "thread": line[order] + np.int64(1),
+        }
+
+        for name, column in EVENTS.items():
+            if name in columns:
+                continue
+            numbers = self._table.pop(name)[order]
+
+            if name == "dtype":
+                known = [
+                    DTYPE_NAMES.get(number, "")
+                    for number in range(max(DTYPE_NAMES) + 1)
+                ]
+                is_known = (numbers >= 0) & (numbers < len(known))
+                columns[name] = text_category(np.where(is_known, numbers, 0), known)
+            elif name == "shape":  # some writers put spaces between the axes
+                columns[name] = text_category(
+                    numbers, [text.replace(" ", "") for text in texts]
+                )
+            elif column.dtype == "category":
+                columns[name] = text_category(numbers, texts)
+            else:
+                columns[name] = numbers
+
+        events = pd.DataFrame({name: columns.pop(name) for name in EVENTS}, copy=False)
+        reserved = self._table.pop("reserved_bytes")[order]
+        return _with_reserved(events, reserved) if reserved.any() else events
+
+
+def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
+    """Return the events with the memory reserved for programs as buffers of the op ``stack``.
+
+    Like XProf, count it as in use. The events before which it changes get a free and an allocation.
+    ``reserved`` are the reserved bytes after each event, shape ``(n,)``.
+    """
+    in_use = events["in_use_bytes"].to_numpy()
+    rows = [
+        events.assign(in_use_bytes=in_use + reserved, at=2.0 * np.arange(len(events)))
+    ]
+
+    for number, name in enumerate(events["allocator"].cat.categories):
+        own = np.flatnonzero(events["allocator"] == name)
+        changed = own[1:][np.diff(reserved[own]) != 0]
+        before = own[np.searchsorted(own, changed) - 1]
+
+        for kind, sizes in ((-1, reserved[before]), (1, reserved[changed])):
+            some = np.flatnonzero(sizes)
+            total = in_use[before] + np.where(kind > 0, sizes, 0)
+            stack = events.iloc[changed[some]].assign(
+                kind=np.int8(kind),
+                address=_STACK_ADDRESS + number,
+                requested_bytes=sizes[some],
+                allocated_bytes=sizes[some],
+                in_use_bytes=total[some],
+                op=pd.Categorical([STACK] * len(some)),
+                at=2.0 * changed[some] - (1.0 if kind < 0 else 0.5),
+            )
+            rows.append(stack)
+
+    whole = pd.concat(rows).sort_values("at").reset_index(drop=True).drop(columns="at")
+    return whole.assign(op=whole["op"].astype("category"))
+
+
+class KernelColumns:
+    """Columns of kernels, launches and executor events; times are relative to their line's."""
+
+    def __init__(self) -> None:
+        self._texts = TextNumbers("")
+        self._kernels = ColumnPieces(number=np.int64, op=np.int32)
+        self._launches = ColumnPieces(number=np.int64, start=np.int64, line=np.int32)
+        self._runs = ColumnPieces(
+            run=np.int64, start=np.int64, end=np.int64, line=np.int32
+        )
+
+    def add(
+        self, block: EventBlock, stat_names: Positions, line: int, names: PlaneNames
+    ) -> None:
+        """Add the events of one block; ``stat_names`` are the keys of its statistics' names."""
+        number = names.stat_key("correlation_id")
+        if number is None:
+            return
+        # The annotation is preferred, so it comes last.
+        op_names = [] if names.is_host else ["tf_op", "annotation"]
+        op_keys = [key for key in map(names.stat_key, op_names) if key is not None]
+        is_wanted = np.isin(stat_names, [number, *op_keys])
+        if not is_wanted.any():
+            return
+
+        stats = block.stats(is_wanted)
+        numbered = stats["name_id"] == number
+        events, numbers = stats["event"][numbered], stats["integer"][numbered]
+
+        if names.is_host:
+            start = block.offset_ps[events]
+            self._launches.extend(len(events), number=numbers, start=start, line=line)
+            return
+
+        ops = np.zeros(len(block.name_id), np.int32)
+        for key in op_keys:
+            here = (stats["name_id"] == key) & (stats["ref"] != 0)
+            ops[stats["event"][here]] = self._number(stats["ref"][here], names.stats)
+
+        self._kernels.extend(len(events), number=numbers, op=ops[events])
+
+    def _number(
+        self, keys: Positions, names: Mapping[int, str]
+    ) -> npt.NDArray[np.int32]:
+        known, places = np.unique(keys, return_inverse=True)
+        numbers = [self._texts.of(names.get(key, "")) for key in known.tolist()]
+        return np.array(numbers, np.int32)[places]
+
+    def add_runs(
+        self,
+        block: EventBlock,
+        rows: npt.NDArray[np.bool_],
+        line: int,
+        names: PlaneNames,
+    ) -> None:
+        """Add the executor's events, a mask of shape ``(n,)``."""
+        stats = block.stats(rows[block.stat_event])
+        chosen = stats["name_id"] == names.stat_key("id")
+        event, run = stats["event"][chosen], stats["integer"][chosen]
+        start = block.offset_ps[event]
+        end = start + block.duration_ps[event]
+        self._runs.extend(len(event), run=run, start=start, end=end, line=line)
+
+    def kernels(self, base_ps: Positions) -> pd.DataFrame:
+        """Return ``annotation``, ``start_ps`` and ``thread`` of launches, by time.
+
+        The time is that of the call on the host; kernels without a known call have the thread 0.
+        """
+        line = self._launches.pop("line")
+        start = self._launches.pop("start") + base_ps[line]
+        called, first = np.unique(self._launches.pop("number"), return_index=True)
+        place = pd.Index(called).get_indexer(self._kernels.pop("number"))
+
+        texts = self._texts.texts
+        table = pd.DataFrame(
+            {
+                "annotation": pd.Categorical.from_codes(self._kernels.pop("op"), texts),
+                # The last entry is that of no call.
+                "start_ps": np.append(start[first], 0)[place],
+                "thread": np.append(line[first] + 1, 0)[place],
+            }
+        )
+        return table.sort_values("start_ps", kind="stable", ignore_index=True)
+
+    def function_runs(self, base_ps: Positions) -> pd.DataFrame:
+        """Return ``run_id``, ``start_ps`` and ``end_ps`` of each function's run, by start."""
+        base = base_ps[self._runs.pop("line")]
+        table = pd.DataFrame(
+            {
+                "run_id": self._runs.pop("run"),
+                "start_ps": self._runs.pop("start") + base,
+                "end_ps": self._runs.pop("end") + base,
+            }
+        )
+        runs = table.groupby("run_id", as_index=False).agg(
+            {"start_ps": "min", "end_ps": "max"}
+        )
+
+        return runs.sort_values("start_ps", kind="stable", ignore_index=True)

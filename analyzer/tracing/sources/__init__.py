@@ -1,1 +1,0 @@
-"""The graph of a target, joined with a trace."""
