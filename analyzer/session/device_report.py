@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
+from msgspec import field
 
 from analyzer.cards import process_overhead
 from analyzer.cards.catalogue import look_up_gpu
@@ -21,7 +22,7 @@ from analyzer.model.contract.child_messages import (
     NvmlReading,
     ProcessFigures,
 )
-from analyzer.model.contract.fields import ReportRecord
+from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
 from analyzer.report.answer import LABELS
@@ -72,6 +73,8 @@ class DeviceFile(ReportRecord, frozen=True, kw_only=True):
     cards: tuple[CardAccount, ...] = ()
     notes: tuple[str, ...] = ()
     next_command: str = "analyze trace train.py"
+    # full length of each list that was shortened
+    shortened: Lengths = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

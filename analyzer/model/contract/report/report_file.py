@@ -8,7 +8,14 @@ from typing import Final, Literal
 from msgspec import field
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Total
+from analyzer.model.contract.fields import (
+    Lengths,
+    Name,
+    ReportRecord,
+    Signed,
+    Text,
+    Total,
+)
 from analyzer.model.contract.report import limit_figures as limits
 from analyzer.model.contract.report import peak_figures as peaks
 from analyzer.model.contract.report import subject
@@ -56,6 +63,8 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     failure: limits.UnservedRequest | None = None
     program: subject.ProgramFigures | None = None
     next_command: Text = ""  # continues from this report
+    # full length of each list that was shortened
+    shortened: Lengths = field(default_factory=dict)
     versions: dict[Name, Name] = field(
         default_factory=dict
     )  # of the libraries and of this package
@@ -143,6 +152,8 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     ops: tuple[OpOfBoth, ...]
     timelines: CurvesOfBoth
     next_command: Text = ""
+    # full length of each list that was shortened
+    shortened: Lengths = field(default_factory=dict)
 
 
 SWEEP_VERSION: Final = 1
@@ -187,4 +198,6 @@ class SweepFile(ReportRecord, frozen=True, kw_only=True):
     name: Text
     cells: tuple[SweepCell, ...]
     next_command: Text = ""
+    # full length of each list that was shortened
+    shortened: Lengths = field(default_factory=dict)
     versions: dict[Name, Name] = field(default_factory=dict)
