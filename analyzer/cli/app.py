@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from importlib import import_module
 from inspect import cleandoc
 from typing import Annotated, Any, Final
@@ -41,6 +42,8 @@ COMMANDS: Final = {
         "numbers support."
     ),
     "device": ("Show the memory of this machine's cards as the driver counts it."),
+    "skill": "Print the skill for coding agents, or install it into a project.",
+    "mcp": "Serve the commands to coding agents over the Model Context Protocol.",
 }
 """The first line of each command's help, in display order."""
 
@@ -59,9 +62,14 @@ class Commands(TyperGroup):
         return name, load_command(name) if name in COMMANDS else command, rest
 
 
+def load_function(name: str) -> Callable[..., None]:
+    """Import the function of a command of ``COMMANDS``; it has one parameter per option."""
+    return expand_groups(getattr(import_module(f"analyzer.cli.{name}_command"), name))
+
+
 def load_command(name: str) -> Any:
     """Import a command of ``COMMANDS`` and return it."""
-    run = expand_groups(getattr(import_module(f"analyzer.cli.{name}_command"), name))
+    run = load_function(name)
     paragraphs = cleandoc(run.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     form: Any = "rich" if shutil.get_terminal_size().columns >= _LEAST_PANEL else None
