@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from importlib import import_module
 from inspect import cleandoc
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -86,6 +87,8 @@ def run_app(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     if COMPLETION in os.environ:  # a shell asks for the completions of its line
         command(prog_name="analyze")
+    if not arguments and _print_offers():
+        return int(ExitCode.OK)
 
     try:
         with command.make_context("analyze", arguments or ["--help"]) as context:
@@ -94,6 +97,22 @@ def run_app(arguments: list[str]) -> int:
         return end.exit_code
 
     return int(ExitCode.OK)
+
+
+def _print_offers() -> bool:
+    """Print the commands for the files of this folder; return whether there are any."""
+    from analyzer.cli.first_run import describe_folder
+    from analyzer.report.untrusted import printable
+
+    lines = describe_folder(Path.cwd())
+    if not lines:
+        return False
+
+    closing = "`analyze gpus` lists the cards beside t4, `analyze --help` all commands."
+    for line in (*lines, closing):
+        typer.echo(printable(line, 1000))
+
+    return True
 
 
 app = typer.Typer(
