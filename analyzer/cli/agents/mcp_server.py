@@ -33,7 +33,15 @@ _OTHERS: Final = ("skill", "mcp")  # commands that are no tools
 _LEFT_OUT: Final = frozenset(
     {
         *("json", "full", "open_page", "quiet", "verbose", "live", "help_all"),
-        *("csv", "markdown", "graph", "perfetto", "max_peak", "scheduler"),
+        *(
+            "csv",
+            "markdown",
+            "graph",
+            "perfetto",
+            "torch_snapshot",
+            "max_peak",
+            "scheduler",
+        ),
     }
 )
 """Options of outputs that an agent does not read, and those that the server sets."""
