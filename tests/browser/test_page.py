@@ -91,7 +91,7 @@ def test_the_page_of_a_sample_shows_its_document(
     document = result.document
     result.to_html(path)
     page.open(path)
-    paths = check_figures(page, document, 12)
+    paths = check_figures(page, document, 10)
     assert {"peak.requested_bytes", "peak.allocated_bytes"} <= paths
     check_recording(page, document)
     listed = page.js(
@@ -482,7 +482,7 @@ def test_each_chart_is_a_valid_drawing(page: Page, report: Path, tab: str) -> No
         "window.saved = [], URL.createObjectURL = (blob) => { saved.push(blob); return 'data:,'; }"
     )
     page.js(
-        f"[...document.querySelectorAll('#panel-{tab} .save')]"
+        f"[...document.querySelectorAll('#panel-{tab} .chart-file')]"
         ".find((it) => it.textContent === 'SVG').click()"
     )
     svg = page.driver.execute_async_script(

@@ -78,7 +78,7 @@ function createMap(container, recording, axis, state) {
       drawAxisCursor(context, chart, axis, state, width, canvasHeight);
     },
   });
-  container.prepend(element('div', { class: 'controls saves' }, chartButtons(chart, 'allocator-map')));
+  container.prepend(element('div', { class: 'controls chart-files' }, chartButtons(chart, 'allocator-map')));
 
   function drawMarked(context, width) {
     context.strokeStyle = colours.ink;

@@ -102,7 +102,7 @@ function createLifetimes(container, recording, axis, state) {
   });
   list.append(element('details', { class: 'as-table' }, element('summary', { text: 'The same as a table' }), table.root));
 
-  container.prepend(element('div', { class: 'controls saves' }, chartButtons(chart, 'lifetimes')));
+  container.prepend(element('div', { class: 'controls chart-files' }, chartButtons(chart, 'lifetimes')));
 
   return {
     chart,
