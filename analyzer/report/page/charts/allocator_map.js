@@ -4,6 +4,7 @@
 const MAP_HEIGHT = 380;
 const REGION_GAP_BYTES = 1 << 20;
 const REGION_SPACE = 8;
+const MOST_MARKED = 1000; // chunks with an outline
 
 function createMap(container, recording, axis, state) {
   const { columns } = recording;
@@ -83,7 +84,7 @@ function createMap(container, recording, axis, state) {
   function drawMarked(context, width) {
     context.strokeStyle = colours.ink;
     context.lineWidth = 2;
-    for (const b of state.values.marked || []) {
+    for (const b of (state.values.marked || []).slice(0, MOST_MARKED)) {
       if (columns.address[b] === 0) continue;
       const region = regions[regionOf[b]];
       const ends = [columns.born[b], columns.dies[b]].map((s) => Math.max(AXIS_PADDING.left, Math.min(width - AXIS_PADDING.right, axis.xOfState(s, width))));
