@@ -2,8 +2,10 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from importlib import import_module
 from inspect import cleandoc
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -41,6 +43,8 @@ COMMANDS: Final = {
         "numbers support."
     ),
     "device": ("Show the memory of this machine's cards as the driver counts it."),
+    "skill": "Print the skill for coding agents, or install it into a project.",
+    "mcp": "Serve the commands to coding agents over the Model Context Protocol.",
 }
 """The first line of each command's help, in display order."""
 
@@ -59,9 +63,14 @@ class Commands(TyperGroup):
         return name, load_command(name) if name in COMMANDS else command, rest
 
 
+def load_function(name: str) -> Callable[..., None]:
+    """Import the function of a command of ``COMMANDS``; it has one parameter per option."""
+    return expand_groups(getattr(import_module(f"analyzer.cli.{name}_command"), name))
+
+
 def load_command(name: str) -> Any:
     """Import a command of ``COMMANDS`` and return it."""
-    run = expand_groups(getattr(import_module(f"analyzer.cli.{name}_command"), name))
+    run = load_function(name)
     paragraphs = cleandoc(run.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     form: Any = "rich" if shutil.get_terminal_size().columns >= _LEAST_PANEL else None
@@ -78,6 +87,8 @@ def run_app(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     if COMPLETION in os.environ:  # a shell asks for the completions of its line
         command(prog_name="analyze")
+    if not arguments and _print_offers():
+        return int(ExitCode.OK)
 
     try:
         with command.make_context("analyze", arguments or ["--help"]) as context:
@@ -86,6 +97,22 @@ def run_app(arguments: list[str]) -> int:
         return end.exit_code
 
     return int(ExitCode.OK)
+
+
+def _print_offers() -> bool:
+    """Print the commands for the files of this folder; return whether there are any."""
+    from analyzer.cli.first_run import describe_folder
+    from analyzer.report.untrusted import printable
+
+    lines = describe_folder(Path.cwd())
+    if not lines:
+        return False
+
+    closing = "`analyze gpus` lists the cards beside t4, `analyze --help` all commands."
+    for line in (*lines, closing):
+        typer.echo(printable(line, 1000))
+
+    return True
 
 
 app = typer.Typer(

@@ -1,11 +1,12 @@
 """``analyze device``: a card's memory as TensorFlow and as the driver count it."""
 
 from analyzer.cli import shared_options as options
-from analyzer.cli.outputs import check_paths, print_answer, write_all
+from analyzer.cli.outputs import check_paths, json_output, print_answer, write_all
 
 
 def device(
     json: options.Json = None,
+    full: options.Full = False,
     force: options.Force = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -20,5 +21,5 @@ def device(
 
     report = read_machine()
 
-    if not write_all((json, report.to_json)):
+    if not write_all(json_output(json, report.to_json, is_full=full)):
         print_answer(build_sections(report.document), quiet=quiet)

@@ -1,7 +1,6 @@
 """``analyze gpus`` and ``--gpu list``: the catalogue of cards."""
 
 import sys
-from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
@@ -10,7 +9,7 @@ import typer
 from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.cards.catalogue import gpus_named
 from analyzer.cli import shared_options as options
-from analyzer.cli.outputs import check_paths, print_answer, write_all
+from analyzer.cli.outputs import check_paths, json_output, print_answer, write_all
 from analyzer.model.contract.report_json import encode_report
 from analyzer.report.output_files import write_text
 from analyzer.report.untrusted import printable
@@ -41,6 +40,8 @@ class CardList(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = 1
     cards: tuple[CardRow, ...]
     next_command: str = ""
+    # full length of each list that was shortened
+    shortened: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 def gpus(
@@ -50,18 +51,16 @@ def gpus(
             "Words of a card's name, or a compute capability: 4090, a100, 8.9."
         ),
     ] = "",
-    json: Annotated[
-        Path | None,
-        options.option("Write the result as JSON; - is stdout, here and below."),
-    ] = None,
-    force: Annotated[
-        bool, options.option("Replace files that exist.", "--force")
-    ] = False,
+    json: options.Json = None,
+    full: options.Full = False,
+    force: options.Force = False,
 ) -> None:
     """List the cards of the catalogue, all or by search words."""
     check_paths(json, force=force)
     listing = _list_cards(search)
-    if not write_all((json, lambda path: write_text(path, encode_report(listing)))):
+    text = encode_report(listing)
+    output = json_output(json, lambda path: write_text(path, text), is_full=full)
+    if not write_all(output):
         _print(listing)
 
 

@@ -23,6 +23,7 @@ from analyzer.report.answer import peak_limit_words
 from analyzer.report.output_files import check_output, is_regular
 from analyzer.report.render.sections import Document
 from analyzer.report.result import Result
+from analyzer.report.short_json import shorten_file
 from analyzer.report.untrusted import printable
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -41,6 +42,7 @@ class PageOutputs:
     """Options of the outputs of an answer: a path, ``-`` for stdout, None for no output."""
 
     json: options.Json = None
+    full: options.Full = False
     html: Annotated[
         Path | None, options.option("Write the result as an HTML page.")
     ] = None
@@ -80,7 +82,8 @@ class PageOutputs:
         *others: tuple[Path | None, Writer],
     ) -> None:
         """Write the files, print the answer unless a file is stdout, and open the page."""
-        if not write_all((self.json, to_json), (self.html, to_html), *others):
+        json = json_output(self.json, to_json, is_full=self.full)
+        if not write_all(json, (self.html, to_html), *others):
             print_answer(make_document(), quiet=self.quiet, is_verbose=self.verbose)
         self.show_page(None, to_html)
 
@@ -112,6 +115,12 @@ class Outputs(PageOutputs):
         Path | None,
         options.option("Write counters and lifetimes for Perfetto."),
     ] = None
+    torch_snapshot: Annotated[
+        Path | None,
+        options.option(
+            "Write a memory snapshot (.pickle) for pytorch.org/memory_viz and Mosaic."
+        ),
+    ] = None
     max_peak: Annotated[
         str | None,
         options.option(
@@ -129,6 +138,7 @@ class Outputs(PageOutputs):
             self.markdown,
             self.graph,
             self.perfetto,
+            self.torch_snapshot,
         )
 
     @property
@@ -154,8 +164,11 @@ class Outputs(PageOutputs):
             to_markdown,
             result.to_graph,
             result.to_perfetto,
+            result.to_torch_snapshot,
         ]
-        if not write_all(*zip(self.paths, writers, strict=True)):
+        _, *others = zip(self.paths, writers, strict=True)
+        json = json_output(self.json, result.to_json, is_full=self.full)
+        if not write_all(json, *others):
             document = report_document(result.report)
             print_answer(document, quiet=self.quiet, is_verbose=self.verbose)
         self.show_page(
@@ -217,6 +230,19 @@ def _check_not_input(path: Path, sources: tuple[Path, ...]) -> None:
             raise InputError(
                 f"{path} is an input of this command.", hint="Name another file."
             )
+
+
+def json_output(
+    path: Path | None, write: Writer, *, is_full: bool
+) -> tuple[Path | None, Writer]:
+    """Return a JSON output for ``write_all``; standard output gets the most important rows."""
+
+    def write_short(file: Path) -> None:
+        write(file)
+        shorten_file(file)
+
+    is_short = path == stdout.DASH and not is_full
+    return path, write_short if is_short else write
 
 
 def write_all(*writers: tuple[Path | None, Writer]) -> bool:

@@ -136,6 +136,10 @@ Scheduler = Annotated[
 Json = Annotated[
     Path | None, option("Write the result as JSON; - is stdout, here and below.")
 ]
+Full = Annotated[
+    bool,
+    option("With --json -: every row, not only the most important ones.", "--full"),
+]
 Csv = Annotated[Path | None, option("Write the rows as CSV.")]
 Markdown = Annotated[Path | None, option("Write a summary for a pull request.")]
 Force = Annotated[bool, option("Replace files that exist.", "--force")]

@@ -95,6 +95,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     wanted_fits: bool | None = None
     points: tuple[SizePoint, ...] = ()  # by size
     next_command: str = ""
+    # full length of each list that was shortened
+    shortened: dict[str, int] = msgspec.field(default_factory=dict)
     # cards of the catalogue, by memory, or of the user's prices, the cheapest that fits first
     cards: tuple[CardAnswer, ...] = ()
     # the cheapest card that holds the wanted size; empty without prices

@@ -27,7 +27,7 @@ def chrome_trace(recording: Recording) -> str:
     largest buffers. Time is in microseconds; a prediction has no time and uses 1 us per instant.
     """
     table = main_allocator_rows(recording)
-    times_us = _times_us(recording, table)
+    times_us = state_times_us(recording, table)
     process = {"name": f"{recording.device.name} {recording.allocator}"}
     events = [{"ph": "M", "name": "process_name", "pid": _PROCESS, "args": process}]
     events += _counters(table, times_us)
@@ -49,7 +49,9 @@ def _span(
     return {"ph": "X", "name": name, **place, **more}
 
 
-def _times_us(recording: Recording, table: pd.DataFrame) -> npt.NDArray[np.float64]:
+def state_times_us(
+    recording: Recording, table: pd.DataFrame
+) -> npt.NDArray[np.float64]:
     """Return the time of each state in us, shape (n_events + 2,): before, each event, after."""
     if not recording.kind.ran or recording.events.empty:
         last = max(int(table["dies"].max()) if len(table) else 0, len(recording.events))

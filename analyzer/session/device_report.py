@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
+from msgspec import field
 
 from analyzer.cards.driver_reading import own_pids, read_cards
 from analyzer.model.contract.child_messages import (
@@ -18,7 +19,7 @@ from analyzer.model.contract.child_messages import (
     NvmlCard,
     NvmlReading,
 )
-from analyzer.model.contract.fields import ReportRecord
+from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
 from analyzer.report.answer import LABELS
@@ -68,6 +69,8 @@ class DeviceFile(ReportRecord, frozen=True, kw_only=True):
     cards: tuple[CardAccount, ...] = ()
     notes: tuple[str, ...] = ()
     next_command: str = "analyze trace train.py"
+    # full length of each list that was shortened
+    shortened: Lengths = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

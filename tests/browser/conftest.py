@@ -42,6 +42,7 @@ def page(_browser: Page) -> Iterator[Page]:
     _browser.size(1280, 900)
     _browser.scheme("light")
     _browser.driver.get("about:blank")
+    _browser.forget()
     _browser.complaints()
     yield _browser
     assert _browser.complaints() == []

@@ -189,6 +189,13 @@ class Page:
         """Return what is wrong with each number that cannot be read whole."""
         return [str(each) for each in self.js(CUT_NUMBERS)]
 
+    def forget(self) -> None:
+        """Remove the choices that earlier pages stored."""
+        self.driver.execute_cdp_cmd(
+            "Storage.clearDataForOrigin",
+            {"origin": "file://", "storageTypes": "local_storage"},
+        )
+
     def complaints(self) -> list[str]:
         """Return what the console holds and every request but the page's own, since last asked."""
         console = [entry["message"] for entry in self.driver.get_log("browser")]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from builders import sample_folder
@@ -90,7 +91,7 @@ def test_the_page_of_a_sample_shows_its_document(
     document = result.document
     result.to_html(path)
     page.open(path)
-    paths = check_figures(page, document, 12)
+    paths = check_figures(page, document, 10)
     assert {"peak.requested_bytes", "peak.allocated_bytes"} <= paths
     check_recording(page, document)
     listed = page.js(
@@ -258,6 +259,8 @@ def test_tables_search_sort_filter_sum_and_copy(page: Page, report: Path) -> Non
     assert int(lines[1].split(",")[1]) == page.js(sizes)[0]
     page.open(report)
     assert page.js("document.querySelectorAll('#panel-tensors tbody tr').length") < 60
+    page.js("memoryReport.state.update({isSmallShown: true})")
+    page.settle()
     page.js("document.querySelector('#panel-tensors .scroller').scrollTo(0, 1e7)")
     page.wait(f"document.querySelector('tbody tr[aria-rowindex=\"{everything + 1}\"]')")
     assert page.js(
@@ -317,6 +320,176 @@ def test_layers_are_measured_and_grouped_otherwise(page: Page, report: Path) -> 
     page.settle()
     assert "model.py" in page.text("#panel-layers")
     page.wait("location.hash.includes('by=source')")
+
+
+def test_a_window_holds_what_was_allocated_in_it(
+    page: Page, report: Path, made: Made
+) -> None:
+    page.open(report)
+    choose(page, "#timeline-controls select[aria-label='What a drag does']", "window")
+    whole = span_of(page)
+    page.drag("#timeline canvas", 0.3, 0.6)
+    assert span_of(page) == whole
+    first, last = (state - 1 for state in page.js("memoryReport.state.values.window"))
+    assert instant_of(page) == last
+
+    table = made.recording.allocations
+    born = table[(table["born"] > first) & (table["born"] <= last)]
+    living = born[born["dies"] > last]
+    sizes = [int(rows["requested_bytes"].sum()) for rows in (born, living)]
+    text = page.text("#instant .event")
+    assert f"{len(born):,} allocated buffers ({format_bytes(sizes[0])})" in text
+    assert f"{len(living):,} live at the end ({format_bytes(sizes[1])})" in text
+
+    for tab, name in (
+        ("tensors", "requested"),
+        ("layers", "bytes"),
+        ("ops", "alive now"),
+    ):
+        page.click(f"#tab-{tab}")
+        size = f"document.querySelector('#panel-{tab} [data-sum=\"{name}\"] .size').dataset.bytes"
+        assert int(page.js(size)) == sizes[1], tab
+
+    page.wait("location.hash.includes('since=')")
+    page.open(report, page.js("location.hash"))
+    assert page.js("memoryReport.state.values.window") == [first + 1, last + 1]
+    page.keys("p")
+    page.settle()
+    assert page.js("memoryReport.state.values.window") is None
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_a_hovered_item_is_marked_in_every_view(
+    page: Page, report: Path, tab: str
+) -> None:
+    page.open(report, f"#tab={tab}")
+    marked = "memoryReport.state.values.marked"
+    image = "document.querySelector('#timeline canvas.above').toDataURL()"
+    clean = page.js(image)
+    is_chart = tab in ("lifetimes", "layers")
+    row = "tbody tr:nth-child(2)"
+    if tab == "map":
+        page.keys("conv", selector="#panel-map .search")  # no gap has this name
+    box = page.box(f"#panel-{tab} {'canvas' if is_chart else row}")
+    page.mouse(
+        "mouseMoved", box["x"] + 0.5 * box["width"], box["y"] + 0.3 * box["height"]
+    )
+    page.settle()
+    page.settle()
+    assert page.js(f"{marked}.length") > 0
+    assert page.js(image) != clean
+    rows = f"document.querySelectorAll('#panel-{tab} tr.marked').length"
+    assert tab == "lifetimes" or page.js(rows) > 0
+    page.mouse("mouseMoved", 5, 5)
+    page.settle()
+    assert page.js(marked) is None
+
+
+def test_a_category_of_the_timeline_marks_its_rows(page: Page, report: Path) -> None:
+    page.open(report)
+    page.click("#tab-tensors")
+    box = page.box("#timeline canvas")
+    at = page.js(
+        "memoryReport.axis.xOfState(memoryReport.recording.peakState, arguments[0])",
+        box["width"],
+    )
+    page.mouse("mouseMoved", box["x"] + at, box["y"] + 0.5 * box["height"])
+    page.settle()
+    page.settle()
+    codes = page.js(
+        f"memoryReport.state.values.marked.map((b) => {RECORDED}.columns.category[b])"
+    )
+    assert len(set(codes)) == 1
+
+
+def test_small_rows_are_shown_on_request(page: Page, report: Path) -> None:
+    page.open(report)
+    height = "document.querySelector('#panel-tensors tbody').offsetHeight"
+    button = (
+        "[...document.querySelectorAll('#panel-tensors .controls button')]"
+        ".find((it) => it.textContent.includes('0.1 %'))"
+    )
+    sums, before = page.text(".summary"), page.js(height)
+    hidden = page.js(
+        f"(({{columns, total}}, at) => {TABLE}.rows()"
+        ".filter((b) => columns.requested[b] < total[at] / 1000).length)"
+        f"({RECORDED}, memoryReport.state.values.at)"
+    )
+    assert f"Show {hidden:,} below" in page.js(f"{button}.textContent")
+    page.js(f"{button}.click()")
+    page.settle()
+    assert page.js(height) == before + 26 * hidden
+    assert page.text(".summary") == sums
+
+
+def test_choices_are_remembered(page: Page, report: Path) -> None:
+    page.open(report)
+    chosen = {
+        "axis": "time",
+        "drag": "window",
+        "layerMode": "source",
+        "isSmallShown": True,
+    }
+    page.js("memoryReport.state.update(arguments[0])", chosen)
+    page.settle()
+    time.sleep(0.3)  # the browser writes the storage in its own time
+    page.open(report)
+    shown = page.js("memoryReport.state.values")
+    assert {name: shown[name] for name in chosen} == chosen
+    assert page.js("memoryReport.axis.isTime()")
+
+
+def test_charts_and_the_timeline_are_saved(
+    page: Page, report: Path, made: Made
+) -> None:
+    page.open(report)
+    page.js(
+        "window.saved = [], URL.createObjectURL = (blob) => { saved.push(blob); return 'data:,'; }"
+    )
+    for name in ("PNG", "SVG", "CSV"):
+        page.js(
+            "[...document.querySelectorAll('#timeline-controls button')]"
+            ".find((it) => it.textContent === arguments[0]).click()",
+            name,
+        )
+    page.wait("saved.length === 3")
+    texts = page.driver.execute_async_script(
+        "const done = arguments[0]; const order = saved.toSorted((a, b) => (a.type < b.type ? -1 : 1));"
+        "Promise.all(order.map((blob) => blob.text())).then(done);"
+    )
+    png, svg, csv = texts
+    assert png[1:4] == "PNG"
+
+    drawing = ElementTree.fromstring(svg)
+    words = "".join(drawing.itertext())
+    assert f"peak {format_bytes(made.document['peak']['requested_bytes'])}" in words
+
+    head, *lines = csv.split()
+    first = head.split(",")
+    rows = [dict(zip(first, line.split(","), strict=True)) for line in lines]
+    at_peak = next(
+        row for row in rows if int(row["instant"]) == made.document["peak"]["instant"]
+    )
+    assert int(at_peak["requested_bytes"]) == made.document["peak"]["requested_bytes"]
+    for name, size in made.document["categories_at_peak"].items():
+        assert int(at_peak.get(f"{name}_bytes", 0)) == size
+
+
+@pytest.mark.parametrize("tab", ["lifetimes", "layers", "map"])
+def test_each_chart_is_a_valid_drawing(page: Page, report: Path, tab: str) -> None:
+    page.open(report, f"#tab={tab}")
+    page.js(
+        "window.saved = [], URL.createObjectURL = (blob) => { saved.push(blob); return 'data:,'; }"
+    )
+    page.js(
+        f"[...document.querySelectorAll('#panel-{tab} .chart-file')]"
+        ".find((it) => it.textContent === 'SVG').click()"
+    )
+    svg = page.driver.execute_async_script(
+        "const done = arguments[0]; saved[0].text().then(done);"
+    )
+    drawn = ElementTree.fromstring(svg)
+    assert len(list(drawn.iter())) > 5
 
 
 def test_the_theme_is_the_systems_and_paper_is_light(page: Page, report: Path) -> None:

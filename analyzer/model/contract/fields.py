@@ -50,6 +50,9 @@ Cell = bool | Signed | float | Text | None  # null for a number that JSON does n
 EvidenceRow = dict[Name, Cell]  # by column; all rows of a finding have the same columns
 
 
+Lengths = dict[Name, Total]  # by path in the document, such as ``layers``
+
+
 class ReportRecord(Struct, frozen=True):
     """A part of a report."""
 

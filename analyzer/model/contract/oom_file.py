@@ -2,9 +2,9 @@
 
 from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from analyzer.model.contract.fields import ReportRecord
+from analyzer.model.contract.fields import Lengths, ReportRecord
 
 OOM_VERSION: Final = 1
 
@@ -147,3 +147,5 @@ class OomDocument(ReportRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     matched_with: str | None = None
     next_command: str | None = None
+    # full length of each list that was shortened
+    shortened: Lengths = field(default_factory=dict)

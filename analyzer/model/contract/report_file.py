@@ -17,6 +17,7 @@ from analyzer.model.contract.capture_request import Assumption
 from analyzer.model.contract.fields import (
     EvidenceRow,
     Instant,
+    Lengths,
     Name,
     Picoseconds,
     ReportRecord,
@@ -650,6 +651,8 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     failure: UnservedRequest | None = None
     program: ProgramFigures | None = None
     next_command: Text = ""  # continues from this report
+    # full length of each list that was shortened
+    shortened: Lengths = field(default_factory=dict)
     versions: dict[Name, Name] = field(
         default_factory=dict
     )  # of the libraries and of this package
@@ -737,6 +740,8 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     ops: tuple[OpOfBoth, ...]
     timelines: CurvesOfBoth
     next_command: Text = ""
+    # full length of each list that was shortened
+    shortened: Lengths = field(default_factory=dict)
 
 
 SWEEP_VERSION: Final = 1
@@ -781,4 +786,6 @@ class SweepFile(ReportRecord, frozen=True, kw_only=True):
     name: Text
     cells: tuple[SweepCell, ...]
     next_command: Text = ""
+    # full length of each list that was shortened
+    shortened: Lengths = field(default_factory=dict)
     versions: dict[Name, Name] = field(default_factory=dict)

@@ -30,6 +30,7 @@ from analyzer.report.answer import (
 )
 from analyzer.report.diff_sections import diff_document
 from analyzer.report.page.payload import pack, payload
+from analyzer.report.page.source_lines import source_lines_section
 from analyzer.report.render.charts import draw_lines, draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
 from analyzer.report.render.sections import (
@@ -87,6 +88,7 @@ def render(
         shares=shares,
         changes=change_items(report),
         tensors=tensors,
+        source_lines=source_lines_section(report),
         error_line=error_line(error),
         what_if=tuple(report_sections.what_if_lines(report)),
         categories=CATEGORY_LABELS,

@@ -15,3 +15,406 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import CONVOLUTIONS, TensorSpec
+from analyzer.model.graph.buffer_sharing import Sharing
+from analyzer.model.graph.graph_index import (
+    ALIVE_ROLE,
+    FORWARD_ROLE,
+    GRADIENT_ROLE,
+    GraphIndex,
+)
+from analyzer.model.graph.host_copies import ITERATOR
+from analyzer.model.recording.attribution import (
+    RECEIVED,
+    find_first_births,
+    label_eager,
+    label_graph,
+    match_outputs,
+)
+from analyzer.model.recording.labels import (
+    BATCH_ROLE,
+    COPIED_BATCH,
+    Holding,
+    Labels,
+    Mask,
+    find_roles_of_state,
+    label_variables,
+)
+from analyzer.model.recording.records import Step
+from analyzer.model.recording.schema import STACK_ROLE, TRIAL, TRIAL_ROLE, WORKSPACE
+from analyzer.model.recording.timeline import HOST_ALLOCATORS, is_tpu
+from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
+from analyzer.tracing.derive.state_buffers import find_state
+from analyzer.tracing.parse.event_columns import STACK
+from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
+
+_PHASES: Final = {"backward": 1, "update": 2}
+_SUMS: Final = frozenset({"AddV2", "Add", "AddN", "ZerosLike", "Zeros", "Fill"})
+"""Ops that begin or extend a sum of gradients in a program's own loop."""
+_LEFT_ROLE: Final = "alive when the step ends"
+_ACCUMULATOR: Final = "gradient accumulator"
+
+
+def attribute(
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote | None,
+    structure: GraphIndex | None,
+    steps: Sequence[Step],
+) -> tuple[pd.DataFrame, Sharing | None]:
+    """Return the table with all labels, and the tensors that share a buffer (None without a graph)."""
+    labels = Labels(len(table))
+    earlier = table["address"].isna().to_numpy()
+    labels.fill(earlier, Category.UNATTRIBUTED, "allocated before the trace began")
+    is_stack = table["allocator"].astype(str).map(is_tpu) & (table["op"] == STACK)
+    labels.fill(is_stack.to_numpy(bool), Category.TEMPORARY, STACK_ROLE)
+    freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
+    infer = note is not None and note.step.infers
+    in_steps = table["step"].notna().to_numpy()
+    if note is not None:
+        _label_noted(labels, table, raw, note, structure)
+
+    if structure is not None and (note is None or not note.snapshots):
+        for held, kind in find_state(table, structure, steps).items():
+            labels.set(held, kind[0], role=kind[1])
+
+    # Buffers that were requested on a thread that marked steps.
+    marked = np.isin(
+        raw.events["thread"].to_numpy(), [mark.thread for mark in raw.step_markers]
+    )
+    python = np.append(marked, False)[table["born"].to_numpy()]
+    sharing = None
+
+    if structure is not None:
+        tensors = match_outputs(table, structure, freers)
+        sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
+        _label_by_graph(labels, table, structure, sharing, tensors, infer=infer)
+        _label_batches(labels, table, structure)
+        _label_pipeline(labels, table, raw, structure, python)
+
+    if note is None:  # the readers come after the end
+        is_left = (table["dies"] == len(raw.events)).to_numpy()
+        labels.role[is_left & (labels.role == FORWARD_ROLE)] = _LEFT_ROLE
+
+    phases = _label_marked(labels, table, raw)
+
+    if note is not None:
+        _label_gradients(labels, table, raw, note)
+        _label_held(labels, table, raw, note)
+
+    label_eager(
+        labels,
+        table,
+        steps,
+        phases,
+        find_first_births(table, (phases == 1) & in_steps),
+        python,
+        infer=infer,
+        jit=note is not None and bool(note.step.jit),
+        is_captured=note is not None,
+    )
+    return labels.apply(table), sharing
+
+
+def _label_by_graph(
+    labels: Labels,
+    table: pd.DataFrame,
+    structure: GraphIndex,
+    sharing: Sharing,
+    tensors: Sequence[str],
+    *,
+    infer: bool,
+) -> None:
+    """Label the buffers of the graph's ops."""
+    # Shapes and constants of the tape run early, its kernels do not.
+    ops = structure.ops.values()
+    kernels = [op.name for op in ops if find_gradient_kernel(op.type)]
+    of_kernels = (table["op"].isin(kernels) & table["step"].notna()).to_numpy()
+    starts = find_first_births(table, of_kernels)
+    # In a step without a backward pass, which may have failed, its last birth stands for the start.
+    ends = table.groupby("step")["born"].max()
+    cut = {int(step): int(end) for step, end in ends.items() if int(step) not in starts}
+    label_graph(
+        labels,
+        table,
+        structure,
+        sharing,
+        tensors,
+        infer=infer,
+        backward_starts={**starts, **(cut if structure.evidence else {})},
+    )
+    is_cut = table["step"].isin(list(cut)).to_numpy(bool)
+    labels.role[is_cut & (labels.role == ALIVE_ROLE)] = _LEFT_ROLE
+
+
+def _label_marked(
+    labels: Labels, table: pd.DataFrame, raw: RawTrace
+) -> npt.NDArray[np.int8]:
+    """Label the layers that the capture marked; return the phase of each buffer's birth."""
+    born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
+    phases = np.zeros(len(table), dtype=np.int8)
+
+    for span in find_marks(raw.markers, "phase"):
+        number = _PHASES.get(str(span.stats.get("phase")), 0)
+        phases[(born_ps >= span.start_ps) & (born_ps <= span.end_ps)] = number
+
+    # The innermost call of a layer decides.
+    calls = find_marks(raw.markers, "layer")
+    for span in sorted(calls, key=lambda one: one.start_ps - one.end_ps):
+        inside = (born_ps >= span.start_ps) & (born_ps <= span.end_ps)
+        path = str(span.stats.get("path", ""))
+        labels.layer[inside & (labels.variable == "")] = path
+
+    return phases
+
+
+def _label_noted(
+    labels: Labels,
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote,
+    structure: GraphIndex | None,
+) -> None:
+    """Label the variables and the inputs of a note."""
+    moments = find_instants(raw, "snapshot")
+    roles = find_roles_of_state(note, structure) if structure is not None else {}
+    label_variables(labels, note, find_holdings(table, note, moments), roles)
+    index, start = AddressIndex(table), moments[0] if moments else -1
+
+    for given in note.inputs:
+        row = None if given.address is None else index.at(given.address, start)
+        if row is not None and labels.is_open(row):
+            labels.set(row, Category.INPUT, role="step input")
+            labels.tensor[row] = given.name
+            labels.specs[row] = TensorSpec(given.dtype, given.shape)
+
+
+def find_marks(markers: Sequence[Span], name: str) -> list[Span]:
+    """Return the capture's marks with a name."""
+    return [span for span in markers if span.name == f"{MARKER_PREFIX}{name}"]
+
+
+def find_instants(raw: RawTrace, name: str) -> list[int]:
+    """Return the last instant before each of the capture's marks with a name."""
+    starts = [span.start_ps for span in find_marks(raw.markers, name)]
+    found: list[int] = (
+        np.searchsorted(raw.events["time_ps"].to_numpy(), starts) - 1
+    ).tolist()
+    return found
+
+
+def _label_gradients(
+    labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote
+) -> None:
+    """Label the gradients of an eager step, and their sums over micro-batches.
+
+    A variable is such a sum if an optimizer got it as a gradient. A tensor is one if it is an addition
+    or zeros, has the size of a gradient, and survives a backward pass.
+    """
+    spans = find_marks(raw.markers, "gradients")
+    if not spans:
+        return
+    index, marks = AddressIndex(table), find_instants(raw, "gradients")
+    found = {
+        index.at(address, instant)
+        for span, instant in zip(spans, marks, strict=True)
+        for address in note.eager_gradients.get(int(span.stats.get("index", -1)), ())
+    }
+    gradients = sorted(row for row in found if row is not None)
+    marks.sort()
+
+    if note.watch is not None and note.watch.micro_batches > 1:
+        for name in {labels.variable[row] for row in gradients} - {""}:
+            labels.fill(labels.variable == name, Category.GRADIENT, _ACCUMULATOR)
+        born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
+        ends = np.append(marks, np.iinfo(np.int64).max)
+        survives = ends[np.searchsorted(marks, born, side="right")] < dies
+        sizes = table["requested_bytes"].iloc[gradients].unique()
+        is_sum = table["op"].isin(_SUMS) & table["requested_bytes"].isin(sizes)
+        rows = labels.open_rows() & is_sum.to_numpy() & survives
+        labels.fill(rows, Category.GRADIENT, _ACCUMULATOR)
+
+    for row in gradients:
+        if labels.is_open(row):
+            labels.set(row, Category.GRADIENT, role=GRADIENT_ROLE)
+
+
+def _label_held(
+    labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote
+) -> None:
+    """Label the tensors that names of a program hold at the end, if its whole run is one step."""
+    index, moments = AddressIndex(table), find_instants(raw, "snapshot")
+    watch = note.watch
+
+    for held in watch.held if watch is not None and watch.whole_run and moments else ():
+        for address in held.addresses:
+            row = index.at(address, moments[-1])
+            if row is not None and labels.is_open(row):
+                category = (
+                    Category.ACTIVATION if labels.layer[row] else Category.CONSTANT
+                )
+                labels.set(row, category, role=f"held by {held.holder}")
+
+
+def _label_batches(
+    labels: Labels, allocations: pd.DataFrame, structure: GraphIndex
+) -> None:
+    """Label the batches of a data set, which is not in the step's graph.
+
+    Their buffers have type and shape of an output of the graph's iterator.
+    """
+    batches: dict[tuple[str, str], str] = {}
+    for op in structure.ops.values():
+        for index, spec in enumerate(op.outputs if op.type == ITERATOR else ()):
+            if spec.shape:
+                batches[spec.dtype, spec.shape_text] = f"{op.name}:{index}"
+
+    if not batches:
+        return
+    columns = (allocations[name].astype(object) for name in ("op", "dtype", "shape"))
+
+    for row, (name, dtype, shape) in enumerate(zip(*columns, strict=True)):
+        open_shape = f"[-1{shape[shape.find(',') :]}"
+        tensor = batches.get((dtype, shape)) or batches.get((dtype, open_shape))
+
+        if tensor and name and name not in structure.ops and labels.is_open(row):
+            role = COPIED_BATCH if name == RECEIVED else BATCH_ROLE
+            labels.set(row, Category.INPUT, role=role)
+            labels.tensor[row] = tensor
+
+
+def _label_pipeline(
+    labels: Labels,
+    table: pd.DataFrame,
+    raw: RawTrace,
+    structure: GraphIndex,
+    by_python: Mask,
+) -> None:
+    """Label requests without an op on threads that run ops of a data pipeline, and none of the step.
+
+    A Python generator gives NumPy arrays, which ``PyFunc`` copies if they are not aligned.
+    """
+    runs = raw.op_runs
+    is_of_step = runs["op"].isin(structure.ops)
+    pipeline = set(runs["thread"]) - set(runs.loc[is_of_step, "thread"])
+    threads = np.append(raw.events["thread"].to_numpy(), -1)
+    by_pipeline = np.isin(threads[table["born"].to_numpy()], list(pipeline))
+
+    is_unnamed = (table["op"].astype(str) == "").to_numpy()
+    rows = labels.open_rows() & by_pipeline & is_unnamed & ~by_python
+    labels.fill(rows, Category.INPUT, BATCH_ROLE)
+
+
+class AddressIndex:
+    """Index of buffers by address."""
+
+    def __init__(self, allocations: pd.DataFrame) -> None:
+        """Index ``allocations`` by address."""
+        addresses = allocations["address"].to_numpy(dtype=np.int64, na_value=-1)
+        self._born = allocations["born"].to_numpy()
+        self._dies = allocations["dies"].to_numpy()
+        self._order = np.argsort(addresses, kind="stable")
+        self._sorted = addresses[self._order]
+
+    def at(self, address: int, instant: int) -> int | None:
+        """Return the row that is alive at ``instant`` at ``address``, or None."""
+        left = np.searchsorted(self._sorted, address, side="left")
+        right = np.searchsorted(self._sorted, address, side="right")
+        rows = self._order[left:right].tolist()
+
+        return next(
+            (row for row in rows if self._born[row] <= instant < self._dies[row]), None
+        )
+
+
+def find_holdings(
+    allocations: pd.DataFrame, note: RunNote, moments: Sequence[int]
+) -> list[Holding]:
+    """Return the buffers that hold variables, in order of time for each variable."""
+    index = AddressIndex(allocations)
+    born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
+    found: dict[int, tuple[int, Holding]] = {}  # by buffer, with its last snapshot
+
+    for number in range(len(note.variables)):
+        previous: int | None = None
+        since: int | None = None
+
+        for turn, (moment, snapshot) in enumerate(
+            zip(moments, note.snapshots, strict=False)
+        ):
+            address = snapshot[number] if number < len(snapshot) else None
+            row = None if address is None else index.at(address, moment)
+            if row is None:
+                continue
+
+            if row != previous:
+                is_move = previous is not None and born[row] < dies[previous] <= moment
+                since = int(dies[previous]) if is_move else None
+                previous = row
+
+            # Two variables may share a buffer until one of them is written.
+            if row not in found or found[row][0] < turn:
+                found[row] = turn, (row, number, since)
+
+    # A snapshot of a variable whose reads are copies found a copy.
+    reads = set(allocations.index[allocations["op"] == "ReadVariableOp"])
+    kept = (row for row in found if row not in reads or dies[row] > moments[-1])
+    holdings = [found[row][1] for row in kept]
+
+    return sorted(holdings, key=lambda one: (one[1], int(born[one[0]])))
+
+
+def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the attributed allocations with category and role of the trials of algorithms.
+
+    At its first call a convolution tries cuDNN's algorithms (``AutotuneUnfusedConv`` and
+    ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``): on a guarded copy of its result, which is left out
+    without memory for it (``WrapRedzoneBestEffort``), and with guards around each algorithm's workspace
+    (16 MiB without one). These requests bypass the op's context, so that they have no region in a trace.
+    """
+    table = mark_trials(table)
+    on_card = ~table["allocator"].isin(list(HOST_ALLOCATORS))
+    own = table["op_type"].isin(CONVOLUTIONS) & on_card & (table["born"] >= 0)
+    is_trial = own & table["region"].astype(str).isin(["", TRIAL])
+    if not is_trial.any():
+        return table
+
+    category, role = table["category"].astype(object), table["role"].astype(object)
+    category[is_trial] = Category.WORKSPACE.value
+    role[is_trial] = TRIAL_ROLE
+
+    return table.assign(
+        category=category.astype("category"), role=role.astype("category")
+    )
+
+
+def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the allocations with the regions of optional buffers set.
+
+    TensorFlow skips copies and algorithms that do not fit, and can do without the chosen workspace.
+    """
+    of_convolution = table["op_type"].isin(CONVOLUTIONS)
+    raw = of_convolution & (table["region"].astype(str) == "")
+    requests = table[raw & (table["requested_bytes"] >= GUARDS_BYTES)].sort_values(
+        "born"
+    )
+    copies = []
+
+    for _, rows in requests.groupby(requests["op"].astype(str), sort=False):
+        born, dies = rows["born"].to_numpy(), rows["dies"].to_numpy()
+        # The op's next request of this kind is a workspace, which is freed before the copy.
+        inside = np.append((born[1:] < dies[:-1]) & (dies[1:] < dies[:-1]), False)
+        sizes = rows["requested_bytes"].to_numpy()
+        larger = (
+            sizes > sizes[~inside].min()
+        )  # of the workspaces only the smallest is needed
+        copies += rows.index[inside | larger].tolist()
+
+    workspaces = of_convolution & (table["dtype"].astype(str) == "uint8")
+    if not copies and not workspaces.any():
+        return table
+    region = table["region"].astype(object)
+    region[copies] = TRIAL
+    region[workspaces] = WORKSPACE
+
+    return table.assign(region=region.astype("category"))

@@ -158,7 +158,8 @@ def test_every_file_that_is_written_is_named(folder: Path) -> None:
     ],
 )
 def test_a_dash_is_standard_output(option: str, starts: bytes, folder: Path) -> None:
-    line = f"$ANALYZE trace {sample_folder('infer')} {option} -"
+    full = "--full" if option == "--json" else ""
+    line = f"$ANALYZE trace {sample_folder('infer')} {option} - {full}"
     code, out, err = shell(line, folder, PYTHONIOENCODING="ascii")
     assert (code, err) == (0, b"")
     assert out.startswith(starts)

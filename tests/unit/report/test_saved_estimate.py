@@ -58,7 +58,7 @@ def predicted() -> Iterator[list[Path]]:
 def test_both_commands_open_it(
     command: str, folder: Path, predicted: list[Path]
 ) -> None:
-    done = analyze(command, folder, "--json", "-")
+    done = analyze(command, folder, "--json", "-", "--full")
     assert (done.code, predicted) == (0, [])
     assert json.loads(done.out) == json.loads((folder / REPORT_JSON).read_text())
 

@@ -4,12 +4,13 @@
 const MAP_HEIGHT = 380;
 const REGION_GAP_BYTES = 1 << 20;
 const REGION_SPACE = 8;
+const MOST_MARKED = 1000; // chunks with an outline
 
 function createMap(container, recording, axis, state) {
   const { columns } = recording;
   if (!columns.address.some((address) => address > 0)) {
     container.append(element('p', { class: 'empty', text: 'This recording has no addresses. A trace of a real run has them.' }));
-    return { update() {}, reset() {}, focusSearch() {} };
+    return { update() {}, mark() {}, reset() {}, focusSearch() {} };
   }
   /** @type {{ start: number, end: number, size?: number, top?: number, height?: number }[]} */
   const regions = findRegions(columns);
@@ -45,7 +46,7 @@ function createMap(container, recording, axis, state) {
   function drawChunks(context, width) {
     const [first, last] = axis.visibleStates();
     const boxes = recording.categories.map(() => []); // x, y, width, height of each, one after the other
-    const waste = new Path2D();
+    const waste = [];
     let chosen = null;
     for (let b = 0; b < recording.buffers && columns.born[b] <= last; b += 1) {
       if (columns.dies[b] < first || columns.address[b] === 0) continue;
@@ -58,7 +59,7 @@ function createMap(container, recording, axis, state) {
       const requestedHeight = h * columns.requested[b] / (columns.allocated[b] || 1);
       const gap = h > 3 ? 0.5 : 0;
       boxes[columns.category[b]].push(x, y + h - requestedHeight + gap, w, Math.max(0.6, requestedHeight - gap));
-      if (h - requestedHeight > 0.7) waste.rect(x, y + gap, w, h - requestedHeight);
+      if (h - requestedHeight > 0.7) waste.push([x, y + gap, w, h - requestedHeight]);
       if (b === state.values.buffer) chosen = [x, y, w, h];
     }
     for (const [code, flat] of boxes.entries()) {
@@ -66,15 +67,32 @@ function createMap(container, recording, axis, state) {
       for (let i = 0; i < flat.length; i += 4) context.fillRect(flat[i], flat[i + 1], flat[i + 2], flat[i + 3]);
     }
     context.fillStyle = colours.faint;
-    context.fill(waste);
+    for (const box of waste) context.fillRect(...box);
     if (chosen) { context.strokeStyle = colours.accent; context.lineWidth = 2; context.strokeRect(...chosen); context.lineWidth = 1; }
   }
 
   container.append(note, chartBox);
   const chart = createCanvas(chartBox, {
     height, label: 'Addresses of the allocator over time. The list below has the chunks of the chosen instant.', draw,
-    overlay: (context, width, canvasHeight) => drawAxisCursor(context, chart, axis, state, width, canvasHeight),
+    overlay: (context, width, canvasHeight) => {
+      drawMarked(context, width);
+      drawAxisCursor(context, chart, axis, state, width, canvasHeight);
+    },
   });
+  container.prepend(element('div', { class: 'controls chart-files' }, chartButtons(chart, 'allocator-map')));
+
+  function drawMarked(context, width) {
+    context.strokeStyle = colours.ink;
+    context.lineWidth = 2;
+    for (const b of (state.values.marked || []).slice(0, MOST_MARKED)) {
+      if (columns.address[b] === 0) continue;
+      const region = regions[regionOf[b]];
+      const ends = [columns.born[b], columns.dies[b]].map((s) => Math.max(AXIS_PADDING.left, Math.min(width - AXIS_PADDING.right, axis.xOfState(s, width))));
+      const y = toY(region, columns.address[b] + columns.allocated[b]);
+      if (ends[1] > ends[0]) context.strokeRect(ends[0], y, ends[1] - ends[0], Math.max(1, toY(region, columns.address[b]) - y));
+    }
+    context.lineWidth = 1;
+  }
 
   function bufferAt(x, y) {
     const s = axis.stateAtPosition(axis.fromX(x, chart.width));
@@ -93,6 +111,7 @@ function createMap(container, recording, axis, state) {
     },
     hover: (x, y, event) => {
       const b = bufferAt(x, y);
+      markBuffers(state, b === null ? [] : [b]);
       if (b === null) showTooltip(event, 'free', [describeInstant(recording, axis.stateAtPosition(axis.fromX(x, chart.width)))]);
       else showTooltip(event, recording.nameOf(b), [...lifetimeLines(recording, b), [null, 'unused in the chunk', columns.allocated[b] - columns.requested[b]], `address ${addressText(recording, columns.address[b])}`]);
     },
@@ -103,6 +122,7 @@ function createMap(container, recording, axis, state) {
     rows: () => chunkRows(recording, regions, regionOf, state.values.at),
     onPick: (row) => { if (row.buffer !== null) state.update({ buffer: row.buffer }); },
     isPicked: (row) => row.buffer !== null && row.buffer === state.values.buffer,
+    buffersOf: (row) => (row.buffer === null ? [] : [row.buffer]),
     filters: [{ label: 'kind', value: (row) => row.kind, text: (kind) => CATEGORY_LABELS[kind] || kind }],
     columns: [
       { key: 'name', label: 'Chunk', kind: 'text', grow: true, value: (row) => row.name },
@@ -116,6 +136,7 @@ function createMap(container, recording, axis, state) {
 
   return {
     chart, table,
+    mark() { chart.redrawOverlay(); table.mark(); },
     update(keys) {
       if (keys.has('at') || keys.has('shown')) {
         table.update();

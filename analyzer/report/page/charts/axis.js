@@ -116,6 +116,8 @@ function attachAxisGestures(chart, axis, recording, state, { pick, hover }) {
     else axis.zoom(Math.exp(Math.max(-100, Math.min(100, event.deltaY)) / 300), axis.fromX(xOf(event), chart.width));
   }, { passive: false });
 
+  const chooseWindow = (from, to) => { if (to > from) state.update({ window: [from, to], at: to }); };
+
   canvas.addEventListener('pointerdown', (event) => {
     if (event.button !== 0) return;
     drag = { startX: xOf(event), lastX: xOf(event), moves: event.shiftKey };
@@ -139,14 +141,14 @@ function attachAxisGestures(chart, axis, recording, state, { pick, hover }) {
     const endX = xOf(event);
     drag = null;
     chart.brush = null;
+    const ends = [startX, endX].sort((a, b) => a - b).map((x) => axis.fromX(x, chart.width));
     if (Math.abs(endX - startX) <= 4) pick(endX, yOf(event));
-    else if (!moves) {
-      axis.setView(axis.fromX(Math.min(startX, endX), chart.width), axis.fromX(Math.max(startX, endX), chart.width));
-    }
+    else if (!moves && state.values.drag === 'window') chooseWindow(...ends.map(axis.stateAtPosition));
+    else if (!moves) axis.setView(ends[0], ends[1]);
     chart.redrawOverlay();
   });
   canvas.addEventListener('pointercancel', () => { drag = null; chart.brush = null; });
-  canvas.addEventListener('pointerleave', () => { if (!drag) { hideTooltip(); chart.hoverX = null; chart.redrawOverlay(); } });
+  canvas.addEventListener('pointerleave', () => { if (!drag) { hideTooltip(); markBuffers(state, []); chart.hoverX = null; chart.redrawOverlay(); } });
   canvas.addEventListener('dblclick', () => axis.showAll());
   canvas.addEventListener('keydown', (event) => onAxisKey(event, axis, recording, state));
 }
@@ -188,12 +190,19 @@ function drawAxisCursor(context, chart, axis, state, width, height) {
     context.stroke();
     context.setLineDash([]);
   };
+  const shade = (from, to, alpha) => {
+    context.fillStyle = colours.accent;
+    context.globalAlpha = alpha;
+    context.fillRect(from, 0, to - from, height - 18);
+    context.globalAlpha = 1;
+  };
+  const { window: chosen } = state.values;
+  if (chosen) {
+    const [from, to] = chosen.map((s) => Math.max(AXIS_PADDING.left, Math.min(width - AXIS_PADDING.right, axis.xOfState(s, width))));
+    shade(from, to, 0.12);
+    line(axis.xOfState(chosen[0], width), colours.accent, []);
+  }
   line(axis.xOfState(state.values.at, width), colours.accent, []);
   if (chart.hoverX !== null && chart.hoverX !== undefined) line(chart.hoverX, colours.muted, [3, 3]);
-  if (chart.brush) {
-    context.fillStyle = colours.accent;
-    context.globalAlpha = 0.18;
-    context.fillRect(chart.brush[0], 0, chart.brush[1] - chart.brush[0], height - 18);
-    context.globalAlpha = 1;
-  }
+  if (chart.brush) shade(chart.brush[0], chart.brush[1], 0.18);
 }

@@ -14,7 +14,7 @@ function createCanvas(container, { height, label, draw, overlay = null, focusabl
   const base = element('canvas', { role: 'img', 'aria-label': label, tabindex: focusable ? 0 : null });
   const above = element('canvas', { 'aria-hidden': 'true', class: 'above' });
   container.replaceChildren(base, above);
-  const chart = { canvas: base, width: 0, height: 0, redraw, redrawOverlay, paintNow, setHeight, resize };
+  const chart = { canvas: base, width: 0, height: 0, draw, redraw, redrawOverlay, paintNow, setHeight, resize };
   let wanted = height;
   let pending = false;
   let pendingOverlay = false;

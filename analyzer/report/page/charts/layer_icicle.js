@@ -24,6 +24,8 @@ function createIcicle(container, recording, axis, state) {
     name: 'Parts of the chosen layer', rows: () => (focus ? focus.children : []), initialSort: { key: 'bytes', descending: true },
     onPick: (node) => { if (node.children.length) choose(node); else if (node.buffer !== null) state.update({ buffer: node.buffer }); },
     bufferOf: (node) => (node.children.length ? null : node.buffer),
+    buffersOf: membersOf,
+    isSmall: (node) => node.bytes < LEAST_SHARE * root.bytes,
     columns: [
       { key: 'name', label: 'Part', kind: 'text', grow: true, value: (node) => node.key },
       { key: 'bytes', label: 'Bytes', csv: 'bytes', kind: 'size', value: (node) => node.bytes },
@@ -41,13 +43,15 @@ function createIcicle(container, recording, axis, state) {
       return;
     }
     place(focus, 0, width, 0);
+    const marked = new Set(state.values.marked);
     for (const box of boxes) {
       const { node, x, w, depth } = box;
       const isPicked = !node.children.length && node.buffer !== null && node.buffer === state.values.buffer;
       const fill = node === hovered ? colours.accent : depth === 0 ? colours.band : colours.category[node.topCategory];
       context.fillStyle = fill;
       context.fillRect(x, depth * ICICLE_ROW, Math.max(0.5, w - 1), ICICLE_ROW - 1);
-      if (isPicked) { context.strokeStyle = colours.ink; context.strokeRect(x + 1, depth * ICICLE_ROW + 1, Math.max(1, w - 3), ICICLE_ROW - 3); }
+      const isMarked = node !== hovered && node.members.some((b) => marked.has(b));
+      if (isPicked || isMarked) { context.strokeStyle = colours.ink; context.strokeRect(x + 1, depth * ICICLE_ROW + 1, Math.max(1, w - 3), ICICLE_ROW - 3); }
       box.text = w < 16 ? '' : boxLabel(context, node, w - 8);
       context.fillStyle = inkOn(fill);
       context.textAlign = 'left';
@@ -80,11 +84,15 @@ function createIcicle(container, recording, axis, state) {
   }
   chart.canvas.addEventListener('pointermove', (event) => {
     const box = boxAt(event);
-    if (hovered !== (box && box.node)) { hovered = box && box.node; chart.redraw(); }
+    if (hovered !== (box && box.node)) {
+      hovered = box && box.node;
+      markBuffers(state, hovered ? membersOf(hovered) : []);
+      chart.redraw();
+    }
     if (box) showTooltip(event, box.node.key, [[null, 'bytes', box.node.bytes], `${formatShare(box.node.bytes, root.bytes)} of all, ${formatCount(box.node.buffers)} ${box.node.buffers === 1 ? 'buffer' : 'buffers'}`]);
     else hideTooltip();
   });
-  chart.canvas.addEventListener('pointerleave', () => { hovered = null; hideTooltip(); chart.redraw(); });
+  chart.canvas.addEventListener('pointerleave', () => { hovered = null; markBuffers(state, []); hideTooltip(); chart.redraw(); });
   chart.canvas.addEventListener('click', (event) => {
     const box = boxAt(event);
     if (!box) return;
@@ -104,21 +112,22 @@ function createIcicle(container, recording, axis, state) {
 
   const measureSelect = selectElement('What is measured', ICICLE_MEASURES, state.values.measure, (measure) => state.update({ measure }));
   const modeSelect = selectElement('Grouped by', [['layer', 'by layer'], ['source', 'by source line']], state.values.layerMode, (layerMode) => state.update({ layerMode, part: '' }));
-  controls.append(measureSelect, modeSelect);
+  controls.append(measureSelect, modeSelect, ...chartButtons(chart, 'layers'));
 
   function renderControls() {
-    const { measure, layerMode, at } = state.values;
+    const { measure, layerMode, at, window } = state.values;
     measureSelect.value = measure;
     modeSelect.value = layerMode;
     unit.textContent = unbroken(measure === 'bytetime'
       ? `Average requested bytes over the ${axis.isTime() ? 'time' : 'events'} in view.`
-      : `Requested bytes at ${describeInstant(recording, at)}${layerMode === 'layer' ? ', layers in the order of the model' : ''}.`);
+      : `Requested bytes ${window ? 'of the window' : `at ${describeInstant(recording, at)}`}${layerMode === 'layer' ? ', layers in the order of the model' : ''}.`);
   }
 
   return {
     chart,
+    mark() { chart.redraw(); table.mark(); },
     update(keys) {
-      if (keys.has('shown') || keys.has('at') || keys.has('measure') || keys.has('layerMode') || (keys.has('viewKey') && state.values.measure === 'bytetime')) {
+      if (keys.has('shown') || keys.has('at') || keys.has('window') || keys.has('isSmallShown') || keys.has('measure') || keys.has('layerMode') || (keys.has('viewKey') && state.values.measure === 'bytetime')) {
         root = buildTree(recording, axis, state.values, order);
         renderControls();
         show();
@@ -159,10 +168,14 @@ function findPart(root, part) {
   return node;
 }
 
-function buildTree(recording, axis, { at, measure, layerMode }, order) {
+// The buffers of a part and of the parts in it.
+const membersOf = (node) => [...node.members, ...node.children.flatMap(membersOf)];
+
+function buildTree(recording, axis, values, order) {
+  const { at, measure, layerMode } = values;
   const root = treeNode(measure === 'bytetime' ? 'all, on average' : 'all');
   const shownCategories = { activation: ['activation'], parameter: ['parameter', 'optimizer_state'] }[measure];
-  for (const [b, bytes] of measuredBuffers(recording, axis, at, measure)) {
+  for (const [b, bytes] of measuredBuffers(recording, axis, values)) {
     const code = recording.categoryAt(b, measure === 'bytetime' ? recording.states : at);
     if (shownCategories && !shownCategories.includes(recording.categories[code])) continue;
     const place = order.get(recording.columns.layer[b]);
@@ -175,12 +188,13 @@ function buildTree(recording, axis, { at, measure, layerMode }, order) {
       addTo(node, bytes, code, place);
     }
     node.buffer ??= b;
+    node.members.push(b);
   }
   finishTree(root, null);
   return root;
 }
 
-const treeNode = (key, label = key, isLayer = false) => ({ key, label, isLayer, parent: null, bytes: 0, buffers: 0, order: Infinity, byName: new Map(), children: [], byCategory: new Map(), topCategory: 0, buffer: null });
+const treeNode = (key, label = key, isLayer = false) => ({ key, label, isLayer, parent: null, bytes: 0, buffers: 0, order: Infinity, byName: new Map(), children: [], byCategory: new Map(), topCategory: 0, buffer: null, members: [] });
 
 function addTo(node, bytes, code, place) {
   node.bytes += bytes;
@@ -255,10 +269,10 @@ function layerOrder(recording) {
   return new Map(places.map(({ code }, place) => [code, place]));
 }
 
-function* measuredBuffers(recording, axis, at, measure) {
+function* measuredBuffers(recording, axis, values) {
   const { born, dies, requested } = recording.columns;
-  if (measure !== 'bytetime') {
-    for (const b of recording.aliveAt(at)) yield [b, requested[b]];
+  if (values.measure !== 'bytetime') {
+    for (const b of listedBuffers(recording, values)) yield [b, requested[b]];
     return;
   }
   const [from, to] = axis.view;

@@ -14,8 +14,9 @@ function createLifetimes(container, recording, axis, state) {
   function chooseRows() {
     const [first, last] = axis.visibleStates();
     const candidates = [];
+    const least = state.values.isSmallShown ? 0 : LEAST_SHARE * recording.total[recording.highestState];
     for (let b = 0; b < recording.buffers && columns.born[b] <= last; b += 1) {
-      if (columns.dies[b] > first && columns.dies[b] - columns.born[b] > 1) candidates.push(b);
+      if (columns.dies[b] > first && columns.dies[b] - columns.born[b] > 1 && columns.requested[b] >= least) candidates.push(b);
     }
     candidates.sort((a, b) => columns.requested[b] - columns.requested[a]);
     rows = candidates.slice(0, LIFETIME_ROWS);
@@ -23,7 +24,7 @@ function createLifetimes(container, recording, axis, state) {
     const b = state.values.buffer;
     const isAway = b !== null && (columns.born[b] > last || columns.dies[b] <= first);
     if (b !== null && !isAway && !rows.includes(b)) rows.push(b);
-    key.textContent = `The largest buffers of the part in view, up to ${LIFETIME_ROWS}, in order of birth.${
+    key.textContent = `The largest buffers of the part in view, up to ${LIFETIME_ROWS}, in order of birth${least ? ', without those below 0.1 % of all bytes' : ''}.${
       isAway ? ' The chosen tensor is not alive in the part in view.' : b !== null ? ' The chosen tensor is marked.' : ''}`;
     rows.sort((a, b) => columns.born[a] - columns.born[b] || columns.requested[b] - columns.requested[a]);
     chart.setHeight(Math.max(60, rows.length * LIFETIME_ROW + 24));
@@ -64,13 +65,27 @@ function createLifetimes(container, recording, axis, state) {
 
   const chart = createCanvas(chartBox, {
     height: 120, label: 'Lifetimes of the largest buffers. The list below names them.', draw,
-    overlay: (context, width, height) => drawAxisCursor(context, chart, axis, state, width, height),
+    overlay: (context, width, height) => {
+      drawMarked(context, width);
+      drawAxisCursor(context, chart, axis, state, width, height);
+    },
   });
+
+  function drawMarked(context, width) {
+    const marked = new Set(state.values.marked);
+    context.strokeStyle = colours.ink;
+    context.lineWidth = 2;
+    rows.forEach((b, row) => {
+      if (marked.has(b)) context.strokeRect(AXIS_PADDING.left - 1, row * LIFETIME_ROW + 1, width - AXIS_PADDING.left - AXIS_PADDING.right + 2, LIFETIME_ROW - 2);
+    });
+    context.lineWidth = 1;
+  }
   const bufferAt = (y) => rows[Math.floor(y / LIFETIME_ROW)];
   attachAxisGestures(chart, axis, recording, state, {
     pick: (x, y) => { const b = bufferAt(y); if (b !== undefined) state.update({ buffer: b }); },
     hover: (x, y, event) => {
       const b = bufferAt(y);
+      markBuffers(state, b === undefined ? [] : [b]);
       if (b === undefined) hideTooltip(); else showTooltip(event, recording.nameOf(b), lifetimeLines(recording, b));
     },
   });
@@ -87,10 +102,13 @@ function createLifetimes(container, recording, axis, state) {
   });
   list.append(element('details', { class: 'as-table' }, element('summary', { text: 'The same as a table' }), table.root));
 
+  container.prepend(element('div', { class: 'controls chart-files' }, chartButtons(chart, 'lifetimes')));
+
   return {
     chart,
+    mark() { chart.redrawOverlay(); table.mark(); },
     update(keys) {
-      if (keys.has('viewKey') || keys.has('shown') || keys.has('buffer')) { chooseRows(); table.update(); }
+      if (keys.has('viewKey') || keys.has('shown') || keys.has('buffer') || keys.has('isSmallShown')) { chooseRows(); table.update(); }
       if (keys.has('at') && keys.size === 1) chart.redrawOverlay(); else chart.redraw();
     },
     focusSearch: () => { list.firstChild.open = true; table.focusSearch(); },

@@ -223,13 +223,43 @@ function createTimeline(container, recording, axis, state) {
 
   const chart = createCanvas(container, {
     height: 320, label: 'Requested bytes over time, stacked by category. The list below has the numbers of the chosen instant.',
-    draw, overlay: (context, width, height) => drawAxisCursor(context, chart, axis, state, width, height),
+    draw, overlay: (context, width, height) => {
+      drawMarked(context, height);
+      drawAxisCursor(context, chart, axis, state, width, height);
+    },
   });
+
+  // The bytes of the marked buffers over time, from the bottom.
+  function drawMarked(context, height) {
+    const { marked } = state.values;
+    if (!marked) return;
+    const bytes = bytesAtStates(recording, marked, columns.picked);
+    context.fillStyle = colours.accent;
+    context.globalAlpha = 0.75;
+    context.beginPath();
+    for (let x = 0; x < columns.picked.length; x += 1) {
+      if (bytes[x] > 0) context.rect(AXIS_PADDING.left + x, Math.min(toY(bytes[x], height), toY(0, height) - 2), 1, Math.max(2, toY(0, height) - toY(bytes[x], height)));
+    }
+    context.fill();
+    context.globalAlpha = 1;
+  }
+
+  // The buffers of the category under the pointer.
+  function buffersAt(s, y) {
+    let bytes = 0;
+    for (const [code, line] of series.entries()) {
+      bytes += line[s];
+      if (y < toY(bytes, chart.height)) continue;
+      return y > toY(0, chart.height) ? [] : recording.aliveAt(s).filter((b) => recording.categoryAt(b, s) === code);
+    }
+    return [];
+  }
   const stateAtX = (x) => columns.picked[Math.max(0, Math.min(columns.picked.length - 1, Math.floor(x - AXIS_PADDING.left)))] ?? 0;
   attachAxisGestures(chart, axis, recording, state, {
     pick: (x) => state.update({ at: stateAtX(x) }),
     hover: (x, y, event) => {
       const s = stateAtX(x);
+      markBuffers(state, buffersAt(s, y));
       showTooltip(event, describeInstant(recording, s), instantLines(recording, s));
     },
   });
@@ -321,11 +351,15 @@ function renderInstant(recording, state) {
   const earlier = recording.localPeaks.filter((peak) => peak < at).pop();
   const later = recording.localPeaks.find((peak) => peak > at);
   const event = recording.eventAt(at);
+  const { window: chosen } = state.values;
   byId('instant').replaceChildren(
     element('span', { class: 'when', text: describeInstant(recording, at) }),
-    element('span', { class: 'event', text: event
-      ? `${shortName(recording.textOf('op', event.buffer), 80) || '(no op)'} ${event.kind} ${formatBytes(recording.columns.requested[event.buffer])}`
-      : '' }),
+    chosen
+      ? element('span', { class: 'event' }, `${unbroken(describeWindow(recording, chosen))} `,
+        element('button', { type: 'button', text: 'Clear the window', onclick: () => state.update({ window: null }) }))
+      : element('span', { class: 'event', text: event
+        ? `${shortName(recording.textOf('op', event.buffer), 80) || '(no op)'} ${event.kind} ${formatBytes(recording.columns.requested[event.buffer])}`
+        : '' }),
     element('span', { class: 'jumps' },
       element('button', { type: 'button', text: '‹ peak', title: 'Previous local peak ([)', disabled: earlier === undefined, onclick: move(earlier) }),
       element('button', { type: 'button', text: 'the peak', title: 'The peak (p)', disabled: at === recording.peakState, onclick: move(recording.peakState) }),

@@ -1,6 +1,6 @@
 // The controls of the timeline. They are created once, so they keep their focus.
 
-function createControls(container, recording, axis, state, resetAll) {
+function createControls(container, recording, axis, state, timeline, resetAll) {
   const button = (text, title, onclick) => element('button', { type: 'button', text, title, onclick });
   const steps = recording.steps.filter((step) => step.last >= step.first);
   const partOption = element('option', { value: 'part', text: 'part in view' });
@@ -9,14 +9,19 @@ function createControls(container, recording, axis, state, resetAll) {
     if (step) axis.showStates(...statesOf(step)); else axis.showAll();
   }) : null;
   const axisSelect = recording.times ? selectElement('Axis', [['events', 'by event'], ['time', 'by time']], state.values.axis, (value) => state.update({ axis: value })) : null;
+  const dragSelect = selectElement('What a drag does', [['zoom', 'drag: zoom'], ['window', 'drag: window']], state.values.drag, (drag) => state.update({ drag }));
+  dragSelect.title = 'A window shows the buffers that were allocated in it and still live at its end';
+  const saveCsv = () => download('timeline.csv', new Blob([timelineToCsv(recording, axis)], { type: 'text/csv' }));
   const statesOf = (step) => [step.first + 1, step.last + 2];
   container.replaceChildren(...[
-    stepSelect, axisSelect,
+    stepSelect, axisSelect, dragSelect,
     button('−', 'Zoom out', () => axis.zoom(1 / 0.5)), button('+', 'Zoom in', () => axis.zoom(0.5)),
-    button('Reset', 'Reset the page (Esc)', resetAll)].filter(Boolean));
+    button('Reset', 'Reset the page (Esc)', resetAll),
+    ...chartButtons(timeline.chart, 'timeline'), button('CSV', 'Save the bytes at each instant in view', saveCsv)].filter(Boolean));
 
   return function update() {
     if (axisSelect) axisSelect.value = state.values.axis;
+    dragSelect.value = state.values.drag;
     if (!stepSelect) return;
     const shown = steps.find((step) => axis.isView(...statesOf(step).map(axis.positionOf)));
     const value = shown ? String(shown.index) : axis.isAll() ? '' : 'part';

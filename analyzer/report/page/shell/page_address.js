@@ -12,7 +12,7 @@ function readHash() {
   for (const [key, value] of fields) if (key.startsWith(FILTER)) filters[key.slice(FILTER.length)] = value;
   return {
     tab: fields.get('tab'), at: number('at'), from: number('from'), to: number('to'),
-    buffer: number('buffer'), axis: fields.get('axis'),
+    buffer: number('buffer'), since: number('since'), axis: fields.get('axis'),
     layerMode: fields.get('by'), measure: fields.get('size'), part: fields.get('part'),
     choices: { words: fields.get('q') || '', sort: fields.get('sort') || '', filters },
   };

@@ -22,8 +22,9 @@ function createTabs(views, state) {
 function start(decoded) {
   const recording = createRecording(decoded);
   const { comparison } = recording.header;
-  const opening = { at: recording.peakState, buffer: null, axis: 'events', layerMode: 'layer', measure: 'instant', part: '' };
-  const state = createState({ ...opening, tab: null, viewKey: '' });
+  const opening = { at: recording.peakState, buffer: null, window: null, axis: 'events', layerMode: 'layer', measure: 'instant', part: '' };
+  const usual = { ...opening, ...readChoices() };
+  const state = createState({ drag: 'zoom', isSmallShown: false, ...usual, marked: null, tab: null, viewKey: '' });
   readColours(recording.categories);
   const axis = createAxis(recording, state);
   const openingStates = statesOfPeakStep(recording);
@@ -33,10 +34,10 @@ function start(decoded) {
   const minimap = createMinimap(byId('minimap'), recording, axis);
   /** @type {any[]} */
   const views = [
-    { name: 'tensors', label: 'Tensors', make: (panel) => tableView(panel, createTensorTable(recording, state), ['at']) },
+    { name: 'tensors', label: 'Tensors', make: (panel) => tableView(panel, createTensorTable(recording, state), ['at', 'window', 'isSmallShown']) },
     { name: 'lifetimes', label: 'Lifetimes', make: (panel) => createLifetimes(panel, recording, axis, state) },
     { name: 'layers', label: 'Layers', make: (panel) => createIcicle(panel, recording, axis, state) },
-    { name: 'ops', label: 'Ops', make: (panel) => tableView(panel, createOpTable(recording, state), ['at']) },
+    { name: 'ops', label: 'Ops', make: (panel) => tableView(panel, createOpTable(recording, state), ['at', 'window', 'isSmallShown']) },
     { name: 'map', label: 'Allocator map', make: (panel) => createMap(panel, recording, axis, state) },
   ];
   if (comparison) views.unshift({ name: 'compare', label: comparison.a.kind === comparison.b.kind ? 'Difference' : 'Predicted and measured', make: (panel) => createCompare(panel, comparison, state) });
@@ -44,7 +45,7 @@ function start(decoded) {
   const detailBox = byId('detail');
   const renderDetail = createDetail(detailBox, recording, state);
   const current = () => views.find((view) => view.name === state.values.tab) || views[0];
-  const renderControls = createControls(byId('timeline-controls'), recording, axis, state, resetAll);
+  const renderControls = createControls(byId('timeline-controls'), recording, axis, state, timeline, resetAll);
   const address = createAddress(fieldsOfView, follow);
 
   // Each view has its own table and choices; the address contains those of the current view.
@@ -57,7 +58,7 @@ function start(decoded) {
       other.button.tabIndex = other === view ? 0 : -1;
       other.panel.hidden = other !== view;
     }
-    if (!view.content) { view.content = view.make(view.panel); view.seen = new Set(['shown', 'at', 'buffer', 'viewKey', 'measure', 'layerMode', 'part']); }
+    if (!view.content) { view.content = view.make(view.panel); view.seen = new Set(['shown', 'at', 'window', 'buffer', 'viewKey', 'measure', 'layerMode', 'part']); }
     for (const key of keys) view.seen.add(key);
     if (keys.has('tab') && view.content.chart) view.content.chart.resize();
     view.content.update(view.seen);
@@ -69,14 +70,25 @@ function start(decoded) {
 
   function onChange(keys) {
     const started = performance.now();
+    if (keys.has('marked')) {
+      timeline.chart.redrawOverlay();
+      current().content?.mark();
+      if (keys.size === 1) return;
+    }
+    const { at, window: chosen } = state.values;
+    if (chosen && at !== chosen[1]) {
+      state.values.window = null;
+      keys.add('window');
+    }
+    if (Object.keys(CHOICES).some((key) => keys.has(key))) storeChoices(state.values);
     if ((state.values.axis === 'time') !== axis.isTime()) {
       const seen = axis.viewStates();
       axis.useTime(state.values.axis === 'time');
       axis.showStates(...seen);
       keys.add('viewKey');
     }
-    if (keys.has('viewKey')) { timeline.chart.redraw(); minimap.redraw(); } else if (keys.has('at')) timeline.chart.redrawOverlay();
-    if (keys.has('at')) renderInstant(recording, state);
+    if (keys.has('viewKey')) { timeline.chart.redraw(); minimap.redraw(); } else if (keys.has('at') || keys.has('window')) timeline.chart.redrawOverlay();
+    if (keys.has('at') || keys.has('window')) renderInstant(recording, state);
     for (const view of views) if (view.content) for (const key of keys) view.seen.add(key);
     const show = () => { if (keys.has('buffer') || keys.has('at')) renderDetail(); showTab(keys); };
     if (keys.has('buffer') && !keys.has('tab')) keepInPlace(current(), detailBox, show); else show();
@@ -94,8 +106,9 @@ function start(decoded) {
     return {
       tab: unless(view.name, views[0].name), at: values.at === recording.peakState ? null : values.at - 1,
       from: isOpening ? null : from, to: isOpening ? null : to, buffer: values.buffer,
-      axis: unless(values.axis, opening.axis), by: unless(values.layerMode, opening.layerMode),
-      size: unless(values.measure, opening.measure), part: values.part,
+      since: values.window && values.window[0],
+      axis: unless(values.axis, usual.axis), by: unless(values.layerMode, usual.layerMode),
+      size: unless(values.measure, usual.measure), part: values.part,
       choices: view.asked ?? (tableOf(view) ? tableOf(view).choices() : null),
     };
   }
@@ -104,16 +117,19 @@ function start(decoded) {
   function follow(asked) {
     const isState = (s) => s !== null && s >= 0 && s < recording.states;
     const view = views.find(({ name }) => name === asked.tab) || views[0];
-    axis.useTime(asked.axis === 'time' && recording.times !== null);
+    axis.useTime((asked.axis ?? usual.axis) === 'time' && recording.times !== null);
     const isPart = isState(asked.from) && asked.to !== null && asked.to > asked.from;
     axis.showStates(...(isPart ? [asked.from, asked.to] : openingStates));
+    const at = asked.at !== null && isState(asked.at + 1) ? asked.at + 1 : opening.at;
+    const oneOf = (key, value) => (CHOICES[key].includes(value) ? value : usual[key]);
     state.update({
       tab: view.name,
-      at: asked.at !== null && isState(asked.at + 1) ? asked.at + 1 : opening.at,
+      at,
+      window: isState(asked.since) && asked.since < at ? [asked.since, at] : null,
       buffer: asked.buffer !== null && asked.buffer >= 0 && asked.buffer < recording.buffers ? asked.buffer : null,
       axis: axis.isTime() ? 'time' : 'events',
-      layerMode: asked.layerMode === 'source' ? 'source' : opening.layerMode,
-      measure: ICICLE_MEASURES.some(([name]) => name === asked.measure) ? asked.measure : opening.measure,
+      layerMode: oneOf('layerMode', asked.layerMode),
+      measure: oneOf('measure', asked.measure),
       part: asked.part || '',
     });
     view.asked = asked.choices;
@@ -192,6 +208,7 @@ function tableView(panel, table, drivenBy) {
       if (keys.has('shown') || drivenBy.some((key) => keys.has(key))) table.update();
       else if (keys.has('buffer')) table.repaint();
     },
+    mark: table.mark,
     focusSearch: table.focusSearch, reset: table.reset, table,
   };
 }

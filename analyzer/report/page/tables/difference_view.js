@@ -69,7 +69,8 @@ function createCompare(container, comparison, state) {
     table.update();
   }
   build();
-  return { chart, update: () => chart.redraw(), focusSearch: () => table.focusSearch(), reset: () => table.reset(), get table() { return table; } };
+  return {
+    mark() {}, chart, update: () => chart.redraw(), focusSearch: () => table.focusSearch(), reset: () => table.reset(), get table() { return table; } };
 }
 
 function compareRow(label, row, path, category = null) {

@@ -5,7 +5,8 @@ function createTensorTable(recording, state) {
   const categoryOf = (b) => recording.categories[recording.categoryAt(b, state.values.at)];
   return stateTable(state, {
     name: 'Tensors alive at the instant',
-    rows: () => recording.aliveAt(state.values.at),
+    rows: () => listedBuffers(recording, state.values),
+    isSmall: (b) => columns.requested[b] < LEAST_SHARE * recording.total[state.values.at],
     initialSort: { key: 'requested', descending: true },
     bufferOf: (b) => b,
     note: recording.header.folded_buffers
@@ -33,19 +34,26 @@ function createTensorTable(recording, state) {
 
 function createOpTable(recording, state) {
   let aliveByOp = new Map();
+  let buffersByOp = new Map();
+  const bytesOf = (op) => Math.max(aliveByOp.get(op.name) || 0, op.alive_at_peak_bytes || 0, op.requested_bytes || 0);
   const listed = new Set(recording.document.ops.map((op) => op.name));
   return stateTable(state, {
     name: 'Ops',
     rows: () => {
       aliveByOp = new Map();
-      for (const b of recording.aliveAt(state.values.at)) {
+      buffersByOp = new Map();
+      for (const b of listedBuffers(recording, state.values)) {
         const op = recording.textOf('op', b);
+        if (!buffersByOp.has(op)) buffersByOp.set(op, []);
+        buffersByOp.get(op).push(b);
         aliveByOp.set(op, (aliveByOp.get(op) || 0) + recording.columns.requested[b]);
       }
       // What lives from before the step belongs to ops that the document may not list.
       const others = [...aliveByOp.keys()].filter((name) => !listed.has(name)).map((name) => ({ name }));
       return [...recording.document.ops, ...others];
     },
+    buffersOf: (op) => buffersByOp.get(op.name) || [],
+    isSmall: (op) => bytesOf(op) < LEAST_SHARE * recording.total[recording.peakState],
     initialSort: { key: 'alive_now', descending: true },
     filters: [
       { label: 'category', value: (op) => op.category || '', text: (name) => CATEGORY_LABELS[name] || name },

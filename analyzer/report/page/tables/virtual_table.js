@@ -15,13 +15,21 @@ function stateTable(state, options) {
     onPick: (row) => { if (bufferOf(row) !== null) state.update({ buffer: bufferOf(row) }); },
     isPicked: (row) => bufferOf(row) !== null && bufferOf(row) === state.values.buffer,
   };
-  return createTable({ ...ofBuffer, onChoice: () => state.touch('choices'), ...options });
+  const marks = {
+    buffersOf: bufferOf ? (row) => (bufferOf(row) === null ? [] : [bufferOf(row)]) : () => [],
+    marked: () => state.values.marked || [],
+    onPoint: (buffers) => markBuffers(state, buffers),
+  };
+  const small = { isSmallShown: () => state.values.isSmallShown, onShowSmall: () => state.update({ isSmallShown: !state.values.isSmallShown }) };
+  return createTable({ ...ofBuffer, ...marks, ...small, onChoice: () => state.touch('choices'), ...options });
 }
 
 /** @param {any} options */
-function createTable({ name, columns, rows, filters = [], onPick = null, isPicked = () => false, onChoice = () => {}, initialSort, note = '' }) {
+function createTable({ name, columns, rows, filters = [], onPick = null, isPicked = () => false, onChoice = () => {}, initialSort, note = '',
+  isSmall = null, isSmallShown = () => true, onShowSmall = () => {}, buffersOf = () => [], marked = () => [], onPoint = () => {} }) {
   let all = [];
-  let shown = [];
+  let matching = []; // the rows that are summed and copied
+  let shown = []; // without small rows, unless the reader asks for them or searches
   let sort = initialSort;
   let query = '';
   let used = columns; // without hidden columns and columns of text without any text
@@ -31,13 +39,15 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
   const searchBox = element('input', { type: 'search', placeholder: 'Search', 'aria-label': `Search ${name}`, class: 'search', oninput: () => { query = searchBox.value; apply(); onChoice(); } });
   const filterBoxes = element('span', { class: 'filters' });
   const summary = element('span', { class: 'summary', role: 'status' });
-  const copy = element('button', { type: 'button', text: 'Copy CSV', title: 'Copy the rows that are shown, with every column, as CSV', onclick: copyCsv });
+  const copy = element('button', { type: 'button', text: 'Copy CSV', title: 'Copy the rows that match, with every column, as CSV', onclick: copyCsv });
+  const smallButton = element('button', { type: 'button', hidden: true, onclick: onShowSmall });
   const head = element('tr', { 'aria-rowindex': 1 });
-  const body = element('tbody');
+  const body = element('tbody', { onpointerleave: () => onPoint([]) });
+  const rowOf = new WeakMap();
   const table = element('table', { class: 'virtual', 'aria-label': name }, element('thead', {}, head), body);
   const scroller = element('div', { class: 'scroller', tabindex: 0, role: 'region', 'aria-label': `${name}, scrollable`, onscroll: () => requestAnimationFrame(paint) }, table);
   const root = element('div', { class: 'table-view' },
-    element('div', { class: 'controls' }, searchBox, filterBoxes, copy, summary),
+    element('div', { class: 'controls' }, searchBox, filterBoxes, smallButton, copy, summary),
     note ? element('p', { class: 'note', text: unbroken(note) }) : null, scroller);
   let paintedWidth = 0; // a new table has no width before it is in the page
   new ResizeObserver(() => { if (scroller.clientWidth !== paintedWidth) { widest = new Map(); renderHead(); paint(); } }).observe(scroller);
@@ -64,7 +74,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     const words = query.toLowerCase().split(/\s+/).filter(Boolean);
     const textColumns = columns.filter((column) => !isNumeric(column));
     const textOf = (row) => textColumns.map((column) => column.value(row) ?? '').join(' ').toLowerCase();
-    shown = all.filter((row) => filters.every((filter) => !chosen[filter.label] || String(filter.value(row)) === chosen[filter.label])
+    matching = all.filter((row) => filters.every((filter) => !chosen[filter.label] || String(filter.value(row)) === chosen[filter.label])
       && (words.length === 0 || words.every((word) => textOf(row).includes(word))));
     sortRows();
     renderSummary();
@@ -77,9 +87,14 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     const column = columns.find((candidate) => candidate.key === sort.key) || columns[0];
     const numeric = isNumeric(column);
     const direction = sort.descending ? -1 : 1;
-    const keyed = shown.map((row) => [column.value(row), row]);
+    const keyed = matching.map((row) => [column.value(row), row]);
     keyed.sort(([a], [b]) => direction * (numeric ? (a ?? -1) - (b ?? -1) : a < b ? -1 : a > b ? 1 : 0));
-    shown = keyed.map(([, row]) => row);
+    matching = keyed.map(([, row]) => row);
+    const large = isSmall && !query ? matching.filter((row) => !isSmall(row)) : matching;
+    shown = isSmallShown() || large.length === 0 ? matching : large;
+    const small = matching.length - large.length;
+    smallButton.hidden = small === 0 || large.length === 0;
+    smallButton.textContent = `${isSmallShown() ? 'Hide' : 'Show'} ${formatCount(small)} below 0.1 %`;
   }
 
   function renderHead() {
@@ -104,9 +119,9 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
 
   function renderSummary() {
     const sums = columns.filter((column) => column.kind === 'size' && column.sum !== false)
-      .map((column) => [column.label.toLowerCase(), shown.reduce((sum, row) => sum + (column.value(row) ?? 0), 0)]);
+      .map((column) => [column.label.toLowerCase(), matching.reduce((sum, row) => sum + (column.value(row) ?? 0), 0)]);
     summary.replaceChildren(
-      element('b', { text: `${formatCount(shown.length)}${shown.length < all.length ? ` of ${formatCount(all.length)}` : ''} ${all.length === 1 ? 'row' : 'rows'}` }),
+      element('b', { text: `${formatCount(matching.length)}${matching.length < all.length ? ` of ${formatCount(all.length)}` : ''} ${all.length === 1 ? 'row' : 'rows'}` }),
       ...sums.flatMap(([label, sum]) => [' ', element('span', { class: 'num', 'data-sum': label }, `· ${label} `, sizeElement(sum))]));
   }
 
@@ -142,7 +157,18 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     const made = element('tr', { 'aria-rowindex': place + 2, class: picked ? 'picked' : null, 'aria-selected': picked ? 'true' : null },
       used.map((column) => cellElement(column, row)));
     if (onPick) made.addEventListener('click', () => onPick(row));
+    made.addEventListener('pointerenter', () => onPoint(buffersOf(row)));
+    rowOf.set(made, row);
     return made;
+  }
+
+  // Mark the rows of the buffers that are marked in any view.
+  function paintMarks() {
+    const buffers = new Set(marked());
+    for (const made of body.children) {
+      const row = rowOf.get(made);
+      made.classList.toggle('marked', row !== undefined && buffersOf(row).some((b) => buffers.has(b)));
+    }
   }
 
   function cellElement(column, row) {
@@ -164,7 +190,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
   }
 
   async function copyCsv() {
-    const csv = toCsv(columns, shown);
+    const csv = toCsv(columns, matching);
     let done = true;
     try {
       await navigator.clipboard.writeText(csv);
@@ -176,7 +202,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
       done = document.execCommand('copy');
       area.remove();
     }
-    copy.textContent = done ? `Copied ${formatCount(shown.length)} rows` : 'Copying is not allowed here';
+    copy.textContent = done ? `Copied ${formatCount(matching.length)} rows` : 'Copying is not allowed here';
     setTimeout(() => { copy.textContent = 'Copy CSV'; }, 1800);
   }
 
@@ -206,7 +232,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
   }
 
   return {
-    root, update, choices, choose, reveal, csv: () => toCsv(columns, shown), rows: () => shown, repaint: paint,
+    root, update, choices, choose, reveal, csv: () => toCsv(columns, matching), rows: () => matching, repaint: paint, mark: paintMarks,
     focusSearch: () => searchBox.focus(),
     reset: () => choose({}),
   };

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import html.parser
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from make_recording import Made, make_recording
+from msgspec.structs import replace
 from test_page_columns import unpack
 
 from analyzer.model.contract.report_json import convert_report, plain_report
@@ -130,3 +132,42 @@ def test_the_summary_for_a_notebook_has_no_script(made: Made) -> None:
     assert "<script" not in text
     assert "alert(1)" in text
     assert f"{made.document['peak']['requested_bytes']:,} bytes" in text
+
+
+def test_the_page_shows_the_text_of_own_lines_only(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    sizes: dict[str, int] = {}
+    for tensor in made.report.tensors_at_peak:
+        sizes[tensor.source] = sizes.get(tensor.source, 0) + tensor.requested_bytes
+    sizes.pop("", None)
+    largest = max(sizes, key=sizes.__getitem__)
+    number = int(largest.rpartition(":")[2])
+    lines = [f"line_{at} = '<b>'" for at in range(1, 60)]
+
+    (tmp_path / "model.py").write_text("\n".join(lines))
+    (project / "model.py").symlink_to(tmp_path / "model.py")  # of another folder
+    assert "line_" not in render(made.report, made.recording)
+
+    (project / "model.py").unlink()
+    (project / "model.py").write_text("\n".join(lines))
+    page = render(made.report, made.recording)
+    assert f"line_{number} = &#39;&lt;b&gt;&#39;" in page
+    assert largest in page
+
+    rows = tuple(replace(row, source="") for row in made.report.tensors_at_peak)
+    redacted = replace(made.report, tensors_at_peak=rows)
+    assert "own the most bytes" not in render(redacted, made.recording)
+
+
+@pytest.mark.parametrize(
+    "name", ["a\0.py:1", "\ud800.py:3", "/etc/passwd:1", "x.py:no"]
+)
+def test_no_name_of_a_source_fails_the_page(made: Made, name: str) -> None:
+    rows = tuple(replace(row, source=name) for row in made.report.tensors_at_peak)
+    page = render(replace(made.report, tensors_at_peak=rows), made.recording)
+    assert "own the most bytes" in page
+    assert "root:x:" not in page

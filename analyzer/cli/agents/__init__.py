@@ -1,0 +1,1 @@
+"""Use by coding agents: the skill, and the MCP server."""

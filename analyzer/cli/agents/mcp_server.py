@@ -1,0 +1,267 @@
+"""The MCP server: each command is a tool, which runs in a child process and returns its short JSON."""
+
+import inspect
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from subprocess import DEVNULL, STDOUT
+from types import UnionType
+from typing import Any, Final, get_args, get_origin
+
+import anyio
+import mcp_types as protocol
+import typer
+from anyio.abc import Process
+from anyio.streams.text import TextReceiveStream
+from mcp.server import Server
+from mcp.server.stdio import stdio_server
+
+from analyzer.cli.app import COMMANDS, load_function
+from analyzer.cli.skill_command import read_skill
+from analyzer.model.errors import InputError
+from analyzer.model.interrupts import EXIT_BASE
+from analyzer.model.version import __version__
+from analyzer.report.short_json import shorten
+
+_OTHERS: Final = ("skill", "mcp")  # commands that are no tools
+_LEFT_OUT: Final = frozenset(
+    {
+        *("json", "full", "open_page", "quiet", "verbose", "live", "help_all"),
+        *(
+            "csv",
+            "markdown",
+            "graph",
+            "perfetto",
+            "torch_snapshot",
+            "max_peak",
+            "scheduler",
+        ),
+    }
+)
+"""Options of outputs that an agent does not read, and those that the server sets."""
+
+_CHILD: Final = """
+from analyzer.model.interrupts import die_with_parent
+die_with_parent()
+from analyzer.cli import main
+main()
+"""
+_JSON_TYPES: Final = {bool: "boolean", int: "integer", float: "number", list: "array"}
+_STAGE: Final = re.compile(r" *(\d+\.\d) s  (.+)")  # a line of --verbose
+_MESSAGES: Final = 30  # last lines of output in an error
+_GRACE_S: Final = 10.0  # for a cancelled command to end its own children
+
+_running: Final[set[anyio.CancelScope]] = set()  # one of each command that runs
+
+Report = Callable[[float, str], Awaitable[None]]
+"""Called with the seconds since the start of a command, and its stage."""
+
+
+def serve() -> None:
+    """Serve on standard input and output until the client closes them."""
+    anyio.run(_serve)
+
+
+async def _serve() -> None:
+    server = make_server()
+    async with anyio.create_task_group() as group:
+        if sys.platform != "win32":
+            group.start_soon(_exit_on_signal)
+
+        async with stdio_server() as (reading, writing):
+            await server.run(reading, writing, server.create_initialization_options())
+
+        group.cancel_scope.cancel()
+
+
+async def _exit_on_signal() -> None:
+    """On Ctrl-C or SIGTERM end the commands, then this process, whose reader cannot be cancelled."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as numbers:
+        async for number in numbers:
+            for scope in tuple(_running):
+                scope.cancel()
+            while _running:
+                await anyio.sleep(0.05)
+
+            os._exit(EXIT_BASE + number)
+
+
+def make_server() -> Any:
+    """Return the server, whose instructions are the skill."""
+    tools = {name: ToolCommand(name) for name in COMMANDS if name not in _OTHERS}
+
+    async def list_tools(context: Any, page: Any) -> Any:
+        return protocol.ListToolsResult(
+            tools=[tool.describe() for tool in tools.values()]
+        )
+
+    async def call_tool(context: Any, call: Any) -> Any:
+        async def report(seconds: float, stage: str) -> None:
+            await context.session.report_progress(seconds, message=stage)
+
+        try:
+            if call.name not in tools:
+                known = ", ".join(tools)
+                raise InputError(f"There is no tool {call.name}.", hint=f"Use {known}.")
+
+            return await tools[call.name].run(call.arguments or {}, report)
+        except InputError as error:
+            return _result(str(error), is_error=True)
+
+    return Server(
+        "tf-memory-analyzer",
+        version=__version__,
+        instructions=read_skill().split("---\n", 2)[-1],
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def _result(text: str, *, is_error: bool = False) -> Any:
+    content = protocol.TextContent(type="text", text=text)
+    return protocol.CallToolResult(content=[content], is_error=is_error)
+
+
+class ToolCommand:
+    """A command as a tool: its parameters are those of the command line."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        own = inspect.signature(load_function(name)).parameters
+        self._has_stages = "verbose" in own
+        self._parameters = {
+            key: one
+            for key, one in own.items()
+            if key not in _LEFT_OUT and not _info(one).hidden
+        }
+
+    def describe(self) -> Any:
+        """Return the tool's name, description and input schema."""
+        properties = {}
+        required = []
+        for key, parameter in self._parameters.items():
+            kind = _JSON_TYPES.get(_type(parameter), "string")
+            about: dict[str, Any] = {"type": kind, "description": _info(parameter).help}
+            if kind == "array":
+                about["items"] = {"type": "string"}
+            if parameter.default is inspect.Parameter.empty:
+                required.append(key)
+
+            properties[key] = about
+
+        schema = {"type": "object", "properties": properties, "required": required}
+        return protocol.Tool(
+            name=self.name, description=COMMANDS[self.name], input_schema=schema
+        )
+
+    def write_words(self, arguments: dict[str, Any]) -> list[str]:
+        """Return the words of the command line for a call's arguments."""
+        unknown = ", ".join(arguments.keys() - self._parameters.keys())
+        if unknown:
+            known = ", ".join(self._parameters)
+            raise InputError(f"{self.name} has no {unknown}.", hint=f"Use {known}.")
+
+        options: list[str] = []
+        positions: list[str] = []
+        for key, parameter in self._parameters.items():
+            value = arguments.get(key)
+            if value is None:
+                continue
+
+            info = _info(parameter)
+            if isinstance(info, typer.models.ArgumentInfo):
+                positions += map(str, value if isinstance(value, list) else [value])
+            else:
+                options += _write_option(key, info, value)
+
+        return [self.name, *options, "--", *positions]
+
+    async def run(self, arguments: dict[str, Any], report: Report) -> Any:
+        """Run the command in a child and return its document, or its last messages as an error."""
+        with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
+            answer = Path(folder) / "answer.json"
+            name, *words = self.write_words(arguments)
+            stages = ["--verbose"] if self._has_stages else []
+            command = [sys.executable, "-c", _CHILD, name, f"--json={answer}"]
+            code, messages = await _run_child([*command, *stages, *words], report)
+
+            if answer.is_file():
+                document = json.loads(answer.read_text("utf-8"))
+                return _result(shorten({"exit_code": code, **document}))
+
+        lines = [line for line in messages if not _STAGE.match(line)]
+        return _result("\n".join(lines) or f"Exit code {code}.", is_error=code != 0)
+
+
+def _info(parameter: inspect.Parameter) -> Any:
+    """Return Typer's record of a parameter."""
+    return get_args(parameter.annotation)[1]
+
+
+def _type(parameter: inspect.Parameter) -> Any:
+    """Return the type of a parameter's value, without None."""
+    kind = get_args(parameter.annotation)[0]
+    if isinstance(kind, UnionType):
+        kind = next(one for one in get_args(kind) if one is not type(None))
+
+    return get_origin(kind) or kind
+
+
+def _write_option(name: str, info: Any, value: Any) -> Iterator[str]:
+    """Yield the words of an option; ``--jit/--no-jit`` names both values of a flag."""
+    flag, _, opposite = next(iter(info.param_decls or ()), f"--{name}").partition("/")
+    flag = flag.replace("_", "-")
+
+    if value is True:
+        yield flag
+    elif value is False:
+        yield from filter(None, [opposite])
+    else:
+        for one in value if isinstance(value, list) else [value]:
+            yield f"{flag}={one}"
+
+
+async def _run_child(command: list[str], report: Report) -> tuple[int, list[str]]:
+    """Return the exit code and the last lines of a command; a cancellation ends it."""
+    process = await anyio.open_process(
+        command, stdin=DEVNULL, stderr=STDOUT, start_new_session=True
+    )
+    messages: deque[str] = deque([""], _MESSAGES)
+    assert process.stdout is not None
+
+    with anyio.CancelScope() as scope:
+        _running.add(scope)
+        try:
+            async for part in TextReceiveStream(process.stdout, errors="replace"):
+                first, *others = part.split("\n")
+                messages[-1] += first
+                messages.extend(others)
+                for stage in filter(None, map(_STAGE.match, part.split("\n"))):
+                    await report(float(stage[1]), stage[2])
+
+            await process.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(process)
+            _running.discard(scope)
+
+    code = process.returncode
+    return 1 if code is None else code, [line for line in messages if line]
+
+
+async def _end(process: Process) -> None:
+    """End a command that still runs: politely, so that it ends its own children, then by force."""
+    if process.returncode is None:
+        process.terminate()
+        with anyio.move_on_after(_GRACE_S):
+            await process.wait()
+    if process.returncode is None:
+        process.kill()
+
+    await process.aclose()

@@ -1,0 +1,49 @@
+"""``analyze skill``: print the skill for coding agents, or install it into a project."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Final
+
+from analyzer.cli import shared_options as options
+from analyzer.cli.stdout import printing
+from analyzer.model.errors import InputError
+from analyzer.report.output_files import write_text
+
+_PLACE: Final = Path(".claude", "skills", "tf-memory-analyzer", "SKILL.md")
+"""The skill in a project; the folder has the name that is in the file."""
+
+
+def read_skill() -> str:
+    """Return the skill, a Markdown file with a name and a description at its head."""
+    return (files("analyzer.cli.agents") / "SKILL.md").read_text("utf-8")
+
+
+def skill(
+    install: Annotated[
+        Path | None,
+        options.option(
+            f"Write it into this project, as {_PLACE.as_posix()}.", metavar="FOLDER"
+        ),
+    ] = None,
+    force: options.Force = False,
+) -> None:
+    """Print the skill for coding agents, or install it into a project.
+
+    It states the command for each question, the meaning of the JSON fields, and conclusions to avoid.
+    """
+    text = read_skill()
+    if install is None:
+        with printing():
+            print(text, end="")
+        return
+
+    if not install.is_dir():
+        raise InputError(f"There is no folder {install}.", hint="Name the project.")
+
+    place = install / _PLACE
+    if place.exists() and not force and place.read_text("utf-8") != text:
+        raise InputError(f"{place} exists.", hint="Add --force to replace it.")
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_text(place, text)
+    print(f"Wrote {place}")

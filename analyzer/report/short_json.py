@@ -1,0 +1,62 @@
+"""Shorten a document so that it fits into a terminal or into the context of a coding agent."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from analyzer.report.output_files import write_text
+
+SHORT_BYTES: Final = 16 << 10
+"""Most bytes of a shortened document: some 5,000 tokens of a language model."""
+
+_MOST_ROWS: Final = 64  # of a list; halved until the document is short enough
+_MOST_NUMBERS: Final = 16  # of a list of numbers; a longer one is a curve
+_MOST_CHARACTERS: Final = 2_000
+
+
+def shorten_file(path: Path) -> None:
+    """Shorten the document in a JSON file."""
+    document = json.loads(path.read_text("utf-8"))
+    write_text(path, shorten(document))
+
+
+def shorten(document: dict[str, Any]) -> str:
+    """Return a document as JSON text; its field ``shortened`` has the full length of each cut list.
+
+    Lists begin with their most important rows, and these stay. Curves are left out.
+    """
+    rows = _MOST_ROWS
+
+    while True:
+        lengths: dict[str, int] = {}
+        short = _cut(document, rows, "", lengths)
+        text = json.dumps({**short, "shortened": lengths}, indent=1) + "\n"
+        if len(text) <= SHORT_BYTES or rows == 1:
+            return text
+
+        rows //= 2
+
+
+def _cut(value: Any, rows: int, path: str, lengths: dict[str, int]) -> Any:
+    """Return a value with at most ``rows`` rows a list; add the lengths of cut lists by path."""
+    if isinstance(value, str):
+        is_long = len(value) > _MOST_CHARACTERS
+        return f"{value[:_MOST_CHARACTERS]}…" if is_long else value
+
+    if isinstance(value, dict):
+        prefix = f"{path}." if path else ""
+        return {
+            name: _cut(item, rows, f"{prefix}{name}", lengths)
+            for name, item in value.items()
+        }
+
+    if not isinstance(value, list):
+        return value
+
+    most = rows
+    if value and isinstance(value[0], int | float):
+        most = len(value) if len(value) <= _MOST_NUMBERS else 0
+    if len(value) > most:
+        lengths[path] = max(len(value), lengths.get(path, 0))
+
+    return [_cut(item, rows, path, lengths) for item in value[:most]]

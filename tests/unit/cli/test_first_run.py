@@ -1,0 +1,93 @@
+"""``analyze`` without arguments offers commands for a project's files and imports none of them."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builders import COMMAND, analyze, sample_folder
+
+from analyzer.capture.targets.target_spec import parse_target
+from analyzer.model.contract.capture_request import TargetKind
+
+MODEL = """
+import keras
+raise SystemExit("This file was imported.")
+def build_model(width=8):
+    return keras.Sequential([keras.layers.Dense(width)])
+def build_from(width):
+    return keras.Sequential([keras.layers.Dense(width)])
+small = keras.Model()
+"""
+TRAINING = "import tensorflow as tf\nmodel = load()\nmodel.fit(1)\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    files = {
+        "my nets.py": MODEL,
+        "train.py": TRAINING,
+        "broken.py": "import keras\ndef (",
+        "other.py": "print('no framework')",
+        "venv/lib/keras_model.py": MODEL,
+        "logs/good.log": "Epoch 1/3",
+        "logs/bad.log": "OOM when allocating tensor with shape[8]",
+        "saved/model.keras": "",
+        "exported/saved_model.pb": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    shutil.copytree(sample_folder("infer"), tmp_path / "traces" / "infer")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_each_find_has_commands_that_accept_it(project: Path) -> None:
+    done = analyze()
+    assert (done.code, done.err) == (0, "")
+    lines = [line for line in done.out.splitlines() if line.startswith("  analyze")]
+    named = {tuple(shlex.split(line)[1:3]) for line in lines}
+
+    models = {name for command, name in named if command == "fit"}
+    assert models == {"my nets.py:build_model", "my nets.py:small", "exported"}
+    assert "and 1 more" in done.out  # model.keras is in a folder below
+    assert {one for one in named if one[1] not in models} == {
+        ("trace", "train.py"),
+        ("trace", "traces/infer"),
+        ("oom", "logs/bad.log"),
+    }
+
+    targets = {name: parse_target(name, scripts=True).kind for name in models}
+    assert set(targets.values()) == {TargetKind.FILE, TargetKind.SAVED_MODEL}
+    assert parse_target("train.py", scripts=True).kind is TargetKind.SCRIPT
+    assert parse_target("traces/infer").kind is TargetKind.TRACE
+
+
+def test_an_empty_folder_shows_the_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert analyze().out == analyze("--help").out
+
+
+def test_nothing_heavy_is_loaded(project: Path) -> None:
+    code = (
+        f"import runpy, sys\nsys.argv = ['analyze']\n"
+        f"try:\n    runpy.run_path({str(COMMAND)!r}, run_name='__main__')\n"
+        "except SystemExit:\n    pass\n"
+        "print([m for m in ('pandas', 'numpy', 'keras', 'tensorflow') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "analyze fit" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,60 @@
+"""``--json -`` of each command is small and keeps to the schema; ``--full`` has every row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import SAMPLES, analyze, sample_folder
+from schemas import breaches
+
+from analyzer.report.short_json import SHORT_BYTES
+
+LOG = Path(__file__).parents[1] / "oom" / "logs" / "gpu_conv.log.gz"
+COMMANDS = [
+    *((("trace", sample_folder(name)), "report", "ReportFile") for name in SAMPLES),
+    (
+        ("diff", sample_folder("infer"), sample_folder("transformer")),
+        "report",
+        "DiffFile",
+    ),
+    (("gpus",), "gpus", "CardList"),
+    (("device",), "device", "DeviceFile"),
+    (("oom", LOG), "oom", "OomDocument"),
+]
+
+
+@pytest.mark.parametrize(("words", "schema", "record"), COMMANDS)
+def test_standard_output_has_the_most_important_rows(
+    words: tuple[str, ...], schema: str, record: str
+) -> None:
+    text = analyze(*words, "--json", "-").out
+    short, full = (
+        json.loads(text),
+        json.loads(analyze(*words, "--json", "-", "--full").out),
+    )
+    assert len(text) <= SHORT_BYTES
+    assert [*breaches(short, schema, record), *breaches(full, schema, record)] == []
+    assert full.pop("shortened") == {}
+
+    for name, length in short.pop("shortened").items():
+        long, kept = full, short
+        for part in name.split("."):
+            if isinstance(long, list):
+                break
+            long, kept = long[part], kept[part]
+        else:
+            assert len(long) == length
+            assert kept == long[: len(kept)]
+            long.clear()
+            kept.clear()
+
+    assert {**short, "findings": []} == {**full, "findings": []}
+
+
+def test_a_file_has_every_row(tmp_path: Path) -> None:
+    words = ("trace", sample_folder("cnn"), "--json")
+    analyze(*words, tmp_path / "cnn.json")
+    whole = json.loads(analyze(*words, "-", "--full").out)
+    assert json.loads((tmp_path / "cnn.json").read_text()) == whole
