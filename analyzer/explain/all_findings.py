@@ -74,7 +74,7 @@ def _is_worth_saying(one: Finding, limit_bytes: int) -> bool:
 def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     """Yield the problems of a program, most of which grow with its steps."""
     yield from peak_tensors.find_wide_numbers(analysis)
-    yield from peak_tensors.find_dense_gradients(analysis)
+    yield from peak_tensors.find_whole_tables(analysis)
     yield from kept_objects.find_varying_shapes(analysis)
     watch = analysis.recording.watch
     if watch is None:

@@ -29,6 +29,9 @@ _LEAST_RATIO: Final = 0.05
 _BATCH_RATIO: Final = 0.5  # of the activations that share a first axis: it is the batch
 
 _TENSORS: Final = 8
+_OF_WEIGHTS: Final = (Category.GRADIENT.value, Category.TEMPORARY.value)
+"""Categories of tensors with the shape of a variable, besides the variable."""
+_GATHERS: Final = ("GatherV2", "ResourceGather")
 
 
 def peak_op(analysis: Analysis) -> tuple[str, str, str]:
@@ -112,11 +115,13 @@ def _freed_by_half(
     first = shapes.str.extract(r"^\[(\d+)", expand=False).astype("float64")
     variables = analysis.rows[analysis.rows["variable"] != ""]
     weights = set(variables["shape"].astype(str))
-    is_gradient = rows["category"] == Category.GRADIENT.value
-    is_weight = (rows["variable"] != "") | (is_gradient & shapes.isin(weights))
+    is_update = rows["category"].isin(_OF_WEIGHTS)
+    is_weight = (rows["variable"] != "") | (is_update & shapes.isin(weights))
     # Most activations have the batch as their first axis, so those of unknown shape count too.
     is_unknown = (shapes == "") & (is_retained(rows) | is_passing(rows))
     is_batch = (first % max(batch, 1) == 0) & ~is_weight
+    # An input of several batches is a data set, whose size the batch does not change.
+    is_batch &= (rows["category"] != Category.INPUT.value) | (first == batch)
     half = rows["requested_bytes"] // 2 if batch > 1 else 0 * rows["requested_bytes"]
     return half.where(is_batch | is_unknown, 0).astype("int64")
 
@@ -204,31 +209,48 @@ def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
     )
 
 
-def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
-    """Report gradients of embedding tables that are as large as the tables.
+def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
+    """Report tensors as large as an embedding table that an update or a gradient makes.
 
     The gradient of a lookup has few rows (``IndexedSlices``). If an op needs it as a tensor, TensorFlow
     sums the rows into a tensor of the table's shape (``UnsortedSegmentSum``,
-    ``_indexed_slices_to_tensor`` in ``indexed_slices.py``).
+    ``_indexed_slices_to_tensor`` in ``indexed_slices.py``). The optimizers of Keras compute moments for
+    all rows; only SGD without momentum scatters the rows of the gradient (``update_step`` in ``sgd.py``,
+    ``assign_sub`` in ``keras/src/backend/tensorflow/optimizer.py``).
     """
-    alive = analysis.alive
-    types, ops = alive["op_type"].astype(str), alive["op"].astype(str)
-    kinds = types.where(types != "", ops)
-    shapes = alive["shape"].astype(str)
-    tables = set(shapes[alive["category"] == Category.PARAMETER.value]) - {""}
-    rows = alive[kinds.str.startswith("UnsortedSegmentSum") & shapes.isin(tables)]
+    rows, links = analysis.rows, analysis.recording.tensor_links
+    facts = [] if links is None else links.facts.values()
+    gathers = {layer for op_type, layer, _ in facts if op_type in _GATHERS}
+    is_table = rows["layer"].isin(gathers) & (rows["variable"] != "")
+    tables = rows[is_table & (rows["category"] == Category.PARAMETER.value)]
+    is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))
+    is_new = rows["category"].isin(_OF_WEIGHTS) & (rows["born"] >= analysis.first)
+    whole = rows[is_like_table & is_new]
+    at_peak = whole[whole.index.isin(analysis.alive.index)]
+    if tables.empty or at_peak.empty:
+        return
 
-    yield from _report_tensors(
-        analysis,
-        rows,
-        "dense-gradient",
-        "are dense gradients of embedding tables",
+    state = rows[is_like_table & (rows["category"] == Category.OPTIMIZER_STATE.value)]
+    id_, words = "dense-gradient", "are dense gradients of embedding tables"
+    detail = (
         "The gradient of a lookup has few rows, but something converts it to a tensor "
-        "of the table's shape: gradient accumulation, clipping by the global norm, the "
-        "loss scaling of mixed precision, or an optimizer without a sparse update. "
-        "Keep the gradient sparse, or use an optimizer with a sparse update.",
-        saves_bytes=_sum_of(rows),
+        "of the table's shape: gradient accumulation, clipping by the global norm, or "
+        "the loss scaling of mixed precision. Keep the gradient sparse."
     )
+    if len(state):
+        optimizer = analysis.recording.step_config.optimizer or "the optimizer"
+        id_, words = "whole-table", f"are made by {optimizer} for all rows of a table"
+        shape = tables["shape"].iloc[0]
+        detail = (
+            f"A step looks up few rows of the embedding {shape}, but {optimizer} "
+            "updates its moments for all of them. Of Keras' optimizers only SGD without "
+            "momentum writes the looked-up rows alone. The saving includes the state of "
+            "the table."
+        )
+
+    gone = pd.concat([whole, state])
+    saves = saved_without(analysis, gone["requested_bytes"], gone["born"], gone["dies"])
+    yield from _report_tensors(analysis, at_peak, id_, words, detail, saves_bytes=saves)
 
 
 def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:

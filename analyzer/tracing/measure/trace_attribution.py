@@ -75,7 +75,8 @@ def attribute(
     marked = np.isin(
         raw.events["thread"].to_numpy(), [mark.thread for mark in raw.step_markers]
     )
-    python = np.append(marked, False)[table["born"].to_numpy()]
+    by_python = np.append(marked, False)
+    python = by_python[table["born"].to_numpy()]
     sharing = None
 
     if structure is not None:
@@ -83,7 +84,7 @@ def attribute(
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
         _label_by_graph(labels, table, structure, sharing, tensors, infer=infer)
         _label_batches(labels, table, structure)
-        _label_pipeline(labels, table, raw, structure, python)
+        _label_pipeline(labels, table, raw, structure, by_python)
 
     if note is None:  # the readers come after the end
         is_left = (table["dies"] == len(raw.events)).to_numpy()
@@ -282,16 +283,22 @@ def _label_pipeline(
     structure: GraphIndex,
     by_python: Mask,
 ) -> None:
-    """Label requests without an op on threads that run ops of a data pipeline, and none of the step.
+    """Label requests without an op on the threads of a data pipeline, which run no op of the step.
 
-    A Python generator gives NumPy arrays, which ``PyFunc`` copies if they are not aligned.
+    A Python generator gives NumPy arrays, which ``PyFunc`` copies if they are not aligned. A thread that
+    names no op belongs to an iterator if Python frees its buffers, as a loop does with a batch.
+    ``by_python`` tells the events of Python's threads.
     """
     runs = raw.op_runs
     is_of_step = runs["op"].isin(structure.ops)
     pipeline = set(runs["thread"]) - set(runs.loc[is_of_step, "thread"])
     threads = np.append(raw.events["thread"].to_numpy(), -1)
-    by_pipeline = np.isin(threads[table["born"].to_numpy()], list(pipeline))
+    born_on = threads[table["born"].to_numpy()]
+    is_unnamed = ((table["op"].astype(str) == "") & (table["born"] >= 0)).to_numpy()
+    from_python = by_python[table["born"].to_numpy()]
+    is_passed_on = by_python[table["dies"].to_numpy()] & is_unnamed & ~from_python
+    pipeline |= set(born_on[is_passed_on]) - set(born_on[~is_unnamed])
 
-    is_unnamed = (table["op"].astype(str) == "").to_numpy()
-    rows = labels.open_rows() & by_pipeline & is_unnamed & ~by_python
+    by_pipeline = np.isin(born_on, list(pipeline))
+    rows = labels.open_rows() & by_pipeline & is_unnamed & ~from_python
     labels.fill(rows, Category.INPUT, BATCH_ROLE)
