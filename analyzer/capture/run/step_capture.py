@@ -165,6 +165,11 @@ def describe_capture(
             mark: tuple(rows) for mark, rows in observed.eager_gradients.items()
         },
         scopes=observed.scopes,
+        tape_lines={
+            op_type: next(iter(lines))
+            for op_type, lines in observed.tape_lines.items()
+            if len(lines) == 1
+        },
         graph_kind=graph_kind,
         function="" if function is None else graphs.decode_name(function.name),
         error=capturing.error,

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.explain.analysis import LOW, Analysis, saved_without
+from analyzer.explain.analysis import LOW, PERSISTENT, Analysis, saved_without
 from analyzer.explain.buffer_words import (
     describe_largest,
     evidence_row,
@@ -29,6 +29,8 @@ _LEAST_RATIO: Final = 0.05
 _BATCH_RATIO: Final = 0.5  # of the activations that share a first axis: it is the batch
 
 _TENSORS: Final = 8
+_MANY_EXAMPLES: Final = 1000  # in a single call from which on it seems to have all data
+_USUAL_BATCH: Final = 32  # of ``predict``
 _OF_WEIGHTS: Final = (Category.GRADIENT.value, Category.TEMPORARY.value)
 """Categories of tensors with the shape of a variable, besides the variable."""
 _GATHERS: Final = ("GatherV2", "ResourceGather")
@@ -42,6 +44,33 @@ def peak_op(analysis: Analysis) -> tuple[str, str, str]:
 
     row = born.iloc[0]
     return str(row["op"]), str(row["layer"]), str(row["source"])
+
+
+def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
+    """Report a program that calls a model once, with all of its data."""
+    watch, config = analysis.recording.watch, analysis.recording.step_config
+    alive = analysis.alive
+    axes = alive["shape"].astype(str).str.extract(r"^\[(\d+),", expand=False)
+    sums = alive["requested_bytes"].groupby(axes).sum()
+    examples = config.batch_size or int(sums.idxmax() if len(sums) else 0)
+    is_single = watch is not None and (watch.whole_run or watch.steps <= 1)
+    if not is_single or not config.infers or examples < _MANY_EXAMPLES:
+        return
+
+    rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT - {"input"})]
+    freed = (rows["requested_bytes"] * (1 - _USUAL_BATCH / examples)).astype("int64")
+    saves = saved_without(analysis, freed, rows["born"], rows["dies"])
+
+    yield Finding(
+        id="whole-set",
+        severity=analysis.rate(saves),
+        title=f"One call takes all {examples:,} examples at once"
+        f"{in_brackets(watch.where if watch is not None else '')}",
+        detail="Each activation has an entry for each example. model.predict(x) calls "
+        f"the model in batches of {_USUAL_BATCH} and returns NumPy arrays; the saving "
+        "is that of this batch.",
+        saves_bytes=saves,
+    )
 
 
 def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
@@ -245,11 +274,16 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
             f"A step looks up few rows of the embedding {shape}, but {optimizer} "
             "updates its moments for all of them. Of Keras' optimizers only SGD without "
             "momentum writes the looked-up rows alone. The saving includes the state of "
-            "the table."
+            "the table, without the copy that a step with SGD reads."
         )
 
     gone = pd.concat([whole, state])
     saves = saved_without(analysis, gone["requested_bytes"], gone["born"], gone["dies"])
+    # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
+    # ``resource_variable_ops.cc``).
+    is_read = rows["category"] == Category.ACTIVATION.value
+    if not rows[is_like_table & is_read & (rows["born"] >= analysis.first)].size:
+        saves -= int(tables["requested_bytes"].max())
     yield from _report_tensors(analysis, at_peak, id_, words, detail, saves_bytes=saves)
 
 

@@ -33,7 +33,7 @@ from analyzer.model.recording.labels import (
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import STACK_ROLE
 from analyzer.model.recording.state_roles import find_roles_of_state
-from analyzer.model.recording.timeline import is_tpu
+from analyzer.model.recording.timeline import HOST_ALLOCATORS, is_tpu
 from analyzer.tracing.derive.op_names import find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
 from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings
@@ -94,6 +94,10 @@ def attribute(
 
     if note is not None:
         _label_gradients(labels, table, raw, note)
+        lines = table["op"].map(note.tape_lines).fillna("").to_numpy(dtype=object)
+        labels.source[in_steps] = np.where(labels.source, labels.source, lines)[
+            in_steps
+        ]
         _label_held(labels, table, raw, note)
 
     label_eager(
@@ -286,7 +290,8 @@ def _label_pipeline(
     """Label requests without an op on the threads of a data pipeline, which run no op of the step.
 
     A Python generator gives NumPy arrays, which ``PyFunc`` copies if they are not aligned. A thread that
-    names no op belongs to an iterator if Python frees its buffers, as a loop does with a batch.
+    names no op belongs to an iterator if Python frees its buffers, as a loop does with a batch, unless
+    XLA ran, whose results have no names.
     ``by_python`` tells the events of Python's threads.
     """
     runs = raw.op_runs
@@ -297,8 +302,10 @@ def _label_pipeline(
     is_unnamed = ((table["op"].astype(str) == "") & (table["born"] >= 0)).to_numpy()
     from_python = by_python[table["born"].to_numpy()]
     is_passed_on = by_python[table["dies"].to_numpy()] & is_unnamed & ~from_python
-    pipeline |= set(born_on[is_passed_on]) - set(born_on[~is_unnamed])
+    if not raw.ran_xla:
+        pipeline |= set(born_on[is_passed_on]) - set(born_on[~is_unnamed])
 
-    by_pipeline = np.isin(born_on, list(pipeline))
+    is_on_host = table["allocator"].isin(list(HOST_ALLOCATORS)).to_numpy(bool)
+    by_pipeline = np.isin(born_on, list(pipeline)) & is_on_host
     rows = labels.open_rows() & by_pipeline & is_unnamed & ~from_python
     labels.fill(rows, Category.INPUT, BATCH_ROLE)

@@ -80,6 +80,50 @@ def unrolled_mended():
     )
 
 
+def stopped(features):
+    """Return an eager step that trains a head on features without gradients."""
+    weights, head = tf.Variable(draw(WIDTH, WIDTH)), tf.Variable(draw(WIDTH, 1))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.matmul(features(tape, x, weights), head))
+        head.assign_sub(0.1 * tape.gradient(loss, head))
+
+    return step, (draw(4 * ROWS, WIDTH),)
+
+
+def squash(x, weights):
+    for _ in range(12):
+        x = tf.nn.tanh(tf.matmul(x, weights))
+    return x
+
+
+def taped():
+    return stopped(lambda tape, x, weights: tf.stop_gradient(squash(x, weights)))
+
+
+def taped_mended():
+    def features(tape, x, weights):
+        with tape.stop_recording():
+            return squash(x, weights)
+
+    return stopped(features)
+
+
+def table(optimizer="adagrad"):
+    """Return a model whose optimizer computes over all rows of a table, or not."""
+    tokens = keras.Input((16,), dtype="int32")
+    rows = keras.layers.Embedding(50_000, 64)(tokens)
+    mean = keras.layers.GlobalAveragePooling1D()(rows)
+    model = keras.Model(tokens, keras.layers.Dense(2)(mean))
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(True))
+    return model
+
+
+def table_mended():
+    return table("sgd")
+
+
 def frozen_base():
     """Return a model whose convolutions have no gradients."""
     base = keras.Sequential(
