@@ -283,7 +283,9 @@ def test_batches_of_a_queue_are_inputs_and_the_queue_is_found(tmp_path: Path) ->
 def test_one_call_with_all_data_is_named(tmp_path: Path) -> None:
     reports = {}
     for how in ("at once", "batches"):
-        done, reports[how] = run(tmp_path, "whole_set.py", "--gpu", "t4", "--", how)
+        folder = tmp_path / how
+        folder.mkdir()
+        done, reports[how] = run(folder, "whole_set.py", "--gpu", "t4", "--", how)
         assert done.returncode == 0, done.stderr
 
     whole, batches = reports["at once"], reports["batches"]

@@ -92,6 +92,7 @@ class Capturing:
     computed: tuple[
         str, ...
     ] = ()  # ops whose value decides; the host computes it for the card
+    result: Sequence[tf.TensorSpec] = ()  # its tensors
     assumed: Any = None  # variable: whether unknown conditions are taken to be true
 
 
@@ -155,6 +156,7 @@ def describe_capture(
         variables=variables.rows(),
         snapshots=tuple(map(tuple, variables.snapshots)),
         inputs=_describe_inputs(program, function, capturing.inputs),
+        outputs=tuple(map(get_shape, _find_outputs(program, capturing.result))),
         gradients=frozenset(
             name for graph, name in observed.gradients if graph == own_graph
         ),
@@ -188,6 +190,12 @@ def describe_capture(
         },
     )
     return Captured(run, ops, traced_graphs)
+
+
+def _find_outputs(program: Program, result: Sequence[tf.TensorSpec]) -> list[Any]:
+    """Return the symbolic outputs of the models, else the specs of the step's result."""
+    outputs = [getattr(model, "outputs", None) for model in program.models]
+    return tf.nest.flatten([one for one in outputs if one]) or list(result)
 
 
 def _note_computed(capturing: Capturing) -> list[str]:

@@ -209,6 +209,7 @@ class RunFile:
     # of the variables, before the first step and after each step
     snapshots: tuple[tuple[Address | None, ...], ...] = ()
     inputs: tuple[Input, ...] = ()
+    outputs: tuple[Shape | None, ...] = ()  # of the models, else of the step
     gradients: frozenset[Name] = frozenset()  # gradients of parameters in the graph
     nested_gradients: frozenset[Name] = frozenset()  # the same inside functions
     # index of a marker -> addresses of gradients; name scope -> kind and path of its object

@@ -19,6 +19,7 @@ def regression(lacks_axis):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(y - x @ weights))
         weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
 
     labels = draw(ROWS) if lacks_axis else draw(ROWS, 1)
     return step, (draw(ROWS, WIDTH), labels)
