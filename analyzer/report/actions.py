@@ -229,7 +229,7 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
         check = repeat_command(report, "estimate", "--what-if", remedy)
 
     gain = ""
-    if action:
+    if action and code:
         gain = "its saving was not computed"
     if finding.saves_bytes:
         gain = f"saves up to {format_bytes(finding.saves_bytes)} {finding.saves_kind}"

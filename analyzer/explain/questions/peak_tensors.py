@@ -57,7 +57,8 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     if not is_single or not config.infers or examples < _MANY_EXAMPLES:
         return
 
-    rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT - {"input"})]
+    # ``predict`` copies the whole array to the card too (``array_data_adapter.py``).
+    rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
     freed = (rows["requested_bytes"] * (1 - _USUAL_BATCH / examples)).astype("int64")
     saves = saved_without(analysis, freed, rows["born"], rows["dies"])
 
