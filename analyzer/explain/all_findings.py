@@ -31,6 +31,11 @@ _GROWING: Final = (
 _WRONG: Final = ("outer-product",)
 """Findings that show a wrong result too, so that they are reported however little they save."""
 
+_OF_THE_BATCH: Final = ("retained-activations", "batch-tensors")
+"""Findings whose change is another step, so that others of the next severity come first."""
+
+_BEHIND: Final = 1.5
+
 _OF_A_STEP: Final = (
     out_of_memory.find_out_of_memory,
     step_settings.find_recompiled,
@@ -58,8 +63,8 @@ def collect(analysis: Analysis) -> Analysis:
     kept = [one for one in found if _is_worth_saying(one, analysis.limit_bytes)]
     order = list(Severity)
 
-    def rank(one: Finding) -> tuple[bool, int, bool, int]:
-        severity = order.index(one.severity)
+    def rank(one: Finding) -> tuple[bool, float, bool, int]:
+        severity = order.index(one.severity) + _BEHIND * (one.id in _OF_THE_BATCH)
         is_general = one not in of_program
         return one.id not in _FIRST, severity, is_general, -(one.saves_bytes or 0)
 
@@ -76,6 +81,7 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     """Yield the problems of a program, most of which grow with its steps."""
     yield from peak_tensors.find_wide_numbers(analysis)
     yield from peak_tensors.find_whole_tables(analysis)
+    yield from peak_tensors.find_input_copies(analysis)
     yield from kept_objects.find_varying_shapes(analysis)
     watch = analysis.recording.watch
     if watch is None:
@@ -101,4 +107,3 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
 
     yield from data_held.find_data(analysis, watch, device)
     yield from kept_objects.find_held_over(analysis, watch)
-    yield from peak_tensors.find_input_copies(analysis, watch)

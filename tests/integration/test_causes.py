@@ -42,6 +42,7 @@ def estimate(folder: Path, name: str, *options: str) -> dict[str, Any]:
         ("unrolled", "waits-for-sum"),
         ("taped", "kept-by-tape"),
         ("table", "whole-table"),
+        ("converted", "input-copies"),
     ],
 )
 def test_the_first_finding_is_the_cause(tmp_path: Path, name: str, cause: str) -> None:

@@ -353,6 +353,9 @@ def _find_copied(
     if words is None or not known or is_backward or size < _TIMES * max(known):
         return None
 
+    if row["op_type"] == "Cast" and not _is_combined(row, tensors):
+        return None
+
     rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
     saves = _saved_without_rows(analysis, rows, 1.0)
     what, detail = words
@@ -361,6 +364,22 @@ def _find_copied(
     )
     title = _with_size_and_line(title, row, tensors.links)
     return _report(analysis, "small-copied", title, detail, rows, saves)
+
+
+def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
+    """Say whether elementwise ops combine a tensor with others of its size, as a mask is.
+
+    A product or a convolution needs the wide type itself.
+    """
+    readers = tensors.links.readers.get(row["tensor"], [])
+    if not readers or not all(
+        tensors.links.facts[reader][0] in _ELEMENTWISE for reader in readers
+    ):
+        return False
+
+    operands = [size for reader in readers for _, size in tensors.inputs_of(reader)]
+    large = [one for one in operands if one and one >= int(row["requested_bytes"])]
+    return len(large) > len(readers)
 
 
 def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:

@@ -18,7 +18,6 @@ from analyzer.explain.buffer_words import (
 )
 from analyzer.explain.running.leaks import tensors_left
 from analyzer.model.choice import Category
-from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
@@ -288,15 +287,31 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     yield from _report_tensors(analysis, at_peak, id_, words, detail, saves_bytes=saves)
 
 
-def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
-    """Report copies of the step's inputs that are alive at the peak."""
-    rows = analysis.alive[analysis.alive["copied_by"] != ""]
-    kinds = rows["op_type"].where(rows["op_type"] != "", rows["op"]).astype(str)
-    left = tensors_left(analysis)
-    kept = left.loc[left["op"].isin(set(rows["op"])), "address"]
-    addresses = set(kept.astype("int64"))
-    holders = (one.where for one in watch.held if addresses.intersection(one.addresses))
+def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
+    """Report copies of the step's inputs that are alive at the peak.
 
+    A step that no program was watched for needs its inputs; without copies it gets them converted. A
+    gradient needs such a copy, which then saves the input. The layout of a convolution is no such copy.
+    """
+    alive, watch = analysis.alive, analysis.recording.watch
+    rows = alive[alive["copied_by"] != ""]
+    saves_bytes, where = _sum_of(rows), ""
+    if watch is None:
+        is_layout = rows["op"].astype(str).str.contains("LayoutOptimizer")
+        rows = rows[is_retained(rows) & ~is_layout]
+        inputs = alive[alive["category"] == Category.INPUT.value]
+        saves_bytes = min(_sum_of(inputs), _sum_of(rows))
+    else:
+        left = tensors_left(analysis)
+        kept = left.loc[left["op"].isin(set(rows["op"])), "address"]
+        addresses = set(kept.astype("int64"))
+        holders = [one.where for one in watch.held if addresses & {*one.addresses}]
+        where = next(iter(holders), watch.where)
+
+    if saves_bytes < LOW * analysis.peak.requested_bytes:
+        return
+
+    kinds = rows["op_type"].where(rows["op_type"] != "", rows["op"]).astype(str)
     yield from _report_tensors(
         analysis,
         rows,
@@ -305,8 +320,8 @@ def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]
         "Each copy has as many elements as the input. Convert type, order and scale "
         "before the step: in the map of tf.data, which frees the original, or once for "
         "the whole data set.",
-        saves_bytes=_sum_of(rows),
-        where=next(holders, watch.where),
+        saves_bytes=saves_bytes,
+        where=where,
     )
 
 

@@ -94,10 +94,7 @@ def attribute(
 
     if note is not None:
         _label_gradients(labels, table, raw, note)
-        lines = table["op"].map(note.tape_lines).fillna("").to_numpy(dtype=object)
-        labels.source[in_steps] = np.where(labels.source, labels.source, lines)[
-            in_steps
-        ]
+        _label_lines(labels, table, note)
         _label_held(labels, table, raw, note)
 
     label_eager(
@@ -234,6 +231,13 @@ def _label_gradients(
     for row in gradients:
         if labels.is_open(row):
             labels.set(row, Category.GRADIENT, role=GRADIENT_ROLE)
+
+
+def _label_lines(labels: Labels, table: pd.DataFrame, note: RunNote) -> None:
+    """Label the lines of ops that a tape recorded in an eager step."""
+    for op_type, line in note.tape_lines.items():
+        rows = (table["op"] == op_type).to_numpy() & (labels.source == "")
+        labels.source[rows & table["step"].notna().to_numpy()] = line
 
 
 def _label_held(

@@ -111,6 +111,29 @@ def taped_mended():
     return stopped(features)
 
 
+def classifier(convert, images):
+    """Return a step of a dense layer on images."""
+    weights = tf.Variable(draw(WIDTH, 4))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.relu(convert(x) @ weights))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    return step, (images,)
+
+
+def converted():
+    images = tf.cast(draw(16 * ROWS, WIDTH), "uint8")
+    return classifier(lambda x: tf.cast(x, "float32") / 255, images)
+
+
+def converted_mended():
+    return classifier(lambda x: x, draw(16 * ROWS, WIDTH))
+
+
 def table(optimizer="adagrad"):
     """Return a model whose optimizer computes over all rows of a table, or not."""
     tokens = keras.Input((16,), dtype="int32")
