@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from analyzer.capture.process.launch import Progress, capture
 from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.fitting.remedies import RemedyTrial, try_remedies
+from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.step_access import access_target, make_workplace
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.oom_file import OomFailure, Reproduction
@@ -16,12 +18,15 @@ from analyzer.model.units import format_bytes
 from analyzer.oom import read_oom_log
 from analyzer.report.actions import remedy_items
 from analyzer.report.render.sections import Block, Document, Paragraph, Section
+from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import read_run
 
-_HISTORY = (
+_HISTORY: Final = (
     "The log does not show what the process allocated and freed before this step: other models, "
     "evaluations or growing lists may have left less memory, and in smaller pieces."
 )
-_CALL = "StatefulPartitionedCall/"
+_CALL: Final = "StatefulPartitionedCall/"
+_MOST_EFFORT: Final = 3  # of a remedy: same optimizer, data and weights to train
 
 
 def reproduce(
@@ -38,8 +43,13 @@ def reproduce(
         return Reproduction(fails=False)
 
     with access_target(spec) as access:
+        captured = access.capture(options, access.folder / "unchanged")
+        plans = plan_remedies(options, read_run(captured / RUN_FILE))
+        names = [
+            one.id for one in plans if one.effort <= _MOST_EFFORT or one.kind == "batch"
+        ]
         trial = RemedyTrial(access, options, limit_bytes, progress)
-        remedies = try_remedies(trial, ())
+        remedies = try_remedies(trial, names, captured) if names else ()
 
     return Reproduction(
         fails=True,

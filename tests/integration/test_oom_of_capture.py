@@ -72,7 +72,7 @@ def test_a_log_is_reproduced_on_a_simulated_card(tmp_path: Path) -> None:
 
     # WHEN the step runs again under the limit of the log
     arguments = ("oom", "run/capture.log", "--reproduce", "--json", "oom.json")
-    told = analyze_in_child(*arguments, "--target", *step, cwd=tmp_path)
+    told = analyze_in_child(*arguments, "--target", *step, cwd=tmp_path, timeout_s=600)
     assert told.code == 0, told.err
     found = json.loads((tmp_path / "oom.json").read_text())["reproduction"]
 
@@ -80,7 +80,7 @@ def test_a_log_is_reproduced_on_a_simulated_card(tmp_path: Path) -> None:
     assert found["fails"]
     assert found["is_same_op"]
     assert found["is_same_request"]
-    assert "half-batch" in [one["id"] for one in found["remedies"]]
-    half = ("gpu_steps.py:cnn", "--batch-size", "512")
-    ended = analyze_in_child("trace", *half, *options, "--force", cwd=tmp_path)
+    assert "accumulate-4" in [one["id"] for one in found["remedies"]]
+    quarter = ("gpu_steps.py:cnn", "--batch-size", "256")
+    ended = analyze_in_child("trace", *quarter, *options, "--force", cwd=tmp_path)
     assert ended.code == 0, ended.err
