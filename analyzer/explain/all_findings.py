@@ -31,10 +31,13 @@ _GROWING: Final = (
 _WRONG: Final = ("outer-product",)
 """Findings that show a wrong result too, so that they are reported however little they save."""
 
-_OF_THE_BATCH: Final = ("retained-activations", "batch-tensors")
-"""Findings whose change is another step, so that others of the next severity come first."""
+_CAUSES: Final = (
+    *("outer-product", "reduced-at-once", "small-copied", "logits-held"),
+    *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
+)
+"""Findings with an equivalent program, which come before others of the next higher severity."""
 
-_BEHIND: Final = 1.5
+_AHEAD: Final = 1.5
 
 _OF_A_STEP: Final = (
     out_of_memory.find_out_of_memory,
@@ -64,7 +67,7 @@ def collect(analysis: Analysis) -> Analysis:
     order = list(Severity)
 
     def rank(one: Finding) -> tuple[bool, float, bool, int]:
-        severity = order.index(one.severity) + _BEHIND * (one.id in _OF_THE_BATCH)
+        severity = order.index(one.severity) - _AHEAD * (one.id in _CAUSES)
         is_general = one not in of_program
         return one.id not in _FIRST, severity, is_general, -(one.saves_bytes or 0)
 

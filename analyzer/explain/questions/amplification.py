@@ -359,9 +359,8 @@ def _find_copied(
     rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
     saves = _saved_without_rows(analysis, rows, 1.0)
     what, detail = words
-    title = (
-        f"{row['shape']} is {what}, {size // max(known)} times as large as its input"
-    )
+    name = row["shape"] or "A tensor"
+    title = f"{name} is {what}, {size // max(known)} times as large as its input"
     title = _with_size_and_line(title, row, tensors.links)
     return _report(analysis, "small-copied", title, detail, rows, saves)
 
