@@ -38,6 +38,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import constant_op as constant_op
 from tensorflow.python.framework import function_def_to_graph
 from tensorflow.python.framework import kernels as kernels
+from tensorflow.python.framework import op_callbacks as op_callbacks
 from tensorflow.python.framework import op_def_registry as op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.framework import tensor_util as tensor_util

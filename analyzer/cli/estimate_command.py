@@ -60,6 +60,16 @@ class EstimateOptions:
     inter_op_threads: options.InterOpThreads = None
     assume: options.Assume = None
     what_if: options.WhatIfNames = ""
+    prove: Annotated[
+        bool,
+        options.option(
+            "With --gpu: apply the change of each finding, run the step again on the "
+            "simulated card, and state both peaks and whether the outputs have the "
+            "same shapes.",
+            "--prove",
+            panel=options.WHAT_IF,
+        ),
+    ] = False
     patch: Annotated[
         Path | None,
         options.option(
@@ -104,6 +114,9 @@ def estimate(
         name_variant(capture.gpu)
 
     names = None
+    if capture.prove and not chosen.gpu:
+        message = "--prove runs the step on a simulated card."
+        raise InputError(message, hint="Add --gpu t4 or --gpu a100-80gb.")
     if capture.what_if or capture.patch is not None:
         from analyzer.fitting.remedies import parse_remedies
 
@@ -115,7 +128,7 @@ def estimate(
             shared: dict[str, Any] = {"progress": progress, "what_if": what_if}
             result = _make_result(spec, chosen, folder, capture, saving, **shared)
 
-        if names is not None:
+        if names is not None or capture.prove:
             result = _add_remedies(
                 result, spec, chosen, names, folder, capture.patch, place, outputs
             )
@@ -136,7 +149,7 @@ def _add_remedies(
     result: Result,
     spec: TargetSpec,
     chosen: CaptureOptions,
-    names: Sequence[str],
+    names: Sequence[str] | None,
     folder: Path,
     patches: Path | None,
     place: RunPlace,
@@ -144,12 +157,15 @@ def _add_remedies(
 ) -> Result:
     """Return the estimate with remedies; print each as it is known, and keep them if interrupted."""
     from analyzer.fitting.remedies import add_remedies, save_remedies
+    from analyzer.report.actions import describe_figures
 
     known: list[StepRemedy] = []
 
     def keep(remedy: StepRemedy) -> None:
         known.append(remedy)
         saves = f"saves {format_bytes(remedy.saves_bytes or 0)}"
+        if names is None:
+            saves += f" ({describe_figures(remedy)})"
         if remedy.saves_bytes is None or remedy.saves_bytes <= 0:
             saves = "saves nothing"
         if remedy.failed:
@@ -243,6 +259,7 @@ def _check_options(
         "Estimate the target itself with it.",
         assume=bool(capture.assume),
         what_if=capture.what_if,
+        prove=capture.prove,
     )
     file = Path(spec.path) / RUN_FILE  # opening reports a missing file
     device = read_run_file(file).device if file.is_file() else None

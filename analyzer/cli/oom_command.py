@@ -28,6 +28,7 @@ from analyzer.report.output_files import write_text
 
 if TYPE_CHECKING:
     from analyzer.fitting.fit_answer import FitAnswer
+    from analyzer.model.contract.oom_file import Reproduction
     from analyzer.report.render.sections import Document
     from analyzer.report.result import Result
 
@@ -62,6 +63,14 @@ def oom(
             "--fit",
         ),
     ] = False,
+    reproduce: Annotated[
+        bool,
+        options.option(
+            "Also run the step of --target on a simulated card with the card and the "
+            "limit in the log: whether the same op fails, and which changes let it run.",
+            "--reproduce",
+        ),
+    ] = False,
     *,
     outputs: PageOutputs,
 ) -> None:
@@ -76,7 +85,9 @@ def oom(
         )
     else:
         hint = "Name the model: --target TARGET."
-        options.refuse_options("needs --target", hint, batch_size=batch_size, fit=fit)
+        options.refuse_options(
+            "needs --target", hint, batch_size=batch_size, fit=fit, reproduce=reproduce
+        )
 
     if trace is not None and not trace.exists():
         raise InputError(
@@ -96,6 +107,11 @@ def oom(
             settings = _step_settings(report, batch_size)
             result = estimate(target, out=Path(folder) / "model", **settings)
             report = _name_sizes(report, result, target, is_target=True)
+
+        if reproduce:
+            found = _reproduce(report, target, batch_size, outputs)
+            document = structs.replace(report.document, reproduction=found)
+            report = replace(report, document=document)
     _show(report, answer, outputs)
     if answer is not None and not answer.largest:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
@@ -108,6 +124,10 @@ def _show(report: OomReport, answer: FitAnswer | None, outputs: PageOutputs) -> 
 
     def build(failures: Sequence[LoggedFailure] = ()) -> Document:
         page = build_sections(report.document, failures)
+        if report.document.reproduction is not None:
+            from analyzer.fitting.reproduction import append_reproduction
+
+            page = append_reproduction(page, report.document.reproduction)
         return page if answer is None else append_answer(page, answer)
 
     if answer is not None:
@@ -157,24 +177,48 @@ def _find_largest(
     from analyzer.fitting.fit_target import FitQuestion, fit_target
     from analyzer.model.contract.capture_request import CaptureOptions
 
-    failure = report.failures[0] if report.failures else None
-    options = find_fit_options(failure) if failure else None
-
-    if failure is None or options is None or not options[0]:
-        command = write_fit_command(failure) if failure else None
-        command = command or "analyze fit TARGET --gpu CARD"
-        raise InputError(
-            "--fit needs a failure of TensorFlow, and the name of its card in the log.",
-            hint=f"Name the card: {command.replace('TARGET', shlex.quote(target))}",
-        )
+    failure, limit_bytes = _find_card_failure(report, target, "--fit")
 
     # the log's batch is a guess from a shape: good to start with, not to judge
-    question = FitQuestion(limit_bytes=options[1], wanted=batch_size)
+    question = FitQuestion(limit_bytes=limit_bytes, wanted=batch_size)
     settings = _step_settings(report, batch_size or find_batch(failure) or None)
     chosen = CaptureOptions(device="gpu", **settings)
 
     with progress_bar(outputs.progress) as progress:
         return fit_target(parse_target(target), chosen, question, progress)
+
+
+def _find_card_failure(
+    report: OomReport, target: str, option: str
+) -> tuple[LoggedFailure, int | None]:
+    """Return the failure on a known card and the log's limit, which ``option`` needs."""
+    failure = report.failures[0] if report.failures else None
+    options = find_fit_options(failure) if failure else None
+    if failure is not None and options is not None and options[0]:
+        return failure, options[1]
+
+    command = write_fit_command(failure) if failure else None
+    command = command or "analyze fit TARGET --gpu CARD"
+    raise InputError(
+        f"{option} needs a failure of TensorFlow, and the name of its card in the log.",
+        hint=f"Name the card: {command.replace('TARGET', shlex.quote(target))}",
+    )
+
+
+def _reproduce(
+    report: OomReport, target: str, batch_size: int | None, outputs: PageOutputs
+) -> Reproduction:
+    """Return the run of a target on the log's card, under the log's limit."""
+    from analyzer.capture.targets.target_spec import parse_target
+    from analyzer.fitting.reproduction import reproduce
+    from analyzer.model.contract.capture_request import CaptureOptions
+
+    _, limit_bytes = _find_card_failure(report, target, "--reproduce")
+    chosen = CaptureOptions(device="gpu", **_step_settings(report, batch_size))
+    logged = report.document.failures[0]
+
+    with progress_bar(outputs.progress) as progress:
+        return reproduce(parse_target(target), chosen, limit_bytes, logged, progress)
 
 
 def _step_settings(report: OomReport, batch_size: int | None) -> dict[str, Any]:

@@ -31,12 +31,21 @@ _GROWING: Final = (
 _WRONG: Final = ("outer-product",)
 """Findings that show a wrong result too, so that they are reported however little they save."""
 
+_CAUSES: Final = (
+    *("outer-product", "reduced-at-once", "small-copied", "logits-held"),
+    *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
+)
+"""Findings with an equivalent program, which come before others of the next higher severity."""
+
+_AHEAD: Final = 1.5
+
 _OF_A_STEP: Final = (
     out_of_memory.find_out_of_memory,
     step_settings.find_recompiled,
     amplification.find_amplified,
     amplification.find_summands,
-    amplification.find_recorded_loop,
+    amplification.find_kept_by_tape,
+    peak_tensors.find_whole_set,
     peak_tensors.find_batch_tensors,
     peak_tensors.find_overdue,
     peak_tensors.find_growth,
@@ -57,8 +66,8 @@ def collect(analysis: Analysis) -> Analysis:
     kept = [one for one in found if _is_worth_saying(one, analysis.limit_bytes)]
     order = list(Severity)
 
-    def rank(one: Finding) -> tuple[bool, int, bool, int]:
-        severity = order.index(one.severity)
+    def rank(one: Finding) -> tuple[bool, float, bool, int]:
+        severity = order.index(one.severity) - _AHEAD * (one.id in _CAUSES)
         is_general = one not in of_program
         return one.id not in _FIRST, severity, is_general, -(one.saves_bytes or 0)
 
@@ -74,7 +83,8 @@ def _is_worth_saying(one: Finding, limit_bytes: int) -> bool:
 def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     """Yield the problems of a program, most of which grow with its steps."""
     yield from peak_tensors.find_wide_numbers(analysis)
-    yield from peak_tensors.find_dense_gradients(analysis)
+    yield from peak_tensors.find_whole_tables(analysis)
+    yield from peak_tensors.find_input_copies(analysis)
     yield from kept_objects.find_varying_shapes(analysis)
     watch = analysis.recording.watch
     if watch is None:
@@ -100,4 +110,3 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
 
     yield from data_held.find_data(analysis, watch, device)
     yield from kept_objects.find_held_over(analysis, watch)
-    yield from peak_tensors.find_input_copies(analysis, watch)

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
+from analyzer.fitting.cause_patches import run_edits
 from analyzer.fitting.remedy_plans import (
     RECOMPUTING,
     RemedyPlan,
@@ -28,10 +29,15 @@ from analyzer.fitting.step_access import (
     estimate_folder,
     estimate_step,
 )
-from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
-from analyzer.model.contract.report_file import StepRemedy
+from analyzer.model.contract.capture_request import (
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
+)
+from analyzer.model.contract.report_file import Finding, StepRemedy
 from analyzer.model.errors import InputError, suggest_names
 from analyzer.model.units import format_bytes
+from analyzer.report.actions import remedy_of
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.target_results import save_report
@@ -43,6 +49,9 @@ _MOST_SETS: Final = 4  # sets of remedies to estimate at most
 _LARGEST_SET: Final = 3  # remedies in a set at most
 _PATCH_TOLERANCE: Final = (
     0.03  # of the saving, by which that of the patched file may differ
+)
+_BY_HAND: Final = (
+    "The change has to be made by hand, so that its saving is computed, not run."
 )
 ALL: Final = "all"  # stands for every remedy that may save memory
 
@@ -150,20 +159,8 @@ def _try_plans(
     except InputError as error:
         return replace_fields(remedy, failed=error.message[:_LONGEST_REASON])
 
-    saved = None
-    if before.requested is not None and after.requested is not None:
-        saved = before.requested - after.requested
-
-    remedy = replace_fields(
-        remedy,
-        costs="; ".join(plan.costs for plan in plans if plan.costs),
-        saves_bytes=before.requested_bytes - after.requested_bytes,
-        saves_low_bytes=None if saved is None else saved.low,
-        saves_high_bytes=None if saved is None else saved.high,
-        requested_bytes=after.requested_bytes,
-        allocated_bytes=after.allocated_bytes,
-        fits=trial.fits(after),
-    )
+    costs = "; ".join(plan.costs for plan in plans if plan.costs)
+    remedy = _add_figures(replace_fields(remedy, costs=costs), trial, before, after)
     if trial.patch_file is None or before.requested_bytes <= after.requested_bytes:
         return remedy
 
@@ -171,6 +168,66 @@ def _try_plans(
         return _write_patch(trial, trial.patch_file, plans, remedy, before)
     except InputError as error:
         return replace_fields(remedy, no_patch=error.message[:_LONGEST_REASON])
+
+
+def _add_figures(
+    remedy: StepRemedy, trial: RemedyTrial, before: StepEstimate, after: StepEstimate
+) -> StepRemedy:
+    """Return a remedy with the figures of the step before and after it."""
+    saved = None
+    if before.requested is not None and after.requested is not None:
+        saved = before.requested - after.requested
+
+    outputs = before.note.outputs
+    return replace_fields(
+        remedy,
+        saves_bytes=before.requested_bytes - after.requested_bytes,
+        saves_low_bytes=None if saved is None else saved.low,
+        saves_high_bytes=None if saved is None else saved.high,
+        requested_bytes=after.requested_bytes,
+        allocated_bytes=after.allocated_bytes,
+        fits=trial.fits(after),
+        has_same_outputs=outputs == after.note.outputs if outputs else None,
+    )
+
+
+def prove_findings(
+    trial: RemedyTrial, findings: Sequence[Finding], captured: Path, file: Path | None
+) -> tuple[StepRemedy, ...]:
+    """Run the step with the change of each finding: a remedy, or an edit of the finding's line.
+
+    ``captured`` is a capture of the unchanged step, ``file`` the target's file; None if it has none.
+    """
+    before = estimate_folder(captured, trial.options)
+    plans = {plan.id: plan for plan in plan_remedies(trial.options, before.note)}
+    remedies: list[StepRemedy] = []
+
+    for finding in findings:
+        trial.report(f"running the change for {finding.id}", 0.5)
+        plan = plans.get(remedy_of(finding))
+        if plan is None:
+            remedies.append(_try_edits(trial, finding, before, file))
+        elif plan.id not in [one.id for one in remedies]:
+            remedies.append(_try_plans(trial, (plan,), before))
+        else:
+            continue
+
+        trial.keep(remedies[-1])
+
+    return tuple(one for one in remedies if not one.failed)
+
+
+def _try_edits(
+    trial: RemedyTrial, finding: Finding, before: StepEstimate, file: Path | None
+) -> StepRemedy:
+    """Return the edit of a finding's line that lowers the peak most, or why there is none."""
+    remedy = StepRemedy(id=finding.id, title=finding.title, code="")
+    runs = [] if file is None else list(run_edits(trial, finding, file))
+    if not runs:
+        return replace_fields(remedy, failed=_BY_HAND)
+
+    after, code = min(runs, key=lambda run: run[0].requested_bytes)
+    return _add_figures(replace_fields(remedy, code=code), trial, before, after)
 
 
 def _write_patch(
@@ -286,7 +343,7 @@ def add_remedies(
     result: Result,
     spec: TargetSpec,
     options: CaptureOptions,
-    names: Sequence[str],
+    names: Sequence[str] | None,
     folder: Path,
     *,
     progress: Progress,
@@ -295,7 +352,8 @@ def add_remedies(
 ) -> Result:
     """Return an estimate with the savings of remedies, and save the changed report in its folder.
 
-    Remedies that the target's source can express are written as patches into the folder ``patches``.
+    Without ``names`` they are the changes of its findings. Remedies that the target's source can express
+    are written as patches into the folder ``patches``.
     """
     verdict = result.report.verdict
     limit_bytes = None if verdict is None else verdict.pool_limit_bytes
@@ -305,7 +363,12 @@ def add_remedies(
         trial = RemedyTrial(
             access, options, limit_bytes, progress, file, patches or Path(), keep
         )
-        remedies = try_remedies(trial, names, folder)
+        if names is None:
+            findings = result.report.findings
+            source = spec.source if spec.kind is TargetKind.FILE else None
+            remedies = prove_findings(trial, findings, folder, source)
+        else:
+            remedies = try_remedies(trial, names, folder)
 
     return save_remedies(result, remedies, folder)
 

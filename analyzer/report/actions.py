@@ -123,7 +123,9 @@ def change_items(report: ReportFile) -> tuple[Item, ...]:
     A finding whose change was estimated is left out.
     """
     tried = {one.id for one in report.remedies if one.saves_bytes is not None}
-    findings = [one for one in report.findings if _remedy_of(one) not in tried]
+    findings = [
+        one for one in report.findings if tried.isdisjoint((one.id, remedy_of(one)))
+    ]
     first = [one for one in findings if one.id in _BROKEN]
     others = [one for one in findings if one.id not in _BROKEN]
 
@@ -134,7 +136,8 @@ def change_items(report: ReportFile) -> tuple[Item, ...]:
     )
 
 
-def _remedy_of(finding: Finding) -> str:
+def remedy_of(finding: Finding) -> str:
+    """Return the remedy that changes the step as a finding says; empty if there is none."""
     return _ACTIONS.get(finding.id, ("", "", ""))[2]
 
 
@@ -157,12 +160,14 @@ def remedy_items(
         is_small = saves_bytes < least
         check = ""
         if report is not None:
-            check = repeat_command(report, "estimate", "--what-if", remedy.id)
+            is_edit = remedy.id in _ACTIONS
+            options = ("--prove",) if is_edit else ("--what-if", remedy.id)
+            check = repeat_command(report, "estimate", *options)
 
         item = Item(
             _saving_label(saves_bytes),
             remedy.title,
-            detail=_remedy_details(remedy),
+            detail=describe_figures(remedy),
             code=remedy.code,
             tone="muted" if is_small else "good",
             check=check,
@@ -181,10 +186,20 @@ def _saving_label(saves_bytes: int) -> str:
     return f"saves {format_bytes(saves_bytes)}" if saves_bytes else "saves nothing"
 
 
-def _remedy_details(remedy: StepRemedy) -> str:
+def describe_figures(remedy: StepRemedy) -> str:
+    """Return the peaks before and after a change, its costs and its patch, in words."""
     parts = []
-    if remedy.requested_bytes is not None:
-        parts.append(f"peak {format_bytes(remedy.requested_bytes)}")
+    if remedy.requested_bytes is not None and remedy.saves_bytes is not None:
+        before = format_bytes(remedy.requested_bytes + remedy.saves_bytes)
+        parts.append(
+            f"peak {before} before, {format_bytes(remedy.requested_bytes)} after"
+        )
+    if remedy.has_same_outputs is not None:
+        parts.append(
+            "outputs have the same shapes"
+            if remedy.has_same_outputs
+            else "the shapes of the outputs differ"
+        )
     if remedy.fits is not None:
         parts.append("fits the limit" if remedy.fits else "does not fit the limit")
     if remedy.costs:
@@ -213,6 +228,8 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
         check = repeat_command(report, "estimate", "--what-if", remedy)
 
     gain = ""
+    if action and code:
+        gain = "its saving was not computed"
     if finding.saves_bytes:
         gain = f"saves up to {format_bytes(finding.saves_bytes)} {finding.saves_kind}"
 

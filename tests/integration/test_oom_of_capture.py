@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from builders import ROOT, analyze, analyze_in_child
+from simulated_cards import NEEDS_CARDS
 
 import analyzer
 
@@ -57,3 +58,29 @@ def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(
     assert failure["asked"]["is_exact"]
     named = {row["size_bytes"]: row["names"] for row in failure["sizes"]}
     assert any("kernel" in name for names in named.values() for name in names)
+
+
+@pytest.mark.slow
+@NEEDS_CARDS
+def test_a_log_is_reproduced_on_a_simulated_card(tmp_path: Path) -> None:
+    # GIVEN the log of a step that found no memory
+    shutil.copy(Path(__file__).parent / "targets" / "gpu_steps.py", tmp_path)
+    step = ("gpu_steps.py:cnn", "--batch-size", "1024")
+    options = ("--gpu", "t4", "--no-jit", "--limit", "320MiB", "--out", "run")
+    ended = analyze_in_child("trace", *step, *options, cwd=tmp_path)
+    assert ended.code == 5, ended.err
+
+    # WHEN the step runs again under the limit of the log
+    arguments = ("oom", "run/capture.log", "--reproduce", "--json", "oom.json")
+    told = analyze_in_child(*arguments, "--target", *step, cwd=tmp_path, timeout_s=600)
+    assert told.code == 0, told.err
+    found = json.loads((tmp_path / "oom.json").read_text())["reproduction"]
+
+    # THEN the same op fails, and each change that is listed lets it run
+    assert found["fails"]
+    assert found["is_same_op"]
+    assert found["is_same_request"]
+    assert "accumulate-4" in [one["id"] for one in found["remedies"]]
+    quarter = ("gpu_steps.py:cnn", "--batch-size", "256")
+    ended = analyze_in_child("trace", *quarter, *options, "--force", cwd=tmp_path)
+    assert ended.code == 0, ended.err

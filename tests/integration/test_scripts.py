@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from builders import COMMAND, INSTALLED
+from simulated_cards import NEEDS_CARDS
 
 pytestmark = pytest.mark.tf
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -275,3 +276,22 @@ def test_batches_of_a_queue_are_inputs_and_the_queue_is_found(tmp_path: Path) ->
     assert "queue of the PyDataset" in found["title"]
     assert line_of("fit_queue.py", "def __getitem__") in found["title"]
     assert "of the host's memory" in done.stdout
+
+
+@pytest.mark.slow
+@NEEDS_CARDS
+def test_one_call_with_all_data_is_named(tmp_path: Path) -> None:
+    reports = {}
+    for how in ("at once", "batches"):
+        folder = tmp_path / how
+        folder.mkdir()
+        done, reports[how] = run(folder, "whole_set.py", "--gpu", "t4", "--", how)
+        assert done.returncode == 0, done.stderr
+
+    whole, batches = reports["at once"], reports["batches"]
+    saved = whole["peak"]["requested_bytes"] - batches["peak"]["requested_bytes"]
+    first = whole["findings"][0]
+    assert first["id"] == "whole-set"
+    assert "20,000 examples" in first["title"]
+    assert first["saves_bytes"] == pytest.approx(saved, rel=0.05)
+    assert "whole-set" not in [one["id"] for one in batches["findings"]]

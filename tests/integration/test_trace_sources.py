@@ -67,3 +67,19 @@ def test_a_target_gives_a_trace_its_graph(tmp_path: Path) -> None:
     assert int(activations[1]) == pytest.approx(
         captured.categories_at_peak.activation, rel=0.01
     )
+
+
+def test_variables_without_gradients_are_parameters(tmp_path: Path) -> None:
+    # GIVEN a step with a frozen base, whose variables the capture knows by their addresses
+    target = f"{TARGETS}/causes.py:frozen_base"
+    options = ("--gpu", "t4", "--no-jit", "--batch-size", "4")
+    ended = analyze_in_child("trace", target, *options, "--out", "run", cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    # WHEN its trace is opened without the capture's note
+    shutil.copy(find_traces(tmp_path / "run")[0], tmp_path / "alone.xplane.pb")
+    alone = analyzer.open_trace(tmp_path / "alone.xplane.pb").report
+    # THEN the parameters are the same bytes
+    captured = analyzer.open_trace(tmp_path / "run").report.categories_at_peak
+    assert alone.categories_at_peak.parameter == pytest.approx(
+        captured.parameter, rel=0.01
+    )

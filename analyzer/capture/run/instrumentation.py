@@ -20,8 +20,10 @@ from analyzer.capture.private_names import (
     context,
     is_eager,
     keras_name_scope,
+    op_callbacks,
 )
 from analyzer.capture.run.step_variables import find_address, find_variable_address
+from analyzer.capture.watch.user_lines import find_calling_line
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 _ALIASES: Final = {
@@ -44,12 +46,19 @@ class Observations:
     eager: bool = (
         False  # whether the step runs eagerly under a trace, which then gets markers
     )
+    # Type of an eager op under a tape -> lines of the user's code that ran it.
+    tape_lines: dict[str, set[str]] = field(default_factory=dict)
     _marks: int = 0
 
     def restart(self) -> None:
         """Drop the eager gradients of a discarded trace."""
         self.eager_gradients.clear()
         self._marks = 0
+
+    def add_line(self, op_type: str, *_: Any) -> None:
+        """Record the user's line that runs an eager op."""
+        op_type = getattr(op_type, "decode", lambda: op_type)()
+        self.tape_lines.setdefault(op_type, set()).add(find_calling_line())
 
     def add_gradients(self, gradients: Any) -> None:
         """Record a structure of gradients, except None."""
@@ -137,7 +146,19 @@ def observe_step() -> Iterator[Observations]:
             mark.__exit__(None, None, None)
         return old(scope, *args, **kwargs)
 
+    def begin_tape(old: Any, tape: Any) -> Any:
+        if observed.eager and tf.executing_eagerly():
+            op_callbacks.add_op_callback(observed.add_line)
+        return old(tape)
+
+    def end_tape(old: Any, tape: Any, *args: Any) -> Any:
+        with contextlib.suppress(KeyError):  # it was not added
+            op_callbacks.remove_op_callback(observed.add_line)
+        return old(tape, *args)
+
     with contextlib.ExitStack() as undo:
+        undo.callback(wrap_attribute(tf.GradientTape, "__enter__", begin_tape))
+        undo.callback(wrap_attribute(tf.GradientTape, "__exit__", end_tape))
         undo.callback(wrap_attribute(tf.GradientTape, "gradient", gradient))
         undo.callback(wrap_attribute(tf, "gradients", gradient))
         undo.callback(wrap_attribute(keras.optimizers.Optimizer, "apply", apply))

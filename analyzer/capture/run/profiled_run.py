@@ -196,9 +196,13 @@ def _call_step(state: Capturing, name: str, number: int) -> None:
     Its result lives until the step ends, as in ``step(x)`` and in ``fit``, which keeps only the logs.
     """
     with tf.profiler.experimental.Trace(name, step_num=number, _r=1):
-        result = state.program.call()  # noqa: F841 - lives until the step ends
+        result = state.program.call()  # lives until the step ends
         if tf.config.list_logical_devices("GPU"):  # the marker spans the card's work
             tf.test.experimental.sync_devices()
+    with contextlib.suppress(TypeError, ValueError):  # a structure of its own kind
+        leaves = tf.nest.flatten(result)
+        tensors = [one for one in leaves if isinstance(one, tf.Tensor)]
+        state.result = [tf.TensorSpec.from_tensor(one) for one in tensors]
 
 
 def _repeat_step(state: Capturing, spent_s: float) -> None:

@@ -93,6 +93,7 @@ class Capturing:
     computed: tuple[
         str, ...
     ] = ()  # ops whose value decides; the host computes it for the card
+    result: Sequence[tf.TensorSpec] = ()  # its tensors
     assumed: Any = None  # variable: whether unknown conditions are taken to be true
 
 
@@ -157,10 +158,16 @@ def describe_capture(
         variables=variables.rows(),
         snapshots=tuple(map(tuple, variables.snapshots)),
         inputs=_describe_inputs(program, function, capturing.inputs),
+        outputs=tuple(map(get_shape, _find_outputs(program, capturing.result))),
         gradients=frozenset(gradients[True]),
         nested_gradients=frozenset(gradients[False]),
         eager_gradients={mark: tuple(addresses) for mark, addresses in marks},
         scopes=observed.scopes,
+        tape_lines={
+            op_type: next(iter(lines))
+            for op_type, lines in observed.tape_lines.items()
+            if len(lines) == 1
+        },
         function="" if function is None else graphs.decode_name(function.name),
         error=capturing.error,
         unknown_values=_describe_unknown(capturing),
@@ -184,6 +191,12 @@ def _read_environment() -> dict[str, str]:
             found[name] = value
 
     return found
+
+
+def _find_outputs(program: Program, result: Sequence[tf.TensorSpec]) -> list[Any]:
+    """Return the symbolic outputs of the models, else the specs of the step's result."""
+    outputs = [getattr(model, "outputs", None) for model in program.models]
+    return tf.nest.flatten([one for one in outputs if one]) or list(result)
 
 
 def _note_computed(capturing: Capturing) -> list[str]:

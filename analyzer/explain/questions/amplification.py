@@ -7,14 +7,16 @@ Three forms are recognised, each by the graph and by the sizes that were allocat
 - *reduced at once*: each reader of a tensor adds up most of its elements;
 - *copied*: an op repeats or widens a small tensor.
 
-Logits of many classes that are held several times, tensors that wait for one sum, and the results of a
-Python loop that a tape records are further forms.
+Logits of many classes that are held several times, tensors that wait for one sum, and results that a
+tape keeps without a use are further forms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from analyzer.explain.analysis import LOW, Analysis, saved_without
 from analyzer.explain.buffer_words import describe_largest, in_brackets
@@ -33,8 +35,6 @@ _MANY_CLASSES: Final = 4096
 _COPIES_OF_LOGITS: Final = 3
 _CHUNKS: Final = 8
 _SUMMANDS: Final = 3
-_LOOP_TENSORS: Final = 500
-_LOOP_RATIO: Final = 0.2
 
 _ELEMENTWISE: Final = frozenset(
     {
@@ -129,32 +129,56 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
     yield from _find_logits(analysis, large)
 
 
-def find_recorded_loop(analysis: Analysis) -> Iterator[Finding]:
-    """Report many equal tensors of one eager step: a tape keeps the results of a Python loop."""
-    step, watch = analysis.step, analysis.recording.watch
+def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
+    """Report results of an eager forward pass that no gradient needs and a tape keeps.
+
+    ``tape.gradient`` releases them before it computes the first gradient (``ComputeGradient`` in
+    ``tape.h``), so that they all die between the last op of the forward pass and that gradient.
+    """
+    step, rows = analysis.step, analysis.rows
     has_graph = analysis.recording.tensor_links is not None
-    if step is None or watch is None or has_graph:
+    of_step = rows[rows["born"].between(analysis.first, analysis.last)]
+    gradients = of_step.loc[of_step["category"] == "gradient", "born"]
+    if step is None or has_graph or gradients.empty:
         return
 
-    alive, peak = analysis.alive, analysis.peak.requested_bytes
-    rows = alive[alive["born"] >= step.first]
-    for shape, equal in rows.groupby("shape", observed=True):
-        total = int(equal["requested_bytes"].sum())
-        if len(equal) < _LOOP_TENSORS or total < _LOOP_RATIO * peak:
-            continue
+    forward = of_step[of_step["born"] < gradients.min()]
+    is_released = forward["dies"].between(forward["born"].max(), gradients.min())
+    kept = forward[is_released & forward.index.isin(analysis.alive.index)]
+    total = int(kept["requested_bytes"].sum())
+    if total < max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
+        return
 
-        yield Finding(
-            id="recorded-loop",
-            severity=analysis.rate(total),
-            title=f"{len(equal):,} tensors of {shape} in one step: "
-            f"{_share_of_peak(analysis, equal)}{in_brackets(watch.where)}",
-            detail="A Python loop runs under a GradientTape, which keeps the operands "
-            "of each op until it is deleted. Put what needs no gradient under "
-            "tape.stop_recording(), as the loop of a custom gradient, or write the "
-            "loop as one op.",
-            saves_bytes=_saved_without_rows(analysis, equal, 1.0),
-            evidence=describe_largest(equal),
-        )
+    watch = analysis.recording.watch
+    where = next((str(line) for line in kept["source"] if line), "")
+    if not where and watch is not None:
+        where = watch.where
+
+    yield Finding(
+        id="kept-by-tape",
+        severity=analysis.rate(total),
+        title=f"A GradientTape keeps {len(kept):,} results that no gradient needs: "
+        f"{_share_of_peak(analysis, kept)}{in_brackets(where)}",
+        detail="A tape keeps the operands of each op that it records, also of those "
+        "before tf.stop_gradient and inside a custom gradient. Compute them before the "
+        "tape begins, or under tape.stop_recording().",
+        saves_bytes=_saved_after_use(analysis, kept, forward),
+        evidence=describe_largest(kept),
+    )
+
+
+_TENSORS_IN_USE: Final = 3  # operand, intermediate and result of a line
+
+
+def _saved_after_use(
+    analysis: Analysis, kept: pd.DataFrame, forward: pd.DataFrame
+) -> int:
+    """Return the saving if each tensor lives until a few later ones of its size are made."""
+    is_large = forward["requested_bytes"] >= kept["requested_bytes"].median()
+    births = np.sort(forward.loc[is_large, "born"].to_numpy())
+    later = np.searchsorted(births, kept["born"]) + _TENSORS_IN_USE
+    ends = np.append(births, forward["born"].max())[later.clip(max=len(births))]
+    return saved_without(analysis, kept["requested_bytes"], ends, kept["dies"])
 
 
 def find_summands(analysis: Analysis) -> Iterator[Finding]:
@@ -329,14 +353,32 @@ def _find_copied(
     if words is None or not known or is_backward or size < _TIMES * max(known):
         return None
 
+    if row["op_type"] == "Cast" and not _is_combined(row, tensors):
+        return None
+
     rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
     saves = _saved_without_rows(analysis, rows, 1.0)
     what, detail = words
-    title = (
-        f"{row['shape']} is {what}, {size // max(known)} times as large as its input"
-    )
+    name = row["shape"] or "A tensor"
+    title = f"{name} is {what}, {size // max(known)} times as large as its input"
     title = _with_size_and_line(title, row, tensors.links)
     return _report(analysis, "small-copied", title, detail, rows, saves)
+
+
+def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
+    """Say whether elementwise ops combine a tensor with others of its size, as a mask is.
+
+    A product or a convolution needs the wide type itself.
+    """
+    readers = tensors.links.readers.get(row["tensor"], [])
+    if not readers or not all(
+        tensors.links.facts[reader][0] in _ELEMENTWISE for reader in readers
+    ):
+        return False
+
+    operands = [size for reader in readers for _, size in tensors.inputs_of(reader)]
+    large = [one for one in operands if one and one >= int(row["requested_bytes"])]
+    return len(large) > len(readers)
 
 
 def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.explain.analysis import LOW, Analysis, saved_without
+from analyzer.explain.analysis import LOW, PERSISTENT, Analysis, saved_without
 from analyzer.explain.buffer_words import (
     describe_largest,
     evidence_row,
@@ -18,7 +18,6 @@ from analyzer.explain.buffer_words import (
 )
 from analyzer.explain.running.leaks import tensors_left
 from analyzer.model.choice import Category
-from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
@@ -29,6 +28,11 @@ _LEAST_RATIO: Final = 0.05
 _BATCH_RATIO: Final = 0.5  # of the activations that share a first axis: it is the batch
 
 _TENSORS: Final = 8
+_MANY_EXAMPLES: Final = 1000  # in a single call from which on it seems to have all data
+_USUAL_BATCH: Final = 32  # of ``predict``
+_OF_WEIGHTS: Final = (Category.GRADIENT.value, Category.TEMPORARY.value)
+"""Categories of tensors with the shape of a variable, besides the variable."""
+_GATHERS: Final = ("GatherV2", "ResourceGather")
 
 
 def peak_op(analysis: Analysis) -> tuple[str, str, str]:
@@ -39,6 +43,34 @@ def peak_op(analysis: Analysis) -> tuple[str, str, str]:
 
     row = born.iloc[0]
     return str(row["op"]), str(row["layer"]), str(row["source"])
+
+
+def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
+    """Report a program that calls a model once, with all of its data."""
+    watch, config = analysis.recording.watch, analysis.recording.step_config
+    alive = analysis.alive
+    axes = alive["shape"].astype(str).str.extract(r"^\[(\d+),", expand=False)
+    sums = alive["requested_bytes"].groupby(axes).sum()
+    examples = config.batch_size or int(sums.idxmax() if len(sums) else 0)
+    is_single = watch is not None and (watch.whole_run or watch.steps <= 1)
+    if not is_single or not config.infers or examples < _MANY_EXAMPLES:
+        return
+
+    # ``predict`` copies the whole array to the card too (``array_data_adapter.py``).
+    rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
+    freed = (rows["requested_bytes"] * (1 - _USUAL_BATCH / examples)).astype("int64")
+    saves = saved_without(analysis, freed, rows["born"], rows["dies"])
+
+    yield Finding(
+        id="whole-set",
+        severity=analysis.rate(saves),
+        title=f"One call takes all {examples:,} examples at once"
+        f"{in_brackets(watch.where if watch is not None else '')}",
+        detail="Each activation has an entry for each example. model.predict(x) calls "
+        f"the model in batches of {_USUAL_BATCH} and returns NumPy arrays; the saving "
+        "is that of this batch.",
+        saves_bytes=saves,
+    )
 
 
 def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
@@ -112,11 +144,13 @@ def _freed_by_half(
     first = shapes.str.extract(r"^\[(\d+)", expand=False).astype("float64")
     variables = analysis.rows[analysis.rows["variable"] != ""]
     weights = set(variables["shape"].astype(str))
-    is_gradient = rows["category"] == Category.GRADIENT.value
-    is_weight = (rows["variable"] != "") | (is_gradient & shapes.isin(weights))
+    is_update = rows["category"].isin(_OF_WEIGHTS)
+    is_weight = (rows["variable"] != "") | (is_update & shapes.isin(weights))
     # Most activations have the batch as their first axis, so those of unknown shape count too.
     is_unknown = (shapes == "") & (is_retained(rows) | is_passing(rows))
     is_batch = (first % max(batch, 1) == 0) & ~is_weight
+    # An input of several batches is a data set, whose size the batch does not change.
+    is_batch &= (rows["category"] != Category.INPUT.value) | (first == batch)
     half = rows["requested_bytes"] // 2 if batch > 1 else 0 * rows["requested_bytes"]
     return half.where(is_batch | is_unknown, 0).astype("int64")
 
@@ -204,42 +238,80 @@ def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
     )
 
 
-def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
-    """Report gradients of embedding tables that are as large as the tables.
+def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
+    """Report tensors as large as an embedding table that an update or a gradient makes.
 
     The gradient of a lookup has few rows (``IndexedSlices``). If an op needs it as a tensor, TensorFlow
     sums the rows into a tensor of the table's shape (``UnsortedSegmentSum``,
-    ``_indexed_slices_to_tensor`` in ``indexed_slices.py``).
+    ``_indexed_slices_to_tensor`` in ``indexed_slices.py``). The optimizers of Keras compute moments for
+    all rows; only SGD without momentum scatters the rows of the gradient (``update_step`` in ``sgd.py``,
+    ``assign_sub`` in ``keras/src/backend/tensorflow/optimizer.py``).
     """
-    alive = analysis.alive
-    types, ops = alive["op_type"].astype(str), alive["op"].astype(str)
-    kinds = types.where(types != "", ops)
-    shapes = alive["shape"].astype(str)
-    tables = set(shapes[alive["category"] == Category.PARAMETER.value]) - {""}
-    rows = alive[kinds.str.startswith("UnsortedSegmentSum") & shapes.isin(tables)]
+    rows, links = analysis.rows, analysis.recording.tensor_links
+    facts = [] if links is None else links.facts.values()
+    gathers = {layer for op_type, layer, _ in facts if op_type in _GATHERS}
+    is_table = rows["layer"].isin(gathers) & (rows["variable"] != "")
+    tables = rows[is_table & (rows["category"] == Category.PARAMETER.value)]
+    is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))
+    is_new = rows["category"].isin(_OF_WEIGHTS) & (rows["born"] >= analysis.first)
+    whole = rows[is_like_table & is_new]
+    at_peak = whole[whole.index.isin(analysis.alive.index)]
+    if tables.empty or at_peak.empty:
+        return
 
-    yield from _report_tensors(
-        analysis,
-        rows,
-        "dense-gradient",
-        "are dense gradients of embedding tables",
+    state = rows[is_like_table & (rows["category"] == Category.OPTIMIZER_STATE.value)]
+    id_, words = "dense-gradient", "are dense gradients of embedding tables"
+    detail = (
         "The gradient of a lookup has few rows, but something converts it to a tensor "
-        "of the table's shape: gradient accumulation, clipping by the global norm, the "
-        "loss scaling of mixed precision, or an optimizer without a sparse update. "
-        "Keep the gradient sparse, or use an optimizer with a sparse update.",
-        saves_bytes=_sum_of(rows),
+        "of the table's shape: gradient accumulation, clipping by the global norm, or "
+        "the loss scaling of mixed precision. Keep the gradient sparse."
     )
+    if len(state):
+        optimizer = analysis.recording.step_config.optimizer or "the optimizer"
+        id_, words = "whole-table", f"are made by {optimizer} for all rows of a table"
+        shape = tables["shape"].iloc[0]
+        detail = (
+            f"A step looks up few rows of the embedding {shape}, but {optimizer} "
+            "updates its moments for all of them. Of Keras' optimizers only SGD without "
+            "momentum writes the looked-up rows alone. The saving includes the state of "
+            "the table, without the copy that a step with SGD reads."
+        )
+
+    gone = pd.concat([whole, state])
+    saves = saved_without(analysis, gone["requested_bytes"], gone["born"], gone["dies"])
+    # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
+    # ``resource_variable_ops.cc``).
+    is_read = rows["category"] == Category.ACTIVATION.value
+    if not rows[is_like_table & is_read & (rows["born"] >= analysis.first)].size:
+        saves -= int(tables["requested_bytes"].max())
+    yield from _report_tensors(analysis, at_peak, id_, words, detail, saves_bytes=saves)
 
 
-def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
-    """Report copies of the step's inputs that are alive at the peak."""
-    rows = analysis.alive[analysis.alive["copied_by"] != ""]
+def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
+    """Report copies of the step's inputs that are alive at the peak.
+
+    A step that no program was watched for needs its inputs; without copies it gets them converted. A
+    gradient needs such a copy, which then saves the input. The layout of a convolution is no such copy.
+    """
+    alive, watch = analysis.alive, analysis.recording.watch
+    rows = alive[alive["copied_by"] != ""]
+    saves_bytes, where = _sum_of(rows), ""
+    if watch is None:
+        is_layout = rows["op"].astype(str).str.contains("LayoutOptimizer")
+        rows = rows[is_retained(rows) & ~is_layout]
+        inputs = alive[alive["category"] == Category.INPUT.value]
+        saves_bytes = min(_sum_of(inputs), _sum_of(rows))
+    else:
+        left = tensors_left(analysis)
+        kept = left.loc[left["op"].isin(set(rows["op"])), "address"]
+        addresses = set(kept.astype("int64"))
+        holders = [one.where for one in watch.held if addresses & {*one.addresses}]
+        where = next(iter(holders), watch.where)
+
+    if saves_bytes < LOW * analysis.peak.requested_bytes:
+        return
+
     kinds = rows["op_type"].where(rows["op_type"] != "", rows["op"]).astype(str)
-    left = tensors_left(analysis)
-    kept = left.loc[left["op"].isin(set(rows["op"])), "address"]
-    addresses = set(kept.astype("int64"))
-    holders = (one.where for one in watch.held if addresses.intersection(one.addresses))
-
     yield from _report_tensors(
         analysis,
         rows,
@@ -248,8 +320,8 @@ def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]
         "Each copy has as many elements as the input. Convert type, order and scale "
         "before the step: in the map of tf.data, which frees the original, or once for "
         "the whole data set.",
-        saves_bytes=_sum_of(rows),
-        where=next(holders, watch.where),
+        saves_bytes=saves_bytes,
+        where=where,
     )
 
 

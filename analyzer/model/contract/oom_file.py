@@ -5,6 +5,7 @@ from typing import Final, Literal
 from msgspec import Struct, field
 
 from analyzer.model.contract.fields import Lengths, ReportRecord
+from analyzer.model.contract.report_file import StepRemedy
 
 OOM_VERSION: Final = 1
 
@@ -132,6 +133,17 @@ class OomSurvived(ReportRecord, frozen=True):
     largest_bytes: int
 
 
+class Reproduction(ReportRecord, frozen=True, kw_only=True):
+    """A run of the step on a simulated card with the limit of the log: its failure, and the changes."""
+
+    fails: bool
+    op: str | None = None
+    requested_bytes: int | None = None
+    is_same_op: bool = False
+    is_same_request: bool = False
+    remedies: tuple[StepRemedy, ...] = ()  # with each of them the step runs
+
+
 class OomDocument(ReportRecord, frozen=True, kw_only=True):
     """All memory facts in one log; ``next_command`` finds a size that fits, for TARGET."""
 
@@ -149,3 +161,4 @@ class OomDocument(ReportRecord, frozen=True, kw_only=True):
     next_command: str | None = None
     # full length of each list that was shortened
     shortened: Lengths = field(default_factory=dict)
+    reproduction: Reproduction | None = None

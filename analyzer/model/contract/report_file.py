@@ -522,6 +522,8 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     requested_bytes: Total | None = None
     allocated_bytes: Total | None = None
     fits: bool | None = None
+    # whether the outputs have the same shapes; None if they are unknown
+    has_same_outputs: bool | None = None
     failed: Text = ""  # why it cannot be applied
     patch: Text = ""  # the file with the change of the target's source
     patch_saves_bytes: Signed | None = None  # of an estimate of the patched source

@@ -198,11 +198,14 @@ class RunFile:
     # of the variables, before the first step and after each step
     snapshots: tuple[tuple[Address | None, ...], ...] = ()
     inputs: tuple[Input, ...] = ()
+    outputs: tuple[Shape | None, ...] = ()  # of the models, else of the step
     gradients: frozenset[Name] = frozenset()  # gradients of parameters in the graph
     nested_gradients: frozenset[Name] = frozenset()  # the same inside functions
     # index of a marker -> addresses of gradients; name scope -> kind and path of its object
     eager_gradients: Mapping[int, tuple[Address, ...]] = field(default_factory=dict)
     scopes: Mapping[Name, tuple[Name, Name]] = field(default_factory=dict)
+    # type of an eager op -> the only line of the user's code that runs it under a tape
+    tape_lines: Mapping[Name, Name] = field(default_factory=dict)
     graph: Name | None = None  # its file; None for an eager step
     function: Name = ""
     error: Failure | None = None

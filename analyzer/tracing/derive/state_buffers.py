@@ -4,9 +4,11 @@ The gradient of a parameter has its size. A buffer that exists before the first 
 has this size is a parameter; further ones, created later, are its optimizer slots. In an update, Keras'
 optimizers write new values of slots with ``assign`` and ``assign_add``, and of parameters
 with ``assign_sub`` (SGD with momentum: ``assign_add``); see ``keras/src/optimizers``. Memory from before
-the trace is divided the same way.
+the trace is divided the same way. A frozen layer has no gradients: its variables have the sizes of the
+weights that its forward ops read.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -16,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import split_tensor
-from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.contract.graph_note import CONVOLUTIONS, split_tensor
+from analyzer.model.graph.graph_index import GraphIndex, Phase
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform
 from analyzer.model.units import round_up
@@ -37,8 +39,13 @@ _SUM_SETS_PARAMETER: Final = ("sgd", "ada_delta", "adadelta")
 """Optimizers that add to a parameter."""
 _PARAMETER: Final = (Category.PARAMETER, "size of its gradient")
 _SLOT: Final = (Category.OPTIMIZER_STATE, "slot: size of its parameter's gradient")
+_FROZEN: Final = (Category.PARAMETER, "size of a layer's weights, without a gradient")
 _NEW_PARAMETER: Final = (Category.PARAMETER, "new value of a parameter")
 _NEW_SLOT: Final = (Category.OPTIMIZER_STATE, "new value of a slot")
+
+_PRODUCTS: Final = frozenset({"MatMul", "_FusedMatMul", "BatchMatMulV2"})
+_NORMS: Final = frozenset({"FusedBatchNormV3", "_FusedBatchNormEx", "BiasAdd"})
+_WIDEST_KERNEL: Final = 11  # width and height of a convolution's kernel
 
 _SLOTS: Final = {
     **dict.fromkeys(("Momentum", "KerasMomentum", "Adagrad", "AdagradV2"), 1),
@@ -206,7 +213,56 @@ def find_state(
         {int(table["requested_bytes"].iloc[row]) for row in new},
     )
 
-    return held | new
+    return _find_frozen(table, structure, steps) | held | new
+
+
+def _find_frozen(
+    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step]
+) -> dict[int, tuple[Category, str]]:
+    """Return the buffers before all steps and after them that have a size of a layer's weights."""
+    sizes = _sizes_of_weights(structure)
+    is_before = (table["born"] >= 0) & (table["born"] < steps[0].first)
+    is_after = table["dies"] > steps[-1].last
+    rows = np.flatnonzero(is_before & is_after & table["requested_bytes"].isin(sizes))
+
+    return dict.fromkeys(rows.tolist(), _FROZEN)
+
+
+def _sizes_of_weights(structure: GraphIndex) -> set[int]:
+    """Return the bytes that the weights of forward products, convolutions and norms may have.
+
+    The channels of a convolution are the second axis or the last one (``tensor_format.h``).
+    """
+    sizes: set[int] = set()
+    for op in structure.ops.values():
+        is_convolution = op.type in CONVOLUTIONS
+        is_reader = is_convolution or op.type in _PRODUCTS | _NORMS
+        if not is_reader or structure.phases.get(op.name) is not Phase.FORWARD:
+            continue
+
+        outputs, item_bytes = _channels_of(structure, f"{op.name}:0")
+        sizes.update(item_bytes * channels for channels in outputs)
+        areas = {1}
+        if is_convolution:
+            sides = range(1, _WIDEST_KERNEL + 1)
+            areas = {height * width for height in sides for width in sides}
+
+        for tensor in () if op.type in _NORMS else op.inputs:
+            inputs, _ = _channels_of(structure, tensor)
+            pairs = {before * after for before in inputs for after in outputs}
+            sizes.update(item_bytes * one * area for one in pairs for area in areas)
+
+    return {size for size in sizes if size >= _LEAST_BYTES}
+
+
+def _channels_of(structure: GraphIndex, tensor: str) -> tuple[set[int], int]:
+    """Return the axes of a tensor that may be its channels, and the bytes of an element."""
+    spec = structure.spec(tensor)
+    shape = spec.known_shape if spec is not None else None
+    if spec is None or not shape or not spec.size_bytes:
+        return set(), 0
+
+    return {shape[-1], *shape[1:2]}, spec.size_bytes // math.prod(shape)
 
 
 def _find_held(

@@ -82,7 +82,8 @@ def attribute(
     marked = np.isin(
         raw.events["thread"].to_numpy(), [mark.thread for mark in raw.step_markers]
     )
-    python = np.append(marked, False)[table["born"].to_numpy()]
+    by_python = np.append(marked, False)
+    python = by_python[table["born"].to_numpy()]
     sharing = None
 
     if structure is not None:
@@ -90,7 +91,7 @@ def attribute(
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
         _label_by_graph(labels, table, structure, sharing, tensors, infer=infer)
         _label_batches(labels, table, structure)
-        _label_pipeline(labels, table, raw, structure, python)
+        _label_pipeline(labels, table, raw, structure, by_python)
 
     if note is None:  # the readers come after the end
         is_left = (table["dies"] == len(raw.events)).to_numpy()
@@ -100,6 +101,7 @@ def attribute(
 
     if note is not None:
         _label_gradients(labels, table, raw, note)
+        _label_lines(labels, table, note)
         _label_held(labels, table, raw, note)
 
     label_eager(
@@ -239,6 +241,13 @@ def _label_gradients(
             labels.set(row, Category.GRADIENT, role=GRADIENT_ROLE)
 
 
+def _label_lines(labels: Labels, table: pd.DataFrame, note: RunNote) -> None:
+    """Label the lines of ops that a tape recorded in an eager step."""
+    for op_type, line in note.tape_lines.items():
+        rows = (table["op"] == op_type).to_numpy() & (labels.source == "")
+        labels.source[rows & table["step"].notna().to_numpy()] = line
+
+
 def _label_held(
     labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote
 ) -> None:
@@ -290,18 +299,27 @@ def _label_pipeline(
     structure: GraphIndex,
     by_python: Mask,
 ) -> None:
-    """Label requests without an op on threads that run ops of a data pipeline, and none of the step.
+    """Label requests without an op on the threads of a data pipeline, which run no op of the step.
 
-    A Python generator gives NumPy arrays, which ``PyFunc`` copies if they are not aligned.
+    A Python generator gives NumPy arrays, which ``PyFunc`` copies if they are not aligned. A thread that
+    names no op belongs to an iterator if Python frees its buffers, as a loop does with a batch, unless
+    XLA ran, whose results have no names.
+    ``by_python`` tells the events of Python's threads.
     """
     runs = raw.op_runs
     is_of_step = runs["op"].isin(structure.ops)
     pipeline = set(runs["thread"]) - set(runs.loc[is_of_step, "thread"])
     threads = np.append(raw.events["thread"].to_numpy(), -1)
-    by_pipeline = np.isin(threads[table["born"].to_numpy()], list(pipeline))
+    born_on = threads[table["born"].to_numpy()]
+    is_unnamed = ((table["op"].astype(str) == "") & (table["born"] >= 0)).to_numpy()
+    from_python = by_python[table["born"].to_numpy()]
+    is_passed_on = by_python[table["dies"].to_numpy()] & is_unnamed & ~from_python
+    if not raw.ran_xla:
+        pipeline |= set(born_on[is_passed_on]) - set(born_on[~is_unnamed])
 
-    is_unnamed = (table["op"].astype(str) == "").to_numpy()
-    rows = labels.open_rows() & by_pipeline & is_unnamed & ~by_python
+    is_on_host = table["allocator"].isin(list(HOST_ALLOCATORS)).to_numpy(bool)
+    by_pipeline = np.isin(born_on, list(pipeline)) & is_on_host
+    rows = labels.open_rows() & by_pipeline & is_unnamed & ~from_python
     labels.fill(rows, Category.INPUT, BATCH_ROLE)
 
 

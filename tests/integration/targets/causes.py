@@ -1,5 +1,6 @@
 """Steps with one costly line each, and the same steps with that line mended."""
 
+import keras  # noqa: TID253
 import tensorflow as tf  # noqa: TID253
 
 ROWS, WIDTH = 1024, 512
@@ -18,6 +19,7 @@ def regression(lacks_axis):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(y - x @ weights))
         weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
 
     labels = draw(ROWS) if lacks_axis else draw(ROWS, 1)
     return step, (draw(ROWS, WIDTH), labels)
@@ -77,3 +79,87 @@ def unrolled_mended():
     return repeated_use(
         lambda x, weights: tf.reduce_sum(tf.nn.relu(tf.tensordot(x, weights, 1)))
     )
+
+
+def stopped(features):
+    """Return an eager step that trains a head on features without gradients."""
+    weights, head = tf.Variable(draw(WIDTH, WIDTH)), tf.Variable(draw(WIDTH, 1))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.matmul(features(tape, x, weights), head))
+        head.assign_sub(0.1 * tape.gradient(loss, head))
+
+    return step, (draw(4 * ROWS, WIDTH),)
+
+
+def squash(x, weights):
+    for _ in range(12):
+        x = tf.nn.tanh(tf.matmul(x, weights))
+    return x
+
+
+def taped():
+    return stopped(lambda tape, x, weights: tf.stop_gradient(squash(x, weights)))
+
+
+def taped_mended():
+    def features(tape, x, weights):
+        with tape.stop_recording():
+            return squash(x, weights)
+
+    return stopped(features)
+
+
+def classifier(convert, images):
+    """Return a step of a dense layer on images."""
+    weights = tf.Variable(draw(WIDTH, 4))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.relu(convert(x) @ weights))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    return step, (images,)
+
+
+def converted():
+    images = tf.cast(draw(16 * ROWS, WIDTH), "uint8")
+    return classifier(lambda x: tf.cast(x, "float32") / 255, images)
+
+
+def converted_mended():
+    return classifier(lambda x: x, draw(16 * ROWS, WIDTH))
+
+
+def table(optimizer="adagrad"):
+    """Return a model whose optimizer computes over all rows of a table, or not."""
+    tokens = keras.Input((16,), dtype="int32")
+    rows = keras.layers.Embedding(50_000, 64)(tokens)
+    mean = keras.layers.GlobalAveragePooling1D()(rows)
+    model = keras.Model(tokens, keras.layers.Dense(2)(mean))
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(True))
+    return model
+
+
+def table_mended():
+    return table("sgd")
+
+
+def frozen_base():
+    """Return a model whose convolutions have no gradients."""
+    base = keras.Sequential(
+        [
+            keras.Input((32, 32, 3)),
+            keras.layers.Conv2D(64, 3, activation="relu"),
+            keras.layers.Conv2D(256, 3, activation="relu"),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(512, activation="relu"),
+        ]
+    )
+    base.trainable = False
+    model = keras.Sequential([base, keras.layers.Dense(2)])
+    model.compile("adam", "mse")
+    return model
