@@ -20,6 +20,7 @@ from analyzer.capture.run.instrumentation import (
     collect_graphs,
     observe_step,
 )
+from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.source_frames import find_user_line
 from analyzer.capture.run.step_capture import (
     Captured,
@@ -58,7 +59,8 @@ _DELAYS: Final = ((0, 0), (100_000, 0), (0, 50_000), (200_000, 100_000))
 process are alike; other threads and cards are slower or faster, and ops end in another order."""
 
 _LONG_DELAY: Final = (1_000_000, 0)
-"""Delay of every second repeat if the host computes values, which takes longer than on a card."""
+"""Delay of the traced steps and of every second repeat if the host computes values for the card. That
+takes longer than the card's own launches; with it, other ops run before the values are there."""
 
 
 @contextlib.contextmanager
@@ -171,7 +173,13 @@ def _run(
         state.variables.rehome_small()
     else:
         values = state.variables.values()
-    try:
+    with contextlib.ExitStack() as block:
+        if values is not None:
+            block.callback(state.variables.restore, values)
+        if is_on_simulated_card and state.function is None:
+            eager = ProgramValues(state.setup)
+            state.unknown, state.assumed = eager.unknown, eager
+            block.enter_context(eager.give())
         state.variables.snapshot()
         for index in range(state.wanted):
             report(
@@ -182,7 +190,13 @@ def _run(
             if state.assumed is not None:
                 state.assumed.assign(index == STEP_WITH_ALL)
             has_graph = index == 0 and state.function is not None
-            with collect_graphs(partitions if has_graph else None):
+            delays = _LONG_DELAY if index and state.computed else (0, 0)
+            with (
+                collect_graphs(partitions if has_graph else None),
+                delay_kernels(*delays)
+                if is_on_simulated_card
+                else contextlib.nullcontext(),
+            ):
                 _call_step(state, _STEP_NAME, index)
             state.done += 1
             for promise in (
@@ -193,9 +207,6 @@ def _run(
         if is_on_simulated_card and partitions is not None:
             report("repeating the step", 0.9)
             _repeat_step(state, time.monotonic() - began_s)
-    finally:
-        if values is not None:
-            state.variables.restore(values)
 
 
 def _call_step(state: Capturing, name: str, number: int) -> None:

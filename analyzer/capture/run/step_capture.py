@@ -88,11 +88,13 @@ class Capturing:
     setup: SetupValues | None = (
         None  # true values, if the step runs on a simulated card
     )
-    unknown: dict[str, str] | None = None  # op -> what its unknown value decides
+    unknown: dict[str, str] | None = None  # op and its line -> what its value decides
     computed: tuple[
         str, ...
     ] = ()  # ops whose value decides; the host computes it for the card
-    assumed: Any = None  # variable: whether unknown conditions are taken to be true
+    assumed: Any = (
+        None  # ``assign`` sets whether unknown conditions are taken to be true
+    )
 
 
 def trace_function(program: Program) -> Any:
@@ -168,7 +170,7 @@ def describe_capture(
         graph_kind=graph_kind,
         function="" if function is None else graphs.decode_name(function.name),
         error=capturing.error,
-        unknown_values=_describe_unknown(capturing),
+        unknown_values=capturing.unknown,
         versions={
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
@@ -200,17 +202,6 @@ def _note_computed(capturing: Capturing) -> list[str]:
         "computed them from the inputs and the first weights. On a card the ops after them may run "
         "in another order."
     ]
-
-
-def _describe_unknown(capturing: Capturing) -> dict[str, str] | None:
-    """Return the ops with unknown values and their lines, and what they decide."""
-    if capturing.unknown is None or capturing.function is None:
-        return None
-    sources = graphs.find_sources(capturing.function.graph)
-    return {
-        f"{name} at {sources[name]}" if sources.get(name) else name: decides
-        for name, decides in capturing.unknown.items()
-    }
 
 
 def _read_ops(

@@ -17,6 +17,7 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.process.capture_worker import write_run
 from analyzer.capture.run.instrumentation import Observations, observe_step
+from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.step_program import Program
@@ -29,6 +30,7 @@ from analyzer.capture.watch.host_containers import count_host_containers
 from analyzer.capture.watch.traced_functions import FunctionRecord
 from analyzer.capture.xla.compiled_functions import read_compiled_functions
 from analyzer.model.contract.run_note import (
+    STEP_WITH_ALL,
     Failure,
     Input,
     SimulatedCardNote,
@@ -67,9 +69,11 @@ class StepTrace:
         target: TargetNote,
         dump: Path | None,
         simulated_card: SimulatedCardNote | None,
+        values: ProgramValues | None,
     ) -> None:
         self._folder, self._steps, self._target = folder, steps, target
         self._dump, self._simulated_card = dump, simulated_card
+        self._values = values  # of simulated cards
         self._observing = contextlib.ExitStack()
         self.observed = Observations()
         self.is_observing = False
@@ -261,12 +265,18 @@ class StepTrace:
         self._end_step()  # a marker that ends after the trace is not in it
 
     def _begin_step(self) -> None:
+        self._assume(self.done == STEP_WITH_ALL)
         self._mark = tf.profiler.experimental.Trace(
             WATCHED_STEP, step_num=self.done, _r=1
         )
         self._mark.__enter__()
 
+    def _assume(self, selects_all: bool) -> None:
+        if self._values is not None and self._values.unknown:
+            self._values.assign(selects_all)
+
     def _end_step(self) -> None:
+        self._assume(False)
         mark, self._mark = self._mark, None
         if mark is not None:
             mark.__exit__(None, None, None)
@@ -289,6 +299,7 @@ class StepTrace:
                 started=True,
                 done=self.done,
                 error=self.failure,
+                unknown=None if self._values is None else self._values.unknown,
             ),
             [] if self._record is None else self._record.partitions,
         )

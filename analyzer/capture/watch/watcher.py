@@ -10,6 +10,7 @@ without a repeated call counts as one step.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import threading
@@ -22,6 +23,7 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import is_eager
 from analyzer.capture.run.instrumentation import collect_graphs
+from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.step_capture import describe_failure
 from analyzer.capture.watch.held_tensors import GrowthCheck, find_held_objects
 from analyzer.capture.watch.holder_search import HolderSearch
@@ -78,10 +80,15 @@ class Watcher:
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self._folder, self._warmup = folder, warmup
-        self._on_card = simulated_card is not None
+        self._values = ProgramValues() if simulated_card is not None else None
         self._owner = os.getpid()
         self.trace = StepTrace(
-            folder, steps=steps, target=target, dump=dump, simulated_card=simulated_card
+            folder,
+            steps=steps,
+            target=target,
+            dump=dump,
+            simulated_card=simulated_card,
+            values=self._values,
         )
         self.functions = FunctionLedger()
         self.objects = ProgramObjects()
@@ -92,6 +99,7 @@ class Watcher:
             self.readings.live_file = live_file
 
         self._hooks = Hooks(self)
+        self._giving = contextlib.ExitStack()  # values of a simulated card
         self._candidates = StepCandidates(warmup)
         self._held = (
             WatchNote()
@@ -108,6 +116,8 @@ class Watcher:
     def begin(self) -> None:
         """Install the hooks, and trace the run."""
         self.trace.observe()
+        if self._values is not None:
+            self._giving.enter_context(self._values.give())
         self._hooks.install()
         self._failure_record.begin()
         threading.Thread(target=self._limit_run, daemon=True).start()
@@ -155,6 +165,7 @@ class Watcher:
         self._is_over.set()
         self._failure_record.end()
         self._hooks.remove()
+        self._giving.close()
         self.trace.stop_observing()
 
     # Calls that may be steps
@@ -245,7 +256,7 @@ class Watcher:
             return
         if isinstance(error, tf.errors.OpError) and has_new_record():
             # TensorFlow has other errors if a constant, a copy or a trial finds no memory.
-            refused = describe_refusals() if self._on_card else ""
+            refused = describe_refusals() if self._values is not None else ""
             error = tf.errors.ResourceExhaustedError(None, None, f"{error}{refused}")
 
         failure = describe_failure(error)

@@ -221,6 +221,7 @@ def measure(
         simulated_card=_describe_simulated_card(simulated_card),
         simulated_run=simulated_card,
         repeats=repeats,
+        has_unknown_values=note is not None and bool(note.unknown_values),
         watch=note.watch if note is not None else None,
     )
 
@@ -473,7 +474,8 @@ def _warn_about_values(note: RunNote) -> list[str]:
     names = [f"{name} ({decides})" for name, decides in decisions.items()]
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     text = (
-        f"A simulated card lacks values that depend on the weights: {', '.join(names[:_MOST_NAMED])}"
+        "A simulated card lacks values, such as those that depend on the weights: "
+        f"{', '.join(names[:_MOST_NAMED])}"
         f"{more}. Step {STEP_WITH_ALL} ran as if they select everything, the other steps as if they "
         "select nothing: the peaks of the steps are the range"
     )

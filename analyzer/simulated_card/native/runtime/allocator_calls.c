@@ -1,7 +1,6 @@
-// Shorter waits of TensorFlow's allocator for memory. A request that is refused waits up to 10 s for
-// other threads to free some (kMaxMillisToWait in tsl's bfc_allocator.cc). Kernels take no time here, so
-// other threads free theirs soon or never. The wait is an exported function of TensorFlow that its own
-// library calls through its table of addresses; the entry is replaced as soon as this library is loaded.
+// Two functions of TensorFlow's allocator (tsl's bfc_allocator.cc) with additions. They are exported, and
+// TensorFlow's own library calls them through tables of addresses: for the linker, and of virtual
+// functions. Their entries are replaced as soon as this library is loaded.
 #include "simulated_card.h"
 
 #include <elf.h>
@@ -9,6 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+// ---- shorter waits: a request that is refused waits up to 10 s for other threads to free memory
+// (kMaxMillisToWait). Kernels take no time here, so other threads free theirs soon or never.
 // void *AllocatorRetry::AllocateRaw(std::function<void *(size_t, size_t, bool)>, int milliseconds,
 //                                   size_t alignment, size_t bytes): the function comes by reference.
 typedef void *Wait(void *self, void *request, int milliseconds, size_t alignment, size_t bytes);
@@ -46,13 +47,50 @@ static void *wait_shortly(void *self, void *request, int milliseconds, size_t al
   return memory;
 }
 
-static void replace(void **entry, uint64_t place) {
+// ---- new memory: void *BFCAllocator::AllocateRaw(size_t, size_t, const AllocationAttributes &)
+typedef void *Allocate(void *self, size_t alignment, size_t bytes, const void *attributes);
+static const char allocate_name[] = "_ZN3tsl12BFCAllocator11AllocateRawEmmRKNS_20AllocationAttributesE";
+static Allocate *allocate_of_tensorflow;
+
+static void *allocate_unknown(void *self, size_t alignment, size_t bytes, const void *attributes) {
+  char *memory = allocate_of_tensorflow(self, alignment, bytes, attributes);
+  if (left_of(memory))
+    forget_tensor(memory, bytes);
+  return memory;
+}
+
+// ---- replaced entries
+static const struct {
+  const char *name;
+  void *ours, **theirs;
+} functions[] = {
+    {wait_name, wait_shortly, (void **)&wait_of_tensorflow},
+    {allocate_name, allocate_unknown, (void **)&allocate_of_tensorflow},
+};
+typedef struct {
+  uint64_t base;
+  const ElfW(Sym) * symbols;
+  const char *names;
+} Library;
+
+static void replace(void **entry, uint64_t theirs, int k) {
   uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
   void *page = (void *)((uintptr_t)entry & ~(page_bytes - 1));
   if (mprotect(page, page_bytes, PROT_READ | PROT_WRITE))
     return;
-  wait_of_tensorflow = (Wait *)place;
-  *entry = (void *)wait_shortly;
+  *functions[k].theirs = (void *)theirs;
+  *entry = functions[k].ours;
+}
+
+static void replace_listed(const Library *in, const ElfW(Rela) * entries, uint64_t bytes) {
+  for (uint64_t i = 0; entries && i < bytes / sizeof *entries; i++) {
+    const ElfW(Sym) *symbol = &in->symbols[ELF64_R_SYM(entries[i].r_info)];
+    if (!ELF64_R_SYM(entries[i].r_info) || symbol->st_shndx == SHN_UNDEF)
+      continue;
+    for (int k = 0; k < 2; k++)
+      if (!strcmp(in->names + symbol->st_name, functions[k].name))
+        replace((void **)(in->base + entries[i].r_offset), in->base + symbol->st_value, k);
+  }
 }
 
 static int replace_in(struct dl_phdr_info *library, size_t size, void *unused) {
@@ -62,28 +100,29 @@ static int replace_in(struct dl_phdr_info *library, size_t size, void *unused) {
   for (int i = 0; i < library->dlpi_phnum; i++)
     if (library->dlpi_phdr[i].p_type == PT_DYNAMIC)
       dynamic = (const void *)(library->dlpi_addr + library->dlpi_phdr[i].p_vaddr);
-  const ElfW(Sym) *symbols = 0;
-  const char *names = 0;
-  const ElfW(Rela) *calls = 0;
-  uint64_t bytes = 0;
+  Library in = {library->dlpi_addr};
+  const ElfW(Rela) *calls = 0, *others = 0;
+  uint64_t call_bytes = 0, other_bytes = 0;
   for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++) {
     const void *table = (const void *)dynamic->d_un.d_ptr;
     if (dynamic->d_tag == DT_SYMTAB)
-      symbols = table;
+      in.symbols = table;
     else if (dynamic->d_tag == DT_STRTAB)
-      names = table;
+      in.names = table;
     else if (dynamic->d_tag == DT_JMPREL)
       calls = table;
     else if (dynamic->d_tag == DT_PLTRELSZ)
-      bytes = dynamic->d_un.d_val;
+      call_bytes = dynamic->d_un.d_val;
+    else if (dynamic->d_tag == DT_RELA)
+      others = table;
+    else if (dynamic->d_tag == DT_RELASZ)
+      other_bytes = dynamic->d_un.d_val;
   }
-  for (uint64_t i = 0; symbols && names && calls && i < bytes / sizeof *calls; i++) {
-    const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(calls[i].r_info)];
-    int is_defined = symbol->st_shndx != SHN_UNDEF;
-    if (is_defined && !strcmp(names + symbol->st_name, wait_name))
-      replace((void **)(library->dlpi_addr + calls[i].r_offset), library->dlpi_addr + symbol->st_value);
+  if (in.symbols && in.names) {
+    replace_listed(&in, calls, call_bytes);
+    replace_listed(&in, others, other_bytes);
   }
   return 1;
 }
 
-__attribute__((constructor)) static void shorten_waits(void) { dl_iterate_phdr(replace_in, 0); }
+__attribute__((constructor)) static void replace_functions(void) { dl_iterate_phdr(replace_in, 0); }
