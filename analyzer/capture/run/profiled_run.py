@@ -34,12 +34,12 @@ from analyzer.capture.targets.host_setup import collect_setup_values
 from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.compiled_functions import read_compiled_functions
+from analyzer.model.contract.report.peak_figures import TwoSizes
 from analyzer.model.contract.run_note import STEP_WITH_ALL, StepConfig
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.interrupts import pause_collector
 from analyzer.simulated_card.card_environment import SHORT_POOL
-from analyzer.simulated_card.core_calls import delay_kernels
-from analyzer.tracing.parse.wire.plane_names import REPEATED_STEP
+from analyzer.simulated_card.core_calls import delay_kernels, read_requested_peak
 
 _STEP_NAME: Final = "train"  # Keras' TensorBoard callback gives its steps the same name
 
@@ -64,15 +64,20 @@ takes longer than the card's own launches; with it, other ops run before the val
 
 
 @contextlib.contextmanager
-def profiling(logdir: Path) -> Iterator[None]:
-    """Trace the block into ``logdir``; the trace is written even if the block fails."""
+def profiling(logdir: Path) -> Iterator[Callable[[], None]]:
+    """Trace the block into ``logdir``; the trace is written even if the block fails.
+
+    Yields a function that ends the trace before the block ends.
+    """
     tf.profiler.experimental.start(str(logdir))
     owner = os.getpid()
-    try:
-        yield
-    finally:
-        if os.getpid() == owner:  # not in a fork by the user's code
-            tf.profiler.experimental.stop()
+    with contextlib.ExitStack() as block:
+        block.callback(tf.profiler.experimental.stop)
+        try:
+            yield block.close
+        finally:
+            if os.getpid() != owner:  # in a fork by the user's code
+                block.pop_all()
 
 
 def run_steps(
@@ -80,11 +85,14 @@ def run_steps(
     steps: int,
     report: Callable[[str, float], None],
     *,
+    end_trace: Callable[[], None] = lambda: None,
     own_process: bool = True,
     dump: Path | None = None,
     then: Callable[[Capturing], None] | None = None,
 ) -> Captured:
     """Make the step and run it ``steps`` times; call inside ``profiling``, except with ``then``.
+
+    On a simulated card the step then runs more often, without the profiler.
 
     An error of the step is recorded. An error while making it is raised, unless memory ran out. Without
     ``own_process`` the user's variables keep their buffers and get their values back. With ``then``,
@@ -119,7 +127,13 @@ def run_steps(
         )
         partitions: list[Any] = []
         try:
-            _run(state, None if then else partitions, report, own_process=own_process)
+            _run(
+                state,
+                None if then else partitions,
+                report,
+                end_trace,
+                own_process=own_process,
+            )
         except InputError:
             raise
         except (KeyboardInterrupt, SystemExit, Exception) as failure:
@@ -153,6 +167,7 @@ def _run(
     state: Capturing,
     partitions: list[Any] | None,
     report: Callable[[str, float], None],
+    end_trace: Callable[[], None],
     *,
     own_process: bool,
 ) -> None:
@@ -205,8 +220,11 @@ def _run(
                 promise(None)
             state.variables.snapshot()
         if is_on_simulated_card and partitions is not None:
+            spent_s = time.monotonic() - began_s
+            report("writing the trace", 0.9)
+            end_trace()
             report("repeating the step", 0.9)
-            _repeat_step(state, time.monotonic() - began_s)
+            _repeat_step(state, spent_s)
 
 
 def _call_step(state: Capturing, name: str, number: int) -> None:
@@ -221,24 +239,21 @@ def _call_step(state: Capturing, name: str, number: int) -> None:
 
 
 def _repeat_step(state: Capturing, spent_s: float) -> None:
-    """Run the step more often, so that the trace shows how its peaks vary.
+    """Run the step more often, to see how its peaks vary; nobody traces these runs.
 
     A repeat that fails ends the repeats; a note reports a lack of memory.
     """
-    card, began_s = "GPU:0", time.monotonic()
+    began_s, peaks = time.monotonic(), state.repeats
     most_s = max(_REPEAT_SHARE * spent_s, _REPEATS_S)
-    peaks: list[int] = []
     while len(peaks) < _MOST_REPEATS:
         is_late = time.monotonic() - began_s > most_s
         has_settled = len(peaks) >= _EQUAL_REPEATS and len(set(peaks)) == 1
         if has_settled or (is_late and len(peaks) >= _FEWEST_REPEATS):
             return
-        tf.config.experimental.reset_memory_stats(card)
         is_long = len(peaks) % 2 and state.computed
         delays = _LONG_DELAY if is_long else _DELAYS[len(peaks) % len(_DELAYS)]
         try:
-            with delay_kernels(*delays):
-                _call_step(state, REPEATED_STEP, state.wanted + len(peaks))
+            peaks.append(_measure_repeat(state, delays))
         except Exception as error:
             if classify_failure(error) is FailureKind.OUT_OF_MEMORY:
                 if SHORT_POOL in os.environ:
@@ -247,7 +262,19 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
                     f"Of {len(peaks) + 1} further runs of the step the last ran out of memory."
                 )
             return
-        peaks.append(tf.config.experimental.get_memory_info(card)["peak"])
+
+
+def _measure_repeat(state: Capturing, delays: tuple[int, int]) -> TwoSizes:
+    """Run the step once with delays; return its peaks on the first card."""
+    card = "GPU:0"
+    tf.config.experimental.reset_memory_stats(card)
+    read_requested_peak(0)
+    with delay_kernels(*delays):
+        _call_step(state, _STEP_NAME, state.wanted)
+    allocated_bytes = tf.config.experimental.get_memory_info(card)["peak"]
+    return TwoSizes(
+        requested_bytes=read_requested_peak(0), allocated_bytes=allocated_bytes
+    )
 
 
 @contextlib.contextmanager

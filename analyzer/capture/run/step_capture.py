@@ -26,6 +26,7 @@ from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.compiled_functions import CompiledPlan
 from analyzer.capture.xla.xla_dumps import remove_dump_flags
 from analyzer.model.contract.graph_note import Op, TracedGraph
+from analyzer.model.contract.report.peak_figures import TwoSizes
 from analyzer.model.contract.run_note import (
     DeviceNote,
     Failure,
@@ -92,6 +93,8 @@ class Capturing:
     computed: tuple[
         str, ...
     ] = ()  # ops whose value decides; the host computes it for the card
+    # peaks of further runs, on a simulated card
+    repeats: list[TwoSizes] = field(default_factory=list)
     assumed: Any = (
         None  # ``assign`` sets whether unknown conditions are taken to be true
     )
@@ -171,6 +174,7 @@ def describe_capture(
         function="" if function is None else graphs.decode_name(function.name),
         error=capturing.error,
         unknown_values=capturing.unknown,
+        repeats=tuple(capturing.repeats),
         versions={
             "tensorflow": tf.__version__,
             "keras": keras.__version__,

@@ -29,6 +29,7 @@ from analyzer.model.contract.fields import (
     tensor_bytes,
 )
 from analyzer.model.contract.reading import read_record
+from analyzer.model.contract.report.peak_figures import TwoSizes
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.errors import ExitCode, FailureKind
 
@@ -229,6 +230,8 @@ class RunFile:
     simulated_card: SimulatedCardNote | None = None  # None for real devices
     # op whose value is unknown on a simulated card, with its line -> decision; None if not observed
     unknown_values: Mapping[Name, Text] | None = None
+    # peaks of further runs of the step after the trace, on a simulated card
+    repeats: tuple[TwoSizes, ...] = ()
     like: LikeNote | None = None
     watch: WatchNote | None = None
 

@@ -12,6 +12,7 @@ from msgspec import structs
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
+from analyzer.model.contract.report.peak_figures import TwoSizes
 from analyzer.model.contract.report.subject import SimulatedCardNotice
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
@@ -46,7 +47,6 @@ from analyzer.tracing.measure.free_pairing import (
     find_steps,
     pair_frees,
 )
-from analyzer.tracing.measure.repeated_steps import split_repeats, warn_about_order
 from analyzer.tracing.measure.trace_attribution import (
     attribute,
     find_instants,
@@ -85,6 +85,7 @@ _TEXTS: Final = read_table("tracing/measure/trace_texts.toml", dict[str, str])
 _MOST_NAMED: Final = 3  # ops in a warning
 _LEAST_ACTIVATIONS: Final = 3
 """A program with fewer may return them all."""
+_ALIKE: Final = 1.03  # ratio of the peaks of two runs that need no warning
 _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
 
@@ -167,7 +168,7 @@ def measure(
     ``note`` is None for a trace of another program; see ``open_measured`` for the other arguments.
     """
     main = choose_allocator(raw.events, allocator)
-    raw, repeats = split_repeats(raw, main)
+    repeats = note.repeats if note is not None else ()
     events = raw.events
     raw = replace(raw, step_markers=_find_step_marks(raw, note))
     spans = raw.step_markers or find_run_spans(raw, main)
@@ -207,7 +208,7 @@ def measure(
             *(_warn_about_cut(shown, len(events_shown), main) if is_derived else ()),
             *modules.warnings,
             *(_warn_about_values(note) if note is not None else ()),
-            *warn_about_order(repeats),
+            *_warn_about_order(repeats),
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
@@ -483,6 +484,18 @@ def _warn_about_values(note: RunNote) -> list[str]:
         text += ", without further trips of a loop"
 
     return [f"{text}."]
+
+
+def _warn_about_order(repeats: Sequence[TwoSizes]) -> list[str]:
+    """Return a warning if the repeats of the step need different memory."""
+    peaks = [one.requested_bytes for one in repeats]
+    if not peaks or max(peaks) <= _ALIKE * min(peaks):
+        return []
+
+    return [
+        f"The peak depends on the order in which ops run: {len(peaks)} repeats of the step needed "
+        f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}."
+    ]
 
 
 def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:

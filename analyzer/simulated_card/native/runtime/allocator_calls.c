@@ -47,26 +47,67 @@ static void *wait_shortly(void *self, void *request, int milliseconds, size_t al
   return memory;
 }
 
-// ---- new memory: void *BFCAllocator::AllocateRaw(size_t, size_t, const AllocationAttributes &)
+// ---- new memory, of which nothing is known, and the bytes that live tensors requested
+// void *BFCAllocator::AllocateRaw(size_t, size_t, const AllocationAttributes &)
+// void BFCAllocator::DeallocateRaw(void *)
+// size_t BFCAllocator::RequestedSize(const void *)
 typedef void *Allocate(void *self, size_t alignment, size_t bytes, const void *attributes);
-static const char allocate_name[] = "_ZN3tsl12BFCAllocator11AllocateRawEmmRKNS_20AllocationAttributesE";
+typedef void Release(void *self, void *memory);
+typedef size_t Measure(const void *self, const void *memory);
 static Allocate *allocate_of_tensorflow;
+static Release *release_of_tensorflow;
+static Measure *measure_of_tensorflow;
+static struct {
+  uint64_t now, peak;
+} requested[MOST_CARDS];
+
+// The highest bytes requested on a card since the last call.
+API(simulated_card_requested_peak)(int card) {
+  uint64_t now = __atomic_load_n(&requested[card].now, __ATOMIC_SEQ_CST);
+  return (long)__atomic_exchange_n(&requested[card].peak, now, __ATOMIC_SEQ_CST);
+}
+
+static int card_of(const void *memory) {
+  pthread_mutex_lock(&lock);
+  Block *block = find(memory);
+  int card = block ? block->card : -1;
+  pthread_mutex_unlock(&lock);
+  return card;
+}
 
 static void *allocate_unknown(void *self, size_t alignment, size_t bytes, const void *attributes) {
   char *memory = allocate_of_tensorflow(self, alignment, bytes, attributes);
-  if (left_of(memory))
-    forget_tensor(memory, bytes);
+  int card = memory ? card_of(memory) : -1;
+  if (card < 0)
+    return memory;
+  forget_tensor(memory, bytes);
+  uint64_t now = __atomic_add_fetch(&requested[card].now, bytes, __ATOMIC_SEQ_CST);
+  uint64_t peak = __atomic_load_n(&requested[card].peak, __ATOMIC_SEQ_CST);
+  while (now > peak && !__atomic_compare_exchange_n(&requested[card].peak, &peak, now, 0,
+                                                    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+    ;
   return memory;
 }
 
-// ---- replaced entries
+static void release_counted(void *self, void *memory) {
+  int card = memory ? card_of(memory) : -1;
+  if (card >= 0 && measure_of_tensorflow)
+    __atomic_sub_fetch(&requested[card].now, measure_of_tensorflow(self, memory), __ATOMIC_SEQ_CST);
+  release_of_tensorflow(self, memory);
+}
+
+// ---- replaced entries; one without a function of ours is only read
 static const struct {
   const char *name;
   void *ours, **theirs;
 } functions[] = {
     {wait_name, wait_shortly, (void **)&wait_of_tensorflow},
-    {allocate_name, allocate_unknown, (void **)&allocate_of_tensorflow},
+    {"_ZN3tsl12BFCAllocator11AllocateRawEmmRKNS_20AllocationAttributesE", allocate_unknown,
+     (void **)&allocate_of_tensorflow},
+    {"_ZN3tsl12BFCAllocator13DeallocateRawEPv", release_counted, (void **)&release_of_tensorflow},
+    {"_ZNK3tsl12BFCAllocator13RequestedSizeEPKv", 0, (void **)&measure_of_tensorflow},
 };
+enum { FUNCTIONS = sizeof functions / sizeof *functions };
 typedef struct {
   uint64_t base;
   const ElfW(Sym) * symbols;
@@ -74,11 +115,13 @@ typedef struct {
 } Library;
 
 static void replace(void **entry, uint64_t theirs, int k) {
+  *functions[k].theirs = (void *)theirs;
+  if (!functions[k].ours)
+    return;
   uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
   void *page = (void *)((uintptr_t)entry & ~(page_bytes - 1));
   if (mprotect(page, page_bytes, PROT_READ | PROT_WRITE))
     return;
-  *functions[k].theirs = (void *)theirs;
   *entry = functions[k].ours;
 }
 
@@ -87,7 +130,7 @@ static void replace_listed(const Library *in, const ElfW(Rela) * entries, uint64
     const ElfW(Sym) *symbol = &in->symbols[ELF64_R_SYM(entries[i].r_info)];
     if (!ELF64_R_SYM(entries[i].r_info) || symbol->st_shndx == SHN_UNDEF)
       continue;
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < FUNCTIONS; k++)
       if (!strcmp(in->names + symbol->st_name, functions[k].name))
         replace((void **)(in->base + entries[i].r_offset), in->base + symbol->st_value, k);
   }
