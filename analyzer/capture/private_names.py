@@ -55,6 +55,7 @@ __all__ = [
     "keras_trainer",
 ]
 PyDatasetEnqueuer: Final = py_dataset_adapter.PyDatasetEnqueuer
+EagerTensorBase: Final = framework_ops._EagerTensorBase
 Function: Final = polymorphic_function.Function
 BaseResourceVariable: Final = resource_variable_ops.BaseResourceVariable
 ResourceVariable: Final = resource_variable_ops.ResourceVariable

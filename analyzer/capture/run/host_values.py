@@ -495,7 +495,7 @@ class HostValues:
     def _get_follower(self, eager: Any, spec: Any, *, has_assignments: bool) -> Any:
         """Return the variable on the host that has another's true value."""
         if id(eager) not in self.followers:
-            _, value = self.setup.initial[id(eager)]
+            value = self.setup.initial[id(eager)]
             with tf.init_scope(), tf.device(HOST):
                 value = value() if callable(value) else value
                 value = tf.identity(tf.convert_to_tensor(value, spec.dtype))

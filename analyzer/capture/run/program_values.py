@@ -164,7 +164,7 @@ class ProgramValues:
                 return True
             return old(tensor)
 
-        replace(private.framework_ops._EagerTensorBase, method, read)
+        replace(private.EagerTensorBase, method, read)
 
     def _note(self, name: str, decides: str) -> str:
         """Note an unknown value; return the line of the user's code."""
