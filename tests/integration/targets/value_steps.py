@@ -90,5 +90,5 @@ def reuse_memory():
 
 if __name__ == "__main__":
     call, given = undecided()
-    for _ in range(6):
+    for _ in range(10):
         call(*given)
