@@ -27,7 +27,7 @@ from tensorflow.core.protobuf import bfc_memory_map_pb2 as bfc_memory_map_pb2
 from tensorflow.core.protobuf import config_pb2 as config_pb2
 from tensorflow.core.protobuf import device_properties_pb2 as device_properties_pb2
 from tensorflow.core.protobuf import meta_graph_pb2 as meta_graph_pb2
-from tensorflow.python import pywrap_tfe
+from tensorflow.python import pywrap_tfe as pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx as autograph_ctx
 from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.client import pywrap_tf_session
@@ -58,6 +58,7 @@ __all__ = [
     "keras_trainer",
 ]
 PyDatasetEnqueuer: Final = py_dataset_adapter.PyDatasetEnqueuer
+EagerTensorBase: Final = framework_ops._EagerTensorBase
 Function: Final = polymorphic_function.Function
 BaseResourceVariable: Final = resource_variable_ops.BaseResourceVariable
 ResourceVariable: Final = resource_variable_ops.ResourceVariable
@@ -368,6 +369,11 @@ def find_host_inputs(op_type: str) -> tuple[int, ...]:
             places.append(place)
 
     return tuple(places)
+
+
+def count_inputs(op_type: str) -> int:
+    """Return the number of inputs of an op type without lists of tensors."""
+    return len(op_def_registry.get(op_type).input_arg)
 
 
 def is_stateful(op: Any) -> bool:

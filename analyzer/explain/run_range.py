@@ -17,7 +17,9 @@ from msgspec import structs
 
 from analyzer.explain.analysis import Analysis, held_in_step, held_without
 from analyzer.model.choice import Category
-from analyzer.model.contract.report_file import StatedRange, TwoSizes
+from analyzer.model.contract.fields import TwoSizes
+from analyzer.model.contract.report_file import StatedRange
+from analyzer.model.contract.run_note import STEP_WITH_ALL
 from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.recording.timeline import Peak, find_peak
@@ -41,7 +43,7 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     if (
         recording.kind is not Kind.SIMULATED_CARD
         or recording.error is not None
-        or not recording.repeats
+        or not (recording.repeats or recording.has_unknown_values)
     ):
         return analysis
 
@@ -52,7 +54,9 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     if search and safe_bytes is not None:
         found = find_shared_limits(orders[:_SEARCHES], options)
         limit = widen(found, len(recording.repeats)).including(safe_bytes)
-        more_bytes = (stated.high_bytes or 0) - analysis.peak.requested_bytes
+        replayed = [one.requested_bytes for one in _peaks_with_all(analysis)]
+        highest_bytes = max(analysis.peak.requested_bytes, *replayed, 0)
+        more_bytes = (stated.high_bytes or 0) - highest_bytes
         least_bytes = min(found.low, safe_bytes, stated.allocated_low_bytes or 0)
         limit = limit.widened(0, max(more_bytes, 0)).at_least(least_bytes)
         stated = structs.replace(
@@ -66,19 +70,18 @@ def _state_peaks(
     analysis: Analysis, orders: Sequence[Operations], options: BfcOptions
 ) -> StatedRange:
     """Return the ranges of the peaks: of the runs in the process, and of replays in other orders."""
-    traced = [
-        find_peak(analysis.line, one.first, one.last) for one in analysis.full_steps[1:]
-    ]
-    runs: list[Peak | TwoSizes] = [*traced, *analysis.recording.repeats]
+    runs, with_all = _peaks_of_runs(analysis), _peaks_with_all(analysis)
     seen_requested = Range.spanning(one.requested_bytes for one in runs)
     seen_allocated = Range.spanning(one.allocated_bytes for one in runs)
     replayed = Range.spanning(
         _find_allocated_peak(analysis, one, options) for one in orders
     )
-    requested = (
-        widen(seen_requested, len(runs)).widened(FLOOR_BYTES, FLOOR_BYTES).at_least(0)
-    )
+    requested = widen(seen_requested, len(runs))
     allocated = widen(seen_allocated.including(replayed.low, replayed.high), len(runs))
+    for one in with_all:  # the most that unknown values can select
+        requested = requested.including(one.requested_bytes)
+        allocated = allocated.including(one.allocated_bytes)
+    requested = requested.widened(FLOOR_BYTES, FLOOR_BYTES).at_least(0)
     allocated = allocated.widened(FLOOR_BYTES, FLOOR_BYTES)
 
     below_bytes, above_bytes = find_workspace_spread(analysis)
@@ -93,6 +96,12 @@ def _state_peaks(
     because = _explain_range(
         len(runs), len(orders), (seen_requested, seen_allocated, replayed)
     )
+    if with_all:
+        most = max(one.requested_bytes for one in with_all)
+        because.append(
+            "The step's unknown values decide: if they select everything, the peak is "
+            f"{format_bytes(most)}."
+        )
     if below_bytes or above_bytes:
         because.append(
             "Another algorithm of cuDNN, as likely on a real card, lowers the peak by "
@@ -113,14 +122,35 @@ def _state_peaks(
     )
 
 
+def _peaks_of_runs(analysis: Analysis) -> list[Peak | TwoSizes]:
+    """Return the peaks of the runs of the step, except with unknown values taken for true."""
+    recording = analysis.recording
+    # A program's own first traced step follows others.
+    steps = analysis.full_steps[0 if recording.watch else 1 :]
+    if recording.has_unknown_values:
+        steps = [step for step in steps if step.index != STEP_WITH_ALL] or steps
+    peaks = [find_peak(analysis.line, one.first, one.last) for one in steps]
+    return [*peaks, *recording.repeats]
+
+
+def _peaks_with_all(analysis: Analysis) -> list[Peak]:
+    """Return the peak of the step that took unknown values for true; empty without them."""
+    steps = analysis.full_steps if analysis.recording.has_unknown_values else []
+    return [
+        find_peak(analysis.line, one.first, one.last)
+        for one in steps
+        if one.index == STEP_WITH_ALL
+    ]
+
+
 def _explain_range(
     runs: int, orders: int, seen: tuple[Range, Range, Range]
 ) -> list[str]:
     """Return sentences on the requested, allocated and replayed peaks that were seen."""
     requested, allocated, replayed = seen
     because = [
-        f"{runs} runs of the step in this process requested {_spell(requested)} and "
-        f"allocated {_spell(allocated)}: the order of ops varies."
+        f"{runs} {'run' if runs == 1 else 'runs'} of the step in this process requested "
+        f"{_spell(requested)} and allocated {_spell(allocated)}: the order of ops varies."
     ]
 
     if orders > 1:

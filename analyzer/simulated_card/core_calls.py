@@ -19,6 +19,13 @@ def delay_kernels(launch_ns: int, kernel_ns: int) -> Iterator[None]:
         set_delays(0, 0)
 
 
+def read_requested_peak(card: int) -> int:
+    """Return the most bytes that live tensors of a card requested since the last call."""
+    read = ctypes.CDLL(CORE).simulated_card_requested_peak
+    read.restype = ctypes.c_long
+    return int(read(card))
+
+
 def describe_refusals() -> str:
     """Return a sentence on the requests that TensorFlow's allocator refused; or nothing.
 

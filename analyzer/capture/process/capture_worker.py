@@ -279,8 +279,8 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
         answer = partial(answer_sizes, channel.send, folder / SIZES_PIPE)
         return run_steps(make, steps, report, then=answer)
 
-    with profiling(folder):
-        return run_steps(make, steps, report, dump=folder / DUMP)
+    with profiling(folder) as end_trace:
+        return run_steps(make, steps, report, end_trace=end_trace, dump=folder / DUMP)
 
 
 def write_run(folder: Path, captured: Captured) -> None:

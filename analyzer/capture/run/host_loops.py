@@ -172,7 +172,7 @@ class _Loop:
         pred = graph.capture(pred)
         twin = self.values.find(pred)
         if twin is None:
-            self.values.unknown[pred.op.name] = "the trips of a loop"
+            self.values.note_unknown(pred.op, "the trips of a loop")
         return pred if twin is None else self.values.wait(graph, twin, pred)
 
     def _run(self, *own: Any, others: dict[int, Any] | None = None) -> Any:

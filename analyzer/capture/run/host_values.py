@@ -19,11 +19,12 @@ from unittest.mock import patch
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
+from analyzer.capture.graph.plain_graphs import find_op_line
 from analyzer.capture.run.step_capture import Capturing, trace_function
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.model.contract.graph_note import read_op_types
 
-_HOST: Final = "/device:CPU:0"
+HOST: Final = "/device:CPU:0"
 _IN_HOST_MEMORY: Final = frozenset(
     (
         *(
@@ -44,7 +45,7 @@ _COMPUTED: Final = frozenset(
 )
 """Op types that the simulated card computes for shapes and truths (``kernels.c``)."""
 _TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
-_SIZED: Final = (
+SIZED: Final = (
     dict.fromkeys(_TYPES["segments"], (1,))
     | {op_type: (2,) for op_type in _TYPES["segments"] if op_type.startswith("Sparse")}
     | dict.fromkeys(_TYPES["sized_by_values"], (0,))
@@ -134,6 +135,7 @@ class HostValues:
     depth: int = 0  # of functions that can be inlined
     is_making: bool = False  # of twins
     is_compiled: bool = False  # inside a function that XLA compiles
+    is_program: bool = False  # functions that a program itself calls, not one step
     bytes: int = 0
     products: int = 0
     assumed: Any = None  # variable: whether unknown conditions are taken to be true
@@ -172,7 +174,7 @@ class HostValues:
         if private.is_host_only(op_type) or op_type in _PYTHON:
             return self._create_on_host(make, graph, inputs, rest, named)
         op = make(inputs, *rest, **named)
-        sized = _SIZED.get(op_type)
+        sized = SIZED.get(op_type)
         if sized is not None:
             return self._move(make, op, sized, rest, named, keep=True)
         places = private.find_host_inputs(op_type)
@@ -196,7 +198,7 @@ class HostValues:
         if is_true:
             get_tables(graph).moved.add(op.name)
         elif not all(one.shape.is_fully_defined() for one in op.outputs):
-            self.unknown[op.name] = "a size"
+            self.note_unknown(op, "a size")
         return op
 
     def _move(
@@ -248,7 +250,7 @@ class HostValues:
         twin = self.find(tensor)
         if twin is not None:
             return self.wait(graph, twin, tensor)
-        self.unknown[tensor.op.name] = "a branch"
+        self.note_unknown(tensor.op, "a branch")
         return self._read_assumed(graph) if tensor.dtype == tf.bool else tensor
 
     def wait(self, graph: Any, twin: Any, original: Any) -> Any:
@@ -264,21 +266,27 @@ class HostValues:
 
     def _assume_input(self, op: Any, place: int) -> Any:
         """Return an input with which an op selects none, or all; None if there is none."""
-        self.unknown[op.name] = "a size"
+        self.note_unknown(op, "a size")
         tensor = op.inputs[place]
-        most_bytes = (tensor.shape.num_elements() or 0) * _MOST_INDEX_BYTES
-        if most_bytes > _MOST_RESULT_BYTES:
+        if is_too_large(tensor):
             return None
         selects_all = self._read_assumed(op.graph)
         with op.graph.as_default(), private.stop_recording():
             shape = tf.shape(tensor)
         with self.making(op.graph):
-            return _select_all_or_none(op, place, shape, selects_all)
+            return select_all_or_none(
+                op.type, tensor.dtype, place, shape, selects_all, len(op.outputs)
+            )
+
+    def note_unknown(self, op: Any, decides: str) -> None:
+        """Note that the unknown value of an op decides, with the line of the op."""
+        line = find_op_line(op)
+        self.unknown[f"{op.name} at {line}" if line else op.name] = decides
 
     def _read_assumed(self, graph: Any) -> Any:
         """Return whether unknown conditions are taken to be true."""
         if self.assumed is None:
-            with tf.init_scope(), tf.device(_HOST):
+            with tf.init_scope(), tf.device(HOST):
                 self.assumed = private.ResourceVariable(False, trainable=False)
         with self.making(graph):
             handle = graph.capture(self.assumed.handle)
@@ -404,7 +412,7 @@ class HostValues:
         if twin is None:
             raise UnknownValueError
         if not tf.is_tensor(twin):
-            with tf.init_scope(), tf.device(_HOST):
+            with tf.init_scope(), tf.device(HOST):
                 twin = tf.constant(twin)
         return self._capture(graph, twin)
 
@@ -487,8 +495,8 @@ class HostValues:
     def _get_follower(self, eager: Any, spec: Any, *, has_assignments: bool) -> Any:
         """Return the variable on the host that has another's true value."""
         if id(eager) not in self.followers:
-            _, value = self.setup.initial[id(eager)]
-            with tf.init_scope(), tf.device(_HOST):
+            value = self.setup.initial[id(eager)]
+            with tf.init_scope(), tf.device(HOST):
                 value = value() if callable(value) else value
                 value = tf.identity(tf.convert_to_tensor(value, spec.dtype))
                 self.followers[id(eager)] = private.ResourceVariable(
@@ -577,14 +585,25 @@ def _is_derived(graph: Any) -> bool:
     return type(graph) is not private.FuncGraph
 
 
-def _select_all_or_none(op: Any, place: int, shape: Any, selects_all: Any) -> Any:
-    """Return an input with which an op selects all elements, or as few as it can."""
-    dtype = op.inputs[place].dtype
-    if op.type == "Where":
+def is_too_large(tensor: Any) -> bool:
+    """Say whether the host has no room for the results of an op that selects all of a tensor."""
+    elements = tensor.shape.num_elements() or 0
+    return elements * _MOST_INDEX_BYTES > _MOST_RESULT_BYTES
+
+
+def select_all_or_none(
+    op_type: str, dtype: Any, place: int, shape: Any, selects_all: Any, parts: int
+) -> Any:
+    """Return an input with which an op selects all elements, or as few as it can.
+
+    Args:
+        parts: The number of results of a ``DynamicPartition``.
+    """
+    if op_type == "Where":
         return tf.cast(tf.fill(shape, selects_all), dtype)
     count = tf.reduce_prod(shape)
     numbers, zeros = tf.range(count), tf.zeros([count], tf.int32)
-    if op.type.startswith("NonMaxSuppression"):
+    if op_type.startswith("NonMaxSuppression"):
         if place > 1:
             return None
         if place == 1:
@@ -592,8 +611,7 @@ def _select_all_or_none(op: Any, place: int, shape: Any, selects_all: Any) -> An
         lefts = tf.where(selects_all, numbers, zeros)[: shape[0]]  # of boxes of width 1
         boxes = tf.stack([lefts, lefts, lefts + 1, lefts + 1], 1)
         return tf.cast(boxes, dtype)
-    if op.type == "DynamicPartition":  # all in the first part, or equal parts
-        parts = len(op.outputs)
+    if op_type == "DynamicPartition":  # all in the first part, or equal parts
         values = tf.where(selects_all, zeros, numbers * parts // tf.maximum(count, 1))
     else:  # all values or segments differ, or none
         values = tf.where(selects_all, numbers, zeros)
@@ -602,7 +620,7 @@ def _select_all_or_none(op: Any, place: int, shape: Any, selects_all: Any) -> An
 
 @contextlib.contextmanager
 def _place_on_host(graph: Any) -> Iterator[None]:
-    with graph.as_default(), tf.device(_HOST):
+    with graph.as_default(), tf.device(HOST):
         yield
 
 
@@ -643,7 +661,7 @@ def trace_with_true_values(state: Capturing) -> Any:
     if state.setup is None or program.config.jit:
         return trace_function(program)
     values = HostValues(state.setup, program.args)
-    with _give_true_values(values):
+    with give_true_values(values):
         function = trace_function(program)
         state.unknown, state.assumed = values.unknown, values.assumed
         state.computed = tuple(values.computed)
@@ -651,7 +669,7 @@ def trace_with_true_values(state: Capturing) -> Any:
 
 
 @contextlib.contextmanager
-def _give_true_values(values: HostValues) -> Iterator[None]:
+def give_true_values(values: HostValues) -> Iterator[None]:
     """Give deciding ops true values in a block that traces the step."""
     from analyzer.capture.run.host_loops import make_loop
 
@@ -672,7 +690,7 @@ def _give_true_values(values: HostValues) -> Iterator[None]:
         def capture(
             old: Any, graph: Any, tensor: Any, *args: Any, **kwargs: Any
         ) -> Any:
-            is_own = not values.is_making and not values.is_compiled
+            is_own = not (values.is_making or values.is_compiled or values.is_program)
             if is_own and private.is_eager(tensor) and "CPU" in tensor.device:
                 tensor = values.setup.move(tensor)
             return old(graph, tensor, *args, **kwargs)

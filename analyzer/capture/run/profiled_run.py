@@ -20,6 +20,7 @@ from analyzer.capture.run.instrumentation import (
     collect_graphs,
     observe_step,
 )
+from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.source_frames import find_user_line
 from analyzer.capture.run.step_capture import (
     Captured,
@@ -33,12 +34,12 @@ from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.host_setup import collect_setup_values
 from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
+from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.run_note import STEP_WITH_ALL, StepConfig
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.interrupts import pause_collector
 from analyzer.simulated_card.card_environment import SHORT_POOL
-from analyzer.simulated_card.core_calls import delay_kernels
-from analyzer.tracing.parse.event_columns import REPEATED_STEP
+from analyzer.simulated_card.core_calls import delay_kernels, read_requested_peak
 
 _STEP_NAME: Final = "train"  # Keras' TensorBoard callback gives its steps the same name
 
@@ -54,19 +55,25 @@ _DELAYS: Final = ((0, 0), (100_000, 0), (0, 50_000), (200_000, 100_000))
 process are alike; other threads and cards are slower or faster, and ops end in another order."""
 
 _LONG_DELAY: Final = (1_000_000, 0)
-"""Delay of every second repeat if the host computes values, which takes longer than on a card."""
+"""Delay of the traced steps and of every second repeat if the host computes values for the card. That
+takes longer than the card's own launches; with it, other ops run before the values are there."""
 
 
 @contextlib.contextmanager
-def profiling(logdir: Path) -> Iterator[None]:
-    """Trace the block into ``logdir``; the trace is written even if the block fails."""
+def profiling(logdir: Path) -> Iterator[Callable[[], None]]:
+    """Trace the block into ``logdir``; the trace is written even if the block fails.
+
+    Yields a function that ends the trace before the block ends.
+    """
     tf.profiler.experimental.start(str(logdir))
     owner = os.getpid()
-    try:
-        yield
-    finally:
-        if os.getpid() == owner:  # not in a fork by the user's code
-            tf.profiler.experimental.stop()
+    with contextlib.ExitStack() as block:
+        block.callback(tf.profiler.experimental.stop)
+        try:
+            yield block.close
+        finally:
+            if os.getpid() != owner:  # in a fork by the user's code
+                block.pop_all()
 
 
 def run_steps(
@@ -74,11 +81,14 @@ def run_steps(
     steps: int,
     report: Callable[[str, float], None],
     *,
+    end_trace: Callable[[], None] = lambda: None,
     own_process: bool = True,
     dump: Path | None = None,
     then: Callable[[Capturing], None] | None = None,
 ) -> Captured:
     """Make the step and run it ``steps`` times; call inside ``profiling``, except with ``then``.
+
+    On a simulated card the step then runs more often, without the profiler.
 
     An error of the step is recorded. An error while making it is raised, unless memory ran out. Without
     ``own_process`` the user's variables keep their buffers and get their values back. With ``then``,
@@ -113,7 +123,13 @@ def run_steps(
         )
         partitions: list[Any] = []
         try:
-            _run(state, None if then else partitions, report, own_process=own_process)
+            _run(
+                state,
+                None if then else partitions,
+                report,
+                end_trace,
+                own_process=own_process,
+            )
         except InputError:
             raise
         except (KeyboardInterrupt, SystemExit, Exception) as failure:
@@ -147,6 +163,7 @@ def _run(
     state: Capturing,
     partitions: list[Any] | None,
     report: Callable[[str, float], None],
+    end_trace: Callable[[], None],
     *,
     own_process: bool,
 ) -> None:
@@ -163,7 +180,13 @@ def _run(
         op_types = {op.type for graph in all_graphs for op in graph.get_operations()}
         check_collectives(op_types, tf.__version__)
     values = None if own_process else state.variables.values()
-    try:
+    with contextlib.ExitStack() as block:
+        if values is not None:
+            block.callback(state.variables.restore, values)
+        if is_on_simulated_card and state.function is None:
+            eager = ProgramValues(state.setup)
+            state.unknown, state.assumed = eager.unknown, eager
+            block.enter_context(eager.give())
         state.variables.snapshot()
         for index in range(state.wanted):
             report(
@@ -174,7 +197,13 @@ def _run(
             if state.assumed is not None:
                 state.assumed.assign(index == STEP_WITH_ALL)
             has_graph = index == 0 and state.function is not None
-            with collect_graphs(partitions if has_graph else None):
+            delays = _LONG_DELAY if index and state.computed else (0, 0)
+            with (
+                collect_graphs(partitions if has_graph else None),
+                delay_kernels(*delays)
+                if is_on_simulated_card
+                else contextlib.nullcontext(),
+            ):
                 _call_step(state, _STEP_NAME, index)
             state.done += 1
             for promise in (
@@ -183,11 +212,11 @@ def _run(
                 promise(None)
             state.variables.snapshot()
         if is_on_simulated_card and partitions is not None:
+            spent_s = time.monotonic() - began_s
+            report("writing the trace", 0.9)
+            end_trace()
             report("repeating the step", 0.9)
-            _repeat_step(state, time.monotonic() - began_s)
-    finally:
-        if values is not None:
-            state.variables.restore(values)
+            _repeat_step(state, spent_s)
 
 
 def _call_step(state: Capturing, name: str, number: int) -> None:
@@ -206,27 +235,24 @@ def _call_step(state: Capturing, name: str, number: int) -> None:
 
 
 def _repeat_step(state: Capturing, spent_s: float) -> None:
-    """Run the step more often, so that the trace shows how its peaks vary.
+    """Run the step more often, to see how its peaks vary; nobody traces these runs.
 
     The repeats make the range of peak, need and limit, and nothing else in an answer (``run_range``).
     There is one with each delay; if their peaks are equal, as of a compiled step, no other follows.
     Otherwise they go on for their share of the time. A step at several sizes (``size_runs``), a script
     and a step on real devices have none. A repeat that fails ends them; a note reports a lack of memory.
     """
-    card, began_s = "GPU:0", time.monotonic()
+    began_s, peaks = time.monotonic(), state.repeats
     most_s = max(_REPEAT_SHARE * spent_s, _REPEATS_S)
-    peaks: list[int] = []
     while len(peaks) < _MOST_REPEATS:
         is_late = time.monotonic() - began_s > most_s
         has_each_delay = len(peaks) >= len(_DELAYS)
         if has_each_delay and (is_late or len(set(peaks)) == 1):
             return
-        tf.config.experimental.reset_memory_stats(card)
         is_long = len(peaks) % 2 and state.computed
         delays = _LONG_DELAY if is_long else _DELAYS[len(peaks) % len(_DELAYS)]
         try:
-            with delay_kernels(*delays):
-                _call_step(state, REPEATED_STEP, state.wanted + len(peaks))
+            peaks.append(_measure_repeat(state, delays))
         except Exception as error:
             if classify_failure(error) is FailureKind.OUT_OF_MEMORY:
                 if SHORT_POOL in os.environ:
@@ -235,7 +261,19 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
                     f"Of {len(peaks) + 1} further runs of the step the last ran out of memory."
                 )
             return
-        peaks.append(tf.config.experimental.get_memory_info(card)["peak"])
+
+
+def _measure_repeat(state: Capturing, delays: tuple[int, int]) -> TwoSizes:
+    """Run the step once with delays; return its peaks on the first card."""
+    card = "GPU:0"
+    tf.config.experimental.reset_memory_stats(card)
+    read_requested_peak(0)
+    with delay_kernels(*delays):
+        _call_step(state, _STEP_NAME, state.wanted)
+    allocated_bytes = tf.config.experimental.get_memory_info(card)["peak"]
+    return TwoSizes(
+        requested_bytes=read_requested_peak(0), allocated_bytes=allocated_bytes
+    )
 
 
 @contextlib.contextmanager

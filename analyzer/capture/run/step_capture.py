@@ -29,6 +29,7 @@ from analyzer.capture.run.xla_dumps import (
 )
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
+from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.graph_note import Op, TracedGraph
 from analyzer.model.contract.run_note import (
     CompiledFunction,
@@ -89,12 +90,15 @@ class Capturing:
     setup: SetupValues | None = (
         None  # true values, if the step runs on a simulated card
     )
-    unknown: dict[str, str] | None = None  # op -> what its unknown value decides
+    unknown: dict[str, str] | None = None  # op and its line -> what its value decides
     computed: tuple[
         str, ...
     ] = ()  # ops whose value decides; the host computes it for the card
     result: Sequence[tf.TensorSpec] = ()  # its tensors
-    assumed: Any = None  # variable: whether unknown conditions are taken to be true
+    # peaks of further runs, on a simulated card
+    repeats: list[TwoSizes] = field(default_factory=list)
+    # ``assign`` sets whether unknown conditions are taken to be true
+    assumed: Any = None
 
 
 def trace_function(program: Program) -> Any:
@@ -170,7 +174,8 @@ def describe_capture(
         },
         function="" if function is None else graphs.decode_name(function.name),
         error=capturing.error,
-        unknown_values=_describe_unknown(capturing),
+        unknown_values=capturing.unknown,
+        repeats=tuple(capturing.repeats),
         versions={
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
@@ -223,15 +228,6 @@ def _list_first(names: Sequence[str]) -> str:
     more = len(names) - _MOST_NAMES
     shown = ", ".join(names[:_MOST_NAMES])
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _describe_unknown(capturing: Capturing) -> dict[str, str] | None:
-    """Return the ops with unknown values and their lines, and what they decide."""
-    if not capturing.unknown or capturing.function is None:
-        return capturing.unknown
-
-    named = _add_lines(capturing.function, capturing.unknown)
-    return dict(zip(named, capturing.unknown.values(), strict=True))
 
 
 def _read_ops(program: Program, function: Any, partitions: Sequence[Any]) -> list[Op]:

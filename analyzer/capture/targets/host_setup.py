@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -31,15 +32,15 @@ _MOST_ELEMENTS: Final = 1 << 24
 class SetupValues:
     """True values of the setup's tensors and variables, which the card does not have."""
 
-    # Each entry holds its objects, so that no other object gets their id.
+    # Each entry of a tensor holds its objects, so that no other object gets their id.
     originals: dict[int, tuple[Any, Any]] = field(
         default_factory=dict
     )  # card's id -> card's, host's
     copies: dict[int, tuple[Any, Any]] = field(
         default_factory=dict
     )  # host's id -> host's, card's
-    # id of a variable's handle -> the handle, the initial value or a function that makes it
-    initial: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    # id of a living variable's handle -> the initial value or a function that makes it
+    initial: dict[int, Any] = field(default_factory=dict)
 
     def move(self, tensor: Any) -> Any:
         """Return the card's copy of an eager tensor of the setup; itself if it belongs on the host."""
@@ -79,7 +80,9 @@ class SetupValues:
         )
 
         if handle is not None and is_small:
-            self.initial[id(handle)] = (handle, value)
+            self.initial[id(handle)] = value
+            # A reference would keep the variable's memory on the card.
+            weakref.finalize(handle, self.initial.pop, id(handle), None)
 
     def find_original(self, tensor: Any) -> Any:
         """Return the host's tensor of an eager tensor; None if its value is unknown."""

@@ -17,6 +17,7 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.process.capture_worker import write_run
 from analyzer.capture.run.instrumentation import Observations, observe_step
+from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.step_capture import (
     Captured,
     Capturing,
@@ -34,6 +35,7 @@ from analyzer.capture.watch.host_containers import count_host_containers
 from analyzer.capture.watch.step_readings import ProcessPeak
 from analyzer.capture.watch.traced_functions import FunctionRecord
 from analyzer.model.contract.run_note import (
+    STEP_WITH_ALL,
     Failure,
     Input,
     SimulatedCardNote,
@@ -73,10 +75,12 @@ class StepTrace:
         dump: Path | None,
         simulated_card: SimulatedCardNote | None,
         process_peak: ProcessPeak,
+        values: ProgramValues | None,
     ) -> None:
         self._process_peak = process_peak
         self._folder, self._steps, self._target = folder, steps, target
         self._dump, self._simulated_card = dump, simulated_card
+        self._values = values  # of simulated cards
         self._observing = contextlib.ExitStack()
         self.observed = Observations()
         self.is_observing = False
@@ -271,12 +275,18 @@ class StepTrace:
         self._end_step()  # a marker that ends after the trace is not in it
 
     def _begin_step(self) -> None:
+        self._assume(self.done == STEP_WITH_ALL)
         self._mark = tf.profiler.experimental.Trace(
             WATCHED_STEP, step_num=self.done, _r=1
         )
         self._mark.__enter__()
 
+    def _assume(self, selects_all: bool) -> None:
+        if self._values is not None and self._values.unknown:
+            self._values.assign(selects_all)
+
     def _end_step(self) -> None:
+        self._assume(False)
         mark, self._mark = self._mark, None
         if mark is not None:
             mark.__exit__(None, None, None)
@@ -299,6 +309,7 @@ class StepTrace:
                 started=True,
                 done=self.done,
                 error=self.failure,
+                unknown=None if self._values is None else self._values.unknown,
             ),
             [] if self._record is None else self._record.partitions,
         )

@@ -10,6 +10,7 @@ without a repeated call counts as one step.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import threading
@@ -22,6 +23,7 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import is_eager
 from analyzer.capture.run.instrumentation import collect_graphs
+from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.step_capture import describe_failure
 from analyzer.capture.watch.held_tensors import GrowthCheck, find_held_objects
 from analyzer.capture.watch.holder_search import HolderSearch
@@ -78,7 +80,7 @@ class Watcher:
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self._folder, self._warmup = folder, warmup
-        self._on_card = simulated_card is not None
+        self._values = ProgramValues() if simulated_card is not None else None
         self._owner = os.getpid()
         self.readings = StepReadings()
         self.trace = StepTrace(
@@ -88,6 +90,7 @@ class Watcher:
             dump=dump,
             simulated_card=simulated_card,
             process_peak=self.readings.process_peak,
+            values=self._values,
         )
         self.functions = FunctionLedger()
         self.objects = ProgramObjects()
@@ -97,6 +100,7 @@ class Watcher:
             self.readings.live_file = live_file
 
         self._hooks = Hooks(self)
+        self._giving = contextlib.ExitStack()  # values of a simulated card
         self._candidates = StepCandidates(warmup)
         self._held = (
             WatchNote()
@@ -113,6 +117,8 @@ class Watcher:
     def begin(self) -> None:
         """Install the hooks, and trace the run."""
         self.trace.observe()
+        if self._values is not None:
+            self._giving.enter_context(self._values.give())
         self._hooks.install()
         self._failure_record.begin()
         threading.Thread(target=self._limit_run, daemon=True).start()
@@ -160,6 +166,7 @@ class Watcher:
         self._is_over.set()
         self._failure_record.end()
         self._hooks.remove()
+        self._giving.close()
         self.trace.stop_observing()
 
     # Calls that may be steps
@@ -250,7 +257,7 @@ class Watcher:
             return
         if isinstance(error, tf.errors.OpError) and has_new_record():
             # TensorFlow has other errors if a constant, a copy or a trial finds no memory.
-            refused = describe_refusals() if self._on_card else ""
+            refused = describe_refusals() if self._values is not None else ""
             error = tf.errors.ResourceExhaustedError(None, None, f"{error}{refused}")
 
         failure = describe_failure(error)

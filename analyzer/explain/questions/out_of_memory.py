@@ -30,7 +30,7 @@ _LEAST_WAIT_PS: Final = (
 )  # half of the 10 s: other threads may continue at first
 _LEAST_SIMULATED_WAIT_PS: Final = (
     9 * 10**11
-)  # of the 1 s on a simulated card (``waits.c``)
+)  # of the 1 s on a simulated card (``allocator_calls.c``)
 
 
 def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:

@@ -99,3 +99,10 @@ def check_size(dtype: str, shape: tuple[int, ...] | None) -> None:
     elements = math.prod(max(axis, 1) for axis in shape or ())
     if elements * ITEM_BYTES.get(dtype, 1) > MOST_BYTES:
         raise ValueError(f"a tensor of shape {list(shape or ())[:8]} fits no computer")
+
+
+class TwoSizes(ReportRecord, frozen=True, kw_only=True):
+    """Bytes that live tensors requested, and bytes of the chunks that hold them."""
+
+    requested_bytes: Total
+    allocated_bytes: Total

@@ -24,17 +24,11 @@ from analyzer.model.contract.fields import (
     Signed,
     Text,
     Total,
+    TwoSizes,
 )
 from analyzer.model.contract.run_note import Failure, StepConfig, TargetNote
 from analyzer.model.contract.watch_note import Reading
 from analyzer.model.ranges import BoundedBytes, Range
-
-
-class TwoSizes(ReportRecord, frozen=True, kw_only=True):
-    """Bytes that live tensors requested, and bytes of the chunks that hold them."""
-
-    requested_bytes: Total
-    allocated_bytes: Total
 
 
 class PeakFigures(TwoSizes, frozen=True, kw_only=True):

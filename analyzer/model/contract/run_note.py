@@ -24,6 +24,7 @@ from analyzer.model.contract.fields import (
     Shape,
     Text,
     Threads,
+    TwoSizes,
     check_size,
     tensor_bytes,
 )
@@ -218,6 +219,8 @@ class RunFile:
     simulated_card: SimulatedCardNote | None = None  # None for real devices
     # op whose value is unknown on a simulated card, with its line -> decision; None if not observed
     unknown_values: Mapping[Name, Text] | None = None
+    # peaks of further runs of the step after the trace, on a simulated card
+    repeats: tuple[TwoSizes, ...] = ()
     watch: WatchNote | None = None
 
     @property

@@ -161,6 +161,8 @@ class Recording:
     repeats: tuple[
         TwoSizes, ...
     ] = ()  # peaks of further runs of the step, on a simulated card
+    # whether values decide that a simulated card lacks: step ``STEP_WITH_ALL`` takes them for true
+    has_unknown_values: bool = False
     watch: WatchNote | None = None
 
     @property

@@ -11,7 +11,7 @@ from msgspec import structs
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.cards.catalogue import all_gpus
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import tensor_bytes
+from analyzer.model.contract.fields import TwoSizes, tensor_bytes
 from analyzer.model.contract.report_file import SimulatedCardNotice
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
@@ -48,8 +48,6 @@ from analyzer.tracing.measure.free_pairing import add_earlier_buffers, pair_free
 from analyzer.tracing.measure.steps import (
     find_run_spans,
     find_steps,
-    split_repeats,
-    warn_about_order,
 )
 from analyzer.tracing.measure.trace_attribution import (
     AddressIndex,
@@ -84,6 +82,7 @@ _TEXTS: Final = read_table("tracing/measure/trace_texts.toml", dict[str, str])
 _MOST_NAMED: Final = 3  # ops in a warning
 _LEAST_ACTIVATIONS: Final = 3
 """A program with fewer may return them all."""
+_ALIKE: Final = 1.03  # ratio of the peaks of two runs that need no warning
 _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
 
@@ -165,7 +164,7 @@ def measure(
     ``note`` is None for a trace of another program; see ``open_measured`` for the other arguments.
     """
     main = choose_allocator(raw.events, allocator)
-    raw, repeats = split_repeats(raw, main)
+    repeats = note.repeats if note is not None else ()
     events = raw.events
     raw = replace(raw, step_markers=_find_step_marks(raw, note))
     spans = raw.step_markers or find_run_spans(raw, main)
@@ -204,7 +203,7 @@ def measure(
             *(_warn_about_cut(shown, len(events_shown), main) if is_derived else ()),
             *modules.warnings,
             *(_warn_about_values(note) if note is not None else ()),
-            *warn_about_order(repeats),
+            *_warn_about_order(repeats),
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
@@ -218,6 +217,7 @@ def measure(
         simulated_card=_describe_simulated_card(simulated_card),
         simulated_run=simulated_card,
         repeats=repeats,
+        has_unknown_values=note is not None and bool(note.unknown_values),
         watch=note.watch if note is not None else None,
     )
 
@@ -470,7 +470,8 @@ def _warn_about_values(note: RunNote) -> list[str]:
     names = [f"{name} ({decides})" for name, decides in decisions.items()]
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     text = (
-        f"A simulated card lacks values that depend on the weights: {', '.join(names[:_MOST_NAMED])}"
+        "A simulated card lacks values, such as those that depend on the weights: "
+        f"{', '.join(names[:_MOST_NAMED])}"
         f"{more}. Step {STEP_WITH_ALL} ran as if they select everything, the other steps as if they "
         "select nothing: the peaks of the steps are the range"
     )
@@ -478,6 +479,18 @@ def _warn_about_values(note: RunNote) -> list[str]:
         text += ", without further trips of a loop"
 
     return [f"{text}."]
+
+
+def _warn_about_order(repeats: Sequence[TwoSizes]) -> list[str]:
+    """Return a warning if the repeats of the step need different memory."""
+    peaks = [one.requested_bytes for one in repeats]
+    if not peaks or max(peaks) <= _ALIKE * min(peaks):
+        return []
+
+    return [
+        f"The peak depends on the order in which ops run: {len(peaks)} repeats of the step needed "
+        f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}."
+    ]
 
 
 def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:

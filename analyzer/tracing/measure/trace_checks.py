@@ -171,8 +171,6 @@ def _check_steps(
     if raw.step_markers:
         wrong += sum(step.last < step.first for step in checked)
     yield DamageReason.STEP_MARKS, wrong
-    if raw.continues:  # the end is not lost
-        return
     starts = raw.op_runs["start_ps"].to_numpy()
     end_ps = int(raw.events["time_ps"].iloc[-1])
     unfinished = 0

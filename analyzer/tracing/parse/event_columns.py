@@ -21,9 +21,6 @@ MARKER_PREFIX: Final = "analyzer:"
 WATCHED_STEP: Final = "watched_step"
 """Name of the capture's step marks in the trace of a watched program, which may mark steps itself."""
 
-REPEATED_STEP: Final = "repeated_step"
-"""Name of the marks of further runs of a step, which only show how its peaks vary."""
-
 XLA_STATS: Final = frozenset({"hlo_module", "hlo_op"})
 """Statistics of events of compiled modules (``kHloModule`` and ``kHloOp`` in ``xplane_schema.cc``)."""
 

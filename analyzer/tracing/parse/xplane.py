@@ -92,7 +92,6 @@ class RawTrace:
         default_factory=dict
     )  # name -> compiled HloProto
     ran_xla: bool = False  # whether any event names an HLO module
-    continues: bool = False  # whether the trace has events after these
 
 
 def read_trace(

@@ -1,5 +1,6 @@
 """Steps in which values decide sizes, trips and branches."""
 
+import numpy as np
 import tensorflow as tf  # noqa: TID253
 
 ROWS, WIDTH = 4096, 64
@@ -12,6 +13,7 @@ def draw(*shape):
 def decided():
     """Return a step in which values of the inputs and a counter decide."""
     seen = tf.Variable(0, dtype=tf.int64, trainable=False)
+    tf.Variable(tf.zeros((16 * ROWS, WIDTH)))  # which nobody keeps
 
     def choose(x):
         return x[x.mean(1) > 0.5]
@@ -59,3 +61,34 @@ def undecided():
         return tf.reduce_sum(tf.gather(tf.tile(x, (16, 1)), rows[:, 0])), *counts
 
     return step, (draw(ROWS, WIDTH),)
+
+
+def undecided_eagerly():
+    """Return the same step, which runs op by op from Python, with a branch in Python."""
+    step, inputs = undecided()
+
+    def run(x):
+        result = step.python_function(x)
+        if tf.reduce_any(x > 2.0):
+            tf.tile(x, (64, 1))
+        return result
+
+    return run, inputs
+
+
+def reuse_memory():
+    """Return an eager step whose segments lie where known values were."""
+
+    def step(x):
+        with tf.device("/GPU:0"):
+            old = [tf.identity(tf.constant(np.full(512, -5))) for _ in range(64)]
+        del old
+        return tf.math.segment_mean(x, tf.argmax(x, 1, tf.int32))
+
+    return step, (draw(ROWS, WIDTH),)
+
+
+if __name__ == "__main__":
+    call, given = undecided()
+    for _ in range(10):
+        call(*given)

@@ -16,22 +16,30 @@ static void move(char *to, const char *from, uint64_t n) {
 // reads the last of many segments at the end.
 enum { LONGEST = 4096, STEP = 256, KNOWN = 1 << 16, TRIES = 8 };
 static struct {
-  char *at;
+  char *at; // 0: an empty entry
   uint64_t size;
   uint64_t truths; // number of bytes from here that are all 1
+  unsigned listed; // place in the list of entries
 } known[KNOWN];
+static unsigned list[KNOWN], listed; // entries in use, in any order
 static pthread_mutex_t knowing = PTHREAD_MUTEX_INITIALIZER;
 static unsigned place(const char *p) { return (uint32_t)((uintptr_t)p >> 2) * 2654435761u >> 16; }
 static int found(const char *p) { // index of an address, or -1; needs the lock
-  for (unsigned i = place(p), k = 0; k < TRIES; k++, i = (i + 1) & (KNOWN - 1))
+  for (unsigned i = place(p), k = 0; p && k < TRIES; k++, i = (i + 1) & (KNOWN - 1))
     if (known[i].at == p)
       return i;
   return -1;
 }
+static void drop(int i) { // empty an entry in use; needs the lock
+  unsigned last = list[--listed];
+  list[known[i].listed] = last;
+  known[last].listed = known[i].listed;
+  known[i].at = 0;
+}
 static void end_at(const char *p) { // forget bytes from an address on; needs the lock
   int own = found(p);
   if (own >= 0)
-    known[own].at = 0;
+    drop(own);
   for (char *at = (char *)((uintptr_t)p & ~(uintptr_t)(STEP - 1)), *last = (char *)p - LONGEST;
        at > last; at -= STEP) {
     int i = at == p ? -1 : found(at);
@@ -45,7 +53,18 @@ void forget(const char *p, uint64_t n) {
   for (const char *at = p + STEP; at < p + (n < MIB ? n : MIB); at += STEP) {
     int i = found(at);
     if (i >= 0)
-      known[i].at = 0;
+      drop(i);
+  }
+  pthread_mutex_unlock(&knowing);
+}
+// New memory has no known bytes: what an earlier tensor had there is no count of the new one.
+void forget_tensor(const char *p, uint64_t n) {
+  pthread_mutex_lock(&knowing);
+  end_at(p);
+  for (unsigned k = listed; k--;) {
+    char *at = known[list[k]].at;
+    if (at > p && at < p + n)
+      drop(list[k]);
   }
   pthread_mutex_unlock(&knowing);
 }
@@ -59,8 +78,12 @@ void know(const char *p, uint64_t n) {
   unsigned first = place(p), i = first;
   for (int k = 0; k < TRIES && known[i].at; k++)
     i = (i + 1) & (KNOWN - 1);
-  if (known[i].at)
-    i = first; // full: drop the oldest
+  if (known[i].at) { // full: drop the oldest
+    i = first;
+    drop(i);
+  }
+  known[i].listed = listed;
+  list[listed++] = i;
   known[i].at = (char *)p;
   known[i].size = n;
   known[i].truths = 0;

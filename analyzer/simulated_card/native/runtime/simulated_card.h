@@ -71,6 +71,7 @@ uint64_t left_of_pinned(const char *p); // bytes from an address to the end of p
 void know(const char *p, uint64_t n);   // bytes at p were copied or computed
 void know_truths(char *p, uint64_t n);  // n booleans at p are all true
 void forget(const char *p, uint64_t n); // unknown bytes were written at p
+void forget_tensor(const char *p, uint64_t n); // p is the memory of a new tensor
 
 // ---- kernels.c: outputs of kernels
 uint64_t left_of(const char *p); // bytes from an address to its block's end; 0 outside device memory

@@ -1,0 +1,188 @@
+"""Values that eager ops and a program's own functions lack on a simulated card.
+
+No kernel of the card computes. An op whose result has a size that depends on values also runs on the
+host: with true inputs if they lie there, otherwise with inputs that select everything or nothing.
+Functions that the program calls are traced as a step is (``host_values.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from unittest.mock import patch
+
+import tensorflow as tf
+
+from analyzer.capture import private_names as private
+from analyzer.capture.run.host_values import (
+    HOST,
+    SIZED,
+    HostValues,
+    give_true_values,
+    is_too_large,
+    select_all_or_none,
+)
+from analyzer.capture.run.source_frames import find_own_line
+from analyzer.capture.targets.host_setup import SetupValues
+
+_READS: Final = {
+    "__bool__": "a branch",
+    "__int__": "a number in Python",
+    "__index__": "a number in Python",
+}
+
+
+class ProgramValues:
+    """Gives ops of an eager step or of a script their sizes, and names unknown values."""
+
+    def __init__(self, setup: SetupValues | None = None) -> None:
+        self.unknown: dict[str, str] = {}  # op and its line -> what its value decides
+        self._functions = HostValues(
+            setup or SetupValues(), (), unknown=self.unknown, is_program=True
+        )
+        self._selects_all = False
+        self._true_lines: set[str] = set()  # truths that were taken for true
+        self._is_running = False  # an op of ours
+
+    def assign(self, selects_all: bool) -> None:
+        """Set whether unknown conditions are taken to be true."""
+        self._selects_all = selects_all
+        self._true_lines.clear()
+        if self._functions.assumed is not None:
+            self._functions.assumed.assign(selects_all)
+
+    @contextlib.contextmanager
+    def give(self) -> Iterator[None]:
+        """Give eager ops in the block their sizes."""
+        with contextlib.ExitStack() as stack:
+
+            def replace(owner: Any, name: str, call: Callable[..., Any]) -> None:
+                old = getattr(owner, name)
+                stack.enter_context(
+                    patch.object(
+                        owner, name, lambda *args, **kwargs: call(old, *args, **kwargs)
+                    )
+                )
+
+            replace(private.pywrap_tfe, "TFE_Py_FastPathExecute", self._execute)
+            replace(private.Function, "__call__", self.call_function)
+            for name, decides in _READS.items():
+                self._watch_read(replace, name, decides)
+            yield
+
+    def call_function(
+        self, call: Callable[..., Any], function: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call a ``tf.function``; it is traced with true values where they decide."""
+        is_compiled = private.is_jit_compiled(function)
+        if is_compiled or not tf.executing_eagerly() or self._functions.depth:
+            return call(function, *args, **kwargs)
+        with give_true_values(self._functions):
+            return call(function, *args, **kwargs)
+
+    # Eager ops
+
+    def _execute(
+        self, old: Any, context: Any, op_type: str, name: Any, *args: Any
+    ) -> Any:
+        """Run an eager op; if its values decide a size, also on the host."""
+        places = SIZED.get(op_type)
+        is_on_host = "CPU" in private.context.context().device_name
+        if places is None or self._is_running or is_on_host:
+            return old(context, op_type, name, *args)
+
+        self._is_running = True
+        try:
+            count = private.count_inputs(op_type)
+            inputs = [tf.convert_to_tensor(one) for one in args[:count]]
+            attributes = args[count:]
+            results = self._find_results(old, context, op_type, inputs, attributes)
+            # The kernel, too, allocates its results before it frees its temporaries.
+            own = old(context, op_type, name, *inputs, *attributes)
+        finally:
+            self._is_running = False
+
+        if results is None:
+            return own
+        tf.nest.map_structure(_link, results, own)
+        return results
+
+    def _find_results(
+        self,
+        old: Any,
+        context: Any,
+        op_type: str,
+        inputs: list[Any],
+        attributes: tuple[Any, ...],
+    ) -> Any:
+        """Return results of true or assumed sizes on the card; None if they are too large."""
+        given = list(inputs)
+        with private.stop_recording(), tf.device(HOST):
+            for place in SIZED[op_type]:
+                if place >= len(inputs):
+                    continue
+                original = self._functions.setup.find_original(inputs[place])
+                if original is None:
+                    self._note(op_type, "a size")
+                    original = self._assume(op_type, inputs[place], place, attributes)
+                if original is None:
+                    return None
+                given[place] = original
+            results = old(context, op_type, None, *given, *attributes)
+        return tf.nest.map_structure(_copy_to_card, results)
+
+    def _assume(
+        self, op_type: str, tensor: Any, place: int, attributes: tuple[Any, ...]
+    ) -> Any:
+        """Return an input with which an op selects everything or nothing; None if there is none."""
+        if is_too_large(tensor):
+            return None
+        parts = 1
+        if op_type == "DynamicPartition":
+            parts = attributes[attributes.index("num_partitions") + 1]
+        shape = tf.constant(tensor.shape.as_list(), tf.int32)
+        selects_all = tf.constant(self._selects_all)
+        return select_all_or_none(
+            op_type, tensor.dtype, place, shape, selects_all, parts
+        )
+
+    def _watch_read(
+        self, replace: Callable[..., None], method: str, decides: str
+    ) -> None:
+        """Name the values of the card that Python reads with a method of a tensor."""
+
+        def read(old: Any, tensor: Any) -> Any:
+            if "GPU" not in tensor.backing_device or self._is_running:
+                return old(tensor)
+
+            line = self._note(method.strip("_"), decides)
+            is_first = line not in self._true_lines
+            if method == "__bool__" and self._selects_all and is_first:
+                self._true_lines.add(line)  # once: a loop may end at this value
+                return True
+            return old(tensor)
+
+        replace(private.EagerTensorBase, method, read)
+
+    def _note(self, name: str, decides: str) -> str:
+        """Note an unknown value; return the line of the user's code."""
+        frames = traceback.StackSummary.extract(
+            traceback.walk_stack(None), lookup_lines=False
+        )
+        line = find_own_line(frames)
+        self.unknown[f"{name} at {line}" if line else name] = decides
+        return line
+
+
+def _copy_to_card(result: Any) -> Any:
+    card = tf.config.list_logical_devices("GPU")[0].name
+    with private.stop_recording():
+        return private.copy_to_device(result, card)
+
+
+def _link(result: Any, original: Any) -> None:
+    """Let gradients flow from a result to that of the card's op."""
+    if result.dtype.is_floating:
+        private.record_identity(result, original)
