@@ -41,7 +41,6 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True):
     dilation: int = 1
     dtype: str = "float32"
     channels_last: bool = False  # order of the axes in cuDNN's tensors
-    cudnn: int = CUDNN_MAJOR  # cuDNN's major version
 
 
 class ConvolutionOnCard:
@@ -56,7 +55,6 @@ class ConvolutionOnCard:
         self.is_forward, self.is_input_gradient, self.is_filter_gradient = (
             call.direction == name for name in PASSES
         )
-        self.cudnn = call.cudnn
         self._set_shapes(call)
         self._set_card(gpu)
         self._set_kind(call, gpu)
