@@ -12,7 +12,8 @@ from analyzer.model.contract.graph_note import LEAST_SHAPES, Op, TensorSpec
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
-from analyzer.simulate.predict.prepared_step import Prepared, Schedule, assume, play
+from analyzer.simulate.predict.prepared_step import Prepared, assume
+from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
 
 MOST_ALTERNATIVES: Final = 12  # most branches to try: the first ones

@@ -16,13 +16,8 @@ from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.decisions import decide, with_least_shapes
-from analyzer.simulate.predict.prepared_step import (
-    Prepared,
-    Schedule,
-    assume,
-    play,
-    prepare,
-)
+from analyzer.simulate.predict.prepared_step import Prepared, assume, prepare
+from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
 
 FEWEST_SCHEDULES, MOST_SCHEDULES = 5, 15

@@ -4,17 +4,34 @@ Only small tensors are evaluated, from constants and inputs of the step. An iter
 (``OptionalHasValue`` in Keras 3.16's loop over steps). As in healthy training, computed floating-point
 tensors are finite, so that loss scaling takes the updating branch, and no element equals the one number
 that a whole tensor is compared with (Keras makes a sparse gradient dense if a denominator is zero).
+
+Branches and loops that data decide are assumed: a loop whose condition includes a bound
+(``while i < limit and not done``) runs as often as the bound allows; any other runs once. An assumed
+predicate counts as known from then on: the gradient of a branch reads the same predicate.
 """
+
+from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
-from analyzer.simulate.predict.wiring import TYPES
+from analyzer.model.graph.host_copies import COPY, COPY_BACK
+from analyzer.simulate.predict.buffers import Tensor
+from analyzer.simulate.predict.prepared_step import (
+    MERGES,
+    SWITCHES,
+    TYPES,
+    Prepared,
+    Wiring,
+)
+
+if TYPE_CHECKING:
+    from analyzer.simulate.predict.executor import Iteration
 
 Number = int | float
 Value = tuple[Number, ...]  # a small tensor's elements, flat; booleans as 0 and 1
@@ -221,3 +238,152 @@ def _combine_elements(op: Op, left: Value, right: Value) -> Value | None:
     )
     function = _BINARY[op.type]
     return _as_type(tuple(function(a, b) for a, b in pairs), op)
+
+
+class NodeValues:
+    """Known values in one step: of nodes, of list elements, and of integer variables by node."""
+
+    def __init__(self, prepared: Prepared, counters: dict[int, Value]) -> None:
+        self._ops, self._wiring = prepared.wiring.ops, prepared.wiring
+        self._handles = prepared.handles
+        self._counters = counters
+        self._stored: dict[Any, Value | None] = {}  # values of buffers in lists
+
+    def store(
+        self, kind: str, buffers: list[Tensor], values: list[Value | None]
+    ) -> int | None:
+        """Store the number that an op adds to a list; return its index or count input."""
+        place = STORES.get(kind)
+        if place is not None and buffers[place] is not None:
+            self._stored[buffers[place]] = values[place]
+
+        index = values[1] if kind in INDEXED else None
+        return int(index[0]) if index else None
+
+    def find(
+        self, node: int, outputs: list[Tensor], values: list[Value | None]
+    ) -> list[Value | None]:
+        """Return the known values of a node's first outputs."""
+        op = self._ops[node]
+        found: list[Value | None] = []
+        if op.type in LISTS:
+            loaded = LOADS.get(op.type)
+            for output, buffer in enumerate(outputs):
+                found.append(self._stored.get(buffer) if output == loaded else None)
+
+            if found != [None]:
+                return found
+        else:
+            found = [self._access(node, values)]
+
+        is_first_known = not values or values[0] is not None
+        is_computable = is_first_known or op.type in INPUT_FREE or "value" in op.attrs
+        if outputs and found == [None] and (is_computable or op.type in LISTS):
+            return [evaluate(op, values, self._wiring.specs(node))]
+        return found
+
+    def _access(self, node: int, values: list[Value | None]) -> Value | None:
+        """Return the value that a node reads from an integer variable; apply its assignment."""
+        handle = self._handles[node]
+        if handle not in self._counters:
+            return None
+
+        kind, old = self._ops[node].type, self._counters[handle]
+        if kind in ASSIGNS:
+            new = assign(kind, old, values[1] if len(values) > 1 else None)
+            self._counters.pop(handle)
+            if new is not None:
+                self._counters[handle] = new
+
+        return old if kind == "ReadVariableOp" else None
+
+
+_PASSES_ON: Final = {COPY, COPY_BACK} | op_types(
+    "Identity Snapshot StopGradient PreventGradient Squeeze Reshape Enter"
+)
+UNBOUNDED_TRIPS: Final = 1  # trips of a loop if its condition has no known bound
+
+
+class DecisionLog:
+    """Decides unknown predicates by assumption; ``assumed`` has trips and branches by name.
+
+    ``trips`` are the trips of each loop with an unknown condition, ``unbounded`` the loops whose
+    condition has no known bound, and ``branches`` the number of branches by the node of an unknown
+    predicate. An unknown value of a ``watched`` node needs an assumption.
+    """
+
+    def __init__(self, wiring: Wiring, assumed: Mapping[str, int]) -> None:
+        self._assumed = assumed
+        self._ops = wiring.ops
+        self._branch_counts = _find_predicates(wiring)
+        self.conditions = _find_conditions(wiring)
+        self.watched = frozenset(self._branch_counts) | self.conditions
+        self.trips: dict[str, int] = {}
+        self.unbounded: set[str] = set()
+        self.branches: dict[int, int] = {}
+
+    def assume(
+        self, node: int, values: Sequence[Value | None], iteration: Iteration
+    ) -> Value | None:
+        """Return the assumed value of a watched node; None for part of a loop condition."""
+        if node in self.conditions:
+            # A false operand of ``and`` would have decided the value.
+            iteration.bounded = iteration.bounded or any(
+                value is not None for value in values
+            )
+            return None
+
+        iteration.frame.assumed = True
+        count = self._branch_counts[node]
+        self.branches[node] = count
+
+        return (min(self._assumed.get(self._ops[node].name, 1), count - 1),)
+
+    def continue_loop(self, iteration: Iteration) -> bool:
+        """Return whether a loop with an unknown condition makes another trip."""
+        name, number = iteration.frame.name, iteration.number
+        if not iteration.bounded:
+            self.unbounded.add(name)
+
+        most = self._assumed.get(name, None if iteration.bounded else UNBOUNDED_TRIPS)
+        is_continued = most is None or number < most
+        self.trips[name] = max(self.trips.get(name, 0), number + is_continued)
+
+        return is_continued
+
+
+def _find_predicates(wiring: Wiring) -> dict[int, int]:
+    """Return the number of branches for each node that computes a branch's predicate."""
+    counts: dict[int, int] = {}
+    for node, op in enumerate(wiring.ops):
+        if op.type not in SWITCHES:
+            continue
+
+        source = wiring.inputs[node][1][0]
+        if wiring.ops[source].type != "LoopCond":
+            counts[source] = len(op.outputs)
+            while wiring.ops[source].type in _PASSES_ON and wiring.inputs[source]:
+                source = wiring.inputs[source][0][0]
+
+            counts[source] = len(op.outputs)
+
+    return counts
+
+
+def _find_conditions(wiring: Wiring) -> frozenset[int]:
+    """Return the ``LogicalAnd`` nodes in the conditions of loops, and the ends of branches in them."""
+    conditions: set[int] = set()
+    queue = [node for node, op in enumerate(wiring.ops) if op.type == "LoopCond"]
+
+    while queue:
+        for source, _ in wiring.inputs[queue.pop()]:
+            kind = wiring.ops[source].type
+            if kind == "LogicalAnd" and source not in conditions:
+                conditions.add(source)
+                queue.append(source)
+            elif kind in MERGES:
+                conditions.add(source)
+            elif kind in _PASSES_ON - {"Enter"}:
+                queue.append(source)
+
+    return frozenset(conditions)

@@ -24,9 +24,9 @@ from analyzer.model.errors import InputError
 from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.simulate.kernels.kernel_device import HANDLE_BYTES
 from analyzer.simulate.predict.predicted_recording import find_unmodelled, make_table
-from analyzer.simulate.predict.prepared_step import play
+from analyzer.simulate.predict.prepared_step import wire
+from analyzer.simulate.predict.schedule import play
 from analyzer.simulate.predict.stated_range import describe_notes, find_unsized
-from analyzer.simulate.predict.wiring import wire
 
 
 def names_of(ops, *variables, **options):
