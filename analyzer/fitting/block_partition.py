@@ -5,9 +5,8 @@ between two cuts are a *unit*, and a block is a run of units. A recomputed block
 that enters it. So the peak is about the sum of the kept tensors plus the tensors of the largest block.
 
 For each bound on the largest block, the chain is cut greedily into the longest blocks within it (Chen,
-Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost", 2016). Among partitions within
-1 % of the lowest peak, the one with the fewest repeated ops wins. The saving that users see is estimated
-from a capture with these blocks.
+Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost", 2016). The
+saving that users see is estimated from a capture with these blocks.
 """
 
 import re
@@ -36,7 +35,6 @@ _ALIASES: Final = frozenset(
 _CONSTANTS: Final = frozenset({"Const", "HostConst"})
 _NAME: Final = re.compile(r"[\w.-]+")
 _MOST_BOUNDS: Final = 64  # bounds on the largest block to try
-_NEAR: Final = 1.01
 
 Block = tuple[
     int, int
@@ -63,18 +61,8 @@ def choose_blocks(units: Sequence[ChainUnit]) -> list[Block]:
     for bound in bounds[:: max(len(bounds) // _MOST_BOUNDS, 1)]:
         partitions.append(_cut(units, bound))
 
-    unchanged = find_peak(units, [])
-    least = min((find_peak(units, blocks) for blocks in partitions), default=unchanged)
-    near = []
-
-    for blocks in partitions:
-        peak = find_peak(units, blocks)
-        if peak < unchanged and peak <= _NEAR * least:
-            near.append(blocks)
-
-    if not near:
-        return []
-    return min(near, key=lambda blocks: count_operations(units, blocks))
+    # No blocks at all win if no partition lowers the peak.
+    return min([[], *partitions], key=lambda blocks: find_peak(units, blocks))
 
 
 def find_peak(units: Sequence[ChainUnit], blocks: Sequence[Block]) -> int:
