@@ -22,9 +22,9 @@ from analyzer.model.contract.graph_note import (
     split_tensor,
 )
 from analyzer.model.errors import InputError, TraceError
-from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.kernels.shared.op_call import (
     Call,
+    KernelDevice,
     MemoryPlan,
     allocate_all,
 )
@@ -136,7 +136,6 @@ _HANDLE_SOURCES: Final = (*ARGUMENT_TYPES, "VarHandleOp")
 def plan_kernels(wiring: Wiring, device: KernelDevice) -> list[MemoryPlan]:
     """Return the memory plan of every node's kernel."""
     ops = wiring.ops
-    constants = [_read_constant(op) for op in ops]
     plans: list[MemoryPlan] = []
 
     for node, op in enumerate(ops):
@@ -147,7 +146,6 @@ def plan_kernels(wiring: Wiring, device: KernelDevice) -> list[MemoryPlan]:
         call = Call(
             op=op,
             inputs=tuple(wiring.specs(node)),
-            values=tuple(constants[source] for source, _ in wiring.inputs[node]),
             unused=frozenset(range(len(op.outputs))) - read,
         )
         plans.append(_plan(device, call, max(read, default=-1)))
@@ -192,15 +190,6 @@ def _damage(op: Op, why: str) -> TraceError:
         f"The graph is damaged: its op {op.name[:80]!r} does not fit the type {op.type[:80]!r} ({why}).",
         hint="Estimate again.",
     )
-
-
-def _read_constant(op: Op) -> tuple[int, ...] | None:
-    value = op.attrs.get("value") if op.type in ("Const", "HostConst") else None
-    if not isinstance(value, dict) or "values" not in value:
-        return None
-
-    values: Sequence[object] = value["values"]
-    return tuple(int(x) for x in values if isinstance(x, (int, float)))
 
 
 def _find_handle(wiring: Wiring, feed: tuple[int, int]) -> int:

@@ -4,8 +4,8 @@ from small_graphs import make_ledger
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
+from analyzer.simulate.kernels.cpu.cpu_kernels import LIST_BYTES as HANDLE_BYTES
 from analyzer.simulate.kernels.shared.op_call import Call
-from analyzer.simulate.kernels.shared.tensor_list_kernels import HANDLE_BYTES
 
 ROW, TENSOR = TensorSpec("float32", (64,)), TensorSpec("float32", (3, 64))
 LIST, INDEX = TensorSpec("variant", ()), TensorSpec("int32", ())
@@ -14,7 +14,7 @@ ROW_BYTES = 256
 
 def plan(kind, inputs, outputs):
     op = Op("op", kind, outputs=tuple(outputs))
-    return cpu.plan(Call(op, tuple(inputs), (None,) * len(inputs)))
+    return cpu.plan(Call(op, tuple(inputs)))
 
 
 MADE_OF = plan("TensorListFromTensor", [TENSOR, INDEX], [LIST])
