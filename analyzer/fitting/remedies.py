@@ -131,16 +131,10 @@ def _try_plans(
     except InputError as error:
         return replace_fields(remedy, failed=error.message[:_LONGEST_REASON])
 
-    saved = None
-    if before.requested is not None and after.requested is not None:
-        saved = before.requested - after.requested
-
     remedy = replace_fields(
         remedy,
         costs="; ".join(plan.costs for plan in plans if plan.costs),
         saves_bytes=before.requested_bytes - after.requested_bytes,
-        saves_low_bytes=None if saved is None else saved.low,
-        saves_high_bytes=None if saved is None else saved.high,
         requested_bytes=after.requested_bytes,
         allocated_bytes=after.allocated_bytes,
         fits=trial.fits(after),

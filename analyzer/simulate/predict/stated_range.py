@@ -9,7 +9,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.model.contract.report.peak_figures import (
-    ScheduleRange,
     StatedRange,
     WorkspaceFigures,
     shift_bounds,
@@ -91,7 +90,6 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
         allocated_low_bytes=chunks.low,
         allocated_high_bytes=chunks.high,
         because=tuple(because),
-        schedules=(_summarize(prediction),),
         unsized=unsized,
     )
 
@@ -112,24 +110,6 @@ def _describe_schedules(prediction: Prediction) -> list[str]:
         f"On {place} the order of ops varies: {count} orders peak between {low} and {high}, "
         f"median {median}."
     ]
-
-
-def _summarize(prediction: Prediction) -> ScheduleRange:
-    """Return the peaks of the schedules."""
-    requested = [one.peak_bytes for one in prediction.schedules]
-    allocated = sorted(prediction.allocated_bytes)
-    middle = (len(requested) - 1) // 2
-
-    return ScheduleRange(
-        inter_op_threads=prediction.prepared.threads,
-        draws=len(requested),
-        requested_bytes=requested[middle],
-        requested_low_bytes=requested[0],
-        requested_high_bytes=requested[-1],
-        allocated_bytes=allocated[middle],
-        allocated_low_bytes=allocated[0],
-        allocated_high_bytes=allocated[-1],
-    )
 
 
 def describe_notes(prediction: Prediction) -> Iterator[str]:

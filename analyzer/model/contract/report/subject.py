@@ -97,13 +97,7 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     title: Text
     code: Text
     costs: Text = ""
-    saves_bytes: Signed | None = (
-        None  # of the requested peak, between medians over schedules
-    )
-    saves_low_bytes: Signed | None = (
-        None  # range between two runs with their own schedules
-    )
-    saves_high_bytes: Signed | None = None
+    saves_bytes: Signed | None = None  # of the requested peak
     requested_bytes: Total | None = None
     allocated_bytes: Total | None = None
     fits: bool | None = None
