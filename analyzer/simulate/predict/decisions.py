@@ -4,6 +4,7 @@ The outcome that needs most memory is shown, because it has to fit. The range st
 needs least. Each alternative is one schedule.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
@@ -110,51 +111,41 @@ def check_assumptions(note: RunNote, decided: Collection[str]) -> None:
             )
 
 
-def describe_run_sizes(
-    note: RunNote, names: Collection[str], least_bytes: int | None
+def describe_sizes(
+    note: RunNote,
+    names: Collection[str] | None = None,
+    least_bytes: int | None = None,
 ) -> list[str]:
-    """Return sentences about data-dependent sizes of the ops that ran."""
+    """Return sentences about sizes that depend on data; ``names`` are the ops that ran, None for all.
+
+    ``least_bytes`` is the peak with one element for each size.
+    """
+    by_basis: dict[str, list[DataSize]] = defaultdict(list)
+    for size in note.sizes:
+        if names is None or size.basis != "most" or size.op in names:
+            by_basis[size.basis].append(size)
+
     sentences = []
-    if assumed := [size for size in note.sizes if size.basis == "told"]:
+    if assumed := by_basis["told"]:
         sentences.append(
             f"Data-dependent sizes, as assumed (--assume): {_list(assumed)}."
         )
 
-    most = [size for size in note.sizes if size.basis == "most" and size.op in names]
-    if most:
-        other = ""
+    if given := by_basis["inputs"]:
+        sentences.append(f"Input-dependent sizes follow the inputs: {_list(given)}.")
+
+    if most := by_basis["most"]:
+        count = "1 size depends" if len(most) == 1 else f"{len(most)} sizes depend"
+        least = ""
         if least_bytes is not None:
-            other = f"; with one element each the peak is {format_bytes(least_bytes)}"
+            least = f"; with one element each the peak is {format_bytes(least_bytes)}"
 
         sentences.append(
-            f"{_describe_most(most)}{other} (--assume {most[0].op}=N changes it)."
+            f"{count} on data; assumed: the largest possible: {_list(most)}{least} "
+            f"(--assume {most[0].op}=N changes it)."
         )
 
     return sentences
-
-
-def describe_data_sizes(note: RunNote) -> list[str]:
-    """Return sentences about data-dependent sizes of a note with generated inputs."""
-    by_inputs = describe_input_sizes(note, "generated")
-    sentences = [f"{text} Real inputs may need more." for text in by_inputs]
-    most = [size for size in note.sizes if size.basis == "most"]
-
-    return sentences + ([f"{_describe_most(most)}."] if most else [])
-
-
-def _describe_most(sizes: Sequence[DataSize]) -> str:
-    count = "1 size depends" if len(sizes) == 1 else f"{len(sizes)} sizes depend"
-    return f"{count} on data; assumed: the largest possible: {_list(sizes)}"
-
-
-def describe_input_sizes(note: RunNote, source: str = "the given") -> list[str]:
-    """Return a sentence about sizes that depend on the values of inputs."""
-    sizes = [size for size in note.sizes if size.basis == "inputs"]
-    return (
-        [f"Input-dependent sizes follow {source} inputs: {_list(sizes)}."]
-        if sizes
-        else []
-    )
 
 
 def _list(sizes: Sequence[DataSize]) -> str:

@@ -41,11 +41,7 @@ from analyzer.simulate.kernels.gpu.cudnn_calls import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.kernels.shared.op_call import KernelDevice
 from analyzer.simulate.predict.buffers import Buffer
-from analyzer.simulate.predict.decisions import (
-    check_assumptions,
-    describe_input_sizes,
-    describe_run_sizes,
-)
+from analyzer.simulate.predict.decisions import check_assumptions, describe_sizes
 from analyzer.simulate.predict.prediction import Prediction, predict
 from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.stated_range import (
@@ -167,12 +163,12 @@ def _make_recording(
         make_graph=partial(build_graph, structure),
         make_tensor_links=structure.tensor_links,
         warnings=(
-            *describe_run_sizes(note, set(names), prediction.least_bytes),
+            *describe_sizes(note, set(names), prediction.least_bytes),
             *list(prediction.decisions.values())[:_MOST_DECISIONS],
             *describe_notes(prediction),
         ),
         versions=dict(note.versions),
-        notes=(*note.notes, *describe_input_sizes(note), *describe_card(note)),
+        notes=(*note.notes, *describe_card(note)),
         unmodelled=find_unmodelled(prepared),
         uncertainty=uncertainty,
     )
@@ -308,21 +304,14 @@ def place(
 ) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
     """Replay a table in the device's allocator.
 
-    If it exceeds its limit, optional buffers above the limit get one byte, then all of them; if that
-    does not suffice, there is no limit.
+    If it exceeds its limit, optional buffers get one byte; if that does not suffice, there is no limit.
     """
     sequence = from_allocations(table, n_events=instants)
     result = replay(sequence, options)
-    is_request = sequence.request > 0
-    is_over = sequence.live_requested_bytes() > options.memory_limit_bytes
 
-    for is_left_out in (is_request & is_over, is_request):
-        is_left_out = is_left_out & sequence.spare[sequence.slot]
-        if result.failure is None or not is_left_out.any():
-            continue
-
+    if result.failure is not None and sequence.spare.any():
         sizes = table["requested_bytes"].to_numpy().copy()
-        sizes[sequence.row[sequence.slot[is_left_out]]] = 1
+        sizes[sequence.row[sequence.spare]] = 1
         table = table.assign(requested_bytes=sizes)
         sequence = from_allocations(table, n_events=instants)
         result = replay(sequence, options)
