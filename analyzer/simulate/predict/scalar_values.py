@@ -17,8 +17,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
 from analyzer.simulate.predict.buffers import Tensor
@@ -41,7 +39,6 @@ _MAX_ELEMENTS: Final = 64
 
 _BINARY: Final[dict[str, Callable[[Number, Number], Number]]] = {
     **dict.fromkeys(("Add", "AddV2"), operator.add),
-    **dict.fromkeys(("Div", "RealDiv"), operator.truediv),
     "Sub": operator.sub,
     "Mul": operator.mul,
     "FloorDiv": operator.floordiv,
@@ -57,7 +54,6 @@ _BINARY: Final[dict[str, Callable[[Number, Number], Number]]] = {
     "LogicalAnd": lambda a, b: a and b,
     "LogicalOr": lambda a, b: a or b,
 }
-_DIVISIONS: Final = op_types("Div RealDiv FloorDiv FloorMod")
 _DECIDED_BY_ONE: Final = {"LogicalAnd": 0, "LogicalOr": 1}
 """Op types that one input can decide, and its deciding value."""
 _SOURCES: Final = op_types("Const HostConst _Arg _DeviceArg")
@@ -67,10 +63,7 @@ _REDUCE: Final[dict[str, Callable[[Value], Number]]] = {
     "Any": any,
     "Max": max,
     "Min": min,
-    "Sum": sum,
-    "Prod": math.prod,
 }
-_IDEMPOTENT: Final = op_types("All Any Max Min")
 _ASSUMED: Final = {"IsFinite": 1, "IsInf": 0, "IsNan": 0, "OptionalHasValue": 1}
 ASSIGNS: Final = op_types("AssignVariableOp AssignAddVariableOp AssignSubVariableOp")
 
@@ -89,7 +82,7 @@ backward pass of a loop pops the counter that its forward pass pushed. The backw
 takes the predicate of an inner branch from an optional."""
 
 INPUT_FREE: Final = _SOURCES | op_types(
-    "Equal IsFinite IsInf IsNan LogicalAnd LogicalOr NotEqual OptionalHasValue Rank Shape Size"
+    "Equal IsFinite IsInf IsNan LogicalAnd LogicalOr NotEqual OptionalHasValue Shape"
 )
 """Op types whose value does not depend on the value of their first input."""
 
@@ -106,14 +99,12 @@ def evaluate(
 
     if kind in ("Equal", "NotEqual"):
         floats = [spec for spec in specs if spec is not None and "float" in spec.dtype]
-        if sorted(spec.shape == () for spec in floats) == [
-            False,
-            True,
-        ]:  # a tensor and one number
+        are_numbers = sorted(spec.shape == () for spec in floats)
+        if are_numbers == [False, True]:  # a tensor and one number
             return (int(kind == "NotEqual"),)
 
-    if kind in ("Rank", "Shape", "Size"):
-        return _describe_shape(kind, specs[0])
+    if kind == "Shape":
+        return None if specs[0] is None else specs[0].known_shape
 
     deciding = _DECIDED_BY_ONE.get(kind)
     if deciding is not None and (deciding,) in inputs and op.outputs[0].shape == ():
@@ -122,20 +113,9 @@ def evaluate(
     known = [value for value in inputs if value is not None]
     if not inputs or inputs[0] is None:
         return None
-    if kind == "TensorScatterUpdate" and inputs[0] == inputs[2]:
-        return known[0] if len(known[0]) == 1 else None
 
     value = _evaluate_first(op, known[0])
     return _combine(op, known) if value is None and len(known) == len(inputs) else value
-
-
-def _describe_shape(kind: str, spec: TensorSpec | None) -> Value | None:
-    """Return what follows from the shape of an input, as far as it is known."""
-    if spec is None or spec.shape is None or kind == "Rank":
-        return None if spec is None or spec.shape is None else (len(spec.shape),)
-
-    shape = spec.known_shape
-    return shape if shape is None or kind == "Shape" else (math.prod(shape),)
 
 
 def assign(kind: str, old: Value, change: Value | None) -> Value | None:
@@ -162,20 +142,15 @@ def _read_constant(op: Op) -> Value | None:
 
 
 def _as_type(value: Value, op: Op) -> Value | None:
-    """Return numbers rounded or truncated to the dtype of the op's first output."""
+    """Return numbers as the dtype of the op's first output has them; None for infinite ones."""
     dtype = op.outputs[0].dtype
     if not all(map(math.isfinite, value)):
         return None
     if dtype == "bool":
         return tuple(int(bool(x)) for x in value)
-
-    if dtype in ("float16", "float32", "float64"):
-        rounded = [float(np.dtype(dtype).type(x)) for x in value]
-        return tuple(int(x) if x.is_integer() else x for x in rounded)
-
-    if "float" in dtype or "complex" in dtype:
-        return None if any(isinstance(x, float) for x in value) else value
-    return tuple(int(x) for x in value)
+    if "int" in dtype:
+        return tuple(int(x) for x in value)
+    return value
 
 
 def _evaluate_first(op: Op, value: Value) -> Value | None:
@@ -192,52 +167,39 @@ def _evaluate_first(op: Op, value: Value) -> Value | None:
         return None
 
     # A reduction to several numbers is unknown, unless one number stands for equal ones.
-    is_scalar = op.outputs[0].size_bytes is not None and op.outputs[0].shape in (
-        (),
-        None,
-    )
-    is_equal = len(value) == 1 and op.type in _IDEMPOTENT
-    return _as_type((_REDUCE[op.type](value),), op) if is_scalar or is_equal else None
+    is_scalar = op.outputs[0].shape == ()
+    if not is_scalar and len(value) > 1:
+        return None
+    return _as_type((_REDUCE[op.type](value),), op)
 
 
 def _combine(op: Op, known: list[Value]) -> Value | None:
-    match op.type:
-        case "Pack":
-            return tuple(x for value in known for x in value)
-        case "ConcatV2":
-            return tuple(x for value in known[:-1] for x in value)
-        case "Concat":
-            return tuple(x for value in known[1:] for x in value)
-        case "StridedSlice" | "TensorListGetItem" if (
-            op.outputs[0].shape == () and len(known[1]) == 1
-        ):
-            index = (
-                int(known[1][0]) if len(known[0]) > 1 else 0
-            )  # a single number is of all
-            return (
-                (known[0][index],) if -len(known[0]) <= index < len(known[0]) else None
-            )
-        case kind if kind in _BINARY:
-            return _combine_elements(op, *known)
+    """Return the value of an op that depends on several inputs."""
+    if op.type in _BINARY:
+        return _combine_elements(op, *known)
 
-    return None
+    is_element = op.type in ("StridedSlice", "TensorListGetItem")
+    if not is_element or op.outputs[0].shape != () or len(known[1]) != 1:
+        return None
+
+    elements = known[0]
+    index = int(known[1][0]) if len(elements) > 1 else 0  # a single number is of all
+    is_inside = -len(elements) <= index < len(elements)
+    return (elements[index],) if is_inside else None
 
 
 def _combine_elements(op: Op, left: Value, right: Value) -> Value | None:
     """Return the value of an element-wise op; a single number stands for equal ones."""
-    count = max(len(left), len(right))
+    count = max(len(left), len(right), 1)
     if count > _MAX_ELEMENTS or {len(left), len(right)} - {1, count}:
         return None
-    if op.type in _DIVISIONS and 0 in right:
+    if op.type in ("FloorDiv", "FloorMod") and 0 in right:
         return None
 
-    pairs = zip(
-        left * (count // len(left) or 1),
-        right * (count // len(right) or 1),
-        strict=False,
-    )
+    left *= count // len(left)
+    right *= count // len(right)
     function = _BINARY[op.type]
-    return _as_type(tuple(function(a, b) for a, b in pairs), op)
+    return _as_type(tuple(map(function, left, right)), op)
 
 
 class NodeValues:

@@ -43,7 +43,7 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
     prepared, requested = prediction.prepared, prediction.requested
     middle = prediction.middle.peak_bytes
     because = _describe_schedules(prediction)
-    is_ordered = prepared.device.is_cheap or len(prediction.schedules) == 1
+    is_ordered = prepared.device.is_cheap
     share = MARGIN if is_ordered else ORDER_MARGIN
     margin = max(int(share * middle), FLOOR_BYTES)
     because.append(SENTENCES["small"].format(format_bytes(margin)))
