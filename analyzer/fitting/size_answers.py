@@ -146,9 +146,11 @@ def _run(
             ):
                 options = replace(options, is_open=False)
                 continue
+
             if error.kind in _DEATHS and size not in repeated:
                 repeated.add(size)
                 continue
+
             take(_make_failure(size, error, search))
         finally:
             shutil.rmtree(folder, ignore_errors=True)

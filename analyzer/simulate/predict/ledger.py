@@ -76,8 +76,10 @@ class Ledger:
         """Release copies of NumPy arrays, and the step's results."""
         for node in self._prepared.copied_bytes:
             self.release(self.held.pop(node))
+
         for buffer in self._returned:
             self.release(buffer)
+
         self._returned = []
 
     def allocate(

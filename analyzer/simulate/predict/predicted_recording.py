@@ -260,6 +260,7 @@ def find_holdings(prediction: Prediction) -> list[Holding]:
 
         last[buffer.variable] = buffer
         holdings.append((row, buffer.variable, since))
+
     return holdings
 
 

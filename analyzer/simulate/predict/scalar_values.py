@@ -185,6 +185,7 @@ def _combine(op: Op, known: list[Value]) -> Value | None:
     elements = known[0]
     index = int(known[1][0]) if len(elements) > 1 else 0  # a single number is of all
     is_inside = -len(elements) <= index < len(elements)
+
     return (elements[index],) if is_inside else None
 
 
@@ -199,6 +200,7 @@ def _combine_elements(op: Op, left: Value, right: Value) -> Value | None:
     left *= count // len(left)
     right *= count // len(right)
     function = _BINARY[op.type]
+
     return _as_type(tuple(map(function, left, right)), op)
 
 

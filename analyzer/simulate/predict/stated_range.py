@@ -118,6 +118,7 @@ def describe_notes(prediction: Prediction) -> Iterator[str]:
     plans = prediction.prepared.plans
     if stranded := [ops[node].name for node in prediction.middle.stranded]:
         yield SENTENCES["stranded"].format(len(stranded), ", ".join(stranded[:3]))
+
     if kinds := {
         op.type for op, plan in zip(ops, plans, strict=True) if not plan.modelled
     }:

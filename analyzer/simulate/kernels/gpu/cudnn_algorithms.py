@@ -158,6 +158,7 @@ def find_precomputed(on: ConvolutionOnCard) -> Offer | None:
     workspace = pad(kernel_bytes, 128) + pad(_offsets_bytes(on), 128) + 1024
 
     time = _find_time(on, share=0.659, factors=(1.14, 1.11, 1.55, 0.606), launch=34.8)
+
     return Offer(workspace + _copies_bytes(on), time)
 
 
@@ -171,6 +172,7 @@ def find_strided(on: ConvolutionOnCard) -> Offer | None:
     workspace = image_bytes + kernel_bytes + pad(_offsets_bytes(on), 128) + 2192
 
     time = _find_time(on, share=0.596, factors=(1, 0.89, 1.5, 0.725), launch=61.3)
+
     return Offer(workspace + _copies_bytes(on), time)
 
 
@@ -190,6 +192,7 @@ def find_split_k(on: ConvolutionOnCard) -> Offer | None:
     time = _find_time(
         on, share=0.709, factors=(1.24, 1.33, 1.32, 0.618), launch=57.9, splits=True
     )
+
     return Offer(workspace + _copies_bytes(on), time)
 
 
@@ -502,6 +505,7 @@ def find_likely_bytes(offers: tuple[Offer, ...]) -> tuple[int, int, int]:
     fastest = min(offers, key=lambda offer: offer.microseconds)
     longest = LIKELY * fastest.microseconds
     likely = [offer.bytes for offer in offers if offer.microseconds <= longest]
+
     return fastest.bytes, min(likely), max(likely)
 
 
@@ -514,6 +518,7 @@ def find_offers(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Offer, .
     """
     on = ConvolutionOnCard(call, gpu)
     found: list[Offer] = []
+
     for name, algorithm in ALGORITHMS.items():
         offer = algorithm(on)
         if offer is not None and offer.bytes <= limit_bytes:

@@ -172,6 +172,7 @@ def _find_workspaces(
         most_bytes=most_bytes,
     )
     trials_bytes = tuple(candidate.bytes + _GUARDS_BYTES for candidate in candidates)
+
     return workspace, trials_bytes
 
 
