@@ -4,8 +4,8 @@ The chain is cut where a single tensor connects the layers before with the layer
 between two cuts are a *unit*, and a block is a run of units. A recomputed block keeps only the tensor
 that enters it. So the peak is about the sum of the kept tensors plus the tensors of the largest block.
 
-For each bound on the largest block, the chain is cut greedily into the longest blocks within it (Chen,
-Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost", 2016). The
+For each number of parts, the chain is cut greedily into the longest blocks of at most one part of the
+bytes (Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost", 2016). The
 saving that users see is estimated from a capture with these blocks.
 """
 
@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from itertools import combinations
 from typing import Final
 
 from analyzer.model.contract.graph_note import split_tensor
@@ -34,7 +33,6 @@ _ALIASES: Final = frozenset(
 
 _CONSTANTS: Final = frozenset({"Const", "HostConst"})
 _NAME: Final = re.compile(r"[\w.-]+")
-_MOST_BOUNDS: Final = 64  # bounds on the largest block to try
 
 Block = tuple[
     int, int
@@ -54,12 +52,9 @@ class ChainUnit:
 
 def choose_blocks(units: Sequence[ChainUnit]) -> list[Block]:
     """Return the blocks with the lowest peak; none if no partition lowers it."""
-    ends = combinations(range(len(units) + 1), 2)
-    bounds = sorted({_bytes_inside(units, block) for block in ends})
-    partitions = []
-
-    for bound in bounds[:: max(len(bounds) // _MOST_BOUNDS, 1)]:
-        partitions.append(_cut(units, bound))
+    total = _bytes_inside(units, (0, len(units)))
+    counts = range(2, len(units))
+    partitions = [_cut(units, total // count) for count in counts]
 
     # No blocks at all win if no partition lowers the peak.
     return min([[], *partitions], key=lambda blocks: find_peak(units, blocks))

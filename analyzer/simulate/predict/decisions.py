@@ -17,7 +17,7 @@ from analyzer.simulate.predict.prepared_step import Prepared, assume
 from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
 
-MOST_ALTERNATIVES: Final = 12  # most branches to try: the first ones
+MOST_BRANCHES: Final = 12  # the first ones are tried
 _NAMED: Final = 3  # most names in a sentence
 
 
@@ -30,50 +30,37 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
     assumed = dict(by_user)
     top = play(prepared)
     peaks_bytes = [top.peak_bytes]
-    others: dict[str, int] = {}  # the peak with another outcome
 
     def try_out(name: str, outcome: int) -> Schedule:
         schedule = play(assume(prepared, assumed | {name: outcome}))
         peaks_bytes.append(schedule.peak_bytes)
-        others[name] = min(schedule.peak_bytes, top.peak_bytes)
-
         return schedule
 
-    for node, count in top.branches.items():
-        name = ops[node].name
-        for branch in range(count):
-            is_known = name in by_user or branch == 1
-            if is_known or len(others) >= MOST_ALTERNATIVES:
-                continue
-
-            schedule = try_out(name, branch)
-            if schedule.peak_bytes > top.peak_bytes:
-                assumed[name], top = branch, schedule
-
+    sentences: dict[str, str] = {}
     for name, trips in top.trips.items():
         if name not in by_user and trips > 1:
             try_out(name, 1)
 
-    sentences: dict[str, str] = {}
-    for name, trips in top.trips.items():
-        outcome = f"{trips} trip{'s' * (trips != 1)}"
-        if name not in top.unbounded:
-            outcome += ", the most that its condition allows"
+        plural = "s" * (trips != 1)
+        bound = "" if name in top.unbounded else ", the most that its condition allows"
+        sentences[name] = (
+            f"Data decide the trips of loop {name}; assumed: {trips} trip{plural}{bound} "
+            f"(--assume {name}=N changes it)."
+        )
 
-        sentences[name] = f"the trips of loop {name}; assumed: {outcome}"
-
-    for node in top.branches:
+    for node, count in list(top.branches.items())[:MOST_BRANCHES]:
         name = ops[node].name
-        sentences[name] = f"branch {name}; assumed: number {assumed.get(name, 1)}"
+        outcomes = set() if name in by_user else {*range(count)} - {1}  # 1 was played
 
-    for name, text in sentences.items():
-        how = f"(--assume {name}=N changes it)"
-        if name in by_user:
-            how = "(--assume)"
-        elif name in others:
-            how = f"with another outcome the peak is {format_bytes(others[name])} {how}"
+        for branch in sorted(outcomes):
+            schedule = try_out(name, branch)
+            if schedule.peak_bytes > top.peak_bytes:
+                assumed[name], top = branch, schedule
 
-        sentences[name] = f"Data decide {text}; {how}."
+        sentences[name] = (
+            f"Data decide branch {name}; assumed: number {assumed.get(name, 1)} "
+            f"(--assume {name}=N changes it)."
+        )
 
     return assume(prepared, assumed), sentences, peaks_bytes if sentences else []
 

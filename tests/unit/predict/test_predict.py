@@ -332,7 +332,7 @@ def test_a_loop_that_data_may_end_early_runs_as_often_as_it_may():
 
 def test_a_loop_without_a_bound_runs_once_unless_assumed():
     found = predict_ops(early_loop(9, bound=False))
-    assert "1 trip; (--assume loop=N" in found.decisions["loop"]
+    assert "1 trip (--assume loop=N" in found.decisions["loop"]
     found = predict_ops(early_loop(9, bound=False), assumed={"loop": 5})
     assert "5 trips" in found.decisions["loop"]
 
