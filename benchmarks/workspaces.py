@@ -51,13 +51,11 @@ ALGORITHMS: Final = {
     "wino4": ("winograd-4x4",),
     "wino9": ("winograd-9x9",),
     "winofused": ("winograd-fused",),
-    "explicit": ("explicit",),
     "scudnn_precomp": ("precomputed",),
-    "precomp_kernel": ("implicit", "precomputed"),
-    "wgrad_alg0": ("filter-0",),
-    "wgrad_alg1": ("filter-1",),
-    "dgrad_engine": ("direct",),
-    "dgrad_alg1": ("direct",),
+    "precomp_kernel": ("plain", "precomputed"),
+    "wgrad_alg0": ("plain",),
+    "dgrad_engine": ("plain",),
+    "dgrad_alg1": ("plain",),
     "scudnn_dgradwgrad": ("strided", "split-k"),
     **{f"fft{side}": ("fft", "fft-tiling") for side in (16, 32, 64, 128, 256)},
 }
@@ -74,6 +72,8 @@ SMALL_BYTES: Final = 1 << 16
 def read_convolution(row: Mapping[str, str]) -> Convolution | None:
     """Return the convolution of a row; None if its shapes are not known or cuDNN does not run it."""
     names = ("N", "C", "K", "R", "S", "P", "Q")
+    if row["tf"].startswith("2.3"):  # cuDNN 7 had other workspaces
+        return None
     if row["type"] not in PASSES or not all(
         row[name] for name in ("N", "C", "K", "R", "S")
     ):
@@ -91,7 +91,6 @@ def read_convolution(row: Mapping[str, str]) -> Convolution | None:
         kernel=(filters, high, wide),
         result=(out_high, out_wide),
         stride=1 if is_dense else max(round(in_high / out_high), 1),
-        cudnn=7 if row["tf"].startswith("2.3") else 8,
     )
 
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.kernels.kernel_device import CPU
+from analyzer.simulate.kernels.cpu.cpu_kernels import CPU
 from analyzer.simulate.predict.ledger import Ledger
 from analyzer.simulate.predict.prediction import predict
-from analyzer.simulate.predict.prepared_step import play, prepare
+from analyzer.simulate.predict.prepared_step import prepare
+from analyzer.simulate.predict.schedule import play
 from analyzer.tracing.parse.run_folder import RunNote
 
 KIB = 1024
@@ -60,8 +61,10 @@ def predict_ops(ops, *variables, device=CPU, threads=1, assumed=None):
 def make_ledger(*plans):
     """Return a ledger for kernels by hand, without a graph."""
     prepared = prepare_ops([])
-    kernels = replace(prepared.kernels, plans=list(plans))
-    return Ledger(replace(prepared, kernels=kernels, variables=[-1] * len(plans)))
+    ops = [op("op", "Any")] * len(plans)
+    wiring = replace(prepared.wiring, ops=ops)
+    handles = [-1] * len(plans)
+    return Ledger(replace(prepared, wiring=wiring, plans=list(plans), handles=handles))
 
 
 def requests_of(prepared, schedule, step=-1):

@@ -117,7 +117,6 @@ def _state_peaks(
         allocated_low_bytes=max(least, 0),
         allocated_high_bytes=allocated.high,
         because=tuple(because),
-        schedules=(),
         unsized=0,
     )
 

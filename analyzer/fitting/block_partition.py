@@ -4,10 +4,9 @@ The chain is cut where a single tensor connects the layers before with the layer
 between two cuts are a *unit*, and a block is a run of units. A recomputed block keeps only the tensor
 that enters it. So the peak is about the sum of the kept tensors plus the tensors of the largest block.
 
-For each bound on the largest block, the chain is cut greedily into the longest blocks within it (Chen,
-Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost", 2016). Among partitions within
-1 % of the lowest peak, the one with the fewest repeated ops wins. The saving that users see is estimated
-from a capture with these blocks.
+For each number of parts, the chain is cut greedily into the longest blocks of at most one part of the
+bytes (Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost", 2016). The
+saving that users see is estimated from a capture with these blocks.
 """
 
 import re
@@ -15,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from itertools import combinations
 from typing import Final
 
 from analyzer.model.contract.graph_note import split_tensor
@@ -34,8 +32,6 @@ _ALIASES: Final = frozenset(
 
 _CONSTANTS: Final = frozenset({"Const", "HostConst"})
 _NAME: Final = re.compile(r"[\w.-]+")
-_MOST_BOUNDS: Final = 64  # bounds on the largest block to try
-_NEAR: Final = 1.01
 
 Block = tuple[
     int, int
@@ -55,25 +51,12 @@ class ChainUnit:
 
 def choose_blocks(units: Sequence[ChainUnit]) -> list[Block]:
     """Return the blocks with the lowest peak; none if no partition lowers it."""
-    ends = combinations(range(len(units) + 1), 2)
-    bounds = sorted({_bytes_inside(units, block) for block in ends})
-    partitions = []
+    total = _bytes_inside(units, (0, len(units)))
+    counts = range(2, len(units))
+    partitions = [_cut(units, total // count) for count in counts]
 
-    for bound in bounds[:: max(len(bounds) // _MOST_BOUNDS, 1)]:
-        partitions.append(_cut(units, bound))
-
-    unchanged = find_peak(units, [])
-    least = min((find_peak(units, blocks) for blocks in partitions), default=unchanged)
-    near = []
-
-    for blocks in partitions:
-        peak = find_peak(units, blocks)
-        if peak < unchanged and peak <= _NEAR * least:
-            near.append(blocks)
-
-    if not near:
-        return []
-    return min(near, key=lambda blocks: count_operations(units, blocks))
+    # No blocks at all win if no partition lowers the peak.
+    return min([[], *partitions], key=lambda blocks: find_peak(units, blocks))
 
 
 def find_peak(units: Sequence[ChainUnit], blocks: Sequence[Block]) -> int:

@@ -115,6 +115,7 @@ def _figures(answer: FitAnswer) -> Table:
     label = answer.label
     name = "largest" if answer.is_largest_known else "fits"
     names, cells = [name, "safe"], [label(answer.largest), label(answer.safe)]
+
     if answer.failing is not None:
         names.append("first failing")
         cells.append(label(answer.failing))
@@ -122,6 +123,7 @@ def _figures(answer: FitAnswer) -> Table:
     columns = [TableColumn(name, "number") for name in names]
     columns.append(TableColumn("limit", "bytes"))
     limit = answer.limit_bytes + answer.beside_pool_bytes
+
     return Table(tuple(columns), ((*cells, limit),))
 
 

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +44,6 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run
 
 _LONGEST_REASON: Final = 240  # characters of the reason why a remedy cannot be applied
-_MOST_SETS: Final = 4  # sets of remedies to estimate at most
 _LARGEST_SET: Final = 3  # remedies in a set at most
 _PATCH_TOLERANCE: Final = (
     0.03  # of the saving, by which that of the patched file may differ
@@ -107,7 +105,6 @@ def try_remedies(
         op_by_op = read_run(folder / RUN_FILE)
 
     plans = choose_plans(list(plan_remedies(options, before.note, op_by_op)), names)
-    plans = _sort_by_value(plans, before)
     remedies: list[StepRemedy] = []
     begin = time.monotonic()
 
@@ -126,22 +123,6 @@ def try_remedies(
 
     remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
     return tuple(remedies)
-
-
-_FOR_VARIABLES: Final = ("optimizer", "freezing", "precision")
-_FOR_ACTIVATIONS: Final = ("batch", "precision", "xla", "recomputation")
-"""Kinds of remedies, the most valuable first, of steps with more variables or more activations."""
-
-
-def _sort_by_value(
-    plans: Sequence[RemedyPlan], before: StepEstimate
-) -> list[RemedyPlan]:
-    """Return the remedies with those first that save most in steps of this kind."""
-    has_variables = 2 * before.fixed_bytes > before.requested_bytes
-    kinds = _FOR_VARIABLES if has_variables else _FOR_ACTIVATIONS
-    places = {kind: place for place, kind in enumerate(kinds)}
-
-    return sorted(plans, key=lambda plan: places.get(plan.kind, len(kinds)))
 
 
 def _try_plans(
@@ -174,16 +155,10 @@ def _add_figures(
     remedy: StepRemedy, trial: RemedyTrial, before: StepEstimate, after: StepEstimate
 ) -> StepRemedy:
     """Return a remedy with the figures of the step before and after it."""
-    saved = None
-    if before.requested is not None and after.requested is not None:
-        saved = before.requested - after.requested
-
     outputs = before.note.outputs
     return replace_fields(
         remedy,
         saves_bytes=before.requested_bytes - after.requested_bytes,
-        saves_low_bytes=None if saved is None else saved.low,
-        saves_high_bytes=None if saved is None else saved.high,
         requested_bytes=after.requested_bytes,
         allocated_bytes=after.allocated_bytes,
         fits=trial.fits(after),
@@ -270,28 +245,18 @@ def _try_sets(
     singles: Sequence[StepRemedy],
     before: StepEstimate,
 ) -> Iterator[StepRemedy]:
-    """Yield sets whose single savings add up to enough, least effort first, until one fits."""
-    assert trial.limit_bytes is not None
+    """Yield sets of the remedies that save most, one of each kind, until a set fits."""
     saves = {remedy.id: remedy.saves_bytes or 0 for remedy in singles}
-    useful = [plan for plan in plans if saves[plan.id] > 0]
-    excess = before.allocated_bytes - trial.limit_bytes
+    by_kind: dict[str, RemedyPlan] = {}
 
-    def saved_by(chosen: tuple[RemedyPlan, ...]) -> int:
-        return sum(saves[plan.id] for plan in chosen)
+    for plan in sorted(plans, key=lambda plan: -saves[plan.id]):
+        if saves[plan.id] > 0:
+            by_kind.setdefault(plan.kind, plan)
 
-    sets: list[tuple[RemedyPlan, ...]] = []
-    for size in range(2, _LARGEST_SET + 1):
-        for chosen in combinations(useful, size):
-            kinds = {plan.kind for plan in chosen}
-            if len(kinds) == size and saved_by(chosen) >= excess:
-                sets.append(chosen)
-
-    sets.sort(key=lambda chosen: -saved_by(chosen))
-    sets.sort(key=lambda chosen: sum(plan.effort for plan in chosen))
-
-    for chosen in sets[:_MOST_SETS]:
-        trial.report(f"capturing with {' and '.join(plan.id for plan in chosen)}", 0.98)
-        remedy = _try_plans(trial, chosen, before)
+    useful = tuple(by_kind.values())[:_LARGEST_SET]
+    for count in range(2, len(useful) + 1):
+        trial.report(f"capturing with {count} changes together", 0.98)
+        remedy = _try_plans(trial, useful[:count], before)
         yield remedy
 
         if remedy.fits:

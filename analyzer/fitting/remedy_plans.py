@@ -42,7 +42,6 @@ class RemedyRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     id: str
     title: str
     kind: str
-    effort: int
     costs: str = ""
     when: tuple[str, ...] = ()
     batch_size: str = ""
@@ -133,7 +132,6 @@ def plan_remedies(
             is_other=True,
             costs="other hyper-parameters",
             kind="optimizer",
-            effort=4,
             options=replace(options, optimizer=key),
         )
 
@@ -201,7 +199,6 @@ def _plan_blocks(
         model=f"{read_recomputing_code()}\n\n\n{call}",
         costs=f"{operations} ops run twice; batch normalization updates twice",
         kind="recomputation",
-        effort=3,
         options=replace(options, remedy=f"recompute={ranges}"),
     )
 

@@ -26,7 +26,10 @@ _HISTORY: Final = (
     "evaluations or growing lists may have left less memory, and in smaller pieces."
 )
 _CALL: Final = "StatefulPartitionedCall/"
-_MOST_EFFORT: Final = 3  # of a remedy: same optimizer, data and weights to train
+_OTHER_TRAINING: Final = (
+    "freezing",
+    "optimizer",
+)  # kinds that train otherwise: not tried
 
 
 def reproduce(
@@ -45,9 +48,7 @@ def reproduce(
     with access_target(spec) as access:
         captured = access.capture(options, access.folder / "unchanged")
         plans = plan_remedies(options, read_run(captured / RUN_FILE))
-        names = [
-            one.id for one in plans if one.effort <= _MOST_EFFORT or one.kind == "batch"
-        ]
+        names = [one.id for one in plans if one.kind not in _OTHER_TRAINING]
         trial = RemedyTrial(access, options, limit_bytes, progress)
         remedies = try_remedies(trial, names, captured) if names else ()
 

@@ -25,7 +25,7 @@ from analyzer.model.errors import (
     TargetError,
 )
 from analyzer.session.estimate_captures import find_obstacle
-from analyzer.simulate.predict.decisions import describe_data_sizes
+from analyzer.simulate.predict.decisions import describe_sizes
 from analyzer.simulated_card.card_environment import (
     find_smallest_card,
     has_simulated_card,
@@ -146,9 +146,11 @@ def _run(
             ):
                 options = replace(options, is_open=False)
                 continue
+
             if error.kind in _DEATHS and size not in repeated:
                 repeated.add(size)
                 continue
+
             take(_make_failure(size, error, search))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -220,7 +222,7 @@ def _estimate(
         search.add(point, last.fixed_bytes)
 
     assert last is not None
-    notes = tuple(dict.fromkeys((*last.notes, *describe_data_sizes(last.note))))
+    notes = tuple(dict.fromkeys((*last.notes, *describe_sizes(last.note))))
     return StepFacts(
         by="estimates", step=last.note.step, notes=notes, versions=last.note.versions
     )

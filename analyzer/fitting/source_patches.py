@@ -7,7 +7,8 @@ import ast
 import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,15 +16,29 @@ from analyzer.fitting.remedy_plans import RemedyPlan
 from analyzer.model.errors import InputError
 
 _T = TypeVar("_T")
-_KEPT: Final = {
-    *("learning_rate", "weight_decay"),
-    *("clipnorm", "clipvalue", "global_clipnorm"),
-}
+_KEPT: Final = [
+    "learning_rate",
+    "weight_decay",
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+]
 """Arguments that a replaced optimizer keeps; every optimizer has them."""
-_OPTIMIZERS: Final = (
-    *("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl"),
-    *("Lamb", "Lion", "Nadam", "RMSprop", "SGD"),
-)
+
+_OPTIMIZERS: Final = [
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "Adamax",
+    "AdamW",
+    "Ftrl",
+    "Lamb",
+    "Lion",
+    "Nadam",
+    "RMSprop",
+    "SGD",
+]
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 
 
@@ -32,10 +47,11 @@ def edit_source(text: str, plans: Sequence[RemedyPlan], batch_size: int) -> str:
 
     ``batch_size`` is the batch without the remedies.
     """
-    source = SourceFile(text)
     for plan in plans:
         if plan.model:
             raise InputError("This change is not one of arguments.")
+
+        source = SourceFile(text)
         if plan.batch_size:
             _set_batch(source, plan, batch_size)
         if plan.dtype_policy:
@@ -45,9 +61,9 @@ def edit_source(text: str, plans: Sequence[RemedyPlan], batch_size: int) -> str:
         if plan.is_other or plan.optimizer_option:
             _set_optimizer(source, plan)
 
-    if not source.keras and source.text != text:
-        source.insert_after_imports("import keras")
-    return source.text
+        text = source.make_text()
+
+    return text
 
 
 def write_diff(path: Path, before: str, after: str) -> str:
@@ -76,19 +92,17 @@ def copy_with_text(path: Path, text: str, folder: Path) -> Path:
 
 
 class SourceFile:
-    """A Python file that is edited by the positions of its syntax tree.
-
-    ``keras`` is the name of Keras in the file; empty if the file does not import it.
-    """
+    """A Python file, and the edits of it by the positions of its syntax tree."""
 
     def __init__(self, text: str) -> None:
-        self._set_text(text)
+        self._data = text.encode()  # the tree counts bytes
+        lines = self._data.splitlines(keepends=True)
+        self._starts = [0, *accumulate(map(len, lines))]
+        self._edits: list[tuple[int, int, str]] = []
+        self.tree = ast.parse(text)
+        self.nodes = list(ast.walk(self.tree))
+        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
 
-    def _set_text(self, text: str) -> None:
-        self.text, self.tree = text, ast.parse(text)
-        self._lines = _LINE.findall(text)
-        nodes = list(ast.walk(self.tree))
-        self.calls = [node for node in nodes if isinstance(node, ast.Call)]
         names: dict[str, str] = {}
         self._last_import = 0
 
@@ -98,59 +112,68 @@ class SourceFile:
                 names |= {one.name: one.asname or one.name for one in node.names}
 
         own = f"{names['tensorflow']}.keras" if "tensorflow" in names else ""
-        self.keras = names.get("keras", own)
+        self._keras = names.get("keras", own)
 
-    def find_calls(self, *names: str) -> list[ast.Call]:
-        """Return the calls of functions or methods with one of these last names."""
-        found = []
+    def get_keras(self) -> str:
+        """Return the name of Keras in the file, which then imports it."""
+        if not self._keras:
+            self._keras = "keras"
+            self.insert_after_imports("import keras\n")
+
+        return self._keras
+
+    def find_calls(self, *names: str) -> Iterator[ast.Call]:
+        """Yield the calls of functions or methods with one of these last names."""
         for call in self.calls:
             name = ast.unparse(call.func)
             if name.rpartition(".")[2] in names and name != "re.compile":
-                found.append(call)
+                yield call
 
-        return found
-
-    def replace(self, node: ast.AST, new: str) -> None:
+    def replace(self, node: Any, new: str) -> None:
         """Replace a node."""
-        first, end = self._span(node)
-        self._set_text(self.text[:first] + new + self.text[end:])
+        self._edits.append((*self._span(node), new))
 
     def set_keyword(self, call: ast.Call, name: str, value: str) -> None:
         """Set an argument of a call."""
-        arguments: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
         for keyword in call.keywords:
             if keyword.arg == name:
                 self.replace(keyword.value, value)
                 return
 
-        if arguments:
-            last = arguments[-1]
-            self.replace(last, f"{self.segment(last)}, {name}={value}")
-        else:
-            self.replace(call, f"{self.segment(call.func)}({name}={value})")
+        end = self._span(call)[1] - 1  # before the bracket
+        comma = ""
+
+        for argument in (*call.args, *call.keywords):
+            end, comma = self._span(argument)[1], ", "
+
+        self._edits.append((end, end, f"{comma}{name}={value}"))
 
     def insert_after_imports(self, code: str) -> None:
         """Insert lines after the imports of the file."""
-        count = self._last_import
-        lines = [*self._lines[:count], f"{code}\n", *self._lines[count:]]
-        self._set_text("".join(lines))
+        place = self._starts[self._last_import]
+        self._edits.append((place, place, code))
 
     def segment(self, node: ast.AST) -> str:
         """Return the text of a node."""
-        return ast.get_source_segment(self.text, node) or ""
+        first, end = self._span(node)
+        return self._data[first:end].decode()
+
+    def make_text(self) -> str:
+        """Return the text with all edits."""
+        parts: list[bytes] = []
+        done = 0
+
+        for first, end, new in sorted(self._edits, key=lambda edit: edit[:2]):
+            parts += [self._data[done:first], new.encode()]
+            done = end
+
+        parts.append(self._data[done:])
+        return b"".join(parts).decode()
 
     def _span(self, node: Any) -> tuple[int, int]:
-        """Return the first position of a node and the one after it; ``ast`` counts bytes."""
-        places = []
-        for line, column in (
-            (node.lineno, node.col_offset),
-            (node.end_lineno, node.end_col_offset),
-        ):
-            before = sum(map(len, self._lines[: line - 1]))
-            inside = self._lines[line - 1].encode()[:column].decode()
-            places.append(before + len(inside))
-
-        return places[0], places[1]
+        """Return the first byte of a node and the one after it."""
+        first = self._starts[node.lineno - 1] + node.col_offset
+        return first, self._starts[node.end_lineno - 1] + node.end_col_offset
 
 
 def _set_batch(source: SourceFile, plan: RemedyPlan, before: int) -> None:
@@ -168,7 +191,7 @@ def _set_batch(source: SourceFile, plan: RemedyPlan, before: int) -> None:
         if isinstance(statement, ast.Assign):
             assigned[ast.unparse(statement.targets[0])] = statement.value
 
-    values = dict.fromkeys(assigned.get(source.segment(one), one) for one in places)
+    values = dict.fromkeys(assigned.get(ast.unparse(one), one) for one in places)
     value = _get_only(list(values), "batch size")
     if not isinstance(value, ast.Constant) or value.value != before:
         text = source.segment(value)
@@ -178,21 +201,24 @@ def _set_batch(source: SourceFile, plan: RemedyPlan, before: int) -> None:
 
 
 def _set_policy(source: SourceFile, policy: str) -> None:
-    if calls := source.find_calls("set_dtype_policy", "set_global_policy"):
+    calls = list(source.find_calls("set_dtype_policy", "set_global_policy"))
+    if calls:
         source.replace(_get_only(calls, "dtype policy").args[0], f'"{policy}"')
-    else:
-        keras = source.keras or "import keras\n\nkeras"
-        source.insert_after_imports(f'\n{keras}.config.set_dtype_policy("{policy}")')
+        return
+
+    keras = source.get_keras()
+    source.insert_after_imports(f'\n{keras}.config.set_dtype_policy("{policy}")\n')
 
 
 def _set_jit(source: SourceFile, value: str) -> None:
     """Set ``jit_compile`` where the model is compiled, or of the only ``tf.function``."""
-    if calls := source.find_calls("compile"):
+    calls = list(source.find_calls("compile"))
+    if calls:
         call = _get_only(calls, "compile() call")
         source.set_keyword(call, "jit_compile", value)
         return
 
-    nodes = [one for one in ast.walk(source.tree) if isinstance(one, ast.Attribute)]
+    nodes = [one for one in source.nodes if isinstance(one, ast.Attribute)]
     found = [one for one in nodes if ast.unparse(one) == "tf.function"]
     place = _get_only(found, "tf.function")
 
@@ -207,8 +233,8 @@ def _set_jit(source: SourceFile, value: str) -> None:
 def _set_optimizer(source: SourceFile, plan: RemedyPlan) -> None:
     """Replace the optimizer, or set options of it."""
     place, name = _find_optimizer(source)
-    maker = f"{source.keras or 'keras'}.optimizers.{name}"
     arguments: dict[str, str] = {}
+    maker = ""
 
     if isinstance(place, ast.Call):
         maker = source.segment(place.func)
@@ -220,14 +246,12 @@ def _set_optimizer(source: SourceFile, plan: RemedyPlan) -> None:
             if keyword.arg and is_kept:
                 arguments[keyword.arg] = source.segment(keyword.value)
 
-    if plan.is_other:
-        maker = f"{source.keras or 'keras'}.optimizers.{plan.optimizer}"
-
-    options: Any = ast.parse(f"f({plan.optimizer_option})", mode="eval").body
-    for option in options.keywords:
-        arguments[option.arg] = ast.unparse(option.value)
+    if plan.is_other or not maker:
+        name = plan.optimizer if plan.is_other else name
+        maker = f"{source.get_keras()}.optimizers.{name}"
 
     texts = [f"{key}={value}" for key, value in arguments.items()]
+    texts += filter(None, [plan.optimizer_option])
     source.replace(place, f"{maker}({', '.join(texts)})")
 
 

@@ -18,7 +18,6 @@ from analyzer.model.contract.capture_request import (
     TargetSpec,
 )
 from analyzer.model.errors import InputError
-from analyzer.model.ranges import Range
 from analyzer.session.estimate_captures import capture_target
 from analyzer.session.opening import analyse_step
 from analyzer.simulate.allocator.limits import LIMIT_MARGIN
@@ -97,7 +96,6 @@ class StepEstimate:
     need_high_bytes: int
     requested_bytes: int  # peak of the steady step
     allocated_bytes: int
-    requested: Range | None  # over the schedules; None if there is one schedule
     note: RunNote  # the capture
     notes: tuple[str, ...]
 
@@ -121,7 +119,7 @@ def estimate_folder(folder: Path, options: CaptureOptions) -> StepEstimate:
     analysis = analyse_step(note, folder, inter_op=options.inter_op_threads)
     recording, pool = analysis.recording, find_need(analysis)[0].pool
 
-    high_bytes, requested = pool.range.high, None
+    high_bytes = pool.range.high
     stated = recording.uncertainty
 
     if (
@@ -129,16 +127,11 @@ def estimate_folder(folder: Path, options: CaptureOptions) -> StepEstimate:
     ):  # one schedule: add the margin here
         high_bytes = int(high_bytes * (1 + LIMIT_MARGIN))
 
-    if stated is not None and stated.schedules:
-        shown = stated.schedules[0]
-        requested = Range(shown.requested_low_bytes, shown.requested_high_bytes)
-
     return StepEstimate(
         need_bytes=pool.bytes,
         need_high_bytes=high_bytes,
         requested_bytes=analysis.peak.requested_bytes,
         allocated_bytes=analysis.peak.allocated_bytes,
-        requested=requested,
         note=note,
         notes=tuple(dict.fromkeys((*recording.notes, *recording.warnings))),
     )

@@ -10,7 +10,7 @@ import csv
 import hashlib
 import io
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from analyzer.capture.process.launch import Progress, capture
-from analyzer.capture.targets.target_spec import parse_target, write_options
+from analyzer.capture.targets.target_spec import parse_target
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.fitting.remedies import choose_plans
@@ -39,7 +39,6 @@ from analyzer.model.contract.report_json import encode_report
 from analyzer.model.errors import AnalyzerError, ExitCode, InputError
 from analyzer.model.units import parse_bytes
 from analyzer.model.version import __version__
-from analyzer.report.actions import step_options
 from analyzer.report.answer import versions_line
 from analyzer.report.output_files import write_text
 from analyzer.report.render.sections import (
@@ -288,38 +287,20 @@ def build_sweep_document(sweep: SweepFile) -> Document:
     blocks: list[Block] = [Table(COLUMNS["sweep"], rows)]
     blocks += (Paragraph(reason, "warning", "! ") for reason in reasons)
 
+    asked = sweep.cells[-1].question  # the next command finds its largest batch
+    card = () if asked.card == CPU else ("--gpu", asked.card)
+
     return Document(
         title=sweep.name,
         headline=f"{sweep.name}: {', '.join((f'{len(words)} cells', *counts))}",
-        badge=" and ".join(_bases_of(sweep)),
+        badge="estimated",
         lead=(
             Paragraph("Each cell is an estimate of the steady step; no kernel ran."),
         ),
         sections=(Section("Peak of the steady step", tuple(blocks)),),
         footer=versions_line(sweep.versions),
-        next_command=_suggest_next(sweep),
+        next_command=shlex.join(("analyze", "fit", asked.target, *card)),
     )
-
-
-def _bases_of(sweep: SweepFile) -> Iterator[str]:
-    """Yield whether cells were predicted, and whether they ran on a simulated card."""
-    known = {cell.is_simulated for cell in sweep.cells if not cell.failed}
-    if True in known:
-        yield "simulated"
-    if True not in known or False in known:
-        yield "predicted"
-
-
-def _suggest_next(sweep: SweepFile) -> str:
-    """Return the command for the largest batch on the last card of the sweep."""
-    asked = sweep.cells[-1].question
-    card = "" if asked.card == CPU else asked.card
-    shared = {name: getattr(asked, name) for name in _SHARED_OPTIONS}
-    options = step_options(
-        None, asked.mode, None, card, write_options(CaptureOptions(**shared))
-    )
-
-    return shlex.join(("analyze", "fit", asked.target, *options))
 
 
 def _answer_of(cell: SweepCell) -> str:

@@ -145,7 +145,7 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
         if not is_changed:
             yield row.advice
         elif cause == Cause.HOST:
-            yield "job_limit" if "limit" in failure.printed else "host"
+            yield "host"
 
         return
 

@@ -116,14 +116,9 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
     cause, title = Cause(row.cause), failure.title
     free = printed.get("free")
 
-    if row.is_kill and row.is_unclear and {"limit", "asked"} & printed.keys():
+    if row.is_kill and row.is_unclear and "asked" in printed:
         cause = Cause.HOST
         title = "The process was killed, most likely for lack of host memory"
-        if "limit" in printed:
-            title = (
-                "The process was killed, most likely at its container's memory limit"
-            )
-
     elif row.is_unclear and free is not None:
         is_full = free.low < _LIBRARY_BYTES
         cause = cause if is_full else Cause.CANNOT_TELL

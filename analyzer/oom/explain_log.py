@@ -76,14 +76,11 @@ def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
 
 def _compute(failure: LoggedFailure, log: Log) -> None:
     """Fill in what follows from the lines of a failure."""
-    printed = failure.printed
     failure.budget = log.budget
     _find_card(failure, log)
 
     if log.large_allocation and failure.other_cause in ("killed", "host"):
-        printed["asked"] = Range.exactly(log.large_allocation)
-    if log.pod_limit is not None and failure.other_cause in ("killed", "container"):
-        printed.setdefault("limit", log.pod_limit)
+        failure.printed["asked"] = Range.exactly(log.large_allocation)
 
     failure.asked = find_request(failure)
     compute_figures(failure)

@@ -184,7 +184,6 @@ class Log:
         # bytes: the largest request of which the host's allocator warns
         self.large_allocation = 0
 
-        self.pod_limit: Range | None = None
         self.bare_error: tuple[Process, LogLine] | None = None  # without any detail
         self.other_error: LogLine | None = None  # the last one, not about memory
         self._processes: dict[str, Process] = {}
@@ -215,7 +214,6 @@ class Process:
         self.current: dict[str, LoggedFailure] = {}
 
         self.refusals: list[OomRefusals] = []  # since the last failure
-        self.is_in_limits = False  # in the description of a pod
 
     def add_failure(
         self, line: LogLine, kind: FailedAllocator = FailedAllocator.POOL

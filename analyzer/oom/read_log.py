@@ -15,7 +15,7 @@ from analyzer.oom.error_texts import (
 )
 from analyzer.oom.failures import FailedAllocator, Log, LoggedFailure, Process
 from analyzer.oom.lines import LogLine, read_lines
-from analyzer.oom.wordings import find, parse_count, parse_size
+from analyzer.oom.wordings import find, parse_count
 
 _MOST_MIB: Final = 1 << 30  # 1 PiB
 
@@ -72,10 +72,6 @@ def _take_note(process: Process, text: str) -> bool:
     elif match := find("large_allocation", text):
         size_bytes = parse_count(match["bytes"])
         log.large_allocation = max(log.large_allocation, size_bytes)
-    elif match := find("pod_resources", text):
-        process.is_in_limits = match["name"].lower() == "limits"
-    elif process.is_in_limits and (match := find("pod_memory", text)):
-        log.pod_limit = parse_size(match["limit"])
 
     return match is not None
 

@@ -15,6 +15,7 @@ from analyzer.explain.trace_integrity import find_counter_peak, trust_figures
 from analyzer.explain.verdict import FITS
 from analyzer.model.choice import Category
 from analyzer.model.contract import report_file
+from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.recording.records import REPORTED, Step
 from analyzer.report.actions import suggest_next
@@ -37,9 +38,7 @@ def build_document(analysis: Analysis) -> ReportFile:
             since_start_bytes=find_counter_peak(recording),
         ),
         steps=tuple(_steps(analysis)),
-        resident=report_file.TwoSizes(
-            requested_bytes=requested, allocated_bytes=allocated
-        ),
+        resident=TwoSizes(requested_bytes=requested, allocated_bytes=allocated),
         categories_at_peak=report_file.CategoryBytes.of(analysis.categories),
         layers=layer_rows(analysis),
         ops=op_rows(analysis),

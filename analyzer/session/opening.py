@@ -207,8 +207,7 @@ def analyse_step(
         return explain(measured, what_if, search=options.get("search", True))
 
     from analyzer.explain.pool_facts import replaced_options
-    from analyzer.simulate.predict.predicted_device import target_of
-    from analyzer.simulate.predict.predicted_recording import predict_note
+    from analyzer.simulate.predict.predicted_recording import predict_note, target_of
 
     report = options.get("progress") or (lambda stage, share: None)
     search = options.get("search", True)

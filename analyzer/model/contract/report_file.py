@@ -176,19 +176,6 @@ class TrustFigures(ReportRecord, frozen=True, kw_only=True):
     replay_says: Text = ""
 
 
-class ScheduleRange(ReportRecord, frozen=True, kw_only=True):
-    """Peaks of the execution orders that were simulated for one number of inter-op threads."""
-
-    inter_op_threads: Total
-    draws: Total
-    requested_bytes: Total
-    requested_low_bytes: Total
-    requested_high_bytes: Total
-    allocated_bytes: Total
-    allocated_low_bytes: Total
-    allocated_high_bytes: Total
-
-
 class WorkspaceFigures(ReportRecord, frozen=True, kw_only=True):
     """Workspaces of cuDNN in a prediction for a card, in requested bytes."""
 
@@ -206,7 +193,6 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     allocated_low_bytes: Total | None
     allocated_high_bytes: Total | None
     because: tuple[Text, ...]
-    schedules: tuple[ScheduleRange, ...]
     unsized: Total  # tensors of unknown size, which count as 0
     workspace_bytes: Total | None = None  # part of the upper bounds due to cuDNN
     workspace: WorkspaceFigures | None = None  # of a step that runs op by op on a card
@@ -506,13 +492,7 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     title: Text
     code: Text
     costs: Text = ""
-    saves_bytes: Signed | None = (
-        None  # of the requested peak, between medians over schedules
-    )
-    saves_low_bytes: Signed | None = (
-        None  # range between two runs with their own schedules
-    )
-    saves_high_bytes: Signed | None = None
+    saves_bytes: Signed | None = None  # of the requested peak
     requested_bytes: Total | None = None
     allocated_bytes: Total | None = None
     fits: bool | None = None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
+from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import Device as Device
 from analyzer.model.contract.report_file import Finding as Finding
 from analyzer.model.contract.report_file import Kind as Kind
@@ -21,7 +22,6 @@ from analyzer.model.contract.report_file import Severity as Severity
 from analyzer.model.contract.report_file import (
     SimulatedCardNotice,
     StatedRange,
-    TwoSizes,
     UnmodelledType,
 )
 from analyzer.model.contract.run_note import (

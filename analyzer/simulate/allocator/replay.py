@@ -260,7 +260,7 @@ class Replay:
             available_bytes=self.options.memory_limit_bytes - pool,
         )
 
-    def fragmentation(self, places: Table | slice = slice(None)) -> NDArray[np.float64]:
+    def fragmentation(self, places: Mask | slice = slice(None)) -> NDArray[np.float64]:
         """Return (free - largest free) / free after operations; 0 if nothing is free."""
         free = self.pool_bytes[places] - self.in_use_bytes[places]
         return np.asarray(
@@ -356,9 +356,6 @@ DETECTION_EVENTS: Final = (
 )
 FRAGMENTATION_DIGITS: Final = 6  # significant digits of the fragmentation in a trace
 
-_BLOCK_EVENTS: Final = 1 << 18
-"""Events compared at a time, so that a long trace needs no whole table for each field."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
@@ -386,39 +383,24 @@ def compare(
     shown = result.instant != NOWHERE
     # Of an event with two operations (an implied free and an allocation) the last is compared.
     shown[:-1] &= np.diff(result.instant) != 0
-    places = np.flatnonzero(shown)
-    blocks = range(0, places.size, _BLOCK_EVENTS)
-    parts = [
-        _compare_block(result, events, places[at : at + _BLOCK_EVENTS]) for at in blocks
-    ]
-    equal = sum(int(part.sum()) for part in parts)
-
-    return Match(events=int(places.size), equal=equal, replay=result)
-
-
-def _compare_block(
-    result: Replay, events: pd.DataFrame, places: Table
-) -> NDArray[np.bool_]:
-    rows = result.instant[places]
+    rows = result.instant[shown]
 
     def column(name: str) -> NDArray[Any]:
         return np.asarray(events[name].to_numpy()[rows])
 
-    start = int(places[0])
-    peak = np.maximum.accumulate(result.in_use_bytes[start : int(places[-1]) + 1])
-    before = int(result.in_use_bytes[:start].max(initial=0))
     # Nothing free counts as 0; the trace has a few digits only.
     theirs = np.nan_to_num(column("fragmentation").astype(float))
-    unit = 10.0 ** (
-        np.floor(np.log10(np.maximum(theirs, 1e-300))) - FRAGMENTATION_DIGITS + 1
-    )
-    is_equal = np.asarray(np.abs(result.fragmentation(places) - theirs) <= 0.51 * unit)
-    is_equal &= result.address[places] == column("address")
-    is_equal &= result.chunk_bytes[places] == column("allocated_bytes")
-    is_equal &= result.in_use_bytes[places] == column("in_use_bytes")
-    is_equal &= np.maximum(peak[places - start], before) == column("peak_in_use_bytes")
+    digits = np.floor(np.log10(np.maximum(theirs, 1e-300)))
+    unit = 10.0 ** (digits - FRAGMENTATION_DIGITS + 1)
+    peak = np.maximum.accumulate(result.in_use_bytes)
 
-    return is_equal
+    is_equal = np.abs(result.fragmentation(shown) - theirs) <= 0.51 * unit
+    is_equal &= result.address[shown] == column("address")
+    is_equal &= result.chunk_bytes[shown] == column("allocated_bytes")
+    is_equal &= result.in_use_bytes[shown] == column("in_use_bytes")
+    is_equal &= peak[shown] == column("peak_in_use_bytes")
+
+    return Match(events=rows.size, equal=int(is_equal.sum()), replay=result)
 
 
 def recorded_options(sequence: Sequence, events: pd.DataFrame) -> BfcOptions:

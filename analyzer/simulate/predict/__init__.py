@@ -6,8 +6,8 @@ with a stated range. Restriction: sizes that depend on data count as assumed or 
 A **schedule** is one possible execution of a process: which op runs when, and so when each buffer is
 allocated and freed. From the graph to the range:
 
-1. ``prepared_step.prepare`` numbers the nodes (``wiring``) and asks the kernel rules for memory plans.
-2. ``prepared_step.play`` plays one schedule from the process's start: ``executor`` runs the nodes, and
+1. ``prepared_step.prepare`` numbers the nodes and asks the kernel rules for memory plans.
+2. ``schedule.play`` plays one schedule from the process's start: ``executor`` runs the nodes, and
    ``ledger`` allocates and frees their outputs.
 3. ``prediction.predict`` plays other outcomes of branches and loops that data decide (``decisions``) and
    a few schedules, and replays them in the BFC allocator.

@@ -4,6 +4,7 @@ The outcome that needs most memory is shown, because it has to fit. The range st
 needs least. Each alternative is one schedule.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
@@ -12,10 +13,11 @@ from analyzer.model.contract.graph_note import LEAST_SHAPES, Op, TensorSpec
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
-from analyzer.simulate.predict.prepared_step import Prepared, Schedule, assume, play
+from analyzer.simulate.predict.prepared_step import Prepared, assume
+from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
 
-MOST_ALTERNATIVES: Final = 12  # most branches to try: the first ones
+MOST_BRANCHES: Final = 12  # the first ones are tried
 _NAMED: Final = 3  # most names in a sentence
 
 
@@ -28,50 +30,37 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
     assumed = dict(by_user)
     top = play(prepared)
     peaks_bytes = [top.peak_bytes]
-    others: dict[str, int] = {}  # the peak with another outcome
 
     def try_out(name: str, outcome: int) -> Schedule:
         schedule = play(assume(prepared, assumed | {name: outcome}))
         peaks_bytes.append(schedule.peak_bytes)
-        others[name] = min(schedule.peak_bytes, top.peak_bytes)
-
         return schedule
 
-    for node, count in top.branches.items():
-        name = ops[node].name
-        for branch in range(count):
-            is_known = name in by_user or branch == 1
-            if is_known or len(others) >= MOST_ALTERNATIVES:
-                continue
-
-            schedule = try_out(name, branch)
-            if schedule.peak_bytes > top.peak_bytes:
-                assumed[name], top = branch, schedule
-
+    sentences: dict[str, str] = {}
     for name, trips in top.trips.items():
         if name not in by_user and trips > 1:
             try_out(name, 1)
 
-    sentences: dict[str, str] = {}
-    for name, trips in top.trips.items():
-        outcome = f"{trips} trip{'s' * (trips != 1)}"
-        if name not in top.unbounded:
-            outcome += ", the most that its condition allows"
+        plural = "s" * (trips != 1)
+        bound = "" if name in top.unbounded else ", the most that its condition allows"
+        sentences[name] = (
+            f"Data decide the trips of loop {name}; assumed: {trips} trip{plural}{bound} "
+            f"(--assume {name}=N changes it)."
+        )
 
-        sentences[name] = f"the trips of loop {name}; assumed: {outcome}"
-
-    for node in top.branches:
+    for node, count in list(top.branches.items())[:MOST_BRANCHES]:
         name = ops[node].name
-        sentences[name] = f"branch {name}; assumed: number {assumed.get(name, 1)}"
+        outcomes = set() if name in by_user else {*range(count)} - {1}  # 1 was played
 
-    for name, text in sentences.items():
-        how = f"(--assume {name}=N changes it)"
-        if name in by_user:
-            how = "(--assume)"
-        elif name in others:
-            how = f"with another outcome the peak is {format_bytes(others[name])} {how}"
+        for branch in sorted(outcomes):
+            schedule = try_out(name, branch)
+            if schedule.peak_bytes > top.peak_bytes:
+                assumed[name], top = branch, schedule
 
-        sentences[name] = f"Data decide {text}; {how}."
+        sentences[name] = (
+            f"Data decide branch {name}; assumed: number {assumed.get(name, 1)} "
+            f"(--assume {name}=N changes it)."
+        )
 
     return assume(prepared, assumed), sentences, peaks_bytes if sentences else []
 
@@ -109,51 +98,41 @@ def check_assumptions(note: RunNote, decided: Collection[str]) -> None:
             )
 
 
-def describe_run_sizes(
-    note: RunNote, names: Collection[str], least_bytes: int | None
+def describe_sizes(
+    note: RunNote,
+    names: Collection[str] | None = None,
+    least_bytes: int | None = None,
 ) -> list[str]:
-    """Return sentences about data-dependent sizes of the ops that ran."""
+    """Return sentences about sizes that depend on data; ``names`` are the ops that ran, None for all.
+
+    ``least_bytes`` is the peak with one element for each size.
+    """
+    by_basis: dict[str, list[DataSize]] = defaultdict(list)
+    for size in note.sizes:
+        if names is None or size.basis != "most" or size.op in names:
+            by_basis[size.basis].append(size)
+
     sentences = []
-    if assumed := [size for size in note.sizes if size.basis == "told"]:
+    if assumed := by_basis["told"]:
         sentences.append(
             f"Data-dependent sizes, as assumed (--assume): {_list(assumed)}."
         )
 
-    most = [size for size in note.sizes if size.basis == "most" and size.op in names]
-    if most:
-        other = ""
+    if given := by_basis["inputs"]:
+        sentences.append(f"Input-dependent sizes follow the inputs: {_list(given)}.")
+
+    if most := by_basis["most"]:
+        count = "1 size depends" if len(most) == 1 else f"{len(most)} sizes depend"
+        least = ""
         if least_bytes is not None:
-            other = f"; with one element each the peak is {format_bytes(least_bytes)}"
+            least = f"; with one element each the peak is {format_bytes(least_bytes)}"
 
         sentences.append(
-            f"{_describe_most(most)}{other} (--assume {most[0].op}=N changes it)."
+            f"{count} on data; assumed: the largest possible: {_list(most)}{least} "
+            f"(--assume {most[0].op}=N changes it)."
         )
 
     return sentences
-
-
-def describe_data_sizes(note: RunNote) -> list[str]:
-    """Return sentences about data-dependent sizes of a note with generated inputs."""
-    by_inputs = describe_input_sizes(note, "generated")
-    sentences = [f"{text} Real inputs may need more." for text in by_inputs]
-    most = [size for size in note.sizes if size.basis == "most"]
-
-    return sentences + ([f"{_describe_most(most)}."] if most else [])
-
-
-def _describe_most(sizes: Sequence[DataSize]) -> str:
-    count = "1 size depends" if len(sizes) == 1 else f"{len(sizes)} sizes depend"
-    return f"{count} on data; assumed: the largest possible: {_list(sizes)}"
-
-
-def describe_input_sizes(note: RunNote, source: str = "the given") -> list[str]:
-    """Return a sentence about sizes that depend on the values of inputs."""
-    sizes = [size for size in note.sizes if size.basis == "inputs"]
-    return (
-        [f"Input-dependent sizes follow {source} inputs: {_list(sizes)}."]
-        if sizes
-        else []
-    )
 
 
 def _list(sizes: Sequence[DataSize]) -> str:

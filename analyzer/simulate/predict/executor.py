@@ -14,22 +14,10 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from analyzer.simulate.predict.buffers import Tensor, share
-from analyzer.simulate.predict.decision_log import DecisionLog
-from analyzer.simulate.predict.scalar_values import (
-    ASSIGNS,
-    INDEXED,
-    INPUT_FREE,
-    LISTS,
-    LOADS,
-    STORES,
-    Value,
-    assign,
-    evaluate,
-)
-from analyzer.simulate.predict.wiring import (
+from analyzer.simulate.predict.prepared_step import (
     ENTERS,
     EXITS,
     MERGES,
@@ -39,10 +27,17 @@ from analyzer.simulate.predict.wiring import (
     TYPES,
     Wiring,
 )
+from analyzer.simulate.predict.scalar_values import (
+    LISTS,
+    DecisionLog,
+    NodeValues,
+    Value,
+)
 
 if TYPE_CHECKING:
     from analyzer.simulate.predict.ledger import Ledger
     from analyzer.simulate.predict.prepared_step import Prepared
+
 
 _BORDER: Final = ENTERS | EXITS | NEXT
 
@@ -466,61 +461,3 @@ class Executor:
             and not parent.frames
         ):
             self._clean_up(parent.frame, parent.number)
-
-
-class NodeValues:
-    """Known values in one step: of nodes, of list elements, and of integer variables by node."""
-
-    def __init__(self, prepared: Prepared, counters: dict[int, Value]) -> None:
-        self._ops, self._wiring = prepared.wiring.ops, prepared.wiring
-        self._handles = prepared.kernels.handles
-        self._counters = counters
-        self._stored: dict[Any, Value | None] = {}  # values of buffers in lists
-
-    def store(
-        self, kind: str, buffers: list[Tensor], values: list[Value | None]
-    ) -> int | None:
-        """Store the number that an op adds to a list; return its index or count input."""
-        place = STORES.get(kind)
-        if place is not None and buffers[place] is not None:
-            self._stored[buffers[place]] = values[place]
-
-        index = values[1] if kind in INDEXED else None
-        return int(index[0]) if index else None
-
-    def find(
-        self, node: int, outputs: list[Tensor], values: list[Value | None]
-    ) -> list[Value | None]:
-        """Return the known values of a node's first outputs."""
-        op = self._ops[node]
-        found: list[Value | None] = []
-        if op.type in LISTS:
-            loaded = LOADS.get(op.type)
-            for output, buffer in enumerate(outputs):
-                found.append(self._stored.get(buffer) if output == loaded else None)
-
-            if found != [None]:
-                return found
-        else:
-            found = [self._access(node, values)]
-
-        is_first_known = not values or values[0] is not None
-        is_computable = is_first_known or op.type in INPUT_FREE or "value" in op.attrs
-        if outputs and found == [None] and (is_computable or op.type in LISTS):
-            return [evaluate(op, values, self._wiring.specs(node))]
-        return found
-
-    def _access(self, node: int, values: list[Value | None]) -> Value | None:
-        """Return the value that a node reads from an integer variable; apply its assignment."""
-        handle = self._handles[node]
-        if handle not in self._counters:
-            return None
-
-        kind, old = self._ops[node].type, self._counters[handle]
-        if kind in ASSIGNS:
-            new = assign(kind, old, values[1] if len(values) > 1 else None)
-            self._counters.pop(handle)
-            if new is not None:
-                self._counters[handle] = new
-
-        return old if kind == "ReadVariableOp" else None

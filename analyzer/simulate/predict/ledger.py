@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import RESULT_TYPES
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.simulate.kernels.shared.op_call import (
     ListUse,
@@ -24,10 +25,10 @@ from analyzer.simulate.predict.buffers import (
     OUTPUT,
     TEMPORARY,
     Buffer,
+    ListCall,
     Tensor,
     share,
 )
-from analyzer.simulate.predict.tensor_lists import ListCall
 
 if TYPE_CHECKING:
     from analyzer.simulate.predict.prepared_step import Prepared
@@ -38,8 +39,7 @@ class Ledger:
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._plans = prepared.kernels.plans
-        self._arguments = prepared.arguments
+        self._plans = prepared.plans
         self.buffers: list[Buffer] = []
         self.instants = 0  # number of allocations and frees so far
         self.ran: list[int] = []  # nodes in the order in which they ran in this step
@@ -76,8 +76,10 @@ class Ledger:
         """Release copies of NumPy arrays, and the step's results."""
         for node in self._prepared.copied_bytes:
             self.release(self.held.pop(node))
+
         for buffer in self._returned:
             self.release(buffer)
+
         self._returned = []
 
     def allocate(
@@ -122,7 +124,7 @@ class Ledger:
         if node in self.held:
             return [share(self.held[node])], []
 
-        if node in self._prepared.results:
+        if self._prepared.wiring.ops[node].type in RESULT_TYPES:
             self._returned += [buffer for buffer in inputs if buffer is not None]
             return [], []
 
@@ -152,7 +154,7 @@ class Ledger:
 
         if plan.variable is VariableAccess.UPDATE:
             # The parameter and its slots (``ResourceApplyAdam``).
-            for variable in self._arguments[node]:
+            for variable in self._prepared.find_variables(node):
                 self._copy_before_update(node, variable)
         elif plan.variable is VariableAccess.ASSIGN:
             self._assign(node, inputs[plan.value or 0])
@@ -203,7 +205,7 @@ class Ledger:
     # The values of variables follow ``resource_variable_ops.cc`` and ``training_op_helpers.h``.
 
     def _read(self, node: int) -> Tensor:
-        variable = self._prepared.variables[node]
+        variable = self._prepared.find_variable(node)
         if variable < 0:
             return None
 
@@ -214,7 +216,7 @@ class Ledger:
 
     def _begin_copy_on_read(self, node: int) -> None:
         """Begin to copy a variable at each read, at its first partial read or write."""
-        variable = self._prepared.variables[node]
+        variable = self._prepared.find_variable(node)
         if variable < 0 or variable in self._copied_on_read:
             return
 
@@ -231,7 +233,7 @@ class Ledger:
 
     def _assign(self, node: int, value: Tensor) -> None:
         """Make a tensor the variable's value, or copy it if reads copy."""
-        variable = self._prepared.variables[node]
+        variable = self._prepared.find_variable(node)
         if variable in self._copied_on_read:
             self._copy(node, variable)
         elif variable >= 0:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
+from analyzer.cards import Gpu, find_gpu, memory_limit
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES
 from analyzer.model.contract.report_file import UnmodelledType
@@ -36,17 +37,16 @@ from analyzer.model.recording.timeline import find_steps_of_births
 from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import Replay, from_allocations, replay
+from analyzer.simulate.kernels.cpu.cpu_kernels import CPU
+from analyzer.simulate.kernels.gpu.cudnn_calls import LIMIT_VARIABLE
+from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
+from analyzer.simulate.kernels.shared.op_call import KernelDevice
 from analyzer.simulate.predict.buffers import Buffer
-from analyzer.simulate.predict.card_uncertainty import add_card_uncertainty
-from analyzer.simulate.predict.decisions import (
-    check_assumptions,
-    describe_input_sizes,
-    describe_run_sizes,
-)
-from analyzer.simulate.predict.predicted_device import Target, describe_card, target_of
+from analyzer.simulate.predict.decisions import check_assumptions, describe_sizes
 from analyzer.simulate.predict.prediction import Prediction, predict
 from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.stated_range import (
+    add_card_uncertainty,
     describe_notes,
     find_unsized,
     state_range,
@@ -54,6 +54,42 @@ from analyzer.simulate.predict.stated_range import (
 from analyzer.tracing.derive.graph_join import index_note_graph
 from analyzer.tracing.measure.measured_recording import Measured
 from analyzer.tracing.parse.run_folder import RunNote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A device to predict for."""
+
+    device: KernelDevice
+    options: BfcOptions
+    gpu: Gpu | None = None
+
+
+def target_of(note: RunNote) -> Target:
+    """Return the device of a note."""
+    device = note.device
+    if device.kind != "gpu":
+        return Target(device=CPU, options=BfcOptions.cpu())
+
+    gpu = find_gpu(device.id or device.name)
+    text = note.environment.get(LIMIT_VARIABLE, "").strip()
+    limit_bytes = int(text) << 20 if text.isdecimal() else None  # of a cuDNN workspace
+
+    return Target(
+        device=gpu_device(gpu, limit_bytes),
+        options=BfcOptions.gpu(memory_limit(gpu).bytes),
+        gpu=gpu,
+    )
+
+
+def describe_card(note: RunNote) -> Iterator[str]:
+    """Yield sentences about the measured figures of an estimate, and missing rules of its card."""
+    if note.device.name.startswith("AMD "):
+        yield (
+            "AMD card: kernels follow TensorFlow's CUDA code. MIOpen's workspaces count 0 bytes. "
+            "No run on an AMD card was compared."
+        )
+
 
 _MOST_DECISIONS: Final = 6  # most decisions to describe one by one
 
@@ -127,12 +163,12 @@ def _make_recording(
         steps=schedule.steps,
         structure=structure,
         warnings=(
-            *describe_run_sizes(note, set(names), prediction.least_bytes),
+            *describe_sizes(note, set(names), prediction.least_bytes),
             *list(prediction.decisions.values())[:_MOST_DECISIONS],
             *describe_notes(prediction),
         ),
         versions=dict(note.versions),
-        notes=(*note.notes, *describe_input_sizes(note), *describe_card(note)),
+        notes=(*note.notes, *describe_card(note)),
         unmodelled=find_unmodelled(prepared),
         uncertainty=uncertainty,
     )
@@ -224,6 +260,7 @@ def find_holdings(prediction: Prediction) -> list[Holding]:
 
         last[buffer.variable] = buffer
         holdings.append((row, buffer.variable, since))
+
     return holdings
 
 
@@ -268,21 +305,14 @@ def place(
 ) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
     """Replay a table in the device's allocator.
 
-    If it exceeds its limit, optional buffers above the limit get one byte, then all of them; if that
-    does not suffice, there is no limit.
+    If it exceeds its limit, optional buffers get one byte; if that does not suffice, there is no limit.
     """
     sequence = from_allocations(table, n_events=instants)
     result = replay(sequence, options)
-    is_request = sequence.request > 0
-    is_over = sequence.live_requested_bytes() > options.memory_limit_bytes
 
-    for is_left_out in (is_request & is_over, is_request):
-        is_left_out = is_left_out & sequence.spare[sequence.slot]
-        if result.failure is None or not is_left_out.any():
-            continue
-
+    if result.failure is not None and sequence.spare.any():
         sizes = table["requested_bytes"].to_numpy().copy()
-        sizes[sequence.row[sequence.slot[is_left_out]]] = 1
+        sizes[sequence.row[sequence.spare]] = 1
         table = table.assign(requested_bytes=sizes)
         sequence = from_allocations(table, n_events=instants)
         result = replay(sequence, options)
@@ -324,8 +354,10 @@ def find_unmodelled(prepared: Prepared) -> tuple[UnmodelledType, ...]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
 
-    for node in prepared.kernels.unmodelled:
-        op = prepared.wiring.ops[node]
+    for op, plan in zip(prepared.wiring.ops, prepared.plans, strict=True):
+        if plan.modelled:
+            continue
+
         counts[op.type] += 1
         sizes[op.type] += sum(spec.size_bytes or 0 for spec in op.outputs)
 

@@ -14,15 +14,10 @@ from analyzer.model.ranges import Range
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
-from analyzer.simulate.kernels.kernel_device import KernelDevice
+from analyzer.simulate.kernels.shared.op_call import KernelDevice
 from analyzer.simulate.predict.decisions import decide, with_least_shapes
-from analyzer.simulate.predict.prepared_step import (
-    Prepared,
-    Schedule,
-    assume,
-    play,
-    prepare,
-)
+from analyzer.simulate.predict.prepared_step import Prepared, assume, prepare
+from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
 
 FEWEST_SCHEDULES, MOST_SCHEDULES = 5, 15

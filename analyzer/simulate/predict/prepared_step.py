@@ -1,40 +1,211 @@
-"""A step's graph ready to be executed, and one process that executes it."""
+"""A step's graph ready to be executed: numbered nodes with their edges, and the plans of their kernels.
+
+The order of a node's out-edges decides the order of execution; here it is that of the listing. A node
+keeps up to eight out-edges in order; more lie in a hash set of pointers, whose order differs between
+processes (``edgeset.h``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from random import Random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
-from analyzer.model.choice import Category
 from analyzer.model.contract.fields import COPIED
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
     RESULT_TYPES,
     Op,
     TensorSpec,
+    op_types,
+    read_op_types,
+    split_tensor,
 )
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.timeline import running_sum
-from analyzer.simulate.kernels.kernel_device import KernelDevice
-from analyzer.simulate.predict.buffers import NO_NODE, Buffer
-from analyzer.simulate.predict.executor import EdgeOrder, Executor
-from analyzer.simulate.predict.kernel_plans import Kernels, plan_kernels
-from analyzer.simulate.predict.ledger import Ledger
-from analyzer.simulate.predict.scalar_values import Value
-from analyzer.simulate.predict.wiring import Wiring, wire
+from analyzer.model.errors import InputError, TraceError
+from analyzer.simulate.kernels.shared.op_call import (
+    Call,
+    KernelDevice,
+    MemoryPlan,
+    allocate_all,
+)
 from analyzer.tracing.parse.run_folder import RunNote
+
+TYPES: Final = read_op_types("simulate/predict/executor_op_types.toml")["types"]
+
+SWITCHES: Final = op_types("Switch RefSwitch _SwitchN")
+"""Op types that pass their first input to the output that the second input selects."""
+
+MERGES: Final = op_types("Merge RefMerge")
+ENTERS: Final = op_types("Enter RefEnter")
+EXITS: Final = op_types("Exit RefExit")
+NEXT: Final = op_types("NextIteration RefNextIteration")
+
+_CONTROL_FLOW: Final = SWITCHES | MERGES | ENTERS | EXITS
+
+ORDERED_EDGES: Final = 8  # out-edges that a node keeps in order (``EdgeSet::kInline``)
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Numbered nodes with their edges."""
+
+    ops: Sequence[Op]
+    inputs: list[
+        list[tuple[int, int]]
+    ]  # for each node, the (node, output) behind each data input
+    control: list[list[int]]
+    # for each node, its data edges as (node, output, input), in order of creation
+    data_out: list[list[tuple[int, int, int]]]
+    control_out: list[
+        list[int]
+    ]  # for each node, the nodes that wait for it, in order of creation
+    roots: list[int]
+
+    @property
+    def has_control_flow(self) -> bool:
+        """Whether the graph has branches or loops."""
+        return any(op.type in _CONTROL_FLOW for op in self.ops)
+
+    def specs(self, node: int) -> list[TensorSpec]:
+        """Return dtype and shape of each data input."""
+        return [
+            self.ops[source].outputs[output] for source, output in self.inputs[node]
+        ]
+
+
+def wire(ops: Sequence[Op]) -> Wiring:
+    """Number the nodes and rebuild their edges; refuse an impossible graph."""
+    inputs, control = _resolve_inputs(ops)
+    data_out: list[list[tuple[int, int, int]]] = [[] for _ in ops]
+    control_out: list[list[int]] = [[] for _ in ops]
+
+    for node in range(len(ops)):
+        for slot, (source, output) in enumerate(inputs[node]):
+            data_out[source].append((node, output, slot))
+
+        for source in control[node]:
+            control_out[source].append(node)
+
+    roots = [node for node in range(len(ops)) if not inputs[node] and not control[node]]
+    return Wiring(ops, inputs, control, data_out, control_out, roots)
+
+
+def _resolve_inputs(
+    ops: Sequence[Op],
+) -> tuple[list[list[tuple[int, int]]], list[list[int]]]:
+    """Return each node's data inputs (node, output) and control inputs; refuse impossible ones."""
+    number = {op.name: index for index, op in enumerate(ops)}
+    inputs: list[list[tuple[int, int]]] = []
+    control: list[list[int]] = []
+
+    for op in ops:
+        try:
+            tensors = [split_tensor(tensor) for tensor in op.inputs]
+            inputs.append([(number[name], output) for name, output in tensors])
+            control.append([number[name] for name in op.control_inputs])
+        except KeyError as error:
+            missing = str(error)[:80]
+            message = f"The graph is damaged: an input names the missing op {missing}."
+            raise InputError(message) from None
+
+    for op, feeds in zip(ops, inputs, strict=True):
+        for source, output in feeds:
+            count = len(ops[source].outputs)
+            if output >= count:
+                raise InputError(
+                    f"The graph is damaged: {op.name[:80]!r} reads output {output} of "
+                    f"{ops[source].name[:80]!r}, which has {count}."
+                )
+
+        if op.type in ENTERS and "frame_name" not in op.attrs:
+            name = op.name[:80]
+            raise InputError(
+                f"The graph is damaged: {name!r} enters a loop without a name."
+            )
+
+    return inputs, control
+
 
 STEPS: Final = 3
 """Default number of steps. The second may differ from the first (trials of algorithms), the third from
 the second (chunks). Gradient accumulation needs more: a counter decides a branch."""
 
-_CONSTANTS: Final = ("Const", "HostConst", "ImmutableConst")
-_HELD: Final = (*_CONSTANTS, *ARGUMENT_TYPES, "Placeholder")
+_HANDLE_SOURCES: Final = (*ARGUMENT_TYPES, "VarHandleOp")
+
+
+def plan_kernels(wiring: Wiring, device: KernelDevice) -> list[MemoryPlan]:
+    """Return the memory plan of every node's kernel."""
+    ops = wiring.ops
+    plans: list[MemoryPlan] = []
+
+    for node, op in enumerate(ops):
+        read = {output for _, output, _ in wiring.data_out[node]}
+        if op.type in RESULT_TYPES and read:
+            raise _damage(op, "an op reads its result")
+
+        call = Call(
+            op=op,
+            inputs=tuple(wiring.specs(node)),
+            unused=frozenset(range(len(op.outputs))) - read,
+        )
+        plans.append(_plan(device, call, max(read, default=-1)))
+
+    return plans
+
+
+def _plan(device: KernelDevice, call: Call, last_read: int) -> MemoryPlan:
+    """Return the plan of one op.
+
+    A rule relies on TensorFlow's op registry: number of inputs and outputs, ranks, attributes. An op
+    without these is handled like an op without a rule: each output counts as allocated.
+    """
+    try:
+        plan = device.plan(call)
+        if not _find_misfit(call.op, plan, last_read):
+            return plan
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        pass
+
+    plain = MemoryPlan(outputs=allocate_all(call), modelled=False)
+    if damage := _find_misfit(call.op, plain, last_read):
+        raise _damage(call.op, damage)
+    return plain
+
+
+def _find_misfit(op: Op, plan: MemoryPlan, last_read: int) -> str:
+    """Return why a plan does not fit its op: a missing input, or a missing output that is read."""
+    if last_read >= len(plan.outputs):
+        return f"output {last_read} is read"
+
+    inputs = [index for output in plan.outputs for index in output.inputs]
+    if plan.value is not None:
+        inputs.append(plan.value)
+    if max(inputs, default=-1) >= len(op.inputs):
+        return f"it has {len(op.inputs)} inputs"
+    return ""
+
+
+def _damage(op: Op, why: str) -> TraceError:
+    return TraceError(
+        f"The graph is damaged: its op {op.name[:80]!r} does not fit the type {op.type[:80]!r} ({why}).",
+        hint="Estimate again.",
+    )
+
+
+def _find_handle(wiring: Wiring, feed: tuple[int, int]) -> int:
+    """Trace an input of type resource back to the argument that brings in the handle; else -1."""
+    node, output = feed
+    if wiring.ops[node].outputs[output].dtype != "resource":
+        return -1
+
+    while wiring.ops[node].type not in _HANDLE_SOURCES and wiring.inputs[node]:
+        node = wiring.inputs[node][0][0]
+
+    return node
+
+
+CONSTANTS: Final = ("Const", "HostConst", "ImmutableConst")
+_HELD: Final = (*CONSTANTS, *ARGUMENT_TYPES, "Placeholder")
 """Op types whose output lives outside the step: a kernel's constant, or an argument in Python."""
 
 
@@ -45,32 +216,37 @@ class Prepared:
     note: RunNote
     device: KernelDevice
     wiring: Wiring
-    kernels: Kernels
+    plans: list[MemoryPlan]  # of the kernel of each node
     threads: int  # inter-op threads
     steps: int
     assumed: Mapping[str, int]  # outcomes of branches and loops by name
-    # for each node, the number in the note of the variable behind its first input; -1 for none
-    variables: list[int]
-    # for each op that updates variables, the same for every input
-    arguments: Mapping[int, list[int]]
-    handles: Mapping[int, int]  # the node that brings in the handle of each variable
-    held_bytes: Mapping[
-        int, int
-    ]  # bytes of each node's output that lives outside the step
-    copied_bytes: Mapping[
-        int, int
-    ]  # bytes of each argument that is a copy of a NumPy array
-    results: frozenset[int]
+    # for each node, the node that brings in the variable handle of its first input; -1 for none
+    handles: list[int]
+    variable_of: Mapping[int, int]  # number in the note of the variable of each handle
+    # bytes of each node's output that lives outside the step
+    held_bytes: Mapping[int, int]
+    # bytes of each argument that is a copy of a NumPy array
+    copied_bytes: Mapping[int, int]
+
+    def find_variable(self, node: int) -> int:
+        """Return the number in the note of the variable behind a node's first input; -1 for none."""
+        return self.variable_of.get(self.handles[node], -1)
+
+    def find_variables(self, node: int) -> Iterator[int]:
+        """Yield the same for every input."""
+        for feed in self.wiring.inputs[node]:
+            yield self.variable_of.get(_find_handle(self.wiring, feed), -1)
 
     @property
-    def counters(self) -> dict[int, Value]:
+    def counters(self) -> dict[int, tuple[int | float, ...]]:
         """Start values of the integer variables that may decide a branch, by the node of the handle."""
-        rows = self.note.variables
-        return {
-            node: (0,)
-            for variable, node in self.handles.items()
-            if rows[variable].dtype in ("int32", "int64") and not rows[variable].shape
-        }
+        counters: dict[int, tuple[int | float, ...]] = {}
+        for node, number in self.variable_of.items():
+            row = self.note.variables[number]
+            if row.dtype in ("int32", "int64") and not row.shape:
+                counters[node] = (0,)
+
+        return counters
 
 
 def prepare(
@@ -82,188 +258,40 @@ def prepare(
 ) -> Prepared:
     """Rebuild the graph's edges and look up its kernels; ``ops`` replaces those of the note."""
     wiring = wire(note.ops if ops is None else ops)
-    kernels = plan_kernels(wiring, device)
-    nodes = {
-        int(op.attrs["index"]): node
-        for node, op in enumerate(wiring.ops)
-        if op.type in ARGUMENT_TYPES
-    }
-    handles: dict[int, int] = {}
-
-    for number, row in enumerate(note.variables):
-        # An argument is one variable: the first of two that name it.
-        node = nodes.pop(-1 if row.argument is None else row.argument, None)
-        if node is not None:
-            handles[number] = node
-
-    variable_of = {node: number for number, node in handles.items()}
+    arguments: dict[int, int] = {}
     held: dict[int, int] = {}
     copied: dict[int, int] = {}
+    handles: list[int] = []
 
     for node, op in enumerate(wiring.ops):
+        feeds = wiring.inputs[node]
+        handles.append(_find_handle(wiring, feeds[0]) if feeds else -1)
+
+        if op.type in ARGUMENT_TYPES:
+            arguments[int(op.attrs["index"])] = node
         if op.type in _HELD and op.outputs and (size := device.held_bytes(op)):
             (copied if COPIED in op.attrs else held)[node] = size
+
+    variable_of: dict[int, int] = {}
+    for number, row in enumerate(note.variables):
+        # An argument is one variable: the first of two that name it.
+        node = arguments.pop(-1 if row.argument is None else row.argument, -1)
+        if node >= 0:
+            variable_of[node] = number
 
     return Prepared(
         note=note,
         device=device,
         wiring=wiring,
-        kernels=kernels,
+        plans=plan_kernels(wiring, device),
         threads=inter_op,
         steps=STEPS if note.steps_wanted is None else note.steps_wanted,
         assumed=note.assumed,
-        variables=[variable_of.get(node, -1) for node in kernels.handles],
-        arguments={
-            node: [variable_of.get(one, -1) for one in sources]
-            for node, sources in kernels.arguments.items()
-        },
         handles=handles,
+        variable_of=variable_of,
         held_bytes=held,
         copied_bytes=copied,
-        results=frozenset(
-            node for node, op in enumerate(wiring.ops) if op.type in RESULT_TYPES
-        ),
     )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Schedule:
-    """One possible execution: the buffers of a process from its start to the end of the last step."""
-
-    buffers: list[Buffer]  # those with bytes, in order of birth
-    instants: int  # number of allocations and frees
-    steps: tuple[Step, ...]
-    nodes: tuple[int, ...]  # nodes in the order in which the last step ran them
-    # trips of each loop with an unknown condition, loops without a known bound, and the number of
-    # branches by the node of each unknown predicate
-    trips: Mapping[str, int] = field(default_factory=dict)
-    unbounded: frozenset[str] = frozenset()
-    branches: Mapping[int, int] = field(default_factory=dict)
-    stranded: tuple[int, ...] = ()  # nodes that never ran; none in a graph that can run
-
-    @cached_property
-    def live_bytes(self) -> np.ndarray:
-        """The requested bytes alive after each instant from -1 on."""
-        return self.sum_live([buffer.size_bytes for buffer in self.buffers])
-
-    def sum_live(self, sizes_bytes: list[int]) -> np.ndarray:
-        """Return the live bytes after each instant from -1 on, with other sizes of the buffers."""
-        ends = [self.instants if one.dies is None else one.dies for one in self.buffers]
-        born = np.asarray([one.born for one in self.buffers], dtype=np.int64)
-        sizes = np.asarray(sizes_bytes, dtype=np.int64)
-
-        return running_sum(born, np.asarray(ends, dtype=np.int64), sizes, self.instants)
-
-    @cached_property
-    def peak_instant(self) -> int:
-        """The instant of the highest requested bytes of the last step."""
-        first = self.steps[-1].first
-        return first + int(self.live_bytes[first:].argmax()) - 1
-
-    @property
-    def peak_bytes(self) -> int:
-        """The highest requested bytes of the last step, with everything that lives outside it."""
-        return int(self.live_bytes[self.peak_instant + 1])
-
-    def find_alive_at_peak(self) -> list[Buffer]:
-        """Return the buffers that are alive at the peak."""
-        peak = self.peak_instant
-        born = (buffer for buffer in self.buffers if buffer.born <= peak)
-        return [buffer for buffer in born if buffer.dies is None or buffer.dies > peak]
-
-
-def play(prepared: Prepared, seed: int = 0) -> Schedule:
-    """Play a process in one possible order."""
-    ledger = Ledger(prepared)
-    _start_process(prepared, ledger)
-    random = Random(seed)
-    edges = EdgeOrder(prepared.wiring, random)
-    counters = prepared.counters
-    trips: dict[str, int] = {}
-    unbounded: set[str] = set()
-    branches: dict[int, int] = {}
-    stranded: list[int] = []
-    steps: list[Step] = []
-
-    for number in range(prepared.steps):
-        first = ledger.instants
-        ledger.begin_step()
-        executor = Executor(prepared, ledger, counters, edges, random)
-        executor.run()
-        decisions = executor.decisions
-        trips |= decisions.trips
-        unbounded |= decisions.unbounded
-        branches |= decisions.branches
-        stranded = executor.stranded
-        ledger.end_step()
-        steps.append(
-            Step(index=number, number=number, first=first, last=ledger.instants - 1)
-        )
-
-    return Schedule(
-        buffers=[buffer for buffer in ledger.buffers if buffer.size_bytes],
-        instants=ledger.instants,
-        steps=tuple(steps),
-        nodes=tuple(ledger.ran),
-        trips=trips,
-        unbounded=frozenset(unbounded),
-        branches=branches,
-        stranded=tuple(stranded),
-    )
-
-
-def _start_process(prepared: Prepared, ledger: Ledger) -> None:
-    """Allocate everything that exists before the first step: variables, inputs and constants."""
-    note, device, ops = prepared.note, prepared.device, prepared.wiring.ops
-    if device.scratch_bytes:
-        role = "scratch of TensorFlow's device"
-        ledger.hold(device.scratch_bytes, Category.CONSTANT, role)
-
-    slots: dict[object, Buffer] = {}
-    for number, row in enumerate(note.variables):
-        size_bytes = (device.holds(row) and row.size_bytes) or 0
-        scratch_count = (
-            2 if row.category == Category.PARAMETER and len(row.shape or ()) > 1 else 0
-        )
-        # The initial value of a kernel is random numbers, scaled and shifted.
-        scratch = ledger.allocate_temporaries(NO_NODE, [size_bytes] * scratch_count)
-        slot = (
-            (row.dtype, row.shape) if row.category == Category.OPTIMIZER_STATE else None
-        )
-        ledger.add_variable(size_bytes, slots.get(slot))
-
-        if (
-            slot is not None and row.shape
-        ):  # equal values of one function are one constant
-            slots.setdefault(slot, ledger.values[-1])
-
-        for buffer in reversed(scratch):
-            ledger.release(buffer)
-
-        node = prepared.handles.get(number, -1)
-        handle = ledger.hold(
-            device.handle_bytes, Category.CONSTANT, "tensor held by Python", node
-        )
-        if node in prepared.held_bytes:
-            ledger.held[node] = handle
-
-    known = set()
-    for node, size_bytes in prepared.held_bytes.items():
-        if node in ledger.held:
-            continue
-
-        category, role = Category.CONSTANT, "constant"
-        if ops[node].type not in _CONSTANTS:
-            category, role = Category.INPUT, "step input"
-            known.add(int(ops[node].attrs.get("index", -1)))
-
-        ledger.held[node] = ledger.hold(size_bytes, category, role, node)
-
-    known |= {int(ops[node].attrs["index"]) for node in prepared.copied_bytes}
-    for index, given in enumerate(note.inputs):  # those that the graph does not use
-        if index not in known and given.dtype not in device.host_dtypes:
-            size_bytes = TensorSpec(given.dtype, given.shape).size_bytes or 0
-            ledger.hold(size_bytes, Category.INPUT, "step input")
 
 
 def assume(prepared: Prepared, assumed: Mapping[str, int]) -> Prepared:

@@ -4,17 +4,32 @@ Only small tensors are evaluated, from constants and inputs of the step. An iter
 (``OptionalHasValue`` in Keras 3.16's loop over steps). As in healthy training, computed floating-point
 tensors are finite, so that loss scaling takes the updating branch, and no element equals the one number
 that a whole tensor is compared with (Keras makes a sparse gradient dense if a denominator is zero).
+
+Branches and loops that data decide are assumed: a loop whose condition includes a bound
+(``while i < limit and not done``) runs as often as the bound allows; any other runs once. An assumed
+predicate counts as known from then on: the gradient of a branch reads the same predicate.
 """
+
+from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
-from typing import Final
-
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
-from analyzer.simulate.predict.wiring import TYPES
+from analyzer.model.graph.host_copies import COPY, COPY_BACK
+from analyzer.simulate.predict.buffers import Tensor
+from analyzer.simulate.predict.prepared_step import (
+    MERGES,
+    SWITCHES,
+    TYPES,
+    Prepared,
+    Wiring,
+)
+
+if TYPE_CHECKING:
+    from analyzer.simulate.predict.executor import Iteration
 
 Number = int | float
 Value = tuple[Number, ...]  # a small tensor's elements, flat; booleans as 0 and 1
@@ -24,7 +39,6 @@ _MAX_ELEMENTS: Final = 64
 
 _BINARY: Final[dict[str, Callable[[Number, Number], Number]]] = {
     **dict.fromkeys(("Add", "AddV2"), operator.add),
-    **dict.fromkeys(("Div", "RealDiv"), operator.truediv),
     "Sub": operator.sub,
     "Mul": operator.mul,
     "FloorDiv": operator.floordiv,
@@ -40,7 +54,6 @@ _BINARY: Final[dict[str, Callable[[Number, Number], Number]]] = {
     "LogicalAnd": lambda a, b: a and b,
     "LogicalOr": lambda a, b: a or b,
 }
-_DIVISIONS: Final = op_types("Div RealDiv FloorDiv FloorMod")
 _DECIDED_BY_ONE: Final = {"LogicalAnd": 0, "LogicalOr": 1}
 """Op types that one input can decide, and its deciding value."""
 _SOURCES: Final = op_types("Const HostConst _Arg _DeviceArg")
@@ -50,10 +63,7 @@ _REDUCE: Final[dict[str, Callable[[Value], Number]]] = {
     "Any": any,
     "Max": max,
     "Min": min,
-    "Sum": sum,
-    "Prod": math.prod,
 }
-_IDEMPOTENT: Final = op_types("All Any Max Min")
 _ASSUMED: Final = {"IsFinite": 1, "IsInf": 0, "IsNan": 0, "OptionalHasValue": 1}
 ASSIGNS: Final = op_types("AssignVariableOp AssignAddVariableOp AssignSubVariableOp")
 
@@ -72,7 +82,7 @@ backward pass of a loop pops the counter that its forward pass pushed. The backw
 takes the predicate of an inner branch from an optional."""
 
 INPUT_FREE: Final = _SOURCES | op_types(
-    "Equal IsFinite IsInf IsNan LogicalAnd LogicalOr NotEqual OptionalHasValue Rank Shape Size"
+    "Equal IsFinite IsInf IsNan LogicalAnd LogicalOr NotEqual OptionalHasValue Shape"
 )
 """Op types whose value does not depend on the value of their first input."""
 
@@ -89,14 +99,12 @@ def evaluate(
 
     if kind in ("Equal", "NotEqual"):
         floats = [spec for spec in specs if spec is not None and "float" in spec.dtype]
-        if sorted(spec.shape == () for spec in floats) == [
-            False,
-            True,
-        ]:  # a tensor and one number
+        are_numbers = sorted(spec.shape == () for spec in floats)
+        if are_numbers == [False, True]:  # a tensor and one number
             return (int(kind == "NotEqual"),)
 
-    if kind in ("Rank", "Shape", "Size"):
-        return _describe_shape(kind, specs[0])
+    if kind == "Shape":
+        return None if specs[0] is None else specs[0].known_shape
 
     deciding = _DECIDED_BY_ONE.get(kind)
     if deciding is not None and (deciding,) in inputs and op.outputs[0].shape == ():
@@ -105,20 +113,9 @@ def evaluate(
     known = [value for value in inputs if value is not None]
     if not inputs or inputs[0] is None:
         return None
-    if kind == "TensorScatterUpdate" and inputs[0] == inputs[2]:
-        return known[0] if len(known[0]) == 1 else None
 
     value = _evaluate_first(op, known[0])
     return _combine(op, known) if value is None and len(known) == len(inputs) else value
-
-
-def _describe_shape(kind: str, spec: TensorSpec | None) -> Value | None:
-    """Return what follows from the shape of an input, as far as it is known."""
-    if spec is None or spec.shape is None or kind == "Rank":
-        return None if spec is None or spec.shape is None else (len(spec.shape),)
-
-    shape = spec.known_shape
-    return shape if shape is None or kind == "Shape" else (math.prod(shape),)
 
 
 def assign(kind: str, old: Value, change: Value | None) -> Value | None:
@@ -145,20 +142,15 @@ def _read_constant(op: Op) -> Value | None:
 
 
 def _as_type(value: Value, op: Op) -> Value | None:
-    """Return numbers rounded or truncated to the dtype of the op's first output."""
+    """Return numbers as the dtype of the op's first output has them; None for infinite ones."""
     dtype = op.outputs[0].dtype
     if not all(map(math.isfinite, value)):
         return None
     if dtype == "bool":
         return tuple(int(bool(x)) for x in value)
-
-    if dtype in ("float16", "float32", "float64"):
-        rounded = [float(np.dtype(dtype).type(x)) for x in value]
-        return tuple(int(x) if x.is_integer() else x for x in rounded)
-
-    if "float" in dtype or "complex" in dtype:
-        return None if any(isinstance(x, float) for x in value) else value
-    return tuple(int(x) for x in value)
+    if "int" in dtype:
+        return tuple(int(x) for x in value)
+    return value
 
 
 def _evaluate_first(op: Op, value: Value) -> Value | None:
@@ -175,49 +167,187 @@ def _evaluate_first(op: Op, value: Value) -> Value | None:
         return None
 
     # A reduction to several numbers is unknown, unless one number stands for equal ones.
-    is_scalar = op.outputs[0].size_bytes is not None and op.outputs[0].shape in (
-        (),
-        None,
-    )
-    is_equal = len(value) == 1 and op.type in _IDEMPOTENT
-    return _as_type((_REDUCE[op.type](value),), op) if is_scalar or is_equal else None
+    is_scalar = op.outputs[0].shape == ()
+    if not is_scalar and len(value) > 1:
+        return None
+    return _as_type((_REDUCE[op.type](value),), op)
 
 
 def _combine(op: Op, known: list[Value]) -> Value | None:
-    match op.type:
-        case "Pack":
-            return tuple(x for value in known for x in value)
-        case "ConcatV2":
-            return tuple(x for value in known[:-1] for x in value)
-        case "Concat":
-            return tuple(x for value in known[1:] for x in value)
-        case "StridedSlice" | "TensorListGetItem" if (
-            op.outputs[0].shape == () and len(known[1]) == 1
-        ):
-            index = (
-                int(known[1][0]) if len(known[0]) > 1 else 0
-            )  # a single number is of all
-            return (
-                (known[0][index],) if -len(known[0]) <= index < len(known[0]) else None
-            )
-        case kind if kind in _BINARY:
-            return _combine_elements(op, *known)
+    """Return the value of an op that depends on several inputs."""
+    if op.type in _BINARY:
+        return _combine_elements(op, *known)
 
-    return None
+    is_element = op.type in ("StridedSlice", "TensorListGetItem")
+    if not is_element or op.outputs[0].shape != () or len(known[1]) != 1:
+        return None
+
+    elements = known[0]
+    index = int(known[1][0]) if len(elements) > 1 else 0  # a single number is of all
+    is_inside = -len(elements) <= index < len(elements)
+
+    return (elements[index],) if is_inside else None
 
 
 def _combine_elements(op: Op, left: Value, right: Value) -> Value | None:
     """Return the value of an element-wise op; a single number stands for equal ones."""
-    count = max(len(left), len(right))
+    count = max(len(left), len(right), 1)
     if count > _MAX_ELEMENTS or {len(left), len(right)} - {1, count}:
         return None
-    if op.type in _DIVISIONS and 0 in right:
+    if op.type in ("FloorDiv", "FloorMod") and 0 in right:
         return None
 
-    pairs = zip(
-        left * (count // len(left) or 1),
-        right * (count // len(right) or 1),
-        strict=False,
-    )
+    left *= count // len(left)
+    right *= count // len(right)
     function = _BINARY[op.type]
-    return _as_type(tuple(function(a, b) for a, b in pairs), op)
+
+    return _as_type(tuple(map(function, left, right)), op)
+
+
+class NodeValues:
+    """Known values in one step: of nodes, of list elements, and of integer variables by node."""
+
+    def __init__(self, prepared: Prepared, counters: dict[int, Value]) -> None:
+        self._ops, self._wiring = prepared.wiring.ops, prepared.wiring
+        self._handles = prepared.handles
+        self._counters = counters
+        self._stored: dict[Any, Value | None] = {}  # values of buffers in lists
+
+    def store(
+        self, kind: str, buffers: list[Tensor], values: list[Value | None]
+    ) -> int | None:
+        """Store the number that an op adds to a list; return its index or count input."""
+        place = STORES.get(kind)
+        if place is not None and buffers[place] is not None:
+            self._stored[buffers[place]] = values[place]
+
+        index = values[1] if kind in INDEXED else None
+        return int(index[0]) if index else None
+
+    def find(
+        self, node: int, outputs: list[Tensor], values: list[Value | None]
+    ) -> list[Value | None]:
+        """Return the known values of a node's first outputs."""
+        op = self._ops[node]
+        found: list[Value | None] = []
+        if op.type in LISTS:
+            loaded = LOADS.get(op.type)
+            for output, buffer in enumerate(outputs):
+                found.append(self._stored.get(buffer) if output == loaded else None)
+
+            if found != [None]:
+                return found
+        else:
+            found = [self._access(node, values)]
+
+        is_first_known = not values or values[0] is not None
+        is_computable = is_first_known or op.type in INPUT_FREE or "value" in op.attrs
+        if outputs and found == [None] and (is_computable or op.type in LISTS):
+            return [evaluate(op, values, self._wiring.specs(node))]
+        return found
+
+    def _access(self, node: int, values: list[Value | None]) -> Value | None:
+        """Return the value that a node reads from an integer variable; apply its assignment."""
+        handle = self._handles[node]
+        if handle not in self._counters:
+            return None
+
+        kind, old = self._ops[node].type, self._counters[handle]
+        if kind in ASSIGNS:
+            new = assign(kind, old, values[1] if len(values) > 1 else None)
+            self._counters.pop(handle)
+            if new is not None:
+                self._counters[handle] = new
+
+        return old if kind == "ReadVariableOp" else None
+
+
+_PASSES_ON: Final = {COPY, COPY_BACK} | op_types(
+    "Identity Snapshot StopGradient PreventGradient Squeeze Reshape Enter"
+)
+UNBOUNDED_TRIPS: Final = 1  # trips of a loop if its condition has no known bound
+
+
+class DecisionLog:
+    """Decides unknown predicates by assumption; ``assumed`` has trips and branches by name.
+
+    ``trips`` are the trips of each loop with an unknown condition, ``unbounded`` the loops whose
+    condition has no known bound, and ``branches`` the number of branches by the node of an unknown
+    predicate. An unknown value of a ``watched`` node needs an assumption.
+    """
+
+    def __init__(self, wiring: Wiring, assumed: Mapping[str, int]) -> None:
+        self._assumed = assumed
+        self._ops = wiring.ops
+        self._branch_counts = _find_predicates(wiring)
+        self.conditions = _find_conditions(wiring)
+        self.watched = frozenset(self._branch_counts) | self.conditions
+        self.trips: dict[str, int] = {}
+        self.unbounded: set[str] = set()
+        self.branches: dict[int, int] = {}
+
+    def assume(
+        self, node: int, values: Sequence[Value | None], iteration: Iteration
+    ) -> Value | None:
+        """Return the assumed value of a watched node; None for part of a loop condition."""
+        if node in self.conditions:
+            # A false operand of ``and`` would have decided the value.
+            iteration.bounded = iteration.bounded or any(
+                value is not None for value in values
+            )
+            return None
+
+        iteration.frame.assumed = True
+        count = self._branch_counts[node]
+        self.branches[node] = count
+
+        return (min(self._assumed.get(self._ops[node].name, 1), count - 1),)
+
+    def continue_loop(self, iteration: Iteration) -> bool:
+        """Return whether a loop with an unknown condition makes another trip."""
+        name, number = iteration.frame.name, iteration.number
+        if not iteration.bounded:
+            self.unbounded.add(name)
+
+        most = self._assumed.get(name, None if iteration.bounded else UNBOUNDED_TRIPS)
+        is_continued = most is None or number < most
+        self.trips[name] = max(self.trips.get(name, 0), number + is_continued)
+
+        return is_continued
+
+
+def _find_predicates(wiring: Wiring) -> dict[int, int]:
+    """Return the number of branches for each node that computes a branch's predicate."""
+    counts: dict[int, int] = {}
+    for node, op in enumerate(wiring.ops):
+        if op.type not in SWITCHES:
+            continue
+
+        source = wiring.inputs[node][1][0]
+        if wiring.ops[source].type != "LoopCond":
+            counts[source] = len(op.outputs)
+            while wiring.ops[source].type in _PASSES_ON and wiring.inputs[source]:
+                source = wiring.inputs[source][0][0]
+
+            counts[source] = len(op.outputs)
+
+    return counts
+
+
+def _find_conditions(wiring: Wiring) -> frozenset[int]:
+    """Return the ``LogicalAnd`` nodes in the conditions of loops, and the ends of branches in them."""
+    conditions: set[int] = set()
+    queue = [node for node, op in enumerate(wiring.ops) if op.type == "LoopCond"]
+
+    while queue:
+        for source, _ in wiring.inputs[queue.pop()]:
+            kind = wiring.ops[source].type
+            if kind == "LogicalAnd" and source not in conditions:
+                conditions.add(source)
+                queue.append(source)
+            elif kind in MERGES:
+                conditions.add(source)
+            elif kind in _PASSES_ON - {"Enter"}:
+                queue.append(source)
+
+    return frozenset(conditions)

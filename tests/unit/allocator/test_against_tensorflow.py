@@ -19,9 +19,11 @@ SECONDS = 180
 @pytest.mark.parametrize(
     "kind",
     [
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("eager", "graph")),
         "step",
-        "jit",
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("eager", "graph", "jit")
+        ),
     ],
 )
 def test_every_event_is_reproduced(kind, tmp_path):

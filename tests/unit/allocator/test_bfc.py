@@ -29,22 +29,6 @@ setups = st.builds(
 )
 
 
-def test_requests_are_rounded_and_split_from_the_low_end():
-    bfc = BfcAllocator(BfcOptions(first_address=0))
-    chunks = [bfc.allocate(n) for n in (1, 256, 257, 5000)]
-    assert [chunk.address for chunk in chunks] == [0, 256, 512, 1024]
-    assert bfc.in_use_bytes == 256 + 256 + 512 + 5120
-    assert bfc.pool_bytes == 2 * MIB
-
-
-def test_a_chunk_under_twice_the_request_is_used_whole():
-    bfc = BfcAllocator(BfcOptions(first_address=0))
-    hole, _ = bfc.allocate(1000), bfc.allocate(1)
-    bfc.free(hole)
-    chunk = bfc.allocate(600)
-    assert (chunk.address, chunk.size_bytes) == (0, 1024)
-
-
 @pytest.mark.parametrize(
     ("spare", "size"), [(128 * MIB - 256, 328 * MIB - 256), (128 * MIB, 200 * MIB)]
 )
@@ -62,21 +46,6 @@ def test_the_fragmentation_fraction_replaces_the_128_mib():
     hole, _ = bfc.allocate(20 * MIB), bfc.allocate(1)
     bfc.free(hole)
     assert bfc.allocate(18 * MIB).size_bytes == 18 * MIB
-
-
-def test_regions_double_and_the_limit_caps_the_last():
-    bfc = BfcAllocator(BfcOptions(memory_limit_bytes=40 * MIB, coalesce_regions=False))
-    assert all(bfc.allocate(2 * MIB) for _ in range(20))
-    assert [size // MIB for size in bfc.region_bytes] == [2, 4, 8, 16, 10]
-    assert bfc.allocate(1) is None
-
-
-def test_a_large_request_takes_a_region_of_the_next_power():
-    bfc = BfcAllocator(BfcOptions())
-    for _ in range(3):
-        bfc.allocate(9 * MIB)
-    # The first is raised by the request, so the second is not doubled; the third is.
-    assert [size // MIB for size in bfc.region_bytes] == [16, 16, 32]
 
 
 def test_without_growth_one_region_of_the_whole_limit_is_taken_at_the_first_request():

@@ -14,7 +14,6 @@ from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError
-from analyzer.model.ranges import Range
 from analyzer.tracing.parse.run_folder import RunNote
 
 MIB = 1 << 20
@@ -31,13 +30,12 @@ SAVES = {
 """MiB of 40 that each saves alone; two kinds together save one less than their sum."""
 
 
-def make_estimate(size_bytes: int, requested: Range | None = None) -> StepEstimate:
+def make_estimate(size_bytes: int) -> StepEstimate:
     return StepEstimate(
         need_bytes=size_bytes,
         need_high_bytes=size_bytes,
         requested_bytes=size_bytes,
         allocated_bytes=size_bytes,
-        requested=requested,
         note=NOTE,
         notes=(),
     )
@@ -167,24 +165,3 @@ def test_every_remedy_of_a_step_has_a_known_name() -> None:
             assert {plan.id for plan in plans} <= set(remedy_names())
     with pytest.raises(InputError, match="half-bach"):
         parse_remedies("jit,half-bach")
-
-
-def test_bounds_of_a_saving_come_from_the_bounds_before_and_after(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bounds = {
-        "unchanged": Range(10, 13),
-        "remedy-optimizer-sgd": Range(6, 8),
-        "remedy-freeze": None,
-    }
-    monkeypatch.setattr(
-        RemedyTrial,
-        "estimate",
-        lambda trial, options, name: make_estimate(MIB, bounds[name]),
-    )
-    remedies = {
-        remedy.id: remedy for remedy in try_with(None, "optimizer-sgd", "freeze")
-    }
-    sgd, freeze = remedies["optimizer-sgd"], remedies["freeze"]
-    assert (sgd.saves_low_bytes, sgd.saves_high_bytes) == (2, 7)
-    assert (freeze.saves_low_bytes, freeze.saves_high_bytes) == (None, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.fitting import size_answers
+from analyzer.fitting import fit_target, size_answers
 from analyzer.fitting.fit_answer import FitAnswer
 from analyzer.fitting.fit_document import build_fit_document
 from analyzer.fitting.fit_target import FitQuestion, Keep, fit_step
@@ -63,7 +63,9 @@ def fit(
     wanted: int = 32,
     keep: Keep = lambda answer: None,
 ) -> FitAnswer:
-    monkeypatch.setattr(size_answers, "can_run", lambda access, options: True)
+    for module in (size_answers, fit_target):
+        monkeypatch.setattr(module, "can_run", lambda access, options: True)
+
     monkeypatch.setattr(size_answers, "read_run_file", lambda path: RunFile(step=STEP))
     access = StepAccess(
         name="m", folder=tmp_path, capture=lambda *_: tmp_path, run_sizes=step.run

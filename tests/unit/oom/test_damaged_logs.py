@@ -117,10 +117,10 @@ def test_the_part_before_damage_in_a_gzip_is_read() -> None:
 
 
 def test_a_long_line_of_keywords_is_read_in_linear_time() -> None:
-    line = b" ".join(KEYS[n % len(KEYS)] for n in range(2_000_000))
+    line = b" ".join(KEYS[n % len(KEYS)] for n in range(200_000))
     began = time.process_time()
     read_oom_log(io.BytesIO(line + b"\n"), "a log")
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("name", PATTERNS)

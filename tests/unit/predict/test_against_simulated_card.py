@@ -56,17 +56,6 @@ def test_every_convolution_and_pooling_asks_for_what_it_really_asks_for(measured
         assert sorted(last[op]) == sorted(sizes), op
 
 
-def test_the_first_step_tries_what_it_really_tries(measured, document):
-    first = requests(measured, 0)
-    for op, sizes in TRUTH["first_step"].items():
-        if "BiasAddGrad" in op:
-            continue  # its trial is smaller than those of convolutions
-        notable = [sorted(s for s in asked if s > 1) for asked in (first[op], sizes)]
-        assert notable[0] == notable[1], op
-    ever = document["peak_ever"]["requested_bytes"]
-    assert ever == pytest.approx(TRUTH["peak_ever_bytes"], rel=0.001)
-
-
 def test_the_least_limit_has_room_for_the_first_steps_trials(document):
     """Of cards in steps of 1 MiB the runtime needs 41; with less it says "No algorithm worked!"."""
     least = document["fragmentation"]["minimum_limit_bytes"]

@@ -16,10 +16,9 @@ from analyzer.model.contract.report_json import plain_report
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.report.document import build_document
 from analyzer.session.opening import analyse_step, explain
-from analyzer.simulate.predict.card_uncertainty import find_workspaces
-from analyzer.simulate.predict.predicted_device import target_of
-from analyzer.simulate.predict.predicted_recording import predict_note
+from analyzer.simulate.predict.predicted_recording import predict_note, target_of
 from analyzer.simulate.predict.prediction import predict
+from analyzer.simulate.predict.stated_range import find_workspaces
 from analyzer.tracing.parse.run_folder import read_run
 
 NOTE = Path(__file__).parent / "notes" / "gpu" / "run.json"
@@ -118,9 +117,7 @@ def test_the_peaks_over_the_likely_algorithms_contain_the_shown_one(note):
     prediction = predict(note, target.device, target.options)
     schedule, found = prediction.middle, find_workspaces(prediction, 1 << 40)
     assert found.steady.low <= schedule.peak_bytes <= found.steady.high
-    plans = [
-        plan.workspace for plan in prediction.prepared.kernels.plans if plan.workspace
-    ]
+    plans = [plan.workspace for plan in prediction.prepared.plans if plan.workspace]
     live = schedule.live_bytes
     assert found.steady.high <= int(live.max()) + max(one.most_bytes for one in plans)
     assert found.first_step.high >= int(live[: schedule.steps[0].last + 2].max())

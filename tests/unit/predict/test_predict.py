@@ -22,11 +22,11 @@ from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.report_file import UnmodelledType
 from analyzer.model.errors import InputError
 from analyzer.model.recording.schema import ALLOCATIONS
-from analyzer.simulate.kernels.kernel_device import HANDLE_BYTES
+from analyzer.simulate.kernels.cpu.cpu_kernels import HANDLE_BYTES
 from analyzer.simulate.predict.predicted_recording import find_unmodelled, make_table
-from analyzer.simulate.predict.prepared_step import play
+from analyzer.simulate.predict.prepared_step import wire
+from analyzer.simulate.predict.schedule import play
 from analyzer.simulate.predict.stated_range import describe_notes, find_unsized
-from analyzer.simulate.predict.wiring import wire
 
 
 def names_of(ops, *variables, **options):
@@ -332,7 +332,7 @@ def test_a_loop_that_data_may_end_early_runs_as_often_as_it_may():
 
 def test_a_loop_without_a_bound_runs_once_unless_assumed():
     found = predict_ops(early_loop(9, bound=False))
-    assert "1 trip; (--assume loop=N" in found.decisions["loop"]
+    assert "1 trip (--assume loop=N" in found.decisions["loop"]
     found = predict_ops(early_loop(9, bound=False), assumed={"loop": 5})
     assert "5 trips" in found.decisions["loop"]
 

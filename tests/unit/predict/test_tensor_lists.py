@@ -4,8 +4,8 @@ from small_graphs import make_ledger
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
+from analyzer.simulate.kernels.cpu.cpu_kernels import LIST_BYTES as HANDLE_BYTES
 from analyzer.simulate.kernels.shared.op_call import Call
-from analyzer.simulate.kernels.shared.tensor_list_kernels import HANDLE_BYTES
 
 ROW, TENSOR = TensorSpec("float32", (64,)), TensorSpec("float32", (3, 64))
 LIST, INDEX = TensorSpec("variant", ()), TensorSpec("int32", ())
@@ -14,7 +14,7 @@ ROW_BYTES = 256
 
 def plan(kind, inputs, outputs):
     op = Op("op", kind, outputs=tuple(outputs))
-    return cpu.plan(Call(op, tuple(inputs), (None,) * len(inputs)))
+    return cpu.plan(Call(op, tuple(inputs)))
 
 
 MADE_OF = plan("TensorListFromTensor", [TENSOR, INDEX], [LIST])
@@ -34,24 +34,6 @@ def run(books, node, inputs, index=None):
     for buffer in in_use:
         books.release(buffer)
     return outputs
-
-
-def test_each_row_of_a_tensor_is_copied():
-    books = make_ledger(MADE_OF)
-    source = books.allocate(3 * ROW_BYTES, 0)
-    (made,) = run(books, 0, [source, None])
-    assert live_bytes(books) == HANDLE_BYTES + 3 * ROW_BYTES
-    books.release(made)
-    assert live_bytes(books) == 0
-
-
-def test_an_item_takes_the_place_of_the_one_before():
-    books = make_ledger(RESERVED, SET, SET)
-    (made,) = run(books, 0, [None, None], 2)
-    for node, index in ((1, 1), (2, 1)):
-        value = books.allocate(ROW_BYTES, node)
-        (made,) = run(books, node, [made, None, value], index)
-    assert live_bytes(books) == HANDLE_BYTES + ROW_BYTES
 
 
 def test_a_list_in_use_is_not_changed_but_its_elements_are_shared():
@@ -79,14 +61,6 @@ def test_an_item_is_read_where_it_lies_and_zeros_where_none_was_set():
     before = live_bytes(books)
     run(books, 3, [empty, None, None], 1)
     assert live_bytes(books) == before + ROW_BYTES
-
-
-def test_a_list_that_is_popped_lets_go_of_its_last_element():
-    books = make_ledger(MADE_OF, POP)
-    (made,) = run(books, 0, [None, None])
-    made, item = run(books, 1, [made, None])
-    books.release(item)
-    assert live_bytes(books) == HANDLE_BYTES + 2 * ROW_BYTES
 
 
 def test_an_optional_refers_to_its_tensors():

@@ -24,7 +24,7 @@ from analyzer.report.render.markdown import to_markdown
 from analyzer.report.render.terminal import print_terminal
 from analyzer.report.report_sections import report_document, summary_document
 from analyzer.session.opening import open_result
-from analyzer.simulate.predict import predicted_device as target
+from analyzer.simulate.predict import predicted_recording as target
 
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
 CASES = [

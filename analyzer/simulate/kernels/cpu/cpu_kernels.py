@@ -5,15 +5,14 @@ kernels (``tensorflow/core/kernels``, and the headers of the 2.21 wheel) and wer
 allocator's events. An op type without a rule counts as allocating its outputs and is reported.
 """
 
+from functools import partial
 from typing import Final
 
-from analyzer.model.contract.graph_note import read_op_types
-from analyzer.simulate.kernels.shared import data_movement as layout
-from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
-from analyzer.simulate.kernels.shared.data_movement import plan_einsum
+from analyzer.model.contract.graph_note import Op, op_types, read_op_types
 from analyzer.simulate.kernels.shared.op_call import (
     NO_BUFFER,
     Call,
+    KernelDevice,
     ListUse,
     MemoryPlan,
     Output,
@@ -30,9 +29,67 @@ from analyzer.simulate.kernels.shared.op_call import (
     plan_forward,
 )
 
+HANDLE_BYTES: Final = 200
+"""Bytes that ``VarHandleOp`` allocates for a resource handle (``sizeof(ResourceHandle)``)."""
+
+
+LIST_BYTES: Final = 64  # bytes of the tensor of a list: one ``Variant``
+
+_HANDLE: Final = Output(Way.ALLOCATE, LIST_BYTES)
+
+
+def _plan_list(use: ListUse, value: int | None = None) -> Rule:
+    return lambda call: MemoryPlan(outputs=(_HANDLE,), lists=use, value=value)
+
+
+def _plan_element(use: ListUse, call: Call) -> MemoryPlan:
+    """Output an element, which is allocated if it was never set, after the rest of the list."""
+    element = Output(Way.ALIAS, call.size(len(call.op.outputs) - 1))
+    return MemoryPlan(
+        outputs=(_HANDLE, element) if use is ListUse.POP else (element,), lists=use
+    )
+
+
+def _plan_tensors(use: ListUse) -> Rule:
+    return lambda call: MemoryPlan(outputs=allocate_all(call), lists=use)
+
+
+def _plan_unstack(call: Call) -> MemoryPlan:
+    """Copy each row into a new buffer (``TensorListFromTensor``, ``Scatter``)."""
+    source = int(call.op.type == "TensorListScatterIntoExistingList")
+    rows = (call.shape(source) or (0,))[0]
+    row_bytes = call.input_size(source) // max(rows, 1)
+    sizes = (row_bytes,) * rows
+
+    return MemoryPlan((_HANDLE,), lists=ListUse.UNSTACK, value=source, rows_bytes=sizes)
+
+
+_STACKS: Final = op_types("TensorListStack TensorListConcatV2 TensorListGather")
+_UNSTACKS: Final = op_types(
+    "TensorListFromTensor TensorListScatterV2 TensorListScatterIntoExistingList"
+)
+_LIST_RULES: Final[dict[str, Rule]] = {
+    **dict.fromkeys(
+        op_types("EmptyTensorList TensorListReserve"), _plan_list(ListUse.NEW)
+    ),
+    "TensorListPushBack": _plan_list(ListUse.PUSH, 1),
+    "TensorListSetItem": _plan_list(ListUse.SET, 2),
+    "TensorListResize": _plan_list(ListUse.RESIZE),
+    "TensorListPopBack": partial(_plan_element, ListUse.POP),
+    "TensorListGetItem": partial(_plan_element, ListUse.GET),
+    # Hold references to the inputs (``WriteOptionalWithValueToOutput``, ``optional_ops.cc``).
+    **dict.fromkeys(
+        op_types("OptionalNone OptionalFromValue"), _plan_list(ListUse.PACK)
+    ),
+    **dict.fromkeys(_STACKS, _plan_tensors(ListUse.STACK)),
+    "OptionalGetValue": _plan_tensors(ListUse.UNPACK),
+    **dict.fromkeys(_UNSTACKS, _plan_unstack),
+}
+"""Rules of ops for lists only; ``AddN`` and ``ZerosLike`` are with the other kernels."""
+
+
 _TYPES: Final = read_op_types("simulate/kernels/cpu/op_types.toml")["types"]
-REDUCTIONS: Final = _TYPES["reductions"]
-SAME_ON_CARDS: Final = frozenset(lists.RULES).union(
+SAME_ON_CARDS: Final = frozenset(_LIST_RULES).union(
     *map(
         _TYPES.__getitem__,
         ("aliases", "allocating_anywhere", "binary", "constant", "gathers"),
@@ -100,7 +157,7 @@ def _plan_onednn_convolution(call: Call) -> MemoryPlan:
     return plan_allocation(call)
 
 
-_RULES: Final = lists.RULES | assign_rules(
+_RULES: Final = _LIST_RULES | assign_rules(
     _TYPES,
     aliases=lambda call: MemoryPlan(
         outputs=tuple(map(alias, range(len(call.op.outputs))))
@@ -110,7 +167,6 @@ _RULES: Final = lists.RULES | assign_rules(
     **dict.fromkeys(
         ("allocating_anywhere", "allocating", "onednn_allocating"), plan_allocation
     ),
-    reductions=layout.plan_reduction,
     in_place=_use_variable(VariableAccess.UPDATE),
     **dict.fromkeys(("scatters", "gathers"), _use_variable(VariableAccess.IN_PART)),
     **dict.fromkeys(
@@ -129,19 +185,24 @@ _RULES: Final = lists.RULES | assign_rules(
         outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ
     ),
     assign=lambda _: MemoryPlan(variable=VariableAccess.ASSIGN, value=1),
-    cast=lambda call: (
-        plan_alias()
-        if call.attr("SrcT") == call.attr("DstT")
-        else plan_allocation(call)
-    ),
-    transpose=layout.plan_transpose,
-    broadcast=layout.plan_same_or_copy,
-    pack=lambda call: plan_alias() if len(call.inputs) == 1 else plan_allocation(call),
-    slice=layout.plan_slice,
-    split=layout.plan_split,
-    unpack=layout.plan_unpack,
     onednn_convolution=_plan_onednn_convolution,
-    **dict.fromkeys(("onednn_matmul", "onednn_batch_matmul"), plan_allocation),
-    **dict.fromkeys(("onednn_einsum", "einsum"), plan_einsum),
     onednn_softmax=_forward_any(0),
 )
+
+
+def _count_held_bytes(op: Op) -> int:
+    spec = op.outputs[0]
+    if spec.dtype == "variant" and op.type in ("Const", "HostConst"):
+        return LIST_BYTES  # an empty list
+    return HANDLE_BYTES if spec.dtype == "resource" else spec.size_bytes or 0
+
+
+CPU: Final = KernelDevice(
+    kind="cpu",
+    allocator="bfc_cpu_allocator_for_gpu",
+    plan=plan,
+    held_bytes=_count_held_bytes,
+    handle_bytes=HANDLE_BYTES,
+    is_cheap=False,
+)
+"""The CPU with its BFC allocator (``TF_CPU_ALLOCATOR_USE_BFC=1``)."""

@@ -10,9 +10,6 @@ CUDNN_MAJOR: Final = 9  # cuDNN's major version in TensorFlow 2.21's wheel (9.3)
 
 PASSES: Final = ("forward", "input_gradient", "filter_gradient")
 
-HOPPER: Final = 90
-_DATACENTER_BLACKWELL: Final = (100, 103)
-
 
 def divide_up(size: int, divisor: int) -> int:
     """Divide and round up."""
@@ -41,7 +38,6 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True):
     dilation: int = 1
     dtype: str = "float32"
     channels_last: bool = False  # order of the axes in cuDNN's tensors
-    cudnn: int = CUDNN_MAJOR  # cuDNN's major version
 
 
 class ConvolutionOnCard:
@@ -56,7 +52,6 @@ class ConvolutionOnCard:
         self.is_forward, self.is_input_gradient, self.is_filter_gradient = (
             call.direction == name for name in PASSES
         )
-        self.cudnn = call.cudnn
         self._set_shapes(call)
         self._set_card(gpu)
         self._set_kind(call, gpu)
@@ -107,13 +102,8 @@ class ConvolutionOnCard:
             first_with_tensor_cores is not None
             and self.capability >= first_with_tensor_cores
         )
-        is_measured_type = call.dtype in ("float32", "float16") or (
+        self.is_measured = call.dtype in ("float32", "float16") or (
             call.dtype == "bfloat16" and self.uses_tensor_cores
-        )
-        self.is_measured = (
-            is_measured_type
-            and (not self.is_deep or self.capability == HOPPER)
-            and self.capability not in _DATACENTER_BLACKWELL
         )
         self.has_cuda_core_algorithms = (
             self.is_measured

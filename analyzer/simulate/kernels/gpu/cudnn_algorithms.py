@@ -120,10 +120,6 @@ def _find_transformed_product(
     return tiles, on.written_channels, on.read_channels
 
 
-def _uses_old_kernels(on: ConvolutionOnCard) -> bool:
-    return on.has_cuda_core_algorithms and not on.uses_tensor_cores
-
-
 def _copies_bytes(on: ConvolutionOnCard) -> int:
     """Return the copies of tensors with channels last for algorithms that need them first."""
     if on.uses_tensor_cores and on.call.channels_last:
@@ -136,43 +132,34 @@ def _offsets_bytes(on: ConvolutionOnCard) -> int:
     return 4 * points + 4 * (points // 2 + 2)
 
 
+def find_plain(on: ConvolutionOnCard) -> Offer | None:
+    """``implicit_convolve_sgemm``, ``dgrad_engine`` and ``wgrad_alg0_engine``: always 0."""
+    if not on.has_cuda_core_algorithms:
+        return None
+
+    if on.is_forward:
+        time = _find_time(on, share=0.55, factors=(0.902, 1.49, 0.882, 0.67), launch=54)
+    elif on.is_input_gradient:
+        factors = (0.999, 1.98, 1.1, 0.784)
+        time = _find_time(on, share=0.777, factors=factors, launch=181)
+    else:
+        factors = (0.804, 2.64, 1.33, 0.573)
+        time = _find_time(on, share=0.779, factors=factors, launch=101, splits=True)
+
+    return Offer(_copies_bytes(on), time)
+
+
 def find_precomputed(on: ConvolutionOnCard) -> Offer | None:
     """Implicit GEMM with precomputed offsets (``scudnn_*_relu_*``): 396 of 396 rows."""
     if not (on.is_forward and on.has_cuda_core_algorithms):
         return None
 
-    workspace = _offsets_bytes(on)
-    if on.cudnn >= 8:
-        kernel_bytes = 4 * on.filters * on.channels * on.window_area
-        workspace = pad(kernel_bytes, 128) + pad(workspace, 128) + 1024
+    kernel_bytes = 4 * on.filters * on.channels * on.window_area
+    workspace = pad(kernel_bytes, 128) + pad(_offsets_bytes(on), 128) + 1024
 
     time = _find_time(on, share=0.659, factors=(1.14, 1.11, 1.55, 0.606), launch=34.8)
+
     return Offer(workspace + _copies_bytes(on), time)
-
-
-def find_implicit(on: ConvolutionOnCard) -> Offer | None:
-    """``implicit_convolve_sgemm``: 0, or 4 * C * R * S bytes, in 97 of 97 rows."""
-    if not (on.is_forward and on.has_cuda_core_algorithms):
-        return None
-
-    time = _find_time(on, share=0.55, factors=(0.902, 1.49, 0.882, 0.67), launch=54)
-    return Offer(_copies_bytes(on), time)
-
-
-def find_explicit(on: ConvolutionOnCard) -> Offer | None:
-    """``im2col4d``: 26 of 27 rows; half in float16."""
-    if not (on.is_forward and _uses_old_kernels(on)):
-        return None
-
-    patches = on.batch * on.result_area * on.channels * on.window_area
-    time = _find_time(
-        on,
-        share=0.443,
-        factors=(0.995, 0.995, 0.976, 0.54),
-        launch=12,
-        moved_bytes=2 * on.item_bytes * patches,
-    )
-    return Offer(on.item_bytes * patches, time)
 
 
 def find_strided(on: ConvolutionOnCard) -> Offer | None:
@@ -180,23 +167,13 @@ def find_strided(on: ConvolutionOnCard) -> Offer | None:
     if not (on.is_input_gradient and on.has_cuda_core_algorithms):
         return None
 
-    workspace = _offsets_bytes(on) + 2176
-    if on.cudnn >= 8:
-        image_bytes = 4 * on.batch * on.channels * on.height * on.width
-        kernel_bytes = 4 * on.filters * on.channels * on.window_area
-        workspace = image_bytes + kernel_bytes + pad(_offsets_bytes(on), 128) + 2192
+    image_bytes = 4 * on.batch * on.channels * on.height * on.width
+    kernel_bytes = 4 * on.filters * on.channels * on.window_area
+    workspace = image_bytes + kernel_bytes + pad(_offsets_bytes(on), 128) + 2192
 
     time = _find_time(on, share=0.596, factors=(1, 0.89, 1.5, 0.725), launch=61.3)
+
     return Offer(workspace + _copies_bytes(on), time)
-
-
-def find_direct(on: ConvolutionOnCard) -> Offer | None:
-    """``dgrad_engine``, ``dgrad_alg1``: always 0."""
-    if not (on.is_input_gradient and on.has_cuda_core_algorithms):
-        return None
-
-    time = _find_time(on, share=0.777, factors=(0.999, 1.98, 1.1, 0.784), launch=181)
-    return Offer(_copies_bytes(on), time)
 
 
 def find_split_k(on: ConvolutionOnCard) -> Offer | None:
@@ -209,40 +186,12 @@ def find_split_k(on: ConvolutionOnCard) -> Offer | None:
 
     rows = divide_up(taps, 128)
 
-    if on.cudnn < 8:
-        workspace = 2176 + offsets + 4 * rows * divide_up(on.filters, 128)
-    else:
-        sums = 16 * on.window_area * rows * divide_up(on.filters, 64)
-        workspace = 4 * on.filters * taps + offsets + 2192 + sums
+    sums = 16 * on.window_area * rows * divide_up(on.filters, 64)
+    workspace = 4 * on.filters * taps + offsets + 2192 + sums
 
     time = _find_time(
         on, share=0.709, factors=(1.24, 1.33, 1.32, 0.618), launch=57.9, splits=True
     )
-    return Offer(workspace + _copies_bytes(on), time)
-
-
-def find_filter_0(on: ConvolutionOnCard) -> Offer | None:
-    """``wgrad_alg0_engine``: always 0."""
-    if not (on.is_filter_gradient and on.has_cuda_core_algorithms):
-        return None
-
-    time = _find_time(
-        on, share=0.779, factors=(0.804, 2.64, 1.33, 0.573), launch=101, splits=True
-    )
-    return Offer(_copies_bytes(on), time)
-
-
-def find_filter_1(on: ConvolutionOnCard) -> Offer | None:
-    """``wgrad_alg1``: 121 of 121 rows."""
-    if not (on.is_filter_gradient and on.has_cuda_core_algorithms):
-        return None
-
-    taps = on.channels * on.window_area
-    tiles_bytes = 4 * divide_up(taps, 32) * divide_up(on.filters, 16)
-    time = _find_time(
-        on, share=0.498, factors=(0.979, 1.23, 0.904, 0.601), launch=40.8, splits=True
-    )
-    workspace = 4 * on.filters * taps + tiles_bytes + 16
 
     return Offer(workspace + _copies_bytes(on), time)
 
@@ -323,7 +272,7 @@ def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
 
     padded = pad(on.read_channels, 8) * pad(on.written_channels, 32)
     workspace = 64 * padded + 36 * on.channels * on.filters + 4 * on.written_channels
-    if on.is_forward and on.cudnn >= 8:
+    if on.is_forward:
         workspace += 1024
 
     tiles = on.batch * divide_up(on.written_height, 2) * divide_up(on.written_width, 2)
@@ -521,42 +470,6 @@ def find_tensor_cores_split_k(on: ConvolutionOnCard) -> Offer | None:
     return Offer(workspace + 16, 1 / 0.85)
 
 
-def _is_grouped(on: ConvolutionOnCard) -> bool:
-    return on.is_measured and not on.uses_tensor_cores and on.call.groups > 1
-
-
-def find_grouped(on: ConvolutionOnCard) -> Offer | None:
-    """Groups: no workspace in two thirds of 30 rows."""
-    return Offer(0, 1 / 0.67) if _is_grouped(on) else None
-
-
-def find_grouped_padded(on: ConvolutionOnCard) -> Offer | None:
-    """Groups: a padded copy of the image in the other rows."""
-    if not _is_grouped(on):
-        return None
-
-    points = (on.height + 1) * (on.width + 1)
-    return Offer(on.item_bytes * on.batch * on.channels * points, 1 / 0.33)
-
-
-def find_unmeasured(on: ConvolutionOnCard) -> Offer | None:
-    """Without a measurement: float64, and three axes except on Hopper."""
-    return None if on.is_measured else Offer(0, 1 / 0.8)
-
-
-def find_unmeasured_copies(on: ConvolutionOnCard) -> Offer | None:
-    """A copy of each tensor in another layout, and partial sums of a filter gradient."""
-    if on.is_measured:
-        return None
-
-    sums_bytes = 0
-    if on.is_filter_gradient:
-        card_bytes = 8 * on.multiprocessors * 16384
-        sums_bytes = max(card_bytes, 4 * on.kernel_bytes // on.item_bytes)
-
-    return Offer(on.tensor_bytes + 16 + sums_bytes, 1 / 0.2)
-
-
 def _select(
     on: ConvolutionOnCard,
     *,
@@ -571,13 +484,9 @@ def _select(
 
 ALGORITHMS: Final[dict[str, Algorithm]] = {
     "precomputed": find_precomputed,
-    "implicit": find_implicit,
-    "explicit": find_explicit,
+    "plain": find_plain,
     "strided": find_strided,
-    "direct": find_direct,
     "split-k": find_split_k,
-    "filter-0": find_filter_0,
-    "filter-1": find_filter_1,
     "winograd-4x4": find_winograd_4x4,
     "winograd-9x9": find_winograd_9x9,
     "winograd-fused": find_winograd_fused,
@@ -587,10 +496,6 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
     "tensor-cores-two-copies": find_tensor_cores_two_copies,
     "tensor-cores-three-copies": find_tensor_cores_three_copies,
     "tensor-cores-split-k": find_tensor_cores_split_k,
-    "grouped": find_grouped,
-    "grouped-padded": find_grouped_padded,
-    "unmeasured": find_unmeasured,
-    "unmeasured-copies": find_unmeasured_copies,
 }
 """Algorithms in the order in which TensorFlow tries them."""
 
@@ -600,6 +505,7 @@ def find_likely_bytes(offers: tuple[Offer, ...]) -> tuple[int, int, int]:
     fastest = min(offers, key=lambda offer: offer.microseconds)
     longest = LIKELY * fastest.microseconds
     likely = [offer.bytes for offer in offers if offer.microseconds <= longest]
+
     return fastest.bytes, min(likely), max(likely)
 
 
@@ -611,10 +517,12 @@ def find_offers(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Offer, .
     (``BestCudnnConvAlgorithm`` in ``gpu_utils.cc``).
     """
     on = ConvolutionOnCard(call, gpu)
-    found = []
+    found: list[Offer] = []
+
     for name, algorithm in ALGORITHMS.items():
         offer = algorithm(on)
         if offer is not None and offer.bytes <= limit_bytes:
             found.append(offer._replace(name=name))
 
-    return tuple(found)
+    # Groups, float64, and three axes except on Hopper: most of 30 rows have no workspace.
+    return tuple(found) or (Offer(0, 1.0, "unmeasured"),)

@@ -24,14 +24,10 @@ from analyzer.model.graph.host_copies import (
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.gpu import cudnn_calls as cudnn
 from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES
-from analyzer.simulate.kernels.kernel_device import KernelDevice
-from analyzer.simulate.kernels.shared.data_movement import (
-    plan_einsum,
-    plan_reduction,
-)
 from analyzer.simulate.kernels.shared.op_call import (
     ELSEWHERE,
     Call,
+    KernelDevice,
     ListUse,
     MemoryPlan,
     Rule,
@@ -175,7 +171,7 @@ def _make_rules(gpu: Gpu, workspace_limit_bytes: int | None) -> dict[str, Rule]:
         )
         for direction in PASSES
     }
-    rules = assign_rules(
+    return assign_rules(
         OP_TYPES,
         allocating=plan_allocation,
         **convolutions,
@@ -183,11 +179,9 @@ def _make_rules(gpu: Gpu, workspace_limit_bytes: int | None) -> dict[str, Rule]:
         deep_pooling=_plan_deep_pooling,
         softmax=_plan_softmax,
         cross_entropy=_plan_cross_entropy,
-        einsum=plan_einsum,
         select=cpu.plan_select,
         recurrent=cudnn.plan_recurrent_layer,
         recurrent_gradient=cudnn.plan_recurrent_gradient,
         copy_to_card=plan_allocation,
         copy_to_host=_plan_copy_to_host,
     )
-    return rules | dict.fromkeys(cpu.REDUCTIONS, plan_reduction)

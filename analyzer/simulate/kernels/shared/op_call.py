@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.run_note import VariableNote
 
 Way = Enum("Way", "ALLOCATE FORWARD ALIAS NONE")
 """Source of the buffer of an output."""
@@ -110,8 +111,6 @@ class Call:
     inputs: tuple[
         TensorSpec | None, ...
     ]  # type and shape of each input; None if unknown
-    # value of each input if it is a small constant, flat; else None
-    values: tuple[tuple[int, ...] | None, ...]
     unused: frozenset[int] = (
         frozenset()
     )  # outputs without ``OpKernelContext::output_required``
@@ -134,10 +133,6 @@ class Call:
     def out_shape(self, index: int = 0) -> tuple[int, ...] | None:
         """Return the shape of an output; None unless it is fully known."""
         return self.op.outputs[index].known_shape
-
-    def value(self, index: int) -> tuple[int, ...] | None:
-        """Return the value of an input if it is a small constant; else None."""
-        return self.values[index] if index < len(self.values) else None
 
     def size(self, index: int = 0) -> int:
         """Return the bytes of an output."""
@@ -220,3 +215,28 @@ def plan_allocation(
         before_bytes=without_zeros(before_bytes),
         after_bytes=without_zeros(after_bytes),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelDevice:
+    """The kernels of one device."""
+
+    kind: str
+    allocator: str  # TensorFlow's name of the device's allocator
+    plan: Callable[[Call], MemoryPlan]
+    held_bytes: Callable[
+        [Op], int
+    ]  # of a constant or an argument, held outside the step
+    handle_bytes: int
+    scratch_bytes: int = (
+        0  # bytes that TensorFlow allocates with the device and never frees
+    )
+    host_dtypes: frozenset[str] = (
+        frozenset()
+    )  # element types of variables in host memory
+    is_cheap: bool  # whether the executor gives no kernel to another thread
+
+    def holds(self, variable: VariableNote) -> bool:
+        """Say whether a variable of the step lies in this device's memory."""
+        is_elsewhere = self.kind != "cpu" and "CPU" in variable.device
+        return not is_elsewhere and variable.dtype not in self.host_dtypes

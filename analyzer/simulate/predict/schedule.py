@@ -1,0 +1,161 @@
+"""One possible execution of a process, from its start to the end of its last step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from random import Random
+
+import numpy as np
+
+from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import TensorSpec
+from analyzer.model.recording.records import Step
+from analyzer.model.recording.timeline import running_sum
+from analyzer.simulate.predict.buffers import NO_NODE, Buffer
+from analyzer.simulate.predict.executor import EdgeOrder, Executor
+from analyzer.simulate.predict.ledger import Ledger
+from analyzer.simulate.predict.prepared_step import CONSTANTS, Prepared
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Schedule:
+    """One possible execution: the buffers of a process from its start to the end of the last step."""
+
+    buffers: list[Buffer]  # those with bytes, in order of birth
+    instants: int  # number of allocations and frees
+    steps: tuple[Step, ...]
+    nodes: tuple[int, ...]  # nodes in the order in which the last step ran them
+    # trips of each loop with an unknown condition, loops without a known bound, and the number of
+    # branches by the node of each unknown predicate
+    trips: Mapping[str, int] = field(default_factory=dict)
+    unbounded: frozenset[str] = frozenset()
+    branches: Mapping[int, int] = field(default_factory=dict)
+    stranded: tuple[int, ...] = ()  # nodes that never ran; none in a graph that can run
+
+    @cached_property
+    def live_bytes(self) -> np.ndarray:
+        """The requested bytes alive after each instant from -1 on."""
+        return self.sum_live([buffer.size_bytes for buffer in self.buffers])
+
+    def sum_live(self, sizes_bytes: list[int]) -> np.ndarray:
+        """Return the live bytes after each instant from -1 on, with other sizes of the buffers."""
+        ends = [self.instants if one.dies is None else one.dies for one in self.buffers]
+        born = np.asarray([one.born for one in self.buffers], dtype=np.int64)
+        sizes = np.asarray(sizes_bytes, dtype=np.int64)
+
+        return running_sum(born, np.asarray(ends, dtype=np.int64), sizes, self.instants)
+
+    @cached_property
+    def peak_instant(self) -> int:
+        """The instant of the highest requested bytes of the last step."""
+        first = self.steps[-1].first
+        return first + int(self.live_bytes[first:].argmax()) - 1
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest requested bytes of the last step, with everything that lives outside it."""
+        return int(self.live_bytes[self.peak_instant + 1])
+
+    def find_alive_at_peak(self) -> list[Buffer]:
+        """Return the buffers that are alive at the peak."""
+        peak = self.peak_instant
+        born = (buffer for buffer in self.buffers if buffer.born <= peak)
+        return [buffer for buffer in born if buffer.dies is None or buffer.dies > peak]
+
+
+def play(prepared: Prepared, seed: int = 0) -> Schedule:
+    """Play a process in one possible order."""
+    ledger = Ledger(prepared)
+    _start_process(prepared, ledger)
+    random = Random(seed)
+    edges = EdgeOrder(prepared.wiring, random)
+    counters = prepared.counters
+    trips: dict[str, int] = {}
+    unbounded: set[str] = set()
+    branches: dict[int, int] = {}
+    stranded: list[int] = []
+    steps: list[Step] = []
+
+    for number in range(prepared.steps):
+        first = ledger.instants
+        ledger.begin_step()
+        executor = Executor(prepared, ledger, counters, edges, random)
+        executor.run()
+        decisions = executor.decisions
+        trips |= decisions.trips
+        unbounded |= decisions.unbounded
+        branches |= decisions.branches
+        stranded = executor.stranded
+        ledger.end_step()
+        steps.append(
+            Step(index=number, number=number, first=first, last=ledger.instants - 1)
+        )
+
+    return Schedule(
+        buffers=[buffer for buffer in ledger.buffers if buffer.size_bytes],
+        instants=ledger.instants,
+        steps=tuple(steps),
+        nodes=tuple(ledger.ran),
+        trips=trips,
+        unbounded=frozenset(unbounded),
+        branches=branches,
+        stranded=tuple(stranded),
+    )
+
+
+def _start_process(prepared: Prepared, ledger: Ledger) -> None:
+    """Allocate everything that exists before the first step: variables, inputs and constants."""
+    note, device, ops = prepared.note, prepared.device, prepared.wiring.ops
+    if device.scratch_bytes:
+        role = "scratch of TensorFlow's device"
+        ledger.hold(device.scratch_bytes, Category.CONSTANT, role)
+
+    nodes = {number: node for node, number in prepared.variable_of.items()}
+    slots: dict[object, Buffer] = {}
+
+    for number, row in enumerate(note.variables):
+        size_bytes = (device.holds(row) and row.size_bytes) or 0
+        scratch_count = (
+            2 if row.category == Category.PARAMETER and len(row.shape or ()) > 1 else 0
+        )
+        # The initial value of a kernel is random numbers, scaled and shifted.
+        scratch = ledger.allocate_temporaries(NO_NODE, [size_bytes] * scratch_count)
+        slot = (
+            (row.dtype, row.shape) if row.category == Category.OPTIMIZER_STATE else None
+        )
+        ledger.add_variable(size_bytes, slots.get(slot))
+
+        if (
+            slot is not None and row.shape
+        ):  # equal values of one function are one constant
+            slots.setdefault(slot, ledger.values[-1])
+
+        for buffer in reversed(scratch):
+            ledger.release(buffer)
+
+        node = nodes.get(number, NO_NODE)
+        handle = ledger.hold(
+            device.handle_bytes, Category.CONSTANT, "tensor held by Python", node
+        )
+        if node in prepared.held_bytes:
+            ledger.held[node] = handle
+
+    known = set()
+    for node, size_bytes in prepared.held_bytes.items():
+        if node in ledger.held:
+            continue
+
+        category, role = Category.CONSTANT, "constant"
+        if ops[node].type not in CONSTANTS:
+            category, role = Category.INPUT, "step input"
+            known.add(int(ops[node].attrs.get("index", -1)))
+
+        ledger.held[node] = ledger.hold(size_bytes, category, role, node)
+
+    known |= {int(ops[node].attrs["index"]) for node in prepared.copied_bytes}
+    for index, given in enumerate(note.inputs):  # those that the graph does not use
+        if index not in known and given.dtype not in device.host_dtypes:
+            size_bytes = TensorSpec(given.dtype, given.shape).size_bytes or 0
+            ledger.hold(size_bytes, Category.INPUT, "step input")
