@@ -111,6 +111,22 @@ def test_a_clean_script_is_told_nothing(tmp_path: Path, script: str) -> None:
     assert report["integrity"]["damages"] == []
 
 
+def test_an_array_that_fit_copies_has_its_name_and_the_process_its_size(
+    tmp_path: Path,
+) -> None:
+    done, report = run(tmp_path, "fit_array.py")
+    assert done.returncode == 0, done.stderr
+    largest = report["tensors_at_peak"][0]
+    assert largest["name"] == "the copy of `x_train`"
+    assert largest["requested_bytes"] == 8000 * 40 * 40 * 4
+    first = report["findings"][0]
+    assert first["id"] == "data-held"
+    assert line_of("fit_array.py", "x_train =") in first["title"]
+    alone = run_alone(tmp_path, "fit_array.py")
+    expected = pytest.approx(int(alone.stdout), rel=0.1)
+    assert report["program"]["process_peak_bytes"] == expected
+
+
 ENDS = {
     "fork": (0, ""),
     "crash": (1, "RuntimeError: my own"),
