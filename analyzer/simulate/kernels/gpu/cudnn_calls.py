@@ -19,6 +19,7 @@ from typing import Final
 from analyzer.cards import Gpu
 from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
 from analyzer.simulate.kernels.gpu.cudnn_algorithms import (
+    Offer,
     find_likely_bytes,
     find_offers,
 )
@@ -107,31 +108,31 @@ def plan_convolution(
         "input_gradient": image_bytes,
         "filter_gradient": kernel_bytes,
     }
-    return _add_library_call(
-        plan,
-        call,
-        described,
-        results[direction],
-        _make_trial_key(call, described.dtype, shapes),
-        (gpu, workspace_limit_bytes),
-    )
+    key = _make_trial_key(call, described.dtype, shapes)
+    default = _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
+    limit_bytes = default if workspace_limit_bytes is None else workspace_limit_bytes
+    candidates = find_offers(described, gpu, limit_bytes)
+
+    return _add_library_call(plan, candidates, results[direction], key)
 
 
 def _add_library_call(
     plan: MemoryPlan,
-    call: Call,
-    described: Convolution,
+    candidates: tuple[Offer, ...],
     result_bytes: int,
     key: tuple[object, ...],
-    card: tuple[Gpu, int | None],
 ) -> MemoryPlan:
-    """Return the plan with the trial of cuDNN's algorithms and the workspace of the fastest."""
-    workspace, trials_bytes = _find_workspaces(call, described, *card)
+    """Return the plan with the trial of cuDNN's algorithms and the workspace of the fastest.
+
+    ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of the result, skipped if it does not
+    fit (``WrapRedzoneBestEffort``), and guards around each algorithm's workspace, even an empty one.
+    """
     trial = Trial(
         key=key,
         copy_bytes=result_bytes + _GUARDS_BYTES,
-        scratch_bytes=trials_bytes,
+        scratch_bytes=tuple(one.bytes + _GUARDS_BYTES for one in candidates),
     )
+    workspace = Workspace(*find_likely_bytes(candidates))
     return replace(plan, workspace=workspace, trial=trial)
 
 
@@ -144,32 +145,6 @@ def _make_trial_key(
     texts = (call.attr("padding"), call.attr("data_format"))
 
     return (call.op.type, dtype, *texts, *shapes, *lists)
-
-
-def _find_workspaces(
-    call: Call, described: Convolution, gpu: Gpu, limit_bytes: int | None
-) -> tuple[Workspace | None, tuple[int, ...]]:
-    """Return the workspace of the fastest algorithm, and the guarded one of each trial.
-
-    ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of the result, skipped if it does not
-    fit (``WrapRedzoneBestEffort``), and guards around each algorithm's workspace, even an empty one.
-    """
-    default = _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
-    limit = default if limit_bytes is None else limit_bytes
-    candidates = find_offers(described, gpu, limit)
-
-    if not candidates:
-        return None, (_GUARDS_BYTES,)
-
-    chosen_bytes, least_bytes, most_bytes = find_likely_bytes(candidates)
-    workspace = Workspace(
-        bytes=chosen_bytes,
-        least_bytes=least_bytes,
-        most_bytes=most_bytes,
-    )
-    trials_bytes = tuple(candidate.bytes + _GUARDS_BYTES for candidate in candidates)
-
-    return workspace, trials_bytes
 
 
 _CHANNELS_LAST_FROM: Final = {"float16": (7, 0), "bfloat16": (8, 0), "float32": (8, 0)}
