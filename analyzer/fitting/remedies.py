@@ -89,7 +89,8 @@ def try_remedies(
     No names stand for all remedies that may save memory. ``captured`` is the folder of a capture of the
     unchanged step, which is captured here if it is None.
     """
-    options, report = trial.options, trial.report
+    options = trial.options
+    report = trial.report
     report("estimating the unchanged step", 0.0)
     if captured is None:
         before = trial.estimate(options, "unchanged")

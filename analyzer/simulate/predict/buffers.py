@@ -115,7 +115,8 @@ class ListCall:
         return [handle]
 
     def _get(self) -> list[Tensor]:
-        elements, index = self._elements_of(self._inputs[0]), self._index
+        elements = self._elements_of(self._inputs[0])
+        index = self._index
         if index is not None and 0 <= index < len(elements):
             element = elements[index]
         else:

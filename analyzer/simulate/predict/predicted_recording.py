@@ -136,7 +136,8 @@ def _make_recording(
     prediction: Prediction,
     target: Target,
 ) -> Measured:
-    schedule, prepared = prediction.middle, prediction.prepared
+    schedule = prediction.middle
+    prepared = prediction.prepared
     table, sharing = _attribute(note, structure, prediction)
     uncertainty = state_range(prediction, len(find_unsized(prediction)))
 
@@ -184,7 +185,8 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
     ``allocated_bytes`` is the request rounded up, until a replay replaces it. Categories are those
     that follow from the graph.
     """
-    schedule, prepared = prediction.middle, prediction.prepared
+    schedule = prediction.middle
+    prepared = prediction.prepared
     empty = {
         name: "" if of.dtype == "category" else pd.NA
         for name, of in ALLOCATIONS.items()
@@ -268,7 +270,8 @@ def _attribute(
     note: RunNote, structure: GraphIndex, prediction: Prediction
 ) -> tuple[pd.DataFrame, Sharing]:
     """Label the buffers by the rules for traces; here the variables are known."""
-    table, schedule = make_table(prediction), prediction.middle
+    table = make_table(prediction)
+    schedule = prediction.middle
     labels = Labels(len(table))
     label_variables(
         labels, note, find_holdings(prediction), find_roles_of_state(note, structure)
@@ -322,7 +325,8 @@ def place(
 
     addresses, chunks = np.zeros((2, len(table)), dtype=np.int64)
     rows = sequence.row[sequence.slot]
-    addresses[rows], chunks[rows] = result.address, result.chunk_bytes
+    addresses[rows] = result.address
+    chunks[rows] = result.chunk_bytes
     placed = table.assign(
         address=pd.array(addresses, dtype="Int64"), allocated_bytes=chunks
     )

@@ -40,14 +40,16 @@ chunks, are not played (benchmarks/results/ablation.md)."""
 
 def state_range(prediction: Prediction, unsized: int) -> StatedRange:
     """Return the range of the peak and its reasons."""
-    prepared, requested = prediction.prepared, prediction.requested
+    prepared = prediction.prepared
+    requested = prediction.requested
     middle = prediction.middle.peak_bytes
     because = _describe_schedules(prediction)
     is_ordered = prepared.device.is_cheap
     share = MARGIN if is_ordered else ORDER_MARGIN
     margin = max(int(share * middle), FLOOR_BYTES)
     because.append(SENTENCES["small"].format(format_bytes(margin)))
-    below, above = margin, margin
+    below = margin
+    above = margin
 
     if prepared.threads > 1 and not is_ordered:
         overlap_bytes = int(THREADS_MARGIN * requested.high)
@@ -95,7 +97,8 @@ def _describe_schedules(prediction: Prediction) -> list[str]:
 
     threads = prediction.prepared.threads
     place = f"{threads} inter-op threads" if threads > 1 else "one inter-op thread"
-    low, high = format_bytes(peaks.low), format_bytes(peaks.high)
+    low = format_bytes(peaks.low)
+    high = format_bytes(peaks.high)
     median = format_bytes(prediction.middle.peak_bytes)
     count = len(prediction.schedules)
 
@@ -129,11 +132,13 @@ _TINY_RESULTS: Final = frozenset({"BroadcastGradientArgs"})
 
 def find_unsized(prediction: Prediction) -> list[str]:
     """Return the tensors of ops that ran whose size neither graph nor kernel rule defines."""
-    plans, ops = prediction.prepared.plans, prediction.prepared.wiring.ops
+    plans = prediction.prepared.plans
+    ops = prediction.prepared.wiring.ops
     unsized: list[str] = []
 
     for node in dict.fromkeys(prediction.middle.nodes):
-        op, outputs = ops[node], plans[node].outputs
+        op = ops[node]
+        outputs = plans[node].outputs
         if op.type in _TINY_RESULTS:
             continue
 
@@ -160,7 +165,8 @@ def add_card_uncertainty(
     if workspace is None:
         return replace(stated, because=tuple(because))
 
-    steady, first = workspace.steady, workspace.first_step
+    steady = workspace.steady
+    first = workspace.first_step
     peak_bytes = prediction.middle.peak_bytes
     held_bytes = int(_HELD_SHARE * peak_bytes)
     above = steady.high - peak_bytes + held_bytes
@@ -188,7 +194,8 @@ def find_workspaces(
 
     The first step has the trials; a trial that exceeds the limit is skipped.
     """
-    schedule, plans = prediction.middle, prediction.prepared.plans
+    schedule = prediction.middle
+    plans = prediction.prepared.plans
     if not any(plan.workspace for plan in plans):
         return None
 

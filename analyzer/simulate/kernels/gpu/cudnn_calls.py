@@ -185,7 +185,8 @@ def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> 
     if kernel[-2] != image[-1]:
         return False
 
-    strides, dilations = call.attr("strides") or [1], call.attr("dilations") or [1]
+    strides = call.attr("strides") or [1]
+    dilations = call.attr("dilations") or [1]
     if set(kernel[:-2]) == {1} and all(int(x) == 1 for x in (*strides, *dilations)):
         return call.attr("padding") in ("SAME", "VALID")
     return kernel[:-2] == image[1:-1] and call.attr("padding") == "VALID"
@@ -260,7 +261,8 @@ def _count_unit_bytes(
     if shape is not None and size_bytes:
         return size_bytes
 
-    inputs, state = call.shape(0), call.shape(1)
+    inputs = call.shape(0)
+    state = call.shape(1)
     if inputs is None or state is None:
         return 0
 

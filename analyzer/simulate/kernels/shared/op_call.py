@@ -181,7 +181,8 @@ def forward(call: Call, sources: Iterable[int], index: int = 0) -> Output:
     The input must have the same element type and number of elements; its shape may differ
     (``OpKernelContext::forward_input``). Otherwise the output is allocated.
     """
-    shape, size_bytes = call.out_shape(index), call.size(index)
+    shape = call.out_shape(index)
+    size_bytes = call.size(index)
     if shape is None or not size_bytes:
         return allocate(call, index)
 
