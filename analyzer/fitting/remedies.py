@@ -74,11 +74,9 @@ class RemedyTrial:
 
     def fits(self, estimate: StepEstimate) -> bool | None:
         """Say whether an estimate fits the limit; None without one."""
-        return (
-            None
-            if self.limit_bytes is None
-            else estimate.need_bytes <= self.limit_bytes
-        )
+        if self.limit_bytes is None:
+            return None
+        return estimate.need_bytes <= self.limit_bytes
 
 
 def try_remedies(
