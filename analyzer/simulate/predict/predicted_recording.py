@@ -46,9 +46,7 @@ from analyzer.simulate.predict.decisions import check_assumptions, describe_size
 from analyzer.simulate.predict.prediction import Prediction, predict
 from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.stated_range import (
-    add_card_uncertainty,
     describe_notes,
-    find_unsized,
     state_range,
 )
 from analyzer.tracing.derive.graph_join import index_note_graph
@@ -139,11 +137,9 @@ def _make_recording(
     schedule = prediction.middle
     prepared = prediction.prepared
     table, sharing = _attribute(note, structure, prediction)
-    uncertainty = state_range(prediction, len(find_unsized(prediction)))
-
+    card_limit_bytes = None
     if target.gpu is not None:
-        limit_bytes = target.options.memory_limit_bytes
-        uncertainty = add_card_uncertainty(uncertainty, prediction, limit_bytes)
+        card_limit_bytes = target.options.memory_limit_bytes
 
     allocations, events, options = place(table, schedule.instants, target.options)
 
@@ -171,7 +167,7 @@ def _make_recording(
         versions=dict(note.versions),
         notes=(*note.notes, *describe_card(note)),
         unmodelled=find_unmodelled(prepared),
-        uncertainty=uncertainty,
+        uncertainty=state_range(prediction, card_limit_bytes),
     )
     order = np.arange(len(names), dtype=np.int64)  # times are ranks
     runs = pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from analyzer.model.contract.report_file import (
     StatedRange,
     WorkspaceFigures,
-    shift_bounds,
 )
 from analyzer.model.ranges import Range
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
@@ -38,25 +36,17 @@ CHUNKS_MARGIN: Final = 0.06
 chunks, are not played (benchmarks/results/ablation.md)."""
 
 
-def state_range(prediction: Prediction, unsized: int) -> StatedRange:
-    """Return the range of the peak and its reasons."""
-    prepared = prediction.prepared
+HELD_SHARE: Final = 0.015
+"""Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
+before their steps (benchmarks/results/real-cards.md)."""
+
+
+def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedRange:
+    """Return the range of the peak and its reasons; ``card_limit_bytes`` is None for a CPU."""
     requested = prediction.requested
     middle = prediction.middle.peak_bytes
     because = _describe_schedules(prediction)
-    is_ordered = prepared.device.is_cheap
-    share = MARGIN if is_ordered else ORDER_MARGIN
-    margin = max(int(share * middle), FLOOR_BYTES)
-    because.append(SENTENCES["small"].format(format_bytes(margin)))
-    below = margin
-    above = margin
-
-    if prepared.threads > 1 and not is_ordered:
-        overlap_bytes = int(THREADS_MARGIN * requested.high)
-        above += overlap_bytes
-        size = format_bytes(overlap_bytes)
-        because.append(SENTENCES["orders"].format(prepared.threads, size))
-
+    below, above = _find_margins(prediction, because)
     limits = None
 
     if prediction.limits is not None:
@@ -76,6 +66,19 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
         requested.high - played.high + above + chunk_margin,
     ).at_least(0)
     requested = requested.widened(below, above).at_least(0)
+    workspace = workspace_bytes = None
+
+    if card_limit_bytes is not None:
+        because.append(SENTENCES["no_gpu"])
+        workspace = find_workspaces(prediction, card_limit_bytes)
+
+    if workspace is not None:
+        steady = workspace.steady
+        held_bytes = int(HELD_SHARE * middle)
+        workspace_bytes = steady.high - middle + held_bytes
+        requested = requested.widened(middle - steady.low, workspace_bytes).at_least(0)
+        chunks = chunks.widened(middle - steady.low, workspace_bytes).at_least(0)
+        because += _describe_workspaces(workspace, held_bytes)
 
     return StatedRange(
         limit_low_bytes=None if limits is None else limits.low,
@@ -85,8 +88,29 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
         allocated_low_bytes=chunks.low,
         allocated_high_bytes=chunks.high,
         because=tuple(because),
-        unsized=unsized,
+        unsized=len(find_unsized(prediction)),
+        workspace_bytes=workspace_bytes,
+        workspace=workspace,
     )
+
+
+def _find_margins(prediction: Prediction, because: list[str]) -> tuple[int, int]:
+    """Return bytes below and above the peaks that no schedule shows; add their reasons."""
+    prepared = prediction.prepared
+    is_ordered = prepared.device.is_cheap
+    share = MARGIN if is_ordered else ORDER_MARGIN
+    margin = max(int(share * prediction.middle.peak_bytes), FLOOR_BYTES)
+    because.append(SENTENCES["small"].format(format_bytes(margin)))
+    below = margin
+    above = margin
+
+    if prepared.threads > 1 and not is_ordered:
+        overlap_bytes = int(THREADS_MARGIN * prediction.requested.high)
+        above += overlap_bytes
+        size = format_bytes(overlap_bytes)
+        because.append(SENTENCES["orders"].format(prepared.threads, size))
+
+    return below, above
 
 
 def _describe_schedules(prediction: Prediction) -> list[str]:
@@ -151,40 +175,14 @@ def find_unsized(prediction: Prediction) -> list[str]:
     return unsized
 
 
-_HELD_SHARE: Final = 0.015
-"""Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
-before their steps (benchmarks/results/real-cards.md)."""
-
-
-def add_card_uncertainty(
-    stated: StatedRange, prediction: Prediction, limit_bytes: int
-) -> StatedRange:
-    """Return the range with cuDNN's workspaces."""
-    because = [*stated.because, SENTENCES["no_gpu"]]
-    workspace = find_workspaces(prediction, limit_bytes)
-    if workspace is None:
-        return replace(stated, because=tuple(because))
-
+def _describe_workspaces(workspace: WorkspaceFigures, held_bytes: int) -> list[str]:
+    """Return sentences about cuDNN's workspaces and other tensors of a process."""
     steady = workspace.steady
-    first = workspace.first_step
-    peak_bytes = prediction.middle.peak_bytes
-    held_bytes = int(_HELD_SHARE * peak_bytes)
-    above = steady.high - peak_bytes + held_bytes
-    shifted = shift_bounds(stated, peak_bytes - steady.low, above, "", "allocated_")
-
-    sizes = map(format_bytes, (steady.low, steady.high, first.high))
-    because += [
+    sizes = map(format_bytes, (steady.low, steady.high, workspace.first_step.high))
+    return [
         SENTENCES["workspaces"].format(*sizes),
         SENTENCES["held"].format(format_bytes(held_bytes)),
     ]
-
-    return replace(
-        stated,
-        **shifted,
-        workspace_bytes=above,
-        workspace=workspace,
-        because=tuple(because),
-    )
 
 
 def find_workspaces(
