@@ -194,7 +194,7 @@ def find_workspaces(
     """
     schedule = prediction.middle
     plans = prediction.prepared.plans
-    if not any(plan.workspace for plan in plans):
+    if not any(plan.library for plan in plans):
         return None
 
     last = schedule.steps[-1].first
@@ -202,11 +202,11 @@ def find_workspaces(
     low = high = int(bare[last:].max())
 
     for buffer in schedule.buffers:
-        workspace = plans[buffer.node].workspace if buffer.node >= 0 else None
-        if workspace is not None and buffer.born >= last:
+        call = plans[buffer.node].library if buffer.node >= 0 else None
+        if call is not None and buffer.born >= last:
             live_bytes = int(bare[buffer.born + 1])
-            low = max(low, live_bytes + workspace.least_bytes)
-            high = max(high, live_bytes + workspace.most_bytes)
+            low = max(low, live_bytes + call.least_bytes)
+            high = max(high, live_bytes + call.most_bytes)
 
     steady = Range(low, high).including(schedule.peak_bytes)
 

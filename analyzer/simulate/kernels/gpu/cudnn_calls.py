@@ -27,11 +27,10 @@ from analyzer.simulate.kernels.shared.op_call import (
     ELSEWHERE,
     NO_BUFFER,
     Call,
+    LibraryCall,
     MemoryPlan,
     Output,
-    Trial,
     Way,
-    Workspace,
     allocate,
     allocate_all,
     forward,
@@ -108,32 +107,32 @@ def plan_convolution(
         "input_gradient": image_bytes,
         "filter_gradient": kernel_bytes,
     }
-    key = _make_trial_key(call, described.dtype, shapes)
     default = _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
     limit_bytes = default if workspace_limit_bytes is None else workspace_limit_bytes
     candidates = find_offers(described, gpu, limit_bytes)
+    key = _make_trial_key(call, described.dtype, shapes)
 
-    return _add_library_call(plan, candidates, results[direction], key)
+    return replace(plan, library=_call_library(candidates, results[direction], key))
 
 
-def _add_library_call(
-    plan: MemoryPlan,
-    candidates: tuple[Offer, ...],
-    result_bytes: int,
-    key: tuple[object, ...],
-) -> MemoryPlan:
-    """Return the plan with the trial of cuDNN's algorithms and the workspace of the fastest.
+def _call_library(
+    candidates: tuple[Offer, ...], result_bytes: int, key: tuple[object, ...]
+) -> LibraryCall:
+    """Return the trial of cuDNN's algorithms and the workspace of the fastest.
 
     ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of the result, skipped if it does not
     fit (``WrapRedzoneBestEffort``), and guards around each algorithm's workspace, even an empty one.
     """
-    trial = Trial(
+    expected_bytes, least_bytes, most_bytes = find_likely_bytes(candidates)
+
+    return LibraryCall(
         key=key,
         copy_bytes=result_bytes + _GUARDS_BYTES,
-        scratch_bytes=tuple(one.bytes + _GUARDS_BYTES for one in candidates),
+        tried_bytes=tuple(one.bytes + _GUARDS_BYTES for one in candidates),
+        workspace_bytes=expected_bytes,
+        least_bytes=least_bytes,
+        most_bytes=most_bytes,
     )
-    workspace = Workspace(*find_likely_bytes(candidates))
-    return replace(plan, workspace=workspace, trial=trial)
 
 
 def _make_trial_key(

@@ -111,6 +111,22 @@ def _without_host_elements(plan: MemoryPlan, call: Call) -> MemoryPlan:
     return replace(plan, outputs=tuple(outputs))
 
 
+def _plan_deep_pooling(call: Call) -> MemoryPlan:
+    """Copy the tensors of a pooling over three axes in NDHWC.
+
+    TensorFlow calls cuDNN in NCDHW (``cudnn_pooling_gpu.cc``). A gradient has the input and the output
+    in both roles.
+    """
+    if call.attr("data_format") == "NCDHW":
+        return plan_allocation(call)
+
+    if call.op.type in ("AvgPool3D", "MaxPool3D"):
+        return plan_allocation(call, after_bytes=(call.input_size(0), call.size()))
+
+    copies = (call.size(), call.input_size(1))
+    return plan_allocation(call, after_bytes=2 * copies)
+
+
 def _plan_softmax(call: Call) -> MemoryPlan:
     """Forward the logits; allocate two temporaries of their shape, one of them in float32.
 
@@ -160,6 +176,7 @@ def _make_rules(gpu: Gpu, workspace_limit_bytes: int | None) -> dict[str, Rule]:
         allocating=plan_allocation,
         **convolutions,
         batch_norm=_plan_batch_norm,
+        deep_pooling=_plan_deep_pooling,
         softmax=_plan_softmax,
         cross_entropy=_plan_cross_entropy,
         select=cpu.plan_select,
