@@ -88,10 +88,6 @@ def without_zeros(sizes_bytes: Iterable[int]) -> tuple[int, ...]:
     return tuple(size for size in sizes_bytes if size)
 
 
-ALIGNMENT_BYTES: Final = 64
-"""Eigen's vector alignment in TensorFlow's builds (``EIGEN_MAX_ALIGN_BYTES``). A slice that does not
-start and end on it is copied instead of shared."""
-
 FLOAT_BYTES: Final = 4  # bytes of a ``float32``
 
 
