@@ -116,7 +116,8 @@ def _combine(
 ) -> FitAnswer:
     """Return the answer for one card as the answer for the cards so far."""
     rows.sort(key=lambda row: (row.limit_bytes, row.id))
-    smallest, largest = rows[0], rows[-1]
+    smallest = rows[0]
+    largest = rows[-1]
     if rows[0].price is not None:
         rows.sort(
             key=lambda row: (not row.holds_wanted and wanted is not None, row.price)

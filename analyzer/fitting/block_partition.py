@@ -180,10 +180,13 @@ def _find_units(
     crossing: list[dict[str, int]] = [
         {} for _ in order
     ]  # tensors in use after each layer
-    kept, work, is_random = [0] * len(order), [0] * len(order), [False] * len(order)
+    kept = [0] * len(order)
+    work = [0] * len(order)
+    is_random = [False] * len(order)
 
     for name, layer in layers.items():
-        op, at = graph.ops[name], place[layer]
+        op = graph.ops[name]
+        at = place[layer]
         work[at] += op.type not in _ALIASES
         is_random[at] |= "Random" in op.type
 

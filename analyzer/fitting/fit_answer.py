@@ -151,7 +151,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe_cards(cards: Sequence[CardAnswer], answer: FitAnswer) -> str:
     """Return the answer for cards of one kind in a line; they are sorted by memory."""
-    first, last = cards[0], cards[-1]
+    first = cards[0]
+    last = cards[-1]
     if answer.wanted is None:
         return (
             f"about batch {first.largest:,} on {first.id} to {last.largest:,} on {last.id}"

@@ -83,9 +83,11 @@ def _suggest_next(answer: FitAnswer) -> str:
             options += ["--shape", insert_size(shape, size)]
     elif answer.limit_of == "cards":
         card = next((one for one in answer.cards if one.holds_wanted), answer.cards[0])
-        command, options = "fit", repeat(answer.wanted, card.id)
+        command = "fit"
+        options = repeat(answer.wanted, card.id)
     elif not answer.remedies:
-        command, options = "fit", [*repeat(None), "--what-if", "all"]
+        command = "fit"
+        options = [*repeat(None), "--what-if", "all"]
     else:
         options = repeat(size)
 
@@ -114,7 +116,8 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
 def _figures(answer: FitAnswer) -> Table:
     label = answer.label
     name = "largest" if answer.is_largest_known else "fits"
-    names, cells = [name, "safe"], [label(answer.largest), label(answer.safe)]
+    names = [name, "safe"]
+    cells = [label(answer.largest), label(answer.safe)]
 
     if answer.failing is not None:
         names.append("first failing")
@@ -160,7 +163,8 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
 
 
 def _explain_limit(answer: FitAnswer) -> str:
-    low, high = answer.limit_low_bytes, answer.limit_high_bytes
+    low = answer.limit_low_bytes
+    high = answer.limit_high_bytes
     bounds = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
     origins = {
         "card": f" on {answer.card_name}",

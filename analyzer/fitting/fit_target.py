@@ -75,7 +75,8 @@ def fit_step(
     """Find the largest size of a step under a limit; ``keep`` gets the answer before an interruption."""
     gpu = find_smallest_card(options.gpu) if options.gpu else None
     limit_of, limit = resolve_limit(gpu, question.limit_bytes)
-    varied, limited = question.varied, limit_options(options, question.limit_bytes)
+    varied = question.varied
+    limited = limit_options(options, question.limit_bytes)
 
     power = (
         2 if varied.shapes else 1
@@ -166,7 +167,8 @@ def describe_sizes(
     """Return the answer of a search."""
     gpu = find_smallest_card(options.gpu) if options.gpu else None
     limit_of, limit = limited_by
-    largest, step = search.fitting, facts.step
+    largest = search.fitting
+    step = facts.step
     is_batch = not question.varied.shapes
     fixed_bytes, bytes_per_example = search.fit_line() if is_batch else (None, None)
     wanted = question.wanted

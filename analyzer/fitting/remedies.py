@@ -74,11 +74,9 @@ class RemedyTrial:
 
     def fits(self, estimate: StepEstimate) -> bool | None:
         """Say whether an estimate fits the limit; None without one."""
-        return (
-            None
-            if self.limit_bytes is None
-            else estimate.need_bytes <= self.limit_bytes
-        )
+        if self.limit_bytes is None:
+            return None
+        return estimate.need_bytes <= self.limit_bytes
 
 
 def try_remedies(
@@ -89,7 +87,8 @@ def try_remedies(
     No names stand for all remedies that may save memory. ``captured`` is the folder of a capture of the
     unchanged step, which is captured here if it is None.
     """
-    options, report = trial.options, trial.report
+    options = trial.options
+    report = trial.report
     report("estimating the unchanged step", 0.0)
     if captured is None:
         before = trial.estimate(options, "unchanged")

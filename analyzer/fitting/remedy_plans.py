@@ -110,7 +110,8 @@ def plan_remedies(
     ``op_by_op`` is a capture without XLA of a step that XLA compiles: it shows the order of the layers.
     Without it no blocks of such a step are recomputed.
     """
-    conditions, table = _conditions_of(options, note), read_remedies()
+    conditions = _conditions_of(options, note)
+    table = read_remedies()
     for row in table.remedies:
         if conditions.issuperset(row.when):
             yield _plan_row(row, options, note)
@@ -140,7 +141,8 @@ def plan_remedies(
 
 def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
     """Return the conditions of the table that hold for a step."""
-    step, batch = note.step, options.open_batch_size
+    step = note.step
+    batch = options.open_batch_size
     holds = {
         "train": not step.infers,
         "infer": step.infers,

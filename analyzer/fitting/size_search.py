@@ -89,7 +89,8 @@ class SizeSearch:
         if is_stuck or len(self.points) >= _MOST_TRIALS:
             return None
 
-        fitting, failing = self.fitting, self.failing
+        fitting = self.fitting
+        failing = self.failing
         step = tolerance_at(fitting)
         if failing is None:
             return self._next_larger(fitting, step)
@@ -153,7 +154,8 @@ class SizeSearch:
     def _is_on_plateau(self) -> bool:
         """Say whether the need did not grow so far; raise if it never does."""
         sizes = sorted(self.points)
-        low, high = self.points[sizes[0]], self.points[sizes[-1]]
+        low = self.points[sizes[0]]
+        high = self.points[sizes[-1]]
         if low is high or (high.need_bytes or 0) > (low.need_bytes or 0):
             return False
 
@@ -172,7 +174,8 @@ class SizeSearch:
         if len(sizes) < 2:
             return None, None
 
-        last, before = sizes[-1], sizes[-2]
+        last = sizes[-1]
+        before = sizes[-2]
         slope = (needs[last] - needs[before]) / (last - before)  # type: ignore[operator]
         fixed = needs[last] - slope * last  # type: ignore[operator]
 

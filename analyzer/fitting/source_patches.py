@@ -70,7 +70,8 @@ def write_diff(path: Path, before: str, after: str) -> str:
     """Return a unified diff for the working folder, or for the file's own if it lies elsewhere."""
     name = Path(os.path.relpath(path)).as_posix()
     name = path.name if name.startswith("..") else name
-    old, new = _LINE.findall(before), _LINE.findall(after)
+    old = _LINE.findall(before)
+    new = _LINE.findall(after)
     end = "\n\\ No newline at end of file\n"
     parts = []
 
@@ -144,7 +145,8 @@ class SourceFile:
         comma = ""
 
         for argument in (*call.args, *call.keywords):
-            end, comma = self._span(argument)[1], ", "
+            end = self._span(argument)[1]
+            comma = ", "
 
         self._edits.append((end, end, f"{comma}{name}={value}"))
 

@@ -117,7 +117,8 @@ def estimate_folder(folder: Path, options: CaptureOptions) -> StepEstimate:
     """Estimate the step that was captured in a folder."""
     note = read_run(folder / RUN_FILE)
     analysis = analyse_step(note, folder, inter_op=options.inter_op_threads)
-    recording, pool = analysis.recording, find_need(analysis)[0].pool
+    recording = analysis.recording
+    pool = find_need(analysis)[0].pool
 
     high_bytes = pool.range.high
     stated = recording.uncertainty

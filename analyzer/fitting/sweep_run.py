@@ -211,7 +211,8 @@ def estimate_cell(question: SweepQuestion) -> SweepCell:
 
 
 def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
-    spec, limit_bytes = parse_target(question.target), question.limit_bytes
+    spec = parse_target(question.target)
+    limit_bytes = question.limit_bytes
     card = "" if question.card == CPU else question.card
     if limit_bytes is not None and card:
         limit_bytes = min(limit_bytes, memory_limit(find_gpu(card)).bytes)
@@ -326,7 +327,8 @@ def sweep_to_csv(sweep: SweepFile) -> str:
 
 
 def _row_of(cell: SweepCell, most_bytes: int) -> tuple[CellValue, ...]:
-    asked, word = cell.question, _answer_of(cell)
+    asked = cell.question
+    word = _answer_of(cell)
     share = None if cell.allocated_bytes is None else cell.allocated_bytes / most_bytes
     return (
         *(asked.target, asked.card, asked.remedy or NONE, asked.batch_size),

@@ -204,7 +204,8 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     else:
         yield "smaller_batch" if words["batch"] else "smaller"
 
-    card, need_bytes = failure.card_memory, failure.in_use_bytes
+    card = failure.card_memory
+    need_bytes = failure.in_use_bytes
 
     if failure.asked is not None:
         need_bytes += failure.asked.rounded_bytes

@@ -164,14 +164,16 @@ def _add_line(failure: LoggedFailure, text: str) -> bool:
 
 def _add_used_size(failure: LoggedFailure, size: str, count: str) -> None:
     """Add a row of the list of sizes in use."""
-    size_bytes, times = parse_count(size), parse_count(count)
+    size_bytes = parse_count(size)
+    times = parse_count(count)
     if size_bytes * times <= MOST_BYTES:
         failure.used_sizes[size_bytes] = times
 
 
 def _add_size_class(failure: LoggedFailure, used: str, requested: str) -> None:
     """Add what the chunks of one size class take beyond the requests."""
-    used_size, requested_size = parse_size(used), parse_size(requested)
+    used_size = parse_size(used)
+    requested_size = parse_size(requested)
     if used_size is None or requested_size is None or used_size.high > MOST_BYTES:
         return
 

@@ -54,7 +54,8 @@ def name_figures(failure: LoggedFailure) -> Words:
     asked = failure.asked
 
     if asked is not None:
-        low, high = asked.low_bytes, asked.high_bytes
+        low = asked.low_bytes
+        high = asked.high_bytes
         rounded = Range(round_up_request(low), round_up_request(high))
         words["size"] = Range(low, high)
         words["rounded"] = rounded
@@ -112,8 +113,10 @@ def _judge(failure: LoggedFailure, words: Words) -> Judgement:
 
 def _judge_other_cause(failure: LoggedFailure) -> Judgement:
     """Return the verdict on a failure beside TensorFlow's allocators: its row, and its figures."""
-    row, printed = OTHER_CAUSES[failure.other_cause], failure.printed
-    cause, title = Cause(row.cause), failure.title
+    row = OTHER_CAUSES[failure.other_cause]
+    printed = failure.printed
+    cause = Cause(row.cause)
+    title = failure.title
     free = printed.get("free")
 
     if row.is_kill and row.is_unclear and "asked" in printed:
@@ -164,8 +167,11 @@ def _describe_unknown_request(failure: LoggedFailure) -> str:
 
 def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     want: Range = words["rounded"]
-    limit, card = failure.limit, failure.card_memory
-    pool, free, room = failure.pool, failure.free, failure.room
+    limit = failure.limit
+    card = failure.card_memory
+    pool = failure.pool
+    free = failure.free
+    room = failure.room
     left = difference(limit, failure.in_use)
 
     if card is not None and want.low > card.high and failure.is_on_card:
@@ -288,7 +294,8 @@ def _judge_full(
 
 
 def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
-    card, free = failure.card_memory, failure.printed.get("free")
+    card = failure.card_memory
+    free = failure.printed.get("free")
     words["want"] = want = words["size"]
 
     if free is None or card is None:
@@ -312,7 +319,8 @@ def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
 
 def _bytes_beside(failure: LoggedFailure) -> int:
     """Return the bytes of a card that are neither free nor tensors of this process; 0 if unknown."""
-    total, free = failure.printed.get("total"), failure.printed.get("free")
+    total = failure.printed.get("total")
+    free = failure.printed.get("free")
     if total is None or free is None:
         return 0
     return max(total.low - free.low - failure.in_use_bytes, 0)
@@ -320,7 +328,8 @@ def _bytes_beside(failure: LoggedFailure) -> int:
 
 def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
     """Return whether others hold much of the card, and the request would fit without them."""
-    card, in_use = failure.card_memory, failure.in_use_bytes
+    card = failure.card_memory
+    in_use = failure.in_use_bytes
     if card is None:
         return False
 

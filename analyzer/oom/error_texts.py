@@ -59,7 +59,8 @@ def take_error_text(process: Process, line: LogLine) -> bool:
 
 def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
     """Return the failure that an error text reports; None if the line is no such text."""
-    text, log = line.text, process.log
+    text = line.text
+    log = process.log
     if match := find("tensor_error", text):
         return _find_tensor(process, line, match)
 
@@ -89,8 +90,10 @@ def _find_tensor(
     process: Process, line: LogLine, match: re.Match[str]
 ) -> LoggedFailure:
     """Return the failure of a request for a tensor, a new one if no known failure may be it."""
-    shape, dtype = parse_shape(match["shape"]), match["dtype"] or ""
-    device, allocator = match["device"] or "", match["allocator"] or ""
+    shape = parse_shape(match["shape"])
+    dtype = match["dtype"] or ""
+    device = match["device"] or ""
+    allocator = match["allocator"] or ""
     size_bytes = tensor_bytes(numpy_name(dtype), shape)
     size = None if size_bytes is None else Range.exactly(size_bytes)
     failure = _find_known(process, line.text, shape, size, allocator, device)
@@ -239,7 +242,8 @@ def add_buffer(failure: LoggedFailure, text: str) -> bool:
     if match is None or not failure.buffers:
         return False
 
-    buffer, fields = failure.buffers[-1], read_groups(match)
+    buffer = failure.buffers[-1]
+    fields = read_groups(match)
     size = parse_size(fields.get("size"))
     buffer.size_bytes = size.middle if size else buffer.size_bytes
     buffer.operator = fields.get("operator", buffer.operator)
@@ -286,7 +290,8 @@ def take_report(process: Process, line: LogLine, name: str) -> bool:
     is_other = row.component and last is not None and last.other_cause != name
 
     if last is None or not (is_kill or (is_same and not is_other)):
-        last, known = process.add_failure(line), None
+        last = process.add_failure(line)
+        known = None
         last.has_error_text = True
 
     if known is None or known.is_unclear:

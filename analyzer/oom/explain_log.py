@@ -99,7 +99,8 @@ def _find_card(failure: LoggedFailure, log: Log) -> None:
     for _, index, name, limit in cards:
         is_named = number is not None and number[0] == str(index)
         if is_named or (number is None and len(cards) == 1):
-            failure.card_name, failure.card_limit = name, limit
+            failure.card_name = name
+            failure.card_limit = limit
 
 
 def _describe_failure(failure: LoggedFailure) -> OomFailure:
@@ -142,7 +143,8 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
 
 
 def _describe_card(failure: LoggedFailure) -> OomCard | None:
-    total, free = failure.card_memory, failure.printed.get("free")
+    total = failure.card_memory
+    free = failure.printed.get("free")
     if not failure.card_name and total is None:
         return None
 

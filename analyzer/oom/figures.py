@@ -17,7 +17,8 @@ from analyzer.oom.wordings import difference, round_up_request
 
 def find_request(failure: LoggedFailure) -> AskedFor | None:
     """Return the request; None if the log does not give its size."""
-    dtype, size = numpy_name(failure.dtype), failure.size
+    dtype = numpy_name(failure.dtype)
+    size = failure.size
     tensor = tensor_bytes(dtype, failure.shape)
 
     if tensor is not None and (size is None or tensor in size):
@@ -54,7 +55,8 @@ def compute_figures(failure: LoggedFailure) -> None:
     row_bytes = sum(size * count for size, count in failure.used_sizes.items())
     region_bytes = sum(failure.regions)
     printed = failure.printed
-    pool, in_use = printed.get("pool"), printed.get("in_use")
+    pool = printed.get("pool")
+    in_use = printed.get("in_use")
 
     # without the size of the pool, a later part of the dump shows that no region is missing
     has_all_regions = bool(failure.used_sizes) or in_use is not None
@@ -86,7 +88,9 @@ def compute_figures(failure: LoggedFailure) -> None:
     room = printed.get("room")
     whole = pool + room if pool is not None and room is not None else None
     limit = _narrow(printed.get("limit"), whole, failure.card_limit)
-    failure.pool, failure.in_use, failure.limit = pool, in_use, limit
+    failure.pool = pool
+    failure.in_use = in_use
+    failure.limit = limit
     failure.room = _narrow(room, difference(limit, pool))
     failure.peak_in_use = printed.get("peak_in_use")
 

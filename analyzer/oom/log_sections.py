@@ -44,7 +44,8 @@ def build_sections(
         sections.append(_lead_section(failure, heading, is_first=place == 0))
         sections += _describe_parts(failure, failures[place : place + 1])
 
-    notes, command = list(document.notes), document.next_command or ""
+    notes = list(document.notes)
+    command = document.next_command or ""
     left = count - _MOST_FAILURES + document.failures_not_shown
     if left > 0:
         notes.append(f"{left:,} more failures: see the JSON.")
@@ -123,7 +124,8 @@ def _describe_parts(
 
 
 def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
-    asked, card = failure.asked, failure.card
+    asked = failure.asked
+    card = failure.card
     if asked is not None:
         about = "" if asked.high_bytes - asked.low_bytes < 256 else "about "
         shown = f"{asked.low_bytes:,} to {asked.high_bytes:,}"

@@ -111,6 +111,7 @@ def _draw(
         if width > 3 and look != "pool-free":
             width -= _GAP
 
-        x, y = round(within / row_bytes * _WIDTH, 2), _TOP + row * _STEP
+        x = round(within / row_bytes * _WIDTH, 2)
+        y = _TOP + row * _STEP
         yield _RECT.format(x, y, round(max(width, 1), 2), _HEIGHT, look, title)
         offset += taken

@@ -66,7 +66,8 @@ def _take_note(process: Process, text: str) -> bool:
         name = match["name"].strip()
         log.cards.append((process.tag, parse_count(match["index"]), name, limit))
     elif match := find("xla_budget", text):
-        budget, reached = int(match["budget"]), int(match["reached"])
+        budget = int(match["budget"])
+        reached = int(match["reached"])
         if budget < reached:
             log.budget = max(log.budget, (budget, reached))
     elif match := find("large_allocation", text):

@@ -199,27 +199,6 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     limit_low_bytes: Total | None = None  # lower bound of the least memory limit
 
 
-def shift_bounds(
-    base: StatedRange, below: int, above: int, *kinds: str
-) -> dict[str, int | None]:
-    """Return the bounds of these kinds, lowered and raised by some bytes, at least 0."""
-    shifts = {
-        f"{kind}{end}": by
-        for kind in kinds
-        for end, by in (("low", -below), ("high", above))
-    }
-
-    old = {
-        f"{name}_bytes": (getattr(base, f"{name}_bytes"), by)
-        for name, by in shifts.items()
-    }
-
-    return {
-        key: None if size is None else max(size + by, 0)
-        for key, (size, by) in old.items()
-    }
-
-
 Fits = (
     bool | Literal["may not"] | None
 )  # whether the step fits; null without a limit or an answer

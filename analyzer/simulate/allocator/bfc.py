@@ -177,7 +177,8 @@ class BfcAllocator:
     def _split(self, chunk: Chunk, size_bytes: int) -> None:
         """Make what a chunk has above ``size_bytes`` a free chunk."""
         rest = Chunk(chunk.address + size_bytes, chunk.size_bytes - size_bytes)
-        rest.below, rest.above = chunk, chunk.above
+        rest.below = chunk
+        rest.above = chunk.above
         if rest.above is not None:
             rest.above.below = rest
 
@@ -187,7 +188,8 @@ class BfcAllocator:
 
     def _merge(self, chunk: Chunk) -> None:
         """Join a chunk with its free neighbours, and add the result to the free chunks."""
-        above, below = chunk.above, chunk.below
+        above = chunk.above
+        below = chunk.below
         if above is not None and above.is_free:
             self._remove_free(above)
             _absorb(chunk, above)
@@ -234,7 +236,8 @@ class BfcAllocator:
 
     def _choose_address(self, size_bytes: int, known_address: int | None) -> int:
         """Return the address of a new region: the known one if it is free, else beside the others."""
-        options, count = self.options, len(self.region_bytes)
+        options = self.options
+        count = len(self.region_bytes)
         address = known_address
         if address is None or self._overlaps(address, size_bytes):
             if count == 0:
@@ -271,7 +274,8 @@ class BfcAllocator:
         if self.options.coalesce_regions:
             for _, last in self._find_region_ends():
                 if last.end == chunk.address:
-                    last.above, chunk.below = chunk, last
+                    last.above = chunk
+                    chunk.below = last
                     return
 
         self.regions.append(chunk)

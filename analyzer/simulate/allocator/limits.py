@@ -57,7 +57,8 @@ def minimum_limit(
     def is_enough(limit_bytes: int) -> bool:
         return fits(sequence, options.under(limit_bytes))
 
-    least, top = _round_to(step, bound_bytes), _round_to(step, top_bytes)
+    least = _round_to(step, bound_bytes)
+    top = _round_to(step, top_bytes)
     results = {least - step: False}
 
     for probe in np.linspace(least, top, min(PROBES, runs // 4), endpoint=False):
@@ -119,7 +120,8 @@ def _find_sufficient_limit(sequence: Sequence, options: BfcOptions) -> int:
 
 def find_shared_limits(sequences: Iterable[Sequence], options: BfcOptions) -> Range:
     """Return the limits below which none and above which all of several sequences succeed."""
-    lowest_bytes, safe_bytes = UNLIMITED_BYTES, 0
+    lowest_bytes = UNLIMITED_BYTES
+    safe_bytes = 0
     for sequence in sequences:
         if not safe_bytes or not fits(sequence, options.under(safe_bytes)):
             safe_bytes = max(minimum_limit(sequence, options).high, safe_bytes)

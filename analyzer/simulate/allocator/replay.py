@@ -122,12 +122,10 @@ def from_allocations(
     )
     _check_rows(rows, requested, born)
     valid = (dies > born) & (requested > 0)
-    rows, requested, born, dies = (
-        rows[valid],
-        requested[valid],
-        born[valid],
-        dies[valid],
-    )
+    rows = rows[valid]
+    requested = requested[valid]
+    born = born[valid]
+    dies = dies[valid]
 
     if rows.size == 0:
         raise TraceError("The allocations contain nothing to replay.")
@@ -138,14 +136,17 @@ def from_allocations(
         column = allocations["address"].astype("Int64")
         address = column.to_numpy(dtype="int64", na_value=NOWHERE)[rows]
 
-    ids, freed = np.arange(rows.size), dies < last
+    ids = np.arange(rows.size)
+    freed = dies < last
     instant = np.concatenate([born, dies[freed]])
     slot = np.concatenate([ids, ids[freed]])
     birth = np.arange(slot.size) < rows.size
     # Before the first event there are only births; their addresses give the likely order.
     rank = np.where(birth & (instant == NOWHERE), address[slot], slot)
     order = np.lexsort((slot, rank, birth, instant))
-    slot, instant, birth = slot[order], instant[order], birth[order]
+    slot = slot[order]
+    instant = instant[order]
+    birth = birth[order]
     spare = np.zeros(rows.size, bool)
 
     if "region" in allocations:
@@ -243,7 +244,8 @@ class Replay:
     @property
     def failure(self) -> FailedRequest | None:
         """The request that did not fit; None if all did. Columns end before it."""
-        sequence, op = self.sequence, len(self)
+        sequence = self.sequence
+        op = len(self)
         if op == len(sequence):
             return None
 

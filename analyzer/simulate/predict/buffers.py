@@ -115,7 +115,8 @@ class ListCall:
         return [handle]
 
     def _get(self) -> list[Tensor]:
-        elements, index = self._elements_of(self._inputs[0]), self._index
+        elements = self._elements_of(self._inputs[0])
+        index = self._index
         if index is not None and 0 <= index < len(elements):
             element = elements[index]
         else:
@@ -245,7 +246,9 @@ def _share_all(elements: Sequence[Tensor]) -> list[Tensor]:
 
 def _find_unset(elements: list[Tensor]) -> int:
     """Return the index of the first element that was never set, or of the place after the last."""
-    return elements.index(None) if None in elements else len(elements)
+    if None in elements:
+        return elements.index(None)
+    return len(elements)
 
 
 def _element_bytes(elements: Sequence[Tensor]) -> int:

@@ -26,7 +26,8 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
 
     The dictionary has a sentence about each branch and loop, by name.
     """
-    ops, by_user = prepared.wiring.ops, prepared.assumed
+    ops = prepared.wiring.ops
+    by_user = prepared.assumed
     assumed = dict(by_user)
     top = play(prepared)
     peaks_bytes = [top.peak_bytes]
@@ -55,7 +56,8 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
         for branch in sorted(outcomes):
             schedule = try_out(name, branch)
             if schedule.peak_bytes > top.peak_bytes:
-                assumed[name], top = branch, schedule
+                assumed[name] = branch
+                top = schedule
 
         sentences[name] = (
             f"Data decide branch {name}; assumed: number {assumed.get(name, 1)} "

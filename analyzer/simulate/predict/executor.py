@@ -103,10 +103,12 @@ class EdgeOrder:
 
     def __init__(self, wiring: Wiring, random: Random) -> None:
         self.roots = _shuffle(wiring.roots, random)
-        self.data, self.control = list(wiring.data_out), list(wiring.control_out)
+        self.data = list(wiring.data_out)
+        self.control = list(wiring.control_out)
 
         for node in range(len(wiring.ops)):
-            data, control = self.data[node], self.control[node]
+            data = self.data[node]
+            control = self.control[node]
             types = [wiring.ops[consumer].type for consumer, _, _ in data]
             is_rewritten = any(kind.startswith("_Mkl") for kind in types)
 
@@ -134,7 +136,8 @@ class Executor:
         self._ledger = ledger
         self._random = random
         self._threads = prepared.threads
-        self._ops, self._inputs = wiring.ops, wiring.inputs
+        self._ops = wiring.ops
+        self._inputs = wiring.inputs
         self._types = [op.type for op in wiring.ops]
         self._waits_for = [
             1 + 2 * len(waits) if kind in MERGES else len(data) + len(waits)
@@ -252,7 +255,8 @@ class Executor:
         values: list[Value | None],
         iteration: Iteration,
     ) -> list[Entry | None]:
-        predicate, branch = values[1], 1
+        predicate = values[1]
+        branch = 1
         if predicate is not None:
             branch = int(predicate[0])
         elif self._types[self._inputs[node][1][0]] == "LoopCond":
@@ -281,7 +285,8 @@ class Executor:
         self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
     ) -> None:
         """Pass outputs into a loop, to its next iteration, or out of it."""
-        kind, frame = self._types[node], iteration.frame
+        kind = self._types[node]
+        frame = iteration.frame
         if kind in ENTERS:
             self._enter(node, iteration, outputs, dead)
         elif kind in EXITS:
@@ -416,7 +421,8 @@ class Executor:
         frame.count += 1
         iteration = frame.add_iteration()
         frame.dead_exits.clear()
-        deferred, frame.deferred = frame.deferred, []
+        deferred = frame.deferred
+        frame.deferred = []
 
         for node, entry in deferred:
             self._activate(node, iteration, [entry], False)

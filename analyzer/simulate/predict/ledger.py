@@ -14,9 +14,9 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import RESULT_TYPES
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.simulate.kernels.shared.op_call import (
+    LibraryCall,
     ListUse,
     Output,
-    Trial,
     VariableAccess,
     Way,
 )
@@ -145,12 +145,8 @@ class Ledger:
                 outputs.append(self._make_output(node, number, output, inputs))
 
         temporaries += self.allocate_temporaries(node, plan.after_bytes)
-        if plan.trial is not None:
-            self._try_algorithms(node, plan.trial)
-
-        if plan.workspace is not None and plan.workspace.bytes:
-            size_bytes = plan.workspace.bytes
-            temporaries.append(self.allocate(size_bytes, node, region=WORKSPACE))
+        if plan.library is not None:
+            temporaries += self._call_library(node, plan.library)
 
         if plan.variable is VariableAccess.UPDATE:
             # The parameter and its slots (``ResourceApplyAdam``).
@@ -167,20 +163,22 @@ class Ledger:
         """Return temporaries of these sizes."""
         return [self.allocate(size, node) for size in sizes_bytes]
 
-    def _try_algorithms(self, node: int, trial: Trial) -> None:
-        """Try the algorithms of a library, once for each shape; the smallest workspace is needed."""
-        if trial.key in self._tried:
-            return
+    def _call_library(self, node: int, call: LibraryCall) -> list[Tensor]:
+        """Return the workspace of a library's call; try its algorithms once for each shape."""
+        if call.key not in self._tried:
+            self._tried.add(call.key)
+            copy = self.allocate(call.copy_bytes, node, region=TRIAL)
+            needed_bytes = min(call.tried_bytes)
 
-        self._tried.add(trial.key)
-        copy = self.allocate(trial.copy_bytes, node, region=TRIAL)
-        needed_bytes = min(trial.scratch_bytes)
+            for size in call.tried_bytes:
+                region = TEMPORARY if size == needed_bytes else TRIAL
+                self.release(self.allocate(size, node, region=region))
 
-        for size in trial.scratch_bytes:
-            region = TEMPORARY if size == needed_bytes else TRIAL
-            self.release(self.allocate(size, node, region=region))
+            self.release(copy)
 
-        self.release(copy)
+        if not call.workspace_bytes:
+            return []
+        return [self.allocate(call.workspace_bytes, node, region=WORKSPACE)]
 
     def _make_output(
         self, node: int, index: int, output: Output, inputs: list[Tensor]

@@ -46,9 +46,7 @@ from analyzer.simulate.predict.decisions import check_assumptions, describe_size
 from analyzer.simulate.predict.prediction import Prediction, predict
 from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.stated_range import (
-    add_card_uncertainty,
     describe_notes,
-    find_unsized,
     state_range,
 )
 from analyzer.tracing.derive.graph_join import index_note_graph
@@ -136,13 +134,12 @@ def _make_recording(
     prediction: Prediction,
     target: Target,
 ) -> Measured:
-    schedule, prepared = prediction.middle, prediction.prepared
+    schedule = prediction.middle
+    prepared = prediction.prepared
     table, sharing = _attribute(note, structure, prediction)
-    uncertainty = state_range(prediction, len(find_unsized(prediction)))
-
+    card_limit_bytes = None
     if target.gpu is not None:
-        limit_bytes = target.options.memory_limit_bytes
-        uncertainty = add_card_uncertainty(uncertainty, prediction, limit_bytes)
+        card_limit_bytes = target.options.memory_limit_bytes
 
     allocations, events, options = place(table, schedule.instants, target.options)
 
@@ -170,7 +167,7 @@ def _make_recording(
         versions=dict(note.versions),
         notes=(*note.notes, *describe_card(note)),
         unmodelled=find_unmodelled(prepared),
-        uncertainty=uncertainty,
+        uncertainty=state_range(prediction, card_limit_bytes),
     )
     order = np.arange(len(names), dtype=np.int64)  # times are ranks
     runs = pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
@@ -184,7 +181,8 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
     ``allocated_bytes`` is the request rounded up, until a replay replaces it. Categories are those
     that follow from the graph.
     """
-    schedule, prepared = prediction.middle, prediction.prepared
+    schedule = prediction.middle
+    prepared = prediction.prepared
     empty = {
         name: "" if of.dtype == "category" else pd.NA
         for name, of in ALLOCATIONS.items()
@@ -268,7 +266,8 @@ def _attribute(
     note: RunNote, structure: GraphIndex, prediction: Prediction
 ) -> tuple[pd.DataFrame, Sharing]:
     """Label the buffers by the rules for traces; here the variables are known."""
-    table, schedule = make_table(prediction), prediction.middle
+    table = make_table(prediction)
+    schedule = prediction.middle
     labels = Labels(len(table))
     label_variables(
         labels, note, find_holdings(prediction), find_roles_of_state(note, structure)
@@ -322,7 +321,8 @@ def place(
 
     addresses, chunks = np.zeros((2, len(table)), dtype=np.int64)
     rows = sequence.row[sequence.slot]
-    addresses[rows], chunks[rows] = result.address, result.chunk_bytes
+    addresses[rows] = result.address
+    chunks[rows] = result.chunk_bytes
     placed = table.assign(
         address=pd.array(addresses, dtype="Int64"), allocated_bytes=chunks
     )

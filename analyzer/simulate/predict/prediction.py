@@ -20,7 +20,8 @@ from analyzer.simulate.predict.prepared_step import Prepared, assume, prepare
 from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
 
-FEWEST_SCHEDULES, MOST_SCHEDULES = 5, 15
+FEWEST_SCHEDULES = 5
+MOST_SCHEDULES = 15
 """Schedules to play. 15 networks on a T4 request the same bytes with 5 and with 201."""
 
 OPS: Final = 15_000  # ops of all schedules together: a small graph gets more of them
@@ -61,7 +62,8 @@ def predict(
         return prepare(note, device, inter_op=inter_op, ops=ops)
 
     prepared, decisions, peaks_bytes = decide(make())
-    least_bytes, least_ops = None, with_least_shapes(note.ops)
+    least_bytes = None
+    least_ops = with_least_shapes(note.ops)
     if least_ops is not None:
         least_bytes = play(assume(make(least_ops), prepared.assumed)).peak_bytes
         peaks_bytes.append(least_bytes)

@@ -208,7 +208,8 @@ class NodeValues:
     """Known values in one step: of nodes, of list elements, and of integer variables by node."""
 
     def __init__(self, prepared: Prepared, counters: dict[int, Value]) -> None:
-        self._ops, self._wiring = prepared.wiring.ops, prepared.wiring
+        self._ops = prepared.wiring.ops
+        self._wiring = prepared.wiring
         self._handles = prepared.handles
         self._counters = counters
         self._stored: dict[Any, Value | None] = {}  # values of buffers in lists
@@ -252,7 +253,8 @@ class NodeValues:
         if handle not in self._counters:
             return None
 
-        kind, old = self._ops[node].type, self._counters[handle]
+        kind = self._ops[node].type
+        old = self._counters[handle]
         if kind in ASSIGNS:
             new = assign(kind, old, values[1] if len(values) > 1 else None)
             self._counters.pop(handle)
@@ -305,7 +307,8 @@ class DecisionLog:
 
     def continue_loop(self, iteration: Iteration) -> bool:
         """Return whether a loop with an unknown condition makes another trip."""
-        name, number = iteration.frame.name, iteration.number
+        name = iteration.frame.name
+        number = iteration.number
         if not iteration.bounded:
             self.unbounded.add(name)
 

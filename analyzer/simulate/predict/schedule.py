@@ -107,7 +107,9 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
 
 def _start_process(prepared: Prepared, ledger: Ledger) -> None:
     """Allocate everything that exists before the first step: variables, inputs and constants."""
-    note, device, ops = prepared.note, prepared.device, prepared.wiring.ops
+    note = prepared.note
+    device = prepared.device
+    ops = prepared.wiring.ops
     if device.scratch_bytes:
         role = "scratch of TensorFlow's device"
         ledger.hold(device.scratch_bytes, Category.CONSTANT, role)
@@ -147,9 +149,11 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
         if node in ledger.held:
             continue
 
-        category, role = Category.CONSTANT, "constant"
+        category = Category.CONSTANT
+        role = "constant"
         if ops[node].type not in CONSTANTS:
-            category, role = Category.INPUT, "step input"
+            category = Category.INPUT
+            role = "step input"
             known.add(int(ops[node].attrs.get("index", -1)))
 
         ledger.held[node] = ledger.hold(size_bytes, category, role, node)

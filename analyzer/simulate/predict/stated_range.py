@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from analyzer.model.contract.report_file import (
     StatedRange,
     WorkspaceFigures,
-    shift_bounds,
 )
 from analyzer.model.ranges import Range
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
@@ -38,23 +36,17 @@ CHUNKS_MARGIN: Final = 0.06
 chunks, are not played (benchmarks/results/ablation.md)."""
 
 
-def state_range(prediction: Prediction, unsized: int) -> StatedRange:
-    """Return the range of the peak and its reasons."""
-    prepared, requested = prediction.prepared, prediction.requested
+HELD_SHARE: Final = 0.015
+"""Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
+before their steps (benchmarks/results/real-cards.md)."""
+
+
+def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedRange:
+    """Return the range of the peak and its reasons; ``card_limit_bytes`` is None for a CPU."""
+    requested = prediction.requested
     middle = prediction.middle.peak_bytes
     because = _describe_schedules(prediction)
-    is_ordered = prepared.device.is_cheap
-    share = MARGIN if is_ordered else ORDER_MARGIN
-    margin = max(int(share * middle), FLOOR_BYTES)
-    because.append(SENTENCES["small"].format(format_bytes(margin)))
-    below, above = margin, margin
-
-    if prepared.threads > 1 and not is_ordered:
-        overlap_bytes = int(THREADS_MARGIN * requested.high)
-        above += overlap_bytes
-        size = format_bytes(overlap_bytes)
-        because.append(SENTENCES["orders"].format(prepared.threads, size))
-
+    below, above = _find_margins(prediction, because)
     limits = None
 
     if prediction.limits is not None:
@@ -74,6 +66,19 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
         requested.high - played.high + above + chunk_margin,
     ).at_least(0)
     requested = requested.widened(below, above).at_least(0)
+    workspace = workspace_bytes = None
+
+    if card_limit_bytes is not None:
+        because.append(SENTENCES["no_gpu"])
+        workspace = find_workspaces(prediction, card_limit_bytes)
+
+    if workspace is not None:
+        steady = workspace.steady
+        held_bytes = int(HELD_SHARE * middle)
+        workspace_bytes = steady.high - middle + held_bytes
+        requested = requested.widened(middle - steady.low, workspace_bytes).at_least(0)
+        chunks = chunks.widened(middle - steady.low, workspace_bytes).at_least(0)
+        because += _describe_workspaces(workspace, held_bytes)
 
     return StatedRange(
         limit_low_bytes=None if limits is None else limits.low,
@@ -83,8 +88,29 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
         allocated_low_bytes=chunks.low,
         allocated_high_bytes=chunks.high,
         because=tuple(because),
-        unsized=unsized,
+        unsized=len(find_unsized(prediction)),
+        workspace_bytes=workspace_bytes,
+        workspace=workspace,
     )
+
+
+def _find_margins(prediction: Prediction, because: list[str]) -> tuple[int, int]:
+    """Return bytes below and above the peaks that no schedule shows; add their reasons."""
+    prepared = prediction.prepared
+    is_ordered = prepared.device.is_cheap
+    share = MARGIN if is_ordered else ORDER_MARGIN
+    margin = max(int(share * prediction.middle.peak_bytes), FLOOR_BYTES)
+    because.append(SENTENCES["small"].format(format_bytes(margin)))
+    below = margin
+    above = margin
+
+    if prepared.threads > 1 and not is_ordered:
+        overlap_bytes = int(THREADS_MARGIN * prediction.requested.high)
+        above += overlap_bytes
+        size = format_bytes(overlap_bytes)
+        because.append(SENTENCES["orders"].format(prepared.threads, size))
+
+    return below, above
 
 
 def _describe_schedules(prediction: Prediction) -> list[str]:
@@ -95,7 +121,8 @@ def _describe_schedules(prediction: Prediction) -> list[str]:
 
     threads = prediction.prepared.threads
     place = f"{threads} inter-op threads" if threads > 1 else "one inter-op thread"
-    low, high = format_bytes(peaks.low), format_bytes(peaks.high)
+    low = format_bytes(peaks.low)
+    high = format_bytes(peaks.high)
     median = format_bytes(prediction.middle.peak_bytes)
     count = len(prediction.schedules)
 
@@ -129,11 +156,13 @@ _TINY_RESULTS: Final = frozenset({"BroadcastGradientArgs"})
 
 def find_unsized(prediction: Prediction) -> list[str]:
     """Return the tensors of ops that ran whose size neither graph nor kernel rule defines."""
-    plans, ops = prediction.prepared.plans, prediction.prepared.wiring.ops
+    plans = prediction.prepared.plans
+    ops = prediction.prepared.wiring.ops
     unsized: list[str] = []
 
     for node in dict.fromkeys(prediction.middle.nodes):
-        op, outputs = ops[node], plans[node].outputs
+        op = ops[node]
+        outputs = plans[node].outputs
         if op.type in _TINY_RESULTS:
             continue
 
@@ -146,39 +175,14 @@ def find_unsized(prediction: Prediction) -> list[str]:
     return unsized
 
 
-_HELD_SHARE: Final = 0.015
-"""Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
-before their steps (benchmarks/results/real-cards.md)."""
-
-
-def add_card_uncertainty(
-    stated: StatedRange, prediction: Prediction, limit_bytes: int
-) -> StatedRange:
-    """Return the range with cuDNN's workspaces."""
-    because = [*stated.because, SENTENCES["no_gpu"]]
-    workspace = find_workspaces(prediction, limit_bytes)
-    if workspace is None:
-        return replace(stated, because=tuple(because))
-
-    steady, first = workspace.steady, workspace.first_step
-    peak_bytes = prediction.middle.peak_bytes
-    held_bytes = int(_HELD_SHARE * peak_bytes)
-    above = steady.high - peak_bytes + held_bytes
-    shifted = shift_bounds(stated, peak_bytes - steady.low, above, "", "allocated_")
-
-    sizes = map(format_bytes, (steady.low, steady.high, first.high))
-    because += [
+def _describe_workspaces(workspace: WorkspaceFigures, held_bytes: int) -> list[str]:
+    """Return sentences about cuDNN's workspaces and other tensors of a process."""
+    steady = workspace.steady
+    sizes = map(format_bytes, (steady.low, steady.high, workspace.first_step.high))
+    return [
         SENTENCES["workspaces"].format(*sizes),
         SENTENCES["held"].format(format_bytes(held_bytes)),
     ]
-
-    return replace(
-        stated,
-        **shifted,
-        workspace_bytes=above,
-        workspace=workspace,
-        because=tuple(because),
-    )
 
 
 def find_workspaces(
@@ -188,8 +192,9 @@ def find_workspaces(
 
     The first step has the trials; a trial that exceeds the limit is skipped.
     """
-    schedule, plans = prediction.middle, prediction.prepared.plans
-    if not any(plan.workspace for plan in plans):
+    schedule = prediction.middle
+    plans = prediction.prepared.plans
+    if not any(plan.library for plan in plans):
         return None
 
     last = schedule.steps[-1].first
@@ -197,11 +202,11 @@ def find_workspaces(
     low = high = int(bare[last:].max())
 
     for buffer in schedule.buffers:
-        workspace = plans[buffer.node].workspace if buffer.node >= 0 else None
-        if workspace is not None and buffer.born >= last:
+        call = plans[buffer.node].library if buffer.node >= 0 else None
+        if call is not None and buffer.born >= last:
             live_bytes = int(bare[buffer.born + 1])
-            low = max(low, live_bytes + workspace.least_bytes)
-            high = max(high, live_bytes + workspace.most_bytes)
+            low = max(low, live_bytes + call.least_bytes)
+            high = max(high, live_bytes + call.most_bytes)
 
     steady = Range(low, high).including(schedule.peak_bytes)
 

@@ -117,9 +117,9 @@ def test_the_peaks_over_the_likely_algorithms_contain_the_shown_one(note):
     prediction = predict(note, target.device, target.options)
     schedule, found = prediction.middle, find_workspaces(prediction, 1 << 40)
     assert found.steady.low <= schedule.peak_bytes <= found.steady.high
-    plans = [plan.workspace for plan in prediction.prepared.plans if plan.workspace]
+    calls = [plan.library for plan in prediction.prepared.plans if plan.library]
     live = schedule.live_bytes
-    assert found.steady.high <= int(live.max()) + max(one.most_bytes for one in plans)
+    assert found.steady.high <= int(live.max()) + max(one.most_bytes for one in calls)
     assert found.first_step.high >= int(live[: schedule.steps[0].last + 2].max())
 
 

@@ -102,7 +102,9 @@ SAME_ON_CARDS: Final = frozenset(_LIST_RULES).union(
 def plan(call: Call) -> MemoryPlan:
     """Return the memory plan of one run of the op's CPU kernel."""
     rule = _RULES.get(call.op.type)
-    return plan_unknown(call) if rule is None else rule(call)
+    if rule is None:
+        return plan_unknown(call)
+    return rule(call)
 
 
 def plan_unknown(call: Call) -> MemoryPlan:

@@ -75,14 +75,15 @@ class ConvolutionOnCard:
         self.result_points = self.result_depth * self.result_area
 
         if self.is_input_gradient:
-            self.read_channels, self.written_channels = self.filters, self.channels
-            self.written_height, self.written_width = self.height, self.width
+            self.read_channels = self.filters
+            self.written_channels = self.channels
+            self.written_height = self.height
+            self.written_width = self.width
         else:
-            self.read_channels, self.written_channels = self.channels, self.filters
-            self.written_height, self.written_width = (
-                self.result_height,
-                self.result_width,
-            )
+            self.read_channels = self.channels
+            self.written_channels = self.filters
+            self.written_height = self.result_height
+            self.written_width = self.result_width
 
     def _set_card(self, gpu: Gpu) -> None:
         major, minor = gpu.compute_capability
@@ -133,7 +134,8 @@ class ConvolutionOnCard:
         self.is_aligned = self.channels % multiple == 0 and self.filters % multiple == 0
         channels = pad(self.channels, multiple) if self.channels > 1 else self.channels
         filters = pad(self.filters, multiple) if self.filters > 1 else self.filters
-        self.padded_channels, self.padded_filters = channels, filters
+        self.padded_channels = channels
+        self.padded_filters = filters
         self.image_copy_bytes = self.item_bytes * self.batch * channels * image_points
         self.result_copy_bytes = (
             self.item_bytes * self.batch * filters * self.result_points

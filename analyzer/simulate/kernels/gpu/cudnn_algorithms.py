@@ -421,9 +421,11 @@ def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> Offer | None:
         return None
 
     if on.call.channels_last:
-        is_offered, share = not on.is_aligned, 0.45
+        is_offered = not on.is_aligned
+        share = 0.45
     else:
-        is_offered, share = on.is_forward and not on.is_pointwise, 0.15
+        is_offered = on.is_forward and not on.is_pointwise
+        share = 0.15
 
     if not is_offered:
         return None

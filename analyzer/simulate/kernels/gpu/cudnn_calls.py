@@ -19,6 +19,7 @@ from typing import Final
 from analyzer.cards import Gpu
 from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
 from analyzer.simulate.kernels.gpu.cudnn_algorithms import (
+    Offer,
     find_likely_bytes,
     find_offers,
 )
@@ -26,11 +27,10 @@ from analyzer.simulate.kernels.shared.op_call import (
     ELSEWHERE,
     NO_BUFFER,
     Call,
+    LibraryCall,
     MemoryPlan,
     Output,
-    Trial,
     Way,
-    Workspace,
     allocate,
     allocate_all,
     forward,
@@ -107,32 +107,32 @@ def plan_convolution(
         "input_gradient": image_bytes,
         "filter_gradient": kernel_bytes,
     }
-    return _add_library_call(
-        plan,
-        call,
-        described,
-        results[direction],
-        _make_trial_key(call, described.dtype, shapes),
-        (gpu, workspace_limit_bytes),
-    )
+    default = _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
+    limit_bytes = default if workspace_limit_bytes is None else workspace_limit_bytes
+    candidates = find_offers(described, gpu, limit_bytes)
+    key = _make_trial_key(call, described.dtype, shapes)
+
+    return replace(plan, library=_call_library(candidates, results[direction], key))
 
 
-def _add_library_call(
-    plan: MemoryPlan,
-    call: Call,
-    described: Convolution,
-    result_bytes: int,
-    key: tuple[object, ...],
-    card: tuple[Gpu, int | None],
-) -> MemoryPlan:
-    """Return the plan with the trial of cuDNN's algorithms and the workspace of the fastest."""
-    workspace, trials_bytes = _find_workspaces(call, described, *card)
-    trial = Trial(
+def _call_library(
+    candidates: tuple[Offer, ...], result_bytes: int, key: tuple[object, ...]
+) -> LibraryCall:
+    """Return the trial of cuDNN's algorithms and the workspace of the fastest.
+
+    ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of the result, skipped if it does not
+    fit (``WrapRedzoneBestEffort``), and guards around each algorithm's workspace, even an empty one.
+    """
+    expected_bytes, least_bytes, most_bytes = find_likely_bytes(candidates)
+
+    return LibraryCall(
         key=key,
         copy_bytes=result_bytes + _GUARDS_BYTES,
-        scratch_bytes=trials_bytes,
+        tried_bytes=tuple(one.bytes + _GUARDS_BYTES for one in candidates),
+        workspace_bytes=expected_bytes,
+        least_bytes=least_bytes,
+        most_bytes=most_bytes,
     )
-    return replace(plan, workspace=workspace, trial=trial)
 
 
 def _make_trial_key(
@@ -144,32 +144,6 @@ def _make_trial_key(
     texts = (call.attr("padding"), call.attr("data_format"))
 
     return (call.op.type, dtype, *texts, *shapes, *lists)
-
-
-def _find_workspaces(
-    call: Call, described: Convolution, gpu: Gpu, limit_bytes: int | None
-) -> tuple[Workspace | None, tuple[int, ...]]:
-    """Return the workspace of the fastest algorithm, and the guarded one of each trial.
-
-    ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of the result, skipped if it does not
-    fit (``WrapRedzoneBestEffort``), and guards around each algorithm's workspace, even an empty one.
-    """
-    default = _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
-    limit = default if limit_bytes is None else limit_bytes
-    candidates = find_offers(described, gpu, limit)
-
-    if not candidates:
-        return None, (_GUARDS_BYTES,)
-
-    chosen_bytes, least_bytes, most_bytes = find_likely_bytes(candidates)
-    workspace = Workspace(
-        bytes=chosen_bytes,
-        least_bytes=least_bytes,
-        most_bytes=most_bytes,
-    )
-    trials_bytes = tuple(candidate.bytes + _GUARDS_BYTES for candidate in candidates)
-
-    return workspace, trials_bytes
 
 
 _CHANNELS_LAST_FROM: Final = {"float16": (7, 0), "bfloat16": (8, 0), "float32": (8, 0)}
@@ -210,7 +184,8 @@ def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> 
     if kernel[-2] != image[-1]:
         return False
 
-    strides, dilations = call.attr("strides") or [1], call.attr("dilations") or [1]
+    strides = call.attr("strides") or [1]
+    dilations = call.attr("dilations") or [1]
     if set(kernel[:-2]) == {1} and all(int(x) == 1 for x in (*strides, *dilations)):
         return call.attr("padding") in ("SAME", "VALID")
     return kernel[:-2] == image[1:-1] and call.attr("padding") == "VALID"
@@ -285,7 +260,8 @@ def _count_unit_bytes(
     if shape is not None and size_bytes:
         return size_bytes
 
-    inputs, state = call.shape(0), call.shape(1)
+    inputs = call.shape(0)
+    state = call.shape(1)
     if inputs is None or state is None:
         return 0
 

@@ -49,24 +49,17 @@ NO_BUFFER: Final = Output(Way.NONE)
 ELSEWHERE: Final = Output(Way.NONE, elsewhere=True)
 
 
-class Trial(Struct, frozen=True):
-    """Requests of the first call with a ``key``, which tries the algorithms of a library."""
+class LibraryCall(Struct, frozen=True):
+    """A call of a library with several algorithms; the first one with a ``key`` tries all of them."""
 
     key: tuple[object, ...]
-    copy_bytes: int  # a guarded copy of the result; skipped if it does not fit
+    copy_bytes: (
+        int  # a guarded copy of the result for the trials; skipped if it does not fit
+    )
     # workspace of each algorithm with guards; the smallest is needed, others are skipped
-    scratch_bytes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """Workspace of a library's algorithm during the run of a kernel.
-
-    ``bytes`` are the expected algorithm's; the others are bounds over the likely algorithms.
-    """
-
-    bytes: int
-    least_bytes: int
+    tried_bytes: tuple[int, ...]
+    workspace_bytes: int  # of the expected algorithm
+    least_bytes: int  # over the likely algorithms
     most_bytes: int
 
 
@@ -77,8 +70,7 @@ class MemoryPlan:
     outputs: tuple[Output, ...] = ()
     before_bytes: tuple[int, ...] = ()  # temporaries allocated before the outputs
     after_bytes: tuple[int, ...] = ()  # temporaries allocated after the outputs
-    workspace: Workspace | None = None  # allocated after everything else
-    trial: Trial | None = None
+    library: LibraryCall | None = None  # allocates after everything else
     variable: VariableAccess = VariableAccess.UNTOUCHED
     # input that becomes the value of the variable, or an element of a TensorList
     value: int | None = None
@@ -95,10 +87,6 @@ def without_zeros(sizes_bytes: Iterable[int]) -> tuple[int, ...]:
     """Return the sizes above 0 bytes; a kernel makes no request for the others."""
     return tuple(size for size in sizes_bytes if size)
 
-
-ALIGNMENT_BYTES: Final = 64
-"""Eigen's vector alignment in TensorFlow's builds (``EIGEN_MAX_ALIGN_BYTES``). A slice that does not
-start and end on it is copied instead of shared."""
 
 FLOAT_BYTES: Final = 4  # bytes of a ``float32``
 
@@ -181,7 +169,8 @@ def forward(call: Call, sources: Iterable[int], index: int = 0) -> Output:
     The input must have the same element type and number of elements; its shape may differ
     (``OpKernelContext::forward_input``). Otherwise the output is allocated.
     """
-    shape, size_bytes = call.out_shape(index), call.size(index)
+    shape = call.out_shape(index)
+    size_bytes = call.size(index)
     if shape is None or not size_bytes:
         return allocate(call, index)
 
