@@ -104,7 +104,7 @@ def _print_offers() -> bool:
     from analyzer.cli.first_run import describe_folder
     from analyzer.report.untrusted import printable
 
-    lines = describe_folder(Path.cwd())
+    lines = describe_folder(Path())  # also works in a removed folder
     if not lines:
         return False
 

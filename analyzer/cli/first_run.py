@@ -141,10 +141,10 @@ def _judge_source(source: bytes, name: str) -> Iterator[Find]:
 
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+        models = [one for node in tree.body for one in _list_models(node)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
 
-    models = [one for node in tree.body for one in _list_models(node)]
     for model in models:
         yield _model(f"{name}:{model}")
 

@@ -45,14 +45,14 @@ def _read_line(place: str) -> str:
     A trace of someone else may name any file, so only Python files below this folder are read.
     """
     name, _, number = place.rpartition(":")
-    folder = Path(os.path.realpath(Path.cwd()))
 
     try:
+        folder = Path(os.path.realpath(os.getcwd()))
         path = Path(os.path.realpath(name))
         is_own = path.suffix == ".py" and folder in path.parents
         if not is_own or not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return ""
-    except (OSError, ValueError):  # a name with U+0000
+    except (OSError, ValueError):  # no current folder; a name with U+0000
         return ""
 
     text = linecache.getline(str(path), int(number) if number.isdecimal() else 0)

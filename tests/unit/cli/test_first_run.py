@@ -32,6 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "my nets.py": MODEL,
         "train.py": TRAINING,
         "broken.py": "import keras\ndef (",
+        "deep.py": "import keras\nx = " + "(" * 5000 + ")" * 5000,
         "other.py": "print('no framework')",
         "venv/lib/keras_model.py": MODEL,
         "logs/good.log": "Epoch 1/3",

@@ -119,6 +119,11 @@ def test_it_is_installed_once(tmp_path: Path) -> None:
     assert (tmp_path / PLACE).read_text() == "My own."
     assert analyze("skill", "--install", tmp_path, "--force").code == 0
 
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".claude").write_text("A file.")
+    blocked = analyze("skill", "--install", tmp_path / "other")
+    assert (blocked.code, blocked.err.count("\n")) == (2, 1)
+
     absent = analyze("skill", "--install", tmp_path / "absent")
     assert (absent.code, absent.err.count("\n")) == (2, 1)
 
