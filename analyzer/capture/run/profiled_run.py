@@ -179,7 +179,13 @@ def _run(
         all_graphs = graphs.collect_graphs(state.function.graph)
         op_types = {op.type for graph in all_graphs for op in graph.get_operations()}
         check_collectives(op_types, tf.__version__)
-    values = None if own_process else state.variables.values()
+
+    values = None
+    if own_process:
+        state.variables.rehome_small()
+    else:
+        values = state.variables.values()
+
     with contextlib.ExitStack() as block:
         if values is not None:
             block.callback(state.variables.restore, values)
