@@ -67,6 +67,7 @@ def profiling(logdir: Path) -> Iterator[Callable[[], None]]:
     """
     tf.profiler.experimental.start(str(logdir))
     owner = os.getpid()
+
     with contextlib.ExitStack() as block:
         block.callback(tf.profiler.experimental.stop)
         try:
@@ -103,15 +104,19 @@ def run_steps(
             cause = failure.__cause__ if isinstance(failure, TargetError) else failure
             if not isinstance(cause, tf.errors.ResourceExhaustedError):
                 raise
+
             # The weights or inputs alone do not fit: there is no step.
             program = Program(call=lambda: None, args=(), config=StepConfig())
             error = replace(describe_failure(cause), where=find_user_line(cause))
             unmade = Capturing(
                 program, Observations(), StepVariables(program), [], 0, error=error
             )
+
             if then is not None:
                 then(unmade)
+
             return describe_capture(unmade)
+
         observed.eager = program.function is None
         state = Capturing(
             program=program,
@@ -122,6 +127,7 @@ def run_steps(
             setup=setup,
         )
         partitions: list[Any] = []
+
         try:
             _run(
                 state,
@@ -135,10 +141,13 @@ def run_steps(
         except (KeyboardInterrupt, SystemExit, Exception) as failure:
             if isinstance(failure, KeyboardInterrupt) and not state.started:
                 raise  # nothing ran: there is nothing to show
+
             state.error = describe_failure(failure)
+
         if then is not None:
             then(state)
             state.function = None
+
     report("reading the graph", 0.92)
     with pause_collector():
         captured = describe_capture(state, partitions)
@@ -146,6 +155,7 @@ def run_steps(
             captured.compiled, captured.inside = read_compiled_functions(
                 state.function, dump
             )
+
     return captured
 
 
@@ -171,10 +181,13 @@ def _run(
     report("tracing the step", 0.1)
     began_s = time.monotonic()
     is_on_simulated_card = "SIMULATED_CARDS" in os.environ
+
     if partitions is None or is_on_simulated_card:
         _build_optimizers(state.program)
+
     with disable_python_tracing():
         state.function = state.variables.function = trace_with_true_values(state)
+
     if is_on_simulated_card and state.function is not None:
         all_graphs = graphs.collect_graphs(state.function.graph)
         op_types = {op.type for graph in all_graphs for op in graph.get_operations()}
@@ -189,10 +202,12 @@ def _run(
     with contextlib.ExitStack() as block:
         if values is not None:
             block.callback(state.variables.restore, values)
+
         if is_on_simulated_card and state.function is None:
             eager = ProgramValues(state.setup)
             state.unknown, state.assumed = eager.unknown, eager
             block.enter_context(eager.give())
+
         state.variables.snapshot()
         for index in range(state.wanted):
             report(
@@ -200,10 +215,13 @@ def _run(
                 0.3 + 0.6 * index / state.wanted,
             )
             state.started = True
+
             if state.assumed is not None:
                 state.assumed.assign(index == STEP_WITH_ALL)
+
             has_graph = index == 0 and state.function is not None
             delays = _LONG_DELAY if index and state.computed else (0, 0)
+
             with (
                 collect_graphs(partitions if has_graph else None),
                 delay_kernels(*delays)
@@ -211,12 +229,15 @@ def _run(
                 else contextlib.nullcontext(),
             ):
                 _call_step(state, _STEP_NAME, index)
+
             state.done += 1
             for promise in (
                 state.program.promises if index == 0 and state.function is None else ()
             ):
                 promise(None)
+
             state.variables.snapshot()
+
         if is_on_simulated_card and partitions is not None:
             spent_s = time.monotonic() - began_s
             report("writing the trace", 0.9)
@@ -234,6 +255,7 @@ def _call_step(state: Capturing, name: str, number: int) -> None:
         result = state.program.call()  # lives until the step ends
         if tf.config.list_logical_devices("GPU"):  # the marker spans the card's work
             tf.test.experimental.sync_devices()
+
     with contextlib.suppress(TypeError, ValueError):  # a structure of its own kind
         leaves = tf.nest.flatten(result)
         tensors = [one for one in leaves if isinstance(one, tf.Tensor)]
@@ -250,22 +272,28 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
     """
     began_s, peaks = time.monotonic(), state.repeats
     most_s = max(_REPEAT_SHARE * spent_s, _REPEATS_S)
+
     while len(peaks) < _MOST_REPEATS:
         is_late = time.monotonic() - began_s > most_s
         has_each_delay = len(peaks) >= len(_DELAYS)
+
         if has_each_delay and (is_late or len(set(peaks)) == 1):
             return
+
         is_long = len(peaks) % 2 and state.computed
         delays = _LONG_DELAY if is_long else _DELAYS[len(peaks) % len(_DELAYS)]
+
         try:
             peaks.append(_measure_repeat(state, delays))
         except Exception as error:
             if classify_failure(error) is FailureKind.OUT_OF_MEMORY:
                 if SHORT_POOL in os.environ:
                     raise  # the card has more
+
                 state.program.messages.append(
                     f"Of {len(peaks) + 1} further runs of the step the last ran out of memory."
                 )
+
             return
 
 
@@ -274,8 +302,10 @@ def _measure_repeat(state: Capturing, delays: tuple[int, int]) -> TwoSizes:
     card = "GPU:0"
     tf.config.experimental.reset_memory_stats(card)
     read_requested_peak(0)
+
     with delay_kernels(*delays):
         _call_step(state, _STEP_NAME, state.wanted)
+
     allocated_bytes = tf.config.experimental.get_memory_info(card)["peak"]
     return TwoSizes(
         requested_bytes=read_requested_peak(0), allocated_bytes=allocated_bytes
@@ -295,6 +325,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
             hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow makes its first tensor: in the "
             "environment, or at the top of conftest.py.",
         )
+
     gc.collect()
     try:
         tf.profiler.experimental.start(str(logdir))
@@ -303,6 +334,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
             "Another profile is active, and TensorFlow takes one at a time.",
             hint="Stop it around the measured block.",
         ) from None
+
     try:
         # Freed at once: it shows the bytes in use even if the block allocates nothing.
         tf.add(tf.ones([2]), 1.0)
@@ -317,7 +349,9 @@ def _has_statistics() -> bool:
     """Return whether the CPU's allocator counts the bytes in use."""
     tensor = tf.ones([2]) + 1.0
     in_use_bytes = 0
+
     with contextlib.suppress(ValueError, tf.errors.OpError):
         in_use_bytes = tf.config.experimental.get_memory_info("CPU:0")["current"]
+
     del tensor
     return in_use_bytes > 0

@@ -200,6 +200,7 @@ def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
 
     shapes = fill_shapes(axes, options)
     parts = []
+
     for spec in tf.nest.flatten(structure):
         parts.append(make_part(shapes[str(spec.name)], spec.dtype))
 
@@ -244,6 +245,7 @@ def _make_spec(model: Any, axes: Any, name: str) -> Any:
     """
     kinds = {type(layer).__name__ for layer in get_layers(model)}
     dtype = str(getattr(model, "input_dtype", None) or "float32")
+
     if "Embedding" in kinds and len(axes) < 2:
         dtype = "int32"
 
