@@ -76,25 +76,11 @@ class _Loop:
 
     def build(self, old: Any, shape_invariants: Any, args: Any, kwargs: Any) -> Any:
         graph = tf.compat.v1.get_default_graph()
-        for index in self.carried:
-            first = self.flat[index]
-            if not tf.is_tensor(first):
-                first = tf.convert_to_tensor(first)
-
-            first = graph.capture(first)
-            is_carried = first.dtype in _CARRIED and index not in self.lost
-            self.twins[index] = self.values.find(first) if is_carried else None
-
+        self._find_twins(graph)
         names = [index for index in self.carried if self.twins[index] is not None]
         if not names:
-            return old(
-                self._decide,
-                self._run,
-                self.loop_vars,
-                shape_invariants,
-                *args,
-                **kwargs,
-            )
+            own_loop = self._decide, self._run, self.loop_vars, shape_invariants
+            return old(*own_loop, *args, **kwargs)
 
         with self.values.making(graph):
             encoded = [_encode(self.twins[index]) for index in names]
@@ -105,12 +91,10 @@ class _Loop:
 
         flat_invariants = tf.nest.flatten(invariants)
         is_flat = len(flat_invariants) == len(self.flat)
-        limits = [
-            _limit_shape(
-                flat_invariants[index] if is_flat else None, twin, self.twins[index]
-            )
-            for index, twin in zip(names, encoded, strict=True)
-        ]
+        limits = []
+        for index, twin in zip(names, encoded, strict=True):
+            invariant = flat_invariants[index] if is_flat else None
+            limits.append(_limit_shape(invariant, twin, self.twins[index]))
 
         def decide(own: Any, others: Any) -> Any:
             return self._decide(*own, others=dict(zip(names, others, strict=True)))
@@ -131,15 +115,25 @@ class _Loop:
         flat_results = [_get_tensor(one) for one in _flatten(own)]
 
         with self.values.making(graph):
-            for index, twin in zip(names, others, strict=True):
-                tables.twins[flat_results[index].name] = _decode(
-                    twin, self.twins[index].dtype
-                )
+            for index, bits in zip(names, others, strict=True):
+                twin = _decode(bits, self.twins[index].dtype)
+                tables.twins[flat_results[index].name] = twin
 
         if len(flat_results) == 1 and not kwargs.get("return_same_structure", True):
             return _flatten(own)[0]
 
         return own
+
+    def _find_twins(self, graph: Any) -> None:
+        """Find the first twins of the variables that are carried."""
+        for index in self.carried:
+            first = self.flat[index]
+            if not tf.is_tensor(first):
+                first = tf.convert_to_tensor(first)
+
+            first = graph.capture(first)
+            is_carried = first.dtype in _CARRIED and index not in self.lost
+            self.twins[index] = self.values.find(first) if is_carried else None
 
     def _register(self, graph: Any, own: Any, others: dict[int, Any]) -> None:
         """Register the twins of a graph's arguments, or that a twin must be carried."""

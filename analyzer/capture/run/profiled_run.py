@@ -101,17 +101,7 @@ def run_steps(
             with disable_python_tracing():
                 program = make()
         except (TargetError, tf.errors.ResourceExhaustedError) as failure:
-            cause = failure.__cause__ if isinstance(failure, TargetError) else failure
-            if not isinstance(cause, tf.errors.ResourceExhaustedError):
-                raise
-
-            # The weights or inputs alone do not fit: there is no step.
-            program = Program(call=lambda: None, args=(), config=StepConfig())
-            error = replace(describe_failure(cause), where=find_user_line(cause))
-            unmade = Capturing(
-                program, Observations(), StepVariables(program), [], 0, error=error
-            )
-
+            unmade = _describe_unmade(failure)
             if then is not None:
                 then(unmade)
 
@@ -159,6 +149,19 @@ def run_steps(
     return captured
 
 
+def _describe_unmade(failure: BaseException) -> Capturing:
+    """Return the state of a step whose weights or inputs alone do not fit; raise other failures."""
+    cause = failure.__cause__ if isinstance(failure, TargetError) else failure
+    if not isinstance(cause, tf.errors.ResourceExhaustedError):
+        raise failure
+
+    program = Program(call=lambda: None, args=(), config=StepConfig())
+    error = replace(describe_failure(cause), where=find_user_line(cause))
+    return Capturing(
+        program, Observations(), StepVariables(program), [], 0, error=error
+    )
+
+
 def _build_optimizers(program: Program) -> None:
     """Make the optimizers' variables before the step, which then is traced once instead of twice.
 
@@ -181,7 +184,6 @@ def _run(
     report("tracing the step", 0.1)
     began_s = time.monotonic()
     is_on_simulated_card = "SIMULATED_CARDS" in os.environ
-
     if partitions is None or is_on_simulated_card:
         _build_optimizers(state.program)
 
@@ -189,19 +191,14 @@ def _run(
         state.function = state.variables.function = trace_with_true_values(state)
 
     if is_on_simulated_card and state.function is not None:
-        all_graphs = graphs.collect_graphs(state.function.graph)
-        op_types = {op.type for graph in all_graphs for op in graph.get_operations()}
-        check_collectives(op_types, tf.__version__)
-
-    values = None
-    if own_process:
-        state.variables.rehome_small()
-    else:
-        values = state.variables.values()
+        ops = graphs.list_ops(state.function.graph)
+        check_collectives({op.type for op in ops}, tf.__version__)
 
     with contextlib.ExitStack() as block:
-        if values is not None:
-            block.callback(state.variables.restore, values)
+        if own_process:
+            state.variables.rehome_small()
+        else:
+            block.callback(state.variables.restore, state.variables.values())
 
         if is_on_simulated_card and state.function is None:
             eager = ProgramValues(state.setup)
@@ -210,31 +207,14 @@ def _run(
 
         state.variables.snapshot()
         for index in range(state.wanted):
-            report(
-                f"running step {index + 1} of {state.wanted}",
-                0.3 + 0.6 * index / state.wanted,
-            )
+            share = 0.3 + 0.6 * index / state.wanted
+            report(f"running step {index + 1} of {state.wanted}", share)
             state.started = True
-
-            if state.assumed is not None:
-                state.assumed.assign(index == STEP_WITH_ALL)
-
-            has_graph = index == 0 and state.function is not None
-            delays = _LONG_DELAY if index and state.computed else (0, 0)
-
-            with (
-                collect_graphs(partitions if has_graph else None),
-                delay_kernels(*delays)
-                if is_on_simulated_card
-                else contextlib.nullcontext(),
-            ):
-                _call_step(state, _STEP_NAME, index)
-
+            _run_step(state, index, partitions)
             state.done += 1
-            for promise in (
-                state.program.promises if index == 0 and state.function is None else ()
-            ):
-                promise(None)
+            if index == 0 and state.function is None:
+                for promise in state.program.promises:
+                    promise(None)
 
             state.variables.snapshot()
 
@@ -244,6 +224,21 @@ def _run(
             end_trace()
             report("repeating the step", 0.9)
             _repeat_step(state, spent_s)
+
+
+def _run_step(state: Capturing, index: int, partitions: list[Any] | None) -> None:
+    """Run a traced step; the first one of a function sets ``partitions`` to its executed graphs."""
+    if state.assumed is not None:
+        state.assumed.assign(index == STEP_WITH_ALL)
+
+    has_graph = index == 0 and state.function is not None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(collect_graphs(partitions if has_graph else None))
+        if "SIMULATED_CARDS" in os.environ:
+            is_long = index and state.computed
+            stack.enter_context(delay_kernels(*_LONG_DELAY if is_long else (0, 0)))
+
+        _call_step(state, _STEP_NAME, index)
 
 
 def _call_step(state: Capturing, name: str, number: int) -> None:
