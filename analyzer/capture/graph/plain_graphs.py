@@ -74,6 +74,7 @@ def _get_outputs(node: Any, known: tuple[TensorSpec, ...]) -> tuple[TensorSpec, 
     """Return the known outputs of a node, as far as their types are those of its op."""
     dtypes = get_output_dtypes(node)
     outputs = [TensorSpec(dtype, None) for dtype in dtypes]
+
     if node.op == "_Arg":
         return known or tuple(outputs)
 

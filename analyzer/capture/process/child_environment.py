@@ -71,6 +71,7 @@ def check_packages() -> None:
     ):  # such as a nightly build
         keras = version("keras")
         release = tuple(map(int, keras.split(".")[:2]))
+
         if release < OLDEST_KERAS:
             oldest = ".".join(map(str, OLDEST_KERAS))
             raise InputError(
@@ -203,6 +204,7 @@ def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, s
         recurrent_reserve=assumed[RECURRENT_RESERVE.name],
         batch_norm_reserve_bytes=assumed[BATCH_NORM_RESERVE.name],
     )
+
     if options.is_unlimited:
         cards = replace(cards, memory_bytes=_UNLIMITED_BYTES)
     elif options.has_short_pool:
@@ -210,6 +212,7 @@ def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, s
 
     own = staging / SIMULATED_CARD_FOLDER
     variables = card_environment.make_card_environment(cards, cache_folder() or own)
+
     return variables | card_environment.make_tool_environment(own, variables["PATH"])
 
 
@@ -225,6 +228,7 @@ def find_spare_bytes(options: CaptureOptions) -> tuple[int, ...]:
             size - system_reserve(size, gpu.compute_capability)
             for size in (free, min(free, _SHORT_BYTES))
         )
+
         if options.memory_limit_bytes is not None:
             whole, short = (
                 options.memory_limit_bytes,
@@ -260,6 +264,7 @@ def configure_cards(options: CaptureOptions, tf: Any) -> None:
     """Set each simulated card's algorithms, limit and growth, before TensorFlow makes its devices."""
     gpus = card_environment.parse_cards(options.gpu)
     cards = tf.config.list_physical_devices("GPU")
+
     if len(cards) != len(gpus):
         raise InputError(
             f"This TensorFlow ({tf.__version__}) cannot use simulated cards.",

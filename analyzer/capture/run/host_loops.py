@@ -38,6 +38,7 @@ def make_loop(
     """Build a loop; if a computed value decides, with twins of the variables that lead to it."""
     carried: list[int] = []
     lost: set[int] = set()
+
     while True:
         loop = _Loop(values, cond, body, loop_vars, carried, lost)
         try:
@@ -45,6 +46,7 @@ def make_loop(
         except NeedLoopTwin as need:
             if need.loop is not loop:
                 raise
+
             if need.is_lost:
                 lost.add(need.index)
             else:
@@ -74,36 +76,25 @@ class _Loop:
 
     def build(self, old: Any, shape_invariants: Any, args: Any, kwargs: Any) -> Any:
         graph = tf.compat.v1.get_default_graph()
-        for index in self.carried:
-            first = self.flat[index]
-            if not tf.is_tensor(first):
-                first = tf.convert_to_tensor(first)
-            first = graph.capture(first)
-            is_carried = first.dtype in _CARRIED and index not in self.lost
-            self.twins[index] = self.values.find(first) if is_carried else None
+        self._find_twins(graph)
         names = [index for index in self.carried if self.twins[index] is not None]
         if not names:
-            return old(
-                self._decide,
-                self._run,
-                self.loop_vars,
-                shape_invariants,
-                *args,
-                **kwargs,
-            )
+            own_loop = self._decide, self._run, self.loop_vars, shape_invariants
+            return old(*own_loop, *args, **kwargs)
+
         with self.values.making(graph):
             encoded = [_encode(self.twins[index]) for index in names]
+
         invariants = shape_invariants
         if invariants is None:
             invariants = tf.nest.map_structure(lambda _: None, self.loop_vars)
+
         flat_invariants = tf.nest.flatten(invariants)
         is_flat = len(flat_invariants) == len(self.flat)
-        limits = [
-            _limit_shape(
-                flat_invariants[index] if is_flat else None, twin, self.twins[index]
-            )
-            for index, twin in zip(names, encoded, strict=True)
-        ]
+        limits = []
+        for index, twin in zip(names, encoded, strict=True):
+            invariant = flat_invariants[index] if is_flat else None
+            limits.append(_limit_shape(invariant, twin, self.twins[index]))
 
         def decide(own: Any, others: Any) -> Any:
             return self._decide(*own, others=dict(zip(names, others, strict=True)))
@@ -122,25 +113,41 @@ class _Loop:
         own, others = result
         tables = get_tables(graph)
         flat_results = [_get_tensor(one) for one in _flatten(own)]
+
         with self.values.making(graph):
-            for index, twin in zip(names, others, strict=True):
-                tables.twins[flat_results[index].name] = _decode(
-                    twin, self.twins[index].dtype
-                )
+            for index, bits in zip(names, others, strict=True):
+                twin = _decode(bits, self.twins[index].dtype)
+                tables.twins[flat_results[index].name] = twin
+
         if len(flat_results) == 1 and not kwargs.get("return_same_structure", True):
             return _flatten(own)[0]
+
         return own
+
+    def _find_twins(self, graph: Any) -> None:
+        """Find the first twins of the variables that are carried."""
+        for index in self.carried:
+            first = self.flat[index]
+            if not tf.is_tensor(first):
+                first = tf.convert_to_tensor(first)
+
+            first = graph.capture(first)
+            is_carried = first.dtype in _CARRIED and index not in self.lost
+            self.twins[index] = self.values.find(first) if is_carried else None
 
     def _register(self, graph: Any, own: Any, others: dict[int, Any]) -> None:
         """Register the twins of a graph's arguments, or that a twin must be carried."""
         tables = get_tables(graph)
         places: dict[str, int] = {}
+
         for index, leaf in enumerate(_flatten(own)):
             tensor = _get_tensor(leaf)
             places[tensor.name] = index
+
             if index in others:
                 with self.values.making(graph):
                     twin = _decode(others[index], tensor.dtype)
+
                 tables.twins[tensor.name] = twin
             elif index in self.twins:
                 tables.twins[tensor.name] = None
@@ -151,10 +158,13 @@ class _Loop:
             index = places.get(name)
             if index is None:  # the loop's own counter
                 return True
+
             tensor = self.flat[index]
             is_count = tf.as_dtype(getattr(tensor, "dtype", tf.int32)) == tf.int32
+
             if index in self.twins or not is_count:
                 return False
+
             self.counters.add(index)
             return True
 
@@ -167,33 +177,44 @@ class _Loop:
         graph = tf.compat.v1.get_default_graph()
         self._register(graph, own, others or {})
         pred = self.cond(*own)
+
         if not tf.is_tensor(pred) or private.is_eager(pred):
             return pred
+
         pred = graph.capture(pred)
         twin = self.values.find(pred)
+
         if twin is None:
             self.values.note_unknown(pred.op, "the trips of a loop")
+
         return pred if twin is None else self.values.wait(graph, twin, pred)
 
     def _run(self, *own: Any, others: dict[int, Any] | None = None) -> Any:
         graph = tf.compat.v1.get_default_graph()
         self._register(graph, own, others or {})
         results = self.body(*own)
+
         if not tf.nest.is_nested(results):
             results = [results]
+
         flat = [_get_tensor(one) for one in _flatten(results)]
         twins = []
+
         for index in others or ():
             tensor = graph.capture(
                 tf.convert_to_tensor(flat[index], self.twins[index].dtype)
             )
             twin = self.values.find(tensor)
+
             if twin is None:
                 raise NeedLoopTwin(self, index, is_lost=True)
+
             with self.values.making(graph):
                 twins.append(_encode(twin))
+
         for index in self.counters:
             self._check_counter(graph, index, flat[index])
+
         return results if others is None else (list(results), twins)
 
     def _check_counter(self, graph: Any, index: int, result: Any) -> None:
@@ -216,6 +237,7 @@ def _limit_shape(invariant: Any, encoded: Any, twin: Any) -> Any:
     """Return the shape that a carried twin keeps: open where the variable's is."""
     if invariant is None:
         return encoded.shape
+
     shape = tf.TensorShape(getattr(invariant, "shape", invariant))
     if (
         shape.rank is None
@@ -223,6 +245,7 @@ def _limit_shape(invariant: Any, encoded: Any, twin: Any) -> Any:
         or encoded.shape.rank == twin.shape.rank
     ):
         return shape
+
     return shape.concatenate(encoded.shape[twin.shape.rank :])
 
 
@@ -230,8 +253,10 @@ def _encode(twin: Any) -> Any:
     """Return the bits of a tensor as ``int32``, which the executor keeps on the host; no gradient."""
     if twin.dtype in (tf.float16, tf.bfloat16):
         twin = tf.cast(twin, tf.float32)
+
     if twin.dtype == tf.int32:
         return tf.identity(twin)
+
     return (
         tf.cast(twin, tf.int32) if twin.dtype == tf.bool else tf.bitcast(twin, tf.int32)
     )
@@ -242,4 +267,5 @@ def _decode(bits: Any, dtype: Any) -> Any:
         return tf.cast(tf.bitcast(bits, tf.float32), dtype)
     if dtype == tf.int32:
         return bits
+
     return tf.cast(bits, tf.bool) if dtype == tf.bool else tf.bitcast(bits, dtype)

@@ -114,6 +114,7 @@ def get_tables(graph: Any) -> _GraphTables:
     """Return the tables of a graph; they live as long as it does."""
     if not hasattr(graph, _TABLES):
         setattr(graph, _TABLES, _GraphTables())
+
     tables: _GraphTables = getattr(graph, _TABLES)
     return tables
 
@@ -189,16 +190,20 @@ class HostValues:
         inputs = [graph.capture(one) for one in inputs]
         is_true = True
         found = []
+
         for one in inputs:
             twin = one if one.dtype in (tf.resource, tf.variant) else self.find(one)
             is_true &= twin is not None
             found.append(one if twin is None else self.wait(graph, twin, one))
+
         with _place_on_host(graph) if is_true else contextlib.nullcontext():
             op = make(found, *rest, **named)
+
         if is_true:
             get_tables(graph).moved.add(op.name)
         elif not all(one.shape.is_fully_defined() for one in op.outputs):
             self.note_unknown(op, "a size")
+
         return op
 
     def _move(
@@ -248,8 +253,10 @@ class HostValues:
         """Return the true value that selects a branch; an assumed one if it is unknown."""
         tensor = graph.capture(tensor)
         twin = self.find(tensor)
+
         if twin is not None:
             return self.wait(graph, twin, tensor)
+
         self.note_unknown(tensor.op, "a branch")
         return self._read_assumed(graph) if tensor.dtype == tf.bool else tensor
 
@@ -257,11 +264,14 @@ class HostValues:
         """Return a twin that exists once the card has computed the original."""
         if twin is original:
             return twin
+
         self.computed[original.op.name] = None
         if original.op.type != "Placeholder":
             private.keep_op(original.op)
+
         with self.making(graph), tf.control_dependencies([original.op]):
             late = tf.identity(twin)
+
         return _link(late, original)
 
     def _assume_input(self, op: Any, place: int) -> Any:
@@ -288,6 +298,7 @@ class HostValues:
         if self.assumed is None:
             with tf.init_scope(), tf.device(HOST):
                 self.assumed = private.ResourceVariable(False, trainable=False)
+
         with self.making(graph):
             handle = graph.capture(self.assumed.handle)
             return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.bool)
@@ -298,9 +309,11 @@ class HostValues:
         """Return whether a value follows from shapes, constants and loop counters alone."""
         graph = tensor.graph
         known = get_tables(graph).fixed
+
         if tensor.name not in known:
             known[tensor.name] = False  # in a cycle
             known[tensor.name] = self._decide_fixed(graph, tensor)
+
         return known[tensor.name]
 
     def _decide_fixed(self, graph: Any, tensor: Any) -> bool:
@@ -311,34 +324,42 @@ class HostValues:
             outer = find_captured(graph, tensor)
             if outer is not None:
                 return not private.is_eager(outer) and self.is_fixed(outer)
+
             decide = get_tables(graph).fixed_arguments
             if decide is not None:
                 return decide(tensor.name)
+
             # of gradients of loops, which keep shapes in lists
             return _is_derived(graph) and tensor.dtype in (tf.int32, tf.variant)
+
         if private.is_stateful(op) or not op.inputs:
             return False
         if op.type not in _COMPUTED and not private.has_host_results(op):
             return False
+
         return all(map(self.is_fixed, op.inputs))
 
     def find(self, tensor: Any) -> Any:
         """Return the tensor with the true value, on the host; None if there is none."""
         if self.is_fixed(tensor) and _can_be_read(tensor):
             return tensor
+
         known = get_tables(tensor.graph).twins
         if tensor.name not in known:
             try:
                 twin = self._make(tensor)
             except UnknownValueError:
                 twin = None
+
             known[tensor.name] = twin
+
         return known[tensor.name]
 
     def _require(self, tensor: Any) -> Any:
         twin = self.find(tensor)
         if twin is None:
             raise UnknownValueError
+
         return twin
 
     def _make(self, tensor: Any) -> Any:
@@ -349,55 +370,68 @@ class HostValues:
             return self._find_argument(graph, tensor)
         if op.type == "ReadVariableOp":
             return self._read_variable(graph, op.inputs[0])
+
         inputs: list[Any]
         if op.type == "ResourceGather":
             table = self._read_variable(graph, op.inputs[0])
             indices = self._require(op.inputs[1])
+
             with self.making(graph):
                 return tf.gather(table, indices)
+
         if private.is_stateful(op) and not op.type.startswith(_RANDOM):
             if op.type == "IteratorGetNext":
                 return tensor
+
             raise UnknownValueError
+
         if op.type in _BRANCHES:
             results = self._copy_branches(graph, op)
         else:
             inputs = [self._require(one) for one in op.inputs]
             self._check_cost(op)
+
             with self.making(graph):
                 results = private.copy_op(op, inputs).outputs
+
         twins = get_tables(graph).twins
         twins.update(
             {own.name: one for own, one in zip(op.outputs, results, strict=True)}
         )
+
         return twins[tensor.name]
 
     def _copy_branches(self, graph: Any, op: Any) -> list[Any]:
         """Return the results of a copy of an ``If`` whose branches run on the host."""
         if op.type not in ("If", "StatelessIf"):
             raise UnknownValueError
+
         # a branch also writes to lists, which do not decide
         given = [
             one if one.dtype == tf.variant else self._require(one) for one in op.inputs
         ]
         branches = [private.get_inner_graph(op, one) for one in _BRANCH_ATTRIBUTES]
+
         if any(
             one.type in _CALLS | _BRANCHES
             for inner in branches
             for one in inner.get_operations()
         ):
             raise UnknownValueError
+
         with self.making(graph):
             calls = [
                 functools.partial(private.import_branch, one, given[1:])
                 for one in branches
             ]
+
             return list(tf.cond(given[0], *calls))
 
     def _find_argument(self, graph: Any, tensor: Any) -> Any:
         tables = get_tables(graph)
         if tensor.name in tables.arguments:
             return tables.arguments[tensor.name]()
+
         outer = find_captured(graph, tensor)
         if outer is not None and not private.is_eager(outer):
             twin = self._require(outer)
@@ -409,11 +443,13 @@ class HostValues:
             raise NeedInlining
         else:
             twin = None
+
         if twin is None:
             raise UnknownValueError
         if not tf.is_tensor(twin):
             with tf.init_scope(), tf.device(HOST):
                 twin = tf.constant(twin)
+
         return self._capture(graph, twin)
 
     def _find_given(self, graph: Any, tensor: Any) -> Any:
@@ -421,8 +457,10 @@ class HostValues:
         names = [one.name for one in graph.inputs]
         place = names.index(tensor.name) if tensor.name in names else len(names)
         given = self.arguments[place] if place < len(self.arguments) else None
+
         if given is None or tf.as_dtype(given.dtype) != tensor.dtype:
             return None
+
         return self.setup.find_original(given) if tf.is_tensor(given) else given
 
     def _capture(self, graph: Any, twin: Any) -> Any:
@@ -434,6 +472,7 @@ class HostValues:
             twin = self._capture(
                 graph.outer_graph, twin
             )  # else the outer graph takes the card's
+
         with self.making(graph):
             return graph.capture(twin)
 
@@ -443,8 +482,10 @@ class HostValues:
             self._bound_elements(one) * max(one.dtype.size or 1, 1)
             for one in op.outputs
         )
+
         if size_bytes <= _SMALL_BYTES:
             return
+
         self.bytes += size_bytes
         if op.type in (
             "MatMul",
@@ -456,6 +497,7 @@ class HostValues:
             sizes = [self._bound_elements(one) for one in (*op.inputs, *op.outputs)]
             # of a product exactly; for a convolution at least
             self.products += round(math.sqrt(math.prod(map(float, sizes[:3]))))
+
         if self.bytes > _MOST_BYTES or self.products > _MOST_PRODUCTS:
             raise UnknownValueError
 
@@ -463,15 +505,19 @@ class HostValues:
         """Return the elements of a tensor; if unknown, those of its largest source."""
         if private.is_eager(tensor):
             return int(tensor.shape.num_elements() or 1)
+
         known = get_tables(tensor.graph).elements
         if tensor.name not in known:
             known[tensor.name] = 1  # in a cycle
             count = tensor.shape.num_elements()
+
             if count is None:
                 outer = find_captured(tensor.graph, tensor)
                 sources = list(tensor.op.inputs) if outer is None else [outer]
                 count = max(map(self._bound_elements, sources), default=1)
+
             known[tensor.name] = count
+
         return known[tensor.name]
 
     # ---- variables -------------------------------------------------------------------------------
@@ -481,14 +527,18 @@ class HostValues:
         eager = self._find_handle(handle)
         if eager is None or id(eager) not in self.setup.initial:
             raise UnknownValueError
+
         spec = private.get_handle_spec(eager)
         size_bytes = (spec.shape.num_elements() or 0) * spec.dtype.size
+
         if size_bytes > _MOST_WEIGHT_BYTES:
             raise UnknownValueError
+
         follower = self._get_follower(
             eager, spec, has_assignments=size_bytes <= _SMALL_BYTES
         )
         handle = self._capture(graph, follower.handle)
+
         with self.making(graph):
             return tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
 
@@ -502,10 +552,12 @@ class HostValues:
                 self.followers[id(eager)] = private.ResourceVariable(
                     value, trainable=False
                 )
+
             if has_assignments:
                 self.followed.add(id(eager))
                 for assignment in self.assigned.get(id(eager), ()):
                     self._assign(id(eager), *assignment)
+
         return self.followers[id(eager)]
 
     def _follow(self, graph: Any, op_type: str, inputs: Any) -> None:
@@ -513,8 +565,10 @@ class HostValues:
         eager = self._find_handle(inputs[0])
         if eager is None:
             return
+
         assignment = (graph, op_type, graph.capture(inputs[1]))
         self.assigned.setdefault(id(eager), []).append(assignment)
+
         if id(eager) in self.followed:
             self._assign(id(eager), *assignment)
 
@@ -523,6 +577,7 @@ class HostValues:
         twin = self.find(value) if _is_open(graph) else None
         if twin is None:
             return
+
         with self.making(graph):
             handle = graph.capture(self.followers[variable].handle)
             getattr(tf.raw_ops, op_type)(resource=handle, value=twin)
@@ -531,6 +586,7 @@ class HostValues:
         """Return the eager handle behind a captured one; None for another tensor."""
         while handle is not None and not private.is_eager(handle):
             handle = find_captured(handle.graph, handle)
+
         return handle
 
     @contextlib.contextmanager
@@ -559,6 +615,7 @@ def _can_be_read(tensor: Any) -> bool:
         or tensor.op.type == "IsFinite"
     ):
         return True
+
     elements = tensor.shape.num_elements()
     return elements is not None and elements * tensor.dtype.size <= _SMALL_BYTES
 
@@ -567,8 +624,10 @@ def find_captured(graph: Any, tensor: Any) -> Any:
     """Return the outer tensor of a captured placeholder; None for an argument."""
     names = get_tables(graph).captured
     captures = graph.captures
+
     if len(names) != len(captures):
         names.update((inside.name, outside) for outside, inside in captures)
+
     return names.get(tensor.name)
 
 
@@ -577,6 +636,7 @@ def _is_open(graph: Any) -> bool:
     current = tf.compat.v1.get_default_graph()
     while current is not graph and isinstance(current, private.FuncGraph):
         current = current.outer_graph
+
     return current is graph
 
 
@@ -601,20 +661,26 @@ def select_all_or_none(
     """
     if op_type == "Where":
         return tf.cast(tf.fill(shape, selects_all), dtype)
+
     count = tf.reduce_prod(shape)
     numbers, zeros = tf.range(count), tf.zeros([count], tf.int32)
+
     if op_type.startswith("NonMaxSuppression"):
         if place > 1:
             return None
         if place == 1:
             return tf.fill(shape, tf.constant(dtype.max, dtype))
+
         lefts = tf.where(selects_all, numbers, zeros)[: shape[0]]  # of boxes of width 1
         boxes = tf.stack([lefts, lefts, lefts + 1, lefts + 1], 1)
+
         return tf.cast(boxes, dtype)
+
     if op_type == "DynamicPartition":  # all in the first part, or equal parts
         values = tf.where(selects_all, zeros, numbers * parts // tf.maximum(count, 1))
     else:  # all values or segments differ, or none
         values = tf.where(selects_all, numbers, zeros)
+
     return tf.cast(tf.reshape(values, shape), dtype)
 
 
@@ -632,19 +698,24 @@ def _run_with_results(op: Any, other: Any) -> list[Any]:
     """
     private.keep_op(op)
     arrivals, holders = [], []
+
     with other.graph.as_default(), private.stop_recording():
         for result in other.outputs:
             if result.dtype == tf.bool:  # Bitcast has no kernel for it
                 continue
+
             arrival = tf.raw_ops.Bitcast(input=result, type=result.dtype)
             private.add_control_input(op, arrival.op)
             arrivals.append(arrival)
+
         with tf.control_dependencies([op]):
             for arrival in arrivals:
                 holder = tf.raw_ops.Bitcast(input=arrival, type=arrival.dtype)
                 holders.append(holder.op)
+
     for one in (*(arrival.op for arrival in arrivals), *holders):
         private.keep_op(one)
+
     return holders or [op]
 
 
@@ -652,6 +723,7 @@ def _link(twin: Any, original: Any) -> Any:
     """Return a twin through which a gradient flows to the original."""
     if twin is not original and original.dtype.is_floating:
         private.record_identity(twin, original)
+
     return twin
 
 
@@ -660,11 +732,13 @@ def trace_with_true_values(state: Capturing) -> Any:
     program = state.program
     if state.setup is None or program.config.jit:
         return trace_function(program)
+
     values = HostValues(state.setup, program.args)
     with give_true_values(values):
         function = trace_function(program)
         state.unknown, state.assumed = values.unknown, values.assumed
         state.computed = tuple(values.computed)
+
         return function
 
 
@@ -693,11 +767,13 @@ def give_true_values(values: HostValues) -> Iterator[None]:
             is_own = not (values.is_making or values.is_compiled or values.is_program)
             if is_own and private.is_eager(tensor) and "CPU" in tensor.device:
                 tensor = values.setup.move(tensor)
+
             return old(graph, tensor, *args, **kwargs)
 
         def record_initial(next_creator: Any, **settings: Any) -> Any:
             variable = next_creator(**settings)
             values.setup.remember(variable, settings.get("initial_value"))
+
             return variable
 
         stack.enter_context(tf.variable_creator_scope(record_initial))
@@ -720,6 +796,7 @@ def _call_function(
             return old(function, *args, **kwargs)
         finally:
             values.is_compiled = before
+
     values.depth += 1
     try:
         return old(function, *args, **kwargs)
@@ -727,6 +804,7 @@ def _call_function(
         pass
     finally:
         values.depth -= 1
+
     return private.call_inline(function, *args, **kwargs)
 
 
@@ -738,5 +816,6 @@ def _make_true_assertion(
         is_true = tf.constant(True)
         with tf.control_dependencies([graph.capture(inputs[0])]):
             op = make([is_true, *inputs[1:]], *rest, **named)
+
     private.keep_op(op)
     return op

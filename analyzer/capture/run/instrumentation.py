@@ -78,10 +78,12 @@ class Observations:
                     self.gradients.add(key)
                     if tensor.op.type not in _ALIASES:
                         break
+
                     index = tensor.value_index if tensor.op.type == "IdentityN" else 0
                     tensor = tensor.op.inputs[index]
             else:
                 addresses.append(find_address(tensor))
+
         found = [address for address in addresses if address is not None]
         if found and self.eager:
             self.eager_gradients[self._marks] = found
@@ -105,6 +107,7 @@ def replace_attribute(
 
     replaced = patch.object(owner, name, new)
     replaced.start()
+
     return replaced.stop
 
 
@@ -125,12 +128,14 @@ def observe_step() -> Iterator[Observations]:
     def gradient(old: Any, *args: Any, **kwargs: Any) -> Any:
         with _mark_phase(observed, "backward"):
             result = old(*args, **kwargs)
+
         observed.add_gradients(result)
         return result
 
     def apply(old: Any, optimizer: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
         grads = list(grads)
         observed.add_gradients(grads)
+
         with _mark_phase(observed, "update"):
             return old(optimizer, grads, *args, **kwargs)
 
@@ -138,22 +143,26 @@ def observe_step() -> Iterator[Observations]:
         result = old(scope)
         if closes_scope(scope) and scope.caller is not None:
             _observe_scope(observed, scope)
+
         return result
 
     def leave(old: Any, scope: Any, *args: Any, **kwargs: Any) -> Any:
         mark = scope.__dict__.pop("analyzer_mark", None)
         if mark is not None:
             mark.__exit__(None, None, None)
+
         return old(scope, *args, **kwargs)
 
     def begin_tape(old: Any, tape: Any) -> Any:
         if observed.eager and tf.executing_eagerly():
             op_callbacks.add_op_callback(observed.add_line)
+
         return old(tape)
 
     def end_tape(old: Any, tape: Any, *args: Any) -> Any:
         with contextlib.suppress(KeyError):  # it was not added
             op_callbacks.remove_op_callback(observed.add_line)
+
         return old(tape, *args)
 
     with contextlib.ExitStack() as undo:
@@ -173,6 +182,7 @@ def collect_graphs(partitions: list[Any] | None) -> Iterator[None]:
     if partitions is None:
         yield
         return
+
     context.enable_run_metadata()
     try:
         yield
@@ -190,6 +200,7 @@ def _mark_phase(observed: Observations, name: str) -> Any:
     """Mark a phase of an eager step in the trace; a traced step has its phases in the graph."""
     if observed.eager and tf.executing_eagerly():
         return tf.profiler.experimental.Trace(f"{MARKER_PREFIX}phase", phase=name)
+
     return contextlib.nullcontext()
 
 
@@ -207,6 +218,7 @@ def _observe_scope(observed: Observations, scope: Any) -> None:
     caller = scope.caller
     path = str(getattr(caller, "path", None) or getattr(caller, "name", "") or "")
     kind = next(name for kind, name in _KINDS if isinstance(caller, kind))
+
     if not tf.executing_eagerly():
         if name := tf.get_current_name_scope():
             observed.scopes.setdefault(name, (kind, path))

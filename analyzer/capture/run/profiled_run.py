@@ -67,6 +67,7 @@ def profiling(logdir: Path) -> Iterator[Callable[[], None]]:
     """
     tf.profiler.experimental.start(str(logdir))
     owner = os.getpid()
+
     with contextlib.ExitStack() as block:
         block.callback(tf.profiler.experimental.stop)
         try:
@@ -100,18 +101,12 @@ def run_steps(
             with disable_python_tracing():
                 program = make()
         except (TargetError, tf.errors.ResourceExhaustedError) as failure:
-            cause = failure.__cause__ if isinstance(failure, TargetError) else failure
-            if not isinstance(cause, tf.errors.ResourceExhaustedError):
-                raise
-            # The weights or inputs alone do not fit: there is no step.
-            program = Program(call=lambda: None, args=(), config=StepConfig())
-            error = replace(describe_failure(cause), where=find_user_line(cause))
-            unmade = Capturing(
-                program, Observations(), StepVariables(program), [], 0, error=error
-            )
+            unmade = _describe_unmade(failure)
             if then is not None:
                 then(unmade)
+
             return describe_capture(unmade)
+
         observed.eager = program.function is None
         state = Capturing(
             program=program,
@@ -122,6 +117,7 @@ def run_steps(
             setup=setup,
         )
         partitions: list[Any] = []
+
         try:
             _run(
                 state,
@@ -135,10 +131,13 @@ def run_steps(
         except (KeyboardInterrupt, SystemExit, Exception) as failure:
             if isinstance(failure, KeyboardInterrupt) and not state.started:
                 raise  # nothing ran: there is nothing to show
+
             state.error = describe_failure(failure)
+
         if then is not None:
             then(state)
             state.function = None
+
     report("reading the graph", 0.92)
     with pause_collector():
         captured = describe_capture(state, partitions)
@@ -146,7 +145,21 @@ def run_steps(
             captured.compiled, captured.inside = read_compiled_functions(
                 state.function, dump
             )
+
     return captured
+
+
+def _describe_unmade(failure: BaseException) -> Capturing:
+    """Return the state of a step whose weights or inputs alone do not fit; raise other failures."""
+    cause = failure.__cause__ if isinstance(failure, TargetError) else failure
+    if not isinstance(cause, tf.errors.ResourceExhaustedError):
+        raise failure
+
+    program = Program(call=lambda: None, args=(), config=StepConfig())
+    error = replace(describe_failure(cause), where=find_user_line(cause))
+    return Capturing(
+        program, Observations(), StepVariables(program), [], 0, error=error
+    )
 
 
 def _build_optimizers(program: Program) -> None:
@@ -173,50 +186,59 @@ def _run(
     is_on_simulated_card = "SIMULATED_CARDS" in os.environ
     if partitions is None or is_on_simulated_card:
         _build_optimizers(state.program)
+
     with disable_python_tracing():
         state.function = state.variables.function = trace_with_true_values(state)
+
     if is_on_simulated_card and state.function is not None:
-        all_graphs = graphs.collect_graphs(state.function.graph)
-        op_types = {op.type for graph in all_graphs for op in graph.get_operations()}
-        check_collectives(op_types, tf.__version__)
-    values = None if own_process else state.variables.values()
+        ops = graphs.list_ops(state.function.graph)
+        check_collectives({op.type for op in ops}, tf.__version__)
+
     with contextlib.ExitStack() as block:
-        if values is not None:
-            block.callback(state.variables.restore, values)
+        if own_process:
+            state.variables.rehome_small()
+        else:
+            block.callback(state.variables.restore, state.variables.values())
+
         if is_on_simulated_card and state.function is None:
             eager = ProgramValues(state.setup)
             state.unknown, state.assumed = eager.unknown, eager
             block.enter_context(eager.give())
+
         state.variables.snapshot()
         for index in range(state.wanted):
-            report(
-                f"running step {index + 1} of {state.wanted}",
-                0.3 + 0.6 * index / state.wanted,
-            )
+            share = 0.3 + 0.6 * index / state.wanted
+            report(f"running step {index + 1} of {state.wanted}", share)
             state.started = True
-            if state.assumed is not None:
-                state.assumed.assign(index == STEP_WITH_ALL)
-            has_graph = index == 0 and state.function is not None
-            delays = _LONG_DELAY if index and state.computed else (0, 0)
-            with (
-                collect_graphs(partitions if has_graph else None),
-                delay_kernels(*delays)
-                if is_on_simulated_card
-                else contextlib.nullcontext(),
-            ):
-                _call_step(state, _STEP_NAME, index)
+            _run_step(state, index, partitions)
             state.done += 1
-            for promise in (
-                state.program.promises if index == 0 and state.function is None else ()
-            ):
-                promise(None)
+            if index == 0 and state.function is None:
+                for promise in state.program.promises:
+                    promise(None)
+
             state.variables.snapshot()
+
         if is_on_simulated_card and partitions is not None:
             spent_s = time.monotonic() - began_s
             report("writing the trace", 0.9)
             end_trace()
             report("repeating the step", 0.9)
             _repeat_step(state, spent_s)
+
+
+def _run_step(state: Capturing, index: int, partitions: list[Any] | None) -> None:
+    """Run a traced step; the first one of a function sets ``partitions`` to its executed graphs."""
+    if state.assumed is not None:
+        state.assumed.assign(index == STEP_WITH_ALL)
+
+    has_graph = index == 0 and state.function is not None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(collect_graphs(partitions if has_graph else None))
+        if "SIMULATED_CARDS" in os.environ:
+            is_long = index and state.computed
+            stack.enter_context(delay_kernels(*_LONG_DELAY if is_long else (0, 0)))
+
+        _call_step(state, _STEP_NAME, index)
 
 
 def _call_step(state: Capturing, name: str, number: int) -> None:
@@ -228,6 +250,7 @@ def _call_step(state: Capturing, name: str, number: int) -> None:
         result = state.program.call()  # lives until the step ends
         if tf.config.list_logical_devices("GPU"):  # the marker spans the card's work
             tf.test.experimental.sync_devices()
+
     with contextlib.suppress(TypeError, ValueError):  # a structure of its own kind
         leaves = tf.nest.flatten(result)
         tensors = [one for one in leaves if isinstance(one, tf.Tensor)]
@@ -244,22 +267,28 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
     """
     began_s, peaks = time.monotonic(), state.repeats
     most_s = max(_REPEAT_SHARE * spent_s, _REPEATS_S)
+
     while len(peaks) < _MOST_REPEATS:
         is_late = time.monotonic() - began_s > most_s
         has_each_delay = len(peaks) >= len(_DELAYS)
+
         if has_each_delay and (is_late or len(set(peaks)) == 1):
             return
+
         is_long = len(peaks) % 2 and state.computed
         delays = _LONG_DELAY if is_long else _DELAYS[len(peaks) % len(_DELAYS)]
+
         try:
             peaks.append(_measure_repeat(state, delays))
         except Exception as error:
             if classify_failure(error) is FailureKind.OUT_OF_MEMORY:
                 if SHORT_POOL in os.environ:
                     raise  # the card has more
+
                 state.program.messages.append(
                     f"Of {len(peaks) + 1} further runs of the step the last ran out of memory."
                 )
+
             return
 
 
@@ -268,8 +297,10 @@ def _measure_repeat(state: Capturing, delays: tuple[int, int]) -> TwoSizes:
     card = "GPU:0"
     tf.config.experimental.reset_memory_stats(card)
     read_requested_peak(0)
+
     with delay_kernels(*delays):
         _call_step(state, _STEP_NAME, state.wanted)
+
     allocated_bytes = tf.config.experimental.get_memory_info(card)["peak"]
     return TwoSizes(
         requested_bytes=read_requested_peak(0), allocated_bytes=allocated_bytes
@@ -289,6 +320,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
             hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow makes its first tensor: in the "
             "environment, or at the top of conftest.py.",
         )
+
     gc.collect()
     try:
         tf.profiler.experimental.start(str(logdir))
@@ -297,6 +329,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
             "Another profile is active, and TensorFlow takes one at a time.",
             hint="Stop it around the measured block.",
         ) from None
+
     try:
         # Freed at once: it shows the bytes in use even if the block allocates nothing.
         tf.add(tf.ones([2]), 1.0)
@@ -311,7 +344,9 @@ def _has_statistics() -> bool:
     """Return whether the CPU's allocator counts the bytes in use."""
     tensor = tf.ones([2]) + 1.0
     in_use_bytes = 0
+
     with contextlib.suppress(ValueError, tf.errors.OpError):
         in_use_bytes = tf.config.experimental.get_memory_info("CPU:0")["current"]
+
     del tensor
     return in_use_bytes > 0

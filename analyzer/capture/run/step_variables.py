@@ -27,6 +27,7 @@ from analyzer.capture.targets.keras_api import (
 )
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.choice import Category
+from analyzer.model.contract.fields import SMALL_ELEMENTS
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
@@ -53,6 +54,22 @@ class StepVariables:
     _known: set[int] = field(default_factory=set)
     _owners: list[tuple[Category, str, str]] = field(default_factory=list)
     _unread: set[int] = field(default_factory=set)
+
+    def rehome_small(self) -> None:
+        """Move small variables on the CPU into buffers of TensorFlow's allocator.
+
+        A variable made from a Python number may share NumPy's memory, which no allocator counts. This
+        depends on NumPy's address, so equal steps would be measured differently.
+        """
+        self.refresh()
+        for variable in self.raw:
+            count = variable.shape.num_elements()
+            is_small = count is not None and count <= SMALL_ELEMENTS
+            is_number = variable.dtype.is_numpy_compatible and variable.dtype != tf.bool
+
+            if is_small and is_number and "CPU" in variable.device.upper():
+                value = variable.read_value()
+                variable.assign(tf.add(value, tf.zeros_like(value)))
 
     def values(self) -> dict[int, Any]:
         """Return a NumPy copy of each variable's value, by identity."""

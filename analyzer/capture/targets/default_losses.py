@@ -24,24 +24,23 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
     classification loss. Integers and strings cannot be trained on.
     """
     specs = tf.nest.flatten(outputs)
-    has_integer_inputs = any(
-        tensor.dtype.is_integer for tensor in tf.nest.flatten(inputs)
-    )
+    dtypes = [tensor.dtype for tensor in tf.nest.flatten(inputs)]
+    has_integers = any(dtype.is_integer for dtype in dtypes)
     activations = _find_last_activations(model, len(specs))
-    chosen = [
-        _choose_loss(spec, activation, has_integer_inputs=has_integer_inputs)
-        for spec, activation in zip(specs, activations, strict=True)
-    ]
+    chosen: list[Any] = []
 
-    if (
-        len(specs) > 1
-    ):  # Keras weighs each of several outputs by its batch; a number has none
-        chosen = [None if loss is output_itself else loss for loss in chosen]
+    for spec, activation in zip(specs, activations, strict=True):
+        loss = _choose_loss(spec, activation, has_integer_inputs=has_integers)
+        # Keras weighs each of several outputs by its batch; a number has none.
+        if loss is output_itself and len(specs) > 1:
+            loss = None
+
+        chosen.append(loss)
 
     if all(loss is None for loss in chosen):
-        dtypes = ", ".join(sorted({str(spec.dtype) for spec in specs})) or "nothing"
+        returned = ", ".join(sorted({str(spec.dtype) for spec in specs})) or "nothing"
         raise TargetError(
-            f"The model {model.name!r} returns {dtypes}: no loss fits that.",
+            f"The model {model.name!r} returns {returned}: no loss fits that.",
             hint="Use --mode infer, or compile the model in its code.",
         )
 
@@ -66,12 +65,14 @@ def make_labels(model: Any, outputs: Any) -> Any:
     specs = tf.nest.flatten(outputs)
     losses = _get_losses_by_output(model, outputs, len(specs))
     is_uncompiled = all(loss is None for loss in losses)
-    labels = [
-        _make_label(model, spec, get_loss_name(loss))
-        if is_uncompiled or loss is not None
-        else None
-        for spec, loss in zip(specs, losses, strict=True)
-    ]
+    labels: list[Any] = []
+
+    for spec, loss in zip(specs, losses, strict=True):
+        label = None
+        if is_uncompiled or loss is not None:
+            label = _make_label(model, spec, get_loss_name(loss))
+
+        labels.append(label)
 
     return tf.nest.pack_sequence_as(outputs, labels)
 
@@ -160,7 +161,8 @@ def _get_losses_by_output(model: Any, outputs: Any, count: int) -> list[Any]:
 
 def _spread(loss: Any, count: int) -> list[Any]:
     """Return one loss for each of ``count`` outputs; the first one if their numbers differ."""
-    flat: list[Any] = (
-        tf.nest.flatten(loss) if isinstance(loss, dict | list | tuple) else [loss]
-    )
-    return flat if len(flat) == count else [flat[0] if flat else None] * count
+    flat: list[Any] = tf.nest.flatten(loss)
+    if len(flat) == count:
+        return flat
+
+    return [flat[0] if flat else None] * count

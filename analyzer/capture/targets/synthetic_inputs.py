@@ -194,17 +194,17 @@ def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
                 hint="Return (tf_function, args) from your file, with real arguments.",
             )
 
-    axes = {
-        name: None if spec.shape is None else tuple(spec.shape)
-        for name, spec in specs.items()
-    }
-    shapes = fill_shapes(axes, options)
-    parts = [
-        make_part(shapes[str(spec.name)], spec.dtype)
-        for spec in tf.nest.flatten(structure)
-    ]
-    batch_size = parts[0].shape[0] if parts[0].shape else None
+    axes: dict[str, Axes] = {}
+    for name, spec in specs.items():
+        axes[name] = None if spec.shape is None else tuple(spec.shape)
 
+    shapes = fill_shapes(axes, options)
+    parts = []
+
+    for spec in tf.nest.flatten(structure):
+        parts.append(make_part(shapes[str(spec.name)], spec.dtype))
+
+    batch_size = parts[0].shape[0] if parts[0].shape else None
     return tf.nest.pack_sequence_as(structure, parts), batch_size
 
 
@@ -243,12 +243,10 @@ def _make_spec(model: Any, axes: Any, name: str) -> Any:
     An input with at most one axis holds token numbers if the model has an embedding. Keras casts floats
     before it looks them up, so a wrong guess changes only the dtype.
     """
-    has_embedding = any(
-        type(layer).__name__ == "Embedding" for layer in get_layers(model)
-    )
+    kinds = {type(layer).__name__ for layer in get_layers(model)}
     dtype = str(getattr(model, "input_dtype", None) or "float32")
 
-    if has_embedding and len(axes) < 2:
+    if "Embedding" in kinds and len(axes) < 2:
         dtype = "int32"
 
     return keras.KerasTensor((None, *axes), dtype=dtype, name=name)
@@ -260,14 +258,12 @@ def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
     _check_size(axes, dtype)
 
     if dtype == tf.string:
-        value = tf.fill(axes, "")
-    elif (
-        dtype == tf.bool and axes
-    ):  # a mask: without masked elements, the peak is largest
-        value = tf.fill(axes, True)
-    else:
-        value = make_unbacked_value(dtype, axes)
+        return tf.fill(axes, "")
+    if dtype == tf.bool and axes:
+        # Of a mask: without masked elements, the peak is largest.
+        return tf.fill(axes, True)
 
+    value = make_unbacked_value(dtype, axes)
     if value is not None:
         return value
     if dtype in _RANDOM_FLOATS:

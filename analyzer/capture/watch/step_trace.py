@@ -134,6 +134,7 @@ class StepTrace:
 
         self._is_running = self._has_trace = False
         shutil.rmtree(self._folder / "plugins", ignore_errors=True)
+
         for name in (GRAPH_FILE, RUN_FILE):
             (self._folder / name).unlink(missing_ok=True)
 
@@ -229,6 +230,7 @@ class StepTrace:
         """End a step and begin another; return False if the trace is complete and must be closed."""
         self._end_step()
         self.done += 1
+
         if self.done >= self._wanted:
             return False
 
@@ -239,6 +241,7 @@ class StepTrace:
         """End the trace of the steps; an unfinished one is included only if it failed."""
         self.is_open = False
         is_whole_step = not interrupted or self.failure is not None
+
         if is_whole_step:
             self._end_step()
 
@@ -288,6 +291,7 @@ class StepTrace:
     def _end_step(self) -> None:
         self._assume(False)
         mark, self._mark = self._mark, None
+
         if mark is not None:
             mark.__exit__(None, None, None)
 

@@ -119,6 +119,7 @@ class Watcher:
         self.trace.observe()
         if self._values is not None:
             self._giving.enter_context(self._values.give())
+
         self._hooks.install()
         self._failure_record.begin()
         threading.Thread(target=self._limit_run, daemon=True).start()
@@ -138,6 +139,7 @@ class Watcher:
         except ValueError:  # contradictory settings: TensorFlow allocated nothing
             self.forget()
             write_untraced(self._folder, self._make_note(ended))
+
             return
 
         if error is not None:
@@ -184,6 +186,7 @@ class Watcher:
             function.experimental_get_tracing_count(),
             len(observed.gradients),
         )
+
         if traces or self.trace.captured is not None or self._is_over.is_set():
             result = call(function, *args, **kwargs)
         else:
@@ -311,6 +314,7 @@ class Watcher:
         elif self._candidates.outranks_chosen(key):
             self._record = self._record if record is None else record
             self.readings.read(count)
+
             if self._candidates.is_warm(key) and not self._is_over.is_set():
                 self._open_trace(key, record)
 
@@ -325,6 +329,7 @@ class Watcher:
         """Trace a key's calls as steps, and discard a trace of calls less like a step."""
         self.trace.discard()
         self._growth = None
+
         if not self.trace.is_observing:
             return
 
@@ -345,6 +350,7 @@ class Watcher:
         """End the trace of the steps, look for held objects, and write the run folder."""
         self.trace.close(interrupted=interrupted)
         self._write()
+
         if self._candidates.trains:  # no call outranks it: nothing else will be traced
             self._hooks.remove()  # before the wrappers below them
             self.trace.stop_observing()
