@@ -28,16 +28,6 @@ def test_the_collector_comes_back_after_an_error() -> None:
     assert gc.isenabled()
 
 
-def test_one_that_was_off_stays_off() -> None:
-    gc.disable()
-    try:
-        with pause_collector():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
 def test_a_command_collects_rarely_and_still_does() -> None:
     before = gc.get_threshold()
     try:
