@@ -15,14 +15,13 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import CONVOLUTIONS, TensorSpec
-from analyzer.model.graph.buffer_sharing import Sharing
+from analyzer.model.graph.buffer_sharing import ITERATOR, Sharing
 from analyzer.model.graph.graph_index import (
     ALIVE_ROLE,
     FORWARD_ROLE,
     GRADIENT_ROLE,
     GraphIndex,
 )
-from analyzer.model.graph.host_copies import ITERATOR
 from analyzer.model.recording.attribution import (
     RECEIVED,
     find_first_births,
