@@ -236,7 +236,7 @@ def _find_batch_size(
 def find_graph(
     table: pd.DataFrame,
     raw: RawTrace,
-    note: RunNote | None,
+    note: RunNote,
     steps: Sequence[Step],
     source: SourceGraph | None,
 ) -> tuple[pd.DataFrame, GraphIndex | None, JoinedGraph | None]:
@@ -252,9 +252,9 @@ def find_graph(
     return table, join.index if 2 * join.joined >= join.tensors else structure, join
 
 
-def index_note_graph(note: RunNote | None) -> GraphIndex | None:
-    """Return the indexed graph of a note, None if it has none."""
-    if note is None or not note.ops:
+def index_note_graph(note: RunNote) -> GraphIndex | None:
+    """Return the indexed graph of a note, None without one."""
+    if not note.ops:
         return None
     names = {op.name for op in note.ops}
 

@@ -171,14 +171,14 @@ _NEVER: Final = 1 << 62  # a time after the trace
 
 
 def derive_graph(
-    table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step], note: RunNote | None
+    table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step], note: RunNote
 ) -> tuple[pd.DataFrame, GraphIndex | None]:
     """Return the graph of the functions and eager steps that ran in a trace; None without ops.
 
     The table gets the graph's names of ops and tensors. Eager ops are part of the graph if there is no
     note, and its gradients and scopes are used if there is one.
     """
-    building = _Building(table, raw, steps, with_eager=note is None)
+    building = _Building(table, raw, steps, with_eager=not note.is_captured)
     building.connect()
     known = {*building.outputs, *building.inputs, *raw.op_types}
     ops = building.list_ops(known)
@@ -190,10 +190,10 @@ def derive_graph(
     table = table.assign(tensor=pd.Categorical(tensors), op=pd.Categorical(names))
     if not ops:
         return table, None
-    noted = note.scopes if note is not None else {}
+    noted = note.scopes
     index = build_graph_index(
         ops,
-        gradients=building.gradients.union(note.gradients if note is not None else ()),
+        gradients=building.gradients.union(note.gradients),
         scopes=ScopeTable(noted) if noted else find_scopes(ops, known),
     )
     phases = building.find_phases([op.name for op in ops])

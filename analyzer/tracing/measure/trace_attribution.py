@@ -57,7 +57,7 @@ _ACCUMULATOR: Final = "gradient accumulator"
 def attribute(
     table: pd.DataFrame,
     raw: RawTrace,
-    note: RunNote | None,
+    note: RunNote,
     structure: GraphIndex | None,
     steps: Sequence[Step],
 ) -> tuple[pd.DataFrame, Sharing | None]:
@@ -68,12 +68,11 @@ def attribute(
     is_stack = table["allocator"].astype(str).map(is_tpu) & (table["op"] == STACK)
     labels.fill(is_stack.to_numpy(bool), Category.TEMPORARY, STACK_ROLE)
     freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
-    infer = note is not None and note.step.infers
+    infer = note.step.infers
     in_steps = table["step"].notna().to_numpy()
-    if note is not None:
-        _label_noted(labels, table, raw, note, structure)
+    _label_noted(labels, table, raw, note, structure)
 
-    if structure is not None and (note is None or not note.snapshots):
+    if structure is not None and not note.snapshots:
         for held, kind in find_state(table, structure, steps).items():
             labels.set(held, kind[0], role=kind[1])
 
@@ -92,16 +91,15 @@ def attribute(
         _label_batches(labels, table, structure)
         _label_pipeline(labels, table, raw, structure, by_python)
 
-    if note is None:  # the readers come after the end
+    if not note.is_captured:  # the readers come after the end
         is_left = (table["dies"] == len(raw.events)).to_numpy()
         labels.role[is_left & (labels.role == FORWARD_ROLE)] = _LEFT_ROLE
 
     phases = _label_marked(labels, table, raw)
 
-    if note is not None:
-        _label_gradients(labels, table, raw, note)
-        _label_lines(labels, table, note)
-        _label_held(labels, table, raw, note)
+    _label_gradients(labels, table, raw, note)
+    _label_lines(labels, table, note)
+    _label_held(labels, table, raw, note)
 
     label_eager(
         labels,
@@ -111,8 +109,8 @@ def attribute(
         find_first_births(table, (phases == 1) & in_steps),
         python,
         infer=infer,
-        jit=note is not None and bool(note.step.jit),
-        is_captured=note is not None,
+        jit=bool(note.step.jit),
+        is_captured=note.is_captured,
     )
     return labels.apply(table), sharing
 

@@ -45,12 +45,12 @@ def check_trace(
     raw: RawTrace,
     allocations: pd.DataFrame,
     steps: Sequence[Step],
-    note: RunNote | None,
+    note: RunNote,
 ) -> Integrity:
     """Check whether a trace is complete.
 
-    ``allocations`` are the buffers of its events, with those from before the trace; ``note`` is None for
-    a trace of another program. A TraceError says that a size is negative or above 16 TiB.
+    ``allocations`` are the buffers of its events, with those from before the trace. A TraceError says
+    that a size is negative or above 16 TiB.
     """
     events, counters, damages = raw.events, [], list(raw.damages)
     for column in ("requested_bytes", "allocated_bytes"):
@@ -73,7 +73,7 @@ def check_trace(
         # With one allocator, avoid a copy of millions of rows.
         own = events if len(rows) == len(events) else events.iloc[rows]
         counters.append(_check_counter(name, own, rows, allocations, len(events)))
-        from_start = note is not None and note.from_process_start
+        from_start = note.from_process_start
 
         for reason, wrong in _check_events(name, own, from_start=from_start):
             if wrong.any():
@@ -82,7 +82,7 @@ def check_trace(
                 )
 
     found = [*_check_steps(raw, steps, note)]
-    if note is not None and note.snapshots:
+    if note.snapshots:
         found += _check_capture(raw, steps, note)
     damages += [Damage(reason=reason, count=count) for reason, count in found if count]
 
@@ -159,14 +159,12 @@ def _check_events(
 
 
 def _check_steps(
-    raw: RawTrace, steps: Sequence[Step], note: RunNote | None
+    raw: RawTrace, steps: Sequence[Step], note: RunNote
 ) -> Iterator[_Found]:
     """Yield damages of the marks of steps and of the trace's end."""
     wrong = sum(mark.end_ps < mark.start_ps for mark in raw.step_markers)
     # A watched program may fail between the ops of its last step, which then may have no events.
-    is_cut_short = (
-        note is not None and note.watch is not None and note.error is not None
-    )
+    is_cut_short = note.watch is not None and note.error is not None
     checked = steps[: len(steps) - is_cut_short]
     if raw.step_markers:
         wrong += sum(step.last < step.first for step in checked)
