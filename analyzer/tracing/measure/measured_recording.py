@@ -23,6 +23,7 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.recording.records import (
     Device,
+    Integrity,
     Kind,
     RecompiledFunction,
     Recording,
@@ -164,18 +165,8 @@ def measure(
     """
     note = note or NO_NOTE
     main = choose_allocator(raw.events, allocator)
-    raw = replace(raw, step_markers=_find_step_marks(raw, note))
     events = raw.events
-
-    # Frees end the buffers of allocations; marks, or else runs, cut the events into steps.
-    spans = raw.step_markers or find_run_spans(raw, main)
-    steps = find_steps(events, spans)
-    table = pair_frees(events)
-    earlier = _find_earlier_buffers(table, raw, note)
-    table = add_earlier_buffers(events, table, *earlier)
-    integrity = check_trace(raw, table, steps, note)
-    raw = replace(raw, step_markers=spans)
-    table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
+    raw, table, steps, integrity = _pair_and_cut(raw, note, main)
 
     # The graph names tensors, phases and layers.
     structure, join = None, None
@@ -237,6 +228,27 @@ def measure(
     )
 
     return Measured(recording, sharing, raw.op_runs, join, raw.ran_xla)
+
+
+def _pair_and_cut(
+    raw: RawTrace, note: RunNote, main: str
+) -> tuple[RawTrace, pd.DataFrame, tuple[Step, ...], Integrity]:
+    """Return the trace with its step marks, the buffers, the steps and a check of them.
+
+    Frees end the buffers of allocations. Marks, or else runs of functions, cut the events into steps.
+    """
+    raw = replace(raw, step_markers=_find_step_marks(raw, note))
+    events = raw.events
+    spans = raw.step_markers or find_run_spans(raw, main)
+    steps = find_steps(events, spans)
+
+    table = pair_frees(events)
+    earlier = _find_earlier_buffers(table, raw, note)
+    table = add_earlier_buffers(events, table, *earlier)
+    integrity = check_trace(raw, table, steps, note)
+
+    table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
+    return replace(raw, step_markers=spans), table, steps, integrity
 
 
 def _label_buffers(
