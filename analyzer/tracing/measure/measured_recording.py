@@ -173,31 +173,26 @@ def measure(
     if not is_tpu(main):
         table, structure, join = find_graph(table, raw, note, steps, source)
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
-    plans = modules.plans
 
     # A compiled function's buffer is shown by the values in it.
     shown, events_shown, steps_shown = divide_temporaries(
         modules.table,
         events,
         steps,
-        plans,
+        modules.plans,
         structure,
         allocator=main,
         infer=note.step.infers,
     )
-    if plans and structure is not None:
+    if modules.plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
 
     is_derived = not note.is_captured and structure is not None
-    simulated_card = note.simulated_card
-    kind = Kind.TRACE if simulated_card is None else Kind.SIMULATED_CARD
-    step_config = replace(modules.step_config, eager=_is_eager(note, structure))
-
     recording = Recording(
-        kind=kind,
+        kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
-        step_config=step_config,
+        step_config=replace(modules.step_config, eager=_is_eager(note, structure)),
         events=events_shown,
         allocations=shown,
         allocator=main,
@@ -220,8 +215,8 @@ def measure(
             *_describe_graph(note, structure, join),
             *_describe_allocators(events, main),
         ),
-        simulated_card=_describe_simulated_card(simulated_card),
-        simulated_run=simulated_card,
+        simulated_card=_describe_simulated_card(note.simulated_card),
+        simulated_run=note.simulated_card,
         repeats=note.repeats,
         has_unknown_values=bool(note.unknown_values),
         watch=note.watch,
