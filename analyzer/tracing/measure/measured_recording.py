@@ -25,7 +25,6 @@ from analyzer.model.recording.records import (
     Device,
     Integrity,
     Kind,
-    RecompiledFunction,
     Recording,
     Step,
 )
@@ -208,7 +207,7 @@ def measure(
         ),
         versions=dict(note.versions),
         error=note.error,
-        recompiled_functions=_list_recompiled(note),
+        compilations={one.ops[0]: one.compilations for one in note.xla},
         integrity=integrity,
         notes=(
             *_describe_tpu(events, main),
@@ -240,7 +239,7 @@ def _pair_and_cut(
     table = pair_frees(events)
     earlier = _find_earlier_buffers(table, raw, note)
     table = add_earlier_buffers(events, table, *earlier)
-    integrity = check_trace(raw, table, steps, note)
+    integrity = check_trace(raw, table, steps, note, main)
 
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
     return replace(raw, step_markers=spans), table, steps, integrity
@@ -296,17 +295,6 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
         f"reserved a stack of {reserved} for its programs, of {limit} in all. A TPU has "
         "no pool of TensorFlow's allocator, so there is no replay and no need.",
     )
-
-
-def _list_recompiled(note: RunNote) -> tuple[RecompiledFunction, ...]:
-    """Return the functions that XLA compiled several times in the run."""
-    recompiled = []
-    for one in note.xla:
-        if one.compilations > 1:
-            row = RecompiledFunction(op=one.ops[0], compilations=one.compilations)
-            recompiled.append(row)
-
-    return tuple(recompiled)
 
 
 def _describe_graph(

@@ -16,7 +16,6 @@ from analyzer.model.contract.fields import MOST_TOTAL
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.labels import Mask
 from analyzer.model.recording.records import (
-    CounterCheck,
     Damage,
     DamageReason,
     Integrity,
@@ -46,13 +45,15 @@ def check_trace(
     allocations: pd.DataFrame,
     steps: Sequence[Step],
     note: RunNote,
+    allocator: str,
 ) -> Integrity:
     """Check whether a trace is complete.
 
     ``allocations`` are the buffers of its events, with those from before the trace. A TraceError says
     that a size is negative or above 16 TiB.
     """
-    events, counters, damages = raw.events, [], list(raw.damages)
+    events, damages = raw.events, list(raw.damages)
+    counter: tuple[int, int, int] = (0, 0, 0)
     for column in ("requested_bytes", "allocated_bytes"):
         for at in np.flatnonzero(~events[column].between(0, _LARGEST_BYTES))[
             :1
@@ -72,7 +73,8 @@ def check_trace(
             continue
         # With one allocator, avoid a copy of millions of rows.
         own = events if len(rows) == len(events) else events.iloc[rows]
-        counters.append(_check_counter(name, own, rows, allocations, len(events)))
+        if name == allocator:
+            counter = _check_counter(name, own, rows, allocations, len(events))
         from_start = note.from_process_start
 
         for reason, wrong in _check_events(name, own, from_start=from_start):
@@ -86,7 +88,13 @@ def check_trace(
         found += _check_capture(raw, steps, note)
     damages += [Damage(reason=reason, count=count) for reason, count in found if count]
 
-    return Integrity(counters=tuple(counters), damages=tuple(damages))
+    count, disagreeing, largest_bytes = counter
+    return Integrity(
+        events=count,
+        disagreeing=disagreeing,
+        largest_difference_bytes=largest_bytes,
+        damages=tuple(damages),
+    )
 
 
 def _check_counter(
@@ -95,14 +103,16 @@ def _check_counter(
     rows: npt.NDArray[np.int64],
     allocations: pd.DataFrame,
     events: int,
-) -> CounterCheck:
+) -> tuple[int, int, int]:
     """Compare the sum of the allocations with TensorFlow's bytes in use in one allocator's events.
+
+    Return the number of events, of those that disagree, and the largest difference in bytes.
 
     ``rows`` are the instants of these events, ``events`` is the number of events of all allocators.
     """
     in_use = own["in_use_bytes"].to_numpy()
     if not in_use.any():
-        return CounterCheck(allocator=name, events=0)
+        return 0, 0, 0
     buffers = allocations[allocations["allocator"] == name]
     born, dies, sizes = (
         buffers[key].to_numpy() for key in ("born", "dies", "allocated_bytes")
@@ -110,14 +120,9 @@ def _check_counter(
     difference = running_sum(born, dies, sizes, events)[rows + 1] - in_use
     wrong = difference != 0
 
-    return CounterCheck(
-        allocator=name,
-        events=len(rows),
-        disagreeing=int(wrong.sum()),
-        largest_difference_bytes=min(
-            int(np.abs(difference).max(initial=0)), MOST_TOTAL
-        ),
-    )
+    largest_bytes = min(int(np.abs(difference).max(initial=0)), MOST_TOTAL)
+
+    return len(rows), int(wrong.sum()), largest_bytes
 
 
 def _check_events(
