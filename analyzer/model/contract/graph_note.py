@@ -48,7 +48,7 @@ ARGUMENT_TYPES: Final = op_types("_Arg _DeviceArg")  # op types of a graph's arg
 RESULT_TYPES: Final = op_types("_Retval _DeviceRetval")  # op types of a graph's results
 
 _TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
-FRAME_TYPES, CONVOLUTIONS = _TYPES["frames"], _TYPES["convolutions"]
+CONVOLUTIONS: Final = _TYPES["convolutions"]
 PARAMETER_GRADIENTS: Final = _TYPES["parameter_gradients"]
 
 _LEAST: Final = {

@@ -31,8 +31,6 @@ from analyzer.tracing.derive.trace_graph import derive_graph
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 
-TENSORBOARD: Final = "tensorboard"
-"""Evidence of an edge from TensorBoard's event file, which has no shapes, layers or gradients."""
 _NUMBER: Final = re.compile(r"_\d+(?=/|$)")
 _CALLS: Final = re.compile(r"^((Stateful)?PartitionedCall/)+")  # of inlined functions
 _REWRITES: Final = re.compile(r"-\d+-[A-Za-z]+-LayoutOptimizer$")
