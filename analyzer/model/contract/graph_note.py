@@ -117,10 +117,9 @@ Attribute = (
 
 
 _ATTRIBUTE_TYPES: Final[dict[Any, str]] = {
-    str: "SrcT DstT data_format padding equation frame_name rnn_mode",
-    Integer: "axis begin_mask end_mask shrink_axis_mask",
+    str: "data_format padding frame_name rnn_mode",
     Count: "N parallel_iterations",
-    Index: "index analyzer_place analyzer_merged_place",
+    Index: "index",
     list[Bytes]: "dilations strides explicit_paddings",
     list[str]: "fused_ops",
     list[Shape | None]: "analyzer_least_shapes",
