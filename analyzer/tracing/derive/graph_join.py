@@ -82,6 +82,7 @@ def join_graph(
     index = _rename(source, found)
     if derived is not None:
         index = _merge(index, derived)
+
     # Ops of other runs belong to the input pipeline or to Python, not to the graph.
     runs = rows.loc[rows["op"].astype(object).isin(found), "run_id"]
     runs = runs[runs != 0].unique()

@@ -253,12 +253,14 @@ class _Building:
         dies = self._table["dies"].to_numpy()
         freed = np.flatnonzero(dies < len(times))
         users = sequence.before(threads[dies[freed]], times[dies[freed]])
+
         # The op before each free, for buffers that are freed.
         self._users = {
             row: user
             for row, user in zip(self._rows[freed].tolist(), users, strict=True)
             if user
         }
+
         # The op that frees a buffer itself; TensorFlow 2.9 and later record it (``AddTraceMe`` in
         # ``bfc_allocator.cc``).
         freers = raw.events["op"].astype(object).to_numpy()
@@ -269,6 +271,7 @@ class _Building:
             self._table["requested_bytes"] >= GUARDS_BYTES
         )
         is_raw &= ~self._table["allocator"].isin(list(HOST_ALLOCATORS))
+
         # Other ops free the results of MLIR's kernels, which are requested in the same way.
         raws = self._rows[is_raw.to_numpy()].tolist()
         guarded = [str(names[row]) for row in raws if self._is_scratch(row)]
@@ -286,6 +289,7 @@ class _Building:
 
         for row, user in self._users.items():
             tensor = self.tensors.get(row, "")
+
             # A step that fails frees all of its buffers after its last op.
             is_read = frees[user] <= _MOST_INPUTS
             is_input = tensor and is_read and split_tensor(tensor)[0] != user
@@ -309,6 +313,7 @@ class _Building:
             if (int(threads[at]), name) != burst:
                 burst, used = (int(threads[at]), name), 0
             outputs = self.outputs.setdefault(name, [])
+
             # A convolution may drop its output and return scratch memory (``conv_grad_input_ops.cc``).
             may_drop = self._find_type(name) in CONVOLUTIONS
             is_output = region == "output" and not may_drop

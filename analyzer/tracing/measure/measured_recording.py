@@ -371,6 +371,7 @@ def _find_earlier_buffers(
     inputs = choose(
         (one.address, tensor_bytes(one.dtype, one.shape)) for one in note.inputs
     )
+
     # An input may lie in NumPy's memory at any address; chunks begin at multiples of 256 bytes.
     places = set((raw.events["address"] % GRANULE_BYTES).tolist())
 

@@ -130,6 +130,7 @@ def _label_by_graph(
     kernels = [op.name for op in ops if find_gradient_kernel(op.type)]
     of_kernels = (table["op"].isin(kernels) & table["step"].notna()).to_numpy()
     starts = find_first_births(table, of_kernels)
+
     # In a step without a backward pass, which may have failed, its last birth stands for the start.
     ends = table.groupby("step")["born"].max()
     cut = {int(step): int(end) for step, end in ends.items() if int(step) not in starts}
@@ -417,6 +418,7 @@ def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
 
     for _, rows in requests.groupby(requests["op"].astype(str), sort=False):
         born, dies = rows["born"].to_numpy(), rows["dies"].to_numpy()
+
         # The op's next request of this kind is a workspace, which is freed before the copy.
         inside = np.append((born[1:] < dies[:-1]) & (dies[1:] < dies[:-1]), False)
         sizes = rows["requested_bytes"].to_numpy()

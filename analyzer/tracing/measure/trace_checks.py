@@ -71,6 +71,7 @@ def check_trace(
         )
         if is_tpu(name):  # its frees have no sizes
             continue
+
         # With one allocator, avoid a copy of millions of rows.
         own = events if len(rows) == len(events) else events.iloc[rows]
         if name == allocator:
@@ -151,6 +152,7 @@ def _check_events(
             yield DamageReason.LOST_BEGINNING, np.arange(len(own)) == 0
 
     yield DamageReason.LOST_EVENTS, lost
+
     # Some allocators write no chunk size or no request (0).
     altered = (allocated > 0) & (allocated < requested)
 
@@ -168,6 +170,7 @@ def _check_steps(
 ) -> Iterator[_Found]:
     """Yield damages of the marks of steps and of the trace's end."""
     wrong = sum(mark.end_ps < mark.start_ps for mark in raw.step_markers)
+
     # A watched program may fail between the ops of its last step, which then may have no events.
     is_cut_short = note.watch is not None and note.error is not None
     checked = steps[: len(steps) - is_cut_short]
@@ -201,6 +204,7 @@ def _check_capture(
         len(find_marks(raw.markers, name)) for name in ("gradients", "phase")
     )
     yield DamageReason.CAPTURE_MARKS, abs(taken - gradients) + max(taken - phases, 0)
+
     # In a watched program only the first and the last step have a snapshot.
     done = len(note.snapshots) - 1 if note.watch is None else note.steps_done
     is_failed_step_marked = note.error is not None and len(steps) == done + 1

@@ -244,6 +244,7 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
     made: Counter[int] = Counter()
     for holder, phase in zip(region.holders, phases, strict=True):
         made[holder.first] += (-1 if phase is Phase.FORWARD else 1) * holder.size_bytes
+
     # Moving the border past a moment corrects its forward values and misplaces the others.
     wrong = least = 0
     start = min(made, default=0)
