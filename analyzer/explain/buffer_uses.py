@@ -4,9 +4,8 @@ from typing import Final
 
 import pandas as pd
 
-from analyzer.model.graph.buffer_sharing import Sharing
+from analyzer.model.graph.buffer_sharing import Sharing, find_copies_of_inputs
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.host_copies import find_copies_of_inputs
 from analyzer.model.recording.records import Step
 
 NO_USE: Final = {"waits_for": "", "waits_for_type": "", "used_ps": -1, "copied_by": ""}

@@ -14,9 +14,9 @@ from analyzer.model.contract.report_file import (
 )
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.recording.records import (
-    CounterCheck,
     Damage,
     DamageReason,
+    Integrity,
     Recording,
 )
 from analyzer.model.units import format_bytes
@@ -30,9 +30,8 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
     if recording.integrity is None:
         return None
 
-    damages = recording.integrity.damages
-
-    check = recording.integrity.counter_check(recording.allocator)
+    check = recording.integrity
+    damages = check.damages
     replay = analysis.replay_check
     counter = _counter_peak(analysis) if check.events else None
 
@@ -84,7 +83,7 @@ def _counter_peak(analysis: Analysis) -> int | None:
 def _notices(
     analysis: Analysis,
     damages: Sequence[Damage],
-    check: CounterCheck,
+    check: Integrity,
     counter: int | None,
 ) -> Iterator[str]:
     own = analysis.recording.allocator

@@ -40,7 +40,7 @@ def redact_result(result: Result) -> Result:
         events=_redact_table(recording.events, rename),
         allocations=_redact_table(recording.allocations, rename),
         structure=None,
-        recompiled_functions=(),
+        compilations={},
         warnings=(),
         notes=(),
         error=None if error is None else replace(error, message=_REDACTED, where=None),

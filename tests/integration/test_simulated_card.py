@@ -19,7 +19,7 @@ from builders import INSTALLED, analyze_in_child
 from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu, memory_limit
-from analyzer.model.graph.host_copies import PACKED_ROLE
+from analyzer.model.recording.attribution import PACKED_ROLE
 from analyzer.model.units import format_bytes
 from analyzer.session.opening import open_result
 

@@ -22,8 +22,8 @@ from analyzer.capture.graph.shape_inference import (
 )
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, TensorSpec
 from analyzer.model.contract.run_note import DataSize
+from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.graph.graph_index import find_inlined
-from analyzer.model.graph.host_copies import ITERATOR
 
 _Basis: TypeAlias = Literal["inputs", "told", "most"]
 _IMAGE_RANKS: Final = (4, 5)

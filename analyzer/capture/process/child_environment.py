@@ -30,7 +30,7 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.errors import FailureKind, InputError
-from analyzer.model.graph.host_copies import COLLECTIVES
+from analyzer.model.graph.buffer_sharing import COLLECTIVES
 from analyzer.model.machine import cache_folder
 from analyzer.simulated_card import card_environment
 from analyzer.simulated_card.convolution_choices import (

@@ -50,13 +50,13 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
 def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
     """Report functions that XLA compiles again in every step."""
     count = len(analysis.recording.steps)
-    for one in analysis.recording.recompiled_functions:
-        if one.compilations < max(count, 2):
+    for op, compilations in analysis.recording.compilations.items():
+        if compilations < max(count, 2):
             continue
         yield Finding(
             id="compiled-anew",
             severity=Severity.HIGH,
-            title=f"XLA compiled {one.op} {one.compilations} times in {count} steps",
+            title=f"XLA compiled {op} {compilations} times in {count} steps",
             detail=(
                 "A value that changes in every step is part of the compiled code, so each step "
                 "compiles again, as slowly as the first, and the old values stay in the host's "
@@ -65,7 +65,7 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
                 "gradient and adds the result to a slot (Adadelta, RMSprop with momentum). Adam "
                 "does not."
             ),
-            evidence=({"what": "compilations", "count": one.compilations},),
+            evidence=({"what": "compilations", "count": compilations},),
         )
 
 

@@ -48,7 +48,7 @@ ARGUMENT_TYPES: Final = op_types("_Arg _DeviceArg")  # op types of a graph's arg
 RESULT_TYPES: Final = op_types("_Retval _DeviceRetval")  # op types of a graph's results
 
 _TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
-FRAME_TYPES, CONVOLUTIONS = _TYPES["frames"], _TYPES["convolutions"]
+CONVOLUTIONS: Final = _TYPES["convolutions"]
 PARAMETER_GRADIENTS: Final = _TYPES["parameter_gradients"]
 
 _LEAST: Final = {
@@ -117,10 +117,9 @@ Attribute = (
 
 
 _ATTRIBUTE_TYPES: Final[dict[Any, str]] = {
-    str: "SrcT DstT data_format padding equation frame_name rnn_mode",
-    Integer: "axis begin_mask end_mask shrink_axis_mask",
+    str: "data_format padding frame_name rnn_mode",
     Count: "N parallel_iterations",
-    Index: "index analyzer_place analyzer_merged_place",
+    Index: "index",
     list[Bytes]: "dilations strides explicit_paddings",
     list[str]: "fused_ops",
     list[Shape | None]: "analyzer_least_shapes",

@@ -9,10 +9,17 @@ writes one place of it (``ops.slice_update`` in keras-hub's ``CachedMultiHeadAtt
 makes a new tensor for that: the parts of a layer, their updated copies, and the sum of all layers count.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from analyzer.model.contract.graph_note import Op, op_types, read_op_types, split_tensor
+from analyzer.model.contract.graph_note import (
+    ARGUMENT_TYPES,
+    Op,
+    op_types,
+    read_op_types,
+    split_tensor,
+)
 from analyzer.model.graph.graph_index import GraphIndex, is_float, reach
 
 _TABLE: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
@@ -198,3 +205,49 @@ def _pass_on(op: Op, output: int) -> list[str]:
 def _is_value(structure: GraphIndex, tensor: str) -> bool:
     spec = structure.spec(tensor)
     return spec is not None and is_float(spec.dtype) and len(spec.shape or ()) > 1
+
+
+COLLECTIVES: Final = _TABLE["collectives"]  # op types of an all-reduce and its like
+ITERATOR: Final = "IteratorGetNext"  # op type that takes the next batch of a data set
+INPUT_TYPES: Final = ARGUMENT_TYPES | {ITERATOR, "Placeholder"}
+"""Op types whose outputs are inputs of the step."""
+
+MOVES, SCALES = _TABLE["moves"], _TABLE["scales"]
+
+
+def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
+    """Return the copies of the step's inputs: tensor -> op type that made it."""
+    queue = deque(
+        f"{name}:{index}"
+        for name, op in structure.ops.items()
+        if op.type in INPUT_TYPES
+        for index, spec in enumerate(op.outputs)
+        if spec.dtype not in ("resource", "variant", "")
+    )
+    copies: dict[str, str] = {}
+    seen = set(queue)
+
+    while queue:
+        tensor = queue.popleft()
+        for name in structure.consumers.get(tensor, ()):
+            op = structure.ops[name]
+            made = f"{name}:0"
+            if made in seen or not op.outputs or not _is_copy(op, tensor, structure):
+                continue
+            seen.add(made)
+            queue.append(made)
+            if op.type not in ALIAS_OPS and op.type != "_Recv":
+                copies[made] = op.type
+
+    return copies
+
+
+def _is_copy(op: Op, tensor: str, structure: GraphIndex) -> bool:
+    """Say whether the first output of ``op`` contains all of ``tensor``."""
+    if op.type in ALIAS_OPS or op.type in MOVES or op.type == "_Recv":
+        return op.inputs[0] == tensor
+    if op.type not in SCALES:
+        return False
+    spec = structure.spec(next((one for one in op.inputs if one != tensor), ""))
+
+    return spec is not None and spec.shape == ()

@@ -9,22 +9,17 @@ TensorFlow inserts a copy for a kernel that reads in the other memory (``EnsureM
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from analyzer.model.contract.graph_note import (
-    ARGUMENT_TYPES,
     RESULT_TYPES,
     Op,
     TensorSpec,
-    op_types,
     read_op_types,
     split_tensor,
 )
-from analyzer.model.graph.buffer_sharing import ALIAS_OPS
-from analyzer.model.graph.graph_index import GraphIndex, list_outputs, reach
 
 VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
 """Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and
@@ -156,91 +151,3 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
         )
 
     return result
-
-
-PACKED_ROLE: Final = "gradients packed for the all-reduce"
-REDUCED_ROLE: Final = "all-reduced gradients"
-
-COLLECTIVES: Final = _TABLES["types"]["collectives"]
-_VIEWS: Final = op_types("Identity Reshape Squeeze ExpandDims")
-
-
-def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
-    """Return the role of each tensor that is a buffer of an all-reduce."""
-    roles: dict[str, str] = {}
-    for op in structure.ops.values():
-        if op.type not in COLLECTIVES:
-            continue
-        roles.update(dict.fromkeys(list_outputs(op), REDUCED_ROLE))
-        packed, source = "", op
-
-        for _ in structure.ops:  # follow views back to the op that packs the gradients
-            packed = source.inputs[0] if source.inputs else ""
-            found = structure.ops.get(split_tensor(packed)[0])
-            if found is None:
-                break
-            source = found
-            if source.type not in _VIEWS:
-                break
-
-        if source.type in ("Concat", "ConcatV2", "Pack", "AddN"):
-            roles[packed] = PACKED_ROLE
-        for user in _find_users(structure, op):
-            if user.type in ("Split", "SplitV", "Unpack"):
-                roles.update(dict.fromkeys(list_outputs(user), REDUCED_ROLE))
-
-    return roles
-
-
-def _find_users(structure: GraphIndex, op: Op) -> Iterable[Op]:
-    """Return the ops that use an op's outputs, following views."""
-
-    def pass_on(name: str) -> list[str]:
-        return structure.users_of(name) if structure.ops[name].type in _VIEWS else []
-
-    return [structure.ops[name] for name in reach(structure.users_of(op.name), pass_on)]
-
-
-ITERATOR: Final = "IteratorGetNext"  # op type that takes the next batch of a data set
-INPUT_TYPES: Final = ARGUMENT_TYPES | {ITERATOR, "Placeholder"}
-"""Op types whose outputs are inputs of the step."""
-
-MOVES, SCALES = _TABLES["types"]["moves"], _TABLES["types"]["scales"]
-
-
-def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
-    """Return the copies of the step's inputs: tensor -> op type that made it."""
-    queue = deque(
-        f"{name}:{index}"
-        for name, op in structure.ops.items()
-        if op.type in INPUT_TYPES
-        for index, spec in enumerate(op.outputs)
-        if spec.dtype not in ("resource", "variant", "")
-    )
-    copies: dict[str, str] = {}
-    seen = set(queue)
-
-    while queue:
-        tensor = queue.popleft()
-        for name in structure.consumers.get(tensor, ()):
-            op = structure.ops[name]
-            made = f"{name}:0"
-            if made in seen or not op.outputs or not _is_copy(op, tensor, structure):
-                continue
-            seen.add(made)
-            queue.append(made)
-            if op.type not in ALIAS_OPS and op.type != COPY:
-                copies[made] = op.type
-
-    return copies
-
-
-def _is_copy(op: Op, tensor: str, structure: GraphIndex) -> bool:
-    """Say whether the first output of ``op`` contains all of ``tensor``."""
-    if op.type in ALIAS_OPS or op.type in MOVES or op.type == COPY:
-        return op.inputs[0] == tensor
-    if op.type not in SCALES:
-        return False
-    spec = structure.spec(next((one for one in op.inputs if one != tensor), ""))
-
-    return spec is not None and spec.shape == ()

@@ -71,11 +71,7 @@ def node_name(node: tuple[str, str]) -> str:
 
 def to_node_link(graph: nx.MultiDiGraph) -> str:
     """Return the graph as JSON that ``networkx.node_link_graph(..., edges="edges")`` reads."""
-    edges = (
-        {"source": node_name(a), "target": node_name(b), "key": key, **data}
-        for a, b, key, data in graph.edges(keys=True, data=True)
-    )
-    nodes = [{"id": node_name(node), **data} for node, data in graph.nodes(data=True)]
-    content = {"directed": True, "multigraph": True, "graph": {}}
+    import networkx as nx
 
-    return json.dumps({**content, "nodes": nodes, "edges": list(edges)})
+    named = nx.relabel_nodes(graph, node_name)
+    return json.dumps(nx.node_link_data(named, edges="edges"))

@@ -9,27 +9,31 @@ A buffer without an op is unattributed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import CONVOLUTIONS, Op, split_tensor
-from analyzer.model.graph.buffer_sharing import CACHE_ROLE, Sharing, find_cache
+from analyzer.model.contract.graph_note import CONVOLUTIONS, Op, op_types, split_tensor
+from analyzer.model.graph.buffer_sharing import (
+    CACHE_ROLE,
+    COLLECTIVES,
+    INPUT_TYPES,
+    ITERATOR,
+    Sharing,
+    find_cache,
+)
 from analyzer.model.graph.graph_index import (
     GraphIndex,
     Phase,
     describe_value,
     find_gradient_ops,
     is_float,
+    list_outputs,
     makes_activation,
-)
-from analyzer.model.graph.host_copies import (
-    INPUT_TYPES,
-    ITERATOR,
-    find_all_reduce_roles,
+    reach,
 )
 from analyzer.model.recording.labels import (
     BATCH_ROLE,
@@ -41,6 +45,10 @@ from analyzer.model.recording.labels import (
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import COPY_ROLE, DROPPED_ROLE, SUMS_ROLE
 
+PACKED_ROLE: Final = "gradients packed for the all-reduce"
+REDUCED_ROLE: Final = "all-reduced gradients"
+
+_VIEWS: Final = op_types("Identity Reshape Squeeze ExpandDims")
 CONSTANTS: Final = frozenset({"Const", "HostConst"})
 RECEIVED: Final = "SameWorkerRecvDone"
 """Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``)."""
@@ -278,6 +286,42 @@ def match_output(
     used.update(found[:1])
 
     return f"{op.name}:{found[0]}" if found else ""
+
+
+def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
+    """Return the role of each tensor that is a buffer of an all-reduce."""
+    roles: dict[str, str] = {}
+    for op in structure.ops.values():
+        if op.type not in COLLECTIVES:
+            continue
+        roles.update(dict.fromkeys(list_outputs(op), REDUCED_ROLE))
+        packed, source = "", op
+
+        for _ in structure.ops:  # follow views back to the op that packs the gradients
+            packed = source.inputs[0] if source.inputs else ""
+            found = structure.ops.get(split_tensor(packed)[0])
+            if found is None:
+                break
+            source = found
+            if source.type not in _VIEWS:
+                break
+
+        if source.type in ("Concat", "ConcatV2", "Pack", "AddN"):
+            roles[packed] = PACKED_ROLE
+        for user in _find_users(structure, op):
+            if user.type in ("Split", "SplitV", "Unpack"):
+                roles.update(dict.fromkeys(list_outputs(user), REDUCED_ROLE))
+
+    return roles
+
+
+def _find_users(structure: GraphIndex, op: Op) -> Iterable[Op]:
+    """Return the ops that use an op's outputs, following views."""
+
+    def pass_on(name: str) -> list[str]:
+        return structure.users_of(name) if structure.ops[name].type in _VIEWS else []
+
+    return [structure.ops[name] for name in reach(structure.users_of(op.name), pass_on)]
 
 
 def label_eager(

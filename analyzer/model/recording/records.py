@@ -7,6 +7,7 @@ bytes of their chunks. *pool*: bytes that the allocator took from the driver or 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -90,32 +91,13 @@ class Damage(Struct, frozen=True, kw_only=True):
         return f"{_DAMAGE_TEXTS[self.reason]} ({times(self.count)})."
 
 
-class CounterCheck(Struct, frozen=True, kw_only=True):
-    """Comparison of the sum of one allocator's events with TensorFlow's bytes in use."""
+class Integrity(Struct, frozen=True, kw_only=True):
+    """Whether a trace is complete: its allocator's sum beside TensorFlow's, and the damages."""
 
-    allocator: str
-    events: int  # 0 if TensorFlow recorded no bytes in use
+    events: int = 0  # with TensorFlow's bytes in use; 0 if it recorded none
     disagreeing: int = 0
     largest_difference_bytes: int = 0
-
-
-class Integrity(Struct, frozen=True, kw_only=True):
-    """Whether a trace is complete: one check for each allocator, and the damages."""
-
-    counters: tuple[CounterCheck, ...] = ()
     damages: tuple[Damage, ...] = ()
-
-    def counter_check(self, allocator: str) -> CounterCheck:
-        """Return the check of one allocator."""
-        checks = (check for check in self.counters if check.allocator == allocator)
-        return next(checks, CounterCheck(allocator=allocator, events=0))
-
-
-class RecompiledFunction(Struct, frozen=True, kw_only=True):
-    """A function that XLA compiled several times."""
-
-    op: str  # the op that calls it
-    compilations: int
 
 
 REPORTED: Final = (
@@ -151,7 +133,8 @@ class Recording:
     warnings: tuple[str, ...] = ()  # to read before trusting a figure
     versions: dict[str, str] = field(default_factory=dict)
     error: Failure | None = None
-    recompiled_functions: tuple[RecompiledFunction, ...] = ()
+    # op that calls a function -> how often XLA compiled it
+    compilations: Mapping[str, int] = field(default_factory=dict)
     integrity: Integrity | None = None  # None for a prediction
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledType, ...] = ()  # op types without a memory rule

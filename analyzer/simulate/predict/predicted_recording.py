@@ -172,7 +172,7 @@ def _make_recording(
     order = np.arange(len(names), dtype=np.int64)  # times are ranks
     runs = pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
 
-    return Measured(recording, sharing, runs, note)
+    return Measured(recording, sharing, runs)
 
 
 def make_table(prediction: Prediction) -> pd.DataFrame:

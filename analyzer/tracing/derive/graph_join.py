@@ -31,8 +31,6 @@ from analyzer.tracing.derive.trace_graph import derive_graph
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 
-TENSORBOARD: Final = "tensorboard"
-"""Evidence of an edge from TensorBoard's event file, which has no shapes, layers or gradients."""
 _NUMBER: Final = re.compile(r"_\d+(?=/|$)")
 _CALLS: Final = re.compile(r"^((Stateful)?PartitionedCall/)+")  # of inlined functions
 _REWRITES: Final = re.compile(r"-\d+-[A-Za-z]+-LayoutOptimizer$")
@@ -84,6 +82,7 @@ def join_graph(
     index = _rename(source, found)
     if derived is not None:
         index = _merge(index, derived)
+
     # Ops of other runs belong to the input pipeline or to Python, not to the graph.
     runs = rows.loc[rows["op"].astype(object).isin(found), "run_id"]
     runs = runs[runs != 0].unique()
@@ -236,7 +235,7 @@ def _find_batch_size(
 def find_graph(
     table: pd.DataFrame,
     raw: RawTrace,
-    note: RunNote | None,
+    note: RunNote,
     steps: Sequence[Step],
     source: SourceGraph | None,
 ) -> tuple[pd.DataFrame, GraphIndex | None, JoinedGraph | None]:
@@ -252,9 +251,9 @@ def find_graph(
     return table, join.index if 2 * join.joined >= join.tensors else structure, join
 
 
-def index_note_graph(note: RunNote | None) -> GraphIndex | None:
-    """Return the indexed graph of a note, None if it has none."""
-    if note is None or not note.ops:
+def index_note_graph(note: RunNote) -> GraphIndex | None:
+    """Return the indexed graph of a note, None without one."""
+    if not note.ops:
         return None
     names = {op.name for op in note.ops}
 

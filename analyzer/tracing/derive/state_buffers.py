@@ -320,8 +320,10 @@ def _find_new_values(
 
     for row in np.flatnonzero((number >= 0) & (dies > ends[number])).tolist():
         root = find_optimizer(ops[row])
+
         # An op that adds to a variable requests memory only for a copy of it.
         is_value = sizes[row] >= _LEAST_BYTES or _is_sum(ops[row])
+
         # Keras 2 assigns new values of both, in a scope inside the optimizer's.
         if root and is_value and ops[row].lower().count(f"{root}/") == 1:
             found[row] = _NEW_PARAMETER if _sets_parameter(ops[row]) else _NEW_SLOT

@@ -171,14 +171,14 @@ _NEVER: Final = 1 << 62  # a time after the trace
 
 
 def derive_graph(
-    table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step], note: RunNote | None
+    table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step], note: RunNote
 ) -> tuple[pd.DataFrame, GraphIndex | None]:
     """Return the graph of the functions and eager steps that ran in a trace; None without ops.
 
     The table gets the graph's names of ops and tensors. Eager ops are part of the graph if there is no
     note, and its gradients and scopes are used if there is one.
     """
-    building = _Building(table, raw, steps, with_eager=note is None)
+    building = _Building(table, raw, steps, with_eager=not note.is_captured)
     building.connect()
     known = {*building.outputs, *building.inputs, *raw.op_types}
     ops = building.list_ops(known)
@@ -190,10 +190,10 @@ def derive_graph(
     table = table.assign(tensor=pd.Categorical(tensors), op=pd.Categorical(names))
     if not ops:
         return table, None
-    noted = note.scopes if note is not None else {}
+    noted = note.scopes
     index = build_graph_index(
         ops,
-        gradients=building.gradients.union(note.gradients if note is not None else ()),
+        gradients=building.gradients.union(note.gradients),
         scopes=ScopeTable(noted) if noted else find_scopes(ops, known),
     )
     phases = building.find_phases([op.name for op in ops])
@@ -253,12 +253,14 @@ class _Building:
         dies = self._table["dies"].to_numpy()
         freed = np.flatnonzero(dies < len(times))
         users = sequence.before(threads[dies[freed]], times[dies[freed]])
+
         # The op before each free, for buffers that are freed.
         self._users = {
             row: user
             for row, user in zip(self._rows[freed].tolist(), users, strict=True)
             if user
         }
+
         # The op that frees a buffer itself; TensorFlow 2.9 and later record it (``AddTraceMe`` in
         # ``bfc_allocator.cc``).
         freers = raw.events["op"].astype(object).to_numpy()
@@ -269,6 +271,7 @@ class _Building:
             self._table["requested_bytes"] >= GUARDS_BYTES
         )
         is_raw &= ~self._table["allocator"].isin(list(HOST_ALLOCATORS))
+
         # Other ops free the results of MLIR's kernels, which are requested in the same way.
         raws = self._rows[is_raw.to_numpy()].tolist()
         guarded = [str(names[row]) for row in raws if self._is_scratch(row)]
@@ -286,6 +289,7 @@ class _Building:
 
         for row, user in self._users.items():
             tensor = self.tensors.get(row, "")
+
             # A step that fails frees all of its buffers after its last op.
             is_read = frees[user] <= _MOST_INPUTS
             is_input = tensor and is_read and split_tensor(tensor)[0] != user
@@ -309,6 +313,7 @@ class _Building:
             if (int(threads[at]), name) != burst:
                 burst, used = (int(threads[at]), name), 0
             outputs = self.outputs.setdefault(name, [])
+
             # A convolution may drop its output and return scratch memory (``conv_grad_input_ops.cc``).
             may_drop = self._find_type(name) in CONVOLUTIONS
             is_output = region == "output" and not may_drop

@@ -29,6 +29,7 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
         events["address"].to_numpy(),
         events["allocator"].cat.codes.to_numpy(),
     )
+
     # The event that describes a buffer: its allocation, or its free if it is from before the trace.
     describes = birth | (partner == UNPAIRED)
     origin = np.flatnonzero(describes)

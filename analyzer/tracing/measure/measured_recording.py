@@ -23,8 +23,8 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.recording.records import (
     Device,
+    Integrity,
     Kind,
-    RecompiledFunction,
     Recording,
     Step,
 )
@@ -65,7 +65,7 @@ from analyzer.tracing.parse.logdir import (
     find_traces,
     list_runs,
 )
-from analyzer.tracing.parse.run_folder import RunNote, read_run
+from analyzer.tracing.parse.run_folder import NO_NOTE, RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.xla.plan_contents import (
     divide_temporaries,
@@ -94,7 +94,6 @@ class Measured:
     recording: Recording
     sharing: Sharing | None
     op_runs: pd.DataFrame  # runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``
-    note: RunNote | None  # the capture's note; None for a trace of another program
     join: JoinedGraph | None = None  # the join with a graph from outside the trace
     ran_xla: bool = False  # whether XLA compiled any function of the trace
 
@@ -163,32 +162,33 @@ def measure(
 
     ``note`` is None for a trace of another program; see ``open_measured`` for the other arguments.
     """
+    note = note or NO_NOTE
     main = choose_allocator(raw.events, allocator)
-    repeats = note.repeats if note is not None else ()
     events = raw.events
-    raw = replace(raw, step_markers=_find_step_marks(raw, note))
-    spans = raw.step_markers or find_run_spans(raw, main)
-    table = pair_frees(events)
-    steps = find_steps(events, spans)
-    table = add_earlier_buffers(events, table, *_find_earlier_buffers(table, raw, note))
-    integrity = check_trace(raw, table, steps, note)
-    raw = replace(raw, step_markers=spans)
-    table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
+    raw, table, steps, integrity = _pair_and_cut(raw, note, main)
+
+    # The graph names tensors, phases and layers.
     structure, join = None, None
     if not is_tpu(main):
         table, structure, join = find_graph(table, raw, note, steps, source)
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
-    table, plans = modules.table, modules.plans
-    infer = note is not None and note.step.infers
+
+    # A compiled function's buffer is shown by the values in it.
     shown, events_shown, steps_shown = divide_temporaries(
-        table, events, steps, plans, structure, allocator=main, infer=infer
+        modules.table,
+        events,
+        steps,
+        modules.plans,
+        structure,
+        allocator=main,
+        infer=note.step.infers,
     )
-    if plans and structure is not None:
+    if modules.plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
-    is_derived = note is None and structure is not None
-    simulated_card = note.simulated_card if note is not None else None
+
+    is_derived = not note.is_captured and structure is not None
     recording = Recording(
-        kind=Kind.TRACE if simulated_card is None else Kind.SIMULATED_CARD,
+        kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
         step_config=replace(modules.step_config, eager=_is_eager(note, structure)),
@@ -199,35 +199,56 @@ def measure(
         structure=structure,
         warnings=(
             *warnings,
-            *_find_warnings(events, table, steps, note, main),
+            *_find_warnings(events, modules.table, steps, note, main),
             *(_warn_about_cut(shown, len(events_shown), main) if is_derived else ()),
             *modules.warnings,
-            *(_warn_about_values(note) if note is not None else ()),
-            *_warn_about_order(repeats),
+            *_warn_about_values(note),
+            *_warn_about_order(note.repeats),
         ),
-        versions=dict(note.versions) if note is not None else {},
-        error=note.error if note is not None else None,
-        recompiled_functions=_list_recompiled(note),
+        versions=dict(note.versions),
+        error=note.error,
+        compilations={one.ops[0]: one.compilations for one in note.xla},
         integrity=integrity,
         notes=(
             *_describe_tpu(events, main),
             *_describe_graph(note, structure, join),
             *_describe_allocators(events, main),
         ),
-        simulated_card=_describe_simulated_card(simulated_card),
-        simulated_run=simulated_card,
-        repeats=repeats,
-        has_unknown_values=note is not None and bool(note.unknown_values),
-        watch=note.watch if note is not None else None,
+        simulated_card=_describe_simulated_card(note.simulated_card),
+        simulated_run=note.simulated_card,
+        repeats=note.repeats,
+        has_unknown_values=bool(note.unknown_values),
+        watch=note.watch,
     )
 
-    return Measured(recording, sharing, raw.op_runs, note, join, raw.ran_xla)
+    return Measured(recording, sharing, raw.op_runs, join, raw.ran_xla)
+
+
+def _pair_and_cut(
+    raw: RawTrace, note: RunNote, main: str
+) -> tuple[RawTrace, pd.DataFrame, tuple[Step, ...], Integrity]:
+    """Return the trace with its step marks, the buffers, the steps and a check of them.
+
+    Frees end the buffers of allocations. Marks, or else runs of functions, cut the events into steps.
+    """
+    raw = replace(raw, step_markers=_find_step_marks(raw, note))
+    events = raw.events
+    spans = raw.step_markers or find_run_spans(raw, main)
+    steps = find_steps(events, spans)
+
+    table = pair_frees(events)
+    earlier = _find_earlier_buffers(table, raw, note)
+    table = add_earlier_buffers(events, table, *earlier)
+    integrity = check_trace(raw, table, steps, note, main)
+
+    table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
+    return replace(raw, step_markers=spans), table, steps, integrity
 
 
 def _label_buffers(
     table: pd.DataFrame,
     raw: RawTrace,
-    note: RunNote | None,
+    note: RunNote,
     structure: GraphIndex | None,
     steps: Sequence[Step],
     main: str,
@@ -236,7 +257,7 @@ def _label_buffers(
     table = name_call_requests(table, raw, plans, structure)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = label_workspaces(table)
-    if note is not None:
+    if note.is_captured:
         return ModuleBuffers(table, plans, note.step), sharing
 
     if structure is not None:
@@ -247,9 +268,9 @@ def _label_buffers(
     return name_module_buffers(table, raw), sharing
 
 
-def _is_eager(note: RunNote | None, structure: GraphIndex | None) -> bool:
+def _is_eager(note: RunNote, structure: GraphIndex | None) -> bool:
     """Say whether the step ran op by op: by the note, else by most ops of the derived graph."""
-    if note is not None:
+    if note.is_captured:
         return note.step.eager
     names = [] if structure is None else list(structure.ops)
 
@@ -276,23 +297,12 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
     )
 
 
-def _list_recompiled(note: RunNote | None) -> tuple[RecompiledFunction, ...]:
-    """Return the functions that XLA compiled several times in the run."""
-    recompiled = []
-    for one in note.xla if note is not None else ():
-        if one.compilations > 1:
-            row = RecompiledFunction(op=one.ops[0], compilations=one.compilations)
-            recompiled.append(row)
-
-    return tuple(recompiled)
-
-
 def _describe_graph(
-    note: RunNote | None, structure: GraphIndex | None, join: JoinedGraph | None
+    note: RunNote, structure: GraphIndex | None, join: JoinedGraph | None
 ) -> tuple[str, ...]:
     """Return the notes of the capture, and the source of the graph."""
     says = (
-        *(note.notes if note is not None else ()),
+        *note.notes,
         *((join.says,) if join is not None else ()),
     )
     if says or structure is None or not structure.evidence:
@@ -317,9 +327,9 @@ def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
             )
 
 
-def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
+def _find_step_marks(raw: RawTrace, note: RunNote) -> tuple[Span, ...]:
     """Return the step marks; in a watched program only the capture's, or one for its whole run."""
-    if note is None or note.watch is None:
+    if note.watch is None:
         return raw.step_markers
     if note.watch.whole_run:
         last_ps = int(raw.events["time_ps"].max())
@@ -337,7 +347,7 @@ def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
 
 
 def _find_earlier_buffers(
-    table: pd.DataFrame, raw: RawTrace, note: RunNote | None
+    table: pd.DataFrame, raw: RawTrace, note: RunNote
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Return address and bytes of buffers that exist at the first snapshot without an event.
 
@@ -345,7 +355,7 @@ def _find_earlier_buffers(
         Variables; and the step's inputs, which may be from before the trace.
     """
     moments = find_instants(raw, "snapshot")
-    if note is None or not moments or not note.snapshots:
+    if not moments or not note.snapshots:
         return {}, {}
     index = AddressIndex(table)
 
@@ -361,6 +371,7 @@ def _find_earlier_buffers(
     inputs = choose(
         (one.address, tensor_bytes(one.dtype, one.shape)) for one in note.inputs
     )
+
     # An input may lie in NumPy's memory at any address; chunks begin at multiples of 256 bytes.
     places = set((raw.events["address"] % GRANULE_BYTES).tolist())
 
@@ -389,21 +400,21 @@ def _describe_simulated_card(
     )
 
 
-def _target(note: RunNote | None, named: Path, trace: Path) -> TargetNote:
-    if note is not None and note.target is not None:
+def _target(note: RunNote, named: Path, trace: Path) -> TargetNote:
+    if note.target is not None:
         return structs.replace(note.target, trace=str(trace))
     name = trace.name.split(".xplane")[0]
     return TargetNote(text=str(named), kind="trace", name=name, trace=str(trace))
 
 
 def _device(
-    events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote | None
+    events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote
 ) -> Device:
     last = events[events["allocator"] == allocator].iloc[-1]
     available = int(last["available_bytes"])
     is_host = allocator in HOST_ALLOCATORS
     limit_bytes = int(last["in_use_bytes"]) + available if available else None
-    simulated_card = note.simulated_card if note is not None else None
+    simulated_card = note.simulated_card
 
     if simulated_card is not None and simulated_card.is_unlimited:
         card_limit = memory_limit(find_gpu(simulated_card.cards[0])).bytes
@@ -424,7 +435,7 @@ def _device(
 
     return Device(
         kind="cpu" if is_host else kind,
-        name=(note.device.name if note is not None else "") or named or allocator,
+        name=note.device.name or named or allocator,
         # Allocators without statistics record no available bytes.
         memory_limit_bytes=limit_bytes,
     )
@@ -434,11 +445,11 @@ def _find_warnings(
     events: pd.DataFrame,
     table: pd.DataFrame,
     steps: Sequence[Step],
-    note: RunNote | None,
+    note: RunNote,
     main: str,
 ) -> list[str]:
     warnings = []
-    watch = note.watch if note is not None else None
+    watch = note.watch
 
     if watch is not None and watch.is_cut and watch.whole_run:
         warnings.append(

@@ -126,6 +126,7 @@ def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     backward = times[
         births["op"].map(lambda op: op.endswith("Grad")).to_numpy(dtype=bool)
     ]
+
     # Gradients between two updates belong to another step.
     between = np.searchsorted(backward, starts[1:]) > np.searchsorted(
         backward, ends[:-1]

@@ -15,14 +15,13 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import CONVOLUTIONS, TensorSpec
-from analyzer.model.graph.buffer_sharing import Sharing
+from analyzer.model.graph.buffer_sharing import ITERATOR, Sharing
 from analyzer.model.graph.graph_index import (
     ALIVE_ROLE,
     FORWARD_ROLE,
     GRADIENT_ROLE,
     GraphIndex,
 )
-from analyzer.model.graph.host_copies import ITERATOR
 from analyzer.model.recording.attribution import (
     RECEIVED,
     find_first_births,
@@ -58,7 +57,7 @@ _ACCUMULATOR: Final = "gradient accumulator"
 def attribute(
     table: pd.DataFrame,
     raw: RawTrace,
-    note: RunNote | None,
+    note: RunNote,
     structure: GraphIndex | None,
     steps: Sequence[Step],
 ) -> tuple[pd.DataFrame, Sharing | None]:
@@ -69,12 +68,11 @@ def attribute(
     is_stack = table["allocator"].astype(str).map(is_tpu) & (table["op"] == STACK)
     labels.fill(is_stack.to_numpy(bool), Category.TEMPORARY, STACK_ROLE)
     freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
-    infer = note is not None and note.step.infers
+    infer = note.step.infers
     in_steps = table["step"].notna().to_numpy()
-    if note is not None:
-        _label_noted(labels, table, raw, note, structure)
+    _label_noted(labels, table, raw, note, structure)
 
-    if structure is not None and (note is None or not note.snapshots):
+    if structure is not None and not note.snapshots:
         for held, kind in find_state(table, structure, steps).items():
             labels.set(held, kind[0], role=kind[1])
 
@@ -93,16 +91,15 @@ def attribute(
         _label_batches(labels, table, structure)
         _label_pipeline(labels, table, raw, structure, by_python)
 
-    if note is None:  # the readers come after the end
+    if not note.is_captured:  # the readers come after the end
         is_left = (table["dies"] == len(raw.events)).to_numpy()
         labels.role[is_left & (labels.role == FORWARD_ROLE)] = _LEFT_ROLE
 
     phases = _label_marked(labels, table, raw)
 
-    if note is not None:
-        _label_gradients(labels, table, raw, note)
-        _label_lines(labels, table, note)
-        _label_held(labels, table, raw, note)
+    _label_gradients(labels, table, raw, note)
+    _label_lines(labels, table, note)
+    _label_held(labels, table, raw, note)
 
     label_eager(
         labels,
@@ -112,8 +109,8 @@ def attribute(
         find_first_births(table, (phases == 1) & in_steps),
         python,
         infer=infer,
-        jit=note is not None and bool(note.step.jit),
-        is_captured=note is not None,
+        jit=bool(note.step.jit),
+        is_captured=note.is_captured,
     )
     return labels.apply(table), sharing
 
@@ -133,6 +130,7 @@ def _label_by_graph(
     kernels = [op.name for op in ops if find_gradient_kernel(op.type)]
     of_kernels = (table["op"].isin(kernels) & table["step"].notna()).to_numpy()
     starts = find_first_births(table, of_kernels)
+
     # In a step without a backward pass, which may have failed, its last birth stands for the start.
     ends = table.groupby("step")["born"].max()
     cut = {int(step): int(end) for step, end in ends.items() if int(step) not in starts}
@@ -420,6 +418,7 @@ def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
 
     for _, rows in requests.groupby(requests["op"].astype(str), sort=False):
         born, dies = rows["born"].to_numpy(), rows["dies"].to_numpy()
+
         # The op's next request of this kind is a workspace, which is freed before the copy.
         inside = np.append((born[1:] < dies[:-1]) & (dies[1:] < dies[:-1]), False)
         sizes = rows["requested_bytes"].to_numpy()

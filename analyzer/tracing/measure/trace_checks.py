@@ -16,7 +16,6 @@ from analyzer.model.contract.fields import MOST_TOTAL
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.labels import Mask
 from analyzer.model.recording.records import (
-    CounterCheck,
     Damage,
     DamageReason,
     Integrity,
@@ -45,14 +44,16 @@ def check_trace(
     raw: RawTrace,
     allocations: pd.DataFrame,
     steps: Sequence[Step],
-    note: RunNote | None,
+    note: RunNote,
+    allocator: str,
 ) -> Integrity:
     """Check whether a trace is complete.
 
-    ``allocations`` are the buffers of its events, with those from before the trace; ``note`` is None for
-    a trace of another program. A TraceError says that a size is negative or above 16 TiB.
+    ``allocations`` are the buffers of its events, with those from before the trace. A TraceError says
+    that a size is negative or above 16 TiB.
     """
-    events, counters, damages = raw.events, [], list(raw.damages)
+    events, damages = raw.events, list(raw.damages)
+    counter: tuple[int, int, int] = (0, 0, 0)
     for column in ("requested_bytes", "allocated_bytes"):
         for at in np.flatnonzero(~events[column].between(0, _LARGEST_BYTES))[
             :1
@@ -70,10 +71,12 @@ def check_trace(
         )
         if is_tpu(name):  # its frees have no sizes
             continue
+
         # With one allocator, avoid a copy of millions of rows.
         own = events if len(rows) == len(events) else events.iloc[rows]
-        counters.append(_check_counter(name, own, rows, allocations, len(events)))
-        from_start = note is not None and note.from_process_start
+        if name == allocator:
+            counter = _check_counter(name, own, rows, allocations, len(events))
+        from_start = note.from_process_start
 
         for reason, wrong in _check_events(name, own, from_start=from_start):
             if wrong.any():
@@ -82,11 +85,17 @@ def check_trace(
                 )
 
     found = [*_check_steps(raw, steps, note)]
-    if note is not None and note.snapshots:
+    if note.snapshots:
         found += _check_capture(raw, steps, note)
     damages += [Damage(reason=reason, count=count) for reason, count in found if count]
 
-    return Integrity(counters=tuple(counters), damages=tuple(damages))
+    count, disagreeing, largest_bytes = counter
+    return Integrity(
+        events=count,
+        disagreeing=disagreeing,
+        largest_difference_bytes=largest_bytes,
+        damages=tuple(damages),
+    )
 
 
 def _check_counter(
@@ -95,14 +104,16 @@ def _check_counter(
     rows: npt.NDArray[np.int64],
     allocations: pd.DataFrame,
     events: int,
-) -> CounterCheck:
+) -> tuple[int, int, int]:
     """Compare the sum of the allocations with TensorFlow's bytes in use in one allocator's events.
+
+    Return the number of events, of those that disagree, and the largest difference in bytes.
 
     ``rows`` are the instants of these events, ``events`` is the number of events of all allocators.
     """
     in_use = own["in_use_bytes"].to_numpy()
     if not in_use.any():
-        return CounterCheck(allocator=name, events=0)
+        return 0, 0, 0
     buffers = allocations[allocations["allocator"] == name]
     born, dies, sizes = (
         buffers[key].to_numpy() for key in ("born", "dies", "allocated_bytes")
@@ -110,14 +121,9 @@ def _check_counter(
     difference = running_sum(born, dies, sizes, events)[rows + 1] - in_use
     wrong = difference != 0
 
-    return CounterCheck(
-        allocator=name,
-        events=len(rows),
-        disagreeing=int(wrong.sum()),
-        largest_difference_bytes=min(
-            int(np.abs(difference).max(initial=0)), MOST_TOTAL
-        ),
-    )
+    largest_bytes = min(int(np.abs(difference).max(initial=0)), MOST_TOTAL)
+
+    return len(rows), int(wrong.sum()), largest_bytes
 
 
 def _check_events(
@@ -146,6 +152,7 @@ def _check_events(
             yield DamageReason.LOST_BEGINNING, np.arange(len(own)) == 0
 
     yield DamageReason.LOST_EVENTS, lost
+
     # Some allocators write no chunk size or no request (0).
     altered = (allocated > 0) & (allocated < requested)
 
@@ -159,14 +166,13 @@ def _check_events(
 
 
 def _check_steps(
-    raw: RawTrace, steps: Sequence[Step], note: RunNote | None
+    raw: RawTrace, steps: Sequence[Step], note: RunNote
 ) -> Iterator[_Found]:
     """Yield damages of the marks of steps and of the trace's end."""
     wrong = sum(mark.end_ps < mark.start_ps for mark in raw.step_markers)
+
     # A watched program may fail between the ops of its last step, which then may have no events.
-    is_cut_short = (
-        note is not None and note.watch is not None and note.error is not None
-    )
+    is_cut_short = note.watch is not None and note.error is not None
     checked = steps[: len(steps) - is_cut_short]
     if raw.step_markers:
         wrong += sum(step.last < step.first for step in checked)
@@ -198,6 +204,7 @@ def _check_capture(
         len(find_marks(raw.markers, name)) for name in ("gradients", "phase")
     )
     yield DamageReason.CAPTURE_MARKS, abs(taken - gradients) + max(taken - phases, 0)
+
     # In a watched program only the first and the last step have a snapshot.
     done = len(note.snapshots) - 1 if note.watch is None else note.steps_done
     is_failed_step_marked = note.error is not None and len(steps) == done + 1

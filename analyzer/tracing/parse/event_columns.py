@@ -325,6 +325,7 @@ class KernelColumns:
         number = names.stat_key("correlation_id")
         if number is None:
             return
+
         # The annotation is preferred, so it comes last.
         op_names = [] if names.is_host else ["tf_op", "annotation"]
         op_keys = [key for key in map(names.stat_key, op_names) if key is not None]

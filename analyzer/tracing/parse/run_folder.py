@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from analyzer.model.contract.graph_note import (
     GraphFile,
@@ -24,13 +24,20 @@ from analyzer.tracing.parse.buffer_plan import BufferPlan, read_plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNote(RunFile):
-    """``run.json`` with the content of the files that it names."""
+    """``run.json`` with the content of the files that it names.
 
+    ``is_captured`` is False for the empty note of a trace of another program.
+    """
+
+    is_captured: bool = True
     ops: tuple[Op, ...] = ()  # the executed graph; empty for an eager step
     traced: tuple[TracedGraph, ...] = ()
     inside: tuple[Op, ...] = ()  # the traced ops of functions that run as one op
     plans: Mapping[str, BufferPlan] = field(default_factory=dict)
     """The memory plans of such functions by the op that calls them."""
+
+
+NO_NOTE: Final = RunNote(is_captured=False)
 
 
 def read_run(path: Path) -> RunNote:

@@ -61,10 +61,10 @@ Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
 
 
 def find_plans(
-    note: RunNote | None, structure: GraphIndex | None = None
+    note: RunNote, structure: GraphIndex | None = None
 ) -> dict[str, BufferPlan]:
     """Return a note's memory plans by the calling op, also by its name in the graph ``structure``."""
-    plans = dict(note.plans) if note is not None else {}
+    plans = dict(note.plans)
     ops = structure.ops.values() if structure is not None else ()
     calls = (op.name for op in ops if op.attrs.get("_XlaMustCompile"))
     known = {name: find_inlined(name, plans) for name in calls}
@@ -244,6 +244,7 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
     made: Counter[int] = Counter()
     for holder, phase in zip(region.holders, phases, strict=True):
         made[holder.first] += (-1 if phase is Phase.FORWARD else 1) * holder.size_bytes
+
     # Moving the border past a moment corrects its forward values and misplaces the others.
     wrong = least = 0
     start = min(made, default=0)

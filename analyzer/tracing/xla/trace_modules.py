@@ -63,6 +63,7 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
     is_jax = bool(raw.calls) or any(
         name.startswith(_JAX_MODULE) for name in raw.modules
     )
+
     # Programs of other languages have no ops of TensorFlow either.
     is_jax |= bool(raw.modules) and set(raw.op_types.values()) <= MODULE_TYPES
     if not plans:
@@ -190,6 +191,7 @@ def _label(
     """
     op_name = region.op_name
     is_result = region.is_result
+
     # JAX has no scope for updates; ``jvp`` marks its forward pass.
     is_of_jax = op_name.startswith(("jit(", "pjit("))
     is_value = bool(op_name) and not find_optimizer(op_name)

@@ -6,7 +6,7 @@ import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.model.graph.host_copies import (
+from analyzer.model.recording.attribution import (
     PACKED_ROLE,
     REDUCED_ROLE,
     find_all_reduce_roles,

@@ -7,8 +7,6 @@ import gc
 import pytest
 
 from analyzer.model.interrupts import (
-    collect_rarely,
-    freeze_loaded_objects,
     pause_collector,
 )
 
@@ -26,35 +24,3 @@ def test_the_collector_comes_back_after_an_error() -> None:
         fail()
     assert seen == [False]
     assert gc.isenabled()
-
-
-def test_one_that_was_off_stays_off() -> None:
-    gc.disable()
-    try:
-        with pause_collector():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
-def test_a_command_collects_rarely_and_still_does() -> None:
-    before = gc.get_threshold()
-    try:
-        collect_rarely()
-        assert gc.isenabled()
-        assert gc.get_threshold()[0] > before[0]
-    finally:
-        gc.set_threshold(*before)
-
-
-def test_what_is_loaded_is_passed_over_and_what_comes_later_is_not() -> None:
-    loaded: list[object] = [[]]
-    try:
-        freeze_loaded_objects()
-        later: list[object] = [[]]
-        known = {id(thing) for thing in gc.get_objects()}
-        assert id(loaded) not in known
-        assert id(later) in known
-    finally:
-        gc.unfreeze()

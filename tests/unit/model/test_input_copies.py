@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
 from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.model.graph.host_copies import find_copies_of_inputs
 
 BATCH, SCALAR = TensorSpec("float32", (8, 4)), TensorSpec("float32", ())
 

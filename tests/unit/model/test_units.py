@@ -3,22 +3,12 @@ from __future__ import annotations
 import pytest
 
 from analyzer.model.errors import (
-    AccountingError,
-    AnalyzerError,
-    ExitCode,
-    GrowthError,
     InputError,
-    LimitError,
-    StepOutOfMemory,
-    TargetError,
-    TraceError,
 )
 from analyzer.model.units import (
     format_bytes,
     format_option_bytes,
-    format_slope,
     parse_bytes,
-    times,
 )
 
 
@@ -67,43 +57,9 @@ def test_what_is_no_size(text: str) -> None:
         parse_bytes(text)
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (AnalyzerError, ExitCode.BUG),
-        (AccountingError, ExitCode.BUG),
-        (InputError, ExitCode.BAD_INPUT),
-        (TargetError, ExitCode.BAD_INPUT),
-        (TraceError, ExitCode.BAD_INPUT),
-        (LimitError, ExitCode.OVER_LIMIT),
-        (GrowthError, ExitCode.GREW),
-        (StepOutOfMemory, ExitCode.STEP_OUT_OF_MEMORY),
-    ],
-)
-def test_every_error_has_its_exit_code(
-    error: type[AnalyzerError], code: ExitCode
-) -> None:
-    assert error("x").exit_code is code
-
-
 def test_a_message_is_one_line() -> None:
     error = InputError("two\nlines\u2028three", hint="do\r\nthis")
     assert str(error) == "two lines three do this"
-
-
-@pytest.mark.parametrize(
-    ("count", "said"), [(1, "once"), (2, "2 times"), (1204, "1,204 times")]
-)
-def test_how_often(count: int, said: str) -> None:
-    assert times(count) == said
-
-
-def test_a_slope_is_told_with_a_range_that_need_not_be_even() -> None:
-    assert (
-        format_slope(26368, 7424, 82944)
-        == "+25.75 KiB a step (+7.25 KiB to +81.00 KiB)"
-    )
-    assert format_slope(-512, -1024, 0) == "-512 B a step (-1.00 KiB to +0 B)"
 
 
 @pytest.mark.parametrize("size", [0, 1, 300 << 20, (300 << 20) + 1, 14 << 30])

@@ -99,12 +99,6 @@ def test_the_graph_of_another_program_states_nothing(tmp_path: Path) -> None:
     assert "a/Relu" not in measured.recording.structure.ops
 
 
-def test_names_that_could_be_several_ops_are_not_joined() -> None:
-    index = source().index.ops
-    assert match_names(["net/dense_4/Relu", "net/dense_7/Relu"], index) == {}
-    assert match_names(["net/conv/Relu"], index) == {}
-
-
 def test_names_match_without_the_name_of_the_model() -> None:
     # GIVEN two programs that name the model differently, or in one of them not at all
     ops = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,10 +11,7 @@ import pytest
 from builders import SAMPLES, sample_folder
 
 import analyzer
-from analyzer.explain.analysis import Analysis
-from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.model.choice import Category
-from analyzer.model.contract.run_note import Failure
 
 STEADY = [name for name in SAMPLES if name != "oom"]
 ITEM_BYTES = {"float32": 4, "int32": 4, "int64": 8, "uint32": 4, "bool": 1}
@@ -162,32 +158,3 @@ def test_the_step_that_ran_out_of_memory() -> None:
     assert asked > limit - in_use
     assert "the request needs" in finding["detail"]
     assert finding["evidence"]
-
-
-def waiting_after(analysis: Analysis, instant: int) -> Analysis:
-    """Return an analysis of a step that ended without memory, and waited ten seconds at an instant."""
-    error = Failure(
-        type="ResourceExhaustedError",
-        message="Out of memory while trying to allocate 3.50GiB.",
-    )
-    times = analysis.recording.events["time_ps"].to_numpy().copy()
-    times[instant + 1 :] += 10**13
-    events = analysis.recording.events.assign(time_ps=times)
-
-    return replace(
-        analysis, recording=replace(analysis.recording, error=error, events=events)
-    )
-
-
-def test_a_request_fails_after_the_allocator_has_waited_for_memory() -> None:
-    """Not at the step's highest moment: what is tried while it is compiled may hold more."""
-    analysis = opened("jit").analysis
-    window = analysis.line.allocated[analysis.first + 1 : analysis.last + 2]
-    highest = analysis.first + int(window.argmax())
-    below = analysis.line.allocated[highest + 2 :]
-    waits = highest + 1 + int(below[: analysis.last - highest].argmax())
-    failure = failure_of(waiting_after(analysis, waits))
-    assert failure is not None
-    assert failure.requested_bytes == 7 << 29
-    assert failure.instant == waits
-    assert failure.in_use_bytes == analysis.line.at(waits)[1] < window.max()
