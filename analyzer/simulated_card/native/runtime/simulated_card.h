@@ -61,6 +61,7 @@ typedef struct Block {
   uint64_t size, charged;
   int card;
   struct Block *next;
+  int is_used; // the allocator has given out memory of it
 } Block;
 extern pthread_mutex_t lock; // guards the cards' counters and the blocks
 Block *find(const void *p);  // the block around an address; needs the lock
@@ -72,6 +73,10 @@ void know(const char *p, uint64_t n);   // bytes at p were copied or computed
 void know_truths(char *p, uint64_t n);  // n booleans at p are all true
 void forget(const char *p, uint64_t n); // unknown bytes were written at p
 void forget_tensor(const char *p, uint64_t n); // p is the memory of a new tensor
+
+// ---- chunk_table.c: the allocator's table of chunks
+void note_table(char *at, size_t bytes); // a new block of host memory
+void share_table(uint64_t pool_bytes);   // the first chunk of a pool was allocated
 
 // ---- kernels.c: outputs of kernels
 uint64_t left_of(const char *p); // bytes from an address to its block's end; 0 outside device memory
