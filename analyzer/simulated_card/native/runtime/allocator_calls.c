@@ -1,5 +1,5 @@
-// Two functions of TensorFlow's allocator (tsl's bfc_allocator.cc) with additions. They are exported, and
-// TensorFlow's own library calls them through tables of addresses: for the linker, and of virtual
+// Two functions of TensorFlow's allocator (tsl's bfc_allocator.cc) with additions. They are exported,
+// and TensorFlow's own library calls them through tables of addresses: for the linker, and of virtual
 // functions. Their entries are replaced as soon as this library is loaded.
 #include "simulated_card.h"
 

@@ -1,7 +1,7 @@
-// The allocator's table of chunks in less memory. TensorFlow keeps 8 bytes of host memory for each 256 of
-// a pool (AllocationRegion in tsl's bfc_allocator.h), which all are 0xff until a chunk begins there: 430
-// MiB for a T4. Pieces of the new table become private mappings of one shared piece. A piece takes memory
-// again once it is written.
+// The allocator's table of chunks in less memory. TensorFlow keeps 8 bytes of host memory for each 256
+// of a pool (AllocationRegion in tsl's bfc_allocator.h), which all are 0xff until a chunk begins there:
+// 430 MiB for a T4. Pieces of the new table become private mappings of one shared piece. A piece takes
+// memory again once it is written.
 #include "simulated_card.h"
 #include <sys/mman.h>
 #include <unistd.h>
