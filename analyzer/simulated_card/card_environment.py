@@ -138,6 +138,8 @@ def make_card_environment(
         "TF_NUM_INTEROP_THREADS": own.get(
             "TF_NUM_INTEROP_THREADS", str(max(count_cores(), _FEWEST_THREADS))
         ),
+        # XLA compiles on many threads, each of which would keep free memory of its own.
+        "MALLOC_ARENA_MAX": own.get("MALLOC_ARENA_MAX", "2"),
         "XLA_FLAGS": f"{read_flags(own.get('XLA_FLAGS', ''))} {data_dir}".strip(),
         # Before other folders with ptxas: cuDNN's trials op by op do not read XLA_FLAGS.
         "PATH": _join_path(toolkit / "bin", own.get("PATH", "")),

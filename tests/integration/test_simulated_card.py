@@ -74,7 +74,8 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
         ran["verdict"]["need_high_bytes"]
         - ran["verdict"]["need"]["beside_pool"]["bytes"]
     )
-    needs = -(-need // (1 << 20))  # the order of ops varies
+    # The order of ops varies, and with it the range of another process.
+    needs = round(1.1 * need / (1 << 20))
     under = run(folder, "trace", "cnn", *options, "--limit", f"{needs}MiB")
     assert (under["fits"], under["verdict"]["limit_of"]) == (True, "user")
     assert (

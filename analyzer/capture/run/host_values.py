@@ -222,7 +222,12 @@ class HostValues:
         whose temporaries lie on the card beside the results.
         """
         graph, inputs = op.graph, list(op.inputs)
-        wanted = [place for place in places if place < len(inputs)]
+        wanted = [
+            place
+            for place in places
+            if place < len(inputs)
+            and inputs[place].dtype not in (tf.resource, tf.variant)
+        ]
         if not keep and all(map(self.is_fixed, (inputs[place] for place in wanted))):
             return op
         is_true = True
@@ -232,6 +237,9 @@ class HostValues:
                 inputs[place] = self.wait(graph, twin, inputs[place])
                 continue
             is_true = False
+            # Gradients of loops take shapes from lists, which are true.
+            if keep or not _is_derived(graph):
+                self.note_unknown(op, "a size" if keep else "a size without a bound")
             assumed = self._assume_input(op, place) if keep else None
             if assumed is None:
                 return op
@@ -276,7 +284,6 @@ class HostValues:
 
     def _assume_input(self, op: Any, place: int) -> Any:
         """Return an input with which an op selects none, or all; None if there is none."""
-        self.note_unknown(op, "a size")
         tensor = op.inputs[place]
         if is_too_large(tensor):
             return None

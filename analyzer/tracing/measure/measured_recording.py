@@ -488,6 +488,8 @@ def _warn_about_values(note: RunNote) -> list[str]:
     )
     if any("loop" in decides for decides in decisions.values()):
         text += ", without further trips of a loop"
+    if any("bound" in decides for decides in decisions.values()):
+        text += ", with sizes without a bound taken for 0"
 
     return [f"{text}."]
 

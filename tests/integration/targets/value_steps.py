@@ -58,6 +58,7 @@ def undecided():
         groups, _ = tf.unique(tf.argmax(score, 1))
         largest, rest = tf.dynamic_partition(x, tf.argmin(score, 1, tf.int32) % 2, 2)
         counts = tf.size(groups), tf.shape(largest)[0], tf.shape(rest)[0]
+        tf.zeros([tf.reduce_sum(tf.cast(score > 1.0, tf.int32))])
         return tf.reduce_sum(tf.gather(tf.tile(x, (16, 1)), rows[:, 0])), *counts
 
     return step, (draw(ROWS, WIDTH),)

@@ -1,5 +1,5 @@
-// Two functions of TensorFlow's allocator (tsl's bfc_allocator.cc) with additions. They are exported, and
-// TensorFlow's own library calls them through tables of addresses: for the linker, and of virtual
+// Two functions of TensorFlow's allocator (tsl's bfc_allocator.cc) with additions. They are exported,
+// and TensorFlow's own library calls them through tables of addresses: for the linker, and of virtual
 // functions. Their entries are replaced as soon as this library is loaded.
 #include "simulated_card.h"
 
@@ -71,7 +71,12 @@ static int card_of(const void *memory) {
   pthread_mutex_lock(&lock);
   Block *block = find(memory);
   int card = block ? block->card : -1;
+  uint64_t pool_bytes = block && !block->is_used ? block->size : 0;
+  if (block)
+    block->is_used = 1;
   pthread_mutex_unlock(&lock);
+  if (pool_bytes)
+    share_table(pool_bytes);
   return card;
 }
 
@@ -96,6 +101,16 @@ static void release_counted(void *self, void *memory) {
   release_of_tensorflow(self, memory);
 }
 
+// ---- void *operator new(size_t), which also makes the table of chunks
+typedef void *Make(size_t bytes);
+static Make *make_of_tensorflow;
+
+static void *make_noted(size_t bytes) {
+  void *memory = make_of_tensorflow(bytes);
+  note_table(memory, bytes);
+  return memory;
+}
+
 // ---- replaced entries; one without a function of ours is only read
 static const struct {
   const char *name;
@@ -106,6 +121,7 @@ static const struct {
      (void **)&allocate_of_tensorflow},
     {"_ZN3tsl12BFCAllocator13DeallocateRawEPv", release_counted, (void **)&release_of_tensorflow},
     {"_ZNK3tsl12BFCAllocator13RequestedSizeEPKv", 0, (void **)&measure_of_tensorflow},
+    {"_Znwm", make_noted, (void **)&make_of_tensorflow},
 };
 enum { FUNCTIONS = sizeof functions / sizeof *functions };
 typedef struct {
@@ -114,8 +130,8 @@ typedef struct {
   const char *names;
 } Library;
 
-static void replace(void **entry, uint64_t theirs, int k) {
-  *functions[k].theirs = (void *)theirs;
+static void replace(void **entry, void *theirs, int k) {
+  *functions[k].theirs = theirs;
   if (!functions[k].ours)
     return;
   uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -128,11 +144,16 @@ static void replace(void **entry, uint64_t theirs, int k) {
 static void replace_listed(const Library *in, const ElfW(Rela) * entries, uint64_t bytes) {
   for (uint64_t i = 0; entries && i < bytes / sizeof *entries; i++) {
     const ElfW(Sym) *symbol = &in->symbols[ELF64_R_SYM(entries[i].r_info)];
-    if (!ELF64_R_SYM(entries[i].r_info) || symbol->st_shndx == SHN_UNDEF)
+    if (!ELF64_R_SYM(entries[i].r_info))
       continue;
-    for (int k = 0; k < FUNCTIONS; k++)
-      if (!strcmp(in->names + symbol->st_name, functions[k].name))
-        replace((void **)(in->base + entries[i].r_offset), in->base + symbol->st_value, k);
+    for (int k = 0; k < FUNCTIONS; k++) {
+      if (strcmp(in->names + symbol->st_name, functions[k].name))
+        continue;
+      void **entry = (void **)(in->base + entries[i].r_offset);
+      // A function of another library was called, so that the linker has set its entry.
+      int is_own = symbol->st_shndx != SHN_UNDEF;
+      replace(entry, is_own ? (void *)(in->base + symbol->st_value) : *entry, k);
+    }
   }
 }
 

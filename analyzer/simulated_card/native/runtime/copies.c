@@ -145,7 +145,7 @@ API(cuMemcpyHtoDAsync_v2)(void *t, const void *f, uint64_t n, void *s) {
 static long back(void *t, const void *f, uint64_t n, void *s) {
   if (n == 1 && runs_modules(s)) {
     *(char *)t = are_truths(f, 1);
-    forget(f, 1); // a later condition at this address ends its loop
+    forget(f, 1);                        // a later condition at this address ends its loop
   } else if (n > 16 && are_truths(f, n)) // longer than a count of 4 or 8 bytes
     memset(t, 1, n);
   else if (n > LONGEST && n > copy_most && left_of(f)) { // the other bytes there are stale

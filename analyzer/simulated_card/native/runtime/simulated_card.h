@@ -1,5 +1,5 @@
-// Declarations shared by the parts of the simulated card. benchmarks/results/simulated-card.md names the source
-// of each signature, number and offset.
+// Declarations shared by the parts of the simulated card. benchmarks/results/simulated-card.md names the
+// source of each signature, number and offset.
 #ifndef SIMULATED_CARD_H
 #define SIMULATED_CARD_H
 #define _GNU_SOURCE
@@ -61,6 +61,7 @@ typedef struct Block {
   uint64_t size, charged;
   int card;
   struct Block *next;
+  int is_used; // the allocator has given out memory of it
 } Block;
 extern pthread_mutex_t lock; // guards the cards' counters and the blocks
 Block *find(const void *p);  // the block around an address; needs the lock
@@ -68,10 +69,14 @@ void *reserve(uint64_t size);
 uint64_t left_of_pinned(const char *p); // bytes from an address to the end of pinned host memory; or 0
 
 // ---- copies.c: known bytes of the card's memory; all others read as 0
-void know(const char *p, uint64_t n);   // bytes at p were copied or computed
-void know_truths(char *p, uint64_t n);  // n booleans at p are all true
-void forget(const char *p, uint64_t n); // unknown bytes were written at p
+void know(const char *p, uint64_t n);          // bytes at p were copied or computed
+void know_truths(char *p, uint64_t n);         // n booleans at p are all true
+void forget(const char *p, uint64_t n);        // unknown bytes were written at p
 void forget_tensor(const char *p, uint64_t n); // p is the memory of a new tensor
+
+// ---- chunk_table.c: the allocator's table of chunks
+void note_table(char *at, size_t bytes); // a new block of host memory
+void share_table(uint64_t pool_bytes);   // the first chunk of a pool was allocated
 
 // ---- kernels.c: outputs of kernels
 uint64_t left_of(const char *p); // bytes from an address to its block's end; 0 outside device memory
