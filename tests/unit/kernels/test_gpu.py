@@ -80,6 +80,14 @@ def test_a_convolution_that_is_a_product_needs_no_copies(window, padding, out):
     assert found.after_bytes == ()
 
 
+def test_uneven_padding_copies_the_image():
+    strides = {**NCHW, "strides": [1, 1, 2, 2]}
+    found = plan(
+        "Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 14, 14)], **strides
+    )
+    assert found.after_bytes == (size(8, 16, 29, 29), FILTER)
+
+
 def test_the_inputs_gradient_is_made_beside_the_output():
     shapes = [(4,), (3, 3, 16, 32), (8, 32, 28, 28)], [(8, 16, 28, 28)]
     found = plan("Conv2DBackpropInput", *shapes, **NCHW)

@@ -54,8 +54,8 @@ def plan_convolution(
 ) -> MemoryPlan:
     """Allocate the outputs, copies of tensors, and the workspace of cuDNN's algorithm.
 
-    Each pass copies the filter, and its tensors to change the layout; a tensor with one channel needs no
-    change. Copies for asymmetric padding are left out. The side input of a fused ``Add``
+    Each pass copies the filter, the image if its padding is asymmetric, and its tensors to change the
+    layout; a tensor with one channel needs no change. The side input of a fused ``Add``
     (``_FusedConv2D``) is forwarded. ``direction`` is one of ``PASSES``: ``LaunchConvOpImpl``,
     ``LaunchConv2DBackpropInputOp`` and ``LaunchConv2DBackpropFilterOp``.
     """
@@ -78,23 +78,31 @@ def plan_convolution(
     described = _describe(
         call, gpu, direction, (image, kernel, result), last=channels_last
     )
-    image_bytes, kernel_bytes, result_bytes = (
-        math.prod(shape) * call.item_bytes() for shape in (image, kernel, result)
+    image_bytes, kernel_bytes, result_bytes, padded_bytes = (
+        math.prod(shape) * call.item_bytes()
+        for shape in (image, kernel, result, described.image)
     )
-    after: tuple[int, ...] = (kernel_bytes,)
+    is_padded = padded_bytes != image_bytes
+    padding = padded_bytes * is_padded
+    after: tuple[int, ...] = (padding, kernel_bytes)
 
     if channels_last and not described.channels_last:
-        image_copy = image_bytes * (described.image[1] > 1)
+        image_copy = padded_bytes * (described.image[1] > 1)
         result_copy = result_bytes * (result[-1] > 1)
         after = {
-            "forward": (image_copy, kernel_bytes, result_bytes),
-            "input_gradient": (kernel_bytes, result_copy, image_bytes),
-            "filter_gradient": (kernel_bytes, result_copy, image_copy),
+            "forward": (padding, image_copy, kernel_bytes, result_bytes),
+            "input_gradient": (
+                kernel_bytes,
+                result_copy,
+                padded_bytes,
+                image_bytes * is_padded,
+            ),
+            "filter_gradient": (padding, kernel_bytes, result_copy, image_copy),
         }[direction]
     elif direction == "input_gradient":
         # The result is computed into ``pre_transformed_in_backprop``, of the same size, which becomes
-        # the output. The allocated output is freed.
-        before = without_zeros((call.size(), kernel_bytes))
+        # the output. The allocated output is freed, and asymmetric padding is removed after trials.
+        before = without_zeros((call.size(), kernel_bytes, padding))
         plan = MemoryPlan(outputs=(allocate(call, region="temp"),), before_bytes=before)
         after = ()
 
@@ -102,17 +110,14 @@ def plan_convolution(
     if gpu.is_amd:  # MIOpen's workspace is not published
         return plan
 
-    results = {
-        "forward": result_bytes,
-        "input_gradient": image_bytes,
-        "filter_gradient": kernel_bytes,
-    }
+    results = {"forward": result_bytes, "filter_gradient": kernel_bytes}
+    computed_bytes = results.get(direction, padded_bytes)
     default = _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
     limit_bytes = default if workspace_limit_bytes is None else workspace_limit_bytes
     candidates = find_offers(described, gpu, limit_bytes)
     key = _make_trial_key(call, described.dtype, shapes)
 
-    return replace(plan, library=_call_library(candidates, results[direction], key))
+    return replace(plan, library=_call_library(candidates, computed_bytes, key))
 
 
 def _call_library(
@@ -158,15 +163,20 @@ def _describe(
     *,
     last: bool,
 ) -> Convolution:
-    """Return the convolution as cuDNN sees it: channels before axes."""
+    """Return the convolution as cuDNN sees it: channels before axes, symmetric padding."""
     image, kernel, result = shapes
     dtype = call.op.outputs[0].dtype
     tensor_cores = _CHANNELS_LAST_FROM.get(dtype)
     axes = range(1, len(image) - 1) if last else range(2, len(image))
     depth = image[-1 if last else 1]
+    padded = (
+        image[axis] + _find_asymmetry(call, image[axis], window, result[axis], axis)
+        for axis, window in zip(axes, kernel, strict=False)
+    )
+
     return Convolution(
         direction=direction,
-        image=(image[0], depth, *(image[axis] for axis in axes)),
+        image=(image[0], depth, *padded),
         kernel=(kernel[-1], *kernel[:-2]),
         result=tuple(result[axis] for axis in axes),
         groups=max(depth // max(kernel[-2], 1), 1),
@@ -177,6 +187,19 @@ def _describe(
         and tensor_cores is not None
         and gpu.compute_capability >= tensor_cores,
     )
+
+
+def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -> int:
+    """Return the points that padding SAME adds at the end of an axis only."""
+    if call.attr("padding", "VALID") != "SAME":
+        return 0
+
+    dilations, strides = call.attr("dilations"), call.attr("strides")
+    dilation = int(dilations[axis]) if dilations else 1
+    stride = int(strides[axis]) if strides else 1
+    reach = (window - 1) * dilation + 1
+
+    return max((out - 1) * stride + reach - length, 0) % 2
 
 
 def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> bool:
