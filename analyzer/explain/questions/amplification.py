@@ -173,11 +173,18 @@ _TENSORS_IN_USE: Final = 3  # operand, intermediate and result of a line
 def _saved_after_use(
     analysis: Analysis, kept: pd.DataFrame, forward: pd.DataFrame
 ) -> int:
-    """Return the saving if each tensor lives until a few later ones of its size are made."""
+    """Return the saving if each tensor lives until a few later ones of its size are made.
+
+    A model of Keras holds the results of its layers until its call ends (``run_through_graph`` in
+    ``keras/src/ops/function.py``).
+    """
     is_large = forward["requested_bytes"] >= kept["requested_bytes"].median()
     births = np.sort(forward.loc[is_large, "born"].to_numpy())
     later = np.searchsorted(births, kept["born"]) + _TENSORS_IN_USE
     ends = np.append(births, forward["born"].max())[later.clip(max=len(births))]
+    models = forward["layer"].astype(str).str.extract("^([^/]+)/", expand=False)
+    call_ends = forward["born"].groupby(models).max()
+    ends = np.maximum(ends, models[kept.index].map(call_ends).fillna(0))
     return saved_without(analysis, kept["requested_bytes"], ends, kept["dies"])
 
 
