@@ -114,7 +114,7 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
     for row in large.sort_values("requested_bytes", ascending=False).to_dict("records"):
         row["shape"] = row["shape"] or tensors.size_of(row["tensor"])[0]
         shape = str(row["shape"])
-        if shape in reported:
+        if shape in reported or row["tensor"] in reported:
             continue
 
         finding = (
@@ -123,7 +123,7 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
             or _find_copied(analysis, row, tensors)
         )
         if finding is not None:
-            reported.add(shape)
+            reported |= {shape, *links.inputs.get(row["op"], ())}
             yield finding
 
     yield from _find_logits(analysis, large)
@@ -251,6 +251,15 @@ class _Tensors:
             return spec.shape_text, spec.size_bytes
         return self._allocated.get(tensor, ("", None))
 
+    def is_reused(self, tensor: str) -> bool:
+        """Say whether an op writes its result into a tensor's buffer, and needs another without it."""
+        for reader in self.links.readers.get(tensor, []):
+            is_elementwise = self.links.facts[reader][0] in _ELEMENTWISE
+            if is_elementwise and f"{reader}:0" not in self._allocated:
+                return True
+
+        return False
+
     def inputs_of(self, op: str) -> list[tuple[str, int | None]]:
         """Return shape and bytes of each tensor that an op reads."""
         return [self.size_of(tensor) for tensor in self.links.inputs.get(op, ())]
@@ -354,20 +363,34 @@ def _find_copied(
 ) -> Finding | None:
     """Return a finding about a tensor that repeats or widens a much smaller one."""
     words = _COPIES.get(row["op_type"])
-    known = [given for _, given in tensors.inputs_of(row["op"]) if given]
+    given = [size for _, size in tensors.inputs_of(row["op"])]
+    is_one_hot = row["op_type"] == "OneHot"  # which is larger than any indices
+    copied_bytes = max(filter(None, given if is_one_hot else given[:1]), default=None)
     size = int(row["requested_bytes"])
     is_backward = str(row["category"]) == "gradient"
-    if words is None or not known or is_backward or size < _TIMES * max(known):
+    if words is None or is_backward or not copied_bytes or size < _TIMES * copied_bytes:
         return None
 
     if row["op_type"] == "Cast" and not _is_combined(row, tensors):
         return None
 
-    rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
+    copied = {row["tensor"]}
+    for tensor in tensors.links.inputs[row["op"]]:
+        maker = tensors.links.facts.get(tensors.links.makers.get(tensor, ""))
+        if maker is not None and maker[0] in _COPIES:
+            copied.add(tensor)
+            words = _COPIES[maker[0]]  # the first copy is the one to avoid
+
+    if tensors.is_reused(row["tensor"]):
+        copied.discard(row["tensor"])
+
+    rows = analysis.rows[analysis.rows["tensor"].isin(copied)]
     saves = _saved_without_rows(analysis, rows, 1.0)
     what, detail = words
     name = row["shape"] or "A tensor"
-    title = f"{name} is {what}, {size // max(known)} times as large as its input"
+    title = f"{name} is {what}"
+    if not is_one_hot:
+        title += f", {size // copied_bytes} times as large as its input"
     title = _with_size_and_line(title, row, tensors.links)
     return _report(analysis, "small-copied", title, detail, rows, saves)
 
