@@ -32,7 +32,7 @@ _WRONG: Final = ("outer-product",)
 """Findings that show a wrong result too, so that they are reported however little they save."""
 
 _CAUSES: Final = (
-    *("outer-product", "reduced-at-once", "small-copied", "logits-held"),
+    *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
 )
 """Findings with an equivalent program, which come before others of the next higher severity."""

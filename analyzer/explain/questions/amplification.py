@@ -292,7 +292,7 @@ def _find_pairs(
     pairing = f"{left} with {right} makes {row_shape}"
 
     if len(ranks) == 2 and 1 in ranks:
-        column = max(left, right, key=_rank)
+        name, column = "outer-product", max(left, right, key=_rank)
         title = f"Accidental outer product: {pairing}"
         detail = (
             f"One operand lacks the last axis of the other ({column}), so that each "
@@ -301,14 +301,14 @@ def _find_pairs(
             "tf.squeeze(x, -1)."
         )
     else:
-        title = f"All pairs at once: {pairing}"
+        name, title = "all-pairs", f"All pairs at once: {pairing}"
         detail = (
             "Each element of one operand is combined with each of the other. Work on "
             "blocks of one operand (tf.map_fn, tf.while_loop), or write the sum over "
             "pairs as a product (tf.matmul, tf.einsum)."
         )
     title = _with_size_and_line(title, row, tensors.links)
-    return _report(analysis, "outer-product", title, detail, same, saves)
+    return _report(analysis, name, title, detail, same, saves)
 
 
 def _rank(shape: str) -> int:
