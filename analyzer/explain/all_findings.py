@@ -63,7 +63,7 @@ def collect(analysis: Analysis) -> Analysis:
 
     of_program = list(_of_the_program(analysis))
     found += of_program
-    kept = [one for one in found if _is_worth_saying(one, analysis.limit_bytes)]
+    kept = [one for one in found if _is_worth_saying(one, analysis)]
     order = list(Severity)
 
     def rank(one: Finding) -> tuple[bool, float, bool, int]:
@@ -74,10 +74,13 @@ def collect(analysis: Analysis) -> Analysis:
     return replace(analysis, findings=tuple(sorted(kept, key=rank)))
 
 
-def _is_worth_saying(one: Finding, limit_bytes: int) -> bool:
+def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:
+    least = LOW * analysis.peak.requested_bytes
+    if one.id in _CAUSES and (one.saves_bytes or 0) < least:
+        return False
     if one.saves_bytes is None or one.id in (*_GROWING, *_WRONG):
         return True
-    return one.saves_bytes >= LOW * limit_bytes
+    return one.saves_bytes >= LOW * analysis.limit_bytes
 
 
 def _of_the_program(analysis: Analysis) -> Iterator[Finding]:

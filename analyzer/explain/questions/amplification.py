@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from analyzer.explain.analysis import LOW, Analysis, saved_without
+from analyzer.explain.analysis import Analysis, saved_without
 from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.recording.records import Finding, TensorLinks
 from analyzer.model.units import format_bytes
@@ -154,17 +154,17 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     if not where and watch is not None:
         where = watch.where
 
-    yield Finding(
-        id="kept-by-tape",
-        severity=analysis.rate(total),
-        title=f"A GradientTape keeps {len(kept):,} results that no gradient needs: "
-        f"{_share_of_peak(analysis, kept)}{in_brackets(where)}",
-        detail="A tape keeps the operands of each op that it records, also of those "
-        "before tf.stop_gradient and inside a custom gradient. Compute them before the "
-        "tape begins, or under tape.stop_recording().",
-        saves_bytes=_saved_after_use(analysis, kept, forward),
-        evidence=describe_largest(kept),
+    title = (
+        f"A GradientTape keeps {len(kept):,} results that no gradient needs: "
+        f"{_share_of_peak(analysis, kept)}{in_brackets(where)}"
     )
+    detail = (
+        "A tape keeps the operands of each op that it records, also of those before "
+        "tf.stop_gradient and inside a custom gradient. Compute them before the tape "
+        "begins, or under tape.stop_recording()."
+    )
+    saves = _saved_after_use(analysis, kept, forward)
+    yield _report(analysis, "kept-by-tape", title, detail, kept, saves)
 
 
 _TENSORS_IN_USE: Final = 3  # operand, intermediate and result of a line
@@ -220,9 +220,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             "apply the op once, or write the loop with tf.while_loop or tf.scan, whose "
             "gradient adds up trip by trip."
         )
-        finding = _report(analysis, "waits-for-sum", title, detail, equal, saves)
-        if finding is not None:
-            yield finding
+        yield _report(analysis, "waits-for-sum", title, detail, equal, saves)
 
 
 def _sum_that_reads(tensor: str, links: TensorLinks) -> str:
@@ -431,9 +429,7 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
             f"inside tf.recompute_grad. The saving is that of {_CHUNKS} parts."
         )
         saves = _saved_without_rows(analysis, rows, 1 - 1 / _CHUNKS)
-        finding = _report(analysis, "logits-held", title, detail, rows, saves)
-        if finding is not None:
-            yield finding
+        yield _report(analysis, "logits-held", title, detail, rows, saves)
 
 
 def _saved_without_rows(analysis: Analysis, rows: pd.DataFrame, share: float) -> int:
@@ -448,11 +444,7 @@ def _report(
     detail: str,
     rows: pd.DataFrame,
     saves: int,
-) -> Finding | None:
-    """Return the finding; None if it saves less than a percent of the peak."""
-    if saves < LOW * analysis.peak.requested_bytes:
-        return None
-
+) -> Finding:
     return Finding(
         id=name,
         severity=analysis.rate(saves),
