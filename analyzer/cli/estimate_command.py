@@ -114,9 +114,6 @@ def estimate(
         name_variant(capture.gpu)
 
     names = None
-    if capture.prove and not chosen.gpu:
-        message = "--prove runs the step on a simulated card."
-        raise InputError(message, hint="Add --gpu t4 or --gpu a100-80gb.")
     if capture.what_if or capture.patch is not None:
         from analyzer.fitting.remedies import parse_remedies
 
@@ -228,6 +225,9 @@ def _check_options(
     spec: TargetSpec, chosen: CaptureOptions, capture: EstimateOptions, *, force: bool
 ) -> None:
     """Refuse options that do not apply to the target or the device."""
+    if capture.prove:
+        _check_proof(chosen, capture)
+
     if capture.patch is not None:
         if spec.kind is not TargetKind.FILE:
             hint = "Name the model in its file: train.py:build."
@@ -274,6 +274,18 @@ def _check_options(
             "device.",
             hint="Leave out --gpu and --device, or estimate the target itself.",
         )
+
+
+def _check_proof(chosen: CaptureOptions, capture: EstimateOptions) -> None:
+    """Refuse a proof without a simulated card, or beside other changes."""
+    if not chosen.gpu:
+        message = "--prove runs the step on a simulated card."
+        raise InputError(message, hint="Add --gpu t4 or --gpu a100-80gb.")
+
+    reason = "and --prove exclude each other"
+    options.refuse_options(
+        reason, "Leave one out.", what_if=capture.what_if, patch=capture.patch
+    )
 
 
 def _make_result(

@@ -32,7 +32,7 @@ _WRONG: Final = ("outer-product",)
 """Findings that show a wrong result too, so that they are reported however little they save."""
 
 _CAUSES: Final = (
-    *("outer-product", "reduced-at-once", "small-copied", "logits-held"),
+    *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
 )
 """Findings with an equivalent program, which come before others of the next higher severity."""
@@ -63,7 +63,7 @@ def collect(analysis: Analysis) -> Analysis:
 
     of_program = list(_of_the_program(analysis))
     found += of_program
-    kept = [one for one in found if _is_worth_saying(one, analysis.limit_bytes)]
+    kept = [one for one in found if _is_worth_saying(one, analysis)]
     order = list(Severity)
 
     def rank(one: Finding) -> tuple[bool, float, bool, int]:
@@ -74,10 +74,13 @@ def collect(analysis: Analysis) -> Analysis:
     return replace(analysis, findings=tuple(sorted(kept, key=rank)))
 
 
-def _is_worth_saying(one: Finding, limit_bytes: int) -> bool:
+def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:
+    least = LOW * analysis.peak.requested_bytes
+    if one.id in _CAUSES and (one.saves_bytes or 0) < least:
+        return False
     if one.saves_bytes is None or one.id in (*_GROWING, *_WRONG):
         return True
-    return one.saves_bytes >= LOW * limit_bytes
+    return one.saves_bytes >= LOW * analysis.limit_bytes
 
 
 def _of_the_program(analysis: Analysis) -> Iterator[Finding]:

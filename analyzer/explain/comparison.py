@@ -269,7 +269,7 @@ def _settings(report: ReportFile) -> dict[str, object]:
         "dtype policy": step.dtype_policy,
         "XLA": jit,
         "device": report.device.name,
-        "tensorflow": report.versions.get("tensorflow", ""),
+        **report.versions,
     }
 
 

@@ -291,7 +291,7 @@ def test_batches_of_a_queue_are_inputs_and_the_queue_is_found(tmp_path: Path) ->
     (found,) = [one for one in report["findings"] if one["id"] == "data-stage"]
     assert "queue of the PyDataset" in found["title"]
     assert line_of("fit_queue.py", "def __getitem__") in found["title"]
-    assert "of the host's memory" in done.stdout
+    assert "The process takes up to" in done.stdout
 
 
 @pytest.mark.slow

@@ -60,6 +60,11 @@ class Observations:
         op_type = getattr(op_type, "decode", lambda: op_type)()
         self.tape_lines.setdefault(op_type, set()).add(find_calling_line())
 
+    def find_only_lines(self) -> dict[str, str]:
+        """Return the types of eager ops under a tape that one line of the user runs."""
+        found = self.tape_lines.items()
+        return {op_type: min(lines) for op_type, lines in found if len(lines) == 1}
+
     def add_gradients(self, gradients: Any) -> None:
         """Record a structure of gradients, except None."""
         addresses: list[int | None] = []

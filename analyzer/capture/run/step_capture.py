@@ -167,11 +167,7 @@ def describe_capture(
         nested_gradients=frozenset(gradients[False]),
         eager_gradients={mark: tuple(addresses) for mark, addresses in marks},
         scopes=observed.scopes,
-        tape_lines={
-            op_type: next(iter(lines))
-            for op_type, lines in observed.tape_lines.items()
-            if len(lines) == 1
-        },
+        tape_lines=observed.find_only_lines(),
         function="" if function is None else graphs.decode_name(function.name),
         error=capturing.error,
         unknown_values=capturing.unknown,

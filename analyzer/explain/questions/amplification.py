@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from analyzer.explain.analysis import LOW, Analysis, saved_without
+from analyzer.explain.analysis import Analysis, saved_without
 from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.recording.records import Finding, TensorLinks
 from analyzer.model.units import format_bytes
@@ -114,7 +114,7 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
     for row in large.sort_values("requested_bytes", ascending=False).to_dict("records"):
         row["shape"] = row["shape"] or tensors.size_of(row["tensor"])[0]
         shape = str(row["shape"])
-        if shape in reported:
+        if shape in reported or row["tensor"] in reported:
             continue
 
         finding = (
@@ -123,7 +123,7 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
             or _find_copied(analysis, row, tensors)
         )
         if finding is not None:
-            reported.add(shape)
+            reported |= {shape, *links.inputs.get(row["op"], ())}
             yield finding
 
     yield from _find_logits(analysis, large)
@@ -154,17 +154,17 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     if not where and watch is not None:
         where = watch.where
 
-    yield Finding(
-        id="kept-by-tape",
-        severity=analysis.rate(total),
-        title=f"A GradientTape keeps {len(kept):,} results that no gradient needs: "
-        f"{_share_of_peak(analysis, kept)}{in_brackets(where)}",
-        detail="A tape keeps the operands of each op that it records, also of those "
-        "before tf.stop_gradient and inside a custom gradient. Compute them before the "
-        "tape begins, or under tape.stop_recording().",
-        saves_bytes=_saved_after_use(analysis, kept, forward),
-        evidence=describe_largest(kept),
+    title = (
+        f"A GradientTape keeps {len(kept):,} results that no gradient needs: "
+        f"{_share_of_peak(analysis, kept)}{in_brackets(where)}"
     )
+    detail = (
+        "A tape keeps the operands of each op that it records, also of those before "
+        "tf.stop_gradient and inside a custom gradient. Compute them before the tape "
+        "begins, or under tape.stop_recording()."
+    )
+    saves = _saved_after_use(analysis, kept, forward)
+    yield _report(analysis, "kept-by-tape", title, detail, kept, saves)
 
 
 _TENSORS_IN_USE: Final = 3  # operand, intermediate and result of a line
@@ -173,11 +173,18 @@ _TENSORS_IN_USE: Final = 3  # operand, intermediate and result of a line
 def _saved_after_use(
     analysis: Analysis, kept: pd.DataFrame, forward: pd.DataFrame
 ) -> int:
-    """Return the saving if each tensor lives until a few later ones of its size are made."""
+    """Return the saving if each tensor lives until a few later ones of its size are made.
+
+    A model of Keras holds the results of its layers until its call ends (``run_through_graph`` in
+    ``keras/src/ops/function.py``).
+    """
     is_large = forward["requested_bytes"] >= kept["requested_bytes"].median()
     births = np.sort(forward.loc[is_large, "born"].to_numpy())
     later = np.searchsorted(births, kept["born"]) + _TENSORS_IN_USE
     ends = np.append(births, forward["born"].max())[later.clip(max=len(births))]
+    models = forward["layer"].astype(str).str.extract("^([^/]+)/", expand=False)
+    call_ends = forward["born"].groupby(models).max()
+    ends = np.maximum(ends, models[kept.index].map(call_ends).fillna(0))
     return saved_without(analysis, kept["requested_bytes"], ends, kept["dies"])
 
 
@@ -213,9 +220,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             "apply the op once, or write the loop with tf.while_loop or tf.scan, whose "
             "gradient adds up trip by trip."
         )
-        finding = _report(analysis, "waits-for-sum", title, detail, equal, saves)
-        if finding is not None:
-            yield finding
+        yield _report(analysis, "waits-for-sum", title, detail, equal, saves)
 
 
 def _sum_that_reads(tensor: str, links: TensorLinks) -> str:
@@ -243,6 +248,15 @@ class _Tensors:
         if spec is not None and spec.size_bytes is not None:
             return spec.shape_text, spec.size_bytes
         return self._allocated.get(tensor, ("", None))
+
+    def is_reused(self, tensor: str) -> bool:
+        """Say whether an op writes its result into a tensor's buffer, and needs another without it."""
+        for reader in self.links.readers.get(tensor, []):
+            is_elementwise = self.links.facts[reader][0] in _ELEMENTWISE
+            if is_elementwise and f"{reader}:0" not in self._allocated:
+                return True
+
+        return False
 
     def inputs_of(self, op: str) -> list[tuple[str, int | None]]:
         """Return shape and bytes of each tensor that an op reads."""
@@ -276,7 +290,7 @@ def _find_pairs(
     pairing = f"{left} with {right} makes {row_shape}"
 
     if len(ranks) == 2 and 1 in ranks:
-        column = max(left, right, key=_rank)
+        name, column = "outer-product", max(left, right, key=_rank)
         title = f"Accidental outer product: {pairing}"
         detail = (
             f"One operand lacks the last axis of the other ({column}), so that each "
@@ -285,14 +299,14 @@ def _find_pairs(
             "tf.squeeze(x, -1)."
         )
     else:
-        title = f"All pairs at once: {pairing}"
+        name, title = "all-pairs", f"All pairs at once: {pairing}"
         detail = (
             "Each element of one operand is combined with each of the other. Work on "
             "blocks of one operand (tf.map_fn, tf.while_loop), or write the sum over "
             "pairs as a product (tf.matmul, tf.einsum)."
         )
     title = _with_size_and_line(title, row, tensors.links)
-    return _report(analysis, "outer-product", title, detail, same, saves)
+    return _report(analysis, name, title, detail, same, saves)
 
 
 def _rank(shape: str) -> int:
@@ -347,20 +361,34 @@ def _find_copied(
 ) -> Finding | None:
     """Return a finding about a tensor that repeats or widens a much smaller one."""
     words = _COPIES.get(row["op_type"])
-    known = [given for _, given in tensors.inputs_of(row["op"]) if given]
+    given = [size for _, size in tensors.inputs_of(row["op"])]
+    is_one_hot = row["op_type"] == "OneHot"  # which is larger than any indices
+    copied_bytes = max(filter(None, given if is_one_hot else given[:1]), default=None)
     size = int(row["requested_bytes"])
     is_backward = str(row["category"]) == "gradient"
-    if words is None or not known or is_backward or size < _TIMES * max(known):
+    if words is None or is_backward or not copied_bytes or size < _TIMES * copied_bytes:
         return None
 
     if row["op_type"] == "Cast" and not _is_combined(row, tensors):
         return None
 
-    rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
+    copied = {row["tensor"]}
+    for tensor in tensors.links.inputs[row["op"]]:
+        maker = tensors.links.facts.get(tensors.links.makers.get(tensor, ""))
+        if maker is not None and maker[0] in _COPIES:
+            copied.add(tensor)
+            words = _COPIES[maker[0]]  # the first copy is the one to avoid
+
+    if tensors.is_reused(row["tensor"]):
+        copied.discard(row["tensor"])
+
+    rows = analysis.rows[analysis.rows["tensor"].isin(copied)]
     saves = _saved_without_rows(analysis, rows, 1.0)
     what, detail = words
     name = row["shape"] or "A tensor"
-    title = f"{name} is {what}, {size // max(known)} times as large as its input"
+    title = f"{name} is {what}"
+    if not is_one_hot:
+        title += f", {size // copied_bytes} times as large as its input"
     title = _with_size_and_line(title, row, tensors.links)
     return _report(analysis, "small-copied", title, detail, rows, saves)
 
@@ -401,9 +429,7 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
             f"inside tf.recompute_grad. The saving is that of {_CHUNKS} parts."
         )
         saves = _saved_without_rows(analysis, rows, 1 - 1 / _CHUNKS)
-        finding = _report(analysis, "logits-held", title, detail, rows, saves)
-        if finding is not None:
-            yield finding
+        yield _report(analysis, "logits-held", title, detail, rows, saves)
 
 
 def _saved_without_rows(analysis: Analysis, rows: pd.DataFrame, share: float) -> int:
@@ -418,11 +444,7 @@ def _report(
     detail: str,
     rows: pd.DataFrame,
     saves: int,
-) -> Finding | None:
-    """Return the finding; None if it saves less than a percent of the peak."""
-    if saves < LOW * analysis.peak.requested_bytes:
-        return None
-
+) -> Finding:
     return Finding(
         id=name,
         severity=analysis.rate(saves),
