@@ -110,7 +110,7 @@ def instantiate(function: Any) -> list[Any]:
     captured = [_make_empty(capture, handles) for capture in function.captured_inputs]
     arguments = function.inputs[: len(function.inputs) - len(captured)]
     feeds = [_make_empty(tensor, handles) for tensor in arguments]
-    private.context.enable_run_metadata()
+    private.context.context().enable_graph_collection()
 
     try:
         _collect()  # drop the metadata of earlier calls
@@ -126,7 +126,7 @@ def instantiate(function: Any) -> list[Any]:
         message = f"The step's graph cannot be built: {error.message}"
         raise TargetError(message) from None
     finally:
-        private.context.disable_run_metadata()
+        private.context.context().disable_graph_collection()
 
     partitions: list[Any] = []
     for collected in metadata.function_graphs:

@@ -188,13 +188,15 @@ def collect_graphs(partitions: list[Any] | None) -> Iterator[None]:
         yield
         return
 
-    context.enable_run_metadata()
+    eager = context.context()
+    # Not ``enable_run_metadata``: its counterpart leaves the collection on, which grows with each call.
+    eager.enable_graph_collection()
     try:
         yield
     finally:
+        eager.disable_graph_collection()
         with contextlib.suppress(Exception):  # without them the traced graph is read
-            metadata = context.export_run_metadata()
-            context.disable_run_metadata()
+            metadata = eager.export_run_metadata()
             functions = [] if metadata is None else metadata.function_graphs
             partitions[:] = [
                 graph for one in functions for graph in one.partition_graphs
