@@ -45,6 +45,7 @@ from analyzer.session.opening import OpenOptions
 from analyzer.session.work_engine import WorkEngine
 from analyzer.simulated_card.card_environment import parse_cards
 from analyzer.tracing.parse.logdir import find_run
+from analyzer.tracing.xla.assignment_text import describe_assignment, is_assignment
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView
@@ -184,6 +185,10 @@ def trace(
     A Python file without a name (script.py, not script.py:name) runs as Python would run it, with its
     own arguments, input, output and exit code. A few of its steps are traced, and the report follows.
     """
+    if is_assignment(Path(target)) and Path(target).is_file():
+        for line in describe_assignment(Path(target)):
+            typer.echo(printable(line, 2000))
+        return
     spec = name_module(target) if capture.module else parse_target(target, scripts=True)
     outputs.check(spec.source)
     chosen, what_if = _capture_options(spec, capture, step, replay.what_if)

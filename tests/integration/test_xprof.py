@@ -135,3 +135,17 @@ def test_what_is_alive_from_earlier_steps_has_no_name(tmp_path: Path) -> None:
     variables = alive[alive["variable"] != ""]["allocated_bytes"].sum()
     assert variables > 0.5 * opened("jit").document["peak"]["allocated_bytes"]
     assert (alive["category"] != "unattributed").mean() > 0.5
+
+
+def test_the_memory_profile_of_xprof_alone(tmp_path: Path) -> None:
+    # GIVEN the file that XProf derives from a sample, which holds all of its events
+    content = gzip.decompress(sample_trace("infer").read_bytes())
+    profile = memory_profile(content, tmp_path)
+    allocator = opened("infer").recording.allocator
+    path = tmp_path / "memory_profile.json.gz"
+    text = json.dumps({"memoryProfilePerAllocator": {allocator: profile}})
+    path.write_bytes(gzip.compress(text.encode()))
+    # WHEN it is opened THEN its peak is XProf's, with the ops of its tensors
+    result = analyzer.open_trace(path)
+    assert result.report.peak_ever.allocated_bytes == peak_of(profile)
+    assert any(row.op for row in result.report.tensors_at_peak)

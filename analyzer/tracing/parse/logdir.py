@@ -13,7 +13,7 @@ _SUFFIXES: Final = (".xplane.pb", ".xplane.pb.gz")
 
 
 _PRODUCTS: Final = re.compile(
-    r"(trace|memory_viewer|memory_profile)\.json|(kernel_stats|overview_page|tensorflow_stats|input_pipeline|op_profile"
+    r"(trace|memory_viewer)\.json|(kernel_stats|overview_page|tensorflow_stats|input_pipeline|op_profile"
     r"|pod_viewer|hlo_proto|op_stats|tf_data_bottleneck_analysis)\.(pb|json)"
 )
 """End of the names of files that the profiler derives from a trace; they have no memory events."""
@@ -21,7 +21,8 @@ _PRODUCTS: Final = re.compile(
 
 def is_trace(path: Path) -> bool:
     """Say whether ``path`` has the name of a trace file or of a file that may be one."""
-    return path.name.endswith((".pb", ".pb.gz", ".xplane", ".gz"))
+    is_profile = "memory_profile.json" in path.name
+    return is_profile or path.name.endswith((".pb", ".pb.gz", ".xplane", ".gz"))
 
 
 def suggest_command(path: Path) -> str:

@@ -33,6 +33,7 @@ from analyzer.tracing.parse.event_columns import (
 from analyzer.tracing.parse.event_columns import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
 from analyzer.tracing.parse.logdir import suggest_command
+from analyzer.tracing.parse.memory_profile import read_memory_profile
 from analyzer.tracing.parse.protobuf import Event, PlainLine, PlainSpace, decode_text
 
 _LEAST_EVENT_BYTES: Final = 8
@@ -99,10 +100,15 @@ def read_trace(
 ) -> RawTrace:
     """Read one ``.xplane.pb`` or ``.xplane.pb.gz``; ``progress`` gets the share done, 0 to 1.
 
-    A TraceError says that the file is no trace, is truncated, or holds no memory events.
+    A ``memory_profile.json`` of XProf has the events alone. A TraceError says that the file is no trace,
+    is truncated, or holds no memory events.
     """
     try:
         content = _read_content(path)
+        if content.lstrip()[:1] == b"{":
+            empty = _Reading(PlainSpace(), lambda share: None).trace()
+            return replace(empty, events=read_memory_profile(content))
+
         space = PlainSpace.FromString(content)
 
         if not any(plane.lines or plane.event_metadata for plane in space.planes):

@@ -12,6 +12,7 @@ from analyzer.model.errors import TraceError
 from analyzer.tracing.measure.measured_recording import Measured, open_measured
 from analyzer.tracing.parse.logdir import find_run
 from analyzer.tracing.parse.xplane import read_trace
+from analyzer.tracing.xla.assignment_text import describe_assignment
 
 KIB = 1 << 10
 GIB = 1 << 30
@@ -149,9 +150,7 @@ def test_a_logdir_with_runs_names_them(tmp_path: Path) -> None:
         find_run(tmp_path, "2023")
 
 
-@pytest.mark.parametrize(
-    "name", ["host.memory_profile.json.gz", "host.kernel_stats.pb"]
-)
+@pytest.mark.parametrize("name", ["host.trace.json.gz", "host.kernel_stats.pb"])
 def test_a_file_without_events_names_the_trace_beside_it(
     name: str, tmp_path: Path
 ) -> None:
@@ -161,3 +160,39 @@ def test_a_file_without_events_names_the_trace_beside_it(
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     with pytest.raises(TraceError, match=f"Open {trace}"):
         read_trace(path)
+
+
+ASSIGNMENT = """BufferAssignment:
+allocation 0: size 1048576, output shape is |f32[512,512]|, maybe-live-out:
+ value: <26 wrapped_add @0> (size=1048576,offset=0): f32[512,512]{1,0}
+allocation 1: size 524288, parameter 0, shape |f32[256,512]| at ShapeIndex {}:
+ value: <16 arg0.1 @0> (size=524288,offset=0): f32[256,512]{1,0}
+allocation 2: size 2097152, preallocated-temp:
+ value: <18 matmul.2 @0> (size=524288,offset=0): f32[256,512]{1,0}
+
+Total bytes used: 3670016 (3.50MiB)
+"""
+REPORT = """Total bytes used: 3670016 (3.50MiB)
+
+allocation 2: size 2.00MiB, preallocated-temp:
+allocation 0: size 1.00MiB, output shape is |f32[512,512]|, maybe-live-out:
+allocation 1: size 512.0KiB, parameter 0, shape |f32[256,512]| at ShapeIndex {}:
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "largest"),
+    [
+        ("a.buffer-assignment.txt", ASSIGNMENT, "wrapped_add"),
+        ("a.memory-usage-report.txt", REPORT, "allocation 2"),
+    ],
+)
+def test_a_dump_of_xla_has_its_total_kinds_and_largest_buffers(
+    name: str, text: str, largest: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    first, _, row, *_ = describe_assignment(path)
+    parts = "temporaries 2.00 MiB, results 1.00 MiB, parameters 512.0 KiB"
+    assert first == f"XLA assigns 3.50 MiB to this module: {parts}."
+    assert largest in row
