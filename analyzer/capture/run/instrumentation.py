@@ -194,13 +194,14 @@ def collect_graphs(partitions: list[Any] | None) -> Iterator[None]:
     try:
         yield
     finally:
-        eager.disable_graph_collection()
         with contextlib.suppress(Exception):  # without them the traced graph is read
             metadata = eager.export_run_metadata()
             functions = [] if metadata is None else metadata.function_graphs
             partitions[:] = [
                 graph for one in functions for graph in one.partition_graphs
             ]
+
+        eager.disable_graph_collection()  # which drops the graphs
 
 
 def _mark_phase(observed: Observations, name: str) -> Any:
