@@ -35,7 +35,7 @@ _USUAL_BATCH: Final = 32  # of ``predict``
 _OF_WEIGHTS: Final = (Category.GRADIENT.value, Category.TEMPORARY.value)
 """Categories of tensors with the shape of a variable, besides the variable."""
 _WITHOUT_READER: Final = ("activation", LEFT_ROLE)  # roles
-_CAST_OF_WEIGHT: Final = re.compile(r"/[A-Z]\w*/Cast(_\d+)?$")
+_CAST_OF_WEIGHT: Final = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
 """Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight."""
 _GATHERS: Final = ("GatherV2", "ResourceGather")
 
