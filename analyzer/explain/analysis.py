@@ -148,7 +148,8 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
     """Return the steady step: with few steps the last one, with many the last one of a typical peak.
 
     Steps that try algorithms, such as one with a smaller last batch, count only if all others do. Of a
-    program's own steps, which may differ, it is the last one with the highest peak. None without steps.
+    program's own steps, which may differ, it is the last one with the highest peak. None without steps,
+    or if the peak lies between them.
     """
     steps = [step for step in recording.steps if step.last >= step.first]
     peaks = {}
@@ -157,6 +158,9 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
 
     if recording.watch is not None and steps and not recording.error:
         return max(reversed(steps), key=lambda one: peaks[one])
+
+    if _is_peak_between(steps, line):
+        return None
 
     table, chosen = recording.allocations, steps or recording.steps
     is_trial = (table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)
@@ -167,6 +171,21 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
 
     typical = sorted(peaks[step] for step in steady)[len(steady) // 2]
     return next(step for step in reversed(steady) if peaks[step] == typical)
+
+
+def _is_peak_between(steps: Sequence[Step], line: Timeline) -> bool:
+    """Say whether most bytes are alive between two steps that no program has numbered.
+
+    Such steps are runs of functions, and the program runs others besides them.
+    """
+    if not steps or any(step.number is not None for step in steps):
+        return False
+
+    span = find_peak(line, steps[0].first, steps[-1].last)
+    inside = max(
+        find_peak(line, step.first, step.last).requested_bytes for step in steps
+    )
+    return span.requested_bytes > inside
 
 
 def _measure_fragmentation(rows: pd.DataFrame, peak: Peak) -> FragmentationFigures:

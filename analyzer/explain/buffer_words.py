@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
+import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import BufferRow
 from analyzer.model.contract.watch_note import HeldTensors
 from analyzer.model.graph.graph_index import PASSING_ROLES
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _Row = TypeVar("_Row", bound=BufferRow)
 _TEXT_COLUMNS: Final = (
@@ -89,6 +87,8 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
         return "a variable, in all steps"
 
     if category == Category.INPUT:
+        if pd.isna(row["step"]) and int(row["dies"]) >= end:
+            return "an input that the program holds"
         is_batch = role.startswith("batch")
         return f"an input, until {(is_batch and reader) or 'the step returns'}"
 

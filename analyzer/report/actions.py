@@ -99,6 +99,9 @@ def find_action(report: ReportFile) -> str:
     """Return one thing to do: the most valuable change, with its saving."""
     items = change_items(report)
     changes = [item for item in items if item.action]
+    if not changes and report.device.kind == "tpu":
+        return "A trace of a TPU names no buffers: open the files of XLA_FLAGS=--xla_dump_to=dump."
+
     if not changes:
         need = None if report.verdict is None else report.verdict.need_bytes
         of = format_bytes(_limit_of(report) or need or report.peak.allocated_bytes)

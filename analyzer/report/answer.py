@@ -18,7 +18,7 @@ from analyzer.model.contract.report_file import (
     ReportFile,
 )
 from analyzer.model.tables import read_table
-from analyzer.model.units import format_bytes, format_slope
+from analyzer.model.units import format_bytes, format_slope, signed_bytes
 from analyzer.report.actions import find_action
 from analyzer.report.render.sections import Tone
 
@@ -97,10 +97,15 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
     if trend == "fills":
         return "No leak: memory rises only while a container with a bound fills."
 
-    reason = "memory in use has no clear trend"
+    steps = f"{program.steps:,} steps"
     if not program.device.level_bytes:
-        reason = "too few steps"
-    return f"Cannot tell whether memory grows: {reason} in {program.steps:,} steps."
+        return f"Cannot tell whether memory grows: {steps} are too few."
+
+    low, high = program.device.low_bytes, program.device.high_bytes
+    slopes = f"{signed_bytes(low)} and {signed_bytes(high)} a step"
+    return (
+        f"Cannot tell whether memory grows: in {steps} the slope lies between {slopes}."
+    )
 
 
 def _largest_categories(report: ReportFile) -> str:
@@ -111,7 +116,8 @@ def _largest_categories(report: ReportFile) -> str:
             parts.append(f"{label.lower()} {ratio:.0%}")
 
     peak = format_bytes(report.peak.requested_bytes)
-    return f"Peak {peak} of tensors: {', '.join(parts)}."
+    what = "heap and stack" if report.device.kind == "tpu" else "tensors"
+    return f"Peak {peak} of {what}: {', '.join(parts)}."
 
 
 def _number_line(report: ReportFile) -> str:
@@ -151,6 +157,10 @@ def _least_need(report: ReportFile) -> str:
         size, place = ever.allocated_bytes, f", {verb} {ever.phase}"
 
     limit = ""
+    if device.kind == "tpu":
+        whole = format_bytes(device.memory_limit_bytes or 0)
+        return f"Heap and stack take {format_bytes(size)} of {whole} of {device.name}."
+
     if device.kind == "gpu" and device.memory_limit_bytes is not None:
         of = format_bytes(device.memory_limit_bytes)
         limit = f" of the {of} that TensorFlow may use on {device.name}"

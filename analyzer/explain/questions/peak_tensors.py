@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -18,6 +19,7 @@ from analyzer.explain.buffer_words import (
 )
 from analyzer.explain.running.leaks import tensors_left
 from analyzer.model.choice import Category
+from analyzer.model.graph.graph_index import LEFT_ROLE
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
@@ -32,6 +34,9 @@ _MANY_EXAMPLES: Final = 1000  # in a single call from which on it seems to have 
 _USUAL_BATCH: Final = 32  # of ``predict``
 _OF_WEIGHTS: Final = (Category.GRADIENT.value, Category.TEMPORARY.value)
 """Categories of tensors with the shape of a variable, besides the variable."""
+_WITHOUT_READER: Final = ("activation", LEFT_ROLE)  # roles
+_CAST_OF_WEIGHT: Final = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
+"""Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight."""
 _GATHERS: Final = ("GatherV2", "ResourceGather")
 
 
@@ -77,7 +82,8 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     """Report the tensors that a smaller batch makes smaller, and the saving of half the batch."""
     alive, peak = analysis.alive, analysis.peak.requested_bytes
     batch = _find_batch(analysis)
-    waiting = _sum_of(alive[is_retained(alive)])
+    has_reader = ~alive["role"].isin(_WITHOUT_READER)
+    waiting = _sum_of(alive[is_retained(alive) & has_reader])
     growing = _sum_of(alive[_freed_by_half(analysis, alive, batch) > 0])
     saves = _save_by_half(analysis, batch)
     infers = analysis.recording.step_config.infers
@@ -146,6 +152,7 @@ def _freed_by_half(
     weights = set(variables["shape"].astype(str))
     is_update = rows["category"].isin(_OF_WEIGHTS)
     is_weight = (rows["variable"] != "") | (is_update & shapes.isin(weights))
+    is_weight |= rows["op"].astype(str).str.contains(_CAST_OF_WEIGHT)
     # Most activations have the batch as their first axis, so those of unknown shape count too.
     is_unknown = (shapes == "") & (is_retained(rows) | is_passing(rows))
     is_batch = (first % max(batch, 1) == 0) & ~is_weight

@@ -86,7 +86,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     where = f"{row['op']}" + (f" with the algorithm {algorithm}" if algorithm else "")
     limit_mib = size // 2 >> 20
     advice = ""
-    if limit_mib:
+    if limit_mib and analysis.recording.device.kind == "gpu":
         advice = (
             " cuDNN's fastest algorithm may need more memory than a slower one. Start "
             f"with TF_CUDNN_WORKSPACE_LIMIT_IN_MB={limit_mib} (by default 4096, and "

@@ -33,6 +33,9 @@ _NOISE_BYTES: Final = 4096
 
 _NOISE_RATIO: Final = 1e-3  # the same limit as a share of the last floor
 
+_LEVEL_RATIO: Final = 0.01
+"""Floors that lie this close, as a share of the last one, and do not rise are flat."""
+
 _SPREADS: Final = 6
 """A growth must exceed the median distance of the floors from their line by this factor, four
 standard deviations: varying shapes sometimes produce a slope by chance."""
@@ -63,13 +66,14 @@ def growth_of(
     step, size = floors.T
     steps, level = step[-1] - step[0], int(size[-1])
     noise = max(_NOISE_BYTES, _NOISE_RATIO * level)
+    near = _LEVEL_RATIO * level
     rest = size - middle * step
     spread = _SPREADS * float(np.median(np.abs(rest - np.median(rest))))
 
     trend: Literal["grows", "flat", "cannot tell"] = "cannot tell"
     if low > 0 and middle * steps > max(noise, spread):
         trend = "grows"
-    elif high * steps <= noise:
+    elif high * steps <= noise or (middle <= 0 and np.ptp(size) <= near):
         trend = "flat"
 
     return TrendFigures(

@@ -532,8 +532,7 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
 
     return [
         f"{ends}: {format_bytes(left_bytes)} of its activations are alive after its last "
-        "allocation. So the peak is a lower bound, and the trace does not show what reads them and "
-        "which change would save memory."
+        "allocation. So the peak is a lower bound, and the trace does not show what reads them."
     ]
 
 

@@ -20,6 +20,7 @@ from analyzer.model.graph.graph_index import (
     ALIVE_ROLE,
     FORWARD_ROLE,
     GRADIENT_ROLE,
+    LEFT_ROLE,
     GraphIndex,
 )
 from analyzer.model.recording.attribution import (
@@ -50,7 +51,6 @@ from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 _PHASES: Final = {"backward": 1, "update": 2}
 _SUMS: Final = frozenset({"AddV2", "Add", "AddN", "ZerosLike", "Zeros", "Fill"})
 """Ops that begin or extend a sum of gradients in a program's own loop."""
-_LEFT_ROLE: Final = "alive when the step ends"
 _ACCUMULATOR: Final = "gradient accumulator"
 
 
@@ -93,7 +93,7 @@ def attribute(
 
     if not note.is_captured:  # the readers come after the end
         is_left = (table["dies"] == len(raw.events)).to_numpy()
-        labels.role[is_left & (labels.role == FORWARD_ROLE)] = _LEFT_ROLE
+        labels.role[is_left & (labels.role == FORWARD_ROLE)] = LEFT_ROLE
 
     phases = _label_marked(labels, table, raw)
 
@@ -144,7 +144,7 @@ def _label_by_graph(
         backward_starts={**starts, **(cut if structure.evidence else {})},
     )
     is_cut = table["step"].isin(list(cut)).to_numpy(bool)
-    labels.role[is_cut & (labels.role == ALIVE_ROLE)] = _LEFT_ROLE
+    labels.role[is_cut & (labels.role == ALIVE_ROLE)] = LEFT_ROLE
 
 
 def _label_marked(

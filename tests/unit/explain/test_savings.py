@@ -118,6 +118,12 @@ def test_half_the_batch_shrinks_only_tensors_of_the_batch() -> None:
     rows += [buffer(MIB, 20, 50, Category.GRADIENT, "", "[32,8192]")]
     (found,) = find_batch_tensors(analysis_of(*rows, batch=32))
     assert found.saves_bytes == 4 * MIB
+    # a weight that its op casts to half precision has no axis of the batch
+    analysis = analysis_of(*rows, batch=32)
+    ops = analysis.rows["op"].astype(str)
+    ops.iloc[0] = "net/dense/MatMul/Cast"
+    cast = replace(analysis, rows=analysis.rows.assign(op=ops))
+    assert sum(one.saves_bytes or 0 for one in find_batch_tensors(cast)) == 0
     # without a known batch size, it is the first axis of most activations
     (found,) = find_batch_tensors(analysis_of(*rows))
     assert "(32 to 16)" in found.detail

@@ -52,6 +52,13 @@ def test_what_fills_up_in_the_beginning_is_flat() -> None:
     assert growth.per_step_bytes == 0
 
 
+def test_a_level_that_varies_by_less_than_a_hundredth_and_does_not_rise_is_flat() -> (
+    None
+):
+    assert growth_of(series(20, -1000, noise=1 << 19), 3).trend == "flat"
+    assert growth_of(series(20, -1000, noise=8 << 20), 3).trend == "cannot tell"
+
+
 def test_a_few_steps_tell_nothing() -> None:
     assert growth_of(series(8, 1 << 20), 3).trend == "cannot tell"
     assert growth_of([], 3).trend == "cannot tell"

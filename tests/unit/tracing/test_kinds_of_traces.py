@@ -9,6 +9,8 @@ import pytest
 from builders import TraceBuilder
 
 from analyzer.model.errors import TraceError
+from analyzer.report.answer import answer_lines
+from analyzer.session.public_calls import open_trace
 from analyzer.tracing.measure.measured_recording import Measured, open_measured
 from analyzer.tracing.parse.logdir import find_run
 from analyzer.tracing.parse.xplane import read_trace
@@ -46,8 +48,13 @@ def test_a_tpu_has_heap_stack_and_limit_and_no_damages(tmp_path: Path) -> None:
             peak_bytes_in_use=2 * GIB,
         )
     # WHEN it is measured
-    recording = measured(trace, tmp_path).recording
-    # THEN the stack has its role, and a note states the parts
+    result = open_trace(trace.write(tmp_path / "host.xplane.pb"))
+    recording = result.analysis.recording
+    # THEN the report has the parts and no need, the stack has its role, and a note states the parts
+    peak, number, action = answer_lines(result.report)
+    assert peak.startswith("Peak 4.00 GiB of heap and stack")
+    assert number == "Heap and stack take 4.00 GiB of 8.00 GiB of TPU:0."
+    assert "Nothing to change" not in action
     assert recording.device.kind == "tpu"
     assert recording.integrity.damages == ()
     table = recording.allocations
@@ -56,6 +63,21 @@ def test_a_tpu_has_heap_stack_and_limit_and_no_damages(tmp_path: Path) -> None:
     assert stack["role"] == "stack that XLA reserves for its programs"
     (note,) = recording.notes
     assert all(size in note for size in ("2.00 GiB", "3.00 GiB", "8.00 GiB"))
+
+
+def test_a_peak_between_the_runs_of_a_function_counts(tmp_path: Path) -> None:
+    # GIVEN two runs of a function, and more bytes between them than in either
+    trace = TraceBuilder()
+    for start, run_id in ((100, 7), (300, 8)):
+        for number in range(4):
+            time, address = start + 10 * number, (start + number) << 20
+            trace.allocate(time, address, 64 * KIB, op="net/Relu", run_id=run_id)
+            trace.free(time + 5, address)
+    trace.allocate(200, 1 << 40, 96 * KIB, op="Add")
+    trace.free(210, 1 << 40)
+    # WHEN it is explained THEN the peak is that of the whole trace
+    report = open_trace(trace.write(tmp_path / "host.xplane.pb")).report
+    assert report.peak.requested_bytes == 96 * KIB
 
 
 def test_a_window_that_cuts_a_step_says_so(tmp_path: Path) -> None:
