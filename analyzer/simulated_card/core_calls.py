@@ -20,7 +20,10 @@ def delay_kernels(launch_ns: int, kernel_ns: int) -> Iterator[None]:
 
 
 def read_requested_peak(card: int) -> int:
-    """Return the most bytes that live tensors of a card requested since the last call."""
+    """Return the most bytes that live tensors of a card requested since the last call.
+
+    It is -1 if this version of TensorFlow lacks one of the functions that count them.
+    """
     read = ctypes.CDLL(CORE).simulated_card_requested_peak
     read.restype = ctypes.c_long
     return int(read(card))

@@ -265,6 +265,13 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
     Otherwise they go on for their share of the time. A step at several sizes (``size_runs``), a script
     and a step on real devices have none. A repeat that fails ends them; a note reports a lack of memory.
     """
+    if read_requested_peak(0) < 0:
+        state.program.messages.append(
+            "The step was not repeated, so its range is not known: this version of TensorFlow has "
+            "no place where the requests can be counted."
+        )
+        return
+
     began_s, peaks = time.monotonic(), state.repeats
     most_s = max(_REPEAT_SHARE * spent_s, _REPEATS_S)
 

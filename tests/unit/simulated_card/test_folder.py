@@ -258,3 +258,11 @@ def test_cudnn_offers_the_algorithms_of_the_estimate(made, tmp_path, monkeypatch
     expected = [one.bytes for one in find_offers(call, card, 8 << 30)]
     assert list(map(int, ended.stdout.split())) == expected
     assert len(expected) > 5
+
+
+def test_a_library_without_the_allocators_functions_counts_no_requests(made):
+    """As of a TensorFlow that names them otherwise: here none is loaded."""
+    ask = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).simulated_card_requested_peak(0))"
+    command = [sys.executable, "-c", ask, str(made / compiling.CORE)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "-1"

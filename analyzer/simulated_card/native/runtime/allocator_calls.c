@@ -61,8 +61,15 @@ static struct {
   uint64_t now, peak;
 } requested[MOST_CARDS];
 
-// The highest bytes requested on a card since the last call.
+// Whether the allocator's functions were found: with only one of two, the sum would be wrong.
+static int counts_requests(void) {
+  return allocate_of_tensorflow && release_of_tensorflow && measure_of_tensorflow;
+}
+
+// The highest bytes requested on a card since the last call; -1 if they are not counted.
 API(simulated_card_requested_peak)(int card) {
+  if (!counts_requests())
+    return -1;
   uint64_t now = __atomic_load_n(&requested[card].now, __ATOMIC_SEQ_CST);
   return (long)__atomic_exchange_n(&requested[card].peak, now, __ATOMIC_SEQ_CST);
 }
@@ -86,6 +93,8 @@ static void *allocate_unknown(void *self, size_t alignment, size_t bytes, const 
   if (card < 0)
     return memory;
   forget_tensor(memory, bytes);
+  if (!counts_requests())
+    return memory;
   uint64_t now = __atomic_add_fetch(&requested[card].now, bytes, __ATOMIC_SEQ_CST);
   uint64_t peak = __atomic_load_n(&requested[card].peak, __ATOMIC_SEQ_CST);
   while (now > peak && !__atomic_compare_exchange_n(&requested[card].peak, &peak, now, 0,
@@ -96,7 +105,7 @@ static void *allocate_unknown(void *self, size_t alignment, size_t bytes, const 
 
 static void release_counted(void *self, void *memory) {
   int card = memory ? card_of(memory) : -1;
-  if (card >= 0 && measure_of_tensorflow)
+  if (card >= 0 && counts_requests())
     __atomic_sub_fetch(&requested[card].now, measure_of_tensorflow(self, memory), __ATOMIC_SEQ_CST);
   release_of_tensorflow(self, memory);
 }
@@ -131,13 +140,15 @@ typedef struct {
 } Library;
 
 static void replace(void **entry, void *theirs, int k) {
-  *functions[k].theirs = theirs;
-  if (!functions[k].ours)
+  if (!functions[k].ours) {
+    *functions[k].theirs = theirs;
     return;
+  }
   uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
   void *page = (void *)((uintptr_t)entry & ~(page_bytes - 1));
   if (mprotect(page, page_bytes, PROT_READ | PROT_WRITE))
     return;
+  *functions[k].theirs = theirs;
   *entry = functions[k].ours;
 }
 
