@@ -139,7 +139,9 @@ def _print(listing: CardList, *, is_verbose: bool) -> None:
 
     count = len(listing.cards)
     headline = "1 card." if count == 1 else f"{count} cards."
-    heading = "Nominal memory, memory that the driver reports, TensorFlow's default limit"
+    heading = (
+        "Nominal memory, memory that the driver reports, TensorFlow's default limit"
+    )
     table = sections.Table((first, *sections.COLUMNS["cards"]), tuple(rows))
     blocks = (sections.Section(heading, (table,)),)
     following = listing.next_command
