@@ -54,14 +54,18 @@ def gpus(
     json: options.Json = None,
     full: options.Full = False,
     force: options.Force = False,
+    verbose: options.Verbose = False,
 ) -> None:
-    """List the cards of the catalogue, all or by search words."""
+    """List the cards of the catalogue, by search words or with -v all."""
     check_paths(json, force=force)
+    if search.strip().lower() == "list":
+        search, verbose = "", True
+
     listing = _list_cards(search)
     text = encode_report(listing)
     output = json_output(json, lambda path: write_text(path, text), is_full=full)
     if not write_all(output):
-        _print(listing)
+        _print(listing, is_verbose=verbose)
 
 
 def list_gpus(name: str) -> str:
@@ -69,7 +73,7 @@ def list_gpus(name: str) -> str:
     if name.strip().lower() != "list":
         return name
 
-    _print(_list_cards(""))
+    _print(_list_cards(""), is_verbose=True)
     raise typer.Exit
 
 
@@ -114,7 +118,7 @@ def _list_cards(search: str) -> CardList:
     return CardList(cards=tuple(rows), next_command=following)
 
 
-def _print(listing: CardList) -> None:
+def _print(listing: CardList, *, is_verbose: bool) -> None:
     from analyzer.report.render import sections
 
     first = sections.TableColumn(
@@ -133,9 +137,13 @@ def _print(listing: CardList) -> None:
     for row in listing.cards:
         rows.append(tuple(getattr(row, name) for name in fields))
 
-    heading = "Cards: nominal memory, memory that the driver reports, TensorFlow's default limit"
+    count = len(listing.cards)
+    headline = "1 card." if count == 1 else f"{count} cards."
+    heading = (
+        "Nominal memory, memory that the driver reports, TensorFlow's default limit"
+    )
     table = sections.Table((first, *sections.COLUMNS["cards"]), tuple(rows))
     blocks = (sections.Section(heading, (table,)),)
     following = listing.next_command
-    document = sections.Document("", "", sections=blocks, next_command=following)
-    print_answer(document, quiet=False)
+    document = sections.Document("", headline, sections=blocks, next_command=following)
+    print_answer(document, quiet=False, is_verbose=is_verbose)

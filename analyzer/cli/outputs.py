@@ -51,14 +51,7 @@ class PageOutputs:
     ] = False
     force: options.Force = False
     quiet: options.Quiet = False
-    verbose: Annotated[
-        bool,
-        options.option(
-            "Print the details, and each stage with its time on stderr.",
-            "--verbose",
-            "-v",
-        ),
-    ] = False
+    verbose: options.Verbose = False
 
     @property
     def progress(self) -> stdout.ProgressForm:

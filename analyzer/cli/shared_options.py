@@ -144,6 +144,14 @@ Csv = Annotated[Path | None, option("Write the rows as CSV.")]
 Markdown = Annotated[Path | None, option("Write a summary for a pull request.")]
 Force = Annotated[bool, option("Replace files that exist.", "--force")]
 Quiet = Annotated[bool, option("Print only the answer, in one line.", "--quiet", "-q")]
+Verbose = Annotated[
+    bool,
+    option(
+        "Print the details, and each stage with its time on stderr.",
+        "--verbose",
+        "-v",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,11 +85,14 @@ class Analysis:
 
     @property
     def limit_bytes(self) -> int:
-        """The limit that savings are compared with: of the verdict, of the card, else the need."""
+        """The memory that savings are compared with: the limit, else the process or the need."""
         verdict, device = self.verdict, self.recording.device
+        watch = self.recording.watch
         limit = None if verdict is None else verdict.limit_bytes
         if limit is None and device.kind == "gpu":
             limit = device.memory_limit_bytes
+        elif limit is None and watch is not None:
+            limit = watch.process_peak_bytes or None
 
         if limit is None and verdict is not None:
             limit = verdict.need_bytes

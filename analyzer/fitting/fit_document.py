@@ -227,7 +227,8 @@ def _card_table(answer: FitAnswer) -> Table:
         columns.append(TableColumn(f"{answer.noun} {answer.wanted}", least=4))
 
     rows: list[tuple[CellValue, ...]] = []
-    for card in answer.cards:
+    fitting_first = sorted(answer.cards, key=lambda card: not card.holds_wanted)
+    for card in fitting_first:
         row = _card_row(answer, card)
         name = card.id
         if rows and rows[-1][1:] == row:  # the same answer as the card before

@@ -5,6 +5,7 @@ fragmentation caused the failure.
 """
 
 import math
+import shlex
 from collections.abc import Iterator
 from typing import Final
 
@@ -245,6 +246,21 @@ def find_fit_options(failure: LoggedFailure) -> tuple[str, int | None] | None:
         limit = None if is_default else limit  # the driver gives less than such a limit
 
     return gpu.id if gpu else "", limit.low if limit else None
+
+
+def write_next_command(failure: LoggedFailure) -> str | None:
+    """Return the command that continues: a size that fits, the card's users, or the script's need."""
+    fit = write_fit_command(failure)
+    if fit is not None or failure.framework:
+        return fit
+
+    if failure.kind is FailedAllocator.LIBRARY:
+        return "analyze device"
+    if failure.is_on_host:
+        script, _, _ = failure.source.rpartition(":")
+        return f"analyze trace {shlex.quote(script or 'SCRIPT')}"
+
+    return None
 
 
 def write_fit_command(failure: LoggedFailure) -> str | None:

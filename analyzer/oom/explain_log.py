@@ -18,7 +18,7 @@ from analyzer.model.contract.oom_file import (
 )
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
-from analyzer.oom.advice import find_advice, write_fit_command
+from analyzer.oom.advice import find_advice, write_next_command
 from analyzer.oom.cause import find_cause, name_figures
 from analyzer.oom.failures import Log, LoggedFailure
 from analyzer.oom.figures import compute_figures, find_request, sizes_in_use
@@ -68,7 +68,7 @@ def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
             OomSurvived(who, count, size.middle) for who, (count, size) in survived
         ),
         notes=tuple(_write_notes(log)),
-        next_command=write_fit_command(log.failures[0]) if log.failures else None,
+        next_command=write_next_command(log.failures[0]) if log.failures else None,
     )
 
     return OomReport(document, log.failures)

@@ -53,6 +53,8 @@ def build_sections(
         notes.append("Below, TARGET is your model, such as train.py:build_model.")
     if "CARD" in command:
         notes.append("Below, CARD is your card, such as t4.")
+    if "SCRIPT" in command:
+        notes.append("Below, SCRIPT is your script, such as train.py.")
 
     sections.append(Section("", tuple(map(Paragraph, notes))))
     model = f", matched with {document.matched_with}" if document.matched_with else ""

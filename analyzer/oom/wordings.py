@@ -18,10 +18,13 @@ _NUMBER: Final = (
     r"(?<!\d)\d{1,19}(?!\d)"  # a number of any pattern; a longer one is damage
 )
 _SIZE: Final = (
-    r"-?(?<!\d)\d{1,19}(?:,\d{3}){0,6}(?!\d)(?:\.\d{1,9}(?!\d))?"
+    r"-?(?<!\d)\d{1,19}(?:,\d{3}){0,6}(?!\d)(?:\.\d{1,9}(?!\d)|\.(?=\s[KMGTPE]iB\b))?"
     r"(?:[KMGTPEk]?i?[Bb]|[KMGTPE]|\s(?:[KMGTPEk]?i?B|[Bb]ytes)\b)?"
 )
-"""A size: ``512B``, ``1.2KiB``, ``7.92G``, ``264.00 MiB``, ``25,600,000 bytes``, or a bare number."""
+"""A size: ``512B``, ``1.2KiB``, ``7.92G``, ``264.00 MiB``, ``25,600,000 bytes``, or a bare number.
+
+NumPy prints three digits, such as ``224. GiB``.
+"""
 
 
 class Wording(Struct, frozen=True, kw_only=True):
@@ -75,7 +78,7 @@ def read_groups(match: re.Match[str]) -> dict[str, str]:
 
 _UNITS: Final = "KMGTPE"
 _PRINTED: Final = re.compile(
-    r"(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:iB?|B|BYTES)?", re.IGNORECASE
+    r"(\d+(?:\.\d+)?)\.?\s?([KMGTPE]?)(?:iB?|B|BYTES)?", re.IGNORECASE
 )
 _MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
 _LARGEST_ITEM: Final = 16  # bytes of an element

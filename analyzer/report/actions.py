@@ -103,8 +103,18 @@ def find_action(report: ReportFile) -> str:
         return "A trace of a TPU names no buffers: open the files of XLA_FLAGS=--xla_dump_to=dump."
 
     if not changes:
-        need = None if report.verdict is None else report.verdict.need_bytes
-        of = format_bytes(_limit_of(report) or need or report.peak.allocated_bytes)
+        verdict = report.verdict
+        need = None if verdict is None else verdict.need
+        if need is not None and need.outside_bytes:
+            return (
+                "Look at the calls outside these steps: call models on batches, not on a "
+                "whole data set."
+            )
+
+        need_bytes = None if verdict is None else verdict.need_bytes
+        of = format_bytes(
+            _limit_of(report) or need_bytes or report.peak.allocated_bytes
+        )
         return f"Nothing to change: no change is known to save 1 % of {of}."
 
     first = changes[0]
@@ -113,11 +123,13 @@ def find_action(report: ReportFile) -> str:
 
 
 def _limit_of(report: ReportFile) -> int | None:
-    """Return the limit of the verdict or of the card; None if there is none."""
-    verdict = report.verdict
+    """Return the limit of the verdict or of the card, else the size of the process; None without."""
+    verdict, program = report.verdict, report.program
     if verdict is not None and verdict.limit_bytes is not None:
         return verdict.limit_bytes
-    return report.device.memory_limit_bytes if report.device.kind == "gpu" else None
+    if report.device.kind == "gpu":
+        return report.device.memory_limit_bytes
+    return program.process_peak_bytes if program is not None else None
 
 
 def change_items(report: ReportFile) -> tuple[Item, ...]:

@@ -129,9 +129,12 @@ def _number_line(report: ReportFile) -> str:
             own = max(one.bytes for one in need.phases.values())
 
         if program.process_peak_bytes > own:
+            place = ""
+            if need is not None and need.outside_bytes:
+                place = " outside the steps below"
             return (
                 f"The process takes up to {format_bytes(program.process_peak_bytes)}: "
-                f"{format_bytes(own)} TensorFlow's tensors, the rest Python and "
+                f"{format_bytes(own)} TensorFlow's tensors{place}, the rest Python and "
                 "libraries."
             )
 

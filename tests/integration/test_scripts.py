@@ -109,6 +109,9 @@ def test_a_clean_script_is_told_nothing(tmp_path: Path, script: str) -> None:
     assert not {one["id"] for one in report["findings"]} & OF_A_PROGRAM
     assert report["program"]["device"]["trend"] != "grows"
     assert report["integrity"]["damages"] == []
+    process_bytes = report["program"]["process_peak_bytes"]
+    savings = [one["saves_bytes"] or process_bytes for one in report["findings"]]
+    assert min(savings, default=process_bytes) >= 0.01 * process_bytes
 
 
 def test_an_array_that_fit_copies_has_its_name_and_the_process_its_size(

@@ -6,6 +6,7 @@ which lose their middle; if they would lose too much, the least important column
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -13,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
 from rich.padding import Padding
+from rich.segment import Segment, Segments
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -28,6 +30,7 @@ _LEAST_TEXT: Final = 8
 
 _BAR_CELLS: Final = 28  # of the longest bar
 _LONGEST: Final = 2_000  # characters of a paragraph
+_MOST_LINES: Final = 28  # of an answer without ``-v``
 _ITEM_LINES: Final = 5  # of findings and changes without ``-v``
 _JOINED: Final = "\ue000"
 """Stands for a space at which no line may end. Private use; ``printable`` removes it from texts."""
@@ -38,15 +41,34 @@ STYLES: Final = read_table("report/labels.toml", dict[str, dict[str, str]])["sty
 def print_terminal(
     document: sections.Document, console: Console, *, is_verbose: bool = True
 ) -> None:
-    """Print a document; without ``is_verbose``, without its folded sections and details."""
+    """Print a document; without ``is_verbose`` at most 28 lines, and no folded sections or details.
+
+    The next command stays one line for copying, however narrow the terminal is.
+    """
     shown = to_terminal(document, console.width, is_verbose=is_verbose)
-    console.print(shown, markup=False)
+    lines = console.render_lines(shown, pad=False)
+
+    command = Text(printable(document.next_command, _LONGEST), "bold")
+    following = Text.assemble("Next: ", command) if command else Text()
+    room = _MOST_LINES - math.ceil(following.cell_len / console.width)
+    left = 0
+
+    if not is_verbose and len(lines) > room:
+        left = len(lines) - (room - 1)
+        lines = lines[: room - 1]
+
+    for line in lines:
+        console.print(Segments([*line, Segment.line()]), end="")
+    if left:
+        console.print(_line(f"{left} more lines with -v", "dim"))
+    if command:
+        console.print("\n" * is_verbose, following, sep="", soft_wrap=True)
 
 
 def to_terminal(
     document: sections.Document, width: int = 100, *, is_verbose: bool = True
 ) -> RenderableType:
-    """Return a document as one renderable, ``width`` cells wide."""
+    """Return a document without its next command as one renderable, ``width`` cells wide."""
     parts: list[RenderableType] = []
     if document.headline:
         parts.append(_line(document.headline, f"bold {STYLES[document.tone]}"))
@@ -72,11 +94,6 @@ def to_terminal(
 
     if document.footer and is_verbose:
         parts.append(Padding(_line(document.footer, "dim"), (1, 0, 0, 0)))
-
-    if document.next_command:
-        command = (printable(document.next_command, _LONGEST), "bold")
-        next_line = Prose(Text.assemble("Next: ", command))
-        parts.append(Padding(next_line, (int(is_verbose), 0, 0, 0)))
 
     return Group(*parts)
 

@@ -107,6 +107,13 @@ def test_priced_cards_come_before_the_sizes() -> None:
         assert "--gpu t4" in text.partition("Next: ")[2]
 
 
+def test_cards_that_hold_the_batch_come_first() -> None:
+    small = replace(CARD, id="a-small-card", holds_wanted=False)
+    large = replace(CARD, id="z-large-card", holds_wanted=True)
+    shown = to_text(replace(ANSWER, limit_of="cards", cards=(small, large)))
+    assert shown.index("z-large-card") < shown.index("a-small-card")
+
+
 def test_cards_with_the_same_answer_share_a_row() -> None:
     names = ("rtx-3070-ti-laptop", "rtx-4060-ti-8gb", "v100s-32gb-pcie")
     cards = [replace(CARD, id=name) for name in names]

@@ -38,6 +38,16 @@ def page_of(found: OomReport) -> str:
     return to_page(build_sections(found.document, found.failures))
 
 
+@pytest.mark.parametrize("log", sorted(LOGS.glob("*.log.gz")), ids=lambda log: log.stem)
+def test_an_answer_has_28_lines_and_continues(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = analyze("oom", str(log)).out.splitlines()
+    assert len(lines) <= 28
+    assert lines[-1].startswith("Next: analyze ")
+
+
 def test_the_log_is_explained_and_its_json_is_the_document(tmp_path: Path) -> None:
     out = tmp_path / "oom.json"
     done = analyze("oom", LOG, "--json", str(out))
