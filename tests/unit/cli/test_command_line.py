@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from builders import COMMAND, analyze, listing, sample_folder
 
-import analyzer
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -37,12 +35,6 @@ def test_h_is_help(command: list[str]) -> None:
     short, long = analyze(*command, "-h"), analyze(*command, "--help")
     assert short.code == 0
     assert short.out == long.out != ""
-
-
-def test_the_public_names_are_listed_before_they_are_loaded() -> None:
-    assert {"trace", "estimate", "diff", "open_trace", "Result", "Diff"} <= set(
-        dir(analyzer)
-    )
 
 
 def test_the_cards_are_listed() -> None:

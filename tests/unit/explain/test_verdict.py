@@ -12,18 +12,11 @@ from msgspec import structs
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.verdict import judge
 from analyzer.model.contract.report_file import LimitOf, NeedOf, Outcome
-from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Damage, DamageReason, Integrity
 from analyzer.session.opening import open_result
 
 GIB = 2**30
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
-
-
-def test_a_figure_lies_in_its_bounds() -> None:
-    assert BoundedBytes.around(5, 6, 7).range == Range(5, 7)
-    assert BoundedBytes.around(8, 6, 7).range == Range(6, 8)
-    assert BoundedBytes.around(8, -6, 9).range.low == 0
 
 
 @pytest.mark.parametrize("name", SAMPLES)

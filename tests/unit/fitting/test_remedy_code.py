@@ -39,16 +39,6 @@ def test_several_make_one_optimizer_and_one_call_of_each() -> None:
     ]
 
 
-def test_a_step_of_the_users_own_has_neither_compile_nor_fit() -> None:
-    plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
-    chosen = [plans[name] for name in ("optimizer-sgd", "half-batch", "jit")]
-    assert write_code(chosen, is_own_step=True).splitlines() == [
-        "optimizer = keras.optimizers.SGD(...)",
-        "step = tf.function(step, jit_compile=True)",
-        "dataset = dataset.batch(32)",
-    ]
-
-
 def test_an_optimizer_that_is_not_noted_is_known_by_its_variables() -> None:
     slot = VariableNote(
         "rmsprop/dense_kernel_velocity", "float32", (4,), Category.OPTIMIZER_STATE

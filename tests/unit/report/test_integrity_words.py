@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import analyze, sample_trace
+from builders import sample_trace
 
 import analyzer
 from analyzer.tracing.parse.protobuf import Space
@@ -52,26 +52,3 @@ def test_the_document(damaged: Path) -> None:
     )
     assert found["counter_peak_bytes"] != document["peak"]["allocated_bytes"]
     json.dumps(document, allow_nan=False)
-
-
-def test_it_is_told_before_any_figure(damaged: Path, tmp_path: Path) -> None:
-    done = analyze(
-        "trace", damaged, "--markdown", tmp_path / "a.md", "--html", tmp_path / "a.html"
-    )
-    assert done.code == 0
-    lines = done.out.splitlines()
-    told = next(
-        at
-        for at, line in enumerate(lines)
-        if line.startswith("! Incomplete trace: events are missing ")
-    )
-    assert told < 8
-    assert told < next(at for at, line in enumerate(lines) if "category" in line)
-    summary = (tmp_path / "a.md").read_text().splitlines()
-    told = next(
-        at
-        for at, line in enumerate(summary)
-        if "Incomplete trace: events are missing " in line
-    )
-    assert told < next(at for at, line in enumerate(summary) if line.startswith("|"))
-    assert "Incomplete trace: events are missing" in (tmp_path / "a.html").read_text()
