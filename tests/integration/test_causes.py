@@ -37,12 +37,17 @@ def estimate(folder: Path, name: str, *options: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "cause"),
     [
-        ("pairs", "outer-product"),
-        ("kernel", "reduced-at-once"),
-        ("unrolled", "waits-for-sum"),
         ("taped", "kept-by-tape"),
-        ("table", "whole-table"),
-        ("converted", "input-copies"),
+        *(
+            pytest.param(name, cause, marks=pytest.mark.slow)
+            for name, cause in (
+                ("pairs", "outer-product"),
+                ("kernel", "reduced-at-once"),
+                ("unrolled", "waits-for-sum"),
+                ("table", "whole-table"),
+                ("converted", "input-copies"),
+            )
+        ),
     ],
 )
 def test_the_first_finding_is_the_cause(tmp_path: Path, name: str, cause: str) -> None:

@@ -59,7 +59,7 @@ def read_inside(
         env=environment(cache, **more),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

@@ -34,7 +34,7 @@ def run(
         input=given,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     report = folder / "out" / "report.json"
@@ -49,7 +49,7 @@ def run_alone(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 
@@ -224,7 +224,7 @@ def test_steps_of_ones_own_process_are_watched(tmp_path: Path) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

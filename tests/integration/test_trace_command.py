@@ -192,7 +192,7 @@ model = steps.compiled()
 model.save("saved.keras"); model.save("saved.h5"); model.export("saved_model", verbose=False)
 """
     subprocess.run(
-        [sys.executable, "-c", code], cwd=captures.folder, check=True, timeout=120,
+        [sys.executable, "-c", code], cwd=captures.folder, check=True, timeout=600,
         capture_output=True,
     )  # fmt: skip
     return captures.folder
@@ -252,7 +252,7 @@ def interrupted(
     try:
         wait(child)
         os.killpg(child.pid, signal.SIGINT)
-        _, err = child.communicate(timeout=90)
+        _, err = child.communicate(timeout=600)
     finally:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
@@ -294,7 +294,7 @@ def test_an_interrupted_run(captures: Captures) -> None:
 
 def _wait_for_steps(folder: Path, child: subprocess.Popen[bytes]) -> None:
     """Wait until a step has printed into the log of the run in the making."""
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 600
     while time.monotonic() < limit and child.poll() is None:
         for log in folder.glob(".analyze-*/capture.log"):
             if "stepped" in log.read_text(errors="replace"):
@@ -305,11 +305,6 @@ def _wait_for_steps(folder: Path, child: subprocess.Popen[bytes]) -> None:
 
 BAD = {  # more of them, all in one process: test_options.py
     "syntax": ("bad.py:x", "def (:\n", "SyntaxError"),
-    "maker raises": (
-        "bad.py:x",
-        "def x():\n    raise KeyError('lr')",
-        "bad.py:2: KeyError: 'lr'",
-    ),
 }
 
 

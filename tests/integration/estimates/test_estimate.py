@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from builders import analyze, analyze_in_child
+from builders import analyze_in_child
 
 import analyzer
 from analyzer.model.recording.records import Kind
@@ -169,28 +169,6 @@ def test_no_weight_is_given_its_bytes(pairs: Pairs) -> None:
     document = json.loads(ended.out)
     assert document["categories_at_peak"]["parameter"] > 100 << 30
     assert document["peak"]["allocated_bytes"] >= document["peak"]["requested_bytes"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--device", "gpu"), "--gpu"),
-        (("--gpu", "z9"), "z9"),
-        (("--device", "tpu"), "--device tpu"),
-        (("--mode", "fly"), "--mode fly"),
-        (("--max-peak", "lots"), "lots"),
-    ],
-)
-def test_what_cannot_be_estimated_is_refused_in_one_line(
-    tmp_path: Path, options: tuple[str, ...], words: str
-) -> None:
-    ended = analyze(
-        "estimate", "keras:MobileNetV2", "--out", tmp_path / "out", *options
-    )
-    assert ended.code == 2
-    assert words in ended.err
-    assert len(ended.err.strip().splitlines()) == 1
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow  # its sentence: test_corpus.py

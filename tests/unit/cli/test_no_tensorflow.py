@@ -28,7 +28,7 @@ def run(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[st
         env={**os.environ, "PYTHONPATH": str(INSTALLED)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
 

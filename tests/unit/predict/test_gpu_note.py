@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from builders import analyze
 
-from analyzer.cards import find_gpu, memory_limit, process_overhead
+from analyzer.cards import find_gpu, memory_limit
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.report_json import plain_report
 from analyzer.report.document import build_document
@@ -66,19 +66,6 @@ def test_the_books_balance(document, note):
     )
     assert resident == pytest.approx(expected, abs=200)  # metrics and counters
     assert document["unmodelled"] == []
-
-
-def test_the_device_is_the_card_with_its_limit(document):
-    card = find_gpu("t4")
-    limit = memory_limit(card).bytes
-    assert document["device"] == {
-        "kind": "gpu", "name": card.name, "memory_limit_bytes": limit,
-    }  # fmt: skip
-    assert document["allocator"] == "GPU_0_bfc"
-    # TensorFlow takes the whole limit at once; what is outside the pool is told apart.
-    assert document["peak"]["pool_bytes"] == limit
-    assert document["peak"]["process_bytes"] == limit + process_overhead(card).bytes
-    assert document["peak"]["process_bytes"] < card.memory_bytes
 
 
 def test_a_limit_that_is_too_small_ends_with_3(folder):
