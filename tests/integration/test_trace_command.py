@@ -142,6 +142,7 @@ def test_labels_of_a_step(captures: Captures) -> None:
     )
 
 
+@pytest.mark.slow  # on a sample: test_samples.py
 def test_accumulators_of_a_custom_step(captures: Captures) -> None:
     result = captures.get("step", "steps.py:make_step")
     rows = result.allocations
@@ -198,9 +199,8 @@ model.save("saved.keras"); model.save("saved.h5"); model.export("saved_model", v
     return captures.folder
 
 
-@pytest.mark.parametrize(
-    "file", ["saved.keras", pytest.param("saved.h5", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # a quick one: test_options.py
+@pytest.mark.parametrize("file", ["saved.keras", "saved.h5"])
 def test_saved_models(file: str, captures: Captures, saved: Path) -> None:
     result = captures.get(f"of-{file}", file)
     assert_books_balance(result)
@@ -218,6 +218,7 @@ def test_a_saved_model_folder(captures: Captures, saved: Path) -> None:
     assert unused.requested_bytes[unused.variable.astype(str) != ""].sum() >= PARAMETERS
 
 
+@pytest.mark.slow  # on a sample: test_samples.py
 def test_inference_has_no_optimizer(captures: Captures) -> None:
     result = captures.get("infer", "ready_made.py:model", "--mode", "infer")
     assert_books_balance(result)

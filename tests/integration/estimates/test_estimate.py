@@ -181,6 +181,7 @@ def test_an_eager_step_is_refused_with_the_reason(pairs: Pairs) -> None:
     assert not (pairs.folder / "eager").exists()
 
 
+@pytest.mark.slow  # as test_no_weight_is_given_its_bytes
 def test_a_model_built_by_a_call_needs_no_weights(pairs: Pairs) -> None:
     ended = analyze_in_child(
         "estimate",
@@ -199,6 +200,7 @@ def test_a_model_built_by_a_call_needs_no_weights(pairs: Pairs) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_step_of_few_bytes_with_a_large_number(tmp_path: Path) -> None:
     target = f"{TARGETS / 'corpus.py'}:large_constant"
     ended = analyze_in_child(
