@@ -25,7 +25,6 @@ pytestmark = [
     NEEDS_CARDS,
 ]
 MIB = 1 << 20
-TARGETS = Path(__file__).parent / "targets"
 CONTEXT = 320 * MIB
 OTHERS = 1024 * MIB
 HEAD = "import json, tensorflow as tf, analyzer\ncards = tf.config.list_physical_devices('GPU')\n"

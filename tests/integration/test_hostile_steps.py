@@ -39,11 +39,6 @@ MODEL = """
 def model():
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
 """
-STEP = """
-@tf.function
-def step(x):
-    return tf.reduce_sum(x * 2.0)
-"""
 STUCK = """
 @tf.function
 def stuck(x):

@@ -93,12 +93,6 @@ def test_the_set_of_least_effort_that_fits_is_found(captured: list[str]) -> None
     assert "gradient_accumulation_steps" in chosen.code
 
 
-def test_two_precisions_are_never_in_one_set(captured: list[str]) -> None:
-    try_with(12)
-    for name in captured:
-        assert sum(part.startswith("mixed-") for part in name.split("+")) <= 1
-
-
 def test_a_set_has_all_its_changes() -> None:
     plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
     chosen = (plans["mixed-float16"], plans["accumulate-4"], plans["lora-8"])

@@ -28,14 +28,6 @@ def test_each_convolution_has_an_algorithm_without_workspace(direction, card, dt
     assert min(one.bytes for one in found) == 0
 
 
-def test_three_axes_have_no_workspace_without_tensor_cores():
-    deep = convolution(
-        image=(4, 16, 8, 24, 24), kernel=(32, 3, 3, 3), result=(8, 24, 24)
-    )
-    sizes = [one.bytes for one in find_offers(deep, find_gpu("t4"), LIMIT)]
-    assert sizes == [0]
-
-
 def test_a_limit_leaves_out_what_exceeds_it():
     free = find_offers(convolution(), find_gpu("t4"), LIMIT)
     largest = max(one.bytes for one in free)
