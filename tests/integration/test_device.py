@@ -93,6 +93,7 @@ def test_a_growing_pool_and_the_context_are_one_part(cache: Path) -> None:
     assert "grows on demand" in text
 
 
+@pytest.mark.slow
 def test_two_devices_on_one_card_are_one_account(cache: Path) -> None:
     set_up = (
         "part = tf.config.LogicalDeviceConfiguration\n"

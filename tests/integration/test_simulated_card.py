@@ -69,25 +69,24 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
         "simulated_card",
         "card",
     )
-    need = (
-        ran["verdict"]["need_high_bytes"]
-        - ran["verdict"]["need"]["beside_pool"]["bytes"]
-    )
-    # The order of ops varies, and with it the range of another process.
-    needs = round(1.1 * need / (1 << 20))
-    under = run(folder, "trace", "cnn", *options, "--limit", f"{needs}MiB")
-    assert (under["fits"], under["verdict"]["limit_of"]) == (True, "user")
-    assert (
-        under["verdict"]["need_bytes"] <= under["verdict"]["limit_bytes"] == needs << 20
-    )
     bounds, requested = ran["uncertainty"], ran["peak"]["requested_bytes"]
     assert bounds["low_bytes"] <= requested <= bounds["high_bytes"]
-    # One more process leaves the stated range at times, which is of 95 in 100.
-    assert under["peak"]["requested_bytes"] == pytest.approx(requested, rel=0.1)
     grown = run(folder, "trace", "cnn", *options, "--growth")
     assert grown["peak"]["allocated_bytes"] <= grown["peak"]["pool_bytes"] < 1 << 30
     said = run(folder, "estimate", "cnn", *options)
     assert said["peak"]["requested_bytes"] == pytest.approx(requested, rel=0.02)
+
+
+@pytest.mark.slow
+def test_a_step_runs_under_the_limit_that_it_is_said_to_need(folder: Path) -> None:
+    options = ("--no-jit", "--batch-size", "8", "--inter-op-threads", "1")
+    verdict = run(folder, "trace", "cnn", *options, "--force")["verdict"]
+    need = verdict["need_high_bytes"] - verdict["need"]["beside_pool"]["bytes"]
+    # The order of ops varies, and with it the range of another process.
+    needs = round(1.1 * need / (1 << 20))
+    under = run(folder, "trace", "cnn", *options, "--limit", f"{needs}MiB")
+    assert (under["fits"], under["verdict"]["limit_of"]) == (True, "user")
+    assert under["verdict"]["need_bytes"] <= needs << 20
 
 
 @pytest.mark.slow
