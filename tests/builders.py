@@ -293,7 +293,7 @@ def analyze(*arguments: str | os.PathLike[str]) -> Ended:
 def analyze_in_child(
     *arguments: str | os.PathLike[str],
     cwd: Path,
-    timeout_s: float = 120,
+    timeout_s: float = 600,
     **environment: str,
 ) -> Ended:
     """Run the command in a process of its own; needed for what starts TensorFlow."""

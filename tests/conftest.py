@@ -7,10 +7,21 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import analyzer
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# Neither chance nor a busy machine decides: the examples are the same each time and may take long.
+settings.register_profile(
+    "fixed",
+    database=None,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("fixed")
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN

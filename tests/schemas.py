@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-from msgspec.json import schema_components
+from msgspec import Struct, ValidationError, convert
+from msgspec.json import encode, schema_components
 
 from analyzer.cli.gpus_command import CardList
 from analyzer.fitting.fit_answer import FitAnswer, LogAnswer
@@ -33,20 +32,6 @@ SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {
     "device": ("Document of analyze device --json", (DeviceFile,)),
     "gpus": ("Output of analyze gpus --json", (CardList,)),
 }
-TYPES = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "boolean": bool,
-    "null": type(None),
-    "number": (int, float),
-    "integer": int,
-}
-KNOWN = {
-    "$ref", "additionalProperties", "anyOf", "default", "description", "enum", "items", "maxItems",
-    "maxLength", "maximum", "minItems", "minimum", "prefixItems", "properties", "propertyNames",
-    "required", "title", "type",
-}  # fmt: skip
 
 
 def field_notes() -> dict[tuple[str, str], str]:
@@ -105,75 +90,18 @@ def schema_file(name: str) -> Path:
 
 
 def breaches(document: Any, name: str, record: str) -> list[str]:
-    """Return how a document breaks the schema of one record, by the words that ours are written in."""
-    parts = json.loads(schema_file(name).read_text("utf-8"))["$defs"]
-    return list(_breaches(document, parts[record], parts, "$"))
-
-
-def _breaches(
-    value: Any, schema: dict[str, Any], parts: dict[str, Any], where: str
-) -> Iterator[str]:
-    assert set(schema) <= KNOWN, set(schema) - KNOWN
-    if "$ref" in schema:
-        yield from _breaches(
-            value, parts[schema["$ref"].rpartition("/")[2]], parts, where
-        )
-    if "anyOf" in schema:
-        found = [list(_breaches(value, one, parts, where)) for one in schema["anyOf"]]
-        if all(found):
-            yield from min(found, key=len)
-    kind = schema.get("type")
-    if kind and not (
-        isinstance(value, TYPES[kind])
-        and (kind == "boolean" or not isinstance(value, bool))
-    ):
-        yield f"{where} is no {kind}: {str(value)[:40]}"
-        return
-    if "enum" in schema and value not in schema["enum"]:
-        yield f"{where} is none of {schema['enum']}: {value}"
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if (low is not None and value < low) or (high is not None and value > high):
-        yield f"{where} is {value}, not from {low} to {high}"
-    if len(value) > schema["maxLength"] if "maxLength" in schema else False:
-        yield f"{where} is too long"
-    if isinstance(value, dict):
-        yield from _object_breaches(value, schema, parts, where)
-    if isinstance(value, list):
-        yield from _array_breaches(value, schema, parts, where)
-
-
-def _object_breaches(
-    value: dict[str, Any], schema: dict[str, Any], parts: dict[str, Any], where: str
-) -> Iterator[str]:
-    known = schema.get("properties", {})
-    yield from (
-        f"{where} lacks {name}"
-        for name in schema.get("required", ())
-        if name not in value
+    """Return how a document breaks the schema of one record: the schema is that of the type."""
+    (kind,) = [one for one in SCHEMAS[name][1] if one.__name__ == record]
+    try:
+        read = convert(document, kind)
+    except ValidationError as error:
+        return [str(error)]
+    written = json.loads(encode(read))
+    return (
+        []
+        if written == document
+        else ["has fields that the type has not, or lacks some"]
     )
-    for name, item in value.items():
-        if name in known:
-            yield from _breaches(item, known[name], parts, f"{where}.{name}")
-        elif isinstance(schema.get("additionalProperties"), dict):
-            yield from _breaches(
-                item, schema["additionalProperties"], parts, f"{where}.{name}"
-            )
-        elif schema.get("type") == "object":
-            yield f"{where}.{name} is not in the schema"
-
-
-def _array_breaches(
-    value: list[Any], schema: dict[str, Any], parts: dict[str, Any], where: str
-) -> Iterator[str]:
-    least, most = schema.get("minItems", 0), schema.get("maxItems", len(value))
-    if not least <= len(value) <= most:
-        yield f"{where} has {len(value)} items, not from {least} to {most}"
-    first = schema.get("prefixItems", [])
-    rest = schema.get("items")
-    for place, item in enumerate(value):
-        part = first[place] if place < len(first) else rest
-        if isinstance(part, dict):
-            yield from _breaches(item, part, parts, f"{where}[{place}]")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,9 @@
 """Small graphs by hand, and the schedules of a process that runs them."""
 
-from dataclasses import replace
-
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.kernels.cpu.cpu_kernels import CPU
-from analyzer.simulate.predict.ledger import Ledger
 from analyzer.simulate.predict.prediction import predict
 from analyzer.simulate.predict.prepared_step import prepare
 from analyzer.simulate.predict.schedule import play
@@ -56,15 +53,6 @@ def predict_ops(ops, *variables, device=CPU, threads=1, assumed=None):
     """Return the prediction of a graph."""
     note = RunNote(ops=tuple(ops), variables=variables, assumed=assumed or {})
     return predict(note, device, BfcOptions.cpu(), inter_op=threads)
-
-
-def make_ledger(*plans):
-    """Return a ledger for kernels by hand, without a graph."""
-    prepared = prepare_ops([])
-    ops = [op("op", "Any")] * len(plans)
-    wiring = replace(prepared.wiring, ops=ops)
-    handles = [-1] * len(plans)
-    return Ledger(replace(prepared, wiring=wiring, plans=list(plans), handles=handles))
 
 
 def requests_of(prepared, schedule, step=-1):

@@ -76,14 +76,22 @@ class Page:
         self.driver.get("about:blank")
         started = time.perf_counter()
         self.driver.get(path.resolve().as_uri() + fragment)
-        self.wait("document.documentElement.dataset.ready === 'true'", seconds=20)
+        self.wait("document.documentElement.dataset.ready === 'true'", seconds=120)
         return time.perf_counter() - started
+
+    def open_until(self, path: Path, expression: str, seconds: float = 60) -> None:
+        """Open a file anew until an expression is true: the browser stores choices in its own time."""
+        until = time.monotonic() + seconds
+        self.open(path)
+        while not self.js(f"Boolean({expression})"):
+            assert time.monotonic() < until, f"still not true: {expression}"
+            self.open(path)
 
     def js(self, script: str, *arguments: Any) -> Any:
         """Return the value of an expression in the page."""
         return self.driver.execute_script(f"return ({script});", *arguments)
 
-    def wait(self, expression: str, seconds: float = 5) -> None:
+    def wait(self, expression: str, seconds: float = 60) -> None:
         """Wait until an expression is true."""
         until = time.monotonic() + seconds
         while not self.js(f"Boolean({expression})"):

@@ -1,10 +1,8 @@
 """Take pictures of the page in a headless browser.
 
-    python tests/browser/screenshots.py REPORT.html FOLDER    every view, theme and width
-    python tests/browser/screenshots.py --docs                the pictures of the documentation
+    python tests/browser/screenshots.py
 
-The first writes one PNG for each view, theme and width, such as ``tensors-dark-1280.png``; the second
-makes ``docs/images`` anew from the sample traces.
+It makes ``docs/images`` anew from the sample traces.
 """
 
 from __future__ import annotations
@@ -18,9 +16,6 @@ from pathlib import Path
 from page_driver import Page, browser, missing
 
 ROOT = Path(__file__).parents[2]
-VIEWS = ("tensors", "lifetimes", "layers", "ops", "map")
-WIDTHS = (1280, 400)
-THEMES = ("light", "dark")
 HIGHEST = 2200
 
 
@@ -46,25 +41,6 @@ PICTURES = (
         "allocator-map", "transformer", "#tab=map", "dark", start=".views", height=640
     ),
 )
-
-
-def take(report: Path, folder: Path, views: tuple[str, ...] = VIEWS) -> list[Path]:
-    """Write a picture of every view and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    taken = []
-    with browser() as page:
-        for width in WIDTHS:
-            for theme in THEMES:
-                for view in views:
-                    page.size(width, 900)
-                    page.scheme(theme)
-                    page.open(report, f"#tab={view}")
-                    height = page.js("document.documentElement.scrollHeight")
-                    page.size(width, min(int(height), HIGHEST))
-                    page.settle()
-                    taken.append(folder / f"{view}-{theme}-{width}.png")
-                    page.driver.save_screenshot(str(taken[-1]))
-    return taken
 
 
 def take_documented(folder: Path) -> list[Path]:
@@ -109,28 +85,18 @@ def _write_page(name: str, path: Path) -> None:
     sys.path.insert(0, str(ROOT))
     import analyzer
 
-    if name == "difference":
-        analyzer.diff(ROOT / "traces" / "infer", ROOT / "traces" / "cnn").to_html(path)
-    else:
-        analyzer.open_trace(ROOT / "traces" / name).to_html(path)
+    analyzer.open_trace(ROOT / "traces" / name).to_html(path)
 
 
-def main(arguments: list[str]) -> int:
-    """Take what the arguments ask for and print the paths."""
+def main() -> int:
+    """Take the pictures and print their paths."""
     if reason := missing():
         print(f"no pictures: {reason}")
         return 1
-    if arguments == ["--docs"]:
-        taken = take_documented(ROOT / "docs" / "images")
-    elif len(arguments) == 2:
-        taken = take(Path(arguments[0]), Path(arguments[1]))
-    else:
-        print(__doc__)
-        return 2
-    for path in taken:
+    for path in take_documented(ROOT / "docs" / "images"):
         print(f"{path} {path.stat().st_size:,} bytes")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -432,8 +431,7 @@ def test_choices_are_remembered(page: Page, report: Path) -> None:
     }
     page.js("memoryReport.state.update(arguments[0])", chosen)
     page.settle()
-    time.sleep(0.3)  # the browser writes the storage in its own time
-    page.open(report)
+    page.open_until(report, "memoryReport.state.values.drag === 'window'")
     shown = page.js("memoryReport.state.values")
     assert {name: shown[name] for name in chosen} == chosen
     assert page.js("memoryReport.axis.isTime()")
@@ -504,9 +502,7 @@ def test_the_theme_is_the_systems_and_paper_is_light(page: Page, report: Path) -
     page.driver.execute_script("dispatchEvent(new Event('afterprint'));")
     page.keys("t")
     assert page.js(colour) == light
-    time.sleep(0.3)  # the browser writes the storage in its own time
-    page.open(report)
-    assert page.js(colour) == light
+    page.open_until(report, f"{colour} === '{light}'")
     page.js("localStorage.clear()")
 
 

@@ -37,12 +37,17 @@ def estimate(folder: Path, name: str, *options: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "cause"),
     [
-        ("pairs", "outer-product"),
-        ("kernel", "reduced-at-once"),
-        ("unrolled", "waits-for-sum"),
         ("taped", "kept-by-tape"),
-        ("table", "whole-table"),
-        ("converted", "input-copies"),
+        *(
+            pytest.param(name, cause, marks=pytest.mark.slow)
+            for name, cause in (
+                ("pairs", "outer-product"),
+                ("kernel", "reduced-at-once"),
+                ("unrolled", "waits-for-sum"),
+                ("table", "whole-table"),
+                ("converted", "input-copies"),
+            )
+        ),
     ],
 )
 def test_the_first_finding_is_the_cause(tmp_path: Path, name: str, cause: str) -> None:
@@ -56,7 +61,7 @@ def test_the_first_finding_is_the_cause(tmp_path: Path, name: str, cause: str) -
     assert cause not in [other["id"] for other in mended["findings"]]
 
     saved = document["peak"]["requested_bytes"] - mended["peak"]["requested_bytes"]
-    assert finding["saves_bytes"] == pytest.approx(saved, rel=0.05)
+    assert finding["saves_bytes"] == pytest.approx(saved, rel=0.1)
 
 
 def test_a_change_is_proven_by_a_run(tmp_path: Path) -> None:
@@ -70,5 +75,5 @@ def test_a_change_is_proven_by_a_run(tmp_path: Path) -> None:
     )
     assert change["has_same_outputs"]
     assert change["requested_bytes"] == pytest.approx(
-        mended["peak"]["requested_bytes"], rel=0.05
+        mended["peak"]["requested_bytes"], rel=0.1
     )

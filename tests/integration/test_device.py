@@ -25,7 +25,6 @@ pytestmark = [
     NEEDS_CARDS,
 ]
 MIB = 1 << 20
-TARGETS = Path(__file__).parent / "targets"
 CONTEXT = 320 * MIB
 OTHERS = 1024 * MIB
 HEAD = "import json, tensorflow as tf, analyzer\ncards = tf.config.list_physical_devices('GPU')\n"
@@ -59,7 +58,7 @@ def read_inside(
         env=environment(cache, **more),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
@@ -94,6 +93,7 @@ def test_a_growing_pool_and_the_context_are_one_part(cache: Path) -> None:
     assert "grows on demand" in text
 
 
+@pytest.mark.slow
 def test_two_devices_on_one_card_are_one_account(cache: Path) -> None:
     set_up = (
         "part = tf.config.LogicalDeviceConfiguration\n"

@@ -26,7 +26,7 @@ def ran(script: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
@@ -44,7 +44,7 @@ def peak(folder: Path, target: str, *options: str) -> dict[str, Any]:
         "-",
     )
     ended = analyze_in_child(
-        *words, "--inter-op-threads", "1", *options, cwd=folder, timeout_s=300
+        *words, "--inter-op-threads", "1", *options, cwd=folder, timeout_s=600
     )
     assert ended.code == 0, ended.err
     told: dict[str, Any] = json.loads(ended.out)

@@ -30,10 +30,8 @@ for step in range(10**9):
 """
 
 
-def interrupt(
-    folder: Path, code: str, gaps_s: tuple[float, ...]
-) -> tuple[int, str, float]:
-    """Press Ctrl-C with gaps, as a terminal does; return the status, stderr, and the seconds after."""
+def interrupt(folder: Path, code: str, gaps_s: tuple[float, ...]) -> tuple[int, str]:
+    """Press Ctrl-C with gaps, as a terminal does; return the status and stderr."""
     (folder / "program.py").write_text(code)
     command = subprocess.Popen(
         [sys.executable, str(COMMAND), "trace", "program.py", "--out", "out"],
@@ -50,14 +48,13 @@ def interrupt(
     for gap_s in (0.0, *gaps_s):
         time.sleep(gap_s)
         os.killpg(command.pid, signal.SIGINT)
-    began_s = time.monotonic()
-    _, said = command.communicate(timeout=120)
-    return command.returncode, said, time.monotonic() - began_s
+    _, said = command.communicate(timeout=600)
+    return command.returncode, said
 
 
 @pytest.mark.parametrize("gap_s", [0.0, 0.05, 0.3])
 def test_interrupts_in_quick_succession_are_one(tmp_path: Path, gap_s: float) -> None:
-    status, said, _ = interrupt(tmp_path, SLEEPS, (gap_s,))
+    status, said = interrupt(tmp_path, SLEEPS, (gap_s,))
     assert status == 130
     assert said.count("Traceback") == 1  # the program's own
     assert "analyzer/" not in said
@@ -69,7 +66,7 @@ def test_interrupts_in_quick_succession_are_one(tmp_path: Path, gap_s: float) ->
 def test_ctrl_c_ends_the_program_and_gives_the_report(
     tmp_path: Path, gaps_s: tuple[float, ...]
 ) -> None:
-    status, said, _ = interrupt(tmp_path, TRAINS, gaps_s)
+    status, said = interrupt(tmp_path, TRAINS, gaps_s)
     assert status == 130
     assert said.count("Traceback") == 1
     report = json.loads((tmp_path / "out" / "report.json").read_text())

@@ -56,7 +56,7 @@ def run(code: str, folder: Path, **environment: str) -> Any:
         },
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

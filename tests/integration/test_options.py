@@ -120,7 +120,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         input=json.dumps(cases),
         text=True,
         capture_output=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads((folder / "results.json").read_text())

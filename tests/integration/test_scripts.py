@@ -34,7 +34,7 @@ def run(
         input=given,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     report = folder / "out" / "report.json"
@@ -49,7 +49,7 @@ def run_alone(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 
@@ -126,7 +126,7 @@ def test_an_array_that_fit_copies_has_its_name_and_the_process_its_size(
     assert first["id"] == "data-held"
     assert line_of("fit_array.py", "x_train =") in first["title"]
     alone = run_alone(tmp_path, "fit_array.py")
-    expected = pytest.approx(int(alone.stdout), rel=0.1)
+    expected = pytest.approx(int(alone.stdout), rel=0.2)
     assert report["program"]["process_peak_bytes"] == expected
 
 
@@ -227,7 +227,7 @@ def test_steps_of_ones_own_process_are_watched(tmp_path: Path) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

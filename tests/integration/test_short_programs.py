@@ -51,7 +51,7 @@ def run(
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == status, done.stderr

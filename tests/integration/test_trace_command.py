@@ -142,6 +142,7 @@ def test_labels_of_a_step(captures: Captures) -> None:
     )
 
 
+@pytest.mark.slow  # on a sample: test_samples.py
 def test_accumulators_of_a_custom_step(captures: Captures) -> None:
     result = captures.get("step", "steps.py:make_step")
     rows = result.allocations
@@ -192,15 +193,14 @@ model = steps.compiled()
 model.save("saved.keras"); model.save("saved.h5"); model.export("saved_model", verbose=False)
 """
     subprocess.run(
-        [sys.executable, "-c", code], cwd=captures.folder, check=True, timeout=120,
+        [sys.executable, "-c", code], cwd=captures.folder, check=True, timeout=600,
         capture_output=True,
     )  # fmt: skip
     return captures.folder
 
 
-@pytest.mark.parametrize(
-    "file", ["saved.keras", pytest.param("saved.h5", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # a quick one: test_options.py
+@pytest.mark.parametrize("file", ["saved.keras", "saved.h5"])
 def test_saved_models(file: str, captures: Captures, saved: Path) -> None:
     result = captures.get(f"of-{file}", file)
     assert_books_balance(result)
@@ -218,6 +218,7 @@ def test_a_saved_model_folder(captures: Captures, saved: Path) -> None:
     assert unused.requested_bytes[unused.variable.astype(str) != ""].sum() >= PARAMETERS
 
 
+@pytest.mark.slow  # on a sample: test_samples.py
 def test_inference_has_no_optimizer(captures: Captures) -> None:
     result = captures.get("infer", "ready_made.py:model", "--mode", "infer")
     assert_books_balance(result)
@@ -252,7 +253,7 @@ def interrupted(
     try:
         wait(child)
         os.killpg(child.pid, signal.SIGINT)
-        _, err = child.communicate(timeout=90)
+        _, err = child.communicate(timeout=600)
     finally:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
@@ -294,7 +295,7 @@ def test_an_interrupted_run(captures: Captures) -> None:
 
 def _wait_for_steps(folder: Path, child: subprocess.Popen[bytes]) -> None:
     """Wait until a step has printed into the log of the run in the making."""
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 600
     while time.monotonic() < limit and child.poll() is None:
         for log in folder.glob(".analyze-*/capture.log"):
             if "stepped" in log.read_text(errors="replace"):
@@ -305,11 +306,6 @@ def _wait_for_steps(folder: Path, child: subprocess.Popen[bytes]) -> None:
 
 BAD = {  # more of them, all in one process: test_options.py
     "syntax": ("bad.py:x", "def (:\n", "SyntaxError"),
-    "maker raises": (
-        "bad.py:x",
-        "def x():\n    raise KeyError('lr')",
-        "bad.py:2: KeyError: 'lr'",
-    ),
 }
 
 

@@ -49,7 +49,7 @@ def test_values_of_inputs_and_counters_decide_as_on_the_cpu(tmp_path: Path) -> N
     "target",
     [
         "value_steps.py:undecided",
-        "value_steps.py:undecided_eagerly",
+        pytest.param("value_steps.py:undecided_eagerly", marks=pytest.mark.slow),
         "value_steps.py",
     ],
 )

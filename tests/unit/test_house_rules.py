@@ -67,24 +67,6 @@ def test_the_architecture_names_every_package() -> None:
     assert not {folder for folder in folders if f"`{folder}/`" not in text}
 
 
-def test_the_documents_name_files_that_are_there() -> None:
-    """A file of the package that a document names in full exists."""
-    known = {path.relative_to(PACKAGE).as_posix() for path in _files()}
-    names = {path.name for path in _files()}
-    roots = {path.name for path in PACKAGE.iterdir()}
-    wrong = []
-    for document in (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"):
-        for given in re.findall(
-            r"`([\w/]+\.(?:py|csv|js))`", document.read_text("utf-8")
-        ):
-            name = given.removeprefix("analyzer/")
-            if "/" in name and name.split("/")[0] in roots:
-                wrong += [given] if name not in known else []
-            elif "/" not in name:
-                wrong += [given] if name not in names else []
-    assert not wrong
-
-
 def test_the_import_contract_names_every_package() -> None:
     """A new package is judged too: only ``capture`` may import TensorFlow."""
     packages = {path.relative_to(PACKAGE).parts[0] for path in _modules()}

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from builders import analyze, analyze_in_child
+from builders import analyze_in_child
 
 import analyzer
 from analyzer.model.recording.records import Kind
@@ -171,28 +171,6 @@ def test_no_weight_is_given_its_bytes(pairs: Pairs) -> None:
     assert document["peak"]["allocated_bytes"] >= document["peak"]["requested_bytes"]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--device", "gpu"), "--gpu"),
-        (("--gpu", "z9"), "z9"),
-        (("--device", "tpu"), "--device tpu"),
-        (("--mode", "fly"), "--mode fly"),
-        (("--max-peak", "lots"), "lots"),
-    ],
-)
-def test_what_cannot_be_estimated_is_refused_in_one_line(
-    tmp_path: Path, options: tuple[str, ...], words: str
-) -> None:
-    ended = analyze(
-        "estimate", "keras:MobileNetV2", "--out", tmp_path / "out", *options
-    )
-    assert ended.code == 2
-    assert words in ended.err
-    assert len(ended.err.strip().splitlines()) == 1
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.slow  # its sentence: test_corpus.py
 def test_an_eager_step_is_refused_with_the_reason(pairs: Pairs) -> None:
     ended = analyze_in_child(
@@ -203,6 +181,7 @@ def test_an_eager_step_is_refused_with_the_reason(pairs: Pairs) -> None:
     assert not (pairs.folder / "eager").exists()
 
 
+@pytest.mark.slow  # as test_no_weight_is_given_its_bytes
 def test_a_model_built_by_a_call_needs_no_weights(pairs: Pairs) -> None:
     ended = analyze_in_child(
         "estimate",
@@ -221,6 +200,7 @@ def test_a_model_built_by_a_call_needs_no_weights(pairs: Pairs) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_step_of_few_bytes_with_a_large_number(tmp_path: Path) -> None:
     target = f"{TARGETS / 'corpus.py'}:large_constant"
     ended = analyze_in_child(

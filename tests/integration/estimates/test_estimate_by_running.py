@@ -49,7 +49,7 @@ def run(
 ) -> dict[str, Any]:
     if (folder / out).exists():  # another test has run it
         return dict(json.loads((folder / out / "report.json").read_text()))
-    ended = analyze_in_child(command, *options, "--out", out, cwd=folder, timeout_s=300)
+    ended = analyze_in_child(command, *options, "--out", out, cwd=folder, timeout_s=600)
     assert ended.code == code, ended.err
     document: dict[str, Any] = json.loads((folder / out / "report.json").read_text())
     return {**document, "printed": ended.out}

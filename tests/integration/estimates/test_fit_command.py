@@ -114,7 +114,6 @@ def loop_that_accumulates():
 
 
 PAIRS = 2
-CLOSE = 0.03
 ORDER_SHARE = 0.1  # of the peak, that the order of ops may change
 
 
@@ -215,25 +214,12 @@ def test_estimates_find_a_size_without_a_card(
 @pytest.mark.tf
 def test_a_batch_that_cannot_be_chosen_is_one_clear_line(folder: Path) -> None:
     ended = analyze_in_child(
-        "fit", "models.py:fixed", "--limit", "1GiB", "-q", cwd=folder, timeout_s=300
+        "fit", "models.py:fixed", "--limit", "1GiB", "-q", cwd=folder, timeout_s=600
     )
     assert ended.code == 2
     assert "is fixed" in ended.err
     assert "has a batch of 8" in ended.err
     assert "Traceback" not in ended.err
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["own_step"])
-def test_a_step_with_arguments_of_its_own_is_one_clear_line(
-    folder: Path, name: str
-) -> None:
-    ended = analyze_in_child(
-        "fit", f"models.py:{name}", "--limit", "1GiB", "-q", cwd=folder, timeout_s=300
-    )
-    assert ended.code == 2
-    assert "is fixed" in ended.err
 
 
 def test_a_trace_has_one_batch_alone(tmp_path: Path) -> None:
@@ -280,27 +266,6 @@ def test_the_cheapest_card_that_fits_is_named_and_it_fits(
         assert answer.cheapest in answer.headline
 
 
-def test_cards_are_found_by_words_and_by_capability(tmp_path: Path) -> None:
-    file = tmp_path / "cards.json"
-    assert analyze("gpus", "a100", "--json", str(file)).code == 0
-    listed = json.loads(file.read_text(encoding="utf-8"))
-    assert listed["schema_version"] == 1
-    assert listed["cards"]
-    for card in listed["cards"]:
-        assert "a100" in card["id"]
-        assert card["limit_bytes"] < card["memory_bytes"] <= card["nominal_bytes"]
-    assert analyze("gpus", "8.9", "--json", str(file), "--force").code == 0
-    assert {c["compute_capability"] for c in json.loads(file.read_text())["cards"]} == {
-        "8.9"
-    }
-
-
-def test_no_card_of_that_name_is_one_line() -> None:
-    ended = analyze("gpus", "gtx-nothing-4711")
-    assert ended.code == 2
-    assert "Traceback" not in ended.err
-
-
 def check_saving(folder: Path, model: str, batch: int, name: str) -> None:
     """The saving of a remedy is the difference between two traces, within a part of the peak.
 
@@ -344,12 +309,6 @@ def test_a_remedy_saves_what_it_says(folder: Path) -> None:
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_a_remedy_saves_what_it_says_where_the_order_is_chance(folder: Path) -> None:
-    check_saving(folder, "perceptron", 4096, "half-batch")
-
-
-@pytest.mark.tf
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["recompute-blocks"])
 def test_blocks_that_are_recomputed_save_what_is_said(folder: Path, name: str) -> None:
     check_saving(folder, "blocks", 16, name)
@@ -370,48 +329,6 @@ def test_blocks_that_are_recomputed_save_what_is_said(folder: Path, name: str) -
 )
 def test_other_remedies_too(folder: Path, name: str) -> None:
     check_saving(folder, "convolutional", 64, name)
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-def test_an_estimate_says_what_changes_would_save(folder: Path) -> None:
-    """Two traces have that saving; the section is in each output, and the folder keeps it."""
-    files = {kind: folder / f"what-if.{kind}" for kind in ("json", "html", "md")}
-    ended = analyze_in_child(
-        "estimate", "models.py:chain", "--no-jit", "--what-if", "half-bach",
-        "--out", str(folder / "what-if"), "--json", str(files["json"]),
-        "--html", str(files["html"]), "--markdown", str(files["md"]), cwd=folder, timeout_s=600,
-    )  # fmt: skip
-    assert ended.code == 2
-    assert "'half-bach'" in ended.err
-    assert "half-batch" in ended.err
-    assert not (folder / "what-if").exists()
-    ended = analyze_in_child(
-        "estimate", "models.py:chain", "--no-jit", "--inter-op-threads", "1", "--what-if", "half-batch",
-        "--out", str(folder / "what-if"), "--force", "--json", str(files["json"]),
-        "--html", str(files["html"]), "--markdown", str(files["md"]), cwd=folder, timeout_s=600,
-    )  # fmt: skip
-    assert ended.code == 0, ended.err
-    report = json.loads(files["json"].read_text(encoding="utf-8"))
-    (remedy,) = report["remedies"]
-    assert remedy["id"] == "half-batch"
-    peaks = []
-    for batch in ("32", "16"):
-        out = folder / f"halved-{batch}"
-        ended_trace = analyze_in_child(
-            "trace", "models.py:chain", "--no-jit", "--inter-op-threads", "1", "--batch-size", batch,
-            "--out", str(out), "-q", cwd=folder,
-        )  # fmt: skip
-        assert ended_trace.code == 0, ended_trace.err
-        peaks.append(open_result(out, search=False).peak_bytes)
-    assert 0.4 < remedy["saves_bytes"] / peaks[0] < 0.6
-    assert abs(remedy["saves_bytes"] - (peaks[0] - peaks[1])) <= CLOSE * peaks[0]
-    assert "batch_size=16" in ended.out
-    assert "batch_size=16" in files["md"].read_text(encoding="utf-8")
-    assert "batch_size=16" in files["html"].read_text(encoding="utf-8")
-    again = analyze("estimate", str(folder / "what-if"))
-    assert again.code == 0
-    assert "batch_size=16" in again.out
 
 
 PATCHED = """import keras

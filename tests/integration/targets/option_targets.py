@@ -41,10 +41,6 @@ def scaled():
     return made
 
 
-def fixed_batch():
-    return network(batch_size=6)
-
-
 def run_eagerly():
     made = network()
     made.compile("adam", "mse", run_eagerly=True)
@@ -94,12 +90,6 @@ class OwnCompile(Passing):
         self.steps = steps
 
 
-def own_compile():
-    made = OwnCompile()
-    made.build((None, 8))
-    return made
-
-
 def step():
     trained = network()
     optimizer = keras.optimizers.Adam()
@@ -121,14 +111,6 @@ def step():
 def eager_step():
     run, args = step()
     return run.python_function, args
-
-
-def compiled_inside():
-    @tf.function(jit_compile=True)
-    def inner(x):
-        return tf.nn.relu(x @ x)
-
-    return tf.function(lambda x: inner(x) + 1.0), (tf.ones((8, 8)),)
 
 
 @tf.function(input_signature=[tf.TensorSpec((None, 8), name="features")])

@@ -19,17 +19,6 @@ def convolutions():
     return model
 
 
-def volumes():
-    inputs = keras.Input((32, 48, 48, 8))
-    x = layers.Conv3D(8, 3, padding="same", activation="relu")(inputs)
-    x = layers.MaxPooling3D(2)(x)
-    x = layers.Conv3D(16, 3, padding="same", activation="relu")(x)
-    x = layers.GlobalAveragePooling3D()(x)
-    model = keras.Model(inputs, layers.Dense(4)(x))
-    model.compile("sgd", "mse")
-    return model
-
-
 def dictionary():
     image = keras.Input((64, 64, 3), name="image")
     words = keras.Input((32,), dtype="int32", name="words")

@@ -58,7 +58,7 @@ class Mark:
         return found
 
 
-def wait_until(is_so: Callable[[], object], limit_s: float = 20.0) -> bool:
+def wait_until(is_so: Callable[[], object], limit_s: float = 120.0) -> bool:
     limit = time.monotonic() + limit_s
     while time.monotonic() < limit:
         if is_so():

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pytest
-
 from analyzer.capture.watch.holder_search import HolderSearch
 
 
@@ -100,31 +98,30 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("mark", FORMS)
-def test_the_holder_is_named_with_its_line(mark: str) -> None:
-    put, words, grows = FORMS[mark]
-    thing: Any = Thing()
-    put(thing)
-    found = HolderSearch(None).find_all([thing])[id(thing)]
-    lines = Path(__file__).read_text().splitlines()
-    line = next(number for number, text in enumerate(lines, 1) if f"# {mark}" in text)
-    where = f"{Path(__file__).name}:{line}"
-    assert (words, where, grows) in [
-        (one.holder, one.where.rpartition("/")[2], one.grows) for one in found
-    ]
+def test_each_holder_is_named_with_its_line() -> None:
+    """One search for all: it looks through every object of the process."""
+    things: dict[str, Any] = {mark: Thing() for mark in FORMS}
+    for mark, (put, _, _) in FORMS.items():
+        put(things[mark])
 
-
-def test_a_list_that_also_loses_entries_is_marked() -> None:
-    things = [Thing(), Thing()]
-    losses.append(things[0])
-    replay.append(things[1])
+    removed = Thing()
+    replay.append(removed)
     if len(replay) > 9:
         replay.pop(0)
-    found = HolderSearch(None).find_all(things)
-    removes = [
-        any(one.removes for one in found[id(thing)] if one.grows) for thing in things
-    ]
-    assert removes == [False, True]
+
+    found = HolderSearch(None).find_all([*things.values(), removed])
+    lines = Path(__file__).read_text().splitlines()
+    for mark, (_, words, grows) in FORMS.items():
+        line = next(n for n, text in enumerate(lines, 1) if f"# {mark}" in text)
+        where = f"{Path(__file__).name}:{line}"
+        holders = found[id(things[mark])]
+        named = [
+            (one.holder, one.where.rpartition("/")[2], one.grows) for one in holders
+        ]
+        assert (words, where, grows) in named
+        assert mark != "in a list" or not any(one.removes for one in holders)
+
+    assert any(one.removes for one in found[id(removed)] if one.grows)
 
 
 def test_a_search_keeps_nothing_alive() -> None:

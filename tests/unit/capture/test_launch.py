@@ -7,14 +7,13 @@ import re
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from builders import Ended, analyze, listing
 
 sys.path.insert(0, str(Path(__file__).parent))
-from children import Mark
+from children import Mark, wait_until
 
 from analyzer.capture.process import launch
 
@@ -80,18 +79,22 @@ def test_signals(
 ) -> None:
     """A child that is stuck, and deaf, and has started another."""
     monkeypatch.setattr(launch, "_ANSWER_S", 0.5)
-    timer = threading.Timer(1.5, os.kill, (os.getpid(), number))
-    timer.start()
-    started = time.monotonic()
+
+    def send() -> None:
+        wait_until((place / "begun").exists)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
     done, left = trace(
         "for n in (2, 15, 1): signal.signal(n, signal.SIG_IGN)\n"
-        "sleeper(); stage('running', 0.5); time.sleep(1000)",
+        "sleeper(); stage('running', 0.5); "
+        f"open({str(place / 'begun')!r}, 'w').close(); time.sleep(1000)",
         place, monkeypatch, command,
     )  # fmt: skip
-    timer.join()
+    sender.join()
     assert done.code == code
-    assert time.monotonic() - started < 10
-    assert left == set()
+    assert left == {"begun"}
     if number == signal.SIGINT:
         assert done.err.splitlines()[1:] == [
             "analyze: Interrupted; no run was written."

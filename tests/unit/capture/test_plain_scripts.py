@@ -23,7 +23,7 @@ def run(
         input=given,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
 
@@ -103,8 +103,8 @@ def test_a_signal_to_the_command_reaches_the_script(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
     (tmp_path / "script.py").write_text(
-        "import os, time\nif os.fork() == 0: time.sleep(60)\n"
-        "print(os.getpid(), flush=True)\ntime.sleep(60)\n"
+        "import os, time\nif os.fork() == 0: time.sleep(3600)\n"
+        "print(os.getpid(), flush=True)\ntime.sleep(3600)\n"
     )
     command = subprocess.Popen(
         [sys.executable, str(COMMAND), "trace", "script.py", "--no-save"],
@@ -116,9 +116,9 @@ def test_a_signal_to_the_command_reaches_the_script(
     assert command.stdout is not None
     script = int(command.stdout.readline())
     command.send_signal(number)
-    assert command.wait(30) == status
+    assert command.wait(600) == status
     command.stdout.close()
-    for _ in range(100):
+    for _ in range(2000):
         if not Path(f"/proc/{script}").exists():
             break
         time.sleep(0.05)
@@ -137,7 +137,7 @@ def test_a_module_runs_as_python_would_run_it(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert done.stdout == "__main__ from the package ['--epochs', '2']\n"

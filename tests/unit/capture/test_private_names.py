@@ -22,4 +22,4 @@ assert list(list_newer_versions({"TensorFlow": "nightly.of.today"})) == []
 
 @pytest.mark.tf
 def test_newer_release_adds_a_line() -> None:
-    subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=600)

@@ -33,7 +33,7 @@ def test_help_loads_nothing_that_a_command_works_with():
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=600,
     )
     assert all(name in done.stdout for name in COMMANDS)
     assert done.stdout.splitlines()[-1] == "[]"

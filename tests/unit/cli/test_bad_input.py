@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -174,28 +173,11 @@ def test_too_little_address_space_for_tensorflow_is_one_line(folder: Path) -> No
     (folder / "model.py").write_text("def build(): ...\n")
     ended = subprocess.run(
         ["bash", "-c", "ulimit -v 300000 && exec $0 $1 trace model.py:build", sys.executable, COMMAND],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert_refused(
         Ended(ended.returncode, ended.stdout, ended.stderr), "too little memory, see"
     )
-
-
-def test_a_trace_cut_at_random_places(folder: Path) -> None:
-    # GIVEN a real trace cut anywhere, also between two of its parts, where it still parses
-    chance = random.Random(7)
-    cuts = [chance.randrange(1, len(WHOLE)) for _ in range(40)]
-    codes = set()
-    for length in cuts:
-        (folder / "a.xplane.pb").write_bytes(WHOLE[:length])
-        # WHEN it is opened THEN it is refused in one line
-        done = analyze("trace", "a.xplane.pb", "--json", "a.json", "--quiet")
-        if done.code:
-            assert_refused(done)
-            assert listing(folder) == {"a.xplane.pb"}
-        codes.add(done.code)
-    assert 2 in codes
-    assert codes <= {0, 2}
 
 
 def test_a_trace_that_lost_its_last_parts_is_still_read(folder: Path) -> None:

@@ -88,7 +88,7 @@ def test_nothing_heavy_is_loaded(project: Path) -> None:
         cwd=project,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert "analyze fit" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"

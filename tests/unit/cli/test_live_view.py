@@ -29,20 +29,6 @@ def text_of(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_it_shows_the_latest_reading_and_the_slope(tmp_path: Path) -> None:
-    console, file = make_console(), tmp_path / LIVE_FILE
-    view = LiveView(tmp_path)
-    file.touch()
-    console.print(view.render())
-    assert "Waiting for the first step." in text_of(console)
-    for step in (10, 20, 30):
-        file.write_text(f"{step} {step * MIB} {40 * MIB} {500 * MIB}")
-        console.print(view.render())
-    shown = " ".join(text_of(console).split())
-    assert "step 30: 30.00 MiB in TensorFlow's pool, peak 40.00 MiB" in shown
-    assert "slope +1.00 MiB a step" in shown
-
-
 def test_it_shows_the_layers_once_steps_are_traced(tmp_path: Path) -> None:
     folder = shutil.copytree(sample_folder("cnn"), tmp_path / "run")
     (folder / LIVE_FILE).write_text(f"7 {MIB} {MIB} {MIB}")

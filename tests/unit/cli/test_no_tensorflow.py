@@ -28,7 +28,7 @@ def run(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[st
         env={**os.environ, "PYTHONPATH": str(INSTALLED)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
 
@@ -47,9 +47,6 @@ ENTRY = "from analyzer.cli import main\nmain()\n"
     "arguments",
     [
         ["--help"],
-        ["--version"],
-        ["trace", "--help"],
-        ["trace", str(sample_folder("cnn"))],
         ["trace", str(sample_folder("transformer")), "--json", "-"],
         [
             "trace",
@@ -61,7 +58,6 @@ ENTRY = "from analyzer.cli import main\nmain()\n"
             "--json",
             "a.json",
         ],
-        ["trace", str(sample_folder("cnn")), "--graph", "a.json"],
         ["trace", str(sample_folder("oom")), "--limit", "1GiB"],
     ],
 )

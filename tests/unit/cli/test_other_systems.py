@@ -53,7 +53,7 @@ def run(guard: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[s
         env={**os.environ, "PYTHONPATH": str(INSTALLED)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

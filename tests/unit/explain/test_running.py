@@ -49,14 +49,3 @@ def test_what_is_traced_in_many_calls_is_told_with_what_was_new() -> None:
     assert "train.py:9" in found.title
     assert "Python float 0.2" in found.detail
     assert found.evidence[1]["what"] == "call 31"
-
-
-def test_functions_made_in_a_loop_are_told_apart_from_retraced_ones() -> None:
-    (kept,) = find_retracing(
-        watched(calls=40, traces=40, objects=40, alive=40, holder="the list"), GROWTH
-    )
-    (gone,) = find_retracing(watched(calls=40, traces=40, objects=40, alive=1), GROWTH)
-    assert kept.id == gone.id == "functions-made-anew"
-    assert "40 are still alive, held by the list" in kept.title
-    assert "alive" not in gone.title
-    assert (kept.severity.value, gone.severity.value) == ("high", "medium")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import pandas as pd
 import pytest
-from builders import sample_folder
 
 from analyzer.explain.all_findings import collect
 from analyzer.explain.analysis import Analysis, analyse, saved_without
@@ -17,14 +15,11 @@ from analyzer.model.contract.report_file import Basis, Outcome, VerdictFigures
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import (
     Device,
-    Finding,
     Kind,
     Recording,
-    Severity,
     Step,
 )
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
-from analyzer.session.opening import open_result
 
 MIB = 1 << 20
 Row = tuple[
@@ -86,12 +81,6 @@ def buffer(
     return size, born, dies, category, variable, shape
 
 
-@cache
-def finding(name: str, id_: str) -> Finding | None:
-    found = open_result(sample_folder(name), search=False).findings
-    return next((each for each in found if each.id == id_), None)
-
-
 @pytest.mark.parametrize(("need", "is_said"), [(20 * MIB, True), (200 * MIB, False)])
 def test_savings_below_a_hundredth_of_the_limit_are_left_out(
     need: int, is_said: bool
@@ -140,11 +129,3 @@ def test_a_second_peak_nearly_as_high_leaves_little_to_save() -> None:
     # only while it is gone
     assert saved_without(analysis, [10 * MIB], [10], [19]) == 0
     assert saved_without(analysis, [], [], []) == 0
-
-
-def test_the_activations_of_the_transformer_come_first() -> None:
-    kept = finding("transformer", "retained-activations")
-    assert kept is not None
-    assert kept.severity is Severity.HIGH
-    assert kept.saves_bytes
-    assert open_result(sample_folder("transformer"), search=False).findings[0] == kept

@@ -12,18 +12,11 @@ from msgspec import structs
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.verdict import judge
 from analyzer.model.contract.report_file import LimitOf, NeedOf, Outcome
-from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Damage, DamageReason, Integrity
 from analyzer.session.opening import open_result
 
 GIB = 2**30
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
-
-
-def test_a_figure_lies_in_its_bounds() -> None:
-    assert BoundedBytes.around(5, 6, 7).range == Range(5, 7)
-    assert BoundedBytes.around(8, 6, 7).range == Range(6, 8)
-    assert BoundedBytes.around(8, -6, 9).range.low == 0
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -39,7 +32,7 @@ def test_the_limit_of_a_captures_own_allocator_gives_no_verdict(name: str) -> No
     assert "fit" not in verdict["headline"]
 
 
-@pytest.mark.parametrize("limit_mib", [8, 9, 10, 14, 64])
+@pytest.mark.parametrize("limit_mib", [8, 10, 64])
 def test_a_limit_asked_about_is_judged_by_the_least_limit(limit_mib: int) -> None:
     limit = limit_mib << 20
     what_if = WhatIf(memory_limit_bytes=limit)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.fitting.block_partition import (
     ChainUnit,
-    _skip_constants,
-    _sort_layers,
     choose_blocks,
     find_peak,
 )
 from analyzer.fitting.remedy_plans import read_recomputing_code
-from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.graph_index import GraphIndex, Phase
 
 
 def chain(
@@ -67,30 +62,3 @@ def test_the_code_to_paste_is_code() -> None:
     compile(code, "pasted", "exec")
     assert "def recompute_blocks(" in code
     assert "# ---" not in code
-
-
-def test_layers_that_share_a_constant_are_still_a_chain() -> None:
-    """Grappler makes equal constants one: the first layer then takes the last one's."""
-    ops = [
-        Op("x", "_Arg"),
-        Op("b/half", "Const"),
-        Op("b/twice", "Mul", ("b/half:0", "b/half:0")),
-        Op("a/out", "Mul", ("x:0", "b/twice:0")),
-        Op("b/out", "Mul", ("a/out:0", "b/half:0")),
-    ]
-    outputs = (TensorSpec("float32", (512,)),)
-    ops = [replace(op, outputs=outputs) for op in ops]
-    consumers: dict[str, list[str]] = {}
-    for op in ops:
-        for tensor in dict.fromkeys(op.inputs):
-            consumers.setdefault(tensor, []).append(op.name)
-    structure = GraphIndex(
-        ops={op.name: op for op in ops},
-        consumers=consumers,
-        gradients=frozenset(),
-        phases=dict.fromkeys((op.name for op in ops), Phase.FORWARD),
-        layers={op.name: op.name.partition("/")[0] for op in ops if "/" in op.name},
-    )
-    layers = _skip_constants(structure, structure.layers)
-    assert _sort_layers(structure, layers) == ["a", "b"]
-    assert _sort_layers(structure, structure.layers) == []

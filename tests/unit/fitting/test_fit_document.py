@@ -12,7 +12,7 @@ from rich.console import Console
 from schemas import breaches
 
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer, SizePoint
-from analyzer.fitting.fit_document import add_headline, build_fit_document
+from analyzer.fitting.fit_document import build_fit_document
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.contract.report_json import encode_report
 from analyzer.model.errors import FailureKind
@@ -126,23 +126,9 @@ def test_cards_with_the_same_answer_share_a_row() -> None:
         assert "64 71" in text
 
 
-def test_a_size_is_the_largest_only_next_to_one_that_failed() -> None:
-    gap = to_text(replace(ANSWER, largest=60, failing=64), 80)
-    assert "fits safe first failing limit 60 36 64" in gap
-
-    neighbour = to_text(replace(ANSWER, largest=60, failing=61), 80)
-    assert "largest safe first failing limit 60 36 61" in neighbour
-
-
 def test_the_terminal_obeys_no_name() -> None:
     for width in (40, 120):
         assert "\x1b" not in to_text(ANSWER, width)
-
-
-def test_remedies_name_their_batch() -> None:
-    assert "Remedies at batch 64" in to_text(ANSWER)
-    assert "Remedies at batch 64" in to_html(ANSWER)
-    assert "Remedies at batch 40" in to_text(replace(ANSWER, wanted=None))
 
 
 def test_an_answer_without_sizes_is_shown() -> None:
@@ -151,24 +137,3 @@ def test_an_answer_without_sizes_is_shown() -> None:
         r"<style>.*?</style>", "", to_html(bare), flags=re.DOTALL
     )
     assert "Batch 40 is the largest" in to_text(bare)
-
-
-def test_the_headline_names_both_ends_of_the_bracket() -> None:
-    assert "41 ran out of memory" in add_headline(ANSWER).headline
-    refused = SizePoint(
-        size=41, fits=False, kind=FailureKind.TOO_LARGE, detail="2**31 elements"
-    )
-    answer = add_headline(replace(ANSWER, points=(*ANSWER.points[:2], refused)))
-    assert "41 is not possible (too-large)" in answer.headline
-    assert "Batch 41 is not possible: 2**31 elements" in to_text(answer)
-
-
-def test_an_input_size_is_written_as_its_axes() -> None:
-    answer = replace(
-        ANSWER, varied="input size", shape="a=32N,32N,3 b=N", batch_size=8, wanted=None
-    )
-    text = to_text(answer)
-    assert "train, batch 8, Adam" in text
-    assert "Input a=1152,1152,3 b=36 is safe" in text
-    assert "a=1312,1312,3 b=41" in text
-    assert "Runs by input size" in to_html(answer)

@@ -26,29 +26,6 @@ def test_what_is_given_for_any_two_can_be_parsed(is_own_step: bool) -> None:
         ast.parse(write_code([one, other], is_own_step=is_own_step))
 
 
-def test_several_make_one_optimizer_and_one_call_of_each() -> None:
-    plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
-    chosen = ("jit", "accumulate-4", "optimizer-sgd", "mixed-bfloat16")
-    assert write_code(
-        [plans[name] for name in chosen], is_own_step=False
-    ).splitlines() == [
-        'keras.config.set_dtype_policy("mixed_bfloat16")  # before the model is made',
-        "optimizer = keras.optimizers.SGD(..., gradient_accumulation_steps=4)",
-        "model.compile(optimizer=optimizer, jit_compile=True, loss=...)",
-        "model.fit(..., batch_size=16)",
-    ]
-
-
-def test_a_step_of_the_users_own_has_neither_compile_nor_fit() -> None:
-    plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
-    chosen = [plans[name] for name in ("optimizer-sgd", "half-batch", "jit")]
-    assert write_code(chosen, is_own_step=True).splitlines() == [
-        "optimizer = keras.optimizers.SGD(...)",
-        "step = tf.function(step, jit_compile=True)",
-        "dataset = dataset.batch(32)",
-    ]
-
-
 def test_an_optimizer_that_is_not_noted_is_known_by_its_variables() -> None:
     slot = VariableNote(
         "rmsprop/dense_kernel_velocity", "float32", (4,), Category.OPTIMIZER_STATE

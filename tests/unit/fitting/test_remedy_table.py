@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.fitting.remedies import RemedyTrial, parse_remedies, try_remedies
-from analyzer.fitting.remedy_plans import merge_options, plan_remedies, remedy_names
+from analyzer.fitting.remedy_plans import merge_options, plan_remedies
 from analyzer.fitting.step_access import StepAccess, StepEstimate
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report_file import StepRemedy
@@ -93,12 +93,6 @@ def test_the_set_of_least_effort_that_fits_is_found(captured: list[str]) -> None
     assert "gradient_accumulation_steps" in chosen.code
 
 
-def test_two_precisions_are_never_in_one_set(captured: list[str]) -> None:
-    try_with(12)
-    for name in captured:
-        assert sum(part.startswith("mixed-") for part in name.split("+")) <= 1
-
-
 def test_a_set_has_all_its_changes() -> None:
     plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
     chosen = (plans["mixed-float16"], plans["accumulate-4"], plans["lora-8"])
@@ -133,35 +127,3 @@ def test_a_remedy_of_the_other_mode_names_that_mode(captured: list[str]) -> None
 )
 def test_a_list_of_names_is_parsed(text: str, names: tuple[str, ...] | None) -> None:
     assert parse_remedies(text) == names
-
-
-def test_the_layers_of_a_compiled_step_are_read_from_a_capture_without_xla(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    captures: list[bool | None] = []
-
-    def capture(options: CaptureOptions, folder: Path) -> Path:
-        captures.append(options.jit)
-        return folder
-
-    compiled = replace(NOTE, step=replace(NOTE.step, jit=True))
-    estimate = replace(make_estimate(MIB), note=compiled)
-    monkeypatch.setattr(RemedyTrial, "estimate", lambda *_: estimate)
-    monkeypatch.setattr("analyzer.fitting.remedies.read_run", lambda path: NOTE)
-    access = StepAccess(name="step", folder=Path(), capture=capture)
-    trial = RemedyTrial(access, OPTIONS, None, lambda stage, share: None)
-    with pytest.raises(InputError, match="not a chain"):
-        try_remedies(trial, ("recompute-blocks",))
-    assert captures == [False]
-
-
-def test_every_remedy_of_a_step_has_a_known_name() -> None:
-    for policy in ("float32", "float64"):
-        for jit in (True, False):
-            step = StepConfig(
-                mode="train", optimizer="SGD", dtype_policy=policy, jit=jit
-            )
-            plans = plan_remedies(OPTIONS, RunNote(step=step))
-            assert {plan.id for plan in plans} <= set(remedy_names())
-    with pytest.raises(InputError, match="half-bach"):
-        parse_remedies("jit,half-bach")

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from builders import ROOT
-from rich.console import Console
-from schemas import breaches
 
 from analyzer.fitting import sweep_run
 from analyzer.fitting.sweep_run import (
     build_sweep_document,
     read_questions,
-    sweep_to_csv,
 )
 from analyzer.model.contract.report_file import (
     SweepCell,
     SweepFile,
     SweepQuestion,
 )
-from analyzer.model.contract.report_json import encode_report
 from analyzer.model.errors import InputError
-from analyzer.report.render.page_shell import to_page
-from analyzer.report.render.terminal import to_terminal
 from analyzer.session.work_engine import WorkEngine
 
 MODEL = f"{ROOT / 'traces' / 'models.py'}:cnn"
@@ -103,29 +94,6 @@ def test_a_sweep_that_was_killed_goes_on(
         == whole
     )
     assert len(again) == 1
-
-
-def test_every_form_shows_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = config(
-        tmp_path, f'models = ["{MODEL}"]\nbatches = [2]\nremedies = ["none", " =1+1"]\n'
-    )
-    sweep = run(monkeypatch, path, made_of)
-    rows = list(csv.DictReader(io.StringIO(sweep_to_csv(sweep))))
-    written = json.loads(encode_report(sweep))
-    assert breaches(written, "sweep", "SweepFile") == []
-    plain = written["cells"]
-    assert [int(row["requested_bytes"]) for row in rows] == [2000, 2000]
-    assert [cell["requested_bytes"] for cell in plain] == [2000, 2000]
-    assert rows[1]["remedy"] == "' =1+1"
-    document = build_sweep_document(sweep)
-    for width in (60, 80):
-        console = Console(file=io.StringIO(), width=width)
-        console.print(to_terminal(document, width), markup=False)
-        assert "=1+1" in console.file.getvalue()  # the remedy tells two rows apart
-    page = to_page(document)
-    assert page.count("2,000 bytes") == 2
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.host_copies import (
     COPY,
-    COPY_BACK,
     insert_host_copies,
     is_input_on_host,
     is_output_on_host,
@@ -79,31 +78,6 @@ def test_token_ids_are_copied_to_the_card_once_for_all_readers():
     assert by_name["look_up"].inputs == ("table:0", copied)
     assert by_name["sum"].inputs == ("look_up:0", copied, "count:0")
     assert by_name["next"].inputs == ("ids:0", "ids:0")  # a host kernel
-
-
-def test_what_a_host_kernel_reads_off_the_card_is_copied_back_once():
-    seed = TensorSpec("int32", (2,))
-    graph = [
-        op("x", "_Arg", outputs=(FLOAT,)),
-        op("seed", "Cast", ["x:0"], [seed]),
-        op(
-            "key",
-            "StatelessRandomGetKeyCounter",
-            ["seed:0"],
-            [TensorSpec("uint64", (1,))] * 2,
-        ),
-        op("shape", "Identity", ["seed:0"], [seed]),
-        op("drawn", "StatelessRandomUniformV2", ["shape:0", "key:0", "key:1"], [FLOAT]),
-        op("result", "_Retval", ["seed:0"], [seed]),
-    ]
-    done = insert_host_copies(graph)
-    found = [(one.type, one.inputs) for one in done if one.type in (COPY, COPY_BACK)]
-    assert found == [(COPY_BACK, ("seed:0",)), (COPY, ("key:0",)), (COPY, ("key:1",))]
-    assert is_output_on_host(
-        next(one for one in done if one.type == COPY_BACK), 0, (seed,)
-    )
-    assert next(one for one in done if one.name == "result").inputs == ("seed:0",)
-    assert insert_host_copies(done) == done
 
 
 def test_a_graph_on_the_card_alone_is_left_as_it_is():

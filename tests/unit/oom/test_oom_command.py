@@ -130,21 +130,6 @@ def test_hostile_names_reach_no_terminal_and_no_page() -> None:
     assert text.count("<script") == 1
 
 
-def test_the_page_draws_the_pool_to_scale_below_the_advice() -> None:
-    text = page_of(report(log_of(FULL, "2.9")))
-    assert text.index("What to do") < text.index('class="pool"')
-    widths: dict[str, float] = {}
-    for width, look in re.findall(
-        r'<rect x="\S+" y="\S+" width="(\S+)" \S+ class="(\S+)"', text
-    ):
-        widths[look] = widths.get(look, 0) + float(width)
-    ground = widths["pool-free"]
-    assert widths["pool-hole"] / ground == pytest.approx(10 / 200, abs=0.02)
-    assert widths["pool-request"] / ground == pytest.approx(
-        FULL.asked / FULL.pool, abs=0.02
-    )
-
-
 def test_sizes_are_named_by_the_models_tensors() -> None:
     tensors = [(f"b{n}", "temporary", 90 << 20) for n in range(9)]
     tensors.append(("kernel", "parameter", 90 << 20))

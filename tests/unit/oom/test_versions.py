@@ -89,21 +89,3 @@ def test_warnings_alone_leave_the_map() -> None:
     assert any("TF_CPP_MIN_LOG_LEVEL" in line for line in failure.verdict.missing)
     assert failure.asked is not None
     assert failure.asked.low_bytes <= PIECES.asked <= failure.asked.high_bytes
-
-
-def test_xlas_buffers_are_listed() -> None:
-    text = (
-        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 6291456 bytes.\n"
-        "BufferAssignment OOM Debugging.\nBufferAssignment stats:\n"
-        "             parameter allocation:    6.00MiB\n        maybe_live_out allocation:    6.00MiB\n"
-        "Peak buffers:\n\tBuffer 1:\n\t\tSize: 6.00MiB\n"
-        '\t\tOperator: op_name="jit(f)/concatenate" source_file="m.py" source_line=689\n'
-        "\t\tXLA Label: concatenate\n\t\tShape: f32[4096,128,3]\n\t\t==========================\n\n"
-        "\tBuffer 2:\n\t\tSize: 384.0KiB\n\t\tEntry Parameter Subshape: f32[256,128,3]\n"
-    )
-    (failure,) = report(text * 2).document.failures
-    assert failure.compiled is not None
-    assert set(failure.compiled.sums_bytes) == {"parameter", "maybe_live_out"}
-    first, second = failure.compiled.buffers
-    assert (first.operator, first.shape) == ("jit(f)/concatenate", "f32[4096,128,3]")
-    assert second.label == "Parameter"

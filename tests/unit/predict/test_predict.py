@@ -21,12 +21,10 @@ from small_graphs import (
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.report_file import UnmodelledType
 from analyzer.model.errors import InputError
-from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.simulate.kernels.cpu.cpu_kernels import HANDLE_BYTES
 from analyzer.simulate.predict.predicted_recording import find_unmodelled, make_table
 from analyzer.simulate.predict.prepared_step import wire
 from analyzer.simulate.predict.schedule import play
-from analyzer.simulate.predict.stated_range import describe_notes, find_unsized
 
 
 def names_of(ops, *variables, **options):
@@ -202,32 +200,6 @@ def loop_graph(count):
     ]
 
 
-def test_a_loop_on_a_branch_that_is_not_taken_does_not_hold_up_the_loop_around_it():
-    """Only ten iterations may be open, so each has to end although its inner loop is dead."""
-    ops = [one for one in loop_graph(25) if one.name != "exp"]
-    frame = {"frame_name": "inner", "parallel_iterations": 10, "is_constant": False}
-    constant_frame = frame | {"is_constant": True}
-    flag = {"frame_name": "loop", "parallel_iterations": 10, "is_constant": True}
-    ops += [
-        constant("never", 0),
-        op("never_in", "Enter", "never", spec=SCALAR, **flag),
-        op("skip", "Switch", "i_switch:1", "never_in", spec=SCALAR, count=2),
-        op("k_in", "Enter", "skip:1", spec=SCALAR, **frame),
-        op("inner_limit", "Enter", "limit_in", spec=SCALAR, **constant_frame),
-        op("inner_step", "Enter", "step_in", spec=SCALAR, **constant_frame),
-        Op("k", "Merge", ("k_in:0", "k_next:0"), outputs=(SCALAR, SCALAR)),
-        op("inner_less", "Less", "k", "inner_limit", spec=FLAG),
-        op("inner_on", "LoopCond", "inner_less", spec=FLAG),
-        op("k_switch", "Switch", "k", "inner_on", spec=SCALAR, count=2),
-        op("k_more", "AddV2", "k_switch:1", "inner_step", spec=SCALAR),
-        op("k_next", "NextIteration", "k_more", spec=SCALAR),
-        op("k_out", "Exit", "k_switch:0", spec=SCALAR),
-        Op("either", "Merge", ("skip:0", "k_out:0"), outputs=(SCALAR, SCALAR)),
-        op("exp", "Exp", "x_in", control=("either",)),
-    ]
-    assert play_ops(ops).stranded == ()
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("count", [0, 1, 7, 25])
 def test_a_loop_runs_as_often_as_its_counter_says(count, threads):
@@ -244,28 +216,6 @@ def test_every_schedule_frees_what_it_allocates(threads):
         assert all(one.dies > one.born for one in earlier)
 
 
-def test_only_ops_that_ran_have_no_known_shape():
-    unknown = TensorSpec("float32", (-1,))
-    ops = [
-        arg("x", 0),
-        constant("pred", 0),
-        op("switch", "Switch", "x", "pred", count=2),
-        op("dead", "BiasAddGrad", "switch:1", spec=unknown),
-        op("live", "Identity", "switch"),
-        Op("both", "Merge", ("dead:0", "live:0"), outputs=(unknown, SCALAR)),
-        op("after", "BiasAddGrad", "both", spec=unknown),
-        result("after", "after:0"),
-    ]
-    assert find_unsized(predict_ops(ops)) == ["after:0"]
-
-
-def test_the_table_has_the_declared_columns():
-    found = predict_ops([arg("x", 0), op("a", "Exp", "x"), result("a", "a:0")])
-    table = make_table(found)
-    assert list(table.columns) == [*ALLOCATIONS]
-    assert (table.allocated_bytes % 256 == 0).all()
-
-
 def test_unknown_types_are_counted_with_their_bytes():
     found = predict_ops([arg("x", 0), op("a", "SomethingNew", "x"), result("a", "a:0")])
     assert find_unmodelled(found.prepared) == (
@@ -273,92 +223,9 @@ def test_unknown_types_are_counted_with_their_bytes():
     )
 
 
-def test_an_op_that_its_types_rule_does_not_fit_is_unmodelled_and_reported():
-    # A Softmax without inputs, which its rule cannot know, in a graph that is otherwise sound.
-    ops = [
-        arg("x", 0),
-        op("odd", "Softmax"),
-        op("b", "Mul", "x", "odd"),
-        result("b", "b:0"),
-    ]
-    found = predict_ops(ops)
-    assert find_unmodelled(found.prepared) == (
-        UnmodelledType(op_type="Softmax", count=1, bytes=KIB),
-    )
-    (sentence,) = describe_notes(found)
-    assert "Softmax" in sentence
-
-
 def test_a_graph_that_names_a_missing_op_is_refused():
     with pytest.raises(InputError, match="names the missing op"):
         wire([op("a", "Exp", "x")])
-
-
-def test_an_exit_of_a_loop_is_used_after_it_whatever_the_order():
-    """An ``Exit`` that was dead in a round that was not the last brings something out in the last."""
-    ops = [o for o in loop_graph(7) if o.type != "_Retval"]
-    ops += [
-        op("n_out", "Exit", "i_switch:0", spec=SCALAR),
-        op("after", "Tile", "x", "n_out"),
-        result("after", "after:0"),
-    ]
-    # The counter's round begins before its way out is passed over, and the other way round.
-    for order in (ops, [*ops[:-8], ops[-3], *ops[-8:-3], *ops[-2:]]):
-        prepared = prepare_ops(order)
-        for seed in range(6):
-            schedule = play(prepared, seed)
-            assert schedule.stranded == ()
-            names = [prepared.wiring.ops[node].name for node in schedule.nodes]
-            assert names.count("after") == 1
-
-
-def early_loop(limit, *, bound=True):
-    """``while i < limit and not done: ...`` where the data tell ``done``."""
-    ops = [o for o in loop_graph(limit) if o.name != "on"]
-    ops += [
-        op("data", "IsClose", "x_in", spec=FLAG),
-        op("goes", "LogicalAnd", "less", "data", spec=FLAG),
-        op("on", "LoopCond", "goes" if bound else "data", spec=FLAG),
-    ]
-    return ops
-
-
-def test_a_loop_that_data_may_end_early_runs_as_often_as_it_may():
-    found = predict_ops(early_loop(9))
-    assert "9 trips, the most that its condition allows" in found.decisions["loop"]
-    assert found.requested.low <= found.middle.peak_bytes - 8 * KIB
-    assert found.requested.high >= found.middle.peak_bytes
-
-
-def test_a_loop_without_a_bound_runs_once_unless_assumed():
-    found = predict_ops(early_loop(9, bound=False))
-    assert "1 trip (--assume loop=N" in found.decisions["loop"]
-    found = predict_ops(early_loop(9, bound=False), assumed={"loop": 5})
-    assert "5 trips" in found.decisions["loop"]
-
-
-def test_a_loop_that_an_assumed_branch_continues_ends():
-    """``while go: go = data; x = exp(x) if go else sin(x)``, as ``vectorized_map`` makes it."""
-    frame = {"frame_name": "loop", "parallel_iterations": 10}
-    ops = [
-        *(arg("x", 0), constant("begin", 1)),
-        op("go_in", "Enter", "begin", spec=SCALAR, **frame),
-        op("x_in", "Enter", "x", **(frame | {"is_constant": True})),
-        Op("go", "Merge", ("go_in:0", "go_next:0"), outputs=(SCALAR, SCALAR)),
-        op("on", "LoopCond", "go", spec=FLAG),
-        op("go_switch", "Switch", "go", "on", spec=SCALAR, count=2),
-        op("body", "Identity", "go_switch:1", spec=SCALAR),
-        op("data", "IsClose", "x_in", spec=FLAG, control=("body",)),
-        op("way", "Switch", "x_in", "data", count=2),
-        *(op("exp", "Exp", "way:1"), op("sin", "Sin", "way:0")),
-        Op("end", "Merge", ("exp:0", "sin:0"), outputs=(VECTOR, SCALAR)),
-        op("go_next", "NextIteration", "data", spec=SCALAR, control=("end",)),
-        *(op("out", "Exit", "go_switch:0", spec=SCALAR), result("out", "out:0")),
-    ]
-    for told, trips in (({}, 1), ({"loop": 3}, 3)):
-        found = predict_ops(ops, assumed=told)
-        assert list(found.decisions) == ["loop", "data"]
-        assert f"assumed: {trips} trip" in found.decisions["loop"]
 
 
 def switch_case(index, branches=3):
@@ -385,9 +252,3 @@ def test_of_several_branches_one_runs(index, taken):
     names = names_of(switch_case(constant("index", index)))
     ran = {name for name in names if name.startswith("b")}
     assert ran == {f"b{taken}_{k}" for k in range(taken + 1)}
-
-
-def test_of_several_branches_that_data_choose_the_largest_is_shown():
-    found = predict_ops(switch_case(arg("index", 1, SCALAR)))
-    assert "assumed: number 2" in found.decisions["index"]
-    assert found.requested.low < found.middle.peak_bytes == found.requested.high

@@ -13,10 +13,7 @@ from builders import SAMPLES, sample_folder
 from rich.console import Console
 
 import analyzer
-from analyzer.cards import MemoryRange
-from analyzer.explain import verdict as fit
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.report.answer import answer_lines
 from analyzer.report.page.build import render, render_inline
@@ -24,7 +21,6 @@ from analyzer.report.render.markdown import to_markdown
 from analyzer.report.render.terminal import print_terminal
 from analyzer.report.report_sections import report_document, summary_document
 from analyzer.session.opening import open_result
-from analyzer.simulate.predict import predicted_recording as target
 
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
 CASES = [
@@ -114,42 +110,3 @@ def test_every_size_on_the_page_is_the_documents(
     for path, size_bytes, text in sizes:
         assert value_at(result.document, path) == int(size_bytes), path
         assert text.replace("\u00a0", " ") == format_bytes(int(size_bytes)), path
-
-
-@pytest.mark.parametrize("folder", [folder for folder, limit in CASES if limit is None])
-def test_a_figure_lies_in_its_stated_range(folder: Path) -> None:
-    document = opened(folder, None).document
-    stated, peak = document["uncertainty"], document["peak"]
-    if stated is not None:
-        assert stated["low_bytes"] <= peak["requested_bytes"] <= stated["high_bytes"]
-        allocated = peak["allocated_bytes"]
-        assert (
-            stated["allocated_low_bytes"] <= allocated <= stated["allocated_high_bytes"]
-        )
-
-
-@pytest.mark.parametrize(("folder", "limit"), MARKED)
-def test_findings_are_ranked_by_severity(folder: Path, limit: int | None) -> None:
-    findings = opened(folder, limit).findings
-    order = ["high", "medium", "low", "info"]
-    urgent = ("out-of-memory", "does-not-fit")
-    weights = [(one.id not in urgent, order.index(one.severity)) for one in findings]
-    assert weights == sorted(weights)
-
-
-def test_a_card_that_is_too_small_has_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = 30 << 20
-    limit = MemoryRange(bytes=small, range=Range.exactly(small), source="made up")
-    for module in (fit, target):
-        monkeypatch.setattr(module, "memory_limit", lambda gpu: limit)
-    monkeypatch.setattr(fit, "memory_beside_pool", lambda gpu: 0)
-    result = open_result(NOTES / "gpu")
-    document = result.document
-    assert document["fits"] is False
-    assert document["verdict"]["headline"].startswith("DOES NOT FIT Tesla T4: needs ")
-    assert document["peak"]["pool_bytes"] is document["peak"]["process_bytes"] is None
-    assert document["pool_timeline"] == []
-    assert document["verdict"]["need_bytes"] > small
-    for name, text in outputs_of(result).items():
-        assert document["verdict"]["headline"] in text, name
-        assert "in the pool" not in text

@@ -49,9 +49,9 @@ def test_an_interrupt_leaves_no_process() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == b"begun\n"
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=60) != 0
+    assert process.wait(timeout=600) != 0
     process.stdout.close()
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 120
     while time.monotonic() < deadline_s and _is_group_alive(process.pid):
         time.sleep(0.1)
     assert not _is_group_alive(process.pid)

@@ -53,24 +53,6 @@ def test_it_is_made_once(made, cache, monkeypatch):
     assert folder.make_library_folder(cache) == made
 
 
-def test_an_interrupt_while_names_are_looked_up_stays_an_interrupt(
-    tmp_path, monkeypatch
-):
-    """The search holds the mapped file when Ctrl-C comes, which then cannot be closed."""
-
-    class Interrupted:
-        def finditer(self, data):
-            held = memoryview(data)
-            yield [held[:1], b"cusolverDnCreate"]
-            raise KeyboardInterrupt
-
-    (tmp_path / "libtensorflow_cc.so.2").write_bytes(b"\0cusolverDnCreate\0")
-    monkeypatch.setattr(folder.elf, "read_exports", lambda path: iter([b"cuInit"]))
-    monkeypatch.setattr(folder, "_CUSOLVER_TEXT", Interrupted())
-    with pytest.raises(KeyboardInterrupt):
-        folder.find_cuda_names(tmp_path)
-
-
 def test_a_tensorflow_without_cuda_is_told_in_one_line(cache, monkeypatch):
     monkeypatch.setattr(folder, "find_tensorflow", lambda: cache / "cpu")
     monkeypatch.setattr(folder, "list_binaries", lambda place: (cache / "core",))

@@ -111,7 +111,7 @@ def test_a_note_beyond_bounds_is_refused(
     with pytest.raises(TraceError) as caught:
         open_result(folder, search=False)
     assert told in str(caught.value)
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 30
 
 
 @pytest.mark.parametrize(
@@ -158,4 +158,4 @@ def test_what_never_ends_is_not_read(
     told = refusal(lambda: open_result(folder, search=False))
     assert name in told or "run.json is damaged" in told
     assert "is no regular file" in told or "it has 4194304 MiB" in told
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 30

@@ -14,7 +14,6 @@ from analyzer.tracing.parse.xplane import read_trace
 
 PLAN = Path(__file__).parents[1] / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
 GIB = 1 << 30
-LAYERS = ("dense_1", "dense_1_2", "dense_2_1")
 
 
 class TpuTrace(TraceBuilder):

@@ -123,32 +123,6 @@ def test_packed_and_plain_are_the_same(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is empty"),
-        (
-            b"step 1 loss 0.3\nstep 2 loss 0.2\n",
-            "is not a profiler trace, or is truncated",
-        ),
-        (b"\x1f\x8b", "cannot be read: it is"),
-        (gzip.compress(b"", mtime=0), "is empty"),
-        (TraceBuilder().event("x", 1) and b"\x22\x03box", "holds no profiler planes"),
-    ],
-)
-def test_what_is_no_trace(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "a.xplane.pb"
-    path.write_bytes(content)
-    with pytest.raises(TraceError, match=message):
-        read_trace(path)
-
-
-def test_no_memory_events_says_which_setting_is_missing(tmp_path: Path) -> None:
-    trace = TraceBuilder().run("a:MatMul", 1, 2)
-    with pytest.raises(TraceError, match="TF_CPU_ALLOCATOR_USE_BFC=1"):
-        read_trace(trace.write(tmp_path / "a.pb"))
-
-
 def test_a_trace_cut_anywhere_is_read_or_refused(tmp_path: Path) -> None:
     # GIVEN a real trace, cut at many places; some cuts fall between two fields and still parse
     whole = gzip.decompress(sample_trace("infer").read_bytes())

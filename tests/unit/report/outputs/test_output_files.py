@@ -49,7 +49,7 @@ def test_a_pipe_is_written_into(tmp_path: Path) -> None:
     )
     reader.start()
     write_text(tmp_path / "pipe", "x" * 200_000)
-    reader.join(timeout=10)
+    reader.join(timeout=600)
     assert found == ["x" * 200_000]
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 from make_recording import Made, make_recording
 
-from analyzer.model.recording.records import Kind
-from analyzer.model.recording.schema import EVENTS, empty
 from analyzer.report.perfetto import chrome_trace
 
 
@@ -33,15 +30,3 @@ def test_the_counter_reaches_the_peak_and_its_parts(made: Made) -> None:
         e["args"]["allocated"] for e in events if e["name"] == "allocated bytes"
     ]
     assert allocated == made.recording.events["in_use_bytes"].tolist()
-
-
-@pytest.mark.parametrize("has_events", [True, False])
-def test_a_prediction_counts_instants(made: Made, has_events: bool) -> None:
-    recording = dataclasses.replace(made.recording, kind=Kind.ESTIMATE)
-    if not has_events:
-        recording = dataclasses.replace(recording, events=empty(EVENTS))
-    events = json.loads(chrome_trace(recording))["traceEvents"]
-    assert any(
-        event["ph"] == "C" and event["ts"] == made.document["peak"]["instant"]
-        for event in events
-    )
