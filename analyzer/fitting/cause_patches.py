@@ -36,7 +36,8 @@ def run_edits(
     if finding.id not in _EDITS:
         return
 
-    text, number = file.read_text("utf-8"), int(place[2])
+    text = file.read_text("utf-8")
+    number = int(place[2])
     lines = text.splitlines(keepends=True)
     edits = list(_edit_line(text, number, finding.id))
 
@@ -65,7 +66,8 @@ def _edit_line(text: str, number: int, cause: str) -> Iterator[str]:
             continue
 
         for part, new in _EDITS[cause](node):
-            first, end = part.col_offset, part.end_col_offset
+            first = part.col_offset
+            end = part.end_col_offset
             data = line.encode()
             yield (data[:first] + new.encode() + data[end:]).decode()
 

@@ -85,7 +85,8 @@ def _name_op(failure: OomFailure) -> str:
 
 
 def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:
-    asked, other = failure.asked, logged.asked
+    asked = failure.asked
+    other = logged.asked
     if asked is None or other is None:
         return False
     return asked.low_bytes <= other.high_bytes and other.low_bytes <= asked.high_bytes

@@ -28,7 +28,8 @@ _ACTIONS: Final = read_table("report/actions.toml", dict[str, tuple[str, str, st
 
 def suggest_next(report: ReportFile) -> str:
     """Return the command that continues from a report; empty if none does."""
-    target, verdict = report.target, report.verdict
+    target = report.target
+    verdict = report.verdict
     if target.kind == TargetKind.TRACE and not report.step.is_jax:
         command = ("analyze", "trace", target.text, "--target", "train.py:build_model")
         return shlex.join(command)
@@ -48,7 +49,9 @@ def repeat_command(
     report: ReportFile, command: str, *options: str, card: str = ""
 ) -> str:
     """Return the command for the same step, on ``card`` if given; empty if none can repeat it."""
-    target, step, verdict = report.target, report.step, report.verdict
+    target = report.target
+    step = report.step
+    verdict = report.verdict
     if target.kind in _NOT_REPEATABLE:
         return ""
 
@@ -251,7 +254,8 @@ def _evidence_table(finding: Finding) -> Table | None:
     if not rows:
         return None
 
-    columns, cells = [], []
+    columns = []
+    cells = []
 
     for key in dict.fromkeys(chain.from_iterable(rows)):
         values = [row.get(key) for row in rows]

@@ -89,7 +89,8 @@ def _find_growth(report: ReportFile) -> str:
 
 
 def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
-    growth, trend = _find_growth(report), program.device.trend
+    growth = _find_growth(report)
+    trend = program.device.trend
     if growth:
         return f"Leak: {growth[0].lower()}{growth[1:]}."
     if trend == "flat":
@@ -116,7 +117,9 @@ def _largest_categories(report: ReportFile) -> str:
 
 def _number_line(report: ReportFile) -> str:
     """Return the need with its parts; on a CPU, the memory of the process of a program."""
-    need, program, device = need_of(report), report.program, report.device
+    need = need_of(report)
+    program = report.program
+    device = report.device
     if program is not None and device.kind == "cpu" and not has_limit(report):
         own = report.peak.requested_bytes
         if need is not None:
@@ -132,7 +135,8 @@ def _number_line(report: ReportFile) -> str:
     if need is None:
         return _least_need(report)
 
-    parts, total = list(_parts_of(need)), format_bytes(need.total.bytes)
+    parts = list(_parts_of(need))
+    total = format_bytes(need.total.bytes)
     if report.error is not None:
         return "The step ended early: what it requests later is not in these figures."
     if has_limit(report):  # the verdict has the sum
@@ -144,11 +148,14 @@ def _number_line(report: ReportFile) -> str:
 
 def _least_need(report: ReportFile) -> str:
     """Return the highest allocated peak of a trace, with the limit of its card."""
-    size, place, device = report.peak.allocated_bytes, "", report.device
+    size = report.peak.allocated_bytes
+    place = ""
+    device = report.device
     ever = report.peak_ever
     if ever is not None and ever.allocated_bytes > size:
         verb = "reached in" if ever.phase.startswith("step") else "reached"
-        size, place = ever.allocated_bytes, f", {verb} {ever.phase}"
+        size = ever.allocated_bytes
+        place = f", {verb} {ever.phase}"
 
     limit = ""
     if device.kind == "gpu" and device.memory_limit_bytes is not None:
@@ -158,7 +165,8 @@ def _least_need(report: ReportFile) -> str:
 
 
 def _parts_of(need: Need) -> Iterator[str]:
-    pool_bytes, own_bytes = need.pool.bytes, need.own_peak_bytes
+    pool_bytes = need.pool.bytes
+    own_bytes = need.own_peak_bytes
     phase = need.largest_phase
 
     if own_bytes is None or own_bytes > pool_bytes:
@@ -181,7 +189,8 @@ def need_of(report: ReportFile) -> Need | None:
 
 def notices_of(report: ReportFile) -> tuple[str, ...]:
     """Return warnings to read before any figure."""
-    integrity, verdict = report.integrity, report.verdict
+    integrity = report.integrity
+    verdict = report.verdict
     notices = [] if integrity is None else list(integrity.says)
     if verdict is not None and verdict.cautions:
         notices.append(f"Caution: {'; '.join(verdict.cautions)}.")
@@ -254,7 +263,8 @@ def list_details(report: ReportFile) -> Iterator[str]:
 
 def _place_words(report: ReportFile) -> str:
     """Return the peaks, and the step, op, layer and line of the requested one."""
-    peak, program = report.peak, report.program
+    peak = report.peak
+    program = report.program
     place = ""
     if peak.step is not None and not (program is not None and program.whole_run):
         numbers = {one.index: one.number for one in report.steps}
@@ -281,7 +291,8 @@ def _place_words(report: ReportFile) -> str:
 
 
 def _need_details(report: ReportFile) -> Iterator[str]:
-    need, verdict = need_of(report), report.verdict
+    need = need_of(report)
+    verdict = report.verdict
     if need is None or verdict is None:
         return
 
@@ -346,7 +357,8 @@ def _program_details(program: ProgramFigures) -> Iterator[str]:
 
 def _range_words(report: ReportFile) -> str:
     """Return the range of a prediction; empty for a measurement."""
-    stated, need = report.uncertainty, need_of(report)
+    stated = report.uncertainty
+    need = need_of(report)
     if stated is None or stated.low_bytes is None:
         return ""
 
@@ -369,7 +381,8 @@ def _range_words(report: ReportFile) -> str:
 
 def list_reasons(report: ReportFile) -> Iterator[str]:
     """Yield sources and assumptions: of the card, the range, a simulated card; then notes."""
-    verdict, need = report.verdict, need_of(report)
+    verdict = report.verdict
+    need = need_of(report)
     if verdict is not None and need is not None and need.beside_pool is not None:
         limit = format_bytes(verdict.pool_limit_bytes or 0)
         yield (
@@ -411,7 +424,8 @@ def error_line(message: str) -> str:
 
 def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
     """Return one sentence that compares an allocated peak with the allowed maximum."""
-    peak, limit = format_bytes(peak_bytes), format_bytes(limit_bytes)
+    peak = format_bytes(peak_bytes)
+    limit = format_bytes(limit_bytes)
     if peak_bytes > limit_bytes:
         by = format_bytes(peak_bytes - limit_bytes)
         return f"The allocated peak of {peak} is above the limit of {limit} by {by}."
@@ -421,7 +435,8 @@ def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
 
 def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
     """Yield label, bytes, meaning and place in the JSON of the main numbers."""
-    peak, verdict = report.peak, report.verdict
+    peak = report.peak
+    verdict = report.verdict
     if verdict is not None and verdict.need_bytes is not None:
         meaning = "least pool of TensorFlow"
         if verdict.limit_of == "card":

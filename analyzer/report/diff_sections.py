@@ -69,14 +69,17 @@ def _distance(row: report_file.BytesOfBoth) -> int:
 
 def _lead(report: report_file.DiffFile) -> Iterator[Paragraph]:
     """Yield the time of the step, and the layer to look at."""
-    first, second = report.a.step_s, report.b.step_s
+    first = report.a.step_s
+    second = report.b.step_s
     if first and second:
-        before, now = format_seconds(first), format_seconds(second)
+        before = format_seconds(first)
+        now = format_seconds(second)
         yield Paragraph(f"Time of the steady step: {before}, then {now}.")
 
     grown = max(report.layers, key=lambda row: row.delta_bytes or 0, default=None)
     if grown is not None and (grown.delta_bytes or 0) > 0:
-        name, size = grown.name or "tensors without a layer", grown.delta_bytes or 0
+        name = grown.name or "tensors without a layer"
+        size = grown.delta_bytes or 0
         yield Paragraph(f"Look at {name}: {signed_bytes(size)}.", "strong")
 
 
@@ -129,7 +132,9 @@ def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> 
 
 
 def _cells(row: report_file.BytesOfBoth) -> tuple[CellValue, ...]:
-    a, b, delta = row.a_bytes, row.b_bytes, row.delta_bytes
+    a = row.a_bytes
+    b = row.b_bytes
+    delta = row.delta_bytes
     sizes = ("-" if a is None else a, "-" if b is None else b)
     if delta is None:
         return ("-", "", *sizes)
@@ -206,7 +211,8 @@ def build_diff(
     labels = None
     if first is not None and second is not None and first != second:
         if Path(first).name != Path(second).name:
-            first, second = Path(first).name, Path(second).name
+            first = Path(first).name
+            second = Path(second).name
         labels = first, second
         kinds = KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]
         if kinds[0] != kinds[1]:

@@ -23,7 +23,9 @@ from analyzer.report.actions import suggest_next
 
 def build_document(analysis: Analysis) -> ReportFile:
     """Return the report of one analysis."""
-    recording, verdict, ever = analysis.recording, analysis.verdict, analysis.peak_ever
+    recording = analysis.recording
+    verdict = analysis.verdict
+    ever = analysis.peak_ever
     requested, allocated = analysis.line.at(analysis.first - 1)
 
     report = ReportFile(
@@ -60,7 +62,8 @@ def build_document(analysis: Analysis) -> ReportFile:
 
 
 def _peak(analysis: Analysis) -> report_file.PeakFigures:
-    peak, recording = analysis.peak, analysis.recording
+    peak = analysis.peak
+    recording = analysis.recording
     op, layer, source = peak_op(analysis)
     time_ps = time_s = None
     if recording.kind.ran and peak.allocated_instant >= 0:

@@ -64,7 +64,9 @@ def _make_renamer(op_types: set[str]) -> Callable[[str], str]:
     def rename(name: str) -> str:
         path, colon, output = name.rpartition(":")
         if not (colon and output.isdecimal()):
-            path, colon, output = name, "", ""
+            path = name
+            colon = ""
+            output = ""
 
         parts = path.split("/")
         for place, part in enumerate(parts):

@@ -249,7 +249,8 @@ def _sum_of(group: Sequence[TensorAtPeak]) -> int:
 
 
 def _tensors_row(group: Sequence[TensorAtPeak]) -> tuple[CellValue, ...]:
-    first, each = group[0], ""
+    first = group[0]
+    each = ""
     if len(group) > 1:
         each = f"{len(group)} x {format_bytes(first.requested_bytes)}"
 

@@ -78,7 +78,8 @@ def _place_blocks(table: pd.DataFrame) -> list[_Block]:
             places = free[size]
             reusable = next((one for one in places if one[0] <= row.born), None)
             if reusable is None:
-                address, end = end, end + size
+                address = end
+                end = end + size
             else:
                 places.remove(reusable)
                 address = reusable[1]
@@ -140,7 +141,8 @@ def _list_segments(blocks: list[_Block], alive: list[_Block]) -> list[dict[str, 
     """Return the contiguous regions of all buffers, with the buffers that live at the end."""
     regions: list[tuple[int, int]] = []
     for block in sorted(blocks, key=lambda one: one.address):
-        start, end = block.address, block.address + block.size
+        start = block.address
+        end = block.address + block.size
         if regions and start <= regions[-1][1] + _REGION_GAP_BYTES:
             first, before = regions[-1]
             regions[-1] = (first, max(end, before))

@@ -125,7 +125,8 @@ def steps_charts(program: ProgramFigures | None) -> list[Markup]:
     if program is None:
         return []
 
-    device, host = [], []
+    device = []
+    host = []
     for one in program.readings:
         device.append((one.step, one.in_use_bytes))
         if one.host_bytes is not None:

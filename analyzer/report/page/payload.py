@@ -112,7 +112,8 @@ def payload(
 
     heaviest = np.argsort(-_weights(table).to_numpy(), kind="stable")[:MAX_BUFFERS]
     is_listed = np.isin(np.arange(len(table)), heaviest)
-    listed, folded = table[is_listed], table[~is_listed]
+    listed = table[is_listed]
+    folded = table[~is_listed]
     kept = PageStates(np.arange(n_states))
     if len(folded):
         kept = choose_states(listed, report, n_states)
@@ -167,16 +168,17 @@ def _neighbours(
     none; readers of tensor ``i`` are ``graph_consumer[graph_offset[i]:graph_offset[i + 1]]``.
     """
     places: dict[str, int] = {}
-    tensors, producers, offsets, readers = [], [], [0], []
+    tensors = []
+    producers = []
+    offsets = [0]
+    readers = []
     if links is not None:
         names = table["tensor"].astype(str).to_numpy(dtype=object)
         by_tensor = _weights(table).groupby(names).sum().drop("", errors="ignore")
 
         for name in map(str, by_tensor.nlargest(MAX_TENSORS).index):
-            maker, consumers = (
-                links.makers.get(name),
-                links.readers.get(name, [])[:MAX_CONSUMERS],
-            )
+            maker = links.makers.get(name)
+            consumers = links.readers.get(name, [])[:MAX_CONSUMERS]
             if maker is None and not consumers:
                 continue
 

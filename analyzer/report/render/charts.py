@@ -46,7 +46,8 @@ def draw_lines(
     if limit_bytes is not None and limit_bytes > _LONGEST_OVERSHOOT * highest:
         limit_bytes = None
 
-    top, floor = max(highest, limit_bytes or 0, 1) * _HEADROOM, height - _BOTTOM
+    top = max(highest, limit_bytes or 0, 1) * _HEADROOM
+    floor = height - _BOTTOM
 
     def along(x: float) -> float:
         share = (x - first_x) / max(last_x - first_x, 1)
@@ -99,10 +100,12 @@ def _round_numbers(first: int, last: int) -> range:
 
 def draw_shares(shares: Iterable[tuple[str, float]], caption: str) -> Markup:
     """Draw ratios that add up to 1 as one stacked bar; ``shares`` has a CSS class for each."""
-    start, parts = 0.0, []
+    start = 0.0
+    parts = []
 
     for look, ratio in shares:
-        x, width = 1000 * start, 1000 * ratio
+        x = 1000 * start
+        width = 1000 * ratio
         parts.append(
             f'<rect class="{escape(look)}" x="{x:.2f}" width="{width:.2f}" height="24"/>'
         )

@@ -58,7 +58,8 @@ def to_terminal(
         parts.append(Prose(Text(text, "yellow"), Text("! ", "yellow")))
 
     if document.title or document.subtitle:
-        title, subtitle = (printable(document.title, 200), document.subtitle)
+        title = printable(document.title, 200)
+        subtitle = document.subtitle
         if not is_verbose:
             room = width - cell_len(subtitle) - GAP
             title = printable_path(title, max(room, width // 3))
@@ -271,7 +272,8 @@ class Fitted:
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[Text]:
         """Yield the text in one line."""
-        text, width = self.text, options.max_width
+        text = self.text
+        width = options.max_width
         if cell_len(text) > width and self.is_path and "/" not in text:
             text = f"{text[: width - 1]}…"
         elif cell_len(text) > width:

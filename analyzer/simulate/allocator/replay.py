@@ -76,7 +76,10 @@ class Sequence:
 
     def without(self, buffers: Mask) -> Sequence:
         """Return the sequence without the operations on some buffers, a mask of ``n_buffers``."""
-        return self._take(~buffers[self.slot]) if buffers.any() else self
+        if buffers.any():
+            return self._take(~buffers[self.slot])
+
+        return self
 
     def start(self, count: int) -> Sequence:
         """Return the first operations."""

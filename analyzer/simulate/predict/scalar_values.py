@@ -115,7 +115,10 @@ def evaluate(
         return None
 
     value = _evaluate_first(op, known[0])
-    return _combine(op, known) if value is None and len(known) == len(inputs) else value
+    if value is None and len(known) == len(inputs):
+        return _combine(op, known)
+
+    return value
 
 
 def assign(kind: str, old: Value, change: Value | None) -> Value | None:

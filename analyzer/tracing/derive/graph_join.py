@@ -221,7 +221,8 @@ def _find_batch_size(
             ):
                 continue
 
-            first, size = spec.shape[0], shape[0] if spec.shape[0] < 0 else 0
+            first = spec.shape[0]
+            size = shape[0] if spec.shape[0] < 0 else 0
             if given is not None and first > 0 and shape[0] * given % first == 0:
                 size = shape[0] * given // first
 

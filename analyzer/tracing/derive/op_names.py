@@ -90,7 +90,8 @@ def find_forward_op(name: str, known: set[str]) -> str:
     if not is_in_gradient_scope(name):
         return ""
     scope = plain_scope(name)
-    last, own = scope.rpartition("/")[2], name.rpartition("/")[2]
+    last = scope.rpartition("/")[2]
+    own = name.rpartition("/")[2]
     is_prefix = bool(last) and own.lower().startswith(_plain_number(last).lower())
 
     return scope if scope in known or is_prefix or find_gradient_kernel(name) else ""

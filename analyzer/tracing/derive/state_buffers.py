@@ -143,7 +143,8 @@ def _find_updated(
     others = others[~others["requested_bytes"].isin([size for _, size, *_ in found])]
 
     for row in others.drop_duplicates("requested_bytes").to_dict("records"):
-        name, size = f"variable {row['shape']}", int(row["requested_bytes"])
+        name = f"variable {row['shape']}"
+        size = int(row["requested_bytes"])
         found.append((name, size, "", row["dtype"], row["shape"]))
 
     return found
@@ -161,7 +162,10 @@ def _count_slots(structure: GraphIndex) -> int:
     plain = {re.sub(r"_|\d", "", scope) for scope in scopes}
     names, slots = (types, _SLOTS) if types else (plain, _IN_PLACE)
 
-    return slots.get(names.pop(), 0) if len(names) == 1 else 0
+    if len(names) == 1:
+        return slots.get(names.pop(), 0)
+
+    return 0
 
 
 def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
@@ -277,10 +281,12 @@ def _find_held(
     counts = Counter(
         size for _, _, size in find_gradients(structure) if size >= _LEAST_BYTES
     )
-    born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
+    born = table["born"].to_numpy()
+    dies = table["dies"].to_numpy()
     is_held = (born >= 0) & (born < first.first) & (dies > first.first)
     rows = np.flatnonzero(is_held)[np.argsort(born[is_held], kind="stable")].tolist()
-    ops, all_sizes = table["op"].astype(str).tolist(), table["requested_bytes"].tolist()
+    ops = table["op"].astype(str).tolist()
+    all_sizes = table["requested_bytes"].tolist()
     found = {
         row: _SLOT
         for row in rows
@@ -313,7 +319,8 @@ def _find_new_values(
 ) -> dict[int, tuple[Category, str]]:
     """Return the rows that a step's update leaves behind."""
     ops = table["op"].astype(str).tolist()
-    sizes, dies = table["requested_bytes"].tolist(), table["dies"].to_numpy()
+    sizes = table["requested_bytes"].tolist()
+    dies = table["dies"].to_numpy()
     ends = np.array([step.last for step in steps])
     number = table["step"].fillna(-1).to_numpy(dtype=np.int64)
     found = {}

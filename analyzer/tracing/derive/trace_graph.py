@@ -88,7 +88,9 @@ class OpSequence:
 
             return table[time].to_numpy()[known], thread[known], op[known]
 
-        events, kernels, runs = raw.events, raw.kernels, raw.op_runs
+        events = raw.events
+        kernels = raw.kernels
+        runs = raw.op_runs
         parts = (
             columns(
                 events,
@@ -311,7 +313,8 @@ class _Building:
             row = int(self._rows[at])
             name, (region, dtype, shape) = str(self._names[row]), facts[at]
             if (int(threads[at]), name) != burst:
-                burst, used = (int(threads[at]), name), 0
+                burst = (int(threads[at]), name)
+                used = 0
             outputs = self.outputs.setdefault(name, [])
 
             # A convolution may drop its output and return scratch memory (``conv_grad_input_ops.cc``).
@@ -344,7 +347,8 @@ class _Building:
             controls = (forward,) if forward in self.outputs else ()
             if controls:
                 self.edges[forward, name] = "name"
-            inputs, outputs = self.inputs.get(name, ()), self.outputs.get(name, ())
+            inputs = self.inputs.get(name, ())
+            outputs = self.outputs.get(name, ())
             op_type = self._find_type(name)
             ops.append(
                 Op(name, op_type, tuple(inputs), controls, outputs=tuple(outputs))

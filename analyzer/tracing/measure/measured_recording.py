@@ -168,7 +168,8 @@ def measure(
     raw, table, steps, integrity = _pair_and_cut(raw, note, main)
 
     # The graph names tensors, phases and layers.
-    structure, join = None, None
+    structure = None
+    join = None
     if not is_tpu(main):
         table, structure, join = find_graph(table, raw, note, steps, source)
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
@@ -462,10 +463,8 @@ def _find_warnings(
         table["category"] == Category.UNATTRIBUTED.value
     )
     unseen = table.loc[unknown & (table["allocator"] == main), "allocated_bytes"]
-    before, most = (
-        int(unseen.sum()),
-        int(events["in_use_bytes"][events["allocator"] == main].max()),
-    )
+    before = int(unseen.sum())
+    most = int(events["in_use_bytes"][events["allocator"] == main].max())
     if before > _NOTABLE * most:
         warnings.append(_TEXTS["before"].format(before / most, format_bytes(before)))
 
@@ -548,7 +547,8 @@ _AMD: Final = {
 
 def name_card(facts: Mapping[str, int | float | str]) -> str:
     """Return a card's name, or its properties if no known card has them; empty without properties."""
-    units, memory = int(facts.get("core_count", 0)), int(facts.get("memory_size", 0))
+    units = int(facts.get("core_count", 0))
+    memory = int(facts.get("memory_size", 0))
     version = (
         int(facts.get("compute_cap_major", 0)),
         int(facts.get("compute_cap_minor", 0)),

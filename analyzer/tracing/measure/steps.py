@@ -82,10 +82,8 @@ def _find_functions(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
         "run_id"
     )
     bounds = bounds.join(runs)
-    starts, ends = (
-        bounds[["min", "start_ps"]].min(axis=1),
-        bounds[["max", "end_ps"]].max(axis=1),
-    )
+    starts = bounds[["min", "start_ps"]].min(axis=1)
+    ends = bounds[["max", "end_ps"]].max(axis=1)
 
     return _spans(zip(starts, ends, strict=True))
 
@@ -121,7 +119,8 @@ def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     ]
     if applied.empty or births.empty:
         return ()
-    starts, ends = applied["start_ps"].to_numpy(), applied["end_ps"].to_numpy()
+    starts = applied["start_ps"].to_numpy()
+    ends = applied["end_ps"].to_numpy()
     times = births["time_ps"].to_numpy()
     backward = times[
         births["op"].map(lambda op: op.endswith("Grad")).to_numpy(dtype=bool)
@@ -132,7 +131,8 @@ def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
         backward, ends[:-1]
     )
     last = np.append(np.flatnonzero(between), len(ends) - 1)
-    begin, spans = int(times[0]), []
+    begin = int(times[0])
+    spans = []
 
     for at in last.tolist():
         spans.append((begin, int(ends[at])))

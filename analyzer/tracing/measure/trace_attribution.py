@@ -179,7 +179,8 @@ def _label_noted(
     moments = find_instants(raw, "snapshot")
     roles = find_roles_of_state(note, structure) if structure is not None else {}
     label_variables(labels, note, find_holdings(table, note, moments), roles)
-    index, start = AddressIndex(table), moments[0] if moments else -1
+    index = AddressIndex(table)
+    start = moments[0] if moments else -1
 
     for given in note.inputs:
         row = None if given.address is None else index.at(given.address, start)
@@ -214,7 +215,8 @@ def _label_gradients(
     spans = find_marks(raw.markers, "gradients")
     if not spans:
         return
-    index, marks = AddressIndex(table), find_instants(raw, "gradients")
+    index = AddressIndex(table)
+    marks = find_instants(raw, "gradients")
     found = {
         index.at(address, instant)
         for span, instant in zip(spans, marks, strict=True)
@@ -226,7 +228,8 @@ def _label_gradients(
     if note.watch is not None and note.watch.micro_batches > 1:
         for name in {labels.variable[row] for row in gradients} - {""}:
             labels.fill(labels.variable == name, Category.GRADIENT, _ACCUMULATOR)
-        born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
+        born = table["born"].to_numpy()
+        dies = table["dies"].to_numpy()
         ends = np.append(marks, np.iinfo(np.int64).max)
         survives = ends[np.searchsorted(marks, born, side="right")] < dies
         sizes = table["requested_bytes"].iloc[gradients].unique()
@@ -250,7 +253,8 @@ def _label_held(
     labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote
 ) -> None:
     """Label the tensors that names of a program hold at the end, if its whole run is one step."""
-    index, moments = AddressIndex(table), find_instants(raw, "snapshot")
+    index = AddressIndex(table)
+    moments = find_instants(raw, "snapshot")
     watch = note.watch
 
     for held in watch.held if watch is not None and watch.whole_run and moments else ():
@@ -348,7 +352,8 @@ def find_holdings(
 ) -> list[Holding]:
     """Return the buffers that hold variables, in order of time for each variable."""
     index = AddressIndex(allocations)
-    born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
+    born = allocations["born"].to_numpy()
+    dies = allocations["dies"].to_numpy()
     found: dict[int, tuple[int, Holding]] = {}  # by buffer, with its last snapshot
 
     for number in range(len(note.variables)):
@@ -395,7 +400,8 @@ def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:
     if not is_trial.any():
         return table
 
-    category, role = table["category"].astype(object), table["role"].astype(object)
+    category = table["category"].astype(object)
+    role = table["role"].astype(object)
     category[is_trial] = Category.WORKSPACE.value
     role[is_trial] = TRIAL_ROLE
 
@@ -417,7 +423,8 @@ def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
     copies = []
 
     for _, rows in requests.groupby(requests["op"].astype(str), sort=False):
-        born, dies = rows["born"].to_numpy(), rows["dies"].to_numpy()
+        born = rows["born"].to_numpy()
+        dies = rows["dies"].to_numpy()
 
         # The op's next request of this kind is a workspace, which is freed before the copy.
         inside = np.append((born[1:] < dies[:-1]) & (dies[1:] < dies[:-1]), False)

@@ -52,7 +52,8 @@ def check_trace(
     ``allocations`` are the buffers of its events, with those from before the trace. A TraceError says
     that a size is negative or above 16 TiB.
     """
-    events, damages = raw.events, list(raw.damages)
+    events = raw.events
+    damages = list(raw.damages)
     counter: tuple[int, int, int] = (0, 0, 0)
     for column in ("requested_bytes", "allocated_bytes"):
         for at in np.flatnonzero(~events[column].between(0, _LARGEST_BYTES))[
@@ -65,10 +66,8 @@ def check_trace(
 
     codes = events["allocator"].cat.codes.to_numpy()
     for code in np.unique(codes):
-        name, rows = (
-            str(events["allocator"].cat.categories[code]),
-            np.flatnonzero(codes == code),
-        )
+        name = str(events["allocator"].cat.categories[code])
+        rows = np.flatnonzero(codes == code)
         if is_tpu(name):  # its frees have no sizes
             continue
 
@@ -182,7 +181,8 @@ def _check_steps(
     unfinished = 0
 
     for step in steps:
-        start, end = step.start_ps or 0, step.end_ps or 0
+        start = step.start_ps or 0
+        end = step.end_ps or 0
         first, late, last = np.searchsorted(starts, [start, max(end_ps, start), end])
         unfinished += last - late > max(_LATE_SHARE * (last - first), _LATE_RUNS)
 

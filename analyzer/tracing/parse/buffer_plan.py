@@ -180,7 +180,8 @@ class _Module:
         """Return the instruction that makes a value, skipping those that only rename it."""
         for _ in self._instructions:
             if one.opcode == b"tuple" and index:
-                one, index = self._instructions[one.operand_ids[index[0]]], index[1:]
+                one = self._instructions[one.operand_ids[index[0]]]
+                index = index[1:]
             elif one.opcode == b"get-tuple-element":
                 index = (one.tuple_index, *index)
                 one = self._instructions[one.operand_ids[0]]
@@ -207,7 +208,9 @@ class _Module:
         is_result = allocation.maybe_live_out
         own = [(one, at) for one, at in values if (one.id, at) in results]
         chosen = values if len(values) == 1 else own
-        dtype, shape, op_name = "", None, ""
+        dtype = ""
+        shape = None
+        op_name = ""
 
         if len(chosen) == 1 and not allocation.is_tuple:
             maker, index = chosen[0]

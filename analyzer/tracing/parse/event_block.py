@@ -130,7 +130,8 @@ class FieldReader:
         and position of the next field.
         """
         rows = np.flatnonzero(start < end)
-        at, until = start[rows], end[rows]
+        at = start[rows]
+        until = end[rows]
 
         while len(rows):
             fields = self._next_fields(at)
@@ -140,20 +141,25 @@ class FieldReader:
             yield rows, fields
 
             more = after < until
-            rows, at, until = rows[more], after[more], until[more]
+            rows = rows[more]
+            at = after[more]
+            until = until[more]
 
     def _next_fields(self, at: Positions) -> Columns:
         key, start = self._varints(at)
         wire = key & 7
-        is_varint, is_sized = wire == _VARINT, wire == _BYTES
+        is_varint = wire == _VARINT
+        is_sized = wire == _BYTES
         counted = is_varint | is_sized
 
         if counted.all():
             value, end = self._varints(start)
         else:
-            value, end = np.zeros(len(at), np.int64), start.copy()
+            value = np.zeros(len(at), np.int64)
+            end = start.copy()
             value[counted], end[counted] = self._varints(start[counted])
-            eight, four = wire == _EIGHT_BYTES, wire == _FOUR_BYTES
+            eight = wire == _EIGHT_BYTES
+            four = wire == _FOUR_BYTES
             value[eight] = self._words[start[eight]].view(np.int64)
             end[eight] += 8
             end[four] += 4

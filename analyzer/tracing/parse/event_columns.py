@@ -270,7 +270,10 @@ class MemoryColumns:
 
         events = pd.DataFrame({name: columns.pop(name) for name in EVENTS}, copy=False)
         reserved = self._table.pop("reserved_bytes")[order]
-        return _with_reserved(events, reserved) if reserved.any() else events
+        if reserved.any():
+            return _with_reserved(events, reserved)
+
+        return events
 
 
 def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
@@ -335,7 +338,8 @@ class KernelColumns:
 
         stats = block.stats(is_wanted)
         numbered = stats["name_id"] == number
-        events, numbers = stats["event"][numbered], stats["integer"][numbered]
+        events = stats["event"][numbered]
+        numbers = stats["integer"][numbered]
 
         if names.is_host:
             start = block.offset_ps[events]
@@ -366,7 +370,8 @@ class KernelColumns:
         """Add the executor's events, a mask of shape ``(n,)``."""
         stats = block.stats(rows[block.stat_event])
         chosen = stats["name_id"] == names.stat_key("id")
-        event, run = stats["event"][chosen], stats["integer"][chosen]
+        event = stats["event"][chosen]
+        run = stats["integer"][chosen]
         start = block.offset_ps[event]
         end = start + block.duration_ps[event]
         self._runs.extend(len(event), run=run, start=start, end=end, line=line)

@@ -342,7 +342,8 @@ def _find_modules(planes: Any) -> dict[str, bytes]:
 def _span(content: bytes, line: int, names: PlaneNames) -> Span:
     """Return one event with its statistics; its times are relative to its line's."""
     event = Event.FromString(content)
-    name, start = names.events.get(event.metadata_id, ""), event.offset_ps
+    name = names.events.get(event.metadata_id, "")
+    start = event.offset_ps
     stats = dict(_plain_stats(event.stats, names.stats))
 
     return Span(name, start, start + event.duration_ps, line + 1, stats)

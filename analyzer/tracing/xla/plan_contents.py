@@ -141,7 +141,8 @@ def label_holders(
     region: PlanRegion, structure: GraphIndex | None, *, infer: bool
 ) -> list[dict[str, str]]:
     """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
-    makers, passing = {}, {}
+    makers = {}
+    passing = {}
     cache = find_cache(structure) if structure is not None and infer else frozenset()
 
     if structure is not None:
@@ -162,15 +163,19 @@ def label_holders(
         is_kept = holder.first < start < holder.until
 
         if holder.is_argument:
-            category, role = Category.TEMPORARY, "copy of an argument in another layout"
+            category = Category.TEMPORARY
+            role = "copy of an argument in another layout"
         elif holder.dtype == "tuple":
-            category, role = Category.TEMPORARY, "table of addresses"
+            category = Category.TEMPORARY
+            role = "table of addresses"
         elif is_workspace(holder):
-            category, role = Category.WORKSPACE, "workspace"
+            category = Category.WORKSPACE
+            role = "workspace"
         elif is_float(holder.dtype) and any(
             f"{name}:{k}" in cache for k in range(len(outputs))
         ):
-            category, role = Category.KV_CACHE, CACHE_ROLE
+            category = Category.KV_CACHE
+            role = CACHE_ROLE
         else:
             is_passed = (
                 structure is None or find_inlined(holder.op_name, passing) is not None
@@ -252,7 +257,8 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
     for moment in sorted(made):
         wrong += made[moment]
         if wrong <= least:
-            least, start = wrong, moment + 1
+            least = wrong
+            start = moment + 1
 
     return start
 
@@ -299,7 +305,8 @@ def _divide(
 
     moved = []
     for step in steps:
-        first, last = int(shift(step.first)), int(shift(step.last))
+        first = int(shift(step.first))
+        last = int(shift(step.last))
         moved.append(replace(step, first=first, last=last))
 
     return (

@@ -131,7 +131,8 @@ def match_requests(
     groups = table.assign(thread=threads)[bare].sort_values("born")
 
     for _, group in groups.groupby(["allocator", "thread"], observed=True):
-        rows, sizes = group.index.tolist(), group["requested_bytes"].tolist()
+        rows = group.index.tolist()
+        sizes = group["requested_bytes"].tolist()
         at = 0
 
         while at < len(rows):

@@ -194,7 +194,8 @@ def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -
     if call.attr("padding", "VALID") != "SAME":
         return 0
 
-    dilations, strides = call.attr("dilations"), call.attr("strides")
+    dilations = call.attr("dilations")
+    strides = call.attr("strides")
     dilation = int(dilations[axis]) if dilations else 1
     stride = int(strides[axis]) if strides else 1
     reach = (window - 1) * dilation + 1
@@ -273,7 +274,10 @@ def _find_recurrent_buffers(call: Call, mode: str, unit_bytes: int) -> tuple[int
 
 def _lengths_bytes(call: Call) -> int:
     """Return the bytes of the sequence lengths, an input of the third version of the ops."""
-    return call.input_size(4) if call.op.type.endswith("V3") else 0
+    if call.op.type.endswith("V3"):
+        return call.input_size(4)
+
+    return 0
 
 
 def _count_unit_bytes(
