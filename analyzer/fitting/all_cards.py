@@ -118,6 +118,7 @@ def _combine(
     rows.sort(key=lambda row: (row.limit_bytes, row.id))
     smallest = rows[0]
     largest = rows[-1]
+
     if rows[0].price is not None:
         rows.sort(
             key=lambda row: (not row.holds_wanted and wanted is not None, row.price)
@@ -145,6 +146,7 @@ def _combine(
         note += " --gpu NAME runs the sizes on one card, near its own limit."
     if len(rows) < total:
         note = f"{total - len(rows)} of {total} cards are not judged. {note}"
+
     return replace_fields(
         answer,
         cards=tuple(rows),

@@ -63,6 +63,7 @@ def find_peak(units: Sequence[ChainUnit], blocks: Sequence[Block]) -> int:
     """Return the kept bytes of a partition beside its largest block."""
     kept = sum(unit.kept_bytes + unit.leaves_bytes for unit in units)
     inside = [_bytes_inside(units, block) for block in blocks]
+
     return kept - sum(inside) + max(inside, default=0)
 
 
@@ -79,6 +80,7 @@ def _bytes_inside(units: Sequence[ChainUnit], block: Block) -> int:
     """Return the bytes of a block while its gradient is computed, without its output."""
     start, stop = block
     total = sum(unit.kept_bytes + unit.leaves_bytes for unit in units[start:stop])
+
     return total - units[stop - 1].leaves_bytes
 
 
@@ -99,6 +101,7 @@ def _cut(units: Sequence[ChainUnit], bound: int) -> list[Block]:
 
     if start < len(units):
         blocks.append((start, len(units)))
+
     return blocks
 
 
@@ -112,6 +115,7 @@ def chain_of(note: RunNote) -> tuple[ChainUnit, ...]:
     order = _sort_layers(graph, layers)
     if len(order) < 2 or not all(_NAME.fullmatch(layer) for layer in order):
         return ()
+
     return tuple(_find_units(graph, layers, order))
 
 
@@ -207,6 +211,7 @@ def _find_units(
             last = max(
                 (place[layers[user]] for user in users if user in layers), default=at
             )
+
             for end in range(at, last):
                 crossing[end][tensor] = size_bytes
 

@@ -48,6 +48,7 @@ def run_edits(
         access = replace(
             trial.access, capture=lambda *given, copy=copy: make(copy, *given)
         )
+
         try:
             after = estimate_step(access, trial.options, f"{folder.name}/run")
         except InputError:  # the edited step does not run

@@ -161,6 +161,7 @@ def describe_cards(cards: Sequence[CardAnswer], answer: FitAnswer) -> str:
 
     fitting = [card for card in cards if card.holds_wanted]
     smallest = f", from {fitting[0].id} on" if fitting else ""
+
     return (
         f"batch {answer.wanted:,} fits {len(fitting)} of {len(cards)} cards{smallest}"
     )

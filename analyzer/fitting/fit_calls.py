@@ -107,6 +107,7 @@ def fits(
         answer_sizes(access, options, BATCH, search, lambda stage, share: None)
 
     high_bytes = search.points[size].need_high_bytes
+
     return high_bytes is not None and high_bytes <= bounds.range.low
 
 

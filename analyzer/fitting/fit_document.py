@@ -44,6 +44,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
         answer.dtype_policy,
         "XLA" if answer.jit else "op by op",
     )
+
     return Document(
         title=answer.target,
         subtitle=", ".join(filter(None, step)),
@@ -61,6 +62,7 @@ def append_answer(page: Document, answer: FitAnswer) -> Document:
     """Return the document of a log with the answer for its card at the end."""
     own = build_fit_document(answer)
     parts = (dataclasses.replace(section, level=2) for section in own.sections)
+
     return dataclasses.replace(
         page,
         headline=f"{page.headline} {own.headline}",
@@ -93,6 +95,7 @@ def _suggest_next(answer: FitAnswer) -> str:
 
     if answer.limit_of == "given":
         options += ["--limit", format_option_bytes(answer.limit_bytes)]
+
     return shlex.join(("analyze", command, answer.target, *options))
 
 
@@ -178,6 +181,7 @@ def _explain_limit(answer: FitAnswer) -> str:
         others = f"; context and libraries take another {beside}"
 
     limit = format_bytes(answer.limit_bytes)
+
     return (
         f"TensorFlow's pool may use {limit}{bounds}{origins[answer.limit_of]}{others}."
     )
@@ -201,6 +205,7 @@ def _size_section(answer: FitAnswer) -> Section:
 
     columns = (TableColumn(answer.noun, "number"), *COLUMNS["sizes"])
     title = "Runs" if answer.is_run else "Estimates"
+
     return Section(f"{title} by {answer.varied}", (Table(columns, tuple(rows)),))
 
 
@@ -212,6 +217,7 @@ def _describe_point(answer: FitAnswer, point: SizePoint) -> str:
         return "did not end in time"
     if point.is_refused:
         return f"not possible ({point.kind})"
+
     return "ran out of memory" if answer.is_run else "does not fit"
 
 
@@ -284,6 +290,7 @@ def _state_largest(answer: FitAnswer) -> str:
             others = "larger ones did not end in time"
         if answer.largest >= MOST_SIZE:
             others = f"sizes above {MOST_SIZE:,} are not tried"
+
         return f"{named} fits {where}{by}; {others}."
 
     point = next(point for point in answer.points if point.size == answer.failing)
@@ -294,4 +301,5 @@ def _state_largest(answer: FitAnswer) -> str:
         return f"{named} fits {where}{by}; {failing}."
     if answer.is_run:
         return f"{named} is the largest that fits {where}: it ran on a simulated card, and {failing}."
+
     return f"{named} is the largest that fits {where}{by}; {failing}."

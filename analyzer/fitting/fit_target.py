@@ -112,6 +112,7 @@ def fit_step(
         answer = replace_fields(answer, remedies=try_remedies(trial, question.remedies))
 
     report("done", 1.0)
+
     return add_headline(answer)
 
 
@@ -119,6 +120,7 @@ def limit_options(options: CaptureOptions, limit_bytes: int | None) -> CaptureOp
     """Return the options with the limit of a card, which its runs and the graph optimizer use."""
     if not options.gpu or limit_bytes is None:
         return options
+
     return replace(options, memory_limit_bytes=limit_bytes)
 
 
@@ -136,6 +138,7 @@ def resolve_limit(
         return "given", BoundedBytes.exactly(limit_bytes)
     if card is not None:
         return "card", card
+
     return "machine", BoundedBytes.exactly(read_memory_bytes())
 
 
@@ -153,6 +156,7 @@ def find_safe_size(search: SizeSearch, low_bytes: int, largest: int) -> int:
         low_bytes = min(low_bytes, point.need_bytes)
 
     safe = search.size_at(low_bytes, lambda one: one.need_high_bytes)
+
     return min(safe, largest)
 
 

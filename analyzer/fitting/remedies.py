@@ -76,6 +76,7 @@ class RemedyTrial:
         """Say whether an estimate fits the limit; None without one."""
         if self.limit_bytes is None:
             return None
+
         return estimate.need_bytes <= self.limit_bytes
 
 
@@ -90,6 +91,7 @@ def try_remedies(
     options = trial.options
     report = trial.report
     report("estimating the unchanged step", 0.0)
+
     if captured is None:
         before = trial.estimate(options, "unchanged")
     else:
@@ -121,6 +123,7 @@ def try_remedies(
         remedies += _try_sets(trial, plans, remedies, before)
 
     remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
+
     return tuple(remedies)
 
 
@@ -133,6 +136,7 @@ def _try_plans(
         title="; ".join(plan.title for plan in plans),
         code=write_code(plans, is_own_step=before.note.step.own),
     )
+
     try:
         options = merge_options(trial.options, plans)
         after = trial.estimate(options, f"remedy-{remedy.id}")
@@ -201,6 +205,7 @@ def _try_edits(
         return replace_fields(remedy, failed=_BY_HAND)
 
     after, code = min(runs, key=lambda run: run[0].requested_bytes)
+
     return _add_figures(replace_fields(remedy, code=code), trial, before, after)
 
 
@@ -327,6 +332,7 @@ def add_remedies(
         trial = RemedyTrial(
             access, options, limit_bytes, progress, file, patches or Path(), keep
         )
+
         if names is None:
             findings = result.report.findings
             source = spec.source if spec.kind is TargetKind.FILE else None

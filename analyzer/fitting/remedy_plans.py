@@ -97,6 +97,7 @@ def merge_options(
         if getattr(plan.options, name) != getattr(base, name)
     }
     remedy = ",".join(plan.options.remedy for plan in plans if plan.options.remedy)
+
     return replace(base, **changes, remedy=remedy)
 
 
@@ -112,6 +113,7 @@ def plan_remedies(
     """
     conditions = _conditions_of(options, note)
     table = read_remedies()
+
     for row in table.remedies:
         if conditions.issuperset(row.when):
             yield _plan_row(row, options, note)
@@ -120,6 +122,7 @@ def plan_remedies(
         return
 
     current = _optimizer_class(note)
+
     # The optimizer of a custom step is part of its code.
     for name in () if note.step.own else table.optimizers:
         if name == current:
@@ -224,6 +227,7 @@ def _optimizer_class(note: RunNote) -> str:
     """Return the class of a step's optimizer: the recorded one, else by the paths of its variables."""
     heads = {variable.path.split("/")[0] for variable in note.variables}
     by_path = (name for name in read_remedies().optimizers if name.lower() in heads)
+
     return note.step.optimizer or next(by_path, "Adam")
 
 

@@ -89,6 +89,7 @@ def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:
     other = logged.asked
     if asked is None or other is None:
         return False
+
     return asked.low_bytes <= other.high_bytes and other.low_bytes <= asked.high_bytes
 
 
@@ -106,6 +107,7 @@ def append_reproduction(page: Document, found: Reproduction) -> Document:
             f"The step fails on the simulated card too, in {same_op} with {same}: "
             f"{found.op or 'an op without a name'} asks for {size}."
         ]
+
         if not found.remedies:
             lines.append("No single change lets it run.")
 
@@ -116,4 +118,5 @@ def append_reproduction(page: Document, found: Reproduction) -> Document:
 
     section = Section("Reproduced on a simulated card", tuple(blocks), level=2)
     sections = (page.sections[0], section, *page.sections[1:])
+
     return replace(page, headline=f"{page.headline} {lines[0]}", sections=sections)

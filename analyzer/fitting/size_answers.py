@@ -84,6 +84,7 @@ def answer_sizes(
     try:
         if can_run(access, options):
             return _run(access, options, varied, search, report)
+
         return _estimate(access, options, varied, search, report)
     except InputError as error:
         if error.kind is not FailureKind.FIXED_SIZE:
@@ -118,6 +119,7 @@ def _run(
 
         if size is not None:
             _report(report, search, f"running size {size}")
+
         return size
 
     def take_run(run: SizeRun) -> int | None:
@@ -125,6 +127,7 @@ def _run(
         assert size is not None
         if run.kind is not None and run.kind not in _BY_SIZE and not search.points:
             raise TargetError(run.detail, kind=run.kind)
+
         return take(_make_point(size, run), run.fixed_bytes)
 
     _report(report, search, f"running size {size}")
@@ -159,6 +162,7 @@ def _run(
         return assume_facts(options, is_run=True)
 
     notes = tuple(dict.fromkeys(run_file.notes))
+
     return StepFacts(
         by="runs", step=run_file.step, notes=notes, versions=run_file.versions
     )
@@ -188,6 +192,7 @@ def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePo
         raise error
 
     detail = error.message.partition("\n")[0]
+
     return SizePoint(size=size, fits=False, kind=error.kind, detail=detail)
 
 
@@ -223,6 +228,7 @@ def _estimate(
 
     assert last is not None
     notes = tuple(dict.fromkeys((*last.notes, *describe_sizes(last.note))))
+
     return StepFacts(
         by="estimates", step=last.note.step, notes=notes, versions=last.note.versions
     )

@@ -63,6 +63,7 @@ class SizeSearch:
         """The largest size that fits, below every size that does not; 0 for none."""
         failing = self.failing
         sizes = [point.size for point in self.points.values() if point.fits]
+
         return max(
             (size for size in sizes if failing is None or size < failing), default=0
         )
@@ -92,6 +93,7 @@ class SizeSearch:
         fitting = self.fitting
         failing = self.failing
         step = tolerance_at(fitting)
+
         if failing is None:
             return self._next_larger(fitting, step)
         if failing - fitting <= step:
@@ -105,6 +107,7 @@ class SizeSearch:
 
         failures = sum(point.has_failed for point in self.points.values())
         down = max(failing // max(32 >> failures, 2), 1)
+
         return max((fitting + failing) // 2, failing - down)
 
     def _next_larger(self, fitting: int, step: int) -> int | None:
@@ -115,6 +118,7 @@ class SizeSearch:
 
         near = [one.size for one in self.points.values() if 5 * one.size > 4 * fitting]
         guess = max(self._guess(fitting), fitting + (step << (len(near) - 1)))
+
         return min(guess, _LONGEST_STEP * fitting, MOST_SIZE)
 
     def _guess(self, fitting: int) -> int:
@@ -181,6 +185,7 @@ class SizeSearch:
 
         if slope < 1 or fixed < 0.95 * self.fixed_bytes:
             return None, None
+
         return round(fixed), round(slope)
 
 

@@ -89,6 +89,7 @@ def copy_with_text(path: Path, text: str, folder: Path) -> Path:
             (folder / other.name).symlink_to(other)
 
     (folder / path.name).write_bytes(text.encode())
+
     return folder / path.name
 
 
@@ -170,6 +171,7 @@ class SourceFile:
             done = end
 
         parts.append(self._data[done:])
+
         return b"".join(parts).decode()
 
     def _span(self, node: Any) -> tuple[int, int]:
@@ -218,6 +220,7 @@ def _set_jit(source: SourceFile, value: str) -> None:
     if calls:
         call = _get_only(calls, "compile() call")
         source.set_keyword(call, "jit_compile", value)
+
         return
 
     nodes = [one for one in source.nodes if isinstance(one, ast.Attribute)]

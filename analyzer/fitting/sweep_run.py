@@ -196,6 +196,7 @@ def _key(question: SweepQuestion) -> str:
     source = Path(parse_target(question.target).source)
     if source.is_file():
         digest.update(source.read_bytes())
+
     return digest.hexdigest()[:24]
 
 
@@ -207,6 +208,7 @@ def estimate_cell(question: SweepQuestion) -> SweepCell:
     except AnalyzerError as error:
         if error.exit_code is ExitCode.BUG:
             raise
+
         return SweepCell(question=question, failed=str(error))
 
 
@@ -223,6 +225,7 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
         gpu=card,
         memory_limit_bytes=limit_bytes if card else None,
     )
+
     if question.remedy:  # a capture without it shows whether the step has it
         made = capture(
             spec,
@@ -241,6 +244,7 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
         name: getattr(report.verdict, name, None)
         for name in ("need_bytes", "limit_bytes", "margin_bytes")
     }
+
     figures |= {
         name: getattr(report.uncertainty, name, None)
         for name in ("low_bytes", "high_bytes")
@@ -308,6 +312,7 @@ def _answer_of(cell: SweepCell) -> str:
     """Return the key in ``_WORDS`` of a cell's answer."""
     if cell.failed or cell.limit_bytes is None:
         return "failed" if cell.failed else ""
+
     return "yes" if cell.fits is True else "no" if cell.fits is False else "may not"
 
 
@@ -330,6 +335,7 @@ def _row_of(cell: SweepCell, most_bytes: int) -> tuple[CellValue, ...]:
     asked = cell.question
     word = _answer_of(cell)
     share = None if cell.allocated_bytes is None else cell.allocated_bytes / most_bytes
+
     return (
         *(asked.target, asked.card, asked.remedy or NONE, asked.batch_size),
         *(Cell(word, _WORDS[word][1]), cell.need_bytes, cell.limit_bytes, share),

@@ -56,6 +56,7 @@ def split_shapes(shapes: Sequence[str]) -> tuple[list[str], VariedSize]:
     """Separate shapes without an N from those with one."""
     varied = [shape for shape in shapes if _factors_of_n(shape)]
     fixed = [shape for shape in shapes if shape not in varied]
+
     return fixed, parse_varied(varied)
 
 

@@ -266,4 +266,5 @@ def _write_limit(size_bytes: int) -> str:
     mib = size_bytes >> 20
     if size_bytes % (1 << 20) and mib >= 1024:
         return f"{math.floor(mib / 10.24) / 100}GiB"
+
     return f"{mib}MiB"

@@ -105,6 +105,7 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
 
         owner.allocator = owner.allocator or name
         process.select(line.thread, owner)
+
         return True
 
     cells = find("map", text)

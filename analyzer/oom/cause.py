@@ -153,6 +153,7 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
 def _describe_unknown_request(failure: LoggedFailure) -> str:
     if failure.limit is not None and failure.in_use is not None:
         return "The log does not give the size of the request; {in_use} of {limit} were in use."
+
     if find("copy_error", failure.words):
         return (
             "A tensor could not be copied to the device, which had no memory for it; the log "
@@ -323,6 +324,7 @@ def _bytes_beside(failure: LoggedFailure) -> int:
     free = failure.printed.get("free")
     if total is None or free is None:
         return 0
+
     return max(total.low - free.low - failure.in_use_bytes, 0)
 
 
@@ -365,6 +367,7 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
 
     if failure.is_pinned:
         yield "This is pinned host memory, used for copies to a card, not the card's own."
+
     if find_dominant_size(failure) is not None:
         yield (
             "{many:,} chunks of {chunk} fill {share:.0%} of the bytes in use, as if a loop or a "

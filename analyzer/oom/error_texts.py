@@ -190,6 +190,7 @@ def _take_context(process: Process, text: str) -> bool:
     if "BufferAssignment OOM Debugging" in text:
         failure.is_compiled = True
         failure.buffers.clear()  # a repeated text lists them again
+
         return True
 
     node = find("node", text)

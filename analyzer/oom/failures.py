@@ -156,6 +156,7 @@ class LoggedFailure(Struct):
         total = self.card_memory
         if self.limit is None or total is None or not self.is_on_card:
             return False
+
         return self.limit.high < _LIMITED_SHARE * total.low
 
 

@@ -147,6 +147,7 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
         "device": failure.device,
         "source": failure.source,
     }
+
     for name, text in facts.items():
         if text:
             yield name, text

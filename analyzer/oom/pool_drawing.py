@@ -69,6 +69,7 @@ def draw_pool(failure: LoggedFailure) -> Markup | None:
     height = 2 * _TOP + -(-end // row_bytes) * _STEP
     svg = _SVG.format(_WIDTH, height, Markup("").join(marks))
     caption = "The pool when the request failed, to scale"
+
     return frame(caption, svg, _LEGEND, note)
 
 

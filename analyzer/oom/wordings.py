@@ -64,6 +64,7 @@ def find_all(name: str, text: str) -> list[re.Match[str]]:
     """Return all matches of a pattern of the table."""
     if find(name, text) is None:
         return []
+
     return list(PATTERNS[name].finditer(text))
 
 
@@ -134,4 +135,5 @@ def difference(whole: Range | None, part: Range | None) -> Range | None:
     """Return the difference, at least 0; None if one of the two is unknown."""
     if whole is None or part is None:
         return None
+
     return (whole - part).at_least(0)

@@ -42,6 +42,7 @@ def suggest_next(report: ReportFile) -> str:
         return repeat_command(report, "fit")
     if report.kind is Kind.ESTIMATE or report.remedies:
         return repeat_command(report, "trace")
+
     return repeat_command(report, "estimate", "--what-if", "all")
 
 
@@ -52,6 +53,7 @@ def repeat_command(
     target = report.target
     step = report.step
     verdict = report.verdict
+
     if target.kind in _NOT_REPEATABLE:
         return ""
 
@@ -74,6 +76,7 @@ def repeat_command(
         batch_size = None
 
     same = step_options(batch_size, mode, step.jit, card, given)
+
     return shlex.join(("analyze", command, target.text, *same, *limit, *options))
 
 
@@ -105,10 +108,12 @@ def find_action(report: ReportFile) -> str:
     if not changes:
         need = None if report.verdict is None else report.verdict.need_bytes
         of = format_bytes(_limit_of(report) or need or report.peak.allocated_bytes)
+
         return f"Nothing to change: no change is known to save 1 % of {of}."
 
     first = changes[0]
     gain = f": {first.gain}" if first.gain else ""
+
     return f"{first.action}{gain}."
 
 
@@ -117,6 +122,7 @@ def _limit_of(report: ReportFile) -> int | None:
     verdict = report.verdict
     if verdict is not None and verdict.limit_bytes is not None:
         return verdict.limit_bytes
+
     return report.device.memory_limit_bytes if report.device.kind == "gpu" else None
 
 
@@ -197,16 +203,19 @@ def describe_figures(remedy: StepRemedy) -> str:
         parts.append(
             f"peak {before} before, {format_bytes(remedy.requested_bytes)} after"
         )
+
     if remedy.has_same_outputs is not None:
         parts.append(
             "outputs have the same shapes"
             if remedy.has_same_outputs
             else "the shapes of the outputs differ"
         )
+
     if remedy.fits is not None:
         parts.append("fits the limit" if remedy.fits else "does not fit the limit")
     if remedy.costs:
         parts.append(f"costs: {remedy.costs}")
+
     if remedy.patch:
         parts.append(f"patch: {remedy.patch}")
     elif remedy.no_patch:
@@ -268,4 +277,5 @@ def _evidence_table(finding: Finding) -> Table | None:
 
     left = len(finding.evidence) - len(rows)
     more = f"{left} more rows are in the JSON" if left else ""
+
     return Table(tuple(columns), tuple(zip(*cells, strict=True)), more)

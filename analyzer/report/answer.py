@@ -67,6 +67,7 @@ def has_limit(report: ReportFile) -> bool:
     verdict = report.verdict
     if verdict is None:
         return False
+
     return verdict.limit_bytes is not None or verdict.outcome is Outcome.FAILED
 
 
@@ -101,17 +102,20 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
     reason = "memory in use has no clear trend"
     if not program.device.level_bytes:
         reason = "too few steps"
+
     return f"Cannot tell whether memory grows: {reason} in {program.steps:,} steps."
 
 
 def _largest_categories(report: ReportFile) -> str:
     shares = sorted(list_shares(report), key=lambda row: -row[2])
     parts = []
+
     for _, label, _, ratio in shares[:_LARGEST]:
         if ratio >= _LEAST_RATIO:
             parts.append(f"{label.lower()} {ratio:.0%}")
 
     peak = format_bytes(report.peak.requested_bytes)
+
     return f"Peak {peak} of tensors: {', '.join(parts)}."
 
 
@@ -120,6 +124,7 @@ def _number_line(report: ReportFile) -> str:
     need = need_of(report)
     program = report.program
     device = report.device
+
     if program is not None and device.kind == "cpu" and not has_limit(report):
         own = report.peak.requested_bytes
         if need is not None:
@@ -143,6 +148,7 @@ def _number_line(report: ReportFile) -> str:
         return f"That is {' + '.join(parts)}."
     if len(parts) == 1:
         return f"Needs {total}, TensorFlow's own peak (get_memory_info)."
+
     return f"Needs {total} = {' + '.join(parts)}."
 
 
@@ -152,6 +158,7 @@ def _least_need(report: ReportFile) -> str:
     place = ""
     device = report.device
     ever = report.peak_ever
+
     if ever is not None and ever.allocated_bytes > size:
         verb = "reached in" if ever.phase.startswith("step") else "reached"
         size = ever.allocated_bytes
@@ -161,6 +168,7 @@ def _least_need(report: ReportFile) -> str:
     if device.kind == "gpu" and device.memory_limit_bytes is not None:
         of = format_bytes(device.memory_limit_bytes)
         limit = f" of the {of} that TensorFlow may use on {device.name}"
+
     return f"Needs at least {format_bytes(size)}{limit}{place}."
 
 
@@ -192,6 +200,7 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
     integrity = report.integrity
     verdict = report.verdict
     notices = [] if integrity is None else list(integrity.says)
+
     if verdict is not None and verdict.cautions:
         notices.append(f"Caution: {'; '.join(verdict.cautions)}.")
     if has_limit(report) and _find_growth(report):
@@ -206,6 +215,7 @@ def step_words(report: ReportFile) -> str:
     batch = f"batch {step.batch_size}" if step.batch_size else ""
     compiled = "" if step.jit is None else "XLA" if step.jit else "op by op"
     policy = step.dtype_policy if step.dtype_policy != "float32" else ""
+
     return ", ".join(filter(None, (step.mode, batch, step.optimizer, compiled, policy)))
 
 
@@ -231,6 +241,7 @@ def basis_words(report: ReportFile) -> str:
         "predicted": f"Predicted for {device}; no step ran.",
         "measured": f"Measured on {device}.",
     }
+
     return words[basis_of(report)]
 
 
@@ -253,6 +264,7 @@ def list_details(report: ReportFile) -> Iterator[str]:
     yield _place_words(report)
     yield from _need_details(report)
     yield from _peak_details(report)
+
     if report.program is not None:
         yield from _program_details(report.program)
 
@@ -266,11 +278,13 @@ def _place_words(report: ReportFile) -> str:
     peak = report.peak
     program = report.program
     place = ""
+
     if peak.step is not None and not (program is not None and program.whole_run):
         numbers = {one.index: one.number for one in report.steps}
         number = numbers.get(peak.step)
         name = peak.step if number is None else number
         place = f" in {'traced ' if program else ''}step {name}"
+
     if peak.op:
         place += f" by {peak.op}"
 
@@ -366,6 +380,7 @@ def _range_words(report: ReportFile) -> str:
         ("requested", stated.low_bytes, stated.high_bytes),
         ("allocated", stated.allocated_low_bytes, stated.allocated_high_bytes),
     ]
+
     if need is not None and not need.total.range.is_exact:
         ranges.append(("need", need.total.range.low, need.total.range.high))
 
@@ -389,6 +404,7 @@ def list_reasons(report: ReportFile) -> Iterator[str]:
             f"TensorFlow's limit for its pool on {verdict.card} is {limit}: the card's "
             "memory less the CUDA context and a reserve."
         )
+
         yield (
             f"Context, cuBLAS, cuDNN and loaded kernels take about {need.beside_pool} "
             "beside the pool, from public reports, not measured."
@@ -419,6 +435,7 @@ def error_line(message: str) -> str:
     out_of_memory = [line for line in messages if "OOM when" in line]
     chosen = out_of_memory or messages[-1:] or lines[:1] or [""]
     line = chosen[0]
+
     return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
 
 
@@ -450,12 +467,14 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
         meaning = "the given limit of the pool"
         if verdict.limit_of == "card":
             meaning = f"memory of {verdict.card}"
+
         yield "limit", verdict.limit_bytes, meaning, "verdict.limit_bytes"
 
     meaning = "bytes that live tensors asked for"
     yield "requested", peak.requested_bytes, meaning, "peak.requested_bytes"
     meaning = "bytes of the chunks that hold them"
     yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
+
     if peak.pool_bytes is not None:
         meaning = "bytes that the allocator took from the driver"
         yield "pool", peak.pool_bytes, meaning, "peak.pool_bytes"

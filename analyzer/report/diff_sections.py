@@ -128,6 +128,7 @@ def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> 
     first = TableColumn(name, "path", least=24)
     last = TableColumn("change", least=6, rank=1)
     table = Table((first, *COLUMNS["differences"], last), tuple(cells))
+
     return Section("", (table,))
 
 
@@ -136,10 +137,12 @@ def _cells(row: report_file.BytesOfBoth) -> tuple[CellValue, ...]:
     b = row.b_bytes
     delta = row.delta_bytes
     sizes = ("-" if a is None else a, "-" if b is None else b)
+
     if delta is None:
         return ("-", "", *sizes)
 
     tone: Tone = "bad" if delta > 0 else "good" if delta < 0 else "muted"
+
     return (Cell(delta, tone), Cell(_share(delta / a) if a else "", tone), *sizes)
 
 
@@ -176,6 +179,7 @@ class Diff(ReportOutput):
             return ""
 
         share = f" ({self.growth_bytes / before:+.1%})" if before else ""
+
         return (
             f"The requested peak grew by {format_bytes(self.growth_bytes)}{share}, from"
             f" {format_bytes(before)} to {format_bytes(before + self.growth_bytes)}; "
@@ -213,10 +217,12 @@ def build_diff(
         if Path(first).name != Path(second).name:
             first = Path(first).name
             second = Path(second).name
+
         labels = first, second
         kinds = KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]
         if kinds[0] != kinds[1]:
             labels = f"{first} ({kinds[0]})", f"{second} ({kinds[1]})"
+
     return Diff(compare(*older, *newer, labels=labels), newer)
 
 

@@ -66,6 +66,7 @@ def _peak(analysis: Analysis) -> report_file.PeakFigures:
     recording = analysis.recording
     op, layer, source = peak_op(analysis)
     time_ps = time_s = None
+
     if recording.kind.ran and peak.allocated_instant >= 0:
         times_ps = recording.events["time_ps"]
         time_ps = int(times_ps.iloc[peak.allocated_instant])
@@ -99,6 +100,7 @@ def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:
         return "between steps"
 
     last = inside[-1]
+
     return f"step {last.index if last.number is None else last.number}"
 
 
@@ -186,6 +188,7 @@ def layer_rows(analysis: Analysis) -> tuple[report_file.LayerBytes, ...]:
     kinds = ["layer", "category"]
     sums = analysis.alive.groupby(kinds, observed=True)["requested_bytes"].sum()
     layers: dict[str, dict[str, int]] = defaultdict(dict)
+
     for (layer, category), size_bytes in sums.items():
         layers[str(layer)][str(category)] = int(size_bytes)
 

@@ -59,6 +59,7 @@ def check_output(path: Path) -> None:
     with _explain_errors(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder.", hint="Name a file in it.")
+
         if not path.exists() and not path.parent.is_dir():
             raise InputError(
                 f"There is no folder {path.parent}.", hint="Create it first."
@@ -88,6 +89,7 @@ def is_regular(path: Path) -> bool:
     folder = os.path.realpath(path.parent)
     if folder == "/dev" or folder.startswith("/proc/"):
         return False
+
     return not path.exists() or path.is_file()
 
 

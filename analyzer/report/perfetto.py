@@ -32,12 +32,14 @@ def chrome_trace(recording: Recording) -> str:
     events = [{"ph": "M", "name": "process_name", "pid": _PROCESS, "args": process}]
     events += _counters(table, times_us)
     events += _slices(table, times_us)
+
     for step in recording.steps:
         if step.last >= step.first:
             name = f"step {step.index if step.number is None else step.number}"
             events.append(_span(name, 0, times_us[[step.first + 1, step.last + 1]]))
 
     content = {"traceEvents": events, "displayTimeUnit": "ms"}
+
     return json.dumps(content, allow_nan=False, separators=(",", ":"))
 
 
@@ -46,6 +48,7 @@ def _span(
 ) -> dict[str, Any]:
     start, end = map(float, ends_us)
     place = {"pid": _PROCESS, "tid": row, "ts": start, "dur": end - start}
+
     return {"ph": "X", "name": name, **place, **more}
 
 

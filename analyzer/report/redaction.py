@@ -54,6 +54,7 @@ def redact_result(result: Result) -> Result:
         analysis, recording=recording, rows=rows, alive=alive, findings=()
     )
     analysis = collect(redacted)
+
     return Result.of(analysis, build_document(analysis), None)
 
 

@@ -124,6 +124,7 @@ def _sections(report: ReportFile) -> Iterator[Section]:
     if others:
         heading = "Estimated changes" if report.remedies else "What to change"
         yield Section(heading, others)
+
     if told:
         yield Section("The first problem", told, is_folded=True)
 
@@ -137,6 +138,7 @@ def _details(report: ReportFile) -> Iterator[Section]:
         Paragraph(one, "warning", "! ") for one in notices_of(report)[_NOTICES:]
     ]
     parts = [Section("Figures", tuple(sentences))]
+
     if report.steps:
         parts.append(steps_section(report, _SHOWN_STEPS))
 
@@ -212,6 +214,7 @@ def steps_section(report: ReportFile, most: int) -> Section:
     columns = (TableColumn("step", "number"), *_SIZES, TableColumn("time", "number"))
     left = len(steps) - len(shown)
     caption = f"{left} steps in between are not shown" if left else ""
+
     return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
 
 
@@ -241,6 +244,7 @@ def tensors_section(report: ReportFile, most: int) -> Section:
 
     columns = list(COLUMNS["tensors"])
     columns[3] = TableColumn(f"largest of {len(tensors)} tensors", "path", least=20)
+
     return Section("", (Table(tuple(columns), tuple(rows)),))
 
 
@@ -256,6 +260,7 @@ def _tensors_row(group: Sequence[TensorAtPeak]) -> tuple[CellValue, ...]:
 
     category = Cell(first.category.replace("_", " "), cast("Tone", first.category))
     why = Cell(first.why_alive, "muted")
+
     return (_sum_of(group), each, category, _owner_of(group), first.shape or "?", why)
 
 
@@ -264,6 +269,7 @@ def _owner_of(group: Sequence[TensorAtPeak]) -> str:
     owners = sorted({one.layer or one.name for one in group})
     columns = zip(*(_NUMBERS.findall(owner) for owner in owners), strict=True)
     shown = iter([one[0] if len(set(one)) == 1 else "*" for one in columns])
+
     return _NUMBERS.sub(lambda _: next(shown), owners[0])
 
 
@@ -282,6 +288,7 @@ def layers_section(report: ReportFile, most: int) -> Section:
     )
 
     table = Table(COLUMNS["layers"], rows)
+
     return Section("Layers with the most bytes alive at the peak", (table,))
 
 

@@ -103,6 +103,7 @@ class Result(ReportOutput):
             with temporary.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
                 writer.writerow(list(rows.columns))
+
                 for values in rows.itertuples(index=False, name=None):
                     writer.writerow(map(csv_cell, values))
 

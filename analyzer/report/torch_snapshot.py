@@ -47,6 +47,7 @@ def torch_snapshot(recording: Recording) -> bytes:
     trace = _list_events(blocks, times_us, last)
     alive = [block for block in blocks if block.dies >= last]
     annotations = []
+
     for step in recording.steps:
         name = f"step {step.index if step.number is None else step.number}"
         for stage, instant in (("START", step.first), ("END", step.last)):
@@ -60,6 +61,7 @@ def torch_snapshot(recording: Recording) -> bytes:
         "external_annotations": annotations,
         "allocator_settings": {},
     }
+
     return pickle.dumps(snapshot, protocol=_PICKLE_PROTOCOL)
 
 
@@ -72,6 +74,7 @@ def _place_blocks(table: pd.DataFrame) -> list[_Block]:
 
     free: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     blocks = []
+
     for row, address in zip(table.itertuples(), addresses.tolist(), strict=True):
         size = max(int(row.allocated_bytes), 1)
         if address < 0:
@@ -99,6 +102,7 @@ def _frames(row: Any) -> list[dict[str, Any]]:
     name = str(row.variable or row.tensor or row.op or row.role or "unnamed")
     shape = f"{row.dtype}{row.shape}"
     frames = [{"name": name, "filename": shape or str(row.category), "line": 0}]
+
     if row.op and str(row.op) != name:
         frames.append({"name": str(row.op), "filename": str(row.op_type), "line": 0})
     if row.layer:
@@ -134,6 +138,7 @@ def _list_events(
         events += [{"action": action, **about} for action in actions]
 
     mark = {"action": "snapshot", "addr": 0, "size": 0, "time_us": times_us[-1]}
+
     return [*events, {**mark, "frames": [], "category": _UNKNOWN, **_PLACE}]
 
 
@@ -160,6 +165,7 @@ def _segment(start: int, end: int, alive: list[_Block]) -> dict[str, Any]:
     for block in sorted(inside, key=lambda one: one.address):
         if block.address > at:
             rows.append(_free_block(at, block.address))
+
         rows.append(
             {
                 "address": block.address,
@@ -175,6 +181,7 @@ def _segment(start: int, end: int, alive: list[_Block]) -> dict[str, Any]:
         rows.append(_free_block(at, end))
 
     used = sum(block.size for block in inside)
+
     return {
         "device": 0,
         "address": start,

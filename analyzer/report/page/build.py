@@ -60,8 +60,10 @@ def render(
     shares = list_shares(report)
     hosts = report.hosts
     static: list[Section] = []
+
     if comparison is not None:
         static += diff_document(comparison).sections[:2]
+
     tensors = None
     if report.tensors_at_peak:
         tensors = report_sections.tensors_section(report, _TENSORS)
@@ -127,6 +129,7 @@ def steps_charts(program: ProgramFigures | None) -> list[Markup]:
 
     device = []
     host = []
+
     for one in program.readings:
         device.append((one.step, one.in_use_bytes))
         if one.host_bytes is not None:
@@ -162,4 +165,5 @@ def _script() -> str:
     """Return the page's script: its files in the order of ``scripts.txt``."""
     names = asset(_PAGE, "assets/scripts.txt").split()
     parts = "\n".join(asset(_PAGE, name) for name in names)
+
     return f"(() => {{\n'use strict';\n{parts}\n}})();\n"

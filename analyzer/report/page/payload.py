@@ -40,6 +40,7 @@ class StringTable(TextNumbers):
         numbers = [self.of(str(text)) for text in categorical.cat.categories]
         numbers.append(0)  # code -1, a missing value, reads the last number
         codes = np.asarray(categorical.cat.codes, dtype=np.int64)
+
         return np.array(numbers, dtype=np.int64)[codes]
 
 
@@ -59,6 +60,7 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str
     head = text.encode("ascii")
     body = b"".join(data for _, _, _, data in stored.values())
     raw = len(head).to_bytes(4, "little") + head + body
+
     return base64.b64encode(gzip.compress(raw, _COMPRESSION_LEVEL, mtime=0)).decode(
         "ascii"
     )
@@ -76,6 +78,7 @@ def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
     kind = next(types, "f8")
     stored = np.ascontiguousarray(values, dtype=kind)
     shuffled = stored.view(np.uint8).reshape(-1, stored.itemsize).T
+
     return kind, int(stored.size), delta, shuffled.tobytes()
 
 
@@ -105,6 +108,7 @@ def payload(
     strings = StringTable("")
     table = main_allocator_rows(recording).sort_values("born", kind="stable")
     n_states = len(recording.events) + 1
+
     if recording.events.empty and len(
         table
     ):  # a prediction: the last change is the last instant
@@ -115,6 +119,7 @@ def payload(
     listed = table[is_listed]
     folded = table[~is_listed]
     kept = PageStates(np.arange(n_states))
+
     if len(folded):
         kept = choose_states(listed, report, n_states)
 
@@ -172,6 +177,7 @@ def _neighbours(
     producers = []
     offsets = [0]
     readers = []
+
     if links is not None:
         names = table["tensor"].astype(str).to_numpy(dtype=object)
         by_tensor = _weights(table).groupby(names).sum().drop("", errors="ignore")
@@ -197,6 +203,7 @@ def _neighbours(
 
     facts = {} if links is None else links.facts
     ops = [[op, *facts.get(op, ("", "", ""))] for op in places]
+
     return ops, columns
 
 
@@ -222,6 +229,7 @@ def _buffer_columns(
         name: each.to_numpy(dtype=np.int64) for name, each in numbers.items()
     }
     columns["category"] = np.where(codes < 0, _CATEGORIES.index("unattributed"), codes)
+
     for name in _TEXT_COLUMNS:
         columns[name] = strings.encode(table[name])
 
@@ -230,6 +238,7 @@ def _buffer_columns(
         names = np.where(names > 0, names, columns[name])
 
     columns["name"] = np.where(names > 0, names, strings.of("unnamed"))
+
     return columns
 
 
@@ -261,6 +270,7 @@ def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
     columns["folded_allocated"] = category_sums(
         folded, "allocated_bytes", n_states - 1
     ).sum(axis=0)
+
     return columns
 
 
@@ -282,6 +292,7 @@ class PageStates:
         turns = table["turns_at"].astype("Int64")
         turned = self.instants(turns.fillna(0).to_numpy(dtype=np.int64))
         kept = pd.arrays.IntegerArray(turned, turns.isna().to_numpy())
+
         return table.assign(**moved, turns_at=kept)
 
     def instant(self, instant: int) -> int:
@@ -292,14 +303,17 @@ class PageStates:
         """Return JSON values with the page's instants and without U+0000, which HTML cannot contain."""
         if isinstance(value, str):
             return value.replace("\0", "\ufffd")
+
         if isinstance(value, dict):
             return {
                 self.plain(key): self.plain(item, key) for key, item in value.items()
             }
+
         if isinstance(value, list):
             return [self.plain(item) for item in value]
 
         is_instant = key in ("instant", "allocated_instant") and isinstance(value, int)
+
         return self.instant(value) if is_instant else value
 
 
@@ -309,9 +323,11 @@ def choose_states(listed: pd.DataFrame, report: ReportFile, count: int) -> PageS
         listed[name].dropna().to_numpy(np.int64)
         for name in ("born", "dies", "turns_at")
     ]
+
     marks = [
         at for step in report.steps for at in (step.first_instant, step.last_instant)
     ]
     marks += [report.peak.instant, report.peak.allocated_instant, -1, count - 2]
     chosen = np.unique(np.concatenate([*instants, np.array(marks, np.int64)])) + 1
+
     return PageStates(chosen[(chosen >= 0) & (chosen < count)])

@@ -34,6 +34,7 @@ def source_lines_section(report: ReportFile) -> Section | None:
 
     largest = sorted(sizes.items(), key=lambda one: -one[1])[:_MOST]
     rows = tuple((size, line, _read_line(line)) for line, size in largest)
+
     return Section(
         "Lines that own the most bytes at the peak", (Table(_COLUMNS, rows),)
     )
@@ -56,4 +57,5 @@ def _read_line(place: str) -> str:
         return ""
 
     text = linecache.getline(str(path), int(number) if number.isdecimal() else 0)
+
     return text.strip()[:_MOST_CHARACTERS]

@@ -77,6 +77,7 @@ def draw_lines(
         parts.append(f'<polyline class="line-{escape(look)}" points="{places}"/>')
 
     drawing = draw("line-chart", (WIDTH, height), caption, "\n".join(parts))
+
     return frame(caption, drawing, legend)
 
 
@@ -95,6 +96,7 @@ def _round_numbers(first: int, last: int) -> range:
     power = 10 ** max(len(str(last - first)) - 2, 0)
     strides = (k * power for k in (1, 2, 5, 10, 20, 50))
     stride = next(stride for stride in strides if 6 * stride >= last - first)
+
     return range(-(-first // stride) * stride, last + 1, stride)
 
 
@@ -126,6 +128,7 @@ def frame(
         '<rect width="12" height="12" class="{}"/></svg> {}</span> '
     )
     keys = Markup("").join(Markup(swatch).format(*one) for one in legend)
+
     return Markup(
         '<figure class="drawing"><figcaption>{} <small>{}</small></figcaption>{}'
         '<p class="legend">{}</p><p class="pointed" aria-live="polite"></p></figure>'

@@ -158,6 +158,7 @@ def _item(
     label = Text(start, style=STYLES[item.tone])
     title = (printable(item.title, _LONGEST), "bold")
     gain = ""
+
     if item.gain and item.gain != item.label:
         gain = f"  {printable(item.gain, _LONGEST)}"
 
@@ -327,6 +328,7 @@ class Prose:
         joined.plain = UNIT.sub(_JOINED, joined.plain)
         margin = self.label.cell_len
         before = self.label
+
         for line in joined.wrap(console, max(options.max_width - margin, 1)):
             line.plain = line.plain.replace(_JOINED, " ")
             yield Text.assemble(before, line) if margin else line

@@ -92,6 +92,7 @@ class BfcOptions:
         """Spare bytes from which on a chunk is always split."""
         if self.fragmentation_fraction > 0:
             return max(int(self.fragmentation_fraction * self.memory_limit_bytes), 1)
+
         return DEFAULT_MAX_SPARE_BYTES
 
 
@@ -152,6 +153,7 @@ class BfcAllocator:
 
         if chunk is not None:
             self.in_use_bytes += chunk.size_bytes
+
         return chunk
 
     def free(self, chunk: Chunk) -> None:
@@ -172,6 +174,7 @@ class BfcAllocator:
 
         if spare_bytes >= rounded_bytes or spare_bytes >= self._max_spare_bytes:
             self._split(chunk, rounded_bytes)
+
         return chunk
 
     def _split(self, chunk: Chunk, size_bytes: int) -> None:
@@ -179,6 +182,7 @@ class BfcAllocator:
         rest = Chunk(chunk.address + size_bytes, chunk.size_bytes - size_bytes)
         rest.below = chunk
         rest.above = chunk.above
+
         if rest.above is not None:
             rest.above.below = rest
 
@@ -239,6 +243,7 @@ class BfcAllocator:
         options = self.options
         count = len(self.region_bytes)
         address = known_address
+
         if address is None or self._overlaps(address, size_bytes):
             if count == 0:
                 address = options.first_address
@@ -251,6 +256,7 @@ class BfcAllocator:
 
         self._lowest = address if count < 2 else min(self._lowest, address)
         self._highest = max(self._highest, address + size_bytes)
+
         return address
 
     def _overlaps(self, address: int, size_bytes: int) -> bool:
@@ -276,6 +282,7 @@ class BfcAllocator:
                 if last.end == chunk.address:
                     last.above = chunk
                     chunk.below = last
+
                     return
 
         self.regions.append(chunk)
@@ -299,6 +306,7 @@ class BfcAllocator:
             self.regions.remove(first)
 
         self.pool_bytes -= idle_bytes
+
         return True
 
 

@@ -122,6 +122,7 @@ def find_shared_limits(sequences: Iterable[Sequence], options: BfcOptions) -> Ra
     """Return the limits below which none and above which all of several sequences succeed."""
     lowest_bytes = UNLIMITED_BYTES
     safe_bytes = 0
+
     for sequence in sequences:
         if not safe_bytes or not fits(sequence, options.under(safe_bytes)):
             safe_bytes = max(minimum_limit(sequence, options).high, safe_bytes)

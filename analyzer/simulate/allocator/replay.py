@@ -144,6 +144,7 @@ def from_allocations(
     instant = np.concatenate([born, dies[freed]])
     slot = np.concatenate([ids, ids[freed]])
     birth = np.arange(slot.size) < rows.size
+
     # Before the first event there are only births; their addresses give the likely order.
     rank = np.where(birth & (instant == NOWHERE), address[slot], slot)
     order = np.lexsort((slot, rank, birth, instant))
@@ -254,6 +255,7 @@ class Replay:
 
         columns = (self.in_use_bytes, self.pool_bytes, self.largest_free_bytes)
         in_use, pool, largest = (int(column[-1]) if op else 0 for column in columns)
+
         return FailedRequest(
             instant=int(sequence.instant[op]),
             row=int(sequence.row[sequence.slot[op]]),
@@ -326,6 +328,7 @@ def replay(
     address, chunk_bytes, in_use, pool, largest = (
         np.frombuffer(columns, np.int64).reshape(-1, 5).T
     )
+
     return Replay(
         sequence=sequence,
         options=options,
@@ -386,6 +389,7 @@ def compare(
     """
     result = replay(sequence, options or BfcOptions.cpu(), follow_addresses=True)
     shown = result.instant != NOWHERE
+
     # Of an event with two operations (an implied free and an allocation) the last is compared.
     shown[:-1] &= np.diff(result.instant) != 0
     rows = result.instant[shown]
@@ -427,4 +431,5 @@ def recorded_options(sequence: Sequence, events: pd.DataFrame) -> BfcOptions:
     match = compare(part, events, whole)
     if match.is_exact:
         return whole
+
     return growing if compare(part, events, growing).equal > match.equal else whole

@@ -55,6 +55,7 @@ def share(buffer: _Tensor) -> _Tensor:
     """Add a reference to a buffer, if there is one, and return it."""
     if buffer is not None:
         buffer.references += 1
+
     return buffer
 
 
@@ -98,6 +99,7 @@ class ListCall:
 
         if own:
             self._ledger.release(own.pop())
+
         return [handle, element]
 
     def _set(self) -> list[Tensor]:
@@ -162,6 +164,7 @@ class ListCall:
             self._ledger.release(element)
 
         own[count:] = [None] * (count - len(own))
+
         return [handle]
 
     def _zeros(self) -> list[Tensor]:
@@ -200,6 +203,7 @@ class ListCall:
 
         total = self._allocate(mine.size_bytes)
         self._ledger.release(mine)
+
         return total
 
     def _allocate(self, size_bytes: int) -> Buffer:
@@ -224,9 +228,11 @@ class ListCall:
         if source is not None and source.references == 1:
             self._inputs[0] = None
             source.elements = source.elements or []
+
             return source, source.elements
 
         elements = _share_all(self._elements_of(source))
+
         return self._make_list(elements), elements
 
     def _make_list(self, elements: list[Tensor]) -> Buffer:
@@ -248,6 +254,7 @@ def _find_unset(elements: list[Tensor]) -> int:
     """Return the index of the first element that was never set, or of the place after the last."""
     if None in elements:
         return elements.index(None)
+
     return len(elements)
 
 

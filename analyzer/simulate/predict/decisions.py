@@ -35,6 +35,7 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
     def try_out(name: str, outcome: int) -> Schedule:
         schedule = play(assume(prepared, assumed | {name: outcome}))
         peaks_bytes.append(schedule.peak_bytes)
+
         return schedule
 
     sentences: dict[str, str] = {}

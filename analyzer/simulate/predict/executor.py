@@ -236,6 +236,7 @@ class Executor:
             is_condition = node in self.decisions.conditions and iteration.frame.assumed
             if is_condition and value and value[0]:
                 value = None  # a loop that an assumed branch continues would never end
+
             return [
                 (outputs[0], value),
                 *((buffer, None) for buffer in outputs[1:]),
@@ -246,6 +247,7 @@ class Executor:
             found[0] = self.decisions.assume(node, values, iteration)
 
         found += [None] * (len(outputs) - len(found))
+
         return list(zip(outputs, found, strict=False)), in_use
 
     def _switch(
@@ -331,6 +333,7 @@ class Executor:
             if len(frame.iterations) >= frame.parallel:
                 share(entry[0])
                 frame.deferred.append((node, entry))
+
                 return
 
             self._start_iteration(frame)

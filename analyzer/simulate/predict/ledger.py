@@ -45,6 +45,7 @@ class Ledger:
         self.ran: list[int] = []  # nodes in the order in which they ran in this step
         self.values: list[Buffer] = []  # the buffer of each variable's value
         self.held: dict[int, Buffer] = {}  # outputs that live outside the step, by node
+
         # Variables that were read or written in part: from then on each read copies.
         self._copied_on_read: set[int] = set()
         self._returned: list[Buffer] = []
@@ -56,6 +57,7 @@ class Ledger:
         """Return a buffer that lives outside the step."""
         buffer = self.allocate(size_bytes, node, 0 if node >= 0 else -1, "")
         buffer.label = category, role
+
         return buffer
 
     def add_variable(self, size_bytes: int, shared: Tensor = None) -> None:
@@ -94,6 +96,7 @@ class Ledger:
         self.buffers.append(buffer)
         if size_bytes:
             self.instants += 1
+
         return buffer
 
     def release(self, buffer: Tensor) -> None:
@@ -178,6 +181,7 @@ class Ledger:
 
         if not call.workspace_bytes:
             return []
+
         return [self.allocate(call.workspace_bytes, node, region=WORKSPACE)]
 
     def _make_output(
@@ -210,6 +214,7 @@ class Ledger:
         value = self.values[variable]
         if variable in self._copied_on_read:
             return self.allocate(value.size_bytes, node, 0, OUTPUT)
+
         return share(value)
 
     def _begin_copy_on_read(self, node: int) -> None:

@@ -138,6 +138,7 @@ def _make_recording(
     prepared = prediction.prepared
     table, sharing = _attribute(note, structure, prediction)
     card_limit_bytes = None
+
     if target.gpu is not None:
         card_limit_bytes = target.options.memory_limit_bytes
 
@@ -202,6 +203,7 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
         rows.append(empty | row | _describe(prepared, buffer))
 
     table = conform(pd.DataFrame(rows, columns=list(ALLOCATIONS)), ALLOCATIONS)
+
     return table.assign(
         step=find_steps_of_births(table["born"].to_numpy(), schedule.steps)
     )
@@ -251,6 +253,7 @@ def find_holdings(prediction: Prediction) -> list[Holding]:
     for row, buffer in rows:
         since = None
         previous = last.get(buffer.variable)
+
         # As in a trace, the old value stays the variable's until its end. If it never ends, the new
         # one is the variable's from its birth on.
         if previous is not None and previous.dies is not None:

@@ -86,6 +86,7 @@ def predict(
         allocated.append(measure_allocated(schedule, sequence, options))
 
     progress(0.9)
+
     return Prediction(
         prepared=prepared,
         schedules=schedules,
@@ -111,6 +112,7 @@ def make_sequence(schedule: Schedule) -> Sequence:
         for one in schedule.buffers
     ]
     table = pd.DataFrame(rows, columns=["requested_bytes", "born", "dies", "region"])
+
     return from_allocations(table, n_events=schedule.instants)
 
 
@@ -123,4 +125,5 @@ def measure_allocated(
         result = replay(sequence, options.unlimited())
 
     first = int(np.searchsorted(sequence.instant, schedule.steps[-1].first))
+
     return int(result.in_use_bytes[max(first - 1, 0) :].max())

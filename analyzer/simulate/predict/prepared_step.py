@@ -87,6 +87,7 @@ def wire(ops: Sequence[Op]) -> Wiring:
             control_out[source].append(node)
 
     roots = [node for node in range(len(ops)) if not inputs[node] and not control[node]]
+
     return Wiring(ops, inputs, control, data_out, control_out, roots)
 
 
@@ -169,6 +170,7 @@ def _plan(device: KernelDevice, call: Call, last_read: int) -> MemoryPlan:
     plain = MemoryPlan(outputs=allocate_all(call), modelled=False)
     if damage := _find_misfit(call.op, plain, last_read):
         raise _damage(call.op, damage)
+
     return plain
 
 
@@ -182,6 +184,7 @@ def _find_misfit(op: Op, plan: MemoryPlan, last_read: int) -> str:
         inputs.append(plan.value)
     if max(inputs, default=-1) >= len(op.inputs):
         return f"it has {len(op.inputs)} inputs"
+
     return ""
 
 

@@ -129,6 +129,7 @@ def assign(kind: str, old: Value, change: Value | None) -> Value | None:
         return change
 
     sign = 1 if kind == "AssignAddVariableOp" else -1
+
     return tuple(a + sign * b for a, b in zip(old, change, strict=True))
 
 
@@ -141,6 +142,7 @@ def _read_constant(op: Op) -> Value | None:
     elements = [value["every"]] if "every" in value else value.get("values")
     if elements is None or not all(isinstance(x, int | float) for x in elements):
         return None
+
     return tuple(int(x) if float(x).is_integer() else float(x) for x in elements)
 
 
@@ -153,6 +155,7 @@ def _as_type(value: Value, op: Op) -> Value | None:
         return tuple(int(bool(x)) for x in value)
     if "int" in dtype:
         return tuple(int(x) for x in value)
+
     return value
 
 
@@ -173,6 +176,7 @@ def _evaluate_first(op: Op, value: Value) -> Value | None:
     is_scalar = op.outputs[0].shape == ()
     if not is_scalar and len(value) > 1:
         return None
+
     return _as_type((_REDUCE[op.type](value),), op)
 
 
@@ -226,6 +230,7 @@ class NodeValues:
             self._stored[buffers[place]] = values[place]
 
         index = values[1] if kind in INDEXED else None
+
         return int(index[0]) if index else None
 
     def find(
@@ -248,6 +253,7 @@ class NodeValues:
         is_computable = is_first_known or op.type in INPUT_FREE or "value" in op.attrs
         if outputs and found == [None] and (is_computable or op.type in LISTS):
             return [evaluate(op, values, self._wiring.specs(node))]
+
         return found
 
     def _access(self, node: int, values: list[Value | None]) -> Value | None:

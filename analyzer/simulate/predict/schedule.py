@@ -62,6 +62,7 @@ class Schedule:
         """Return the buffers that are alive at the peak."""
         peak = self.peak_instant
         born = (buffer for buffer in self.buffers if buffer.born <= peak)
+
         return [buffer for buffer in born if buffer.dies is None or buffer.dies > peak]
 
 
@@ -110,6 +111,7 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
     note = prepared.note
     device = prepared.device
     ops = prepared.wiring.ops
+
     if device.scratch_bytes:
         role = "scratch of TensorFlow's device"
         ledger.hold(device.scratch_bytes, Category.CONSTANT, role)
@@ -122,6 +124,7 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
         scratch_count = (
             2 if row.category == Category.PARAMETER and len(row.shape or ()) > 1 else 0
         )
+
         # The initial value of a kernel is random numbers, scaled and shifted.
         scratch = ledger.allocate_temporaries(NO_NODE, [size_bytes] * scratch_count)
         slot = (
@@ -141,6 +144,7 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
         handle = ledger.hold(
             device.handle_bytes, Category.CONSTANT, "tensor held by Python", node
         )
+
         if node in prepared.held_bytes:
             ledger.held[node] = handle
 

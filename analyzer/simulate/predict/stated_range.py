@@ -179,6 +179,7 @@ def _describe_workspaces(workspace: WorkspaceFigures, held_bytes: int) -> list[s
     """Return sentences about cuDNN's workspaces and other tensors of a process."""
     steady = workspace.steady
     sizes = map(format_bytes, (steady.low, steady.high, workspace.first_step.high))
+
     return [
         SENTENCES["workspaces"].format(*sizes),
         SENTENCES["held"].format(format_bytes(held_bytes)),

@@ -80,6 +80,7 @@ def join_graph(
         [*names, *(derived.ops if derived is not None else ())], source.index.ops
     )
     index = _rename(source, found)
+
     if derived is not None:
         index = _merge(index, derived)
 
@@ -145,6 +146,7 @@ def _drop_root(name: str) -> str:
     """Return an op or a layer without the model's name, its first scope; empty if it has none."""
     tape = "gradient_tape/" if name.startswith("gradient_tape/") else ""
     _, _, rest = name.removeprefix(tape).partition("/")
+
     return tape + rest if rest and not find_optimizer(name) else ""
 
 
@@ -156,6 +158,7 @@ def _rename(source: SourceGraph, found: Mapping[str, str]) -> GraphIndex:
     """Return the source's graph with the trace's names; an op that ran several times keeps the first."""
     index = source.index
     new: dict[str, str] = {}
+
     for name, op in found.items():
         new.setdefault(op, name)
 
@@ -246,6 +249,7 @@ def find_graph(
         table, structure = derive_graph(table, raw, steps, note)
     if source is None:
         return table, structure, None
+
     join = join_graph(table, structure, source)
 
     # The graph of another program states nothing about this one.
@@ -256,6 +260,7 @@ def index_note_graph(note: RunNote) -> GraphIndex | None:
     """Return the indexed graph of a note, None without one."""
     if not note.ops:
         return None
+
     names = {op.name for op in note.ops}
 
     return build_graph_index(

@@ -64,6 +64,7 @@ def make_type_finder(
         last = _SUFFIX.sub("", plain.rpartition("/")[2][-_LONGEST:])
         if LAYOUT in plain and "Transpose" in plain:
             return "Transpose"
+
         return last if last[:1].isupper() else ""
 
     return find_type
@@ -81,6 +82,7 @@ def find_optimizer(name: str) -> str:
     """
     if is_in_gradient_scope(name):
         return ""
+
     parts = reversed(name.split("/")[:-1])
     return next((part.lower() for part in parts if _OPTIMIZER.fullmatch(part)), "")
 
@@ -89,6 +91,7 @@ def find_forward_op(name: str, known: set[str]) -> str:
     """Return the forward op that the name of an op of the tape contains; empty for none."""
     if not is_in_gradient_scope(name):
         return ""
+
     scope = plain_scope(name)
     last = scope.rpartition("/")[2]
     own = name.rpartition("/")[2]
@@ -137,6 +140,7 @@ def _drop_functions(scope: str, op_name: str, known: set[str], types: set[str]) 
         is_op = scope in known or plain in types
         if not (is_op or is_named_alike or plain in _FUNCTIONS):
             break
+
         scope = outer
 
     return scope
@@ -152,6 +156,7 @@ def read_shape(text: str) -> tuple[int, ...] | None:
     axes = text.removeprefix("[").removesuffix("]")
     if axes == text:
         return None
+
     parts = axes.split(",") if axes else []
     is_known = all(
         part.isascii() and part.isdigit() and len(part) < 16 for part in parts

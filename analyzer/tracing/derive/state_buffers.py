@@ -76,6 +76,7 @@ def take_parts(
     )
     if sums.sum() != 1:
         return table
+
     whole = table[sums].iloc[0]
 
     for chosen in (parts, parts[parts["category"] == Category.PARAMETER.value]):
@@ -189,9 +190,11 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
             is_narrow = spec.dtype in _HALVES
             if is_narrow and (structure.layers.get(name), spec.shape) in wide:
                 continue
+
             users = structure.consumers.get(tensor, ())
             if any(_SCATTERS.search(structure.ops[user].type) for user in users):
                 continue
+
             applied = next(
                 (user for user in users if is_apply(structure.ops[user].type)), ""
             )
@@ -209,6 +212,7 @@ def find_state(
     """Return category and role of the rows that hold parameters and optimizer state."""
     if not steps:
         return {}
+
     new = _find_new_values(table, steps)
     held = _find_held(
         table,
@@ -247,6 +251,7 @@ def _sizes_of_weights(structure: GraphIndex) -> set[int]:
         outputs, item_bytes = _channels_of(structure, f"{op.name}:0")
         sizes.update(item_bytes * channels for channels in outputs)
         areas = {1}
+
         if is_convolution:
             sides = range(1, _WIDEST_KERNEL + 1)
             areas = {height * width for height in sides for width in sides}

@@ -190,8 +190,10 @@ def derive_graph(
     tensors[list(building.tensors)] = list(building.tensors.values())
     names[list(building.renamed)] = list(building.renamed.values())
     table = table.assign(tensor=pd.Categorical(tensors), op=pd.Categorical(names))
+
     if not ops:
         return table, None
+
     noted = note.scopes
     index = build_graph_index(
         ops,
@@ -315,6 +317,7 @@ class _Building:
             if (int(threads[at]), name) != burst:
                 burst = (int(threads[at]), name)
                 used = 0
+
             outputs = self.outputs.setdefault(name, [])
 
             # A convolution may drop its output and return scratch memory (``conv_grad_input_ops.cc``).
@@ -325,6 +328,7 @@ class _Building:
                 continue
             if used == len(outputs):
                 outputs.append(TensorSpec(dtype, read_shape(shape)))
+
             self.tensors[row] = f"{name}:{used}"
             used += 1
 
@@ -332,6 +336,7 @@ class _Building:
         """Say whether the op that requested a buffer also frees it."""
         name = str(self._names[row])
         plain = name.partition("#")[0]
+
         return self._users.get(row) == name and self._freers.get(row, plain) == plain
 
     def list_ops(self, known: set[str]) -> list[Op]:
@@ -347,6 +352,7 @@ class _Building:
             controls = (forward,) if forward in self.outputs else ()
             if controls:
                 self.edges[forward, name] = "name"
+
             inputs = self.inputs.get(name, ())
             outputs = self.outputs.get(name, ())
             op_type = self._find_type(name)
@@ -416,6 +422,7 @@ class _Building:
             return self._find_eager_phase(name)
         if self._is_update(name):
             return Phase.UPDATE
+
         is_backward = is_in_gradient_scope(name) or f"{name}:0" in self.gradients
 
         return Phase.BACKWARD if is_backward else Phase.FORWARD
@@ -441,6 +448,7 @@ class _Building:
         for name, time in self._first.items():
             if "#" not in name:
                 continue
+
             step = self._step_at(time)
             backward, update = bounds.get(step, (_NEVER, _NEVER))
             op_type = self._find_type(name)
@@ -466,6 +474,7 @@ class _Building:
             )
             if not (is_backward or op_type == "AddN"):
                 continue
+
             is_first_result = op_type in PARAMETER_GRADIENTS and not index
             if is_first_result or self._is_update(self._users.get(row, "")):
                 found.add(tensor)
@@ -485,6 +494,7 @@ def _is_in_graph(table: pd.DataFrame) -> np.ndarray:
         .str.contains("/", regex=False)
         .groupby(table["run_id"])
     )
+
     found: np.ndarray = (
         scoped.transform("any") | (ops.transform("nunique") > 2)
     ).to_numpy()

@@ -46,6 +46,7 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
     def choose_text(name: str) -> pd.Categorical:
         texts = [*map(str, events[name].cat.categories), ""]
         codes = events[name].cat.codes.to_numpy()[origin]
+
         return text_category(np.where(is_born, codes, len(texts) - 1), texts)
 
     empty = pd.Categorical.from_codes(np.zeros(len(origin), np.int8), [""])
@@ -109,12 +110,15 @@ def add_earlier_buffers(
 
     if not rows:
         return allocations
+
     names = ["allocator", "address", "requested_bytes", "allocated_bytes"]
     more = pd.DataFrame(rows, columns=names).assign(
         born=-1, dies=len(events), run_id=0, category="unattributed"
     )
+
     for column in allocations.columns.difference(more.columns):
         more[column] = "" if ALLOCATIONS[column].dtype == "category" else pd.NA
+
     added = conform(more, ALLOCATIONS)
 
     return pd.DataFrame(
@@ -127,4 +131,5 @@ def _join(column: pd.Series[Any], more: pd.Series[Any]) -> Any:
     """Return a column with the rows of another one of the same dtype appended."""
     if str(column.dtype) == "category":
         return pd.api.types.union_categoricals([column, more], sort_categories=True)
+
     return pd.concat([column, more], ignore_index=True)

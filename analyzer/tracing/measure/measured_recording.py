@@ -115,8 +115,10 @@ def open_measured(
     files = find_traces(path)
     chosen = [file for file in files if file.name.startswith(host)]
     names = ", ".join(file.name.split(".xplane")[0] for file in chosen or files)
+
     if not chosen:
         raise TraceError(f"The run has no host {host!r}.", hint=f"It has {names}.")
+
     warnings: list[str] = []
 
     if len(chosen) > 1:
@@ -172,6 +174,7 @@ def measure(
     join = None
     if not is_tpu(main):
         table, structure, join = find_graph(table, raw, note, steps, source)
+
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
 
     # A compiled function's buffer is shown by the values in it.
@@ -184,6 +187,7 @@ def measure(
         allocator=main,
         infer=note.step.infers,
     )
+
     if modules.plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
 
@@ -243,6 +247,7 @@ def _pair_and_cut(
     integrity = check_trace(raw, table, steps, note, main)
 
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
+
     return replace(raw, step_markers=spans), table, steps, integrity
 
 
@@ -258,6 +263,7 @@ def _label_buffers(
     table = name_call_requests(table, raw, plans, structure)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = label_workspaces(table)
+
     if note.is_captured:
         return ModuleBuffers(table, plans, note.step), sharing
 
@@ -273,6 +279,7 @@ def _is_eager(note: RunNote, structure: GraphIndex | None) -> bool:
     """Say whether the step ran op by op: by the note, else by most ops of the derived graph."""
     if note.is_captured:
         return note.step.eager
+
     names = [] if structure is None else list(structure.ops)
 
     return 2 * sum("#" in name for name in names) > len(names)
@@ -282,6 +289,7 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
     """Return a note about the parts of a TPU's memory; empty for another device."""
     if not is_tpu(allocator):
         return ()
+
     own = events[events["allocator"] == allocator]
     stack = own.loc[own["op"] == STACK, "requested_bytes"].max()
     heap_bytes = own["peak_in_use_bytes"].max()
@@ -332,6 +340,7 @@ def _find_step_marks(raw: RawTrace, note: RunNote) -> tuple[Span, ...]:
     """Return the step marks; in a watched program only the capture's, or one for its whole run."""
     if note.watch is None:
         return raw.step_markers
+
     if note.watch.whole_run:
         last_ps = int(raw.events["time_ps"].max())
         ends = [
@@ -344,6 +353,7 @@ def _find_step_marks(raw: RawTrace, note: RunNote) -> tuple[Span, ...]:
         )
 
     own = tuple(mark for mark in raw.step_markers if mark.name == WATCHED_STEP)
+
     return own or raw.step_markers
 
 
@@ -358,6 +368,7 @@ def _find_earlier_buffers(
     moments = find_instants(raw, "snapshot")
     if not moments or not note.snapshots:
         return {}, {}
+
     index = AddressIndex(table)
 
     def choose(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, int]:
@@ -404,6 +415,7 @@ def _describe_simulated_card(
 def _target(note: RunNote, named: Path, trace: Path) -> TargetNote:
     if note.target is not None:
         return structs.replace(note.target, trace=str(trace))
+
     name = trace.name.split(".xplane")[0]
     return TargetNote(text=str(named), kind="trace", name=name, trace=str(trace))
 
@@ -459,6 +471,7 @@ def _find_warnings(
 
     if not steps:
         warnings.append(_TEXTS["no_steps"])
+
     unknown = table["address"].isna() & (
         table["category"] == Category.UNATTRIBUTED.value
     )
@@ -485,6 +498,7 @@ def _warn_about_values(note: RunNote) -> list[str]:
         f"{more}. Step {STEP_WITH_ALL} ran as if they select everything, the other steps as if they "
         "select nothing: the peaks of the steps are the range"
     )
+
     if any("loop" in decides for decides in decisions.values()):
         text += ", without further trips of a loop"
     if any("bound" in decides for decides in decisions.values()):
@@ -553,11 +567,14 @@ def name_card(facts: Mapping[str, int | float | str]) -> str:
         int(facts.get("compute_cap_major", 0)),
         int(facts.get("compute_cap_minor", 0)),
     )
+
     if not units or not memory:
         return ""
+
     described = f"GPU with {units} multiprocessors, {format_bytes(memory)}"
     if facts.get("device_vendor") == "AMD":
         return _AMD.get((*version, units, round(memory / 2**30)), f"AMD {described}")
+
     bandwidth, clock = (
         float(facts.get(name, 0)) for name in ("memory_bandwidth", "clock_rate")
     )
@@ -567,6 +584,7 @@ def name_card(facts: Mapping[str, int | float | str]) -> str:
         away = [abs(memory / gpu.memory_bytes - 1)]
         if bandwidth:
             away.append(abs(bandwidth / gpu.bandwidth_bytes_s - 1))
+
         is_alike = gpu.compute_capability == version and gpu.sm_count == units
         if is_alike and max(away) <= _TOLERANCE:
             found[gpu.name] = sum(away) + abs(clock / 1000 / gpu.clock_mhz - 1)

@@ -36,6 +36,7 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
     for marker in sorted(markers, key=lambda span: (span.start_ps, -span.end_ps)):
         if marker.start_ps < end_ps or marker.end_ps < marker.start_ps:
             continue
+
         end_ps = marker.end_ps
         number = marker.stats.get("step_num")
         steps.append(
@@ -73,10 +74,12 @@ def _find_functions(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     sizes = sizes[sizes >= _SHARE_OF_LARGEST * sizes.max()] if len(sizes) else sizes
     if sizes.sum() < _SHARE_OF_ALL * births["requested_bytes"].sum() or not sizes.sum():
         return ()
+
     in_run = in_run[in_run["run_id"].isin(sizes.index)]
     training = in_run["op"].map(is_in_gradient_scope).astype(bool)
     if training.any():
         in_run = in_run[in_run["run_id"].isin(in_run["run_id"][training].unique())]
+
     bounds = in_run.groupby("run_id")["time_ps"].agg(["min", "max"])
     runs = raw.function_runs[raw.function_runs["run_id"].isin(bounds.index)].set_index(
         "run_id"
@@ -93,6 +96,7 @@ def _find_calls(calls: Iterable[Span]) -> tuple[Span, ...]:
     times: Counter[str] = Counter()
     for call in calls:
         times[call.name] += call.end_ps - call.start_ps
+
     longest = max(times, key=lambda name: times[name], default="")
 
     return _spans(
@@ -107,6 +111,7 @@ def _find_modules(raw: RawTrace, events: pd.DataFrame) -> tuple[Span, ...]:
     runs = runs[runs["thread"].isin(events["thread"].unique())]
     if runs.empty:
         return ()
+
     runs = runs[runs["thread"] == runs["thread"].iloc[0]]
 
     return _spans(zip(runs["start_ps"], runs["end_ps"], strict=True))
@@ -119,6 +124,7 @@ def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     ]
     if applied.empty or births.empty:
         return ()
+
     starts = applied["start_ps"].to_numpy()
     ends = applied["end_ps"].to_numpy()
     times = births["time_ps"].to_numpy()

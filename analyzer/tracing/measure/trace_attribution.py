@@ -112,6 +112,7 @@ def attribute(
         jit=bool(note.step.jit),
         is_captured=note.is_captured,
     )
+
     return labels.apply(table), sharing
 
 
@@ -201,6 +202,7 @@ def find_instants(raw: RawTrace, name: str) -> list[int]:
     found: list[int] = (
         np.searchsorted(raw.events["time_ps"].to_numpy(), starts) - 1
     ).tolist()
+
     return found
 
 
@@ -215,6 +217,7 @@ def _label_gradients(
     spans = find_marks(raw.markers, "gradients")
     if not spans:
         return
+
     index = AddressIndex(table)
     marks = find_instants(raw, "gradients")
     found = {
@@ -228,6 +231,7 @@ def _label_gradients(
     if note.watch is not None and note.watch.micro_batches > 1:
         for name in {labels.variable[row] for row in gradients} - {""}:
             labels.fill(labels.variable == name, Category.GRADIENT, _ACCUMULATOR)
+
         born = table["born"].to_numpy()
         dies = table["dies"].to_numpy()
         ends = np.append(marks, np.iinfo(np.int64).max)
@@ -282,6 +286,7 @@ def _label_batches(
 
     if not batches:
         return
+
     columns = (allocations[name].astype(object) for name in ("op", "dtype", "shape"))
 
     for row, (name, dtype, shape) in enumerate(zip(*columns, strict=True)):
@@ -316,6 +321,7 @@ def _label_pipeline(
     is_unnamed = ((table["op"].astype(str) == "") & (table["born"] >= 0)).to_numpy()
     from_python = by_python[table["born"].to_numpy()]
     is_passed_on = by_python[table["dies"].to_numpy()] & is_unnamed & ~from_python
+
     if not raw.ran_xla:
         pipeline |= set(born_on[is_passed_on]) - set(born_on[~is_unnamed])
 
@@ -437,6 +443,7 @@ def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
     workspaces = of_convolution & (table["dtype"].astype(str) == "uint8")
     if not copies and not workspaces.any():
         return table
+
     region = table["region"].astype(object)
     region[copies] = TRIAL
     region[workspaces] = WORKSPACE

@@ -55,6 +55,7 @@ def check_trace(
     events = raw.events
     damages = list(raw.damages)
     counter: tuple[int, int, int] = (0, 0, 0)
+
     for column in ("requested_bytes", "allocated_bytes"):
         for at in np.flatnonzero(~events[column].between(0, _LARGEST_BYTES))[
             :1
@@ -75,6 +76,7 @@ def check_trace(
         own = events if len(rows) == len(events) else events.iloc[rows]
         if name == allocator:
             counter = _check_counter(name, own, rows, allocations, len(events))
+
         from_start = note.from_process_start
 
         for reason, wrong in _check_events(name, own, from_start=from_start):
@@ -86,9 +88,11 @@ def check_trace(
     found = [*_check_steps(raw, steps, note)]
     if note.snapshots:
         found += _check_capture(raw, steps, note)
+
     damages += [Damage(reason=reason, count=count) for reason, count in found if count]
 
     count, disagreeing, largest_bytes = counter
+
     return Integrity(
         events=count,
         disagreeing=disagreeing,
@@ -113,6 +117,7 @@ def _check_counter(
     in_use = own["in_use_bytes"].to_numpy()
     if not in_use.any():
         return 0, 0, 0
+
     buffers = allocations[allocations["allocator"] == name]
     born, dies, sizes = (
         buffers[key].to_numpy() for key in ("born", "dies", "allocated_bytes")
@@ -140,6 +145,7 @@ def _check_events(
     is_paired = partner != UNPAIRED
     lost = is_paired == birth  # an address is allocated twice or freed twice
     lost &= birth | seen  # the first event at an address may free an earlier buffer
+
     for size in (allocated, requested):
         lost |= ~birth & is_paired & (size != 0) & (size != size[partner])
 
@@ -147,6 +153,7 @@ def _check_events(
         change = kind * allocated
         before = in_use[0] - change[0]
         lost |= np.diff(in_use, prepend=before) != change
+
         if before < 0 or (from_start and before):
             yield DamageReason.LOST_BEGINNING, np.arange(len(own)) == 0
 
@@ -175,6 +182,7 @@ def _check_steps(
     checked = steps[: len(steps) - is_cut_short]
     if raw.step_markers:
         wrong += sum(step.last < step.first for step in checked)
+
     yield DamageReason.STEP_MARKS, wrong
     starts = raw.op_runs["start_ps"].to_numpy()
     end_ps = int(raw.events["time_ps"].iloc[-1])

@@ -151,6 +151,7 @@ class _Module:
             if is_tuple
             else [root]
         )
+
         passed = {
             number: one.parameter_number
             for number, one in enumerate(made)
@@ -299,15 +300,18 @@ class _Module:
             found = queue.popleft()
             if found.id in seen:
                 continue
+
             seen.add(found.id)
 
             if found.opcode == b"parameter":
                 if argument is None and found.id in self._arguments:
                     argument = found
+
                 continue
 
             if found.metadata.op_name not in (b"", ARGUMENTS.encode()):
                 return found
+
             called = found.called_computation_ids
             roots = [self._roots[one] for one in called if one in self._roots]
             queue += [self._instructions[one] for one in (*roots, *found.operand_ids)]
@@ -322,6 +326,7 @@ def _read_shape(maker: Any, index: Sequence[int]) -> tuple[str, tuple[int, ...]]
         shape = shape.tuple_shapes[position]
 
     number = shape.element_type
+
     return _ELEMENT_TYPES.get(number, f"type {number}"), tuple(shape.dimensions)
 
 
@@ -346,6 +351,7 @@ def _replay_events(
             members = alive.setdefault(group[buffer], [])
             if members:
                 spans.append((members[-1], since.pop(members[-1]), moment))
+
             members.append(buffer)
             since[buffer] = moment
             continue
@@ -360,4 +366,5 @@ def _replay_events(
                 since[members[-1]] = moment
 
     spans += [(buffer, first, max(len(events), 1)) for buffer, first in since.items()]
+
     return spans, group

@@ -77,6 +77,7 @@ class EventBlock:
         columns["integer"] = np.where(
             columns["integer"] != 0, columns["integer"], unsigned
         )
+
         return {"event": event, **columns}
 
 
@@ -107,6 +108,7 @@ def _read_block(events: Sequence[bytes]) -> EventBlock:
     stat_columns = [
         np.concatenate(part) for part in zip((none, none, none), *stats, strict=True)
     ]
+
     return EventBlock(events, fields, *numbers, *stat_columns)
 
 
@@ -138,6 +140,7 @@ class FieldReader:
             after = fields[3]
             if (after > until).any():
                 raise DecodeError
+
             yield rows, fields
 
             more = after < until
@@ -163,6 +166,7 @@ class FieldReader:
             value[eight] = self._words[start[eight]].view(np.int64)
             end[eight] += 8
             end[four] += 4
+
             if not (counted | eight | four).all():
                 raise DecodeError
 
@@ -172,6 +176,7 @@ class FieldReader:
 
         if ((key < 8) | (end <= at) | (end > len(self.content))).any():
             raise DecodeError
+
         return key, start, value, end
 
     def _varints(self, at: Positions) -> tuple[Positions, Positions]:
@@ -210,6 +215,7 @@ class FieldReader:
             goes_on = ninth > 127
             if (goes_on & (tenth > 127)).any():
                 raise DecodeError
+
             last_bit = np.where(goes_on, tenth & 1, 0)
             number[long] |= (ninth & 127) << 56 | last_bit << 63
             end[long] = at[long] + 9 + goes_on

@@ -98,6 +98,7 @@ def find_places(known: Positions, keys: Positions) -> Positions:
     """Return the position of each key among the sorted ``known`` ones, -1 if it does not exist."""
     if not len(known):
         return np.full(len(keys), -1)
+
     if known[0] >= 0 and known[-1] == len(known) + known[0] - 1:  # keys without a gap
         places = np.clip(keys - known[0], 0, len(known) - 1)
     else:
@@ -113,6 +114,7 @@ def split_annotation(text: str) -> tuple[str, str] | None:
     """
     if ":" not in text:
         return None
+
     op, colon, op_type = text.partition("#")[0].rpartition(":")
     is_type = op_type[:1].isalpha() or op_type[:1] == "_"
     if not colon or not op or op.endswith(":") or not is_type:
@@ -250,6 +252,7 @@ class MemoryColumns:
         for name, column in EVENTS.items():
             if name in columns:
                 continue
+
             numbers = self._table.pop(name)[order]
 
             if name == "dtype":
@@ -307,6 +310,7 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
             rows.append(stack)
 
     whole = pd.concat(rows).sort_values("at").reset_index(drop=True).drop(columns="at")
+
     return whole.assign(op=whole["op"].astype("category"))
 
 
@@ -344,6 +348,7 @@ class KernelColumns:
         if names.is_host:
             start = block.offset_ps[events]
             self._launches.extend(len(events), number=numbers, start=start, line=line)
+
             return
 
         ops = np.zeros(len(block.name_id), np.int32)
@@ -358,6 +363,7 @@ class KernelColumns:
     ) -> npt.NDArray[np.int32]:
         known, places = np.unique(keys, return_inverse=True)
         numbers = [self._texts.of(names.get(key, "")) for key in known.tolist()]
+
         return np.array(numbers, np.int32)[places]
 
     def add_runs(
@@ -395,6 +401,7 @@ class KernelColumns:
                 "thread": np.append(line[first] + 1, 0)[place],
             }
         )
+
         return table.sort_values("start_ps", kind="stable", ignore_index=True)
 
     def function_runs(self, base_ps: Positions) -> pd.DataFrame:
@@ -407,6 +414,7 @@ class KernelColumns:
                 "end_ps": self._runs.pop("end") + base,
             }
         )
+
         runs = table.groupby("run_id", as_index=False).agg(
             {"start_ps": "min", "end_ps": "max"}
         )

@@ -36,6 +36,7 @@ def suggest_command(path: Path) -> str:
         beside = (
             f"Open {traces[0]}" if traces else "Open the .xplane.pb of the same run"
         )
+
         return f"{beside}: this file of the profiler has no memory events."
 
     return {
@@ -54,6 +55,7 @@ def find_traces(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
+
     if not path.is_dir():
         raise TraceError(
             f"There is no {path}.", hint="Name an .xplane.pb, run folder or logdir."
@@ -62,6 +64,7 @@ def find_traces(path: Path) -> list[Path]:
     runs = list_runs(path)
     if runs:
         return _list_files(runs[-1])
+
     check_note(path)
     raise TraceError(
         f"{path} holds no trace.",

@@ -25,6 +25,7 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"
     )
+
     for message_name, fields in messages.items():
         message = file.message_type.add(name=message_name)
         for name, (number, type_name) in fields.items():
@@ -80,6 +81,7 @@ def decode_text(content: bytes) -> str:
     """
     if len(content) <= _MOST_BYTES:
         return content.decode("utf-8", "replace")
+
     digest = hashlib.sha256(content).hexdigest()[:12]
     return f"{content[:_MOST_BYTES].decode('utf-8', 'replace')}…{digest}"
 

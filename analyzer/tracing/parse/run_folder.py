@@ -46,6 +46,7 @@ def read_run(path: Path) -> RunNote:
     try:
         for tensor in (*run.gradients, *run.nested_gradients):
             check_tensor(tensor)
+
         graph = (
             read_graph_file(sibling_file(path, run.graph))
             if run.graph

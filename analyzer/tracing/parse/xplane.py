@@ -213,9 +213,11 @@ class _Reading:
                 line = PlainLine.FromString(content)
                 if line.events:
                     filled.append(line.timestamp_ns)
+
                 self._count(len(line.events))
                 for block in read_blocks(line.events):
                     self._add(block, len(times_ns), names)
+
                 times_ns.append(line.timestamp_ns)
                 read_bytes += len(content)
                 self._progress(read_bytes / self._size_bytes)
@@ -251,6 +253,7 @@ class _Reading:
     def _add(self, block: EventBlock, line: int, names: PlaneNames) -> None:
         if (np.abs((block.offset_ps, block.duration_ps)) >= _MOST_PS).any():
             raise ValueError(_FAR_TIMES)
+
         place = find_places(names.event_keys, block.name_id)
         self._unnamed += int((place < 0).sum())
         kind = names.kind[place]
@@ -280,6 +283,7 @@ class _Reading:
         if names.is_host:
             if (kind == EXECUTOR).any():
                 self._kernels.add_runs(block, kind == EXECUTOR, line, names)
+
             op = names.op[place]
             ran = np.flatnonzero((op >= 0) & ~is_memory & (kind != MARK) & ~is_step)
             start = block.offset_ps[ran]

@@ -109,6 +109,7 @@ def divide_temporaries(
         & (allocations["variable"] == "")
         & (allocations["region"] != "output")
     ].sort_values("born", kind="stable")
+
     columns = (
         rows["op"].astype(object),
         rows["requested_bytes"],
@@ -120,6 +121,7 @@ def divide_temporaries(
         named = [(op, region) for op, region in by_size[int(size)] if op == name]
         if not named and (name or size < _LEAST_BYTES or dies > ends[int(step)]):
             continue
+
         op, region = (named or by_size[int(size)])[0]
 
         if (op, region.index) not in labels:
@@ -214,6 +216,7 @@ def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
     name = op_name  # XLA may add callers' names as prefix
     while name and name not in structure.ops:
         name = name.partition("/")[2]
+
     return name, structure.layers.get(name, "")
 
 
@@ -278,6 +281,7 @@ def _divide(
         room -= 2 * len(region.holders) + region.moments
         if chosen and room < 0:
             break
+
         chosen.insert(0, division)
 
     if not chosen:
@@ -299,8 +303,10 @@ def _divide(
         turns_at=turns + (shift(known_turns) - known_turns),
     )
     parts = []
+
     for (row, region, labels), instant in zip(chosen, at, strict=True):
         parts.append(_list_parts(table, row, region, labels, int(shift(instant)) + 1))
+
     joined = pd.concat([table.astype(object), *parts], ignore_index=True)
 
     moved = []
@@ -337,6 +343,7 @@ def _list_parts(
         "region": "temp",
         "part_of": row,
     }
+
     rows = [
         {
             **common,

@@ -68,6 +68,7 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
     is_jax |= bool(raw.modules) and set(raw.op_types.values()) <= MODULE_TYPES
     if not plans:
         return ModuleBuffers(table, plans, StepConfig(is_jax=is_jax), warnings)
+
     is_training = any(map(runs_backward, plans.values()))
     named = {}
 
@@ -90,6 +91,7 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
         table = table.assign(**{name: pd.Categorical(old[name]) for name in old})
 
     config = StepConfig(mode="" if is_training else "infer", is_jax=is_jax)
+
     return ModuleBuffers(table, plans, config, warnings)
 
 
@@ -145,6 +147,7 @@ def match_requests(
             most = max((len(regions) for _, regions in fits), default=0)
             if fits and (most > 1 or sizes[at] >= _LEAST_UNIQUE):
                 yield rows[at : at + most], [one for one in fits if len(one[1]) == most]
+
             at += max(most, 1)
 
 
@@ -175,6 +178,7 @@ def name_call_requests(
             size = region.size_bytes
             tensor = match_output(ops[name], used, "", "", size) if is_result else ""
             facts = (name, "output" if tensor else "temp", tensor, region.dtype)
+
             for column, fact in zip(names, facts, strict=True):
                 columns[column][row] = fact
 
@@ -230,6 +234,7 @@ def find_jax_layer(op_name: str) -> str:
         inner = part
         while found := _TRANSFORM.match(inner):
             inner = "" if inner.startswith(("jit(", "pjit(")) else found[1]
+
         parts.append(inner)
 
     return "/".join(part for part in parts if _MODULE_NAME.match(part))

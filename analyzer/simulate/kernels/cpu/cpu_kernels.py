@@ -104,6 +104,7 @@ def plan(call: Call) -> MemoryPlan:
     rule = _RULES.get(call.op.type)
     if rule is None:
         return plan_unknown(call)
+
     return rule(call)
 
 
@@ -126,6 +127,7 @@ def _forward_tensor(use: ListUse, call: Call) -> MemoryPlan:
     """Forward any input (``AddNOp``, ``ZerosLikeOp``); apply ``use`` if the input is a list."""
     if call.op.outputs and call.op.outputs[0].dtype == "variant":
         return MemoryPlan(outputs=(NO_BUFFER,), lists=use)
+
     return plan_forward(call, range(len(call.inputs)))
 
 
@@ -138,6 +140,7 @@ def _plan_merge(call: Call) -> MemoryPlan:
     arrived = Output(Way.ALIAS, inputs=tuple(range(len(call.inputs))))
     if len(call.op.outputs) == 1:
         return MemoryPlan(outputs=(arrived,))
+
     return MemoryPlan(
         outputs=(arrived, NO_BUFFER if 1 in call.unused else allocate(call, 1))
     )
@@ -156,6 +159,7 @@ def _plan_onednn_convolution(call: Call) -> MemoryPlan:
     """Allocate the output; forward the addend of a fused ``Add`` (``MklFusedConvOp``)."""
     if "Add" in (call.attr("fused_ops") or []):
         return plan_forward(call, (len(call.inputs) - 1,))
+
     return plan_allocation(call)
 
 
@@ -196,6 +200,7 @@ def _count_held_bytes(op: Op) -> int:
     spec = op.outputs[0]
     if spec.dtype == "variant" and op.type in ("Const", "HostConst"):
         return LIST_BYTES  # an empty list
+
     return HANDLE_BYTES if spec.dtype == "resource" else spec.size_bytes or 0
 
 

@@ -103,6 +103,7 @@ class ConvolutionOnCard:
             first_with_tensor_cores is not None
             and self.capability >= first_with_tensor_cores
         )
+
         self.is_measured = call.dtype in ("float32", "float16") or (
             call.dtype == "bfloat16" and self.uses_tensor_cores
         )

@@ -94,6 +94,7 @@ def _find_time(
 
     computing = work / (on.operations * (share * factor))
     moving = (on.tensor_bytes + moved_bytes) / (0.8 * on.bandwidth)
+
     return computing + moving + launch
 
 
@@ -106,6 +107,7 @@ def _find_product(on: ConvolutionOnCard) -> tuple[int, int, int]:
     if on.is_input_gradient:
         rows = on.batch * on.height * on.width
         depth = on.filters * on.window_area // (on.call.stride * on.call.stride)
+
         return rows, on.channels, depth
 
     return max(taps, on.filters), min(taps, on.filters), on.batch * on.result_area
@@ -117,6 +119,7 @@ def _find_transformed_product(
     """Return rows, columns and depth of the product for each point of a transformed tile."""
     if on.is_filter_gradient:
         return max(on.channels, on.filters), min(on.channels, on.filters), tiles
+
     return tiles, on.written_channels, on.read_channels
 
 
@@ -124,6 +127,7 @@ def _copies_bytes(on: ConvolutionOnCard) -> int:
     """Return the copies of tensors with channels last for algorithms that need them first."""
     if on.uses_tensor_cores and on.call.channels_last:
         return on.tensor_bytes + 16
+
     return 0
 
 
@@ -285,6 +289,7 @@ def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
         products=16,
         moved_bytes=2 * workspace,
     )
+
     return Offer(workspace, time)
 
 
@@ -295,6 +300,7 @@ def _tries_fft(on: ConvolutionOnCard) -> bool:
 
     is_large_filter = on.is_filter_gradient and on.channels * on.filters >= 65536
     has_power_of_two = on.result_height == next_power_of_two(on.result_height)
+
     return on.window_area > 1 or has_power_of_two or is_large_filter
 
 
@@ -340,6 +346,7 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
         operations=2,
         moved_bytes=2 * transform_bytes * all_transforms,
     )
+
     return Offer(workspace + _copies_bytes(on), time)
 
 
@@ -392,12 +399,14 @@ def _find_share_without_copies(on: ConvolutionOnCard) -> float:
     if on.call.channels_last:
         if on.is_aligned:
             return 0.95
+
         return 0.05 + 0.55 if on.is_forward else 0.05
 
     if on.call.groups > 1:
         return 0.6
     if on.is_pointwise:
         return 0.95 - 0.75 if _has_odd_points(on) else 0.95
+
     return 0.03 + 0.57 if on.channels <= 4 else 0.03
 
 
@@ -429,6 +438,7 @@ def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> Offer | None:
 
     if not is_offered:
         return None
+
     return Offer(on.image_copy_bytes + on.kernel_copy_bytes + 16, 1 / share)
 
 
@@ -448,6 +458,7 @@ def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
         share = 0.8 - 0.72
 
     copies = on.image_copy_bytes + on.result_copy_bytes + on.kernel_copy_bytes
+
     return Offer(copies + 16, 1 / share)
 
 
@@ -469,6 +480,7 @@ def find_tensor_cores_split_k(on: ConvolutionOnCard) -> Offer | None:
     workspace = copies + sums_bytes
     if on.is_pointwise:
         workspace = min(workspace, 4 * on.batch * on.filters * on.channels)
+
     return Offer(workspace + 16, 1 / 0.85)
 
 
@@ -481,6 +493,7 @@ def _select(
 ) -> float:
     if on.is_forward:
         return forward
+
     return input_gradient if on.is_input_gradient else filter_gradient
 
 

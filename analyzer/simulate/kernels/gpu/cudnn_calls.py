@@ -212,6 +212,7 @@ def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> 
     dilations = call.attr("dilations") or [1]
     if set(kernel[:-2]) == {1} and all(int(x) == 1 for x in (*strides, *dilations)):
         return call.attr("padding") in ("SAME", "VALID")
+
     return kernel[:-2] == image[1:-1] and call.attr("padding") == "VALID"
 
 
@@ -260,6 +261,7 @@ def plan_recurrent_gradient(call: Call) -> MemoryPlan:
         outputs.append(Output(Way.ALLOCATE, size) if has_buffer else NO_BUFFER)
 
     after = _find_recurrent_buffers(call, mode, units)
+
     return MemoryPlan(outputs=tuple(outputs), after_bytes=after)
 
 
@@ -293,4 +295,5 @@ def _count_unit_bytes(
         return 0
 
     item_bytes = call.input_size(0) // max(math.prod(inputs), 1)
+
     return inputs[0] * inputs[1] * state[-1] * item_bytes

@@ -124,6 +124,7 @@ def _plan_deep_pooling(call: Call) -> MemoryPlan:
         return plan_allocation(call, after_bytes=(call.input_size(0), call.size()))
 
     copies = (call.size(), call.input_size(1))
+
     return plan_allocation(call, after_bytes=2 * copies)
 
 
@@ -135,6 +136,7 @@ def _plan_softmax(call: Call) -> MemoryPlan:
     sums = call.size()
     if call.op.outputs[0].dtype in ("float16", "bfloat16"):
         sums *= 2
+
     return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=(call.size(), sums))
 
 
@@ -145,6 +147,7 @@ def _plan_batch_norm(call: Call) -> MemoryPlan:
     """
     outputs = [forward(call, (0,)), *allocate_all(call)[1:]]
     outputs[5:] = [one if one.is_known else ELSEWHERE for one in outputs[5:]]
+
     return MemoryPlan(outputs=tuple(outputs))
 
 
@@ -171,6 +174,7 @@ def _make_rules(gpu: Gpu, workspace_limit_bytes: int | None) -> dict[str, Rule]:
         )
         for direction in PASSES
     }
+
     return assign_rules(
         OP_TYPES,
         allocating=plan_allocation,

@@ -182,6 +182,7 @@ def forward(call: Call, sources: Iterable[int], index: int = 0) -> Output:
         and (other := call.shape(source)) is not None
         and math.prod(other) == math.prod(shape)
     )
+
     return Output(Way.FORWARD, size_bytes, tuple(fitting))
 
 
