@@ -51,7 +51,10 @@ def fit_all_cards(
             words = f"{len(rows)} of {len(cards)} cards known"
 
             def report(
-                stage: str, share: float, number: int = number, words: str = words
+                stage: str,
+                share: float,
+                number: int = number,
+                words: str = words,
             ) -> None:
                 progress(f"{stage}, {words}", (number + share) / len(kinds))
 
@@ -107,12 +110,20 @@ def _fit_kind(
         )
 
     return describe_sizes(
-        access.name, chosen, search, facts, ("card", limits[-1]), question
+        access.name,
+        chosen,
+        search,
+        facts,
+        ("card", limits[-1]),
+        question,
     )
 
 
 def _combine(
-    answer: FitAnswer, rows: list[CardAnswer], wanted: int | None, total: int
+    answer: FitAnswer,
+    rows: list[CardAnswer],
+    wanted: int | None,
+    total: int,
 ) -> FitAnswer:
     """Return the answer for one card as the answer for the cards so far."""
     rows.sort(key=lambda row: (row.limit_bytes, row.id))

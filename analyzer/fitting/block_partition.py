@@ -178,7 +178,9 @@ def _sort_layers(graph: GraphIndex, layers: Mapping[str, str]) -> list[str]:
 
 
 def _find_units(
-    graph: GraphIndex, layers: Mapping[str, str], order: Sequence[str]
+    graph: GraphIndex,
+    layers: Mapping[str, str],
+    order: Sequence[str],
 ) -> Iterator[ChainUnit]:
     place = {layer: number for number, layer in enumerate(order)}
     crossing: list[dict[str, int]] = [
@@ -209,7 +211,8 @@ def _find_units(
                 kept[at] += size_bytes
 
             last = max(
-                (place[layers[user]] for user in users if user in layers), default=at
+                (place[layers[user]] for user in users if user in layers),
+                default=at,
             )
 
             for end in range(at, last):

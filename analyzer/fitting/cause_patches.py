@@ -26,7 +26,9 @@ _MOST_EDITS: Final = 6  # runs for one cause
 
 
 def run_edits(
-    trial: RemedyTrial, finding: Finding, file: Path
+    trial: RemedyTrial,
+    finding: Finding,
+    file: Path,
 ) -> Iterator[tuple[StepEstimate, str]]:
     """Yield the estimate of each edit of a cause's line that runs, and the edit as a diff."""
     place = _PLACE.search(finding.title)
@@ -46,7 +48,8 @@ def run_edits(
         folder = trial.access.folder / f"{finding.id}-{number}-{count}"
         copy = copy_with_text(file, edited, folder / "source")
         access = replace(
-            trial.access, capture=lambda *given, copy=copy: make(copy, *given)
+            trial.access,
+            capture=lambda *given, copy=copy: make(copy, *given),
         )
 
         try:

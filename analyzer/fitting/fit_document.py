@@ -199,7 +199,9 @@ def _size_section(answer: FitAnswer) -> Section:
         tone: Tone = "good" if point.fits else "bad"
         is_known = point.need_bytes is not None
         bar = Cell(
-            need / top if is_known else None, tone, note=word if is_known else ""
+            need / top if is_known else None,
+            tone,
+            note=word if is_known else "",
         )
         rows.append((answer.label(point.size), word, need if is_known else None, bar))
 

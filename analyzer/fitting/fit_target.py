@@ -125,7 +125,8 @@ def limit_options(options: CaptureOptions, limit_bytes: int | None) -> CaptureOp
 
 
 def resolve_limit(
-    gpu: Gpu | None, limit_bytes: int | None
+    gpu: Gpu | None,
+    limit_bytes: int | None,
 ) -> tuple[LimitOwner, BoundedBytes]:
     """Return the owner and the value of the lower limit, the card's or the user's."""
     if limit_bytes is not None:

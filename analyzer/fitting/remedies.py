@@ -81,7 +81,9 @@ class RemedyTrial:
 
 
 def try_remedies(
-    trial: RemedyTrial, names: Sequence[str], captured: Path | None = None
+    trial: RemedyTrial,
+    names: Sequence[str],
+    captured: Path | None = None,
 ) -> tuple[StepRemedy, ...]:
     """Estimate a step with each remedy, and with sets of them if no single one is enough.
 
@@ -128,7 +130,9 @@ def try_remedies(
 
 
 def _try_plans(
-    trial: RemedyTrial, plans: tuple[RemedyPlan, ...], before: StepEstimate
+    trial: RemedyTrial,
+    plans: tuple[RemedyPlan, ...],
+    before: StepEstimate,
 ) -> StepRemedy:
     """Return the savings of remedies together, or why they cannot be applied."""
     remedy = StepRemedy(
@@ -155,7 +159,10 @@ def _try_plans(
 
 
 def _add_figures(
-    remedy: StepRemedy, trial: RemedyTrial, before: StepEstimate, after: StepEstimate
+    remedy: StepRemedy,
+    trial: RemedyTrial,
+    before: StepEstimate,
+    after: StepEstimate,
 ) -> StepRemedy:
     """Return a remedy with the figures of the step before and after it."""
     outputs = before.note.outputs
@@ -170,7 +177,10 @@ def _add_figures(
 
 
 def prove_findings(
-    trial: RemedyTrial, findings: Sequence[Finding], captured: Path, file: Path | None
+    trial: RemedyTrial,
+    findings: Sequence[Finding],
+    captured: Path,
+    file: Path | None,
 ) -> tuple[StepRemedy, ...]:
     """Run the step with the change of each finding: a remedy, or an edit of the finding's line.
 
@@ -196,7 +206,10 @@ def prove_findings(
 
 
 def _try_edits(
-    trial: RemedyTrial, finding: Finding, before: StepEstimate, file: Path | None
+    trial: RemedyTrial,
+    finding: Finding,
+    before: StepEstimate,
+    file: Path | None,
 ) -> StepRemedy:
     """Return the edit of a finding's line that lowers the peak most, or why there is none."""
     remedy = StepRemedy(id=finding.id, title=finding.title, code="")
@@ -330,7 +343,13 @@ def add_remedies(
 
     with access_target(spec) as access:
         trial = RemedyTrial(
-            access, options, limit_bytes, progress, file, patches or Path(), keep
+            access,
+            options,
+            limit_bytes,
+            progress,
+            file,
+            patches or Path(),
+            keep,
         )
 
         if names is None:
@@ -344,7 +363,9 @@ def add_remedies(
 
 
 def save_remedies(
-    result: Result, remedies: Iterable[StepRemedy], folder: Path
+    result: Result,
+    remedies: Iterable[StepRemedy],
+    folder: Path,
 ) -> Result:
     """Return an estimate with remedies, and save the changed report in its folder."""
     report = replace_fields(result.report, remedies=tuple(remedies))

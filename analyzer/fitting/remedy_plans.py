@@ -87,7 +87,8 @@ def remedy_names() -> tuple[str, ...]:
 
 
 def merge_options(
-    base: CaptureOptions, plans: tuple[RemedyPlan, ...]
+    base: CaptureOptions,
+    plans: tuple[RemedyPlan, ...],
 ) -> CaptureOptions:
     """Return the options of a step with several remedies of different kinds."""
     changes = {
@@ -184,7 +185,8 @@ def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyP
 
 
 def _plan_blocks(
-    options: CaptureOptions, units: Sequence[ChainUnit]
+    options: CaptureOptions,
+    units: Sequence[ChainUnit],
 ) -> Iterator[RemedyPlan]:
     """Yield the blocks of layers to recompute, if the layers are a chain."""
     blocks = choose_blocks(units) if len(units) >= _LEAST_UNITS else []

@@ -63,7 +63,9 @@ def reproduce(
 
 
 def _run_step(
-    spec: TargetSpec, options: CaptureOptions, progress: Progress
+    spec: TargetSpec,
+    options: CaptureOptions,
+    progress: Progress,
 ) -> OomFailure | None:
     """Return the failure of the step in the log of its own process; None if it runs."""
     with make_workplace() as folder:

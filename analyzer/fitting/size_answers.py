@@ -164,23 +164,42 @@ def _run(
     notes = tuple(dict.fromkeys(run_file.notes))
 
     return StepFacts(
-        by="runs", step=run_file.step, notes=notes, versions=run_file.versions
+        by="runs",
+        step=run_file.step,
+        notes=notes,
+        versions=run_file.versions,
     )
 
 
 def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
     """Return the facts about a step that follow from the options alone."""
-    step = StepConfig(mode="train", jit=options.jit, batch_size=options.batch_size)
-    return StepFacts(by="runs" if is_run else "estimates", step=step, versions={})
+    step = StepConfig(
+        mode="train",
+        jit=options.jit,
+        batch_size=options.batch_size,
+    )
+    return StepFacts(
+        by="runs" if is_run else "estimates",
+        step=step,
+        versions={},
+    )
 
 
 def _make_point(size: int, run: SizeRun) -> SizePoint:
     if run.peak_bytes is None:
-        return SizePoint(size=size, fits=False, kind=run.kind, detail=run.detail)
+        return SizePoint(
+            size=size,
+            fits=False,
+            kind=run.kind,
+            detail=run.detail,
+        )
 
     high_bytes = int(run.peak_bytes * _MARGIN)
     return SizePoint(
-        size=size, fits=True, need_bytes=run.peak_bytes, need_high_bytes=high_bytes
+        size=size,
+        fits=True,
+        need_bytes=run.peak_bytes,
+        need_high_bytes=high_bytes,
     )
 
 
@@ -193,7 +212,12 @@ def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePo
 
     detail = error.message.partition("\n")[0]
 
-    return SizePoint(size=size, fits=False, kind=error.kind, detail=detail)
+    return SizePoint(
+        size=size,
+        fits=False,
+        kind=error.kind,
+        detail=detail,
+    )
 
 
 def _estimate(
@@ -230,7 +254,10 @@ def _estimate(
     notes = tuple(dict.fromkeys((*last.notes, *describe_sizes(last.note))))
 
     return StepFacts(
-        by="estimates", step=last.note.step, notes=notes, versions=last.note.versions
+        by="estimates",
+        step=last.note.step,
+        notes=notes,
+        versions=last.note.versions,
     )
 
 

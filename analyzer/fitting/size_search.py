@@ -65,14 +65,16 @@ class SizeSearch:
         sizes = [point.size for point in self.points.values() if point.fits]
 
         return max(
-            (size for size in sizes if failing is None or size < failing), default=0
+            (size for size in sizes if failing is None or size < failing),
+            default=0,
         )
 
     @property
     def failing(self) -> int | None:
         """The smallest size that does not fit or is not possible; None for none."""
         return min(
-            (one.size for one in self.points.values() if one.has_failed), default=None
+            (one.size for one in self.points.values() if one.has_failed),
+            default=None,
         )
 
     def add(self, point: SizePoint, fixed_bytes: int = 0) -> None:

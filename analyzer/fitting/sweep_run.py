@@ -125,7 +125,8 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
 
     if len(asked) > _MOST_CELLS:
         raise InputError(
-            f"{path} has {len(asked):,} cells.", hint=f"Use at most {_MOST_CELLS:,}."
+            f"{path} has {len(asked):,} cells.",
+            hint=f"Use at most {_MOST_CELLS:,}.",
         )
 
     return tuple(dict.fromkeys(asked))
@@ -154,7 +155,8 @@ def run_sweep(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{out}: {error.strerror}.", hint="Name another --out."
+            f"{out}: {error.strerror}.",
+            hint="Name another --out.",
         ) from None
 
     files = [folder / f"{_key(question)}.json" for question in questions]

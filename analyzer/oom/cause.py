@@ -271,7 +271,10 @@ def _judge_by_map(failure: LoggedFailure, want: Range) -> Judgement:
 
 
 def _judge_full(
-    failure: LoggedFailure, words: Words, want: Range, left: Range
+    failure: LoggedFailure,
+    words: Words,
+    want: Range,
+    left: Range,
 ) -> Judgement:
     words["space"] = left
     words["short"] = (want - left).at_least(0)

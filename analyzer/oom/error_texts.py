@@ -87,7 +87,9 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
 
 
 def _find_tensor(
-    process: Process, line: LogLine, match: re.Match[str]
+    process: Process,
+    line: LogLine,
+    match: re.Match[str],
 ) -> LoggedFailure:
     """Return the failure of a request for a tensor, a new one if no known failure may be it."""
     shape = parse_shape(match["shape"])
@@ -305,7 +307,10 @@ def take_report(process: Process, line: LogLine, name: str) -> bool:
 
 
 def _name_cause(
-    failure: LoggedFailure, process: Process, name: str, library: str
+    failure: LoggedFailure,
+    process: Process,
+    name: str,
+    library: str,
 ) -> None:
     """Note the component that failed."""
     row = OTHER_CAUSES[name]

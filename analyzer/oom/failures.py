@@ -217,7 +217,9 @@ class Process:
         self.refusals: list[OomRefusals] = []  # since the last failure
 
     def add_failure(
-        self, line: LogLine, kind: FailedAllocator = FailedAllocator.POOL
+        self,
+        line: LogLine,
+        kind: FailedAllocator = FailedAllocator.POOL,
     ) -> LoggedFailure:
         """Return a new failure with the refusals before it; count it if there are too many."""
         failure = LoggedFailure(line.number, self.tag, kind, line.text.strip())

@@ -33,7 +33,8 @@ _FIGURES: Final = {
 
 
 def build_sections(
-    document: OomDocument, failures: Sequence[LoggedFailure] = ()
+    document: OomDocument,
+    failures: Sequence[LoggedFailure] = (),
 ) -> Document:
     """Return the document as sections; ``failures`` adds a drawing of each one's pool."""
     sections: list[Section] = []
@@ -84,7 +85,8 @@ def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Secti
 
 
 def _describe_parts(
-    failure: OomFailure, logged: Sequence[LoggedFailure]
+    failure: OomFailure,
+    logged: Sequence[LoggedFailure],
 ) -> Iterator[Section]:
     """Yield the parts of one failure: advice, drawing, figures, contents of the pool, its line."""
     advice: list[Block] = []

@@ -74,7 +74,8 @@ def draw_pool(failure: LoggedFailure) -> Markup | None:
 
 
 def _merge_small(
-    failure: LoggedFailure, tiny_bytes: int
+    failure: LoggedFailure,
+    tiny_bytes: int,
 ) -> Iterator[tuple[int, str, str]]:
     """Yield size, look and title of each chunk; small neighbours become one."""
     asked_bytes = failure.asked.rounded_bytes if failure.asked else 0
@@ -99,7 +100,11 @@ def _merge_small(
 
 
 def _draw(
-    row_bytes: int, offset: int, size: int, look: str, title: str
+    row_bytes: int,
+    offset: int,
+    size: int,
+    look: str,
+    title: str,
 ) -> Iterator[Markup]:
     """Yield a range of bytes: one rectangle for each row that it touches."""
     title = f"{title}: {format_bytes(size)} ({size:,} bytes)"

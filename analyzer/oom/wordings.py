@@ -76,7 +76,8 @@ def read_groups(match: re.Match[str]) -> dict[str, str]:
 
 _UNITS: Final = "KMGTPE"
 _PRINTED: Final = re.compile(
-    r"(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:iB?|B|BYTES)?", re.IGNORECASE
+    r"(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:iB?|B|BYTES)?",
+    re.IGNORECASE,
 )
 _MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
 _LARGEST_ITEM: Final = 16  # bytes of an element

@@ -151,7 +151,8 @@ def remedy_of(finding: Finding) -> str:
 
 
 def remedy_items(
-    remedies: Sequence[StepRemedy], report: ReportFile | None = None
+    remedies: Sequence[StepRemedy],
+    report: ReportFile | None = None,
 ) -> tuple[Item, ...]:
     """Return the estimated changes; ``report`` names the step that a check repeats."""
     items = []

@@ -84,7 +84,8 @@ def _lead(report: report_file.DiffFile) -> Iterator[Paragraph]:
 
 
 def diff_summary(
-    report: report_file.DiffFile, newer: report_file.ReportFile
+    report: report_file.DiffFile,
+    newer: report_file.ReportFile,
 ) -> Document:
     """Return the summary of a difference for a pull request, with the verdict of the second step."""
     headline, number, action = answer_lines(newer)
@@ -208,7 +209,10 @@ class Diff(ReportOutput):
 
 
 def build_diff(
-    older: Side, newer: Side, *, names: Sequence[str | None] = (None, None)
+    older: Side,
+    newer: Side,
+    *,
+    names: Sequence[str | None] = (None, None),
 ) -> Diff:
     """Compare two steps; ``names`` are the user's names, such as paths; None to choose them."""
     first, second = names

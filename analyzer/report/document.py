@@ -127,7 +127,9 @@ def _steps(analysis: Analysis) -> Iterator[report_file.StepPeak]:
 def tensor_rows(analysis: Analysis) -> tuple[report_file.TensorAtPeak, ...]:
     """Return the buffers alive at the requested peak, largest first."""
     alive = analysis.alive.sort_values(
-        ["requested_bytes", "born"], ascending=[False, True], kind="stable"
+        ["requested_bytes", "born"],
+        ascending=[False, True],
+        kind="stable",
     )
     end = len(analysis.recording.events)
 
@@ -195,6 +197,12 @@ def layer_rows(analysis: Analysis) -> tuple[report_file.LayerBytes, ...]:
     rows = []
     for layer, sizes in layers.items():
         total = sum(sizes.values())
-        rows.append(report_file.LayerBytes(layer=layer, **sizes, total_bytes=total))
+        rows.append(
+            report_file.LayerBytes(
+                layer=layer,
+                **sizes,
+                total_bytes=total,
+            )
+        )
 
     return tuple(sorted(rows, key=lambda row: -row.total_bytes))

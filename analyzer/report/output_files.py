@@ -62,7 +62,8 @@ def check_output(path: Path) -> None:
 
         if not path.exists() and not path.parent.is_dir():
             raise InputError(
-                f"There is no folder {path.parent}.", hint="Create it first."
+                f"There is no folder {path.parent}.",
+                hint="Create it first.",
             )
 
         if is_regular(path):

@@ -53,7 +53,8 @@ def _span(
 
 
 def state_times_us(
-    recording: Recording, table: pd.DataFrame
+    recording: Recording,
+    table: pd.DataFrame,
 ) -> npt.NDArray[np.float64]:
     """Return the time of each state in us, shape (n_events + 2,): before, each event, after."""
     if not recording.kind.ran or recording.events.empty:
@@ -65,7 +66,8 @@ def state_times_us(
 
 
 def _counters(
-    table: pd.DataFrame, times_us: npt.NDArray[np.float64]
+    table: pd.DataFrame,
+    times_us: npt.NDArray[np.float64],
 ) -> Iterator[dict[str, Any]]:
     """Yield counter samples at each change, without categories that are never used."""
     requested, allocated = (
@@ -88,18 +90,21 @@ def _counters(
 
 
 def _slices(
-    table: pd.DataFrame, times_us: npt.NDArray[np.float64]
+    table: pd.DataFrame,
+    times_us: npt.NDArray[np.float64],
 ) -> Iterator[dict[str, Any]]:
     """Yield the largest buffers, each in the first row that is free at its birth."""
     weight = table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
     largest = table.loc[weight.nlargest(SLICES).index].sort_values(
-        "born", kind="stable"
+        "born",
+        kind="stable",
     )
     free_from: list[int] = []
 
     for row in largest.itertuples():
         place = next(
-            (i for i, dies in enumerate(free_from) if dies <= row.born), len(free_from)
+            (i for i, dies in enumerate(free_from) if dies <= row.born),
+            len(free_from),
         )
         free_from[place : place + 1] = [row.dies]
         sizes = {

@@ -34,7 +34,11 @@ def redact_result(result: Result) -> Result:
     recording = replace(
         recording,
         target=replace_fields(
-            recording.target, text=_REDACTED, name=_REDACTED, trace="", kind=""
+            recording.target,
+            text=_REDACTED,
+            name=_REDACTED,
+            trace="",
+            kind="",
         ),
         step_config=replace(recording.step_config, options=()),
         events=_redact_table(recording.events, rename),
@@ -51,7 +55,11 @@ def redact_result(result: Result) -> Result:
         _redact_table(table, rename) for table in (analysis.rows, analysis.alive)
     )
     redacted = replace(
-        analysis, recording=recording, rows=rows, alive=alive, findings=()
+        analysis,
+        recording=recording,
+        rows=rows,
+        alive=alive,
+        findings=(),
     )
     analysis = collect(redacted)
 

@@ -117,7 +117,9 @@ def _frames(row: Any) -> list[dict[str, Any]]:
 
 
 def _list_events(
-    blocks: list[_Block], times_us: list[int], last: int
+    blocks: list[_Block],
+    times_us: list[int],
+    last: int,
 ) -> list[dict[str, Any]]:
     """Return the allocations and frees in order; of one moment the frees first."""
     births = [(block.born, 1, block) for block in blocks if block.born >= 0]

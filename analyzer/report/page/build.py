@@ -52,7 +52,10 @@ _ALL_HOSTS: Final = 10_000  # rows
 
 
 def render(
-    report: ReportFile, recording: Recording, *, comparison: DiffFile | None = None
+    report: ReportFile,
+    recording: Recording,
+    *,
+    comparison: DiffFile | None = None,
 ) -> str:
     """Return the report page as one HTML file; ``comparison`` is the difference to an earlier step."""
     header, columns = payload(report, recording, comparison)

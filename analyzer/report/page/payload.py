@@ -102,7 +102,9 @@ States = npt.NDArray[np.int64]
 
 
 def payload(
-    report: ReportFile, recording: Recording, comparison: DiffFile | None
+    report: ReportFile,
+    recording: Recording,
+    comparison: DiffFile | None,
 ) -> tuple[dict[str, object], Columns]:
     """Return the header and the columns for ``pack``."""
     strings = StringTable("")
@@ -165,7 +167,9 @@ def _weights(table: pd.DataFrame) -> pd.Series[Any]:
 
 
 def _neighbours(
-    links: TensorLinks | None, table: pd.DataFrame, strings: StringTable
+    links: TensorLinks | None,
+    table: pd.DataFrame,
+    strings: StringTable,
 ) -> tuple[list[list[str]], Columns]:
     """Return the ops around the largest tensors, and the columns that refer to them.
 
@@ -208,7 +212,9 @@ def _neighbours(
 
 
 def _buffer_columns(
-    table: pd.DataFrame, strings: StringTable, address_base: int
+    table: pd.DataFrame,
+    strings: StringTable,
+    address_base: int,
 ) -> Columns:
     born = table["born"] + 1
     turns = table["turns_at"].astype("Int64") + 1
@@ -243,7 +249,9 @@ def _buffer_columns(
 
 
 def _reasons(
-    table: pd.DataFrame, strings: StringTable, report: ReportFile
+    table: pd.DataFrame,
+    strings: StringTable,
+    report: ReportFile,
 ) -> npt.NDArray[np.int64]:
     """Return the number of the text that says why a buffer is alive, from the report's rows."""
     reasons = {
@@ -254,7 +262,9 @@ def _reasons(
 
     keys = zip(table["born"], table["dies"], table["requested_bytes"], strict=True)
     return np.fromiter(
-        (reasons.get(key, 0) for key in keys), dtype=np.int64, count=len(table)
+        (reasons.get(key, 0) for key in keys),
+        dtype=np.int64,
+        count=len(table),
     )
 
 
@@ -268,7 +278,9 @@ def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
         f"folded_{name}": row for name, row in zip(_CATEGORIES, sums, strict=True)
     }
     columns["folded_allocated"] = category_sums(
-        folded, "allocated_bytes", n_states - 1
+        folded,
+        "allocated_bytes",
+        n_states - 1,
     ).sum(axis=0)
 
     return columns

@@ -36,7 +36,8 @@ def source_lines_section(report: ReportFile) -> Section | None:
     rows = tuple((size, line, _read_line(line)) for line, size in largest)
 
     return Section(
-        "Lines that own the most bytes at the peak", (Table(_COLUMNS, rows),)
+        "Lines that own the most bytes at the peak",
+        (Table(_COLUMNS, rows),),
     )
 
 

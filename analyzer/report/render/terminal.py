@@ -36,7 +36,10 @@ STYLES: Final = read_table("report/labels.toml", dict[str, dict[str, str]])["sty
 
 
 def print_terminal(
-    document: sections.Document, console: Console, *, is_verbose: bool = True
+    document: sections.Document,
+    console: Console,
+    *,
+    is_verbose: bool = True,
 ) -> None:
     """Print a document; without ``is_verbose``, without its folded sections and details."""
     shown = to_terminal(document, console.width, is_verbose=is_verbose)
@@ -44,7 +47,10 @@ def print_terminal(
 
 
 def to_terminal(
-    document: sections.Document, width: int = 100, *, is_verbose: bool = True
+    document: sections.Document,
+    width: int = 100,
+    *,
+    is_verbose: bool = True,
 ) -> RenderableType:
     """Return a document as one renderable, ``width`` cells wide."""
     parts: list[RenderableType] = []
@@ -83,7 +89,10 @@ def to_terminal(
 
 
 def section_parts(
-    section: sections.Section, width: int, *, is_verbose: bool = True
+    section: sections.Section,
+    width: int,
+    *,
+    is_verbose: bool = True,
 ) -> Iterator[RenderableType]:
     """Yield a section, an empty line before it."""
     blocks = list(_blocks(section.blocks, width, is_verbose=is_verbose))
@@ -98,7 +107,10 @@ def section_parts(
 
 
 def _blocks(
-    blocks: Sequence[sections.Block], width: int, *, is_verbose: bool
+    blocks: Sequence[sections.Block],
+    width: int,
+    *,
+    is_verbose: bool,
 ) -> Iterator[RenderableType]:
     items = [block for block in blocks if isinstance(block, sections.Item)]
     shown = items if is_verbose else _choose_items(items, width)
@@ -150,7 +162,10 @@ def _table(table: sections.Table, width: int) -> Iterator[RenderableType]:
 
 
 def _item(
-    item: sections.Item, label_width: int, is_verbose: bool, is_first: bool
+    item: sections.Item,
+    label_width: int,
+    is_verbose: bool,
+    is_first: bool,
 ) -> Iterator[RenderableType]:
     """Yield an item; without ``is_verbose`` only its title, and the code of the first one."""
     margin = label_width + GAP
@@ -238,7 +253,8 @@ def _choose_columns(table: sections.Table, width: int) -> list[int]:
 
 
 def _draw_column(
-    column: sections.TableColumn, cells: Sequence[sections.Cell]
+    column: sections.TableColumn,
+    cells: Sequence[sections.Cell],
 ) -> list[RenderableType]:
     longest = max((cell_len(cell.note) for cell in cells), default=0)
     drawn: list[RenderableType] = []
@@ -263,14 +279,18 @@ class Fitted:
         self.text, self.style, self.is_path = text, style, is_path
 
     def __rich_measure__(
-        self, console: Console, options: ConsoleOptions
+        self,
+        console: Console,
+        options: ConsoleOptions,
     ) -> Measurement:
         """Return the least and the full width."""
         full = min(cell_len(self.text), options.max_width)
         return Measurement(min(full, _LEAST_TEXT), full)
 
     def __rich_console__(
-        self, console: Console, options: ConsoleOptions
+        self,
+        console: Console,
+        options: ConsoleOptions,
     ) -> Iterator[Text]:
         """Yield the text in one line."""
         text = self.text
@@ -287,19 +307,27 @@ class Bar:
     """A bar for a ratio, with a note behind it; all bars of a column have one scale."""
 
     def __init__(
-        self, value: str | float | None, note: str, longest: int, style: str
+        self,
+        value: str | float | None,
+        note: str,
+        longest: int,
+        style: str,
     ) -> None:
         self.value, self.note, self.longest, self.style = value, note, longest, style
 
     def __rich_measure__(
-        self, console: Console, options: ConsoleOptions
+        self,
+        console: Console,
+        options: ConsoleOptions,
     ) -> Measurement:
         """Return the least and the full width."""
         full = min(_BAR_CELLS + 1 + self.longest, options.max_width)
         return Measurement(min(full, _LEAST_TEXT), full)
 
     def __rich_console__(
-        self, console: Console, options: ConsoleOptions
+        self,
+        console: Console,
+        options: ConsoleOptions,
     ) -> Iterator[Text]:
         """Yield bar and note in one line."""
         room = max(min(options.max_width - self.longest - 1, _BAR_CELLS), 1)
@@ -321,7 +349,9 @@ class Prose:
         self.label = label or Text()
 
     def __rich_console__(
-        self, console: Console, options: ConsoleOptions
+        self,
+        console: Console,
+        options: ConsoleOptions,
     ) -> Iterator[Text]:
         """Yield its lines."""
         joined = self.text.copy()

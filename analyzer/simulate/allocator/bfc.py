@@ -136,7 +136,9 @@ class BfcAllocator:
         return self._free[-1][0] if self._free else 0
 
     def allocate(
-        self, requested_bytes: int, region_address: int | None = None
+        self,
+        requested_bytes: int,
+        region_address: int | None = None,
     ) -> Chunk | None:
         """Return the chunk for a request; None if it does not fit.
 

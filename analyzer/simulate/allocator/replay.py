@@ -71,7 +71,8 @@ class Sequence:
     def live_rounded_bytes(self) -> Table:
         """Return the bytes alive after each operation, with requests rounded up to 256 bytes."""
         return replace(
-            self, requested_bytes=round_up(self.requested_bytes)
+            self,
+            requested_bytes=round_up(self.requested_bytes),
         ).live_requested_bytes()
 
     def without(self, buffers: Mask) -> Sequence:
@@ -291,7 +292,10 @@ class Replay:
 
 
 def replay(
-    sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = False
+    sequence: Sequence,
+    options: BfcOptions,
+    *,
+    follow_addresses: bool = False,
 ) -> Replay:
     """Run a sequence through an allocator; ``follow_addresses`` places regions as the trace does."""
     allocator = BfcAllocator(options)
@@ -304,7 +308,9 @@ def replay(
     columns = array("q")
 
     for slot, request in zip(
-        sequence.slot.tolist(), sequence.request.tolist(), strict=True
+        sequence.slot.tolist(),
+        sequence.request.tolist(),
+        strict=True,
     ):
         if request:
             known = addresses[slot]
@@ -347,7 +353,9 @@ def fits(sequence: Sequence, options: BfcOptions) -> bool:
     chunks: list[Chunk | None] = [None] * sequence.n_buffers
 
     for slot, request in zip(
-        sequence.slot.tolist(), sequence.request.tolist(), strict=True
+        sequence.slot.tolist(),
+        sequence.request.tolist(),
+        strict=True,
     ):
         if request:
             chunks[slot] = allocator.allocate(request)
@@ -380,7 +388,9 @@ class Match:
 
 
 def compare(
-    sequence: Sequence, events: pd.DataFrame, options: BfcOptions | None = None
+    sequence: Sequence,
+    events: pd.DataFrame,
+    options: BfcOptions | None = None,
 ) -> Match:
     """Replay the sequence of a trace and compare each operation with its event.
 
@@ -409,7 +419,11 @@ def compare(
     is_equal &= result.in_use_bytes[shown] == column("in_use_bytes")
     is_equal &= peak[shown] == column("peak_in_use_bytes")
 
-    return Match(events=rows.size, equal=int(is_equal.sum()), replay=result)
+    return Match(
+        events=rows.size,
+        equal=int(is_equal.sum()),
+        replay=result,
+    )
 
 
 def recorded_options(sequence: Sequence, events: pd.DataFrame) -> BfcOptions:

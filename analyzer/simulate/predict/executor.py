@@ -142,7 +142,10 @@ class Executor:
         self._waits_for = [
             1 + 2 * len(waits) if kind in MERGES else len(data) + len(waits)
             for kind, data, waits in zip(
-                self._types, wiring.inputs, wiring.control, strict=True
+                self._types,
+                wiring.inputs,
+                wiring.control,
+                strict=True,
             )
         ]
         inexpensive = TYPES["inexpensive"]
@@ -167,7 +170,12 @@ class Executor:
 
     def run(self) -> None:
         """Run the graph."""
-        graph = Frame(name="", parent=None, pending_inputs=0, parallel=1)
+        graph = Frame(
+            name="",
+            parent=None,
+            pending_inputs=0,
+            parallel=1,
+        )
         iteration = graph.add_iteration()
 
         for node in self._edges.roots:
@@ -215,7 +223,10 @@ class Executor:
             self._clean_up(iteration.frame, iteration.number)
 
     def _compute(
-        self, node: int, inputs: list[Entry | None], iteration: Iteration
+        self,
+        node: int,
+        inputs: list[Entry | None],
+        iteration: Iteration,
     ) -> tuple[list[Entry | None], list[Tensor]]:
         """Compute a node; return its outputs, None for a dead one, and the buffers in use."""
         kind = self._types[node]
@@ -284,7 +295,11 @@ class Executor:
                 self._ledger.release(entry[0])
 
     def _cross(
-        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
+        self,
+        node: int,
+        iteration: Iteration,
+        outputs: list[Entry | None],
+        dead: bool,
     ) -> None:
         """Pass outputs into a loop, to its next iteration, or out of it."""
         kind = self._types[node]
@@ -300,7 +315,11 @@ class Executor:
             self._continue(node, iteration, outputs[0])
 
     def _enter(
-        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
+        self,
+        node: int,
+        iteration: Iteration,
+        outputs: list[Entry | None],
+        dead: bool,
     ) -> None:
         attrs = self._ops[node].attrs
         name = str(attrs["frame_name"])
@@ -341,7 +360,11 @@ class Executor:
         self._activate(node, frame.iterations[iteration.number + 1], [entry], False)
 
     def _activate(
-        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
+        self,
+        node: int,
+        iteration: Iteration,
+        outputs: list[Entry | None],
+        dead: bool,
     ) -> None:
         """Pass a node's outputs to the nodes that wait for them."""
         count = 0 if dead else len(outputs)
@@ -407,7 +430,11 @@ class Executor:
             self._make_ready(node, iteration, True)
 
     def _deliver(
-        self, node: int, iteration: Iteration, slot: int, entry: Entry
+        self,
+        node: int,
+        iteration: Iteration,
+        slot: int,
+        entry: Entry,
     ) -> None:
         share(entry[0])
         inputs = iteration.inputs.get(node)

@@ -52,7 +52,11 @@ class Ledger:
         self._tried: set[tuple[object, ...]] = set()
 
     def hold(
-        self, size_bytes: int, category: Category, role: str, node: int = NO_NODE
+        self,
+        size_bytes: int,
+        category: Category,
+        role: str,
+        node: int = NO_NODE,
     ) -> Buffer:
         """Return a buffer that lives outside the step."""
         buffer = self.allocate(size_bytes, node, 0 if node >= 0 else -1, "")
@@ -117,7 +121,10 @@ class Ledger:
             self.instants += 1
 
     def compute(
-        self, node: int, inputs: list[Tensor], index: int | None = None
+        self,
+        node: int,
+        inputs: list[Tensor],
+        index: int | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Run an op; return its outputs, and the buffers that it uses until it ends.
 
@@ -161,7 +168,9 @@ class Ledger:
         return outputs, [*temporaries, *inputs]
 
     def allocate_temporaries(
-        self, node: int, sizes_bytes: Iterable[int]
+        self,
+        node: int,
+        sizes_bytes: Iterable[int],
     ) -> list[Tensor]:
         """Return temporaries of these sizes."""
         return [self.allocate(size, node) for size in sizes_bytes]
@@ -185,7 +194,11 @@ class Ledger:
         return [self.allocate(call.workspace_bytes, node, region=WORKSPACE)]
 
     def _make_output(
-        self, node: int, index: int, output: Output, inputs: list[Tensor]
+        self,
+        node: int,
+        index: int,
+        output: Output,
+        inputs: list[Tensor],
     ) -> Tensor:
         way = output.way
         if way is Way.NONE:

@@ -108,7 +108,8 @@ def predict_note(
     structure = index_note_graph(note)
     if structure is None:
         raise TraceError(
-            "The note has no graph to predict from.", hint="Estimate again."
+            "The note has no graph to predict from.",
+            hint="Estimate again.",
         )
 
     target = target_of(note)
@@ -266,14 +267,19 @@ def find_holdings(prediction: Prediction) -> list[Holding]:
 
 
 def _attribute(
-    note: RunNote, structure: GraphIndex, prediction: Prediction
+    note: RunNote,
+    structure: GraphIndex,
+    prediction: Prediction,
 ) -> tuple[pd.DataFrame, Sharing]:
     """Label the buffers by the rules for traces; here the variables are known."""
     table = make_table(prediction)
     schedule = prediction.middle
     labels = Labels(len(table))
     label_variables(
-        labels, note, find_holdings(prediction), find_roles_of_state(note, structure)
+        labels,
+        note,
+        find_holdings(prediction),
+        find_roles_of_state(note, structure),
     )
 
     for row, buffer in enumerate(schedule.buffers):
@@ -286,14 +292,21 @@ def _attribute(
     in_steps = table["step"].notna().to_numpy()
     ops = table["op"].astype(object).to_numpy()
     backward = np.array(
-        [structure.phases.get(op) is Phase.BACKWARD for op in ops], dtype=bool
+        [structure.phases.get(op) is Phase.BACKWARD for op in ops],
+        dtype=bool,
     )
     starts = find_first_births(table, backward & in_steps)
     tensors = match_outputs(table, structure)
     sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
     infer = note.step.infers
     label_graph(
-        labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts
+        labels,
+        table,
+        structure,
+        sharing,
+        tensors,
+        infer=infer,
+        backward_starts=starts,
     )
     phases = np.zeros(len(table), dtype=np.int8)
     none = np.zeros(len(table), dtype=bool)
@@ -303,7 +316,9 @@ def _attribute(
 
 
 def place(
-    table: pd.DataFrame, instants: int, options: BfcOptions
+    table: pd.DataFrame,
+    instants: int,
+    options: BfcOptions,
 ) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
     """Replay a table in the device's allocator.
 
@@ -327,7 +342,8 @@ def place(
     addresses[rows] = result.address
     chunks[rows] = result.chunk_bytes
     placed = table.assign(
-        address=pd.array(addresses, dtype="Int64"), allocated_bytes=chunks
+        address=pd.array(addresses, dtype="Int64"),
+        allocated_bytes=chunks,
     )
 
     return conform(placed, ALLOCATIONS), _make_events(placed, result), result.options

@@ -117,7 +117,9 @@ def make_sequence(schedule: Schedule) -> Sequence:
 
 
 def measure_allocated(
-    schedule: Schedule, sequence: Sequence, options: BfcOptions
+    schedule: Schedule,
+    sequence: Sequence,
+    options: BfcOptions,
 ) -> int:
     """Return the highest bytes of chunks in the last step."""
     result = replay(sequence, options)

@@ -88,7 +88,9 @@ INPUT_FREE: Final = _SOURCES | op_types(
 
 
 def evaluate(
-    op: Op, inputs: list[Value | None], specs: list[TensorSpec]
+    op: Op,
+    inputs: list[Value | None],
+    specs: list[TensorSpec],
 ) -> Value | None:
     """Return the value of an op's first output; None if it is unknown."""
     kind = op.type
@@ -222,7 +224,10 @@ class NodeValues:
         self._stored: dict[Any, Value | None] = {}  # values of buffers in lists
 
     def store(
-        self, kind: str, buffers: list[Tensor], values: list[Value | None]
+        self,
+        kind: str,
+        buffers: list[Tensor],
+        values: list[Value | None],
     ) -> int | None:
         """Store the number that an op adds to a list; return its index or count input."""
         place = STORES.get(kind)
@@ -234,7 +239,10 @@ class NodeValues:
         return int(index[0]) if index else None
 
     def find(
-        self, node: int, outputs: list[Tensor], values: list[Value | None]
+        self,
+        node: int,
+        outputs: list[Tensor],
+        values: list[Value | None],
     ) -> list[Value | None]:
         """Return the known values of a node's first outputs."""
         op = self._ops[node]
@@ -298,7 +306,10 @@ class DecisionLog:
         self.branches: dict[int, int] = {}
 
     def assume(
-        self, node: int, values: Sequence[Value | None], iteration: Iteration
+        self,
+        node: int,
+        values: Sequence[Value | None],
+        iteration: Iteration,
     ) -> Value | None:
         """Return the assumed value of a watched node; None for part of a loop condition."""
         if node in self.conditions:

@@ -91,7 +91,12 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
         stranded = executor.stranded
         ledger.end_step()
         steps.append(
-            Step(index=number, number=number, first=first, last=ledger.instants - 1)
+            Step(
+                index=number,
+                number=number,
+                first=first,
+                last=ledger.instants - 1,
+            )
         )
 
     return Schedule(
@@ -142,7 +147,10 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
 
         node = nodes.get(number, NO_NODE)
         handle = ledger.hold(
-            device.handle_bytes, Category.CONSTANT, "tensor held by Python", node
+            device.handle_bytes,
+            Category.CONSTANT,
+            "tensor held by Python",
+            node,
         )
 
         if node in prepared.held_bytes:

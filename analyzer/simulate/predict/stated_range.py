@@ -51,7 +51,8 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
 
     if prediction.limits is not None:
         limits = prediction.limits.widened(
-            0, int(LIMIT_MARGIN * prediction.limits.high)
+            0,
+            int(LIMIT_MARGIN * prediction.limits.high),
         )
         sizes = (format_bytes(limits.low), format_bytes(limits.high))
         because.append(SENTENCES["limits"].format(*sizes, LIMIT_MARGIN))
@@ -187,7 +188,8 @@ def _describe_workspaces(workspace: WorkspaceFigures, held_bytes: int) -> list[s
 
 
 def find_workspaces(
-    prediction: Prediction, limit_bytes: int
+    prediction: Prediction,
+    limit_bytes: int,
 ) -> WorkspaceFigures | None:
     """Return the expected workspace and the peaks that it allows; None without convolutions.
 
@@ -224,7 +226,8 @@ def find_workspaces(
         bytes=sum(one.size_bytes for one in alive if one.region == WORKSPACE),
         steady=steady,
         first_step=Range(
-            min(lowest_bytes, highest_bytes), max(highest_bytes, steady.high)
+            min(lowest_bytes, highest_bytes),
+            max(highest_bytes, steady.high),
         ),
     )
 

@@ -69,7 +69,9 @@ class JoinedGraph:
 
 
 def join_graph(
-    table: pd.DataFrame, derived: GraphIndex | None, source: SourceGraph
+    table: pd.DataFrame,
+    derived: GraphIndex | None,
+    source: SourceGraph,
 ) -> JoinedGraph:
     """Join a trace with a graph; other ops of the graph ``derived`` from its own names stay."""
     rows = table[(table["op"].astype(str) != "") & (table["born"] >= 0)]
@@ -77,7 +79,8 @@ def join_graph(
     rows = in_steps if len(in_steps) else rows
     names = [str(op) for op in rows["op"].astype(object).unique()]
     found = match_names(
-        [*names, *(derived.ops if derived is not None else ())], source.index.ops
+        [*names, *(derived.ops if derived is not None else ())],
+        source.index.ops,
     )
     index = _rename(source, found)
 
@@ -109,7 +112,9 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
     taken = set(found.values())
 
     def group(
-        ones: Iterable[str], skip: Container[str], root: bool
+        ones: Iterable[str],
+        skip: Container[str],
+        root: bool,
     ) -> dict[str, list[str]]:
         groups: dict[str, list[str]] = defaultdict(list)
         for name in ones:
@@ -207,7 +212,9 @@ def _merge(index: GraphIndex, derived: GraphIndex) -> GraphIndex:
 
 
 def _find_batch_size(
-    rows: pd.DataFrame, index: GraphIndex, given: int | None
+    rows: pd.DataFrame,
+    index: GraphIndex,
+    given: int | None,
 ) -> int | None:
     """Return the batch size with which most tensors have the shape of the trace.
 

@@ -41,7 +41,8 @@ def find_gradient_kernel(name: str) -> str:
 
 
 def make_type_finder(
-    annotated: Mapping[str, str], guarded: Iterable[str]
+    annotated: Mapping[str, str],
+    guarded: Iterable[str],
 ) -> Callable[[str], str]:
     """Return a function from an op's name to its type; empty if unknown.
 

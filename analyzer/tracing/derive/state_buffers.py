@@ -63,7 +63,9 @@ _IN_PLACE: Final = {
 
 
 def take_parts(
-    table: pd.DataFrame, parts: pd.DataFrame, allocator: str
+    table: pd.DataFrame,
+    parts: pd.DataFrame,
+    allocator: str,
 ) -> pd.DataFrame:
     """Return the table with ``parts`` taken from the sum of the memory from before the trace.
 
@@ -125,7 +127,8 @@ def find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
 
 
 def _find_updated(
-    new: pd.DataFrame, structure: GraphIndex
+    new: pd.DataFrame,
+    structure: GraphIndex,
 ) -> list[tuple[str, int, str, str, str]]:
     """Return name, bytes, layer, dtype and shape of the parameters that the steps update.
 
@@ -196,7 +199,8 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
                 continue
 
             applied = next(
-                (user for user in users if is_apply(structure.ops[user].type)), ""
+                (user for user in users if is_apply(structure.ops[user].type)),
+                "",
             )
             owner = applied or structure.layers.get(name, "") or name
             found.setdefault((owner, 0 if applied else index, spec.size_bytes), tensor)
@@ -225,7 +229,9 @@ def find_state(
 
 
 def _find_frozen(
-    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step]
+    table: pd.DataFrame,
+    structure: GraphIndex,
+    steps: Sequence[Step],
 ) -> dict[int, tuple[Category, str]]:
     """Return the buffers before all steps and after them that have a size of a layer's weights."""
     sizes = _sizes_of_weights(structure)
@@ -275,7 +281,10 @@ def _channels_of(structure: GraphIndex, tensor: str) -> tuple[set[int], int]:
 
 
 def _find_held(
-    table: pd.DataFrame, structure: GraphIndex, first: Step, sizes: set[int]
+    table: pd.DataFrame,
+    structure: GraphIndex,
+    first: Step,
+    sizes: set[int],
 ) -> dict[int, tuple[Category, str]]:
     """Return the variables that exist before the first step, by gradients and new values.
 
@@ -320,7 +329,8 @@ def _find_held(
 
 
 def _find_new_values(
-    table: pd.DataFrame, steps: Sequence[Step]
+    table: pd.DataFrame,
+    steps: Sequence[Step],
 ) -> dict[int, tuple[Category, str]]:
     """Return the rows that a step's update leaves behind."""
     ops = table["op"].astype(str).tolist()

@@ -63,7 +63,10 @@ class OpSequence:
     """
 
     def __init__(
-        self, raw: RawTrace, eager: frozenset[str], starts: npt.NDArray[np.int64]
+        self,
+        raw: RawTrace,
+        eager: frozenset[str],
+        starts: npt.NDArray[np.int64],
     ) -> None:
         """Collect the ops; the runs of ``eager`` types are numbered in each step: ``Conv2D#7``.
 
@@ -100,7 +103,11 @@ class OpSequence:
                 events["kind"] > 0,
             ),
             columns(
-                kernels, "start_ps", "annotation", _launcher, kernels["thread"] > 0
+                kernels,
+                "start_ps",
+                "annotation",
+                _launcher,
+                kernels["thread"] > 0,
             ),
             columns(runs, "start_ps", "op", str, runs["start_ps"].notna()),
         )
@@ -109,7 +116,8 @@ class OpSequence:
         self._time, self._thread, self._op = time[order], thread[order], op[order]
         is_eager = np.array([text in eager for text in texts.texts], bool)[self._op]
         begins = np.append(
-            True, (np.diff(self._op) != 0) | (np.diff(self._thread) != 0)
+            True,
+            (np.diff(self._op) != 0) | (np.diff(self._thread) != 0),
         )
         step = np.searchsorted(starts, self._time, side="right").tolist()
         counts: dict[int, int] = {}
@@ -125,7 +133,9 @@ class OpSequence:
         self._names = texts.texts
 
     def before(
-        self, thread: npt.NDArray[np.int64], time: npt.NDArray[np.int64]
+        self,
+        thread: npt.NDArray[np.int64],
+        time: npt.NDArray[np.int64],
     ) -> list[str]:
         """Return the op that ran before each instant on a thread; empty for none."""
         found = [""] * len(thread)
@@ -173,7 +183,10 @@ _NEVER: Final = 1 << 62  # a time after the trace
 
 
 def derive_graph(
-    table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step], note: RunNote
+    table: pd.DataFrame,
+    raw: RawTrace,
+    steps: Sequence[Step],
+    note: RunNote,
 ) -> tuple[pd.DataFrame, GraphIndex | None]:
     """Return the graph of the functions and eager steps that ran in a trace; None without ops.
 
@@ -203,7 +216,10 @@ def derive_graph(
     phases = building.find_phases([op.name for op in ops])
 
     return table, replace(
-        index, phases=phases, evidence=building.edges, early=building.find_early(phases)
+        index,
+        phases=phases,
+        evidence=building.edges,
+        early=building.find_early(phases),
     )
 
 
@@ -346,7 +362,8 @@ class _Building:
         ops = []
 
         for name in sorted(
-            names, key=lambda name: (self._first.get(name, _NEVER), name)
+            names,
+            key=lambda name: (self._first.get(name, _NEVER), name),
         ):
             forward = find_forward_op(name, known)
             controls = (forward,) if forward in self.outputs else ()
@@ -431,7 +448,8 @@ class _Building:
         """Return the phase of an eager op by the order of the step's ops."""
         time = self._first.get(name, 0)
         backward, update = self._eager_kernels.get(
-            self._step_at(time), (_NEVER, _NEVER)
+            self._step_at(time),
+            (_NEVER, _NEVER),
         )
         if time >= update:
             return Phase.UPDATE

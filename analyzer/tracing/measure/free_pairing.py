@@ -40,7 +40,8 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
     row = np.cumsum(describes) - 1
     dies[row[partner[ending]]] = ending
     times = np.append(
-        events["time_ps"].to_numpy(), 1
+        events["time_ps"].to_numpy(),
+        1,
     )  # the last entry is that of no event
 
     def choose_text(name: str) -> pd.Categorical:
@@ -51,7 +52,8 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
 
     empty = pd.Categorical.from_codes(np.zeros(len(origin), np.int8), [""])
     missing = pd.arrays.IntegerArray(
-        np.zeros(len(origin), np.int64), np.ones(len(origin), bool)
+        np.zeros(len(origin), np.int64),
+        np.ones(len(origin), bool),
     )
     numbers = ("address", "requested_bytes", "allocated_bytes")
     columns: dict[str, Any] = {
@@ -66,10 +68,12 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
         # A free has the name of the op that was running, which is unrelated to the buffer.
         **{name: choose_text(name) for name in ("op", "region", "dtype", "shape")},
         **dict.fromkeys(
-            ("op_type", "layer", "source", "tensor", "variable", "role"), empty
+            ("op_type", "layer", "source", "tensor", "variable", "role"),
+            empty,
         ),
         "category": pd.Categorical.from_codes(
-            np.zeros(len(origin), np.int8), ["unattributed"]
+            np.zeros(len(origin), np.int8),
+            ["unattributed"],
         ),
         "turns_at": missing,
     }
@@ -92,7 +96,9 @@ def add_earlier_buffers(
     waiting = list(known)
 
     for name, size_bytes in zip(
-        first["allocator"].astype(str), before.tolist(), strict=True
+        first["allocator"].astype(str),
+        before.tolist(),
+        strict=True,
     ):
         left = size_bytes - int(freed.get(name, 0))
         for group in tuple(waiting) if left > 0 else ():
@@ -113,7 +119,10 @@ def add_earlier_buffers(
 
     names = ["allocator", "address", "requested_bytes", "allocated_bytes"]
     more = pd.DataFrame(rows, columns=names).assign(
-        born=-1, dies=len(events), run_id=0, category="unattributed"
+        born=-1,
+        dies=len(events),
+        run_id=0,
+        category="unattributed",
     )
 
     for column in allocations.columns.difference(more.columns):

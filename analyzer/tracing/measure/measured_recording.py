@@ -230,7 +230,9 @@ def measure(
 
 
 def _pair_and_cut(
-    raw: RawTrace, note: RunNote, main: str
+    raw: RawTrace,
+    note: RunNote,
+    main: str,
 ) -> tuple[RawTrace, pd.DataFrame, tuple[Step, ...], Integrity]:
     """Return the trace with its step marks, the buffers, the steps and a check of them.
 
@@ -269,7 +271,9 @@ def _label_buffers(
 
     if structure is not None:
         table = take_parts(
-            table, find_parts(table[table["allocator"] == main], structure), main
+            table,
+            find_parts(table[table["allocator"] == main], structure),
+            main,
         )
 
     return name_module_buffers(table, raw), sharing
@@ -307,7 +311,9 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
 
 
 def _describe_graph(
-    note: RunNote, structure: GraphIndex | None, join: JoinedGraph | None
+    note: RunNote,
+    structure: GraphIndex | None,
+    join: JoinedGraph | None,
 ) -> tuple[str, ...]:
     """Return the notes of the capture, and the source of the graph."""
     says = (
@@ -349,7 +355,13 @@ def _find_step_marks(raw: RawTrace, note: RunNote) -> tuple[Span, ...]:
         end_ps, thread = max(ends, default=(last_ps, 0))
 
         return (
-            Span(name=WATCHED_STEP, start_ps=0, end_ps=end_ps, thread=thread, stats={}),
+            Span(
+                name=WATCHED_STEP,
+                start_ps=0,
+                end_ps=end_ps,
+                thread=thread,
+                stats={},
+            ),
         )
 
     own = tuple(mark for mark in raw.step_markers if mark.name == WATCHED_STEP)
@@ -358,7 +370,9 @@ def _find_step_marks(raw: RawTrace, note: RunNote) -> tuple[Span, ...]:
 
 
 def _find_earlier_buffers(
-    table: pd.DataFrame, raw: RawTrace, note: RunNote
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote,
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Return address and bytes of buffers that exist at the first snapshot without an event.
 
@@ -417,11 +431,19 @@ def _target(note: RunNote, named: Path, trace: Path) -> TargetNote:
         return structs.replace(note.target, trace=str(trace))
 
     name = trace.name.split(".xplane")[0]
-    return TargetNote(text=str(named), kind="trace", name=name, trace=str(trace))
+    return TargetNote(
+        text=str(named),
+        kind="trace",
+        name=name,
+        trace=str(trace),
+    )
 
 
 def _device(
-    events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote
+    events: pd.DataFrame,
+    allocator: str,
+    raw: RawTrace,
+    note: RunNote,
 ) -> Device:
     last = events[events["allocator"] == allocator].iloc[-1]
     available = int(last["available_bytes"])

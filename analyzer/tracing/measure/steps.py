@@ -134,7 +134,8 @@ def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
 
     # Gradients between two updates belong to another step.
     between = np.searchsorted(backward, starts[1:]) > np.searchsorted(
-        backward, ends[:-1]
+        backward,
+        ends[:-1],
     )
     last = np.append(np.flatnonzero(between), len(ends) - 1)
     begin = int(times[0])

@@ -78,7 +78,8 @@ def attribute(
 
     # Buffers that were requested on a thread that marked steps.
     marked = np.isin(
-        raw.events["thread"].to_numpy(), [mark.thread for mark in raw.step_markers]
+        raw.events["thread"].to_numpy(),
+        [mark.thread for mark in raw.step_markers],
     )
     by_python = np.append(marked, False)
     python = by_python[table["born"].to_numpy()]
@@ -149,7 +150,9 @@ def _label_by_graph(
 
 
 def _label_marked(
-    labels: Labels, table: pd.DataFrame, raw: RawTrace
+    labels: Labels,
+    table: pd.DataFrame,
+    raw: RawTrace,
 ) -> npt.NDArray[np.int8]:
     """Label the layers that the capture marked; return the phase of each buffer's birth."""
     born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
@@ -207,7 +210,10 @@ def find_instants(raw: RawTrace, name: str) -> list[int]:
 
 
 def _label_gradients(
-    labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote
+    labels: Labels,
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote,
 ) -> None:
     """Label the gradients of an eager step, and their sums over micro-batches.
 
@@ -254,7 +260,10 @@ def _label_lines(labels: Labels, table: pd.DataFrame, note: RunNote) -> None:
 
 
 def _label_held(
-    labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote
+    labels: Labels,
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote,
 ) -> None:
     """Label the tensors that names of a program hold at the end, if its whole run is one step."""
     index = AddressIndex(table)
@@ -272,7 +281,9 @@ def _label_held(
 
 
 def _label_batches(
-    labels: Labels, allocations: pd.DataFrame, structure: GraphIndex
+    labels: Labels,
+    allocations: pd.DataFrame,
+    structure: GraphIndex,
 ) -> None:
     """Label the batches of a data set, which is not in the step's graph.
 
@@ -349,12 +360,15 @@ class AddressIndex:
         rows = self._order[left:right].tolist()
 
         return next(
-            (row for row in rows if self._born[row] <= instant < self._dies[row]), None
+            (row for row in rows if self._born[row] <= instant < self._dies[row]),
+            None,
         )
 
 
 def find_holdings(
-    allocations: pd.DataFrame, note: RunNote, moments: Sequence[int]
+    allocations: pd.DataFrame,
+    note: RunNote,
+    moments: Sequence[int],
 ) -> list[Holding]:
     """Return the buffers that hold variables, in order of time for each variable."""
     index = AddressIndex(allocations)
@@ -412,7 +426,8 @@ def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:
     role[is_trial] = TRIAL_ROLE
 
     return table.assign(
-        category=category.astype("category"), role=role.astype("category")
+        category=category.astype("category"),
+        role=role.astype("category"),
     )
 
 

@@ -82,7 +82,11 @@ def check_trace(
         for reason, wrong in _check_events(name, own, from_start=from_start):
             if wrong.any():
                 damages.append(
-                    Damage(reason=reason, count=int(wrong.sum()), allocator=name)
+                    Damage(
+                        reason=reason,
+                        count=int(wrong.sum()),
+                        allocator=name,
+                    )
                 )
 
     found = [*_check_steps(raw, steps, note)]
@@ -131,7 +135,10 @@ def _check_counter(
 
 
 def _check_events(
-    name: str, own: pd.DataFrame, *, from_start: bool
+    name: str,
+    own: pd.DataFrame,
+    *,
+    from_start: bool,
 ) -> Iterator[tuple[DamageReason, Mask]]:
     """Yield the events of one allocator that contradict others or themselves, shape ``(n,)``.
 
@@ -172,7 +179,9 @@ def _check_events(
 
 
 def _check_steps(
-    raw: RawTrace, steps: Sequence[Step], note: RunNote
+    raw: RawTrace,
+    steps: Sequence[Step],
+    note: RunNote,
 ) -> Iterator[_Found]:
     """Yield damages of the marks of steps and of the trace's end."""
     wrong = sum(mark.end_ps < mark.start_ps for mark in raw.step_markers)
@@ -198,7 +207,9 @@ def _check_steps(
 
 
 def _check_capture(
-    raw: RawTrace, steps: Sequence[Step], note: RunNote
+    raw: RawTrace,
+    steps: Sequence[Step],
+    note: RunNote,
 ) -> Iterator[_Found]:
     """Yield contradictions between the trace and the note of the capture."""
     inverted = sum(mark.end_ps < mark.start_ps for mark in raw.markers)

@@ -159,7 +159,8 @@ class _Module:
         }
         results = {self._find_maker(one, ()) for one in made}
         allocations = sorted(
-            self._assignment.buffer_allocations, key=lambda one: one.index
+            self._assignment.buffer_allocations,
+            key=lambda one: one.index,
         )
         regions = tuple(
             self._make_region(allocation, results)
@@ -172,11 +173,14 @@ class _Module:
         )
 
         return BufferPlan(
-            regions, any(passed.get(at) != of for at, of in self._aliases.items())
+            regions,
+            any(passed.get(at) != of for at, of in self._aliases.items()),
         )
 
     def _find_maker(
-        self, one: Any, index: tuple[int, ...]
+        self,
+        one: Any,
+        index: tuple[int, ...],
     ) -> tuple[int, tuple[int, ...]]:
         """Return the instruction that makes a value, skipping those that only rename it."""
         for _ in self._instructions:
@@ -194,7 +198,9 @@ class _Module:
         return one.id, index
 
     def _make_region(
-        self, allocation: Any, results: set[tuple[int, tuple[int, ...]]]
+        self,
+        allocation: Any,
+        results: set[tuple[int, tuple[int, ...]]],
     ) -> PlanRegion:
         values = []
         for part in allocation.assigned:

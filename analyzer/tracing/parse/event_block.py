@@ -75,7 +75,9 @@ class EventBlock:
 
         unsigned = columns.pop("unsigned")
         columns["integer"] = np.where(
-            columns["integer"] != 0, columns["integer"], unsigned
+            columns["integer"] != 0,
+            columns["integer"],
+            unsigned,
         )
 
         return {"event": event, **columns}
@@ -124,7 +126,9 @@ class FieldReader:
         self._words = np.ndarray((words,), "<u8", buffer=self._bytes, strides=(1,))
 
     def walk(
-        self, start: Positions, end: Positions
+        self,
+        start: Positions,
+        end: Positions,
     ) -> Iterator[tuple[Positions, Columns]]:
         """Yield the next field of each message that has one, with its row, until all are read.
 

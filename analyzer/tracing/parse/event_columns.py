@@ -25,7 +25,8 @@ XLA_STATS: Final = frozenset({"hlo_module", "hlo_op"})
 """Statistics of events of compiled modules (``kHloModule`` and ``kHloOp`` in ``xplane_schema.cc``)."""
 
 INTEGER_STATS, TEXT_STATS, REAL_STATS = read_table(
-    "tracing/parse/event_statistics.toml", dict[str, dict[str, str]]
+    "tracing/parse/event_statistics.toml",
+    dict[str, dict[str, str]],
 ).values()
 """Statistic of a memory event -> column of the events table."""
 _STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
@@ -66,7 +67,8 @@ class PlaneNames:
         self.event_keys = np.array(sorted(names), np.int64)
         self.stat_keys = np.array(sorted(self.stats), np.int64)
         self.kind = np.array(
-            [*(_find_kind(names[key]) for key in sorted(names)), 0], np.int8
+            [*(_find_kind(names[key]) for key in sorted(names)), 0],
+            np.int8,
         )
         ran = {key: split_annotation(name) for key, name in self.events.items()}
         numbers = [
@@ -77,7 +79,8 @@ class PlaneNames:
         annotations = (*ran.values(), *map(split_annotation, named))
         self.op_types = dict(found for found in annotations if found is not None)
         self.column = np.array(
-            [COLUMNS.index(_STATS.get(name, "")) for name in (*named, "")], np.int8
+            [COLUMNS.index(_STATS.get(name, "")) for name in (*named, "")],
+            np.int8,
         )
         self.has_name = np.array([*named, ""], object) != ""
         self.text = np.array([*map(texts.of, named), 0], np.int32)
@@ -193,7 +196,8 @@ class MemoryColumns:
 
         texts = np.where(has_ref, names.text[text_place], 0)
         is_text = np.isin(
-            column_of, [COLUMNS.index(name) for name in TEXT_STATS.values()]
+            column_of,
+            [COLUMNS.index(name) for name in TEXT_STATS.values()],
         )
 
         for one in np.flatnonzero(
@@ -264,7 +268,8 @@ class MemoryColumns:
                 columns[name] = text_category(np.where(is_known, numbers, 0), known)
             elif name == "shape":  # some writers put spaces between the axes
                 columns[name] = text_category(
-                    numbers, [text.replace(" ", "") for text in texts]
+                    numbers,
+                    [text.replace(" ", "") for text in texts],
                 )
             elif column.dtype == "category":
                 columns[name] = text_category(numbers, texts)
@@ -320,13 +325,24 @@ class KernelColumns:
     def __init__(self) -> None:
         self._texts = TextNumbers("")
         self._kernels = ColumnPieces(number=np.int64, op=np.int32)
-        self._launches = ColumnPieces(number=np.int64, start=np.int64, line=np.int32)
+        self._launches = ColumnPieces(
+            number=np.int64,
+            start=np.int64,
+            line=np.int32,
+        )
         self._runs = ColumnPieces(
-            run=np.int64, start=np.int64, end=np.int64, line=np.int32
+            run=np.int64,
+            start=np.int64,
+            end=np.int64,
+            line=np.int32,
         )
 
     def add(
-        self, block: EventBlock, stat_names: Positions, line: int, names: PlaneNames
+        self,
+        block: EventBlock,
+        stat_names: Positions,
+        line: int,
+        names: PlaneNames,
     ) -> None:
         """Add the events of one block; ``stat_names`` are the keys of its statistics' names."""
         number = names.stat_key("correlation_id")
@@ -347,7 +363,12 @@ class KernelColumns:
 
         if names.is_host:
             start = block.offset_ps[events]
-            self._launches.extend(len(events), number=numbers, start=start, line=line)
+            self._launches.extend(
+                len(events),
+                number=numbers,
+                start=start,
+                line=line,
+            )
 
             return
 
@@ -359,7 +380,9 @@ class KernelColumns:
         self._kernels.extend(len(events), number=numbers, op=ops[events])
 
     def _number(
-        self, keys: Positions, names: Mapping[int, str]
+        self,
+        keys: Positions,
+        names: Mapping[int, str],
     ) -> npt.NDArray[np.int32]:
         known, places = np.unique(keys, return_inverse=True)
         numbers = [self._texts.of(names.get(key, "")) for key in known.tolist()]
@@ -380,7 +403,13 @@ class KernelColumns:
         run = stats["integer"][chosen]
         start = block.offset_ps[event]
         end = start + block.duration_ps[event]
-        self._runs.extend(len(event), run=run, start=start, end=end, line=line)
+        self._runs.extend(
+            len(event),
+            run=run,
+            start=start,
+            end=end,
+            line=line,
+        )
 
     def kernels(self, base_ps: Positions) -> pd.DataFrame:
         """Return ``annotation``, ``start_ps`` and ``thread`` of launches, by time.

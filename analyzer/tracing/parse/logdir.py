@@ -58,7 +58,8 @@ def find_traces(path: Path) -> list[Path]:
 
     if not path.is_dir():
         raise TraceError(
-            f"There is no {path}.", hint="Name an .xplane.pb, run folder or logdir."
+            f"There is no {path}.",
+            hint="Name an .xplane.pb, run folder or logdir.",
         )
 
     runs = list_runs(path)
@@ -109,7 +110,8 @@ def _list_files(folder: Path) -> list[Path]:
 def find_run_file(trace: Path, name: str = RUN_FILE) -> Path | None:
     """Return the capture's note beside ``trace``, or None for a trace of another program."""
     return next(
-        (f / name for f in list(trace.parents)[:5] if (f / name).is_file()), None
+        (f / name for f in list(trace.parents)[:5] if (f / name).is_file()),
+        None,
     )
 
 

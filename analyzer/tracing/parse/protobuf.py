@@ -23,7 +23,9 @@ _pool = descriptor_pool.DescriptorPool()
 def message_class(package: str, messages: Messages, root: str) -> Any:
     """Return the message class ``root`` of a schema; ``package`` can be used once in a process."""
     file = descriptor_pb2.FileDescriptorProto(
-        name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"
+        name=f"{package.replace('.', '/')}.proto",
+        package=package,
+        syntax="proto3",
     )
 
     for message_name, fields in messages.items():
@@ -38,7 +40,8 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
                 if base == type_name
                 else _Field.LABEL_REPEATED,
                 type=getattr(
-                    _Field, "TYPE_MESSAGE" if is_message else f"TYPE_{base.upper()}"
+                    _Field,
+                    "TYPE_MESSAGE" if is_message else f"TYPE_{base.upper()}",
                 ),
                 type_name=f".{package}.{base}" if is_message else None,
             )

@@ -96,7 +96,9 @@ class RawTrace:
 
 
 def read_trace(
-    path: Path, *, progress: Callable[[float], None] | None = None
+    path: Path,
+    *,
+    progress: Callable[[float], None] | None = None,
 ) -> RawTrace:
     """Read one ``.xplane.pb`` or ``.xplane.pb.gz``; ``progress`` gets the share done, 0 to 1.
 
@@ -182,7 +184,10 @@ class _Reading:
         self._memory = MemoryColumns("TPU" if has_tpu else "device")
         self._kernels, self._ops = KernelColumns(), TextNumbers()
         self._runs = ColumnPieces(
-            op=np.int32, start_ps=np.int64, end_ps=np.int64, thread=np.int32
+            op=np.int32,
+            start_ps=np.int64,
+            end_ps=np.int64,
+            thread=np.int32,
         )
         self._spans: dict[str, list[tuple[int, Span]]] = {
             "marks": [],
@@ -289,7 +294,11 @@ class _Reading:
             start = block.offset_ps[ran]
             end = start + block.duration_ps[ran]
             self._runs.extend(
-                len(ran), op=op[ran], start_ps=start, end_ps=end, thread=line + 1
+                len(ran),
+                op=op[ran],
+                start_ps=start,
+                end_ps=end,
+                thread=line + 1,
             )
 
     def _sort(self, name: str, base_ps: Positions) -> tuple[Span, ...]:
@@ -354,7 +363,8 @@ def _span(content: bytes, line: int, names: PlaneNames) -> Span:
 
 
 def _plain_stats(
-    stats: Any, names: dict[int, str]
+    stats: Any,
+    names: dict[int, str],
 ) -> Iterator[tuple[str, int | float | str]]:
     for stat in stats:
         name = names.get(stat.metadata_id, "")

@@ -61,7 +61,8 @@ Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
 
 
 def find_plans(
-    note: RunNote, structure: GraphIndex | None = None
+    note: RunNote,
+    structure: GraphIndex | None = None,
 ) -> dict[str, BufferPlan]:
     """Return a note's memory plans by the calling op, also by its name in the graph ``structure``."""
     plans = dict(note.plans)
@@ -140,7 +141,10 @@ def divide_temporaries(
 
 
 def label_holders(
-    region: PlanRegion, structure: GraphIndex | None, *, infer: bool
+    region: PlanRegion,
+    structure: GraphIndex | None,
+    *,
+    infer: bool,
 ) -> list[dict[str, str]]:
     """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
     makers = {}
@@ -149,7 +153,8 @@ def label_holders(
 
     if structure is not None:
         makers = dict.fromkeys(
-            (split_tensor(one)[0] for one in structure.gradients), True
+            (split_tensor(one)[0] for one in structure.gradients),
+            True,
         )
         passing = dict.fromkeys(find_gradient_ops(structure), True)
 
@@ -387,7 +392,9 @@ def _list_parts(
 
 
 def _insert_moments(
-    events: pd.DataFrame, at: np.ndarray, count: np.ndarray
+    events: pd.DataFrame,
+    at: np.ndarray,
+    count: np.ndarray,
 ) -> pd.DataFrame:
     """Return the events with moments after each row in ``at``, with interpolated times."""
     counts = np.zeros(len(events), dtype=np.int64)

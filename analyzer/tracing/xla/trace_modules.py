@@ -116,7 +116,9 @@ def runs_backward(plan: BufferPlan) -> bool:
 
 
 def match_requests(
-    table: pd.DataFrame, raw: RawTrace, plans: Mapping[str, BufferPlan]
+    table: pd.DataFrame,
+    raw: RawTrace,
+    plans: Mapping[str, BufferPlan],
 ) -> Iterator[tuple[list[int], list[tuple[str, list[PlanRegion]]]]]:
     """Yield runs of rows whose sizes equal a module's buffer assignment, and all such modules.
 
@@ -188,7 +190,10 @@ def name_call_requests(
 
 
 def _label(
-    region: PlanRegion, *, is_training: bool, is_forward: bool
+    region: PlanRegion,
+    *,
+    is_training: bool,
+    is_forward: bool,
 ) -> dict[str, str]:
     """Return the columns of a buffer of a module, without the module's name.
 

@@ -39,14 +39,19 @@ _HANDLE: Final = Output(Way.ALLOCATE, LIST_BYTES)
 
 
 def _plan_list(use: ListUse, value: int | None = None) -> Rule:
-    return lambda call: MemoryPlan(outputs=(_HANDLE,), lists=use, value=value)
+    return lambda call: MemoryPlan(
+        outputs=(_HANDLE,),
+        lists=use,
+        value=value,
+    )
 
 
 def _plan_element(use: ListUse, call: Call) -> MemoryPlan:
     """Output an element, which is allocated if it was never set, after the rest of the list."""
     element = Output(Way.ALIAS, call.size(len(call.op.outputs) - 1))
     return MemoryPlan(
-        outputs=(_HANDLE, element) if use is ListUse.POP else (element,), lists=use
+        outputs=(_HANDLE, element) if use is ListUse.POP else (element,),
+        lists=use,
     )
 
 
@@ -61,7 +66,12 @@ def _plan_unstack(call: Call) -> MemoryPlan:
     row_bytes = call.input_size(source) // max(rows, 1)
     sizes = (row_bytes,) * rows
 
-    return MemoryPlan((_HANDLE,), lists=ListUse.UNSTACK, value=source, rows_bytes=sizes)
+    return MemoryPlan(
+        (_HANDLE,),
+        lists=ListUse.UNSTACK,
+        value=source,
+        rows_bytes=sizes,
+    )
 
 
 _STACKS: Final = op_types("TensorListStack TensorListConcatV2 TensorListGather")
@@ -70,7 +80,8 @@ _UNSTACKS: Final = op_types(
 )
 _LIST_RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(
-        op_types("EmptyTensorList TensorListReserve"), _plan_list(ListUse.NEW)
+        op_types("EmptyTensorList TensorListReserve"),
+        _plan_list(ListUse.NEW),
     ),
     "TensorListPushBack": _plan_list(ListUse.PUSH, 1),
     "TensorListSetItem": _plan_list(ListUse.SET, 2),
@@ -79,7 +90,8 @@ _LIST_RULES: Final[dict[str, Rule]] = {
     "TensorListGetItem": partial(_plan_element, ListUse.GET),
     # Hold references to the inputs (``WriteOptionalWithValueToOutput``, ``optional_ops.cc``).
     **dict.fromkeys(
-        op_types("OptionalNone OptionalFromValue"), _plan_list(ListUse.PACK)
+        op_types("OptionalNone OptionalFromValue"),
+        _plan_list(ListUse.PACK),
     ),
     **dict.fromkeys(_STACKS, _plan_tensors(ListUse.STACK)),
     "OptionalGetValue": _plan_tensors(ListUse.UNPACK),
@@ -171,7 +183,8 @@ _RULES: Final = _LIST_RULES | assign_rules(
     unary=_forward_any(0),
     binary=_forward_any(0, 1),
     **dict.fromkeys(
-        ("allocating_anywhere", "allocating", "onednn_allocating"), plan_allocation
+        ("allocating_anywhere", "allocating", "onednn_allocating"),
+        plan_allocation,
     ),
     in_place=_use_variable(VariableAccess.UPDATE),
     **dict.fromkeys(("scatters", "gathers"), _use_variable(VariableAccess.IN_PART)),
@@ -188,7 +201,8 @@ _RULES: Final = _LIST_RULES | assign_rules(
     merge=_plan_merge,
     cross_entropy=_plan_cross_entropy,
     read=lambda _: MemoryPlan(
-        outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ
+        outputs=(Output(Way.ALIAS),),
+        variable=VariableAccess.READ,
     ),
     assign=lambda _: MemoryPlan(variable=VariableAccess.ASSIGN, value=1),
     onednn_convolution=_plan_onednn_convolution,

@@ -114,7 +114,8 @@ def _find_product(on: ConvolutionOnCard) -> tuple[int, int, int]:
 
 
 def _find_transformed_product(
-    on: ConvolutionOnCard, tiles: int
+    on: ConvolutionOnCard,
+    tiles: int,
 ) -> tuple[int, int, int]:
     """Return rows, columns and depth of the product for each point of a transformed tile."""
     if on.is_filter_gradient:
@@ -142,13 +143,24 @@ def find_plain(on: ConvolutionOnCard) -> Offer | None:
         return None
 
     if on.is_forward:
-        time = _find_time(on, share=0.55, factors=(0.902, 1.49, 0.882, 0.67), launch=54)
+        time = _find_time(
+            on,
+            share=0.55,
+            factors=(0.902, 1.49, 0.882, 0.67),
+            launch=54,
+        )
     elif on.is_input_gradient:
         factors = (0.999, 1.98, 1.1, 0.784)
         time = _find_time(on, share=0.777, factors=factors, launch=181)
     else:
         factors = (0.804, 2.64, 1.33, 0.573)
-        time = _find_time(on, share=0.779, factors=factors, launch=101, splits=True)
+        time = _find_time(
+            on,
+            share=0.779,
+            factors=factors,
+            launch=101,
+            splits=True,
+        )
 
     return Offer(_copies_bytes(on), time)
 
@@ -161,7 +173,12 @@ def find_precomputed(on: ConvolutionOnCard) -> Offer | None:
     kernel_bytes = 4 * on.filters * on.channels * on.window_area
     workspace = pad(kernel_bytes, 128) + pad(_offsets_bytes(on), 128) + 1024
 
-    time = _find_time(on, share=0.659, factors=(1.14, 1.11, 1.55, 0.606), launch=34.8)
+    time = _find_time(
+        on,
+        share=0.659,
+        factors=(1.14, 1.11, 1.55, 0.606),
+        launch=34.8,
+    )
 
     return Offer(workspace + _copies_bytes(on), time)
 
@@ -175,7 +192,12 @@ def find_strided(on: ConvolutionOnCard) -> Offer | None:
     kernel_bytes = 4 * on.filters * on.channels * on.window_area
     workspace = image_bytes + kernel_bytes + pad(_offsets_bytes(on), 128) + 2192
 
-    time = _find_time(on, share=0.596, factors=(1, 0.89, 1.5, 0.725), launch=61.3)
+    time = _find_time(
+        on,
+        share=0.596,
+        factors=(1, 0.89, 1.5, 0.725),
+        launch=61.3,
+    )
 
     return Offer(workspace + _copies_bytes(on), time)
 
@@ -194,7 +216,11 @@ def find_split_k(on: ConvolutionOnCard) -> Offer | None:
     workspace = 4 * on.filters * taps + offsets + 2192 + sums
 
     time = _find_time(
-        on, share=0.709, factors=(1.24, 1.33, 1.32, 0.618), launch=57.9, splits=True
+        on,
+        share=0.709,
+        factors=(1.24, 1.33, 1.32, 0.618),
+        launch=57.9,
+        splits=True,
     )
 
     return Offer(workspace + _copies_bytes(on), time)
@@ -218,7 +244,12 @@ def find_winograd_4x4(on: ConvolutionOnCard) -> Offer | None:
         window=3,
         tile=4,
         products=36,
-        share=_select(on, forward=0.594, input_gradient=0.786, filter_gradient=1.21),
+        share=_select(
+            on,
+            forward=0.594,
+            input_gradient=0.786,
+            filter_gradient=1.21,
+        ),
         factors=(0.996, 2.64, 1.59, 1.51),
         launch=44,
     )
@@ -231,7 +262,12 @@ def find_winograd_9x9(on: ConvolutionOnCard) -> Offer | None:
         window=5,
         tile=9,
         products=169,
-        share=_select(on, forward=0.402, input_gradient=0.354, filter_gradient=1.9),
+        share=_select(
+            on,
+            forward=0.402,
+            input_gradient=0.354,
+            filter_gradient=1.9,
+        ),
         factors=(1.01, 1.36, 1.23, 0.873),
         launch=58.7,
     )
@@ -338,7 +374,12 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
     all_transforms = kernels + on.batch * on.channels + on.batch * on.filters
     time = _find_time(
         on,
-        share=_select(on, forward=0.735, input_gradient=1.05, filter_gradient=1.52),
+        share=_select(
+            on,
+            forward=0.735,
+            input_gradient=1.05,
+            filter_gradient=1.52,
+        ),
         factors=(1.72, 4.43, 1.97, 1.81),
         launch=9.51,
         product=_find_transformed_product(on, on.batch),

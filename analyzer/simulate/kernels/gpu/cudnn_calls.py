@@ -50,7 +50,10 @@ _GUARDS_BYTES: Final = 16 << 20
 
 
 def plan_convolution(
-    call: Call, gpu: Gpu, workspace_limit_bytes: int | None, direction: str
+    call: Call,
+    gpu: Gpu,
+    workspace_limit_bytes: int | None,
+    direction: str,
 ) -> MemoryPlan:
     """Allocate the outputs, copies of tensors, and the workspace of cuDNN's algorithm.
 
@@ -76,7 +79,11 @@ def plan_convolution(
         return plan
 
     described = _describe(
-        call, gpu, direction, (image, kernel, result), last=channels_last
+        call,
+        gpu,
+        direction,
+        (image, kernel, result),
+        last=channels_last,
     )
     image_bytes, kernel_bytes, result_bytes, padded_bytes = (
         math.prod(shape) * call.item_bytes()
@@ -121,7 +128,9 @@ def plan_convolution(
 
 
 def _call_library(
-    candidates: tuple[Offer, ...], result_bytes: int, key: tuple[object, ...]
+    candidates: tuple[Offer, ...],
+    result_bytes: int,
+    key: tuple[object, ...],
 ) -> LibraryCall:
     """Return the trial of cuDNN's algorithms and the workspace of the fastest.
 
@@ -141,7 +150,9 @@ def _call_library(
 
 
 def _make_trial_key(
-    call: Call, dtype: str, shapes: tuple[object, ...]
+    call: Call,
+    dtype: str,
+    shapes: tuple[object, ...],
 ) -> tuple[object, ...]:
     """Return the parameters by which the choice is cached (``ConvParameters``)."""
     names = ("strides", "dilations", "explicit_paddings", "fused_ops")
@@ -283,7 +294,9 @@ def _lengths_bytes(call: Call) -> int:
 
 
 def _count_unit_bytes(
-    call: Call, shape: tuple[int, ...] | None, size_bytes: int
+    call: Call,
+    shape: tuple[int, ...] | None,
+    size_bytes: int,
 ) -> int:
     """Return the bytes of one number per unit, step and row: the size of the output."""
     if shape is not None and size_bytes:

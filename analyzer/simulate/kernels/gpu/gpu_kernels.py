@@ -88,7 +88,12 @@ def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
         away.append(is_output_on_host(op, index, call.inputs))
 
     if away and all(away):
-        plan = replace(plan, before_bytes=(), after_bytes=(), modelled=True)
+        plan = replace(
+            plan,
+            before_bytes=(),
+            after_bytes=(),
+            modelled=True,
+        )
 
     outputs = []
     for output, is_away in zip(plan.outputs, away, strict=True):

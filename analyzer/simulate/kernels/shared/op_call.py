@@ -20,7 +20,8 @@ VariableAccess = Enum("VariableAccess", "UNTOUCHED READ ASSIGN UPDATE IN_PART")
 """Access of a kernel to the variable whose handle is its first input."""
 
 ListUse = Enum(
-    "ListUse", "NO NEW PUSH POP SET GET STACK UNSTACK RESIZE ZEROS ADD PACK UNPACK"
+    "ListUse",
+    "NO NEW PUSH POP SET GET STACK UNSTACK RESIZE ZEROS ADD PACK UNPACK",
 )
 """Operation of a kernel on a TensorList."""
 
@@ -197,7 +198,10 @@ def plan_forward(call: Call, sources: Iterable[int]) -> MemoryPlan:
 
 
 def plan_allocation(
-    call: Call, *, before_bytes: Sequence[int] = (), after_bytes: Sequence[int] = ()
+    call: Call,
+    *,
+    before_bytes: Sequence[int] = (),
+    after_bytes: Sequence[int] = (),
 ) -> MemoryPlan:
     """Return the plan of a kernel that allocates all outputs and some temporaries."""
     return MemoryPlan(
