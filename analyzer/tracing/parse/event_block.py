@@ -90,8 +90,10 @@ def read_blocks(events: Sequence[bytes]) -> Iterator[EventBlock]:
 
 
 def _read_block(events: Sequence[bytes]) -> EventBlock:
-    end = np.cumsum([len(event) for event in events])
+    sizes = [len(event) for event in events]
+    end = np.cumsum(sizes)
     start = np.append(0, end[:-1])
+
     fields = FieldReader(b"".join(events))
     numbers = np.zeros((3, len(events)), np.int64)
     stats: list[tuple[Positions, Positions, Positions]] = []
@@ -107,9 +109,8 @@ def _read_block(events: Sequence[bytes]) -> EventBlock:
             column[rows[here]] = value[here]
 
     none = np.zeros(0, np.int64)
-    stat_columns = [
-        np.concatenate(part) for part in zip((none, none, none), *stats, strict=True)
-    ]
+    columns = zip((none, none, none), *stats, strict=True)
+    stat_columns = [np.concatenate(parts) for parts in columns]
 
     return EventBlock(events, fields, *numbers, *stat_columns)
 
@@ -165,8 +166,10 @@ class FieldReader:
             value = np.zeros(len(at), np.int64)
             end = start.copy()
             value[counted], end[counted] = self._varints(start[counted])
+
             eight = wire == _EIGHT_BYTES
             four = wire == _FOUR_BYTES
+
             value[eight] = self._words[start[eight]].view(np.int64)
             end[eight] += 8
             end[four] += 4
@@ -178,7 +181,8 @@ class FieldReader:
             start = np.where(is_sized, end, start)
             end = np.where(is_sized, end + value, end)
 
-        if ((key < 8) | (end <= at) | (end > len(self.content))).any():
+        is_damaged = (key < 8) | (end <= at) | (end > len(self.content))
+        if is_damaged.any():
             raise DecodeError
 
         return key, start, value, end
@@ -209,13 +213,15 @@ class FieldReader:
 
         # The stop is a power of two; its exponent (7, 15 ... 63) is the position of its byte.
         stop = (stops & (~stops + _ONE)).astype(np.float64)
-        end = at + ((stop.view(np.int64) >> 52) - 1022 >> 3)
+        exponent = (stop.view(np.int64) >> 52) - 1023
+        end = at + (exponent + 1 >> 3)
         number = value.view(np.int64)
 
         long = np.flatnonzero(stops == 0)
         if len(long):
             ninth = self._bytes[at[long] + 8].astype(np.int64)
             tenth = self._bytes[at[long] + 9].astype(np.int64)
+
             goes_on = ninth > 127
             if (goes_on & (tenth > 127)).any():
                 raise DecodeError

@@ -64,26 +64,33 @@ class PlaneNames:
             entry.key: decode_text(entry.value.name) for entry in plane.stat_metadata
         }
         self.events = {key: decode_text(name) for key, name in names.items()}
-        self.event_keys = np.array(sorted(names), np.int64)
+        keys = sorted(names)
+
+        self.event_keys = np.array(keys, np.int64)
         self.stat_keys = np.array(sorted(self.stats), np.int64)
-        self.kind = np.array(
-            [*(_find_kind(names[key]) for key in sorted(names)), 0],
-            np.int8,
-        )
+
+        kinds = [_find_kind(names[key]) for key in keys]
+        self.kind = np.array([*kinds, 0], np.int8)
+
         ran = {key: split_annotation(name) for key, name in self.events.items()}
-        numbers = [
-            ops.of(found[0]) if (found := ran[key]) else -1 for key in sorted(names)
-        ]
+        numbers = []
+        for key in keys:
+            found = ran[key]
+            numbers.append(-1 if found is None else ops.of(found[0]))
+
         self.op = np.array([*numbers, -1], np.int32)
+
         named = [self.stats[key] for key in sorted(self.stats)]
         annotations = (*ran.values(), *map(split_annotation, named))
         self.op_types = dict(found for found in annotations if found is not None)
+
         self.column = np.array(
             [COLUMNS.index(_STATS.get(name, "")) for name in (*named, "")],
             np.int8,
         )
         self.has_name = np.array([*named, ""], object) != ""
         self.text = np.array([*map(texts.of, named), 0], np.int32)
+
         self._keys = {text: key for key, text in reversed(self.stats.items())}
 
     def stat_key(self, name: str) -> int | None:
@@ -94,7 +101,10 @@ class PlaneNames:
 def _find_kind(name: bytes) -> int:
     if name.startswith(_MARK):
         return MARK
-    return CALL if name.startswith(_CALL) else _KINDS.get(name, 0)
+    if name.startswith(_CALL):
+        return CALL
+
+    return _KINDS.get(name, 0)
 
 
 def find_places(known: Positions, keys: Positions) -> Positions:
@@ -183,8 +193,10 @@ class MemoryColumns:
         rows = np.flatnonzero(kind)
         place = np.zeros(len(kind), np.int64)
         place[rows] = np.arange(len(rows))
+
         stats = block.stats((kind != 0)[block.stat_event])
         owner = place[stats["event"]]
+
         name_place = find_places(names.stat_keys, stats["name_id"])
         text_place = find_places(names.stat_keys, stats["ref"])
         column_of = names.column[name_place]
@@ -195,17 +207,14 @@ class MemoryColumns:
         unreadable[owner[is_unknown]] = True
 
         texts = np.where(has_ref, names.text[text_place], 0)
-        is_text = np.isin(
-            column_of,
-            [COLUMNS.index(name) for name in TEXT_STATS.values()],
-        )
+        text_columns = [COLUMNS.index(name) for name in TEXT_STATS.values()]
+        is_text = np.isin(column_of, text_columns)
+        is_inside = is_text & ~has_ref & (stats["text_end"] > 0)
 
-        for one in np.flatnonzero(
-            is_text & ~has_ref & (stats["text_end"] > 0)
-        ).tolist():
-            text = block.fields.content[
-                stats["text_start"][one] : stats["text_end"][one]
-            ]
+        for one in np.flatnonzero(is_inside).tolist():
+            start = stats["text_start"][one]
+            end = stats["text_end"][one]
+            text = block.fields.content[start:end]
             texts[one] = self.texts.of(decode_text(text))
 
         columns = {name: np.zeros(len(rows), dtype) for name, dtype in _TYPES.items()}
@@ -231,11 +240,13 @@ class MemoryColumns:
             columns[name][owner[here]] = values
 
         nameless = np.where(columns["allocator"] == 0, columns["device"], 0)
+
         for number in np.unique(nameless[nameless > 0]).tolist():
             name = f"{self._device_kind}:{number - 1}"
             columns["allocator"][nameless == number] = self.texts.of(name)
 
-        self.unreadable += int((unreadable | ~has_address).sum())
+        is_unreadable = unreadable | ~has_address
+        self.unreadable += int(is_unreadable.sum())
         chosen = {name: column[has_address] for name, column in columns.items()}
         self._table.extend(int(has_address.sum()), **chosen)
 
@@ -248,6 +259,7 @@ class MemoryColumns:
         time_ps = self._table.pop("time_ps") + base_ps[line]
         order = np.argsort(time_ps, kind="stable")
         texts = ["" if text == _NULL else text for text in self.texts.texts]
+
         columns: dict[str, Any] = {
             "time_ps": time_ps[order],
             "thread": line[order] + np.int64(1),
@@ -260,23 +272,20 @@ class MemoryColumns:
             numbers = self._table.pop(name)[order]
 
             if name == "dtype":
-                known = [
-                    DTYPE_NAMES.get(number, "")
-                    for number in range(max(DTYPE_NAMES) + 1)
-                ]
+                numbers_of_types = range(max(DTYPE_NAMES) + 1)
+                known = [DTYPE_NAMES.get(number, "") for number in numbers_of_types]
                 is_known = (numbers >= 0) & (numbers < len(known))
                 columns[name] = text_category(np.where(is_known, numbers, 0), known)
             elif name == "shape":  # some writers put spaces between the axes
-                columns[name] = text_category(
-                    numbers,
-                    [text.replace(" ", "") for text in texts],
-                )
+                shapes = [text.replace(" ", "") for text in texts]
+                columns[name] = text_category(numbers, shapes)
             elif column.dtype == "category":
                 columns[name] = text_category(numbers, texts)
             else:
                 columns[name] = numbers
 
         events = pd.DataFrame({name: columns.pop(name) for name in EVENTS}, copy=False)
+
         reserved = self._table.pop("reserved_bytes")[order]
         if reserved.any():
             return _with_reserved(events, reserved)
@@ -291,9 +300,8 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
     ``reserved`` are the reserved bytes after each event, shape ``(n,)``.
     """
     in_use = events["in_use_bytes"].to_numpy()
-    rows = [
-        events.assign(in_use_bytes=in_use + reserved, at=2.0 * np.arange(len(events)))
-    ]
+    places = 2.0 * np.arange(len(events))
+    rows = [events.assign(in_use_bytes=in_use + reserved, at=places)]
 
     for number, name in enumerate(events["allocator"].cat.categories):
         own = np.flatnonzero(events["allocator"] == name)
@@ -303,6 +311,8 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
         for kind, sizes in ((-1, reserved[before]), (1, reserved[changed])):
             some = np.flatnonzero(sizes)
             total = in_use[before] + np.where(kind > 0, sizes, 0)
+            distance = 1.0 if kind < 0 else 0.5
+
             stack = events.iloc[changed[some]].assign(
                 kind=np.int8(kind),
                 address=_STACK_ADDRESS + number,
@@ -310,11 +320,12 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
                 allocated_bytes=sizes[some],
                 in_use_bytes=total[some],
                 op=pd.Categorical([STACK] * len(some)),
-                at=2.0 * changed[some] - (1.0 if kind < 0 else 0.5),
+                at=2.0 * changed[some] - distance,
             )
             rows.append(stack)
 
-    whole = pd.concat(rows).sort_values("at").reset_index(drop=True).drop(columns="at")
+    whole = pd.concat(rows).sort_values("at")
+    whole = whole.reset_index(drop=True).drop(columns="at")
 
     return whole.assign(op=whole["op"].astype("category"))
 
@@ -369,13 +380,13 @@ class KernelColumns:
                 start=start,
                 line=line,
             )
-
             return
 
         ops = np.zeros(len(block.name_id), np.int32)
         for key in op_keys:
             here = (stats["name_id"] == key) & (stats["ref"] != 0)
-            ops[stats["event"][here]] = self._number(stats["ref"][here], names.stats)
+            numbers_of_ops = self._number(stats["ref"][here], names.stats)
+            ops[stats["event"][here]] = numbers_of_ops
 
         self._kernels.extend(len(events), number=numbers, op=ops[events])
 
@@ -401,8 +412,10 @@ class KernelColumns:
         chosen = stats["name_id"] == names.stat_key("id")
         event = stats["event"][chosen]
         run = stats["integer"][chosen]
+
         start = block.offset_ps[event]
         end = start + block.duration_ps[event]
+
         self._runs.extend(
             len(event),
             run=run,
@@ -445,7 +458,10 @@ class KernelColumns:
         )
 
         runs = table.groupby("run_id", as_index=False).agg(
-            {"start_ps": "min", "end_ps": "max"}
+            {
+                "start_ps": "min",
+                "end_ps": "max",
+            }
         )
 
         return runs.sort_values("start_ps", kind="stable", ignore_index=True)
