@@ -119,30 +119,31 @@ def open_measured(
     if not chosen:
         raise TraceError(f"The run has no host {host!r}.", hint=f"It has {names}.")
 
+    trace = chosen[0]
     warnings: list[str] = []
 
     if len(chosen) > 1:
-        warnings.append(
-            f"The run has several hosts ({names}); this is {chosen[0].name}."
-        )
+        warnings.append(f"The run has several hosts ({names}); this is {trace.name}.")
 
     others = [run.name for run in list_runs(path)[:-1]] if path.is_dir() else []
     if others:
         warnings.append(
-            f"The logdir has several runs; this is the newest, {chosen[0].parent.name}. Add --run "
+            f"The logdir has several runs; this is the newest, {trace.parent.name}. Add --run "
             f"NAME for another one: {', '.join(others[-_MOST_NAMED:])}."
         )
+    raw = read_trace(trace, progress=progress)
+    note_path = find_run_file(trace)
+    note = None
 
-    raw = read_trace(chosen[0], progress=progress)
-    note_path = find_run_file(chosen[0])
-    note = read_run(note_path) if note_path is not None else None
-    if note is None and (graph := find_run_file(chosen[0], GRAPH_FILE)) is not None:
+    if note_path is not None:
+        note = read_run(note_path)
+    elif (graph := find_run_file(trace, GRAPH_FILE)) is not None:
         warnings.append(_TEXTS["no_note"].format(graph.parent, RUN_FILE))
 
     return measure(
         raw,
         note,
-        chosen[0],
+        trace,
         named=path,
         allocator=allocator,
         warnings=warnings,
@@ -191,7 +192,17 @@ def measure(
     if modules.plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
 
-    is_derived = not note.is_captured and structure is not None
+    all_warnings = [
+        *warnings,
+        *_find_warnings(events, modules.table, steps, note, main),
+    ]
+    if structure is not None and not note.is_captured:
+        all_warnings += _warn_about_cut(shown, len(events_shown), main)
+
+    all_warnings += modules.warnings
+    all_warnings += _warn_about_values(note)
+    all_warnings += _warn_about_order(note.repeats)
+
     recording = Recording(
         kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
         target=_target(note, named or path, path),
@@ -202,14 +213,7 @@ def measure(
         allocator=main,
         steps=steps_shown,
         structure=structure,
-        warnings=(
-            *warnings,
-            *_find_warnings(events, modules.table, steps, note, main),
-            *(_warn_about_cut(shown, len(events_shown), main) if is_derived else ()),
-            *modules.warnings,
-            *_warn_about_values(note),
-            *_warn_about_order(note.repeats),
-        ),
+        warnings=tuple(all_warnings),
         versions=dict(note.versions),
         error=note.error,
         compilations={one.ops[0]: one.compilations for one in note.xla},
@@ -270,11 +274,8 @@ def _label_buffers(
         return ModuleBuffers(table, plans, note.step), sharing
 
     if structure is not None:
-        table = take_parts(
-            table,
-            find_parts(table[table["allocator"] == main], structure),
-            main,
-        )
+        own = table[table["allocator"] == main]
+        table = take_parts(table, find_parts(own, structure), main)
 
     return name_module_buffers(table, raw), sharing
 
@@ -298,10 +299,9 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
     stack = own.loc[own["op"] == STACK, "requested_bytes"].max()
     heap_bytes = own["peak_in_use_bytes"].max()
     limit_bytes = (own["in_use_bytes"] + own["available_bytes"]).max()
-    reserved, heap, limit = (
-        format_bytes(0 if pd.isna(size) else int(size))
-        for size in (stack, heap_bytes, limit_bytes)
-    )
+    sizes = (stack, heap_bytes, limit_bytes)
+    known = [0 if pd.isna(size) else int(size) for size in sizes]
+    reserved, heap, limit = map(format_bytes, known)
 
     return (
         f"{allocator}: by the runtime's counters the heap held at most {heap}, and XLA "
@@ -316,12 +316,11 @@ def _describe_graph(
     join: JoinedGraph | None,
 ) -> tuple[str, ...]:
     """Return the notes of the capture, and the source of the graph."""
-    says = (
-        *note.notes,
-        *((join.says,) if join is not None else ()),
-    )
+    says = list(note.notes)
+    if join is not None:
+        says.append(join.says)
     if says or structure is None or not structure.evidence:
-        return says
+        return tuple(says)
 
     return (
         f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
@@ -349,20 +348,19 @@ def _find_step_marks(raw: RawTrace, note: RunNote) -> tuple[Span, ...]:
 
     if note.watch.whole_run:
         last_ps = int(raw.events["time_ps"].max())
-        ends = [
-            (span.start_ps, span.thread) for span in find_marks(raw.markers, "snapshot")
-        ]
+        snapshots = find_marks(raw.markers, "snapshot")
+        ends = [(span.start_ps, span.thread) for span in snapshots]
         end_ps, thread = max(ends, default=(last_ps, 0))
 
-        return (
-            Span(
-                name=WATCHED_STEP,
-                start_ps=0,
-                end_ps=end_ps,
-                thread=thread,
-                stats={},
-            ),
+        whole = Span(
+            name=WATCHED_STEP,
+            start_ps=0,
+            end_ps=end_ps,
+            thread=thread,
+            stats={},
         )
+
+        return (whole,)
 
     own = tuple(mark for mark in raw.step_markers if mark.name == WATCHED_STEP)
 
@@ -386,26 +384,30 @@ def _find_earlier_buffers(
     index = AddressIndex(table)
 
     def choose(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, int]:
-        return {
-            address: size
-            for address, size in pairs
-            if address is not None and size and index.at(address, moments[0]) is None
-        }
+        chosen = {}
+        for address, size in pairs:
+            if address is None or not size:
+                continue
+            if index.at(address, moments[0]) is None:
+                chosen[address] = size
+
+        return chosen
 
     sizes = (variable.size_bytes for variable in note.variables)
     variables = choose(zip(note.snapshots[0], sizes, strict=False))
-    inputs = choose(
+    given = choose(
         (one.address, tensor_bytes(one.dtype, one.shape)) for one in note.inputs
     )
 
     # An input may lie in NumPy's memory at any address; chunks begin at multiples of 256 bytes.
     places = set((raw.events["address"] % GRANULE_BYTES).tolist())
+    inputs = {}
 
-    return variables, {
-        address: size
-        for address, size in inputs.items()
-        if address % GRANULE_BYTES in places and address not in variables
-    }
+    for address, size in given.items():
+        if address % GRANULE_BYTES in places and address not in variables:
+            inputs[address] = size
+
+    return variables, inputs
 
 
 def _describe_simulated_card(
@@ -459,12 +461,15 @@ def _device(
 
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
-    own = (
-        card
-        for card in raw.cards
-        if str(card["plane"]).endswith(plane) or len(raw.cards) == 1
-    )
-    named = "host" if is_host else next(map(name_card, own), "")
+    named = ""
+
+    if is_host:
+        named = "host"
+    else:
+        for card in raw.cards:
+            if str(card["plane"]).endswith(plane) or len(raw.cards) == 1:
+                named = name_card(card)
+                break
 
     kind = "tpu" if is_tpu(allocator) else "gpu"
 
@@ -494,12 +499,13 @@ def _find_warnings(
     if not steps:
         warnings.append(_TEXTS["no_steps"])
 
-    unknown = table["address"].isna() & (
-        table["category"] == Category.UNATTRIBUTED.value
-    )
+    is_unattributed = table["category"] == Category.UNATTRIBUTED.value
+    unknown = table["address"].isna() & is_unattributed
     unseen = table.loc[unknown & (table["allocator"] == main), "allocated_bytes"]
+    own = events["allocator"] == main
     before = int(unseen.sum())
-    most = int(events["in_use_bytes"][events["allocator"] == main].max())
+    most = int(events["in_use_bytes"][own].max())
+
     if before > _NOTABLE * most:
         warnings.append(_TEXTS["before"].format(before / most, format_bytes(before)))
 
@@ -513,7 +519,10 @@ def _warn_about_values(note: RunNote) -> list[str]:
         return []
 
     names = [f"{name} ({decides})" for name, decides in decisions.items()]
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    more = ""
+    if len(names) > _MOST_NAMED:
+        more = f" and {len(names) - _MOST_NAMED} more"
+
     text = (
         "A simulated card lacks values, such as those that depend on the weights: "
         f"{', '.join(names[:_MOST_NAMED])}"
@@ -551,20 +560,15 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     own = own[own["step"] == own["step"].max()]
     made = own[own["category"] == Category.ACTIVATION.value]
     left = made[made["dies"] > own["born"].max()]
+    made_bytes = made["requested_bytes"].sum()
     left_bytes = int(left["requested_bytes"].sum())
-
-    if (
-        len(made) < _LEAST_ACTIVATIONS
-        or 2 * left_bytes <= made["requested_bytes"].sum()
-    ):
+    if len(made) < _LEAST_ACTIVATIONS or 2 * left_bytes <= made_bytes:
         return []
 
     open_bytes = int(left.loc[left["dies"] >= end, "requested_bytes"].sum())
-    is_open = 2 * open_bytes > left_bytes
-    ends = (
-        "The trace ends inside a step" if is_open else "The last step probably failed"
-    )
-
+    ends = "The last step probably failed"
+    if 2 * open_bytes > left_bytes:
+        ends = "The trace ends inside a step"
     return [
         f"{ends}: {format_bytes(left_bytes)} of its activations are alive after its last "
         "allocation. So the peak is a lower bound, and the trace does not show what reads them and "
@@ -595,13 +599,12 @@ def name_card(facts: Mapping[str, int | float | str]) -> str:
 
     described = f"GPU with {units} multiprocessors, {format_bytes(memory)}"
     if facts.get("device_vendor") == "AMD":
-        return _AMD.get((*version, units, round(memory / 2**30)), f"AMD {described}")
+        size_gib = round(memory / 2**30)
+        return _AMD.get((*version, units, size_gib), f"AMD {described}")
 
-    bandwidth, clock = (
-        float(facts.get(name, 0)) for name in ("memory_bandwidth", "clock_rate")
-    )
+    bandwidth = float(facts.get("memory_bandwidth", 0))
+    clock = float(facts.get("clock_rate", 0))
     found = {}
-
     for gpu in all_gpus():
         away = [abs(memory / gpu.memory_bytes - 1)]
         if bandwidth:
@@ -609,6 +612,7 @@ def name_card(facts: Mapping[str, int | float | str]) -> str:
 
         is_alike = gpu.compute_capability == version and gpu.sm_count == units
         if is_alike and max(away) <= _TOLERANCE:
-            found[gpu.name] = sum(away) + abs(clock / 1000 / gpu.clock_mhz - 1)
+            away.append(abs(clock / 1000 / gpu.clock_mhz - 1))
+            found[gpu.name] = sum(away)
 
     return min(found, key=lambda name: found[name], default=described)

@@ -57,9 +57,9 @@ def check_trace(
     counter: tuple[int, int, int] = (0, 0, 0)
 
     for column in ("requested_bytes", "allocated_bytes"):
-        for at in np.flatnonzero(~events[column].between(0, _LARGEST_BYTES))[
-            :1
-        ].tolist():
+        is_wrong = ~events[column].between(0, _LARGEST_BYTES)
+        if is_wrong.any():
+            at = int(np.flatnonzero(is_wrong)[0])
             raise TraceError(
                 f"The trace is damaged: memory event {at} is of {events[column].iloc[at]} bytes.",
                 hint=f"Sizes are 0 to {format_bytes(_LARGEST_BYTES)}. Repeat the trace.",
@@ -69,6 +69,7 @@ def check_trace(
     for code in np.unique(codes):
         name = str(events["allocator"].cat.categories[code])
         rows = np.flatnonzero(codes == code)
+
         if is_tpu(name):  # its frees have no sizes
             continue
 
@@ -77,9 +78,9 @@ def check_trace(
         if name == allocator:
             counter = _check_counter(name, own, rows, allocations, len(events))
 
-        from_start = note.from_process_start
+        wrong_events = _check_events(name, own, from_start=note.from_process_start)
 
-        for reason, wrong in _check_events(name, own, from_start=from_start):
+        for reason, wrong in wrong_events:
             if wrong.any():
                 damages.append(
                     Damage(
@@ -123,12 +124,12 @@ def _check_counter(
         return 0, 0, 0
 
     buffers = allocations[allocations["allocator"] == name]
-    born, dies, sizes = (
-        buffers[key].to_numpy() for key in ("born", "dies", "allocated_bytes")
-    )
-    difference = running_sum(born, dies, sizes, events)[rows + 1] - in_use
-    wrong = difference != 0
+    columns = ("born", "dies", "allocated_bytes")
+    born, dies, sizes = (buffers[column].to_numpy() for column in columns)
 
+    sums = running_sum(born, dies, sizes, events)
+    difference = sums[rows + 1] - in_use
+    wrong = difference != 0
     largest_bytes = min(int(np.abs(difference).max(initial=0)), MOST_TOTAL)
 
     return len(rows), int(wrong.sum()), largest_bytes
@@ -148,7 +149,9 @@ def _check_events(
     kind, address, requested, allocated, in_use = (
         own[one].to_numpy(np.int64) for one in names
     )
-    birth, partner, seen = kind > 0, *pair_events(kind, address)
+    birth = kind > 0
+    partner, seen = pair_events(kind, address)
+
     is_paired = partner != UNPAIRED
     lost = is_paired == birth  # an address is allocated twice or freed twice
     lost &= birth | seen  # the first event at an address may free an earlier buffer
@@ -193,6 +196,7 @@ def _check_steps(
         wrong += sum(step.last < step.first for step in checked)
 
     yield DamageReason.STEP_MARKS, wrong
+
     starts = raw.op_runs["start_ps"].to_numpy()
     end_ps = int(raw.events["time_ps"].iloc[-1])
     unfinished = 0
@@ -200,8 +204,11 @@ def _check_steps(
     for step in steps:
         start = step.start_ps or 0
         end = step.end_ps or 0
-        first, late, last = np.searchsorted(starts, [start, max(end_ps, start), end])
-        unfinished += last - late > max(_LATE_SHARE * (last - first), _LATE_RUNS)
+        late_ps = max(end_ps, start)
+        first, late, last = np.searchsorted(starts, [start, late_ps, end])
+
+        most = max(_LATE_SHARE * (last - first), _LATE_RUNS)
+        unfinished += last - late > most
 
     yield DamageReason.LOST_END, int(unfinished)
 
@@ -214,20 +221,19 @@ def _check_capture(
     """Yield contradictions between the trace and the note of the capture."""
     inverted = sum(mark.end_ps < mark.start_ps for mark in raw.markers)
     yield DamageReason.CAPTURE_MARKS, inverted
+
     snapshots = find_marks(raw.markers, "snapshot")
     yield DamageReason.CAPTURE_MARKS, abs(len(note.snapshots) - len(snapshots))
-    taken = len(
-        note.eager_gradients
-    )  # each right after a backward pass, or before an update
-    gradients, phases = (
-        len(find_marks(raw.markers, name)) for name in ("gradients", "phase")
-    )
-    yield DamageReason.CAPTURE_MARKS, abs(taken - gradients) + max(taken - phases, 0)
+
+    # Gradients are taken right after a backward pass, or before an update.
+    taken = len(note.eager_gradients)
+    gradients = len(find_marks(raw.markers, "gradients"))
+    phases = len(find_marks(raw.markers, "phase"))
+    wrong = abs(taken - gradients) + max(taken - phases, 0)
+    yield DamageReason.CAPTURE_MARKS, wrong
 
     # In a watched program only the first and the last step have a snapshot.
     done = len(note.snapshots) - 1 if note.watch is None else note.steps_done
     is_failed_step_marked = note.error is not None and len(steps) == done + 1
-    yield (
-        DamageReason.STEP_MARKS,
-        0 if is_failed_step_marked else abs(done - len(steps)),
-    )
+    wrong_steps = 0 if is_failed_step_marked else abs(done - len(steps))
+    yield DamageReason.STEP_MARKS, wrong_steps

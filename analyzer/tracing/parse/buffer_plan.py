@@ -146,36 +146,34 @@ class _Module:
         """Return the memory plan."""
         root = self._instructions[self._roots[self._entry]]
         is_tuple = root.opcode == b"tuple"
-        made = (
-            [self._instructions[number] for number in root.operand_ids]
-            if is_tuple
-            else [root]
-        )
+        made = [root]
+        if is_tuple:
+            made = [self._instructions[number] for number in root.operand_ids]
 
-        passed = {
-            number: one.parameter_number
-            for number, one in enumerate(made)
-            if one.opcode == b"parameter"
-        }
         results = {self._find_maker(one, ()) for one in made}
-        allocations = sorted(
+        regions = []
+
+        for allocation in sorted(
             self._assignment.buffer_allocations,
             key=lambda one: one.index,
-        )
-        regions = tuple(
-            self._make_region(allocation, results)
-            for allocation in allocations
-            if not (
+        ):
+            is_outside = (
                 allocation.is_entry_computation_parameter
                 or allocation.is_constant
                 or allocation.is_thread_local
             )
-        )
+            if not is_outside:
+                regions.append(self._make_region(allocation, results))
 
-        return BufferPlan(
-            regions,
-            any(passed.get(at) != of for at, of in self._aliases.items()),
-        )
+        # A result that is the aliased parameter itself is passed through.
+        passed = {}
+        for number, one in enumerate(made):
+            if one.opcode == b"parameter":
+                passed[number] = one.parameter_number
+
+        updates = any(passed.get(at) != of for at, of in self._aliases.items())
+
+        return BufferPlan(tuple(regions), updates)
 
     def _find_maker(
         self,
@@ -225,7 +223,11 @@ class _Module:
             named = self._find_named_instruction(maker) if is_result else maker
             op_name = decode_text(named.metadata.op_name)
 
-        holders, moments = ((), 0) if is_result else self._find_holders(allocation)
+        holders: tuple[Holder, ...] = ()
+        moments = 0
+        if not is_result:
+            holders, moments = self._find_holders(allocation)
+
         region = PlanRegion(
             index=allocation.index,
             size_bytes=allocation.size,
@@ -237,6 +239,7 @@ class _Module:
             holders=holders,
             moments=moments,
         )
+
         if max(region.occupied_bytes, default=0) > allocation.size:
             raise ValueError(f"values overlap in a buffer of {allocation.size} B")
 
@@ -249,12 +252,10 @@ class _Module:
         they are identified by their values instead of their numbers.
         """
         place = {part.logical_buffer_id: part for part in allocation.assigned}
-        events = [
-            event
-            for trace in self._assignment.heap_simulator_traces
-            for event in trace.events
-            if event.buffer_id in place
-        ]
+        events = []
+        for trace in self._assignment.heap_simulator_traces:
+            events += [event for event in trace.events if event.buffer_id in place]
+
         replayed, group = _replay_events(events)
         spans = [span for span in replayed if span[2] > span[1]]
         until: dict[tuple[int, int], int] = {}
@@ -270,9 +271,9 @@ class _Module:
             maker, index = self._buffers[buffer]
             dtype, shape = _read_shape(maker, index)
             named = self._find_named_instruction(maker)
-            opcode = (
-                f"{decode_text(maker.opcode)} {decode_text(maker.custom_call_target)}"
-            )
+            target = decode_text(maker.custom_call_target)
+            opcode = f"{decode_text(maker.opcode)} {target}"
+
             holders.append(
                 Holder(
                     size_bytes=place[buffer].size,
@@ -355,8 +356,10 @@ def _replay_events(
             is_shared = event.kind == _SHARE
             group[buffer] = group.get(shared, shared) if is_shared else buffer
             members = alive.setdefault(group[buffer], [])
+
             if members:
-                spans.append((members[-1], since.pop(members[-1]), moment))
+                holder = members[-1]
+                spans.append((holder, since.pop(holder), moment))
 
             members.append(buffer)
             since[buffer] = moment
@@ -371,6 +374,7 @@ def _replay_events(
             if members:
                 since[members[-1]] = moment
 
-    spans += [(buffer, first, max(len(events), 1)) for buffer, first in since.items()]
+    end = max(len(events), 1)
+    spans += [(buffer, first, end) for buffer, first in since.items()]
 
     return spans, group
