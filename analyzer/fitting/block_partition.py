@@ -129,6 +129,7 @@ def _map_forward_layers(graph: GraphIndex) -> dict[str, str]:
         for name, path in graph.layers.items()
         if path and graph.phases.get(name) is Phase.FORWARD
     }
+
     heads = Counter(path[0] for path in paths.values() if len(path) > 1)
     model = heads.most_common(1)[0][0] if heads else ""
 
@@ -153,6 +154,7 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
             continue
 
         constant.add(name)
+
         for user in graph.users_of(name):
             if {
                 split_tensor(tensor)[0] for tensor in graph.ops[user].inputs
@@ -165,6 +167,7 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
 def _sort_layers(graph: GraphIndex, layers: Mapping[str, str]) -> list[str]:
     """Return the layers, each after those whose tensors it reads; none if there is a cycle."""
     before: dict[str, set[str]] = {layer: set() for layer in layers.values()}
+
     for name, layer in layers.items():
         makers = {
             layers.get(split_tensor(one)[0], layer) for one in graph.ops[name].inputs
@@ -219,12 +222,14 @@ def _find_units(
                 crossing[end][tensor] = size_bytes
 
     first = 0
+
     for end in range(len(order) - 1):
         if len(crossing[end]) != 1:
             continue
 
         (leaves_bytes,) = crossing[end].values()
         members = slice(first, end + 1)
+
         yield ChainUnit(
             layers=tuple(order[members]),
             kept_bytes=max(sum(kept[members]) - leaves_bytes, 0),
@@ -232,4 +237,5 @@ def _find_units(
             operations=sum(work[members]),
             is_random=any(is_random[members]),
         )
+
         first = end + 1

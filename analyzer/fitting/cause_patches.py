@@ -47,6 +47,7 @@ def run_edits(
         edited = "".join((*lines[: number - 1], line, *lines[number:]))
         folder = trial.access.folder / f"{finding.id}-{number}-{count}"
         copy = copy_with_text(file, edited, folder / "source")
+
         access = replace(
             trial.access,
             capture=lambda *given, copy=copy: make(copy, *given),
@@ -63,6 +64,7 @@ def run_edits(
 def _edit_line(text: str, number: int, cause: str) -> Iterator[str]:
     """Yield a line of a file with each edit for a cause; a node over several lines has none."""
     line = text.splitlines(keepends=True)[number - 1]
+
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.expr):
             continue

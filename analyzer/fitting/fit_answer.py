@@ -153,6 +153,7 @@ def describe_cards(cards: Sequence[CardAnswer], answer: FitAnswer) -> str:
     """Return the answer for cards of one kind in a line; they are sorted by memory."""
     first = cards[0]
     last = cards[-1]
+
     if answer.wanted is None:
         return (
             f"about batch {first.largest:,} on {first.id} to {last.largest:,} on {last.id}"

@@ -133,6 +133,7 @@ def _access(target: Any, options: CaptureOptions) -> Iterator[StepAccess]:
                 kind=TargetKind.KERAS_FILE,
                 path=str(path),
             )
+
             with access_target(spec) as access:
                 yield access
 

@@ -33,6 +33,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
     """Return an answer as a document."""
     is_good = bool(answer.largest) and answer.wanted_fits is not False
     lead: list[Block] = []
+
     if answer.limit_of != "cards":
         lead.append(_figures(answer))
 
@@ -79,6 +80,7 @@ def _suggest_next(answer: FitAnswer) -> str:
 
     command = "trace"
     size = answer.safe or 1
+
     if answer.shape:
         options = repeat(answer.batch_size)
         for shape in answer.shape.split(" "):
@@ -150,6 +152,7 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
         yield f"The step needs about {fixed} plus {each} per example of the batch."
 
     noun = answer.noun.capitalize()
+
     for point in answer.points:
         if point.is_refused:
             yield f"{noun} {answer.label(point.size)} is not possible: {point.detail}"
@@ -169,11 +172,13 @@ def _explain_limit(answer: FitAnswer) -> str:
     low = answer.limit_low_bytes
     high = answer.limit_high_bytes
     bounds = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
+
     origins = {
         "card": f" on {answer.card_name}",
         "machine": ", the memory of this machine",
         "given": ", the given limit",
     }
+
     others = ""
 
     if answer.beside_pool_bytes:
@@ -198,11 +203,13 @@ def _size_section(answer: FitAnswer) -> Section:
         word = _describe_point(answer, point)
         tone: Tone = "good" if point.fits else "bad"
         is_known = point.need_bytes is not None
+
         bar = Cell(
             need / top if is_known else None,
             tone,
             note=word if is_known else "",
         )
+
         rows.append((answer.label(point.size), word, need if is_known else None, bar))
 
     columns = (TableColumn(answer.noun, "number"), *COLUMNS["sizes"])
@@ -235,9 +242,11 @@ def _card_table(answer: FitAnswer) -> Table:
         columns.append(TableColumn(f"{answer.noun} {answer.wanted}", least=4))
 
     rows: list[tuple[CellValue, ...]] = []
+
     for card in answer.cards:
         row = _card_row(answer, card)
         name = card.id
+
         if rows and rows[-1][1:] == row:  # the same answer as the card before
             name = f"{rows.pop()[0]}, {name}"
 
@@ -297,6 +306,7 @@ def _state_largest(answer: FitAnswer) -> str:
 
     point = next(point for point in answer.points if point.size == answer.failing)
     failing = f"{answer.label(answer.failing)} {_describe_point(answer, point)}"
+
     if point.is_refused:
         failing = f"{answer.label(answer.failing)} is not possible ({point.kind})"
     if not answer.is_largest_known:

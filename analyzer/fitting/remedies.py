@@ -149,6 +149,7 @@ def _try_plans(
 
     costs = "; ".join(plan.costs for plan in plans if plan.costs)
     remedy = _add_figures(replace_fields(remedy, costs=costs), trial, before, after)
+
     if trial.patch_file is None or before.requested_bytes <= after.requested_bytes:
         return remedy
 
@@ -313,6 +314,7 @@ def parse_remedies(text: str) -> tuple[str, ...] | None:
         return () if names else None
 
     known = remedy_names()
+
     for name in names:
         if name not in known:
             hint = suggest_names(name, known) or f"Use all, or {', '.join(known)}."

@@ -97,6 +97,7 @@ def merge_options(
         for name in ("batch_size", "shapes", "dtype_policy", "jit", "optimizer")
         if getattr(plan.options, name) != getattr(base, name)
     }
+
     remedy = ",".join(plan.options.remedy for plan in plans if plan.options.remedy)
 
     return replace(base, **changes, remedy=remedy)
@@ -147,6 +148,7 @@ def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
     """Return the conditions of the table that hold for a step."""
     step = note.step
     batch = options.open_batch_size
+
     holds = {
         "train": not step.infers,
         "infer": step.infers,
@@ -168,6 +170,7 @@ def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyP
         "half": batch // 2,
         "quarter": batch // _ACCUMULABLE_BATCH,
     }
+
     size = row.batch_size.format(**sizes)
     texts = {"title": row.title.format(**sizes), "batch_size": size}
 
@@ -200,6 +203,7 @@ def _plan_blocks(
     call = f"model = recompute_blocks(model, [  # before compile\n{pairs}])"
     ranges = "|".join(f"{first}>{last}" for first, last in names)
     operations = count_operations(units, blocks)
+
     yield RemedyPlan(
         id=RECOMPUTING,
         title=f"{len(blocks)} blocks of layers recomputed",
@@ -217,6 +221,7 @@ def read_recomputing_code() -> str:
         .joinpath("recomputed_blocks.py")
         .read_text("utf-8")
     )
+
     body = text.split(_PASTE_BEGIN)[1].split(_PASTE_END)[0]
     body = _TYPE_IGNORE.sub("", body).strip()
 
@@ -259,6 +264,7 @@ def write_code(plans: Sequence[RemedyPlan], *, is_own_step: bool) -> str:
             if arguments
             else []
         )
+
         lines += [f"model.fit(..., batch_size={batch_size})"] if batch_size else []
 
     return "\n".join(filter(None, lines))

@@ -105,6 +105,7 @@ def append_reproduction(page: Document, found: Reproduction) -> Document:
 
         same_op = "the same op" if found.is_same_op else "another op"
         same = "the same request" if found.is_same_request else "another request"
+
         lines = [
             f"The step fails on the simulated card too, in {same_op} with {same}: "
             f"{found.op or 'an op without a name'} asks for {size}."

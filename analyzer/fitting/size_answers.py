@@ -131,6 +131,7 @@ def _run(
         return take(_make_point(size, run), run.fixed_bytes)
 
     _report(report, search, f"running size {size}")
+
     for number in itertools.count():
         if size is None:
             break
@@ -178,6 +179,7 @@ def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
         jit=options.jit,
         batch_size=options.batch_size,
     )
+
     return StepFacts(
         by="runs" if is_run else "estimates",
         step=step,
@@ -248,6 +250,7 @@ def _estimate(
             need_bytes=last.need_bytes,
             need_high_bytes=last.need_high_bytes,
         )
+
         search.add(point, last.fixed_bytes)
 
     assert last is not None

@@ -138,6 +138,7 @@ class SizeSearch:
         the last two, below them through size 0.
         """
         ends: list[tuple[int, int]] = [(0, self.fixed_bytes)]
+
         for size in sorted(self.points):
             value = figure(self.points[size])
             if value is not None and value > ends[-1][1]:
@@ -161,6 +162,7 @@ class SizeSearch:
         """Say whether the need did not grow so far; raise if it never does."""
         sizes = sorted(self.points)
         low = self.points[sizes[0]]
+
         high = self.points[sizes[-1]]
         if low is high or (high.need_bytes or 0) > (low.need_bytes or 0):
             return False

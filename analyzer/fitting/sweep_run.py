@@ -121,6 +121,7 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
             limit_bytes=limit,
             **shared,
         )
+
         asked.append(question)
 
     if len(asked) > _MOST_CELLS:
@@ -177,6 +178,7 @@ def run_sweep(
         )
 
     report()
+
     for at, made in engine.run(estimate_cell, [questions[place] for place in missing]):
         place = missing[at]
         cell = cells[place] = made or SweepCell(question=questions[place], failed=_DIED)
@@ -217,6 +219,7 @@ def estimate_cell(question: SweepQuestion) -> SweepCell:
 def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
     spec = parse_target(question.target)
     limit_bytes = question.limit_bytes
+
     card = "" if question.card == CPU else question.card
     if limit_bytes is not None and card:
         limit_bytes = min(limit_bytes, memory_limit(find_gpu(card)).bytes)
@@ -237,11 +240,13 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
             progress=lambda *_: None,
             kind="static",
         )
+
         plans = list(plan_remedies(options, read_run(made / RUN_FILE)))
         options = choose_plans(plans, [question.remedy])[0].options
 
     what_if = WhatIf(memory_limit_bytes=limit_bytes)
     report = estimate_target(spec, options, folder / "cell", what_if=what_if).report
+
     figures: dict[str, Any] = {
         name: getattr(report.verdict, name, None)
         for name in ("need_bytes", "limit_bytes", "margin_bytes")
@@ -284,11 +289,13 @@ def build_sweep_document(sweep: SweepFile) -> Document:
     """Return a sweep as a document."""
     most = max((cell.allocated_bytes or 0 for cell in sweep.cells), default=0) or 1
     words = [_answer_of(cell) for cell in sweep.cells]
+
     counts = (
         f"{words.count(one)} {phrase}"
         for one, (phrase, _) in _WORDS.items()
         if one in words
     )
+
     reasons = dict.fromkeys(cell.failed for cell in sweep.cells if cell.failed)
     rows = tuple(_row_of(cell, most) for cell in sweep.cells)
     blocks: list[Block] = [Table(COLUMNS["sweep"], rows)]

@@ -63,6 +63,7 @@ def split_shapes(shapes: Sequence[str]) -> tuple[list[str], VariedSize]:
 def parse_varied(shapes: Sequence[str]) -> VariedSize:
     """Return the meaning of a size for shapes with an N."""
     parsed = []
+
     for shape in shapes:
         name, equals, axes = shape.rpartition("=")
         plain = name.strip() + equals + "".join(axes.split()).upper()

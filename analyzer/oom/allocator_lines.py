@@ -99,6 +99,7 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
     if head := find("dump_head", text):
         name = head["allocator"]
         waiting = (one for one in process.recent() if not one.has_dump)
+
         owner = next(waiting, None)
         if owner is None or owner.allocator not in ("", name):
             owner = _start_dump(process, line)

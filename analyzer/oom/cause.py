@@ -38,6 +38,7 @@ def name_figures(failure: LoggedFailure) -> Words:
     whole = failure.limit if free is None else failure.card_memory
     held = failure.in_use or "the pool"
     words: Words = structs.asdict(failure)
+
     words |= {
         "held": held if whole is None else f"{held} of {whole}",
         "card": failure.card_memory,
@@ -51,6 +52,7 @@ def name_figures(failure: LoggedFailure) -> Words:
         "block": "block" if failure.is_compiled else "tensor",
         "giver": "driver" if failure.is_on_card else "machine",
     }
+
     asked = failure.asked
 
     if asked is not None:
@@ -139,6 +141,7 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
         "resident": "the process held {}",
         "asked": "TensorFlow had asked for {} at once",
     }
+
     parts = []
 
     for name, phrase in phrases.items():
@@ -335,6 +338,7 @@ def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
     """Return whether others hold much of the card, and the request would fit without them."""
     card = failure.card_memory
     in_use = failure.in_use_bytes
+
     if card is None:
         return False
 

@@ -61,6 +61,7 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
     """Return the failure that an error text reports; None if the line is no such text."""
     text = line.text
     log = process.log
+
     if match := find("tensor_error", text):
         return _find_tensor(process, line, match)
 
@@ -129,6 +130,7 @@ def _find_known(
         is_same = failure.shape == shape or failure.words == text.strip()
         has_names = allocator in ("", failure.allocator) or not failure.allocator
         has_device = device in ("", failure.device) or not failure.device
+
         has_size = not (size and failure.size) or failure.size.intersection(size)
         if failure.other_cause or not (has_names and has_device and has_size):
             continue

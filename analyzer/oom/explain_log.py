@@ -57,6 +57,7 @@ def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
 
     failures = tuple(map(_describe_failure, log.failures))
     survived = log.tolerated.items()
+
     document = OomDocument(
         log=name,
         lines=log.lines,
@@ -145,6 +146,7 @@ def _describe_failure(failure: LoggedFailure) -> OomFailure:
 def _describe_card(failure: LoggedFailure) -> OomCard | None:
     total = failure.card_memory
     free = failure.printed.get("free")
+
     if not failure.card_name and total is None:
         return None
 
@@ -166,6 +168,7 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
     if run is not None:
         pool = "pinned host memory" if run.is_host else "the pool"
         sizes = format_bytes(run.first_bytes)
+
         if run.last_bytes < run.first_bytes:
             sizes += f" down to {format_bytes(run.last_bytes)}"
 

@@ -47,6 +47,7 @@ def build_sections(
 
     notes = list(document.notes)
     command = document.next_command or ""
+
     left = count - _MOST_FAILURES + document.failures_not_shown
     if left > 0:
         notes.append(f"{left:,} more failures: see the JSON.")
@@ -128,6 +129,7 @@ def _describe_parts(
 def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
     asked = failure.asked
     card = failure.card
+
     if asked is not None:
         about = "" if asked.high_bytes - asked.low_bytes < 256 else "about "
         shown = f"{asked.low_bytes:,} to {asked.high_bytes:,}"

@@ -113,6 +113,7 @@ def _draw(
     while offset < end:
         row, within = divmod(offset, row_bytes)
         taken = min(end - offset, row_bytes - within)
+
         width = taken / row_bytes * _WIDTH
         if width > 3 and look != "pool-free":
             width -= _GAP

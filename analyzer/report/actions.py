@@ -30,6 +30,7 @@ def suggest_next(report: ReportFile) -> str:
     """Return the command that continues from a report; empty if none does."""
     target = report.target
     verdict = report.verdict
+
     if target.kind == TargetKind.TRACE and not report.step.is_jax:
         command = ("analyze", "trace", target.text, "--target", "train.py:build_model")
         return shlex.join(command)
@@ -59,6 +60,7 @@ def repeat_command(
 
     limit: list[str] = []
     asked = None
+
     if verdict is not None and verdict.limit_of == "user":
         asked = verdict.limit_bytes
     if asked and not card:
@@ -72,6 +74,7 @@ def repeat_command(
 
     batch_size, mode = (None, "") if step.own else (step.batch_size, step.mode)
     given = step.options
+
     if command == "fit":  # it varies the batch
         batch_size = None
 
@@ -157,6 +160,7 @@ def remedy_items(
     """Return the estimated changes; ``report`` names the step that a check repeats."""
     items = []
     least = 0.0
+
     if report is not None:
         least = _LEAST_RATIO * (_limit_of(report) or report.peak.requested_bytes)
 
@@ -169,6 +173,7 @@ def remedy_items(
 
         is_small = saves_bytes < least
         check = ""
+
         if report is not None:
             is_edit = remedy.id in _ACTIONS
             options = ("--prove",) if is_edit else ("--what-if", remedy.id)
@@ -228,6 +233,7 @@ def describe_figures(remedy: StepRemedy) -> str:
 def _finding_item(finding: Finding, report: ReportFile) -> Item:
     action, code, remedy = _ACTIONS.get(finding.id, ("", "", ""))
     batch = report.step.batch_size or 0
+
     if remedy == "half-batch" and not finding.saves_bytes:
         action = remedy = ""
     elif remedy == "half-batch" and batch > 1:
@@ -270,6 +276,7 @@ def _evidence_table(finding: Finding) -> Table | None:
     for key in dict.fromkeys(chain.from_iterable(rows)):
         values = [row.get(key) for row in rows]
         kind: ColumnKind = "bytes" if key.endswith("bytes") else "number"
+
         if any(isinstance(value, (str, bool)) for value in values):
             kind = "path"
 

@@ -54,6 +54,7 @@ def answer_tone(report: ReportFile) -> Tone:
     """Return the tone of the verdict."""
     verdict = report.verdict
     tone: Tone = "strong"
+
     if verdict is not None:
         tone = _TONES.get(verdict.outcome, tone)
     if tone == "strong" and _find_growth(report):
@@ -92,6 +93,7 @@ def _find_growth(report: ReportFile) -> str:
 def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
     growth = _find_growth(report)
     trend = program.device.trend
+
     if growth:
         return f"Leak: {growth[0].lower()}{growth[1:]}."
     if trend == "flat":
@@ -142,6 +144,7 @@ def _number_line(report: ReportFile) -> str:
 
     parts = list(_parts_of(need))
     total = format_bytes(need.total.bytes)
+
     if report.error is not None:
         return "The step ended early: what it requests later is not in these figures."
     if has_limit(report):  # the verdict has the sum
@@ -339,6 +342,7 @@ def _peak_details(report: ReportFile) -> Iterator[str]:
     for use in report.cards:
         name = f" ({use.card})" if use.card else ""
         limit = ""
+
         if use.memory_limit_bytes:
             limit = f", limit {format_bytes(use.memory_limit_bytes)}"
 
@@ -357,6 +361,7 @@ def _program_details(program: ProgramFigures) -> Iterator[str]:
             "No call repeats often enough to be a step, so the whole run counts as "
             f"one{end}."
         )
+
         return
 
     where = f" ({program.where})" if program.where else ""
@@ -373,6 +378,7 @@ def _range_words(report: ReportFile) -> str:
     """Return the range of a prediction; empty for a measurement."""
     stated = report.uncertainty
     need = need_of(report)
+
     if stated is None or stated.low_bytes is None:
         return ""
 
@@ -419,6 +425,7 @@ def list_reasons(report: ReportFile) -> Iterator[str]:
         if one.value:
             write = format_bytes if one.is_bytes else str
             value, usual, most = map(write, (one.value, one.usual, one.most))
+
             yield (
                 f"Assumed ({one.name}): {one.what}: {value}; default {usual}, at most "
                 f"{most} ({one.source})."
@@ -443,6 +450,7 @@ def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
     """Return one sentence that compares an allocated peak with the allowed maximum."""
     peak = format_bytes(peak_bytes)
     limit = format_bytes(limit_bytes)
+
     if peak_bytes > limit_bytes:
         by = format_bytes(peak_bytes - limit_bytes)
         return f"The allocated peak of {peak} is above the limit of {limit} by {by}."

@@ -217,6 +217,7 @@ def build_diff(
     """Compare two steps; ``names`` are the user's names, such as paths; None to choose them."""
     first, second = names
     labels = None
+
     if first is not None and second is not None and first != second:
         if Path(first).name != Path(second).name:
             first = Path(first).name
@@ -234,6 +235,7 @@ def allowed_growth(allowed: str, before_bytes: int) -> int:
     """Return an allowed growth in bytes: ``5%`` of ``before_bytes``, or a size; else raise."""
     text = allowed.strip()
     number = text.removesuffix("%").rstrip()
+
     is_number = number.replace(".", "", 1).isdecimal()
     if text.endswith("%") and is_number:
         return int(before_bytes * float(number) / 100)

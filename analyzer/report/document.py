@@ -131,6 +131,7 @@ def tensor_rows(analysis: Analysis) -> tuple[report_file.TensorAtPeak, ...]:
         ascending=[False, True],
         kind="stable",
     )
+
     end = len(analysis.recording.events)
 
     return tuple(
@@ -152,6 +153,7 @@ def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
         rows["born"].between(analysis.first, analysis.last) & (rows["op"] != "")
     ]
     requested = inside["requested_bytes"]
+
     work = inside[["op", "requested_bytes", "allocated_bytes"]].assign(
         temporary_bytes=requested.where(inside["category"] == "temporary", 0),
         alive_at_peak_bytes=requested.where(inside.index.isin(analysis.alive.index), 0),
@@ -195,6 +197,7 @@ def layer_rows(analysis: Analysis) -> tuple[report_file.LayerBytes, ...]:
         layers[str(layer)][str(category)] = int(size_bytes)
 
     rows = []
+
     for layer, sizes in layers.items():
         total = sum(sizes.values())
         rows.append(

@@ -105,6 +105,7 @@ def _create_next_to(path: Path) -> Path:
 
     temporary = target.parent / f".analyze-{secrets.token_hex(6)}"
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+
     if target.exists():
         shutil.copymode(target, temporary)
 

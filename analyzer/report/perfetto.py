@@ -74,6 +74,7 @@ def _counters(
         category_sums(table, name, len(times_us) - 2)
         for name in ("requested_bytes", "allocated_bytes")
     )
+
     used = np.flatnonzero(requested.any(axis=1))
     shown = [str(list(Category)[code]) for code in used]
     sizes = np.vstack([requested, allocated.sum(axis=0)])
@@ -82,6 +83,7 @@ def _counters(
         common = {"ph": "C", "pid": _PROCESS, "ts": float(times_us[state])}
         args = dict(zip(shown, requested[used, state].tolist(), strict=True))
         yield {**common, "name": "requested bytes", "args": args}
+
         yield {
             **common,
             "name": "allocated bytes",
@@ -99,6 +101,7 @@ def _slices(
         "born",
         kind="stable",
     )
+
     free_from: list[int] = []
 
     for row in largest.itertuples():
@@ -106,11 +109,13 @@ def _slices(
             (i for i, dies in enumerate(free_from) if dies <= row.born),
             len(free_from),
         )
+
         free_from[place : place + 1] = [row.dies]
         sizes = {
             name: int(getattr(row, name))
             for name in ("requested_bytes", "allocated_bytes")
         }
+
         texts = {name: str(getattr(row, name)) for name in ("category", "layer", "op")}
         about = {**sizes, **texts, "shape": f"{row.dtype} {row.shape}".strip()}
         name = str(row.variable or row.tensor or row.op or "(no op)")

@@ -61,6 +61,7 @@ def redact_result(result: Result) -> Result:
         alive=alive,
         findings=(),
     )
+
     analysis = collect(redacted)
 
     return Result.of(analysis, build_document(analysis), None)

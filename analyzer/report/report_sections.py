@@ -73,6 +73,7 @@ def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> D
     """Return a report's summary for a pull request, with the highest allocated peak allowed."""
     headline, number, action = answer_lines(report)
     lead = [Paragraph(number), Paragraph(action)]
+
     if max_peak_bytes is not None:
         lead.insert(0, Paragraph(headline, "strong"))
         headline = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
@@ -120,6 +121,7 @@ def _sections(report: ReportFile) -> Iterator[Section]:
     verdict = answer_lines(report)[0].lower()
     items = change_items(report)
     told = tuple(item for item in items if item.title.lower() in verdict)
+
     others = tuple(item for item in items if item not in told)
     if others:
         heading = "Estimated changes" if report.remedies else "What to change"
@@ -164,6 +166,7 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
     limit = format_bytes(replayed.memory_limit_bytes)
     growth = "on" if replayed.growth else "off"
     start = f"Replayed with a limit of {limit}, memory growth {growth}"
+
     failure = replayed.failure
     if failure is None:
         yield f"{start}: the step runs; pool {format_bytes(replayed.peak_pool_bytes)}."
@@ -200,6 +203,7 @@ def steps_section(report: ReportFile, most: int) -> Section:
     """Return the peak of each step; the first and the last ones if there are more than ``most``."""
     steps = tuple(enumerate(report.steps))
     shown = steps
+
     if len(steps) > most:
         shown = (*steps[: most // 2], *steps[-(most // 2) :])
 
@@ -237,6 +241,7 @@ def tensors_section(report: ReportFile, most: int) -> Section:
 
     ordered = sorted(groups.values(), key=_sum_of, reverse=True)
     rows = [_tensors_row(group) for group in ordered[:most]]
+
     if len(ordered) > most:
         rest = sum(map(_sum_of, ordered[most:]))
         count = sum(map(len, ordered[most:]))
@@ -255,6 +260,7 @@ def _sum_of(group: Sequence[TensorAtPeak]) -> int:
 def _tensors_row(group: Sequence[TensorAtPeak]) -> tuple[CellValue, ...]:
     first = group[0]
     each = ""
+
     if len(group) > 1:
         each = f"{len(group)} x {format_bytes(first.requested_bytes)}"
 

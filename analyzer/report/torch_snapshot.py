@@ -50,6 +50,7 @@ def torch_snapshot(recording: Recording) -> bytes:
 
     for step in recording.steps:
         name = f"step {step.index if step.number is None else step.number}"
+
         for stage, instant in (("START", step.first), ("END", step.last)):
             time_us = times_us[min(instant + 1, last)]
             mark = {"name": name, "stage": stage, "time_us": time_us, "device": 0}
@@ -127,6 +128,7 @@ def _list_events(
     changes = sorted(births + deaths, key=lambda change: change[:2])
 
     events = []
+
     for instant, is_birth, block in changes:
         about = {
             "addr": block.address,
@@ -136,6 +138,7 @@ def _list_events(
             "category": block.category,
             **_PLACE,
         }
+
         actions = ("alloc",) if is_birth else ("free_requested", "free_completed")
         events += [{"action": action, **about} for action in actions]
 
@@ -147,9 +150,11 @@ def _list_events(
 def _list_segments(blocks: list[_Block], alive: list[_Block]) -> list[dict[str, Any]]:
     """Return the contiguous regions of all buffers, with the buffers that live at the end."""
     regions: list[tuple[int, int]] = []
+
     for block in sorted(blocks, key=lambda one: one.address):
         start = block.address
         end = block.address + block.size
+
         if regions and start <= regions[-1][1] + _REGION_GAP_BYTES:
             first, before = regions[-1]
             regions[-1] = (first, max(end, before))
@@ -177,6 +182,7 @@ def _segment(start: int, end: int, alive: list[_Block]) -> dict[str, Any]:
                 "frames": block.frames,
             }
         )
+
         at = block.address + block.size
 
     if at < end:

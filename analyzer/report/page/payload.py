@@ -56,6 +56,7 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str
         {"name": name, "type": kind, "length": length, "delta": delta}
         for name, (kind, length, delta, _) in stored.items()
     ]
+
     text = json.dumps({**header, "columns": described}, allow_nan=False)
     head = text.encode("ascii")
     body = b"".join(data for _, _, _, data in stored.values())
@@ -277,6 +278,7 @@ def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
     columns: Columns = {
         f"folded_{name}": row for name, row in zip(_CATEGORIES, sums, strict=True)
     }
+
     columns["folded_allocated"] = category_sums(
         folded,
         "allocated_bytes",

@@ -51,6 +51,7 @@ def _read_line(place: str) -> str:
     try:
         folder = Path(os.path.realpath(os.getcwd()))
         path = Path(os.path.realpath(name))
+
         is_own = path.suffix == ".py" and folder in path.parents
         if not is_own or not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return ""

@@ -42,6 +42,7 @@ def draw_lines(
     every = [point for _, _, points in lines for point in points]
     marked = [x for x, _, _ in marks]
     last_x = max([x for x, _ in every] + marked)
+
     highest = max(size_bytes for _, size_bytes in every)
     if limit_bytes is not None and limit_bytes > _LONGEST_OVERSHOOT * highest:
         limit_bytes = None
@@ -127,6 +128,7 @@ def frame(
         '<span class="key"><svg class="swatch" width="12" height="12" aria-hidden="true">'
         '<rect width="12" height="12" class="{}"/></svg> {}</span> '
     )
+
     keys = Markup("").join(Markup(swatch).format(*one) for one in legend)
 
     return Markup(

@@ -40,6 +40,7 @@ def _blocks(blocks: Iterable[sections.Block]) -> Iterator[str]:
 
 def _paragraph(paragraph: sections.Paragraph) -> str:
     parts = []
+
     for text, tone in paragraph.pieces:
         shown = markdown_text(text)  # without the spaces at its ends
         if tone == "strong":

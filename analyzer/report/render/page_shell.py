@@ -35,6 +35,7 @@ def fill_page(package: str, template: str, *, script: str = "", **values: Any) -
     style = asset(SHELL, "assets/shared.css")
     theme = asset(SHELL, "assets/theme.js")
     policy = policy_of(style, (theme, script) if script else (theme,))
+
     values |= {
         "style": Markup(style),
         "theme_script": Markup(theme),

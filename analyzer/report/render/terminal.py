@@ -66,6 +66,7 @@ def to_terminal(
     if document.title or document.subtitle:
         title = printable(document.title, 200)
         subtitle = document.subtitle
+
         if not is_verbose:
             room = width - cell_len(subtitle) - GAP
             title = printable_path(title, max(room, width // 3))
@@ -262,6 +263,7 @@ def _draw_column(
     for cell in cells:
         text = printable(sections.cell_text(cell, column.kind), _LONGEST)
         style = STYLES[cell.tone]
+
         if column.kind == "bar":
             drawn.append(Bar(cell.value, text, longest, style))
         elif column.is_number or column.kind == "whole":
@@ -332,6 +334,7 @@ class Bar:
         """Yield bar and note in one line."""
         room = max(min(options.max_width - self.longest - 1, _BAR_CELLS), 1)
         bar = ""
+
         if isinstance(self.value, (int, float)):
             bar = "█" * round(min(self.value, 1.0) * room) or "▏"
 

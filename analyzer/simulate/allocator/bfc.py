@@ -196,6 +196,7 @@ class BfcAllocator:
         """Join a chunk with its free neighbours, and add the result to the free chunks."""
         above = chunk.above
         below = chunk.below
+
         if above is not None and above.is_free:
             self._remove_free(above)
             _absorb(chunk, above)
@@ -316,5 +317,6 @@ def _absorb(lower: Chunk, upper: Chunk) -> None:
     """Add a chunk to its lower neighbour."""
     lower.size_bytes += upper.size_bytes
     lower.above = upper.above
+
     if upper.above is not None:
         upper.above.below = lower

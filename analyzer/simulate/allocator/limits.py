@@ -85,6 +85,7 @@ def minimum_limit(
             changes.append((low, high))
 
     ends = []
+
     for fails, enough in (changes[0], changes[-1]):
         while enough - fails > step:
             middle = (fails + enough) // 2 // step * step

@@ -124,6 +124,7 @@ def from_allocations(
         allocations[name].to_numpy(np.int64)[rows]
         for name in ("requested_bytes", "born", "dies")
     )
+
     _check_rows(rows, requested, born)
     valid = (dies > born) & (requested > 0)
     rows = rows[valid]
@@ -136,6 +137,7 @@ def from_allocations(
 
     last = int(max(born.max() + 1, dies.max())) if n_events is None else n_events
     address = np.full(rows.size, NOWHERE)
+
     if "address" in allocations:
         column = allocations["address"].astype("Int64")
         address = column.to_numpy(dtype="int64", na_value=NOWHERE)[rows]
@@ -304,6 +306,7 @@ def replay(
         if follow_addresses
         else [NOWHERE] * sequence.n_buffers
     )
+
     chunks: list[Chunk | None] = [None] * sequence.n_buffers
     columns = array("q")
 

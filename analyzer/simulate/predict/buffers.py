@@ -130,6 +130,7 @@ class ListCall:
         first, *others = (output.size_bytes for output in self._plan.outputs)
         elements = self._elements_of(self._inputs[0])
         sizes = [first or _element_bytes(elements) * len(elements), *others]
+
         outputs: list[Tensor] = [
             self._ledger.allocate(size, self._node, index, OUTPUT)
             for index, size in enumerate(sizes)

@@ -39,12 +39,14 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
         return schedule
 
     sentences: dict[str, str] = {}
+
     for name, trips in top.trips.items():
         if name not in by_user and trips > 1:
             try_out(name, 1)
 
         plural = "s" * (trips != 1)
         bound = "" if name in top.unbounded else ", the most that its condition allows"
+
         sentences[name] = (
             f"Data decide the trips of loop {name}; assumed: {trips} trip{plural}{bound} "
             f"(--assume {name}=N changes it)."
@@ -74,6 +76,7 @@ def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:
         return None
 
     reduced = []
+
     for op in ops:
         shapes = op.attrs.get(LEAST_SHAPES)
         if shapes is not None:
@@ -92,6 +95,7 @@ def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:
 def check_assumptions(note: RunNote, decided: Collection[str]) -> None:
     """Check that each assumption names something that data decide."""
     known = [*decided, *(size.op for size in note.sizes)]
+
     for name in note.assumed:
         if name not in known:
             names = f"Names: {', '.join(known[:6])}."
@@ -127,6 +131,7 @@ def describe_sizes(
     if most := by_basis["most"]:
         count = "1 size depends" if len(most) == 1 else f"{len(most)} sizes depend"
         least = ""
+
         if least_bytes is not None:
             least = f"; with one element each the peak is {format_bytes(least_bytes)}"
 

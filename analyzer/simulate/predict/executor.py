@@ -139,6 +139,7 @@ class Executor:
         self._ops = wiring.ops
         self._inputs = wiring.inputs
         self._types = [op.type for op in wiring.ops]
+
         self._waits_for = [
             1 + 2 * len(waits) if kind in MERGES else len(data) + len(waits)
             for kind, data, waits in zip(
@@ -148,6 +149,7 @@ class Executor:
                 strict=True,
             )
         ]
+
         inexpensive = TYPES["inexpensive"]
         is_cheap = prepared.device.is_cheap
         self._expensive = [
@@ -176,6 +178,7 @@ class Executor:
             pending_inputs=0,
             parallel=1,
         )
+
         iteration = graph.add_iteration()
 
         for node in self._edges.roots:
@@ -204,6 +207,7 @@ class Executor:
         """Run a node, free its inputs and temporaries, and pass its outputs on."""
         self._reached[node] = True
         inputs = iteration.inputs.pop(node, None) or [None] * len(self._inputs[node])
+
         if dead and self._types[node] not in NEXT:
             self._drop(inputs)
             outputs: list[Entry | None] = [None] * len(self._ops[node].outputs)
@@ -219,6 +223,7 @@ class Executor:
 
         self._drop(outputs)
         iteration.outstanding -= 1
+
         if not iteration.outstanding and iteration.frame.parent is not None:
             self._clean_up(iteration.frame, iteration.number)
 
@@ -231,6 +236,7 @@ class Executor:
         """Compute a node; return its outputs, None for a dead one, and the buffers in use."""
         kind = self._types[node]
         buffers = [None if entry is None else entry[0] for entry in inputs]
+
         if self._values is None:
             outputs, in_use = self._ledger.compute(node, buffers)
             return [(buffer, None) for buffer in outputs], in_use
@@ -270,6 +276,7 @@ class Executor:
     ) -> list[Entry | None]:
         predicate = values[1]
         branch = 1
+
         if predicate is not None:
             branch = int(predicate[0])
         elif self._types[self._inputs[node][1][0]] == "LoopCond":
@@ -304,6 +311,7 @@ class Executor:
         """Pass outputs into a loop, to its next iteration, or out of it."""
         kind = self._types[node]
         frame = iteration.frame
+
         if kind in ENTERS:
             self._enter(node, iteration, outputs, dead)
         elif kind in EXITS:
@@ -368,6 +376,7 @@ class Executor:
     ) -> None:
         """Pass a node's outputs to the nodes that wait for them."""
         count = 0 if dead else len(outputs)
+
         for consumer, output, slot in self._edges.data[node]:
             entry = outputs[output] if output < count else None
             if self._types[consumer] in MERGES:
@@ -399,6 +408,7 @@ class Executor:
 
         pending = iteration.pending.get(node, self._waits_for[node]) - 1
         iteration.pending[node] = pending
+
         if not pending:
             self._make_ready(node, iteration, node in iteration.dead)
 
@@ -419,6 +429,7 @@ class Executor:
             if pending & 1:
                 self._deliver(node, iteration, slot, entry)
                 iteration.pending[node] = pending & ~1
+
                 if pending == 1:
                     self._make_ready(node, iteration, False)
 

@@ -98,6 +98,7 @@ class Ledger:
         """Return a new buffer with one reference."""
         buffer = Buffer(size_bytes, self.instants, node, output, region)
         self.buffers.append(buffer)
+
         if size_bytes:
             self.instants += 1
 
@@ -262,6 +263,7 @@ class Ledger:
         """Make a buffer the variable's value and release the old one."""
         old = self.values[variable]
         self.values[variable] = buffer
+
         if buffer.variable < 0:
             buffer.variable = variable
             buffer.value_since = max(self.instants - 1, 0)

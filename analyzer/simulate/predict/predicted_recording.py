@@ -124,6 +124,7 @@ def predict_note(
         search=search,
         progress=progress,
     )
+
     check_assumptions(note, prediction.decisions)
 
     return _make_recording(note, structure, prediction, target)
@@ -147,6 +148,7 @@ def _make_recording(
 
     names = [prepared.wiring.ops[node].name for node in schedule.nodes]
     limit_of = options if target.gpu is None else target.options
+
     recording = Recording(
         kind=Kind.ESTIMATE,
         target=note.target or TargetNote(),
@@ -171,6 +173,7 @@ def _make_recording(
         unmodelled=find_unmodelled(prepared),
         uncertainty=state_range(prediction, card_limit_bytes),
     )
+
     order = np.arange(len(names), dtype=np.int64)  # times are ranks
     runs = pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
 
@@ -185,10 +188,12 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
     """
     schedule = prediction.middle
     prepared = prediction.prepared
+
     empty = {
         name: "" if of.dtype == "category" else pd.NA
         for name, of in ALLOCATIONS.items()
     }
+
     empty |= {"allocator": prepared.device.allocator, "run_id": 0}
     rows = []
 
@@ -201,6 +206,7 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
             "region": buffer.region,
             "turns_at": buffer.value_since if buffer.value_since >= 0 else pd.NA,
         }
+
         rows.append(empty | row | _describe(prepared, buffer))
 
     table = conform(pd.DataFrame(rows, columns=list(ALLOCATIONS)), ALLOCATIONS)
@@ -214,9 +220,11 @@ def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
     """Return what the graph tells about a buffer."""
     category = Category.UNATTRIBUTED
     described: dict[str, object] = {}
+
     if buffer.node >= 0:
         op = prepared.wiring.ops[buffer.node]
         described |= {"op": op.name, "op_type": op.type, "source": op.source}
+
         if op.type in ARGUMENT_TYPES or op.type == "Placeholder":
             is_handle = bool(op.outputs) and op.outputs[0].dtype == "resource"
             category = Category.CONSTANT if is_handle else Category.INPUT
@@ -228,6 +236,7 @@ def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
         if 0 <= buffer.output < len(op.outputs):
             spec = op.outputs[buffer.output]
             described |= {"dtype": spec.dtype, "shape": spec.shape_text}
+
             if (
                 spec.dtype != "variant"
             ):  # as in a trace, a list's handle is no tensor of the graph
@@ -275,6 +284,7 @@ def _attribute(
     table = make_table(prediction)
     schedule = prediction.middle
     labels = Labels(len(table))
+
     label_variables(
         labels,
         note,
@@ -291,14 +301,17 @@ def _attribute(
 
     in_steps = table["step"].notna().to_numpy()
     ops = table["op"].astype(object).to_numpy()
+
     backward = np.array(
         [structure.phases.get(op) is Phase.BACKWARD for op in ops],
         dtype=bool,
     )
+
     starts = find_first_births(table, backward & in_steps)
     tensors = match_outputs(table, structure)
     sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
     infer = note.step.infers
+
     label_graph(
         labels,
         table,
@@ -308,6 +321,7 @@ def _attribute(
         infer=infer,
         backward_starts=starts,
     )
+
     phases = np.zeros(len(table), dtype=np.int8)
     none = np.zeros(len(table), dtype=bool)
     label_eager(labels, table, schedule.steps, phases, {}, none, infer=infer, jit=False)
@@ -341,6 +355,7 @@ def place(
     rows = sequence.row[sequence.slot]
     addresses[rows] = result.address
     chunks[rows] = result.chunk_bytes
+
     placed = table.assign(
         address=pd.array(addresses, dtype="Int64"),
         allocated_bytes=chunks,
@@ -354,6 +369,7 @@ def _make_events(table: pd.DataFrame, result: Replay) -> pd.DataFrame:
     chosen = table.iloc[sequence.row[sequence.slot]]
     names = ("allocator", "requested_bytes", "op", "region", "dtype", "shape")
     columns = {name: chosen[name].astype(object).to_numpy() for name in names}
+
     columns |= {
         "time_ps": np.arange(len(sequence), dtype=np.int64),
         "kind": np.where(sequence.request > 0, 1, -1),

@@ -63,6 +63,7 @@ def predict(
 
     prepared, decisions, peaks_bytes = decide(make())
     least_bytes = None
+
     least_ops = with_least_shapes(note.ops)
     if least_ops is not None:
         least_bytes = play(assume(make(least_ops), prepared.assumed)).peak_bytes
@@ -70,6 +71,7 @@ def predict(
 
     schedules: list[Schedule] = []
     count = min(max(OPS // len(note.ops), FEWEST_SCHEDULES), MOST_SCHEDULES)
+
     if device.is_cheap:
         count = FEWEST_SCHEDULES
 
@@ -111,6 +113,7 @@ def make_sequence(schedule: Schedule) -> Sequence:
         )
         for one in schedule.buffers
     ]
+
     table = pd.DataFrame(rows, columns=["requested_bytes", "born", "dies", "region"])
 
     return from_allocations(table, n_events=schedule.instants)

@@ -149,6 +149,7 @@ def plan_kernels(wiring: Wiring, device: KernelDevice) -> list[MemoryPlan]:
             inputs=tuple(wiring.specs(node)),
             unused=frozenset(range(len(op.outputs))) - read,
         )
+
         plans.append(_plan(device, call, max(read, default=-1)))
 
     return plans
@@ -244,6 +245,7 @@ class Prepared:
     def counters(self) -> dict[int, tuple[int | float, ...]]:
         """Start values of the integer variables that may decide a branch, by the node of the handle."""
         counters: dict[int, tuple[int | float, ...]] = {}
+
         for node, number in self.variable_of.items():
             row = self.note.variables[number]
             if row.dtype in ("int32", "int64") and not row.shape:
@@ -276,6 +278,7 @@ def prepare(
             (copied if COPIED in op.attrs else held)[node] = size
 
     variable_of: dict[int, int] = {}
+
     for number, row in enumerate(note.variables):
         # An argument is one variable: the first of two that name it.
         node = arguments.pop(-1 if row.argument is None else row.argument, -1)

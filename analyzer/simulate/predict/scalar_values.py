@@ -247,6 +247,7 @@ class NodeValues:
         """Return the known values of a node's first outputs."""
         op = self._ops[node]
         found: list[Value | None] = []
+
         if op.type in LISTS:
             loaded = LOADS.get(op.type)
             for output, buffer in enumerate(outputs):
@@ -272,9 +273,11 @@ class NodeValues:
 
         kind = self._ops[node].type
         old = self._counters[handle]
+
         if kind in ASSIGNS:
             new = assign(kind, old, values[1] if len(values) > 1 else None)
             self._counters.pop(handle)
+
             if new is not None:
                 self._counters[handle] = new
 
@@ -329,6 +332,7 @@ class DecisionLog:
         """Return whether a loop with an unknown condition makes another trip."""
         name = iteration.frame.name
         number = iteration.number
+
         if not iteration.bounded:
             self.unbounded.add(name)
 
@@ -342,6 +346,7 @@ class DecisionLog:
 def _find_predicates(wiring: Wiring) -> dict[int, int]:
     """Return the number of branches for each node that computes a branch's predicate."""
     counts: dict[int, int] = {}
+
     for node, op in enumerate(wiring.ops):
         if op.type not in SWITCHES:
             continue

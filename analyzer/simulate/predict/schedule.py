@@ -90,6 +90,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
         branches |= decisions.branches
         stranded = executor.stranded
         ledger.end_step()
+
         steps.append(
             Step(
                 index=number,
@@ -157,12 +158,14 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
             ledger.held[node] = handle
 
     known = set()
+
     for node, size_bytes in prepared.held_bytes.items():
         if node in ledger.held:
             continue
 
         category = Category.CONSTANT
         role = "constant"
+
         if ops[node].type not in CONSTANTS:
             category = Category.INPUT
             role = "step input"
@@ -171,6 +174,7 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
         ledger.held[node] = ledger.hold(size_bytes, category, role, node)
 
     known |= {int(ops[node].attrs["index"]) for node in prepared.copied_bytes}
+
     for index, given in enumerate(note.inputs):  # those that the graph does not use
         if index not in known and given.dtype not in device.host_dtypes:
             size_bytes = TensorSpec(given.dtype, given.shape).size_bytes or 0

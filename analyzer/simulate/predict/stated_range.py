@@ -54,6 +54,7 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
             0,
             int(LIMIT_MARGIN * prediction.limits.high),
         )
+
         sizes = (format_bytes(limits.low), format_bytes(limits.high))
         because.append(SENTENCES["limits"].format(*sizes, LIMIT_MARGIN))
         limits = limits.widened(below, above).at_least(0)
@@ -62,10 +63,12 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
     played = Range.spanning(one.peak_bytes for one in prediction.schedules)
     chunks = Range.spanning(prediction.allocated_bytes)
     chunk_margin = int(CHUNKS_MARGIN * chunks.high)
+
     chunks = chunks.widened(
         played.low - requested.low + below + chunk_margin,
         requested.high - played.high + above + chunk_margin,
     ).at_least(0)
+
     requested = requested.widened(below, above).at_least(0)
     workspace = workspace_bytes = None
 
@@ -137,6 +140,7 @@ def describe_notes(prediction: Prediction) -> Iterator[str]:
     """Yield sentences about ops whose memory is unknown."""
     ops = prediction.prepared.wiring.ops
     plans = prediction.prepared.plans
+
     if stranded := [ops[node].name for node in prediction.middle.stranded]:
         yield SENTENCES["stranded"].format(len(stranded), ", ".join(stranded[:3]))
 
@@ -164,6 +168,7 @@ def find_unsized(prediction: Prediction) -> list[str]:
     for node in dict.fromkeys(prediction.middle.nodes):
         op = ops[node]
         outputs = plans[node].outputs
+
         if op.type in _TINY_RESULTS:
             continue
 

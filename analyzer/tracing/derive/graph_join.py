@@ -78,10 +78,12 @@ def join_graph(
     in_steps = rows[rows["step"].notna()]
     rows = in_steps if len(in_steps) else rows
     names = [str(op) for op in rows["op"].astype(object).unique()]
+
     found = match_names(
         [*names, *(derived.ops if derived is not None else ())],
         source.index.ops,
     )
+
     index = _rename(source, found)
 
     if derived is not None:
@@ -104,10 +106,12 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
     """
     own = {name: name for name in others}
     names = list(dict.fromkeys(names))
+
     inlined = {
         name: find_inlined(name, own) or find_inlined(_REWRITES.sub("", name), own)
         for name in names
     }
+
     found = {name: op for name, op in inlined.items() if op is not None}
     taken = set(found.values())
 
@@ -117,6 +121,7 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
         root: bool,
     ) -> dict[str, list[str]]:
         groups: dict[str, list[str]] = defaultdict(list)
+
         for name in ones:
             if name not in skip:
                 key = _CALLS.sub("", _NUMBER.sub("", name))
@@ -127,12 +132,14 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
     # Layers are numbered in the order of their creation in both programs.
     for mine_has_root, theirs_has_root in ((False, False), (False, True), (True, True)):
         candidates = group(own, taken, theirs_has_root)
+
         for key, mine in group(names, found, mine_has_root).items():
             exact = (
                 candidates.get(key)
                 if theirs_has_root
                 else find_inlined(key, candidates)
             )
+
             theirs = (exact if key else None) or []
 
             if len(mine) == len(theirs) and taken.isdisjoint(theirs):
@@ -142,6 +149,7 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
                     sorted(theirs, key=_numbers),
                     strict=True,
                 )
+
                 found.update(pairs)
 
     return found
@@ -221,8 +229,10 @@ def _find_batch_size(
     It turns a tensor of the graph with the batch size ``given`` (None if open) into one of the trace.
     """
     votes: Counter[int] = Counter()
+
     for op, text in zip(rows["op"].astype(str), rows["shape"].astype(str), strict=True):
         shape = read_shape(text) or ()
+
         for spec in index.ops[op].outputs:
             if (
                 not spec.shape
@@ -233,6 +243,7 @@ def _find_batch_size(
 
             first = spec.shape[0]
             size = shape[0] if spec.shape[0] < 0 else 0
+
             if given is not None and first > 0 and shape[0] * given % first == 0:
                 size = shape[0] * given // first
 

@@ -103,6 +103,7 @@ def find_forward_op(name: str, known: set[str]) -> str:
     scope = plain_scope(name)
     last = scope.rpartition("/")[2]
     own = name.rpartition("/")[2]
+
     is_prefix = bool(last) and own.lower().startswith(_plain_number(last).lower())
     if scope in known or is_prefix or find_gradient_kernel(name):
         return scope
@@ -148,6 +149,7 @@ def _drop_functions(scope: str, op_name: str, known: set[str], types: set[str]) 
         plain = _plain_number(last)
         around = _plain_number(outer.rpartition("/")[2])
         is_named_alike = plain in (inner, around)
+
         is_op = scope in known or plain in types
         if not (is_op or is_named_alike or plain in _FUNCTIONS):
             break

@@ -87,6 +87,7 @@ def take_parts(
 
     copies = [whole.to_dict()] * len(chosen)
     more = pd.DataFrame(copies, chosen.index).assign(**chosen)
+
     table = table.assign(
         requested_bytes=table["requested_bytes"].mask(sums, left),
         allocated_bytes=table["allocated_bytes"].mask(sums, left),
@@ -135,6 +136,7 @@ def _find_updated(
     parameter has this size, such as an embedding, whose gradient has only some of its rows.
     """
     found = []
+
     for tensor in find_gradients(structure).values():
         spec = structure.spec(tensor)
         if spec is not None and spec.size_bytes:
@@ -196,6 +198,7 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
 
         name, index = split_tensor(tensor)
         layer = structure.layers.get(name)
+
         is_narrow = spec.dtype in _HALVES
         if is_narrow and (layer, spec.shape) in wide:
             continue
@@ -206,6 +209,7 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
 
         appliers = [user for user in users if is_apply(structure.ops[user].type)]
         key = (layer or name, index, spec.size_bytes)
+
         if appliers:
             key = (appliers[0], 0, spec.size_bytes)
 
@@ -251,6 +255,7 @@ def _sizes_of_weights(structure: GraphIndex) -> set[int]:
     The channels of a convolution are the second axis or the last one (``tensor_format.h``).
     """
     sizes: set[int] = set()
+
     for op in structure.ops.values():
         is_convolution = op.type in CONVOLUTIONS
         is_reader = is_convolution or op.type in _PRODUCTS | _NORMS

@@ -85,6 +85,7 @@ class OpSequence:
                 *(texts.of(name(text)) for text in table[column].cat.categories),
                 0,
             ]
+
             op = np.array(numbers, np.int64)[table[column].cat.codes.to_numpy()]
             known = chosen.to_numpy() & (op > 0)
             thread = table["thread"].to_numpy().astype(np.int64)
@@ -94,6 +95,7 @@ class OpSequence:
         events = raw.events
         kernels = raw.kernels
         runs = raw.op_runs
+
         parts = (
             columns(
                 events,
@@ -111,14 +113,17 @@ class OpSequence:
             ),
             columns(runs, "start_ps", "op", str, runs["start_ps"].notna()),
         )
+
         time, thread, op = (np.concatenate(each) for each in zip(*parts, strict=True))
         order = np.lexsort((time, thread))
         self._time, self._thread, self._op = time[order], thread[order], op[order]
         is_eager = np.array([text in eager for text in texts.texts], bool)[self._op]
+
         begins = np.append(
             True,
             (np.diff(self._op) != 0) | (np.diff(self._thread) != 0),
         )
+
         step = np.searchsorted(starts, self._time, side="right").tolist()
         counts: dict[int, int] = {}
         number = 0
@@ -213,6 +218,7 @@ def derive_graph(
         gradients=building.gradients.union(note.gradients),
         scopes=ScopeTable(noted) if noted else find_scopes(ops, known),
     )
+
     phases = building.find_phases([op.name for op in ops])
 
     return table, replace(
@@ -247,6 +253,7 @@ class _Building:
         in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table)
         in_function &= np.array([FOLDED not in name for name in names], bool)
         scoped = np.array(["/" in name for name in names], bool)
+
         is_eager = (
             named
             & ~scoped
@@ -254,11 +261,13 @@ class _Building:
             & table["step"].notna().to_numpy()
             & with_eager
         )
+
         self._starts = np.array([step.start_ps or 0 for step in steps], np.int64)
         eager = {
             *names[is_eager],
             *(op for op in raw.op_types if is_apply(op) and is_eager.any()),
         }
+
         sequence = OpSequence(raw, frozenset(eager), self._starts)
         self._first = sequence.first_times()
         self._names = names = names.copy()
@@ -339,6 +348,7 @@ class _Building:
             # A convolution may drop its output and return scratch memory (``conv_grad_input_ops.cc``).
             may_drop = self._find_type(name) in CONVOLUTIONS
             is_output = region == "output" and not may_drop
+
             is_output |= not self._is_scratch(row)
             if region == "dynamic" or not is_output or used >= _MOST_OUTPUTS:
                 continue
@@ -417,6 +427,7 @@ class _Building:
         forward = [op for (op, _), source in self.edges.items() if source == "name"]
         loss = max((self._first.get(op, 0) for op in forward), default=_NEVER)
         backward = (name for name, phase in phases.items() if phase is Phase.BACKWARD)
+
         kernels = (
             name
             for name in backward
@@ -463,6 +474,7 @@ class _Building:
     def _eager_kernels(self) -> dict[int, tuple[int, int]]:
         """Time of the first gradient kernel and of the first kernel of the update by step."""
         bounds: dict[int, tuple[int, int]] = {}
+
         for name, time in self._first.items():
             if "#" not in name:
                 continue
@@ -484,6 +496,7 @@ class _Building:
     def gradients(self) -> frozenset[str]:
         """The tape's tensors that an optimizer uses, and results of gradient kernels."""
         found = set()
+
         for row, tensor in self.tensors.items():
             name, index = split_tensor(tensor)
             op_type, is_eager = self._find_type(name), "#" in name

@@ -24,6 +24,7 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
     """
     count = len(events)
     birth = events["kind"].to_numpy() > 0
+
     partner, _ = pair_events(
         events["kind"].to_numpy(),
         events["address"].to_numpy(),
@@ -53,14 +54,17 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
     nothing = np.zeros(len(origin), np.int8)
     empty = pd.Categorical.from_codes(nothing, [""])
     unattributed = pd.Categorical.from_codes(nothing.copy(), ["unattributed"])
+
     missing = pd.arrays.IntegerArray(
         np.zeros(len(origin), np.int64),
         np.ones(len(origin), bool),
     )
+
     run_ids = events["run_id"].to_numpy()[origin]
 
     numbers = ("address", "requested_bytes", "allocated_bytes")
     from_free = ("op_type", "layer", "source", "tensor", "variable", "role")
+
     columns: dict[str, Any] = {
         "allocator": events["allocator"].iloc[origin].reset_index(drop=True),
         **{name: events[name].to_numpy()[origin] for name in numbers},

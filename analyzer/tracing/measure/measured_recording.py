@@ -173,6 +173,7 @@ def measure(
     # The graph names tensors, phases and layers.
     structure = None
     join = None
+
     if not is_tpu(main):
         table, structure, join = find_graph(table, raw, note, steps, source)
 
@@ -385,6 +386,7 @@ def _find_earlier_buffers(
 
     def choose(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, int]:
         chosen = {}
+
         for address, size in pairs:
             if address is None or not size:
                 continue
@@ -520,6 +522,7 @@ def _warn_about_values(note: RunNote) -> list[str]:
 
     names = [f"{name} ({decides})" for name, decides in decisions.items()]
     more = ""
+
     if len(names) > _MOST_NAMED:
         more = f" and {len(names) - _MOST_NAMED} more"
 
@@ -561,12 +564,14 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     made = own[own["category"] == Category.ACTIVATION.value]
     left = made[made["dies"] > own["born"].max()]
     made_bytes = made["requested_bytes"].sum()
+
     left_bytes = int(left["requested_bytes"].sum())
     if len(made) < _LEAST_ACTIVATIONS or 2 * left_bytes <= made_bytes:
         return []
 
     open_bytes = int(left.loc[left["dies"] >= end, "requested_bytes"].sum())
     ends = "The last step probably failed"
+
     if 2 * open_bytes > left_bytes:
         ends = "The trace ends inside a step"
     return [
@@ -589,6 +594,7 @@ def name_card(facts: Mapping[str, int | float | str]) -> str:
     """Return a card's name, or its properties if no known card has them; empty without properties."""
     units = int(facts.get("core_count", 0))
     memory = int(facts.get("memory_size", 0))
+
     version = (
         int(facts.get("compute_cap_major", 0)),
         int(facts.get("compute_cap_minor", 0)),
@@ -605,6 +611,7 @@ def name_card(facts: Mapping[str, int | float | str]) -> str:
     bandwidth = float(facts.get("memory_bandwidth", 0))
     clock = float(facts.get("clock_rate", 0))
     found = {}
+
     for gpu in all_gpus():
         away = [abs(memory / gpu.memory_bytes - 1)]
         if bandwidth:

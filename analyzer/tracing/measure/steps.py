@@ -38,6 +38,7 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
 
         end_ps = marker.end_ps
         number = marker.stats.get("step_num")
+
         steps.append(
             Step(
                 index=len(steps),
@@ -148,6 +149,7 @@ def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
         spans.append((begin, int(ends[at])))
         later = times[times > ends[at]]
         begin = int(ends[at])
+
         if len(later):
             begin = int(later[0])
 

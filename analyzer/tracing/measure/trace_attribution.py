@@ -81,6 +81,7 @@ def attribute(
         raw.events["thread"].to_numpy(),
         [mark.thread for mark in raw.step_markers],
     )
+
     by_python = np.append(marked, False)
     python = by_python[table["born"].to_numpy()]
     sharing = None
@@ -136,6 +137,7 @@ def _label_by_graph(
     # In a step without a backward pass, which may have failed, its last birth stands for the start.
     ends = table.groupby("step")["born"].max()
     cut = {int(step): int(end) for step, end in ends.items() if int(step) not in starts}
+
     label_graph(
         labels,
         table,
@@ -145,6 +147,7 @@ def _label_by_graph(
         infer=infer,
         backward_starts={**starts, **(cut if structure.evidence else {})},
     )
+
     is_cut = table["step"].isin(list(cut)).to_numpy(bool)
     labels.role[is_cut & (labels.role == ALIVE_ROLE)] = _LEFT_ROLE
 
@@ -226,11 +229,13 @@ def _label_gradients(
 
     index = AddressIndex(table)
     marks = find_instants(raw, "gradients")
+
     found = {
         index.at(address, instant)
         for span, instant in zip(spans, marks, strict=True)
         for address in note.eager_gradients.get(int(span.stats.get("index", -1)), ())
     }
+
     gradients = sorted(row for row in found if row is not None)
     marks.sort()
 
@@ -290,6 +295,7 @@ def _label_batches(
     Their buffers have type and shape of an output of the graph's iterator.
     """
     batches: dict[tuple[str, str], str] = {}
+
     for op in structure.ops.values():
         for index, spec in enumerate(op.outputs if op.type == ITERATOR else ()):
             if spec.shape:
@@ -416,6 +422,7 @@ def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:
     table = mark_trials(table)
     on_card = ~table["allocator"].isin(list(HOST_ALLOCATORS))
     own = table["op_type"].isin(CONVOLUTIONS) & on_card & (table["born"] >= 0)
+
     is_trial = own & table["region"].astype(str).isin(["", TRIAL])
     if not is_trial.any():
         return table

@@ -192,6 +192,7 @@ def _check_steps(
     # A watched program may fail between the ops of its last step, which then may have no events.
     is_cut_short = note.watch is not None and note.error is not None
     checked = steps[: len(steps) - is_cut_short]
+
     if raw.step_markers:
         wrong += sum(step.last < step.first for step in checked)
 

@@ -121,6 +121,7 @@ class _Module:
 
         for computation in proto.hlo_module.computations:
             self._roots[computation.id] = computation.root_id
+
             for one in computation.instructions:
                 self._instructions[one.id] = one
                 if one.opcode == b"parameter" and computation.id == self._entry:
@@ -131,11 +132,13 @@ class _Module:
             (*entry.output_shape_index, 0)[0]: entry.parameter_number
             for entry in entries
         }
+
         self._buffers = dict(self._find_buffers())
 
     def _find_buffers(self) -> Iterator[tuple[int, tuple[Any, tuple[int, ...]]]]:
         """Yield each logical buffer, the instruction that makes it, and its index in a tuple."""
         by_name = {one.name: one for one in self._instructions.values()}
+
         for buffer in self._assignment.logical_buffers:
             place = buffer.defined_at
             name = place.instruction_name
@@ -147,6 +150,7 @@ class _Module:
         root = self._instructions[self._roots[self._entry]]
         is_tuple = root.opcode == b"tuple"
         made = [root]
+
         if is_tuple:
             made = [self._instructions[number] for number in root.operand_ids]
 
@@ -201,6 +205,7 @@ class _Module:
         results: set[tuple[int, tuple[int, ...]]],
     ) -> PlanRegion:
         values = []
+
         for part in allocation.assigned:
             end = part.offset + part.size
             if min(part.offset, part.size) < 0 or end > allocation.size:
@@ -225,6 +230,7 @@ class _Module:
 
         holders: tuple[Holder, ...] = ()
         moments = 0
+
         if not is_result:
             holders, moments = self._find_holders(allocation)
 
@@ -253,6 +259,7 @@ class _Module:
         """
         place = {part.logical_buffer_id: part for part in allocation.assigned}
         events = []
+
         for trace in self._assignment.heap_simulator_traces:
             events += [event for event in trace.events if event.buffer_id in place]
 

@@ -101,6 +101,7 @@ def _read_block(events: Sequence[bytes]) -> EventBlock:
     for rows, (key, at, value, until) in fields.walk(start, end):
         is_stat = key == _STAT_KEY
         stats.append((rows[is_stat], at[is_stat], until[is_stat]))
+
         if is_stat.all():
             continue
 

@@ -74,6 +74,7 @@ class PlaneNames:
 
         ran = {key: split_annotation(name) for key, name in self.events.items()}
         numbers = []
+
         for key in keys:
             found = ran[key]
             numbers.append(-1 if found is None else ops.of(found[0]))
@@ -88,6 +89,7 @@ class PlaneNames:
             [COLUMNS.index(_STATS.get(name, "")) for name in (*named, "")],
             np.int8,
         )
+
         self.has_name = np.array([*named, ""], object) != ""
         self.text = np.array([*map(texts.of, named), 0], np.int32)
 
@@ -322,6 +324,7 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
                 op=pd.Categorical([STACK] * len(some)),
                 at=2.0 * changed[some] - distance,
             )
+
             rows.append(stack)
 
     whole = pd.concat(rows).sort_values("at")
@@ -336,11 +339,13 @@ class KernelColumns:
     def __init__(self) -> None:
         self._texts = TextNumbers("")
         self._kernels = ColumnPieces(number=np.int64, op=np.int32)
+
         self._launches = ColumnPieces(
             number=np.int64,
             start=np.int64,
             line=np.int32,
         )
+
         self._runs = ColumnPieces(
             run=np.int64,
             start=np.int64,
@@ -363,6 +368,7 @@ class KernelColumns:
         # The annotation is preferred, so it comes last.
         op_names = [] if names.is_host else ["tf_op", "annotation"]
         op_keys = [key for key in map(names.stat_key, op_names) if key is not None]
+
         is_wanted = np.isin(stat_names, [number, *op_keys])
         if not is_wanted.any():
             return
@@ -380,9 +386,11 @@ class KernelColumns:
                 start=start,
                 line=line,
             )
+
             return
 
         ops = np.zeros(len(block.name_id), np.int32)
+
         for key in op_keys:
             here = (stats["name_id"] == key) & (stats["ref"] != 0)
             numbers_of_ops = self._number(stats["ref"][here], names.stats)

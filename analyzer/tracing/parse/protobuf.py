@@ -30,9 +30,11 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
 
     for message_name, fields in messages.items():
         message = file.message_type.add(name=message_name)
+
         for name, (number, type_name) in fields.items():
             base = type_name.removesuffix("[]")
             is_message = base in messages
+
             message.field.add(
                 name=name,
                 number=number,

@@ -52,6 +52,7 @@ def read_run(path: Path) -> RunNote:
             if run.graph
             else GraphFile(ops=())
         )
+
         plans: dict[str, BufferPlan] = {}
 
         for row in run.xla:

@@ -176,17 +176,20 @@ class _Reading:
         self._memory = MemoryColumns("TPU" if has_tpu else "device")
         self._kernels = KernelColumns()
         self._ops = TextNumbers()
+
         self._runs = ColumnPieces(
             op=np.int32,
             start_ps=np.int64,
             end_ps=np.int64,
             thread=np.int32,
         )
+
         self._spans: dict[str, list[tuple[int, Span]]] = {
             "marks": [],
             "steps": [],
             "calls": [],
         }
+
         self._unnamed = 0
         self._events = 0
 
@@ -226,6 +229,7 @@ class _Reading:
         devices = [decode_text(plane.name) for plane in self._planes]
         lost = self._memory.unreadable + self._unnamed
         damages = []
+
         if lost:
             damages.append(Damage(reason=DamageReason.UNREADABLE_EVENTS, count=lost))
 
@@ -295,6 +299,7 @@ class _Reading:
         ran = np.flatnonzero((op >= 0) & ~is_memory & (kind != MARK) & ~is_step)
         start = block.offset_ps[ran]
         end = start + block.duration_ps[ran]
+
         self._runs.extend(
             len(ran),
             op=op[ran],
@@ -306,6 +311,7 @@ class _Reading:
     def _sort(self, name: str, base_ps: Positions) -> tuple[Span, ...]:
         """Return the spans with a name by time, on the trace's clock."""
         moved = []
+
         for line, span in self._spans[name]:
             base = int(base_ps[line])
             start = span.start_ps + base
@@ -321,6 +327,7 @@ class _Reading:
 
         order = np.argsort(start, kind="stable")
         op = pd.Categorical.from_codes(self._runs.pop("op")[order], self._ops.texts)
+
         columns = {
             "start_ps": start[order],
             "end_ps": end[order],
@@ -349,6 +356,7 @@ def _find_times(times_ns: Sequence[int], filled: Sequence[int]) -> Positions:
 def _find_modules(planes: Any) -> dict[str, bytes]:
     """Return the compiled modules by name."""
     modules = {}
+
     for plane in planes:
         if plane.name != _MODULES:
             continue

@@ -103,6 +103,7 @@ def divide_temporaries(
     ``structure`` has the ops of the functions. ``infer``: whether the step has no backward pass.
     """
     by_size: dict[int, list[tuple[str, PlanRegion]]] = {}
+
     for op, plan in plans.items():
         for region in plan.temporaries:
             if region.holders:
@@ -112,6 +113,7 @@ def divide_temporaries(
     labels: dict[tuple[str, int], list[dict[str, str]]] = {}
     divisions: list[_Division] = []
     in_steps = allocations["step"].notna() | allocations["op"].isin(list(plans))
+
     is_candidate = (
         allocations["requested_bytes"].isin(list(by_size))
         & (allocations["allocator"] == allocator)
@@ -119,6 +121,7 @@ def divide_temporaries(
         & (allocations["variable"] == "")
         & (allocations["region"] != "output")
     )
+
     rows = allocations[is_candidate].sort_values("born", kind="stable")
     columns = (
         rows["op"].astype(object),
@@ -164,6 +167,7 @@ def label_holders(
     if structure is not None:
         makers = {split_tensor(one)[0]: True for one in structure.gradients}
         passing = dict.fromkeys(find_gradient_ops(structure), True)
+
         if infer:
             cache = find_cache(structure)
 
@@ -196,6 +200,7 @@ def label_holders(
             gradient = find_inlined(holder.op_name, passing)
             is_passed = structure is None or gradient is not None
             is_value = bool(holder.op_name) and is_number
+
             category, role = describe_value(
                 Phase.FORWARD if infer or is_kept else phase,
                 infers=infer,
@@ -243,6 +248,7 @@ def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase
     for holder in region.holders:
         known = None
         in_gradient = is_in_gradient_scope(holder.op_name)
+
         if structure is not None and holder.op_name not in _NAMELESS:
             known = find_inlined(holder.op_name, structure.phases)
 
@@ -310,11 +316,13 @@ def _divide(
 
     turns = allocations["turns_at"].astype("Int64")
     known_turns = turns.fillna(0).to_numpy("int64")
+
     table = allocations.assign(
         born=shift(born),
         dies=shift(allocations["dies"].to_numpy()),
         turns_at=turns + (shift(known_turns) - known_turns),
     )
+
     parts = []
 
     for (row, region, labels), instant in zip(chosen, at, strict=True):
@@ -323,6 +331,7 @@ def _divide(
 
     joined = pd.concat([table.astype(object), *parts], ignore_index=True)
     moved = []
+
     for step in steps:
         first = int(shift(step.first))
         last = int(shift(step.last))
@@ -346,6 +355,7 @@ def _list_parts(
     whole = table.loc[row]
     last = int(whole["dies"])
     texts = [name for name, one in ALLOCATIONS.items() if one.dtype == "category"]
+
     common = {
         **dict.fromkeys(texts, ""),
         **{name: whole[name] for name in ("allocator", "step", "run_id")},
@@ -353,6 +363,7 @@ def _list_parts(
         "region": "temp",
         "part_of": row,
     }
+
     rows = []
 
     for holder, label in zip(region.holders, labels, strict=True):

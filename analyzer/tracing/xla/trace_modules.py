@@ -125,6 +125,7 @@ def match_requests(
     The longest run counts. A module's regions are in the order of the rows.
     """
     by_first: dict[int, list[tuple[str, list[PlanRegion]]]] = {}
+
     for name, plan in plans.items():
         regions = [one for one in plan.regions if one.size_bytes]
         if regions:
@@ -244,6 +245,7 @@ def is_workspace(holder: Holder) -> bool:
 def find_jax_layer(op_name: str) -> str:
     """Return the module path in a JAX op's name; ``jit(f)/jvp(Net)/Dense_0/dot`` gives Net/Dense_0."""
     parts = []
+
     for part in op_name.split("/")[:-1]:
         inner = part
         while found := _TRANSFORM.match(inner):

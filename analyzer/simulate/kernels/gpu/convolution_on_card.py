@@ -64,6 +64,7 @@ class ConvolutionOnCard:
         self.depth, self.height, self.width = (*depth, *axes)
         self.filters, *axes = call.kernel
         self.window_depth, self.window_height, self.window_width = (*depth, *axes)
+
         self.result_depth, self.result_height, self.result_width = (
             *depth,
             *call.result,
@@ -113,6 +114,7 @@ class ConvolutionOnCard:
             and not self.is_deep
             and call.dtype != "bfloat16"
         )
+
         self.is_dense = call.stride == 1 and call.dilation == 1
         self.is_pointwise = self.window_points == 1 and call.stride == 1
 

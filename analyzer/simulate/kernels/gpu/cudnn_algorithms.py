@@ -292,6 +292,7 @@ def _find_winograd(
     tiles = _count_tiles(on, tile)
     sizes = on.channels * tiles + on.filters * tiles + on.channels * on.filters
     workspace = 4 * products * sizes + _copies_bytes(on)
+
     time = _find_time(
         on,
         share=share,
@@ -312,6 +313,7 @@ def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
 
     padded = pad(on.read_channels, 8) * pad(on.written_channels, 32)
     workspace = 64 * padded + 36 * on.channels * on.filters + 4 * on.written_channels
+
     if on.is_forward:
         workspace += 1024
 
@@ -411,6 +413,7 @@ def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
 
     tile_rows = divide_up(on.written_height, max(33 - on.window_height, 1))
     tiles = tile_rows * divide_up(on.written_width, max(33 - on.window_width, 1))
+
     time = _find_time(
         on,
         share=0.964 if on.is_forward else 0.399,
@@ -519,6 +522,7 @@ def find_tensor_cores_split_k(on: ConvolutionOnCard) -> Offer | None:
 
     copies = on.image_copy_bytes + on.result_copy_bytes + on.kernel_copy_bytes
     workspace = copies + sums_bytes
+
     if on.is_pointwise:
         workspace = min(workspace, 4 * on.batch * on.filters * on.channels)
 

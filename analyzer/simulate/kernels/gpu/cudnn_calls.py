@@ -65,6 +65,7 @@ def plan_convolution(
     is_sum = "Add" in (call.attr("fused_ops") or [])
     first = forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call)
     plan = MemoryPlan(outputs=(first, *allocate_all(call)[1:]))
+
     image, kernel, result = shapes = {
         "forward": (call.shape(0), call.shape(1), call.out_shape()),
         "input_gradient": (call.out_shape(), call.shape(1), call.shape(2)),
@@ -85,10 +86,12 @@ def plan_convolution(
         (image, kernel, result),
         last=channels_last,
     )
+
     image_bytes, kernel_bytes, result_bytes, padded_bytes = (
         math.prod(shape) * call.item_bytes()
         for shape in (image, kernel, result, described.image)
     )
+
     is_padded = padded_bytes != image_bytes
     padding = padded_bytes * is_padded
     after: tuple[int, ...] = (padding, kernel_bytes)
@@ -96,6 +99,7 @@ def plan_convolution(
     if channels_last and not described.channels_last:
         image_copy = padded_bytes * (described.image[1] > 1)
         result_copy = result_bytes * (result[-1] > 1)
+
         after = {
             "forward": (padding, image_copy, kernel_bytes, result_bytes),
             "input_gradient": (
@@ -180,6 +184,7 @@ def _describe(
     tensor_cores = _CHANNELS_LAST_FROM.get(dtype)
     axes = range(1, len(image) - 1) if last else range(2, len(image))
     depth = image[-1 if last else 1]
+
     padded = (
         image[axis] + _find_asymmetry(call, image[axis], window, result[axis], axis)
         for axis, window in zip(axes, kernel, strict=False)
