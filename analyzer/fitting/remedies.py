@@ -10,7 +10,6 @@ from typing import Final
 from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
-from analyzer.fitting.cause_patches import run_edits
 from analyzer.fitting.remedy_plans import (
     RECOMPUTING,
     RemedyPlan,
@@ -20,7 +19,12 @@ from analyzer.fitting.remedy_plans import (
     remedy_names,
     write_code,
 )
-from analyzer.fitting.source_patches import copy_with_text, edit_source, write_diff
+from analyzer.fitting.source_patches import (
+    copy_with_text,
+    edit_source,
+    run_edits,
+    write_diff,
+)
 from analyzer.fitting.step_access import (
     StepAccess,
     StepEstimate,

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from analyzer.model.choice import Category
-from analyzer.simulate.kernels.shared.op_call import ListUse, MemoryPlan
+from analyzer.simulate.kernels.op_call import ListUse, MemoryPlan
 
 if TYPE_CHECKING:
     from analyzer.simulate.predict.ledger import Ledger

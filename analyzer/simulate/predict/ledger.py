@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import RESULT_TYPES
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
-from analyzer.simulate.kernels.shared.op_call import (
+from analyzer.simulate.kernels.op_call import (
     LibraryCall,
     ListUse,
     Output,

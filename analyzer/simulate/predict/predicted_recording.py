@@ -37,10 +37,10 @@ from analyzer.model.recording.timeline import find_steps_of_births
 from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import Replay, from_allocations, replay
-from analyzer.simulate.kernels.cpu.cpu_kernels import CPU
-from analyzer.simulate.kernels.gpu.cudnn_calls import LIMIT_VARIABLE
-from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.simulate.kernels.shared.op_call import KernelDevice
+from analyzer.simulate.kernels.cpu_kernels import CPU
+from analyzer.simulate.kernels.cudnn_calls import LIMIT_VARIABLE
+from analyzer.simulate.kernels.gpu_kernels import gpu_device
+from analyzer.simulate.kernels.op_call import KernelDevice
 from analyzer.simulate.predict.buffers import Buffer
 from analyzer.simulate.predict.decisions import check_assumptions, describe_sizes
 from analyzer.simulate.predict.prediction import Prediction, predict

@@ -14,7 +14,7 @@ from analyzer.model.ranges import Range
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
-from analyzer.simulate.kernels.shared.op_call import KernelDevice
+from analyzer.simulate.kernels.op_call import KernelDevice
 from analyzer.simulate.predict.decisions import decide, with_least_shapes
 from analyzer.simulate.predict.prepared_step import Prepared, assume, prepare
 from analyzer.simulate.predict.schedule import Schedule, play

@@ -22,7 +22,7 @@ from analyzer.model.contract.graph_note import (
     split_tensor,
 )
 from analyzer.model.errors import InputError, TraceError
-from analyzer.simulate.kernels.shared.op_call import (
+from analyzer.simulate.kernels.op_call import (
     Call,
     KernelDevice,
     MemoryPlan,

@@ -3,9 +3,9 @@
 from small_graphs import make_ledger
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
-from analyzer.simulate.kernels.cpu.cpu_kernels import LIST_BYTES as HANDLE_BYTES
-from analyzer.simulate.kernels.shared.op_call import Call
+from analyzer.simulate.kernels import cpu_kernels as cpu
+from analyzer.simulate.kernels.cpu_kernels import LIST_BYTES as HANDLE_BYTES
+from analyzer.simulate.kernels.op_call import Call
 
 ROW, TENSOR = TensorSpec("float32", (64,)), TensorSpec("float32", (3, 64))
 LIST, INDEX = TensorSpec("variant", ()), TensorSpec("int32", ())

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op, op_types, read_op_types
-from analyzer.simulate.kernels.shared.op_call import (
+from analyzer.simulate.kernels.op_call import (
     NO_BUFFER,
     Call,
     KernelDevice,
@@ -100,7 +100,7 @@ _LIST_RULES: Final[dict[str, Rule]] = {
 """Rules of ops for lists only; ``AddN`` and ``ZerosLike`` are with the other kernels."""
 
 
-_TYPES: Final = read_op_types("simulate/kernels/cpu/op_types.toml")["types"]
+_TYPES: Final = read_op_types("simulate/kernels/op_types.toml")["types"]
 SAME_ON_CARDS: Final = frozenset(_LIST_RULES).union(
     *map(
         _TYPES.__getitem__,

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.gpu.convolution_on_card import (
+from analyzer.simulate.kernels.convolution_on_card import (
     Convolution,
     ConvolutionOnCard,
     divide_up,

@@ -17,13 +17,13 @@ from dataclasses import replace
 from typing import Final
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
-from analyzer.simulate.kernels.gpu.cudnn_algorithms import (
+from analyzer.simulate.kernels.convolution_on_card import Convolution
+from analyzer.simulate.kernels.cudnn_algorithms import (
     Offer,
     find_likely_bytes,
     find_offers,
 )
-from analyzer.simulate.kernels.shared.op_call import (
+from analyzer.simulate.kernels.op_call import (
     ELSEWHERE,
     NO_BUFFER,
     Call,

@@ -21,10 +21,10 @@ from analyzer.model.graph.host_copies import (
     is_output_on_host,
     runs_on_host,
 )
-from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
-from analyzer.simulate.kernels.gpu import cudnn_calls as cudnn
-from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES
-from analyzer.simulate.kernels.shared.op_call import (
+from analyzer.simulate.kernels import cpu_kernels as cpu
+from analyzer.simulate.kernels import cudnn_calls as cudnn
+from analyzer.simulate.kernels.convolution_on_card import PASSES
+from analyzer.simulate.kernels.op_call import (
     ELSEWHERE,
     Call,
     KernelDevice,
@@ -44,7 +44,7 @@ SCRATCH_BYTES: Final = 1028
 """Scratch of Eigen's reductions: a kilobyte and a counter, allocated with the device
 (``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``)."""
 
-OP_TYPES: Final = read_op_types("simulate/kernels/gpu/card_op_types.toml")["types"]
+OP_TYPES: Final = read_op_types("simulate/kernels/card_op_types.toml")["types"]
 
 _AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - OP_TYPES["only_cpu_forwards"]) | OP_TYPES[
     "as_on_cpu"
