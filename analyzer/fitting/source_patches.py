@@ -2,9 +2,9 @@
 
 Edits of arguments can be written: batch size, dtype policy, XLA, the optimizer and its options.
 
-The line of a finding's cause is edited too, and the step runs again. A line may be mended in several ways,
-such as at either operand of a subtraction, and each of them is run. A cause without such an edit has to be
-mended by hand.
+The line of a finding's cause is edited too, and the step runs again. A line may be mended in several
+ways, such as at either operand of a subtraction, and each of them is run. A cause without such an edit
+has to be mended by hand.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The document of a log as sections for the terminal and the page; it computes no figures.
 
-The pool is drawn to scale, cut into rows like a text into lines, so that a chunk of a thousandth is still
-visible. The failed request is drawn below to the same scale.
+The pool is drawn to scale, cut into rows like a text into lines, so that a chunk of a thousandth is
+still visible. The failed request is drawn below to the same scale.
 """
 
 from collections.abc import Iterator, Sequence

@@ -16,9 +16,8 @@ _NOT_REPEATABLE: Final = ("", "live", TargetKind.SCRIPT, TargetKind.TRACE)
 """Kinds of targets that no command captures again with the same step; ``live`` is the user's process."""
 
 MOST_EVIDENCE: Final = 20  # rows of a finding on a page
-_LEAST_RATIO: Final = (
-    0.01  # share of the limit below which a remedy is not worth showing
-)
+_LEAST_RATIO: Final = 0.01
+"""Share of the limit below which a remedy is not worth showing."""
 
 _TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
 _BROKEN: Final = ("out-of-memory", "does-not-fit", "outer-product")
@@ -32,11 +31,18 @@ def suggest_next(report: ReportFile) -> str:
     verdict = report.verdict
 
     if target.kind == TargetKind.TRACE and not report.step.is_jax:
-        command = ("analyze", "trace", target.text, "--target", "train.py:build_model")
+        command = (
+            "analyze",
+            "trace",
+            target.text,
+            "--target",
+            "train.py:build_model",
+        )
         return shlex.join(command)
 
     if target.kind == TargetKind.SCRIPT and target.text.endswith(".py"):
         card = [] if report.device.kind == "gpu" else ["--gpu", "t4"]
+
         return shlex.join(("analyze", "trace", target.text, *card))
 
     if report.remedies and verdict is not None and verdict.limit_bytes is not None:
@@ -59,26 +65,28 @@ def repeat_command(
         return ""
 
     limit: list[str] = []
-    asked = None
-
-    if verdict is not None and verdict.limit_of == "user":
+    if verdict is not None and verdict.limit_of == "user" and not card:
         asked = verdict.limit_bytes
-    if asked and not card:
-        limit = ["--limit", format_option_bytes(asked)]
+        if asked:
+            limit = ["--limit", format_option_bytes(asked)]
 
-    if not card and report.simulated_card is not None and report.simulated_card.cards:
-        card = report.simulated_card.cards[0]
+    simulated = report.simulated_card
+    if not card and simulated is not None and simulated.cards:
+        card = simulated.cards[0]
     elif not card and verdict is not None and verdict.card:
         gpu = look_up_gpu(verdict.card)
         card = "" if gpu is None else gpu.id
 
-    batch_size, mode = (None, "") if step.own else (step.batch_size, step.mode)
-    given = step.options
+    batch_size = step.batch_size
+    mode = step.mode
 
+    if step.own:
+        batch_size = None
+        mode = ""
     if command == "fit":  # it varies the batch
         batch_size = None
 
-    same = step_options(batch_size, mode, step.jit, card, given)
+    same = step_options(batch_size, mode, step.jit, card, step.options)
 
     return shlex.join(("analyze", command, target.text, *same, *limit, *options))
 
@@ -109,8 +117,11 @@ def find_action(report: ReportFile) -> str:
     items = change_items(report)
     changes = [item for item in items if item.action]
     if not changes:
-        need = None if report.verdict is None else report.verdict.need_bytes
-        of = format_bytes(_limit_of(report) or need or report.peak.allocated_bytes)
+        of_bytes = _limit_of(report)
+        if not of_bytes and report.verdict is not None:
+            of_bytes = report.verdict.need_bytes
+
+        of = format_bytes(of_bytes or report.peak.allocated_bytes)
 
         return f"Nothing to change: no change is known to save 1 % of {of}."
 
@@ -126,7 +137,10 @@ def _limit_of(report: ReportFile) -> int | None:
     if verdict is not None and verdict.limit_bytes is not None:
         return verdict.limit_bytes
 
-    return report.device.memory_limit_bytes if report.device.kind == "gpu" else None
+    if report.device.kind == "gpu":
+        return report.device.memory_limit_bytes
+
+    return None
 
 
 def change_items(report: ReportFile) -> tuple[Item, ...]:
@@ -135,17 +149,17 @@ def change_items(report: ReportFile) -> tuple[Item, ...]:
     A finding whose change was estimated is left out.
     """
     tried = {one.id for one in report.remedies if one.saves_bytes is not None}
-    findings = [
-        one for one in report.findings if tried.isdisjoint((one.id, remedy_of(one)))
-    ]
-    first = [one for one in findings if one.id in _BROKEN]
-    others = [one for one in findings if one.id not in _BROKEN]
+    first: list[Item] = []
+    others: list[Item] = []
 
-    return (
-        *(_finding_item(one, report) for one in first),
-        *remedy_items(report.remedies, report),
-        *(_finding_item(one, report) for one in others),
-    )
+    for finding in report.findings:
+        if tried.isdisjoint((finding.id, remedy_of(finding))):
+            group = first if finding.id in _BROKEN else others
+            group.append(_finding_item(finding, report))
+
+    remedies = remedy_items(report.remedies, report)
+
+    return (*first, *remedies, *others)
 
 
 def remedy_of(finding: Finding) -> str:
@@ -173,6 +187,7 @@ def remedy_items(
 
         is_small = saves_bytes < least
         check = ""
+        gain = "" if is_small else f"saves {format_bytes(saves_bytes)}"
 
         if report is not None:
             is_edit = remedy.id in _ACTIONS
@@ -187,7 +202,7 @@ def remedy_items(
             tone="muted" if is_small else "good",
             check=check,
             action="" if is_small else remedy.title,
-            gain="" if is_small else f"saves {format_bytes(saves_bytes)}",
+            gain=gain,
         )
 
         items.append(item)
@@ -198,7 +213,10 @@ def remedy_items(
 def _saving_label(saves_bytes: int) -> str:
     if saves_bytes < 0:
         return signed_bytes(-saves_bytes)
-    return f"saves {format_bytes(saves_bytes)}" if saves_bytes else "saves nothing"
+    if saves_bytes == 0:
+        return "saves nothing"
+
+    return f"saves {format_bytes(saves_bytes)}"
 
 
 def describe_figures(remedy: StepRemedy) -> str:
@@ -206,16 +224,13 @@ def describe_figures(remedy: StepRemedy) -> str:
     parts = []
     if remedy.requested_bytes is not None and remedy.saves_bytes is not None:
         before = format_bytes(remedy.requested_bytes + remedy.saves_bytes)
-        parts.append(
-            f"peak {before} before, {format_bytes(remedy.requested_bytes)} after"
-        )
+        after = format_bytes(remedy.requested_bytes)
+        parts.append(f"peak {before} before, {after} after")
 
-    if remedy.has_same_outputs is not None:
-        parts.append(
-            "outputs have the same shapes"
-            if remedy.has_same_outputs
-            else "the shapes of the outputs differ"
-        )
+    if remedy.has_same_outputs:
+        parts.append("outputs have the same shapes")
+    elif remedy.has_same_outputs is not None:
+        parts.append("the shapes of the outputs differ")
 
     if remedy.fits is not None:
         parts.append("fits the limit" if remedy.fits else "does not fit the limit")
@@ -280,7 +295,8 @@ def _evidence_table(finding: Finding) -> Table | None:
         if any(isinstance(value, (str, bool)) for value in values):
             kind = "path"
 
-        columns.append(TableColumn(key.removesuffix("_bytes").replace("_", " "), kind))
+        name = key.removesuffix("_bytes").replace("_", " ")
+        columns.append(TableColumn(name, kind))
         cells.append(values)
 
     left = len(finding.evidence) - len(rows)

@@ -138,19 +138,27 @@ def _cells(row: report_file.BytesOfBoth) -> tuple[CellValue, ...]:
     b = row.b_bytes
     delta = row.delta_bytes
     sizes = ("-" if a is None else a, "-" if b is None else b)
-
     if delta is None:
         return ("-", "", *sizes)
 
-    tone: Tone = "bad" if delta > 0 else "good" if delta < 0 else "muted"
+    tone: Tone = "muted"
+    if delta > 0:
+        tone = "bad"
+    elif delta < 0:
+        tone = "good"
 
-    return (Cell(delta, tone), Cell(_share(delta / a) if a else "", tone), *sizes)
+    share = _share(delta / a) if a else ""
+
+    return (Cell(delta, tone), Cell(share, tone), *sizes)
 
 
 def _share(ratio: float) -> str:
     if abs(ratio) < 0.0005:
         return ""
-    return f"{ratio:+.1%}" if ratio < 10 else f"{1 + ratio:.0f} x"
+    if ratio < 10:
+        return f"{ratio:+.1%}"
+
+    return f"{1 + ratio:.0f} x"
 
 
 Side = tuple[report_file.ReportFile, Recording]
@@ -180,10 +188,12 @@ class Diff(ReportOutput):
             return ""
 
         share = f" ({self.growth_bytes / before:+.1%})" if before else ""
+        growth = format_bytes(self.growth_bytes)
+        start = format_bytes(before)
+        end = format_bytes(before + self.growth_bytes)
 
         return (
-            f"The requested peak grew by {format_bytes(self.growth_bytes)}{share}, from"
-            f" {format_bytes(before)} to {format_bytes(before + self.growth_bytes)}; "
+            f"The requested peak grew by {growth}{share}, from {start} to {end}; "
             f"the limit is {allowed.strip()}."
         )
 
@@ -197,7 +207,8 @@ class Diff(ReportOutput):
         """Write a summary for a pull request."""
         from analyzer.report.render.markdown import to_markdown
 
-        write_text(Path(path), to_markdown(diff_summary(self.report, self.newer[0])))
+        summary = diff_summary(self.report, self.newer[0])
+        write_text(Path(path), to_markdown(summary))
 
     def __repr__(self) -> str:
         return f"<difference: {self.report.headline}>"
@@ -224,9 +235,10 @@ def build_diff(
             second = Path(second).name
 
         labels = first, second
-        kinds = KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]
-        if kinds[0] != kinds[1]:
-            labels = f"{first} ({kinds[0]})", f"{second} ({kinds[1]})"
+        kind = KIND_WORDS[older[0].kind]
+        newer_kind = KIND_WORDS[newer[0].kind]
+        if kind != newer_kind:
+            labels = f"{first} ({kind})", f"{second} ({newer_kind})"
 
     return Diff(compare(*older, *newer, labels=labels), newer)
 

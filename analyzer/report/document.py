@@ -108,9 +108,8 @@ def _steps(analysis: Analysis) -> Iterator[report_file.StepPeak]:
     line = analysis.line
 
     for step in analysis.recording.steps:
-        end = (
-            max(step.last, step.first - 1) + 2
-        )  # a step without events has the bytes before it
+        # A step without events has the bytes before it.
+        end = max(step.last, step.first - 1) + 2
         inside = slice(max(step.first, 0), end)
 
         yield report_file.StepPeak(
@@ -149,9 +148,8 @@ def tensor_rows(analysis: Analysis) -> tuple[report_file.TensorAtPeak, ...]:
 def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
     """Return the bytes of each op in the steady step, and those alive at the peak."""
     rows = analysis.rows
-    inside = rows[
-        rows["born"].between(analysis.first, analysis.last) & (rows["op"] != "")
-    ]
+    in_step = rows["born"].between(analysis.first, analysis.last)
+    inside = rows[in_step & (rows["op"] != "")]
     requested = inside["requested_bytes"]
 
     work = inside[["op", "requested_bytes", "allocated_bytes"]].assign(
@@ -163,11 +161,11 @@ def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
     sums = work.groupby("op", observed=True).sum()
     sums = sums.sort_values(["alive_at_peak_bytes", "requested_bytes"], ascending=False)
     first = inside.drop_duplicates("op").set_index("op")
-    by_category = inside.groupby(["op", "category"], observed=True)[
-        "requested_bytes"
-    ].sum()
-    largest = by_category.sort_values().reset_index().drop_duplicates("op", keep="last")
+    by_category = inside.groupby(["op", "category"], observed=True)
+    totals = by_category["requested_bytes"].sum().sort_values().reset_index()
+    largest = totals.drop_duplicates("op", keep="last")
     category_of = dict(zip(largest["op"], largest["category"], strict=True))
+
     found = []
 
     for op, sizes in sums.astype(int).to_dict("index").items():

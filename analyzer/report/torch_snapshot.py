@@ -40,6 +40,7 @@ def torch_snapshot(recording: Recording) -> bytes:
     """Return the pickled snapshot. Sizes of events are requested bytes, those of blocks allocated."""
     table = main_allocator_rows(recording).sort_values("born", kind="stable")
     table = table[table["dies"] > table["born"]]
+
     times_us = state_times_us(recording, table).astype(np.int64).tolist()
     last = len(times_us) - 2
     blocks = _place_blocks(table)
@@ -78,22 +79,35 @@ def _place_blocks(table: pd.DataFrame) -> list[_Block]:
 
     for row, address in zip(table.itertuples(), addresses.tolist(), strict=True):
         size = max(int(row.allocated_bytes), 1)
+
         if address < 0:
             places = free[size]
             reusable = next((one for one in places if one[0] <= row.born), None)
+
             if reusable is None:
                 address = end
-                end = end + size
+                end += size
             else:
                 places.remove(reusable)
                 address = reusable[1]
 
             places.append((int(row.dies), address))
 
-        known = row.category != Category.UNATTRIBUTED
-        category = str(row.category) if known else _UNKNOWN
-        sizes = (size, int(row.requested_bytes), int(row.born), int(row.dies))
-        blocks.append(_Block(address, *sizes, category, _frames(row)))
+        category = str(row.category)
+        if row.category == Category.UNATTRIBUTED:
+            category = _UNKNOWN
+
+        blocks.append(
+            _Block(
+                address=address,
+                size=size,
+                requested=int(row.requested_bytes),
+                born=int(row.born),
+                dies=int(row.dies),
+                category=category,
+                frames=_frames(row),
+            )
+        )
 
     return blocks
 
@@ -102,19 +116,27 @@ def _frames(row: Any) -> list[dict[str, Any]]:
     """Return a buffer's call stack, innermost first: tensor, op, layer and the user's line."""
     name = str(row.variable or row.tensor or row.op or row.role or "unnamed")
     shape = f"{row.dtype}{row.shape}"
-    frames = [{"name": name, "filename": shape or str(row.category), "line": 0}]
+    frames = [_frame(name, shape or str(row.category))]
 
     if row.op and str(row.op) != name:
-        frames.append({"name": str(row.op), "filename": str(row.op_type), "line": 0})
+        frames.append(_frame(str(row.op), str(row.op_type)))
     if row.layer:
-        frames.append({"name": str(row.layer), "filename": "layer", "line": 0})
+        frames.append(_frame(str(row.layer), "layer"))
 
     file, _, line = str(row.source).rpartition(":")
     if file:
         number = int(line) if line.isdecimal() else 0
-        frames.append({"name": "source", "filename": file, "line": number})
+        frames.append(_frame("source", file, number))
 
     return frames
+
+
+def _frame(name: str, file: str, line: int = 0) -> dict[str, Any]:
+    return {
+        "name": name,
+        "filename": file,
+        "line": line,
+    }
 
 
 def _list_events(
@@ -142,9 +164,17 @@ def _list_events(
         actions = ("alloc",) if is_birth else ("free_requested", "free_completed")
         events += [{"action": action, **about} for action in actions]
 
-    mark = {"action": "snapshot", "addr": 0, "size": 0, "time_us": times_us[-1]}
+    end = {
+        "action": "snapshot",
+        "addr": 0,
+        "size": 0,
+        "time_us": times_us[-1],
+        "frames": [],
+        "category": _UNKNOWN,
+        **_PLACE,
+    }
 
-    return [*events, {**mark, "frames": [], "category": _UNKNOWN, **_PLACE}]
+    return [*events, end]
 
 
 def _list_segments(blocks: list[_Block], alive: list[_Block]) -> list[dict[str, Any]]:
@@ -206,5 +236,10 @@ def _segment(start: int, end: int, alive: list[_Block]) -> dict[str, Any]:
 
 
 def _free_block(start: int, end: int) -> dict[str, Any]:
-    sizes = {"address": start, "size": end - start, "requested_size": 0}
-    return {**sizes, "state": "inactive", "frames": []}
+    return {
+        "address": start,
+        "size": end - start,
+        "requested_size": 0,
+        "state": "inactive",
+        "frames": [],
+    }

@@ -62,9 +62,9 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str
     body = b"".join(data for _, _, _, data in stored.values())
     raw = len(head).to_bytes(4, "little") + head + body
 
-    return base64.b64encode(gzip.compress(raw, _COMPRESSION_LEVEL, mtime=0)).decode(
-        "ascii"
-    )
+    packed = gzip.compress(raw, _COMPRESSION_LEVEL, mtime=0)
+
+    return base64.b64encode(packed).decode("ascii")
 
 
 def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
@@ -77,6 +77,7 @@ def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
     highest = values.max(initial=0)
     types = (name for name in _UNSIGNED if is_whole and highest <= np.iinfo(name).max)
     kind = next(types, "f8")
+
     stored = np.ascontiguousarray(values, dtype=kind)
     shuffled = stored.view(np.uint8).reshape(-1, stored.itemsize).T
 
@@ -94,8 +95,15 @@ more than 1 GiB in a browser.
 
 _CATEGORIES: Final = [category.value for category in Category]
 _TEXT_COLUMNS: Final = (
-    *("op", "op_type", "layer", "source", "dtype"),
-    *("shape", "role", "variable", "tensor"),
+    "op",
+    "op_type",
+    "layer",
+    "source",
+    "dtype",
+    "shape",
+    "role",
+    "variable",
+    "tensor",
 )
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -112,9 +120,8 @@ def payload(
     table = main_allocator_rows(recording).sort_values("born", kind="stable")
     n_states = len(recording.events) + 1
 
-    if recording.events.empty and len(
-        table
-    ):  # a prediction: the last change is the last instant
+    # In a prediction the last change is the last instant.
+    if recording.events.empty and len(table):
         n_states = int(table["dies"].max()) + 1
 
     heaviest = np.argsort(-_weights(table).to_numpy(), kind="stable")[:MAX_BUFFERS]
@@ -127,9 +134,10 @@ def payload(
         kept = choose_states(listed, report, n_states)
 
     ops, around = _neighbours(recording.tensor_links, listed, strings)
-    address_base = (
-        int(listed["address"].min()) if listed["address"].notna().any() else 0
-    )
+    address_base = 0
+    if listed["address"].notna().any():
+        address_base = int(listed["address"].min())
+
     columns = _buffer_columns(kept.table(listed), strings, address_base)
     columns["why"] = _reasons(listed, strings, report)
     columns |= _folded_columns(kept.table(folded), len(kept.states))
@@ -144,11 +152,13 @@ def payload(
         ends = {"first": kept.instant(one.first), "last": kept.instant(one.last)}
         steps.append({"index": one.index, "number": one.number, **ends})
 
+    compared = None
+    if comparison is not None:
+        compared = kept.plain(plain_report(comparison))
+
     header = {
         "document": kept.plain(plain_report(report)),
-        "comparison": None
-        if comparison is None
-        else kept.plain(plain_report(comparison)),
+        "comparison": compared,
         "categories": _CATEGORIES,
         "states": len(kept.states),
         "all_states": n_states,
@@ -164,7 +174,8 @@ def payload(
 
 
 def _weights(table: pd.DataFrame) -> pd.Series[Any]:
-    return table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
+    lifetimes = (table["dies"] - table["born"]).clip(lower=1)
+    return table["requested_bytes"] * lifetimes
 
 
 def _neighbours(
@@ -193,8 +204,11 @@ def _neighbours(
             if maker is None and not consumers:
                 continue
 
+            producer = 0
+            if maker is not None:
+                producer = places.setdefault(maker, len(places)) + 1
+
             tensors.append(strings.of(name))
-            producer = 0 if maker is None else places.setdefault(maker, len(places)) + 1
             producers.append(producer)
             readers += [places.setdefault(op, len(places)) for op in consumers]
             offsets.append(len(readers))
@@ -220,6 +234,8 @@ def _buffer_columns(
     born = table["born"] + 1
     turns = table["turns_at"].astype("Int64") + 1
     codes = category_codes(table["category"], _CATEGORIES).astype(np.int64)
+    steps = table["step"].astype("Int64") + 1
+    addresses = table["address"].astype("Int64") - address_base + 1
 
     numbers = {
         "born": born,
@@ -227,9 +243,9 @@ def _buffer_columns(
         "turns": turns.fillna(born),
         "requested": table["requested_bytes"],
         "allocated": table["allocated_bytes"],
-        "step": (table["step"].astype("Int64") + 1).fillna(0),
+        "step": steps.fillna(0),
         # offsets from the lowest address, plus one; 0 for an unknown address
-        "address": (table["address"].astype("Int64") - address_base + 1).fillna(0),
+        "address": addresses.fillna(0),
     }
 
     columns: Columns = {
@@ -255,18 +271,16 @@ def _reasons(
     report: ReportFile,
 ) -> npt.NDArray[np.int64]:
     """Return the number of the text that says why a buffer is alive, from the report's rows."""
-    reasons = {
-        (row.born, row.dies, row.requested_bytes): strings.of(row.why_alive)
-        for row in report.tensors_at_peak
-        if row.why_alive
-    }
+    reasons = {}
+    for row in report.tensors_at_peak:
+        if row.why_alive:
+            key = (row.born, row.dies, row.requested_bytes)
+            reasons[key] = strings.of(row.why_alive)
 
     keys = zip(table["born"], table["dies"], table["requested_bytes"], strict=True)
-    return np.fromiter(
-        (reasons.get(key, 0) for key in keys),
-        dtype=np.int64,
-        count=len(table),
-    )
+    numbers = [reasons.get(key, 0) for key in keys]
+
+    return np.array(numbers, dtype=np.int64)
 
 
 def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
@@ -274,16 +288,14 @@ def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
     if folded.empty:
         return {}
 
-    sums = category_sums(folded, "requested_bytes", n_states - 1)
+    last = n_states - 1
+    sums = category_sums(folded, "requested_bytes", last)
     columns: Columns = {
         f"folded_{name}": row for name, row in zip(_CATEGORIES, sums, strict=True)
     }
 
-    columns["folded_allocated"] = category_sums(
-        folded,
-        "allocated_bytes",
-        n_states - 1,
-    ).sum(axis=0)
+    allocated = category_sums(folded, "allocated_bytes", last)
+    columns["folded_allocated"] = allocated.sum(axis=0)
 
     return columns
 
@@ -300,14 +312,14 @@ class PageStates:
 
     def table(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return rows of the allocations table with the page's instants."""
-        moved = {
-            name: self.instants(table[name].to_numpy()) for name in ("born", "dies")
-        }
         turns = table["turns_at"].astype("Int64")
         turned = self.instants(turns.fillna(0).to_numpy(dtype=np.int64))
-        kept = pd.arrays.IntegerArray(turned, turns.isna().to_numpy())
 
-        return table.assign(**moved, turns_at=kept)
+        return table.assign(
+            born=self.instants(table["born"].to_numpy()),
+            dies=self.instants(table["dies"].to_numpy()),
+            turns_at=pd.arrays.IntegerArray(turned, turns.isna().to_numpy()),
+        )
 
     def instant(self, instant: int) -> int:
         """Return the page's instant for one instant of the recording."""
@@ -333,15 +345,14 @@ class PageStates:
 
 def choose_states(listed: pd.DataFrame, report: ReportFile, count: int) -> PageStates:
     """Return the states at which a listed buffer changes, the peaks, and the ends of the steps."""
-    instants = [
-        listed[name].dropna().to_numpy(np.int64)
-        for name in ("born", "dies", "turns_at")
-    ]
+    columns = ("born", "dies", "turns_at")
+    instants = [listed[name].dropna().to_numpy(np.int64) for name in columns]
 
-    marks = [
-        at for step in report.steps for at in (step.first_instant, step.last_instant)
-    ]
-    marks += [report.peak.instant, report.peak.allocated_instant, -1, count - 2]
-    chosen = np.unique(np.concatenate([*instants, np.array(marks, np.int64)])) + 1
+    marks = [report.peak.instant, report.peak.allocated_instant, -1, count - 2]
+    for step in report.steps:
+        marks += [step.first_instant, step.last_instant]
+
+    instants.append(np.array(marks, np.int64))
+    chosen = np.unique(np.concatenate(instants)) + 1
 
     return PageStates(chosen[(chosen >= 0) & (chosen < count)])

@@ -39,25 +39,35 @@ def draw_lines(
         limit_bytes: A horizontal line.
         marks: Place, CSS class and name of each vertical line.
     """
-    every = [point for _, _, points in lines for point in points]
-    marked = [x for x, _, _ in marks]
-    last_x = max([x for x, _ in every] + marked)
+    xs = [x for x, _, _ in marks]
+    sizes = []
 
-    highest = max(size_bytes for _, size_bytes in every)
+    for _, _, points in lines:
+        for x, size_bytes in points:
+            xs.append(x)
+            sizes.append(size_bytes)
+
+    last_x = max(xs)
+    highest = max(sizes)
+
     if limit_bytes is not None and limit_bytes > _LONGEST_OVERSHOOT * highest:
         limit_bytes = None
 
     top = max(highest, limit_bytes or 0, 1) * _HEADROOM
     floor = height - _BOTTOM
 
+    breadth = WIDTH - _LEFT - _RIGHT
+
     def along(x: float) -> float:
         share = (x - first_x) / max(last_x - first_x, 1)
-        return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * min(max(share, 0.0), 1.0), 1)
+        inside = min(max(share, 0.0), 1.0)
+        return round(_LEFT + breadth * inside, 1)
 
     def up(size_bytes: float) -> float:
         return round(floor - (floor - _TOP) * size_bytes / top, 1)
 
-    parts = list(_draw_sizes(up, int(top), most_rules=8 if height > 200 else 3))
+    most_rules = 8 if height > 200 else 3
+    parts = list(_draw_sizes(up, int(top), most_rules=most_rules))
 
     for x in _round_numbers(first_x, last_x):
         parts.append(_label(along(x), height - 16, "middle", x_text(x)))
@@ -84,7 +94,8 @@ def draw_lines(
 
 def _draw_sizes(up: Place, top_bytes: int, *, most_rules: int) -> Iterator[str]:
     """Yield rules with their sizes, powers of two apart."""
-    stride = 1 << max((2 * top_bytes // most_rules).bit_length() - 1, 0)
+    stride_bits = (2 * top_bytes // most_rules).bit_length() - 1
+    stride = 1 << max(stride_bits, 0)
 
     for size_bytes in range(0, top_bytes + 1, stride):
         height = up(size_bytes)
@@ -94,11 +105,13 @@ def _draw_sizes(up: Place, top_bytes: int, *, most_rules: int) -> Iterator[str]:
 
 def _round_numbers(first: int, last: int) -> range:
     """Return up to seven numbers, a one, two or five with zeros apart."""
-    power = 10 ** max(len(str(last - first)) - 2, 0)
+    span = last - first
+    power = 10 ** max(len(str(span)) - 2, 0)
     strides = (k * power for k in (1, 2, 5, 10, 20, 50))
-    stride = next(stride for stride in strides if 6 * stride >= last - first)
+    stride = next(stride for stride in strides if 6 * stride >= span)
+    start = -(-first // stride) * stride  # rounded up
 
-    return range(-(-first // stride) * stride, last + 1, stride)
+    return range(start, last + 1, stride)
 
 
 def draw_shares(shares: Iterable[tuple[str, float]], caption: str) -> Markup:

@@ -71,7 +71,8 @@ def to_terminal(
             room = width - cell_len(subtitle) - GAP
             title = printable_path(title, max(room, width // 3))
 
-        words = Text.assemble((title, "bold"), (f"  {printable(subtitle, 200)}", "dim"))
+        about = f"  {printable(subtitle, 200)}"
+        words = Text.assemble((title, "bold"), (about, "dim"))
         parts.append(Prose(words))
 
     for section in document.sections:
@@ -137,7 +138,9 @@ def _choose_items(items: Sequence[sections.Item], width: int) -> list[sections.I
     lines = 0
 
     for item in items:
-        lines += 1 + len(f"{item.label}  {item.title}  {item.gain}") // width
+        shown = f"{item.label}  {item.title}  {item.gain}"
+        lines += 1 + len(shown) // width
+
         if chosen and lines > _ITEM_LINES:
             break
 
@@ -179,6 +182,7 @@ def _item(
         gain = f"  {printable(item.gain, _LONGEST)}"
 
     yield Prose(Text.assemble(title, (gain, "green")), label)
+
     if item.detail and is_verbose:
         yield Padding(_line(item.detail, "dim"), (0, 0, 0, margin))
 
@@ -191,7 +195,8 @@ def _item(
         yield Padding(code, (0, 0, 0, margin))
 
     if item.check and is_verbose:
-        yield Padding(_line(f"Check: {item.check}", "dim"), (0, 0, 0, margin))
+        check = _line(f"Check: {item.check}", "dim")
+        yield Padding(check, (0, 0, 0, margin))
 
 
 def _line(text: str, style: str) -> Prose:
@@ -278,7 +283,9 @@ class Fitted:
     """A text that loses its middle, or a path its first parts, to fit its column."""
 
     def __init__(self, text: str, style: str, *, is_path: bool) -> None:
-        self.text, self.style, self.is_path = text, style, is_path
+        self.text = text
+        self.style = style
+        self.is_path = is_path
 
     def __rich_measure__(
         self,
@@ -297,10 +304,13 @@ class Fitted:
         """Yield the text in one line."""
         text = self.text
         width = options.max_width
+
         if cell_len(text) > width and self.is_path and "/" not in text:
             text = f"{text[: width - 1]}…"
+        elif cell_len(text) > width and self.is_path:
+            text = printable_path(text, width)
         elif cell_len(text) > width:
-            text = (printable_path if self.is_path else printable)(text, width)
+            text = printable(text, width)
 
         yield Text(text, self.style, no_wrap=True)
 
@@ -315,7 +325,10 @@ class Bar:
         longest: int,
         style: str,
     ) -> None:
-        self.value, self.note, self.longest, self.style = value, note, longest, style
+        self.value = value
+        self.note = note
+        self.longest = longest
+        self.style = style
 
     def __rich_measure__(
         self,
@@ -336,7 +349,8 @@ class Bar:
         bar = ""
 
         if isinstance(self.value, (int, float)):
-            bar = "█" * round(min(self.value, 1.0) * room) or "▏"
+            cells = round(min(self.value, 1.0) * room)
+            bar = "█" * cells or "▏"
 
         yield Text(f"{bar} {self.note}".strip(), self.style, no_wrap=True)
 
