@@ -33,9 +33,8 @@ _ALIASES: Final = frozenset(
 _CONSTANTS: Final = frozenset({"Const", "HostConst"})
 _NAME: Final = re.compile(r"[\w.-]+")
 
-Block = tuple[
-    int, int
-]  # index of the first unit, and of the first unit after the block
+# Index of the first unit, and of the first unit after the block.
+Block = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +185,8 @@ def _find_units(
     order: Sequence[str],
 ) -> Iterator[ChainUnit]:
     place = {layer: number for number, layer in enumerate(order)}
-    crossing: list[dict[str, int]] = [
-        {} for _ in order
-    ]  # tensors in use after each layer
+    # Tensors in use after each layer
+    crossing: list[dict[str, int]] = [{} for _ in order]
     kept = [0] * len(order)
     work = [0] * len(order)
     is_random = [False] * len(order)

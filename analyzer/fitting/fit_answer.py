@@ -101,9 +101,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cards: tuple[CardAnswer, ...] = ()
     # the cheapest card that holds the wanted size; empty without prices
     cheapest: str = ""
-    remedies: tuple[
-        StepRemedy, ...
-    ] = ()  # changes of the step, by saving, the largest first
+    # Changes of the step, by saving, the largest first
+    remedies: tuple[StepRemedy, ...] = ()
     headline: str = ""
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = {}

@@ -45,10 +45,11 @@ def build_fit_document(answer: FitAnswer) -> Document:
         answer.dtype_policy,
         "XLA" if answer.jit else "op by op",
     )
+    subtitle = ", ".join(filter(None, step))
 
     return Document(
         title=answer.target,
-        subtitle=", ".join(filter(None, step)),
+        subtitle=subtitle,
         headline=answer.headline,
         tone="good" if is_good else "bad",
         badge="run on a simulated card" if answer.is_run else "predicted",
@@ -137,14 +138,14 @@ def _figures(answer: FitAnswer) -> Table:
 
 def explain_answer(answer: FitAnswer) -> Iterator[str]:
     """Yield sentences about the limit, the growth of the need and the safe size."""
-    if answer.limit_of == "cards":
-        if answer.wanted is None:
-            yield (
-                "`about` is the size that fits by a line between the needs below, and `safe` "
-                "leaves 3 % of them."
-            )
-    else:
+    is_about_cards = answer.limit_of == "cards"
+    if not is_about_cards:
         yield _explain_limit(answer)
+    elif answer.wanted is None:
+        yield (
+            "`about` is the size that fits by a line between the needs below, and `safe` "
+            "leaves 3 % of them."
+        )
 
     if answer.fixed_bytes is not None and answer.bytes_per_example is not None:
         fixed = format_bytes(answer.fixed_bytes + answer.beside_pool_bytes)
@@ -158,7 +159,7 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
             yield f"{noun} {answer.label(point.size)} is not possible: {point.detail}"
             break
 
-    if answer.limit_of == "cards" or not answer.largest:
+    if is_about_cards or not answer.largest:
         return
 
     if answer.safe:
@@ -171,7 +172,9 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
 def _explain_limit(answer: FitAnswer) -> str:
     low = answer.limit_low_bytes
     high = answer.limit_high_bytes
-    bounds = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
+    bounds = ""
+    if low != high:
+        bounds = f" ({format_bytes(low)} to {format_bytes(high)})"
 
     origins = {
         "card": f" on {answer.card_name}",
@@ -193,24 +196,21 @@ def _explain_limit(answer: FitAnswer) -> str:
 
 
 def _size_section(answer: FitAnswer) -> Section:
-    needs = [
-        (point.need_bytes or 0) + answer.beside_pool_bytes for point in answer.points
-    ]
+    beside = answer.beside_pool_bytes
+    needs = [(point.need_bytes or 0) + beside for point in answer.points]
     top = max(needs) or 1
     rows: list[tuple[CellValue, ...]] = []
 
     for point, need in zip(answer.points, needs, strict=True):
         word = _describe_point(answer, point)
         tone: Tone = "good" if point.fits else "bad"
-        is_known = point.need_bytes is not None
+        size = answer.label(point.size)
 
-        bar = Cell(
-            need / top if is_known else None,
-            tone,
-            note=word if is_known else "",
-        )
-
-        rows.append((answer.label(point.size), word, need if is_known else None, bar))
+        if point.need_bytes is None:
+            rows.append((size, word, None, Cell(None, tone)))
+        else:
+            bar = Cell(need / top, tone, note=word)
+            rows.append((size, word, need, bar))
 
     columns = (TableColumn(answer.noun, "number"), *COLUMNS["sizes"])
     title = "Runs" if answer.is_run else "Estimates"

@@ -42,9 +42,8 @@ class FitQuestion:
     wanted: int | None = None  # a size to judge
     remedies: tuple[str, ...] | None = None  # names; empty for all, None for none
     varied: VariedSize = BATCH
-    prices: Mapping[Gpu, float] = field(
-        default_factory=dict
-    )  # per hour; of all cards to judge
+    # Per hour; of all cards to judge
+    prices: Mapping[Gpu, float] = field(default_factory=dict)
 
 
 def fit_target(
@@ -78,9 +77,8 @@ def fit_step(
     varied = question.varied
     limited = limit_options(options, question.limit_bytes)
 
-    power = (
-        2 if varied.shapes else 1
-    )  # right for the side of an image, and for attention
+    # Right for the side of an image, and for attention.
+    power = 2 if varied.shapes else 1
     search = SizeSearch(limit.bytes, varied.first_size(options), power)
 
     def describe(facts: StepFacts) -> FitAnswer:

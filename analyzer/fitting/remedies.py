@@ -68,9 +68,8 @@ class RemedyTrial:
     report: Progress
     patch_file: Path | None = None  # the file to write patches of, into a folder
     patch_folder: Path = Path()
-    keep: Callable[[StepRemedy], None] = lambda remedy: (
-        None
-    )  # takes each as it is known
+    # Takes each as it is known
+    keep: Callable[[StepRemedy], None] = lambda remedy: None
 
     def estimate(self, options: CaptureOptions, name: str) -> StepEstimate:
         """Return the estimate of the step with some options, captured in the subfolder ``name``."""

@@ -26,10 +26,8 @@ _HISTORY: Final = (
     "evaluations or growing lists may have left less memory, and in smaller pieces."
 )
 _CALL: Final = "StatefulPartitionedCall/"
-_OTHER_TRAINING: Final = (
-    "freezing",
-    "optimizer",
-)  # kinds that train otherwise: not tried
+# Kinds that train otherwise: not tried
+_OTHER_TRAINING: Final = ("freezing", "optimizer")
 
 
 def reproduce(

@@ -71,9 +71,8 @@ _Names = Annotated[tuple[Name, ...], Meta(min_length=1)]
 class SweepConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The lists of a sweep, and settings for every cell; its cells are all combinations."""
 
-    models: Annotated[
-        tuple[Text, ...], Meta(min_length=1)
-    ]  # targets of ``analyze estimate``
+    # Targets of ``analyze estimate``
+    models: Annotated[tuple[Text, ...], Meta(min_length=1)]
     batches: Annotated[tuple[_Batch, ...], Meta(min_length=1)] = (32,)
     cards: _Names = (CPU,)  # of the catalogue, or ``cpu``
     remedies: _Names = (NONE,)  # as ``analyze fit --what-if`` names them, or ``none``

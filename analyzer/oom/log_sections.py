@@ -90,8 +90,14 @@ def _merge_small(
     tiny_bytes: int,
 ) -> Iterator[tuple[int, str, str]]:
     """Yield size, look and title of each chunk; small neighbours become one."""
-    asked_bytes = failure.asked.rounded_bytes if failure.asked else 0
-    hole_bytes = failure.largest_hole.low if failure.largest_hole else 0
+    asked_bytes = 0
+    hole_bytes = 0
+
+    if failure.asked is not None:
+        asked_bytes = failure.asked.rounded_bytes
+    if failure.largest_hole is not None:
+        hole_bytes = failure.largest_hole.low
+
     chunks = sorted(failure.chunks)
 
     for is_tiny, group in groupby(chunks, lambda chunk: chunk[1] < tiny_bytes):
@@ -103,9 +109,10 @@ def _merge_small(
         for address, size, is_used in group:
             title = f"{'in use' if is_used else 'free'} at {address:#x}"
 
-            if is_used:
-                look = "pool-same" if size == asked_bytes else "pool-used"
-            else:
+            look = "pool-used"
+            if is_used and size == asked_bytes:
+                look = "pool-same"
+            elif not is_used:
                 look = "pool-hole" if size == hole_bytes else "pool-chunk"
 
             yield size, look, title
@@ -132,7 +139,9 @@ def _draw(
 
         x = round(within / row_bytes * _WIDTH, 2)
         y = _TOP + row * _STEP
-        yield _RECT.format(x, y, round(max(width, 1), 2), _HEIGHT, look, title)
+        shown_width = round(max(width, 1), 2)
+
+        yield _RECT.format(x, y, shown_width, _HEIGHT, look, title)
         offset += taken
 
 
@@ -218,18 +227,18 @@ def _describe_parts(
     parts: dict[str, list[Block]] = {"What to do": advice}
 
     for one in logged:
-        from analyzer.oom.log_sections import draw_pool  # for pages only
-
         drawing = draw_pool(one)
         parts["The pool"] = [drawing] if drawing else []
 
     rows = tuple(_list_figures(failure))
     parts["Figures"] = [Table(COLUMNS["oom-figures"], rows)] if rows else []
-    parts["Chunks in use by size"] = sizes = list[Block]()
-    sizes += map(Paragraph, failure.matched)
+    sizes: list[Block] = [Paragraph(line) for line in failure.matched]
 
     if failure.sizes:
         sizes.append(_list_sizes(failure))
+
+    parts["Chunks in use by size"] = sizes
+
     if failure.compiled is not None:
         parts["Buffers of the program"] = [*_list_buffers(failure.compiled)]
 
@@ -301,10 +310,12 @@ def _list_sizes(failure: OomFailure) -> Table:
         rows.append((row.count, row.size_bytes, row.total_bytes, ", ".join(notes)))
 
     others = failure.sizes[_MOST_ROWS:]
-    total = format_bytes(sum(row.total_bytes for row in others))
-    caption = f"{len(others):,} other sizes hold {total}; see the JSON."
+    caption = ""
+    if others:
+        total = format_bytes(sum(row.total_bytes for row in others))
+        caption = f"{len(others):,} other sizes hold {total}; see the JSON."
 
-    return Table(COLUMNS["oom-sizes"], tuple(rows), caption if others else "")
+    return Table(COLUMNS["oom-sizes"], tuple(rows), caption)
 
 
 def _list_buffers(plan: OomPlan) -> tuple[Table, Table]:
@@ -314,6 +325,7 @@ def _list_buffers(plan: OomPlan) -> tuple[Table, Table]:
     rows = []
 
     for buffer in plan.buffers[:_MOST_ROWS]:
-        rows.append((buffer.size_bytes, buffer.shape, buffer.operator or buffer.label))
+        name = buffer.operator or buffer.label
+        rows.append((buffer.size_bytes, buffer.shape, name))
 
     return sums, Table((_SIZE, shape, owner), tuple(rows))

@@ -123,9 +123,8 @@ class BfcAllocator:
         first_bytes = FIRST_REGION_BYTES if options.growth else UNLIMITED_BYTES
         self._next_region_bytes = round_up(min(options.memory_limit_bytes, first_bytes))
         self._max_spare_bytes = options.max_spare_bytes
-        self._free: list[
-            tuple[int, int]
-        ] = []  # bytes and address of each free chunk, ascending
+        # Bytes and address of each free chunk, ascending
+        self._free: list[tuple[int, int]] = []
         self._free_chunks: dict[int, Chunk] = {}  # free chunks by address
         self.regions: list[Chunk] = []  # the lowest chunk of each region
         self._lowest = self._highest = 0  # ends of the addresses of all regions

@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-MAX_REQUEST_BYTES: Final = (
-    1 << 44
-)  # 16 TiB: a larger request in a trace is a damaged number
+# 16 TiB: a larger request in a trace is a damaged number
+MAX_REQUEST_BYTES: Final = 1 << 44
 
-NOWHERE: Final = (
-    -1
-)  # an unknown address, no row of a table, or an instant before the first event
+# An unknown address, no row of a table, or an instant before the first event
+NOWHERE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,12 +38,10 @@ from analyzer.simulate.kernels.op_call import (
 )
 
 LIMIT_VARIABLE: Final = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
-_LIMIT_BYTES: Final = (
-    8 << 30
-)  # of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)
-_FUSED_LIMIT_BYTES: Final = (
-    4 << 30
-)  # the same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)
+_LIMIT_BYTES: Final = 8 << 30
+"""Limit of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)."""
+_FUSED_LIMIT_BYTES: Final = 4 << 30
+"""The same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)."""
 _GUARDS_BYTES: Final = 16 << 20
 """Guards before and after a buffer on which algorithms are tried, to detect writes outside of it
 (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
@@ -62,15 +60,19 @@ def plan_convolution(
     (``_FusedConv2D``) is forwarded. ``direction`` is one of ``PASSES``: ``LaunchConvOpImpl``,
     ``LaunchConv2DBackpropInputOp`` and ``LaunchConv2DBackpropFilterOp``.
     """
-    is_sum = "Add" in (call.attr("fused_ops") or [])
-    first = forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call)
+    first = allocate(call)
+    if "Add" in (call.attr("fused_ops") or []):
+        first = forward(call, (len(call.inputs) - 1,))
+
     plan = MemoryPlan(outputs=(first, *allocate_all(call)[1:]))
 
-    image, kernel, result = shapes = {
+    forms = {
         "forward": (call.shape(0), call.shape(1), call.out_shape()),
         "input_gradient": (call.out_shape(), call.shape(1), call.shape(2)),
         "filter_gradient": (call.shape(0), call.out_shape(), call.shape(2)),
-    }[direction]
+    }
+    shapes = forms[direction]
+    image, kernel, result = shapes
 
     if image is None or kernel is None or result is None or len(image) != len(kernel):
         return plan
@@ -87,10 +89,11 @@ def plan_convolution(
         last=channels_last,
     )
 
-    image_bytes, kernel_bytes, result_bytes, padded_bytes = (
-        math.prod(shape) * call.item_bytes()
-        for shape in (image, kernel, result, described.image)
-    )
+    item_bytes = call.item_bytes()
+    image_bytes = math.prod(image) * item_bytes
+    kernel_bytes = math.prod(kernel) * item_bytes
+    result_bytes = math.prod(result) * item_bytes
+    padded_bytes = math.prod(described.image) * item_bytes
 
     is_padded = padded_bytes != image_bytes
     padding = padded_bytes * is_padded
@@ -100,16 +103,13 @@ def plan_convolution(
         image_copy = padded_bytes * (described.image[1] > 1)
         result_copy = result_bytes * (result[-1] > 1)
 
-        after = {
+        unpadded = image_bytes * is_padded
+        buffers = {
             "forward": (padding, image_copy, kernel_bytes, result_bytes),
-            "input_gradient": (
-                kernel_bytes,
-                result_copy,
-                padded_bytes,
-                image_bytes * is_padded,
-            ),
+            "input_gradient": (kernel_bytes, result_copy, padded_bytes, unpadded),
             "filter_gradient": (padding, kernel_bytes, result_copy, image_copy),
-        }[direction]
+        }
+        after = buffers[direction]
     elif direction == "input_gradient":
         # The result is computed into ``pre_transformed_in_backprop``, of the same size, which becomes
         # the output. The allocated output is freed, and asymmetric padding is removed after trials.
@@ -123,8 +123,13 @@ def plan_convolution(
 
     results = {"forward": result_bytes, "filter_gradient": kernel_bytes}
     computed_bytes = results.get(direction, padded_bytes)
-    default = _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
-    limit_bytes = default if workspace_limit_bytes is None else workspace_limit_bytes
+    limit_bytes = workspace_limit_bytes
+
+    if limit_bytes is None and call.op.type == "_FusedConv2D":
+        limit_bytes = _FUSED_LIMIT_BYTES
+    elif limit_bytes is None:
+        limit_bytes = _LIMIT_BYTES
+
     candidates = find_offers(described, gpu, limit_bytes)
     key = _make_trial_key(call, described.dtype, shapes)
 
@@ -183,12 +188,16 @@ def _describe(
     dtype = call.op.outputs[0].dtype
     tensor_cores = _CHANNELS_LAST_FROM.get(dtype)
     axes = range(1, len(image) - 1) if last else range(2, len(image))
-    depth = image[-1 if last else 1]
-
-    padded = (
-        image[axis] + _find_asymmetry(call, image[axis], window, result[axis], axis)
-        for axis, window in zip(axes, kernel, strict=False)
+    depth = image[-1] if last else image[1]
+    has_tensor_cores = (
+        tensor_cores is not None and gpu.compute_capability >= tensor_cores
     )
+    padded = []
+
+    for axis, window in zip(axes, kernel, strict=False):
+        length = image[axis]
+        added = _find_asymmetry(call, length, window, result[axis], axis)
+        padded.append(length + added)
 
     return Convolution(
         direction=direction,
@@ -199,9 +208,7 @@ def _describe(
         stride=max(map(int, call.attr("strides") or (1,))),
         dilation=max(map(int, call.attr("dilations") or (1,))),
         dtype=dtype,
-        channels_last=last
-        and tensor_cores is not None
-        and gpu.compute_capability >= tensor_cores,
+        channels_last=last and has_tensor_cores,
     )
 
 
@@ -215,8 +222,9 @@ def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -
     dilation = int(dilations[axis]) if dilations else 1
     stride = int(strides[axis]) if strides else 1
     reach = (window - 1) * dilation + 1
+    missing = max((out - 1) * stride + reach - length, 0)
 
-    return max((out - 1) * stride + reach - length, 0) % 2
+    return missing % 2
 
 
 def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> bool:
@@ -226,7 +234,9 @@ def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> 
 
     strides = call.attr("strides") or [1]
     dilations = call.attr("dilations") or [1]
-    if set(kernel[:-2]) == {1} and all(int(x) == 1 for x in (*strides, *dilations)):
+    is_plain = all(int(x) == 1 for x in (*strides, *dilations))
+
+    if set(kernel[:-2]) == {1} and is_plain:
         return call.attr("padding") in ("SAME", "VALID")
 
     return kernel[:-2] == image[1:-1] and call.attr("padding") == "VALID"

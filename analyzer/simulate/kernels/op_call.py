@@ -34,9 +34,8 @@ class Output:
     # buffer of an input; or no buffer
     way: Way
     size_bytes: int = 0
-    inputs: tuple[
-        int, ...
-    ] = ()  # inputs to forward, in order of trial, or the input to share
+    # Inputs to forward, in order of trial, or the input to share
+    inputs: tuple[int, ...] = ()
     region: str = "output"  # ``temp`` if the kernel allocates its result as a temporary
     elsewhere: bool = False  # whether it lies outside the memory of the device
 
@@ -76,9 +75,8 @@ class MemoryPlan:
     # input that becomes the value of the variable, or an element of a TensorList
     value: int | None = None
     lists: ListUse = ListUse.NO
-    rows_bytes: tuple[
-        int, ...
-    ] = ()  # of each element, if the kernel makes a list of a tensor
+    # Of each element, if the kernel makes a list of a tensor
+    rows_bytes: tuple[int, ...] = ()
     modelled: bool = (
         True  # whether the op has a rule; else each output counts as allocated
     )
@@ -97,12 +95,10 @@ class Call:
     """One op and the facts about its inputs; sizes are 0 if unknown."""
 
     op: Op
-    inputs: tuple[
-        TensorSpec | None, ...
-    ]  # type and shape of each input; None if unknown
-    unused: frozenset[int] = (
-        frozenset()
-    )  # outputs without ``OpKernelContext::output_required``
+    # Type and shape of each input; None if unknown
+    inputs: tuple[TensorSpec | None, ...]
+    # Outputs without ``OpKernelContext::output_required``
+    unused: frozenset[int] = frozenset()
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return the plain value of an attribute."""
@@ -218,16 +214,14 @@ class KernelDevice:
     kind: str
     allocator: str  # TensorFlow's name of the device's allocator
     plan: Callable[[Call], MemoryPlan]
-    held_bytes: Callable[
-        [Op], int
-    ]  # of a constant or an argument, held outside the step
+    # Of a constant or an argument, held outside the step
+    held_bytes: Callable[[Op], int]
     handle_bytes: int
     scratch_bytes: int = (
         0  # bytes that TensorFlow allocates with the device and never frees
     )
-    host_dtypes: frozenset[str] = (
-        frozenset()
-    )  # element types of variables in host memory
+    # Element types of variables in host memory
+    host_dtypes: frozenset[str] = frozenset()
     is_cheap: bool  # whether the executor gives no kernel to another thread
 
     def holds(self, variable: VariableNote) -> bool:

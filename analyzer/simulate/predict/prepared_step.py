@@ -50,15 +50,13 @@ class Wiring:
     """Numbered nodes with their edges."""
 
     ops: Sequence[Op]
-    inputs: list[
-        list[tuple[int, int]]
-    ]  # for each node, the (node, output) behind each data input
+    # For each node, the (node, output) behind each data input
+    inputs: list[list[tuple[int, int]]]
     control: list[list[int]]
     # for each node, its data edges as (node, output, input), in order of creation
     data_out: list[list[tuple[int, int, int]]]
-    control_out: list[
-        list[int]
-    ]  # for each node, the nodes that wait for it, in order of creation
+    # For each node, the nodes that wait for it, in order of creation
+    control_out: list[list[int]]
     roots: list[int]
 
     @property

@@ -54,14 +54,14 @@ class JoinedGraph:
     source: SourceGraph
     tensors: int  # number of named tensors of the step's functions in the trace
     joined: int  # number of those with an op of the source
-    batch_size: (
-        int | None
-    )  # the trace's, by the shapes of the joined tensors; None if unknown
+    # The trace's, by the shapes of the joined tensors; None if unknown
+    batch_size: int | None
 
     @property
     def says(self) -> str:
         """The match in words."""
         share = self.joined / self.tensors if self.tensors else 0.0
+
         return (
             f"{share:.1%} of the tensors of the traced steps ({self.joined:,} of {self.tensors:,}) "
             f"join {self.source.name} by op name."
@@ -74,25 +74,28 @@ def join_graph(
     source: SourceGraph,
 ) -> JoinedGraph:
     """Join a trace with a graph; other ops of the graph ``derived`` from its own names stay."""
-    rows = table[(table["op"].astype(str) != "") & (table["born"] >= 0)]
+    is_born = (table["op"].astype(str) != "") & (table["born"] >= 0)
+    rows = table[is_born]
     in_steps = rows[rows["step"].notna()]
-    rows = in_steps if len(in_steps) else rows
+    if len(in_steps):
+        rows = in_steps
+
     names = [str(op) for op in rows["op"].astype(object).unique()]
+    if derived is not None:
+        names += derived.ops
 
-    found = match_names(
-        [*names, *(derived.ops if derived is not None else ())],
-        source.index.ops,
-    )
-
+    found = match_names(names, source.index.ops)
     index = _rename(source, found)
-
     if derived is not None:
         index = _merge(index, derived)
 
     # Ops of other runs belong to the input pipeline or to Python, not to the graph.
-    runs = rows.loc[rows["op"].astype(object).isin(found), "run_id"]
+    is_joined = rows["op"].astype(object).isin(found)
+    runs = rows.loc[is_joined, "run_id"]
     runs = runs[runs != 0].unique()
-    rows = rows[rows["run_id"].isin(runs)] if len(runs) else rows
+    if len(runs):
+        rows = rows[rows["run_id"].isin(runs)]
+
     joined = rows[rows["op"].astype(object).isin(found)]
     batch_size = _find_batch_size(joined, index, source.batch_size)
 
@@ -107,12 +110,13 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
     own = {name: name for name in others}
     names = list(dict.fromkeys(names))
 
-    inlined = {
-        name: find_inlined(name, own) or find_inlined(_REWRITES.sub("", name), own)
-        for name in names
-    }
+    found = {}
 
-    found = {name: op for name, op in inlined.items() if op is not None}
+    for name in names:
+        op = find_inlined(name, own) or find_inlined(_REWRITES.sub("", name), own)
+        if op is not None:
+            found[name] = op
+
     taken = set(found.values())
 
     def group(
@@ -123,9 +127,14 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
         groups: dict[str, list[str]] = defaultdict(list)
 
         for name in ones:
-            if name not in skip:
-                key = _CALLS.sub("", _NUMBER.sub("", name))
-                groups[_drop_root(key) if root else key].append(name)
+            if name in skip:
+                continue
+
+            key = _CALLS.sub("", _NUMBER.sub("", name))
+            if root:
+                key = _drop_root(key)
+
+            groups[key].append(name)
 
         return groups
 
@@ -134,23 +143,17 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
         candidates = group(own, taken, theirs_has_root)
 
         for key, mine in group(names, found, mine_has_root).items():
-            exact = (
-                candidates.get(key)
-                if theirs_has_root
-                else find_inlined(key, candidates)
-            )
-
-            theirs = (exact if key else None) or []
+            theirs: list[str] = []
+            if key and theirs_has_root:
+                theirs = candidates.get(key, [])
+            elif key:
+                theirs = find_inlined(key, candidates) or []
 
             if len(mine) == len(theirs) and taken.isdisjoint(theirs):
                 taken.update(theirs)
-                pairs = zip(
-                    sorted(mine, key=_numbers),
-                    sorted(theirs, key=_numbers),
-                    strict=True,
-                )
-
-                found.update(pairs)
+                mine.sort(key=_numbers)
+                ordered = sorted(theirs, key=_numbers)
+                found.update(zip(mine, ordered, strict=True))
 
     return found
 
@@ -160,7 +163,10 @@ def _drop_root(name: str) -> str:
     tape = "gradient_tape/" if name.startswith("gradient_tape/") else ""
     _, _, rest = name.removeprefix(tape).partition("/")
 
-    return tape + rest if rest and not find_optimizer(name) else ""
+    if not rest or find_optimizer(name):
+        return ""
+
+    return tape + rest
 
 
 def _numbers(name: str) -> tuple[int, ...]:
@@ -179,15 +185,16 @@ def _rename(source: SourceGraph, found: Mapping[str, str]) -> GraphIndex:
         op, number = split_tensor(tensor)
         return f"{new[op]}:{number}" if op in new else tensor
 
-    ops = [
-        replace(
-            op,
+    ops = []
+
+    for name, old in index.ops.items():
+        renamed = replace(
+            old,
             name=new.get(name, name),
-            inputs=tuple(map(rename, op.inputs)),
-            control_inputs=tuple(new.get(one, one) for one in op.control_inputs),
+            inputs=tuple(map(rename, old.inputs)),
+            control_inputs=tuple(new.get(one, one) for one in old.control_inputs),
         )
-        for name, op in index.ops.items()
-    ]
+        ops.append(renamed)
 
     return GraphIndex(
         ops={op.name: op for op in ops},
@@ -230,19 +237,20 @@ def _find_batch_size(
     """
     votes: Counter[int] = Counter()
 
-    for op, text in zip(rows["op"].astype(str), rows["shape"].astype(str), strict=True):
+    ops = rows["op"].astype(str)
+    shapes = rows["shape"].astype(str)
+
+    for op, text in zip(ops, shapes, strict=True):
         shape = read_shape(text) or ()
 
         for spec in index.ops[op].outputs:
-            if (
-                not spec.shape
-                or len(spec.shape) != len(shape)
-                or spec.shape[1:] != shape[1:]
-            ):
+            if not spec.shape or len(spec.shape) != len(shape):
+                continue
+            if spec.shape[1:] != shape[1:]:
                 continue
 
             first = spec.shape[0]
-            size = shape[0] if spec.shape[0] < 0 else 0
+            size = shape[0] if first < 0 else 0
 
             if given is not None and first > 0 and shape[0] * given % first == 0:
                 size = shape[0] * given // first

@@ -81,14 +81,13 @@ class OpSequence:
             name: Callable[[str], str],
             chosen: pd.Series,
         ) -> tuple[npt.NDArray[np.int64], ...]:
-            numbers = [
-                *(texts.of(name(text)) for text in table[column].cat.categories),
-                0,
-            ]
+            numbers = [texts.of(name(text)) for text in table[column].cat.categories]
+            numbers.append(0)  # code -1, a missing value, reads the last number
 
-            op = np.array(numbers, np.int64)[table[column].cat.codes.to_numpy()]
-            known = chosen.to_numpy() & (op > 0)
+            codes = table[column].cat.codes.to_numpy()
+            op = np.array(numbers, np.int64)[codes]
             thread = table["thread"].to_numpy().astype(np.int64)
+            known = chosen.to_numpy() & (op > 0)
 
             return table[time].to_numpy()[known], thread[known], op[known]
 
@@ -116,13 +115,13 @@ class OpSequence:
 
         time, thread, op = (np.concatenate(each) for each in zip(*parts, strict=True))
         order = np.lexsort((time, thread))
-        self._time, self._thread, self._op = time[order], thread[order], op[order]
-        is_eager = np.array([text in eager for text in texts.texts], bool)[self._op]
+        self._time = time[order]
+        self._thread = thread[order]
+        self._op = op[order]
 
-        begins = np.append(
-            True,
-            (np.diff(self._op) != 0) | (np.diff(self._thread) != 0),
-        )
+        is_eager = np.array([text in eager for text in texts.texts], bool)[self._op]
+        changes = (np.diff(self._op) != 0) | (np.diff(self._thread) != 0)
+        begins = np.append(True, changes)
 
         step = np.searchsorted(starts, self._time, side="right").tolist()
         counts: dict[int, int] = {}
@@ -130,8 +129,9 @@ class OpSequence:
 
         for at in np.flatnonzero(is_eager).tolist():
             if begins[at]:
+                name = texts.texts[self._op[at]]
                 counts[step[at]] = counts.get(step[at], 0) + 1
-                number = texts.of(f"{texts.texts[self._op[at]]}#{counts[step[at]]}")
+                number = texts.of(f"{name}#{counts[step[at]]}")
 
             self._op[at] = number
 
@@ -162,16 +162,18 @@ class OpSequence:
         firsts = np.full(len(ops), np.iinfo(np.int64).max)
         np.minimum.at(firsts, at, self._time)
 
-        return {
-            self._names[op]: first
-            for op, first in zip(ops, firsts.tolist(), strict=True)
-        }
+        names = [self._names[op] for op in ops]
+
+        return dict(zip(names, firsts.tolist(), strict=True))
 
 
 def _launcher(annotation: str) -> str:
     """Return the op in a kernel's annotation; empty for a copy between devices or no op."""
     found = split_annotation(annotation)
-    return "" if found is None or found[1] in _COPIES else found[0]
+    if found is None or found[1] in _COPIES:
+        return ""
+
+    return found[0]
 
 
 _CALLS: Final = re.compile(r"((Stateful)?PartitionedCall(_\d+)?/)*")
@@ -199,12 +201,12 @@ def derive_graph(
     note, and its gradients and scopes are used if there is one.
     """
     building = _Building(table, raw, steps, with_eager=not note.is_captured)
+
     building.connect()
     known = {*building.outputs, *building.inputs, *raw.op_types}
     ops = building.list_ops(known)
-    names, tensors = (
-        table[name].astype(object).to_numpy().copy() for name in ("op", "tensor")
-    )
+    names = table["op"].astype(object).to_numpy().copy()
+    tensors = table["tensor"].astype(object).to_numpy().copy()
     tensors[list(building.tensors)] = list(building.tensors.values())
     names[list(building.renamed)] = list(building.renamed.values())
     table = table.assign(tensor=pd.Categorical(tensors), op=pd.Categorical(names))
@@ -213,10 +215,11 @@ def derive_graph(
         return table, None
 
     noted = note.scopes
+    scopes = ScopeTable(noted) if noted else find_scopes(ops, known)
     index = build_graph_index(
         ops,
         gradients=building.gradients.union(note.gradients),
-        scopes=ScopeTable(noted) if noted else find_scopes(ops, known),
+        scopes=scopes,
     )
 
     phases = building.find_phases([op.name for op in ops])
@@ -254,28 +257,23 @@ class _Building:
         in_function &= np.array([FOLDED not in name for name in names], bool)
         scoped = np.array(["/" in name for name in names], bool)
 
-        is_eager = (
-            named
-            & ~scoped
-            & ~in_function
-            & table["step"].notna().to_numpy()
-            & with_eager
-        )
+        in_step = table["step"].notna().to_numpy()
+        is_eager = named & ~scoped & ~in_function & in_step & with_eager
 
         self._starts = np.array([step.start_ps or 0 for step in steps], np.int64)
-        eager = {
-            *names[is_eager],
-            *(op for op in raw.op_types if is_apply(op) and is_eager.any()),
-        }
+        eager = set(names[is_eager])
+        if is_eager.any():
+            eager |= {op for op in raw.op_types if is_apply(op)}
 
         sequence = OpSequence(raw, frozenset(eager), self._starts)
         self._first = sequence.first_times()
+
         self._names = names = names.copy()
-        times, threads = (
-            raw.events[name].to_numpy(np.int64) for name in ("time_ps", "thread")
-        )
+        times = raw.events["time_ps"].to_numpy(np.int64)
+        threads = raw.events["thread"].to_numpy(np.int64)
         born = table["born"].to_numpy()[is_eager]
         names[is_eager] = sequence.before(threads[born], times[born] + 1)
+
         self._rows = np.flatnonzero(in_function | is_eager)
         self._table = table.iloc[self._rows]
         self._size: dict[int, int] = self._table["requested_bytes"].to_dict()
@@ -284,28 +282,30 @@ class _Building:
         users = sequence.before(threads[dies[freed]], times[dies[freed]])
 
         # The op before each free, for buffers that are freed.
-        self._users = {
-            row: user
-            for row, user in zip(self._rows[freed].tolist(), users, strict=True)
-            if user
-        }
+        self._users: dict[int, str] = {}
+
+        for row, user in zip(self._rows[freed].tolist(), users, strict=True):
+            if user:
+                self._users[row] = user
 
         # The op that frees a buffer itself; TensorFlow 2.9 and later record it (``AddTraceMe`` in
         # ``bfc_allocator.cc``).
         freers = raw.events["op"].astype(object).to_numpy()
-        has_freers = bool(((raw.events["kind"] < 0) & (freers != "")).any())
+        has_freers = (raw.events["kind"] < 0) & (freers != "")
         own = zip(self._rows[freed].tolist(), freers[dies[freed]], strict=True)
-        self._freers: dict[int, str] = dict(own) if has_freers else {}
-        is_raw = (self._table["region"] == "") & (
-            self._table["requested_bytes"] >= GUARDS_BYTES
-        )
-        is_raw &= ~self._table["allocator"].isin(list(HOST_ALLOCATORS))
+        self._freers: dict[int, str] = dict(own) if has_freers.any() else {}
+
+        is_large = self._table["requested_bytes"] >= GUARDS_BYTES
+        is_on_host = self._table["allocator"].isin(list(HOST_ALLOCATORS))
+        is_raw = (self._table["region"] == "") & is_large & ~is_on_host
 
         # Other ops free the results of MLIR's kernels, which are requested in the same way.
         raws = self._rows[is_raw.to_numpy()].tolist()
         guarded = [str(names[row]) for row in raws if self._is_scratch(row)]
+
         self.renamed = {row: names[row] for row in self._size if "#" in names[row]}
         self._find_type = make_type_finder(raw.op_types, guarded)
+
         self.outputs: dict[str, list[TensorSpec]] = {}
         self.inputs: dict[str, list[str]] = {}
         self.tensors: dict[int, str] = {}
@@ -402,9 +402,8 @@ class _Building:
             )
 
             if is_copy and self._first.get(name, 0) < begin:
-                phases[name] = (
-                    Phase.FORWARD
-                )  # shared with the backward op that it is named after
+                # Shared with the backward op that it is named after.
+                phases[name] = Phase.FORWARD
 
             if phases[name] is not Phase.FORWARD or is_in_gradient_scope(name):
                 continue

@@ -457,9 +457,8 @@ def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
         # The op's next request of this kind is a workspace, which is freed before the copy.
         inside = np.append((born[1:] < dies[:-1]) & (dies[1:] < dies[:-1]), False)
         sizes = rows["requested_bytes"].to_numpy()
-        larger = (
-            sizes > sizes[~inside].min()
-        )  # of the workspaces only the smallest is needed
+        # Of the workspaces only the smallest is needed.
+        larger = sizes > sizes[~inside].min()
         copies += rows.index[inside | larger].tolist()
 
     workspaces = of_convolution & (table["dtype"].astype(str) == "uint8")
