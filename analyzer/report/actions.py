@@ -53,10 +53,8 @@ def suggest_next(report: ReportFile) -> str:
     return repeat_command(report, "estimate", "--what-if", "all")
 
 
-def repeat_command(
-    report: ReportFile, command: str, *options: str, card: str = ""
-) -> str:
-    """Return the command for the same step, on ``card`` if given; empty if none can repeat it."""
+def repeat_command(report: ReportFile, command: str, *options: str) -> str:
+    """Return the command for the same step; empty if none can repeat it."""
     target = report.target
     step = report.step
     verdict = report.verdict
@@ -65,15 +63,17 @@ def repeat_command(
         return ""
 
     limit: list[str] = []
-    if verdict is not None and verdict.limit_of == "user" and not card:
+    if verdict is not None and verdict.limit_of == "user":
         asked = verdict.limit_bytes
         if asked:
             limit = ["--limit", format_option_bytes(asked)]
 
     simulated = report.simulated_card
-    if not card and simulated is not None and simulated.cards:
+    card = ""
+
+    if simulated is not None and simulated.cards:
         card = simulated.cards[0]
-    elif not card and verdict is not None and verdict.card:
+    elif verdict is not None and verdict.card:
         gpu = look_up_gpu(verdict.card)
         card = "" if gpu is None else gpu.id
 

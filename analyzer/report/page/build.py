@@ -35,7 +35,7 @@ from analyzer.report.answer import (
 )
 from analyzer.report.diff_sections import diff_document
 from analyzer.report.page.payload import pack, payload
-from analyzer.report.render.charts import draw_lines, draw_shares
+from analyzer.report.render.charts import draw_line, draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
 from analyzer.report.render.sections import (
     Section,
@@ -100,7 +100,6 @@ def _read_line(place: str) -> str:
 _PAGE: Final = "analyzer.report.page"
 
 _FEWEST: Final = 3  # readings in a chart
-_HEIGHT: Final = 170  # units of a chart
 
 STATIC_ROWS: Final = (
     25  # of the tables that are HTML, for printing and readers without script
@@ -210,15 +209,8 @@ def steps_charts(program: ProgramFigures | None) -> list[Markup]:
         sizes = [size_bytes for _, size_bytes in points]
         low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
 
-        chart = draw_lines(
-            f"{title}: {low} to {high}, at the end {last} (trend: {trend})",
-            [("after each step", "requested", points)],
-            first_x=points[0][0],
-            x_text="{:,}".format,
-            height=_HEIGHT,
-        )
-
-        charts.append(chart)
+        caption = f"{title}: {low} to {high}, at the end {last} (trend: {trend})"
+        charts.append(draw_line(caption, "after each step", points))
 
     return charts
 

@@ -183,9 +183,9 @@ def forward(call: Call, sources: Iterable[int], index: int = 0) -> Output:
     return Output(Way.FORWARD, size_bytes, tuple(fitting))
 
 
-def plan_alias(source: int = 0) -> MemoryPlan:
-    """Return the plan of a kernel whose only output shares the buffer of an input."""
-    return MemoryPlan(outputs=(alias(source),))
+def plan_alias() -> MemoryPlan:
+    """Return the plan of a kernel whose only output shares the buffer of its first input."""
+    return MemoryPlan(outputs=(alias(0),))
 
 
 def plan_forward(call: Call, sources: Iterable[int]) -> MemoryPlan:
@@ -196,13 +196,11 @@ def plan_forward(call: Call, sources: Iterable[int]) -> MemoryPlan:
 def plan_allocation(
     call: Call,
     *,
-    before_bytes: Sequence[int] = (),
     after_bytes: Sequence[int] = (),
 ) -> MemoryPlan:
     """Return the plan of a kernel that allocates all outputs and some temporaries."""
     return MemoryPlan(
         outputs=allocate_all(call),
-        before_bytes=without_zeros(before_bytes),
         after_bytes=without_zeros(after_bytes),
     )
 
