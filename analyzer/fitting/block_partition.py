@@ -123,19 +123,20 @@ def _map_forward_layers(graph: GraphIndex) -> dict[str, str]:
 
     The path of a layer with weights starts with the model's name, other paths may not.
     """
-    paths = {
-        name: path.split("/")
-        for name, path in graph.layers.items()
-        if path and graph.phases.get(name) is Phase.FORWARD
-    }
+    paths = {}
+    for name, path in graph.layers.items():
+        if path and graph.phases.get(name) is Phase.FORWARD:
+            paths[name] = path.split("/")
 
     heads = Counter(path[0] for path in paths.values() if len(path) > 1)
     model = heads.most_common(1)[0][0] if heads else ""
+    layers = {}
 
-    return {
-        name: path[1] if len(path) > 1 and path[0] == model else path[0]
-        for name, path in paths.items()
-    }
+    for name, parts in paths.items():
+        is_below_model = len(parts) > 1 and parts[0] == model
+        layers[name] = parts[1] if is_below_model else parts[0]
+
+    return layers
 
 
 def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, str]:
@@ -155,9 +156,10 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
         constant.add(name)
 
         for user in graph.users_of(name):
-            if {
-                split_tensor(tensor)[0] for tensor in graph.ops[user].inputs
-            } <= constant:
+            inputs = graph.ops[user].inputs
+            makers = {split_tensor(tensor)[0] for tensor in inputs}
+
+            if makers <= constant:
                 queue.append(user)
 
     return {name: layer for name, layer in layers.items() if name not in constant}
@@ -168,9 +170,8 @@ def _sort_layers(graph: GraphIndex, layers: Mapping[str, str]) -> list[str]:
     before: dict[str, set[str]] = {layer: set() for layer in layers.values()}
 
     for name, layer in layers.items():
-        makers = {
-            layers.get(split_tensor(one)[0], layer) for one in graph.ops[name].inputs
-        }
+        inputs = graph.ops[name].inputs
+        makers = {layers.get(split_tensor(one)[0], layer) for one in inputs}
         before[layer] |= makers - {layer}
 
     try:
@@ -211,10 +212,8 @@ def _find_units(
             if op.type not in _ALIASES and is_for_backward:
                 kept[at] += size_bytes
 
-            last = max(
-                (place[layers[user]] for user in users if user in layers),
-                default=at,
-            )
+            readers = [place[layers[user]] for user in users if user in layers]
+            last = max(readers, default=at)
 
             for end in range(at, last):
                 crossing[end][tensor] = size_bytes

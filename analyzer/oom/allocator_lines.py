@@ -49,6 +49,7 @@ def take_allocator_line(process: Process, line: LogLine) -> bool:
         return True
 
     failure = process.add_failure(line)
+
     failure.stamp = line.stamp
     failure.size = size
     failure.allocator = match["allocator"] or match["async"] or ""

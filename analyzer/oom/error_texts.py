@@ -70,7 +70,9 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
         is_workspace = "CUDNN" in text
         allocator = next(reversed(log.tolerated), "") if is_workspace else ""
         failure = _find_known(process, text, None, size, allocator)
+
         failure = failure or process.add_failure(line)
+
         failure.size = size if size and size.is_exact else failure.size or size
         failure.allocator = failure.allocator or allocator
         failure.is_compiled = not is_workspace
@@ -130,8 +132,11 @@ def _find_known(
         is_same = failure.shape == shape or failure.words == text.strip()
         has_names = allocator in ("", failure.allocator) or not failure.allocator
         has_device = device in ("", failure.device) or not failure.device
+        has_size = True
 
-        has_size = not (size and failure.size) or failure.size.intersection(size)
+        if size and failure.size:
+            has_size = failure.size.intersection(size) is not None
+
         if failure.other_cause or not (has_names and has_device and has_size):
             continue
 
@@ -250,6 +255,7 @@ def add_buffer(failure: LoggedFailure, text: str) -> bool:
     buffer = failure.buffers[-1]
     fields = read_groups(match)
     size = parse_size(fields.get("size"))
+
     buffer.size_bytes = size.middle if size else buffer.size_bytes
     buffer.operator = fields.get("operator", buffer.operator)
     buffer.label = fields.get("label", buffer.label)

@@ -122,7 +122,8 @@ class ListCall:
         if index is not None and 0 <= index < len(elements):
             element = elements[index]
         else:
-            element = next((one for one in reversed(elements) if one is not None), None)
+            is_set = (one for one in reversed(elements) if one is not None)
+            element = next(is_set, None)
 
         return [self._read(element, elements, 0)]
 
@@ -171,11 +172,9 @@ class ListCall:
     def _zeros(self) -> list[Tensor]:
         """Make zeros for each set element (``TensorListZerosLike``)."""
         elements = self._elements_of(self._inputs[0])
-        return [
-            self._make_list(
-                [one and self._allocate(one.size_bytes) for one in elements]
-            )
-        ]
+        zeros = [one and self._allocate(one.size_bytes) for one in elements]
+
+        return [self._make_list(zeros)]
 
     def _add(self) -> list[Tensor]:
         """Sum lists element by element; share an element that only one list has.
@@ -212,9 +211,11 @@ class ListCall:
 
     def _take_value(self) -> Buffer:
         """Return the input that becomes an element, with a reference for the list."""
-        return share(self._inputs[self._plan.value or 0]) or self._allocate(
-            0
-        )  # 0: empty
+        value = share(self._inputs[self._plan.value or 0])
+        if value is None:
+            return self._allocate(0)
+
+        return value
 
     def _read(self, element: Tensor, others: Sequence[Tensor], output: int) -> Tensor:
         if element is not None:

@@ -54,7 +54,9 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
 
     for node, count in list(top.branches.items())[:MOST_BRANCHES]:
         name = ops[node].name
-        outcomes = set() if name in by_user else {*range(count)} - {1}  # 1 was played
+        outcomes: set[int] = set()
+        if name not in by_user:
+            outcomes = {*range(count)} - {1}  # 1 was played
 
         for branch in sorted(outcomes):
             schedule = try_out(name, branch)
@@ -120,15 +122,19 @@ def describe_sizes(
             by_basis[size.basis].append(size)
 
     sentences = []
-    if assumed := by_basis["told"]:
+    assumed = by_basis["told"]
+    given = by_basis["inputs"]
+    most = by_basis["most"]
+
+    if assumed:
         sentences.append(
             f"Data-dependent sizes, as assumed (--assume): {_list(assumed)}."
         )
 
-    if given := by_basis["inputs"]:
+    if given:
         sentences.append(f"Input-dependent sizes follow the inputs: {_list(given)}.")
 
-    if most := by_basis["most"]:
+    if most:
         count = "1 size depends" if len(most) == 1 else f"{len(most)} sizes depend"
         least = ""
 

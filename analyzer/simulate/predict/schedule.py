@@ -41,11 +41,13 @@ class Schedule:
 
     def sum_live(self, sizes_bytes: list[int]) -> np.ndarray:
         """Return the live bytes after each instant from -1 on, with other sizes of the buffers."""
-        ends = [self.instants if one.dies is None else one.dies for one in self.buffers]
+        last = self.instants
+        ends = [last if one.dies is None else one.dies for one in self.buffers]
+        dies = np.asarray(ends, dtype=np.int64)
         born = np.asarray([one.born for one in self.buffers], dtype=np.int64)
         sizes = np.asarray(sizes_bytes, dtype=np.int64)
 
-        return running_sum(born, np.asarray(ends, dtype=np.int64), sizes, self.instants)
+        return running_sum(born, dies, sizes, last)
 
     @cached_property
     def peak_instant(self) -> int:
@@ -70,9 +72,11 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
     """Play a process in one possible order."""
     ledger = Ledger(prepared)
     _start_process(prepared, ledger)
+
     random = Random(seed)
     edges = EdgeOrder(prepared.wiring, random)
     counters = prepared.counters
+
     trips: dict[str, int] = {}
     unbounded: set[str] = set()
     branches: dict[int, int] = {}
@@ -84,6 +88,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
         ledger.begin_step()
         executor = Executor(prepared, ledger, counters, edges, random)
         executor.run()
+
         decisions = executor.decisions
         trips |= decisions.trips
         unbounded |= decisions.unbounded
@@ -127,20 +132,18 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
 
     for number, row in enumerate(note.variables):
         size_bytes = (device.holds(row) and row.size_bytes) or 0
-        scratch_count = (
-            2 if row.category == Category.PARAMETER and len(row.shape or ()) > 1 else 0
-        )
+        is_kernel = row.category == Category.PARAMETER and len(row.shape or ()) > 1
+        is_slot = row.category == Category.OPTIMIZER_STATE
 
         # The initial value of a kernel is random numbers, scaled and shifted.
-        scratch = ledger.allocate_temporaries(NO_NODE, [size_bytes] * scratch_count)
-        slot = (
-            (row.dtype, row.shape) if row.category == Category.OPTIMIZER_STATE else None
-        )
+        scratch_sizes = [size_bytes] * 2 if is_kernel else []
+        scratch = ledger.allocate_temporaries(NO_NODE, scratch_sizes)
+
+        slot = (row.dtype, row.shape) if is_slot else None
         ledger.add_variable(size_bytes, slots.get(slot))
 
-        if (
-            slot is not None and row.shape
-        ):  # equal values of one function are one constant
+        # Equal values of one function are one constant.
+        if slot is not None and row.shape:
             slots.setdefault(slot, ledger.values[-1])
 
         for buffer in reversed(scratch):
