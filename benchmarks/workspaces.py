@@ -25,8 +25,8 @@ from typing import Final
 
 from analyzer.cards import find_gpu
 from analyzer.model.ranges import Range
-from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
-from analyzer.simulate.kernels.gpu.cudnn_algorithms import (
+from analyzer.simulate.kernels.convolution_on_card import Convolution
+from analyzer.simulate.kernels.cudnn_algorithms import (
     LIKELY,
     Offer,
     find_offers,

@@ -3,7 +3,7 @@
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.kernels.cpu.cpu_kernels import CPU
+from analyzer.simulate.kernels.cpu_kernels import CPU
 from analyzer.simulate.predict.prediction import predict
 from analyzer.simulate.predict.prepared_step import prepare
 from analyzer.simulate.predict.schedule import play

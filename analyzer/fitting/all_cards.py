@@ -51,7 +51,10 @@ def fit_all_cards(
             words = f"{len(rows)} of {len(cards)} cards known"
 
             def report(
-                stage: str, share: float, number: int = number, words: str = words
+                stage: str,
+                share: float,
+                number: int = number,
+                words: str = words,
             ) -> None:
                 progress(f"{stage}, {words}", (number + share) / len(kinds))
 
@@ -107,17 +110,26 @@ def _fit_kind(
         )
 
     return describe_sizes(
-        access.name, chosen, search, facts, ("card", limits[-1]), question
+        access.name,
+        chosen,
+        search,
+        facts,
+        ("card", limits[-1]),
+        question,
     )
 
 
 def _combine(
-    answer: FitAnswer, rows: list[CardAnswer], wanted: int | None, total: int
+    answer: FitAnswer,
+    rows: list[CardAnswer],
+    wanted: int | None,
+    total: int,
 ) -> FitAnswer:
     """Return the answer for one card as the answer for the cards so far."""
     rows.sort(key=lambda row: (row.limit_bytes, row.id))
     smallest = rows[0]
     largest = rows[-1]
+
     if rows[0].price is not None:
         rows.sort(
             key=lambda row: (not row.holds_wanted and wanted is not None, row.price)
@@ -145,6 +157,7 @@ def _combine(
         note += " --gpu NAME runs the sizes on one card, near its own limit."
     if len(rows) < total:
         note = f"{total - len(rows)} of {total} cards are not judged. {note}"
+
     return replace_fields(
         answer,
         cards=tuple(rows),

@@ -33,9 +33,8 @@ _ALIASES: Final = frozenset(
 _CONSTANTS: Final = frozenset({"Const", "HostConst"})
 _NAME: Final = re.compile(r"[\w.-]+")
 
-Block = tuple[
-    int, int
-]  # index of the first unit, and of the first unit after the block
+# Index of the first unit, and of the first unit after the block.
+Block = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +62,7 @@ def find_peak(units: Sequence[ChainUnit], blocks: Sequence[Block]) -> int:
     """Return the kept bytes of a partition beside its largest block."""
     kept = sum(unit.kept_bytes + unit.leaves_bytes for unit in units)
     inside = [_bytes_inside(units, block) for block in blocks]
+
     return kept - sum(inside) + max(inside, default=0)
 
 
@@ -79,6 +79,7 @@ def _bytes_inside(units: Sequence[ChainUnit], block: Block) -> int:
     """Return the bytes of a block while its gradient is computed, without its output."""
     start, stop = block
     total = sum(unit.kept_bytes + unit.leaves_bytes for unit in units[start:stop])
+
     return total - units[stop - 1].leaves_bytes
 
 
@@ -99,6 +100,7 @@ def _cut(units: Sequence[ChainUnit], bound: int) -> list[Block]:
 
     if start < len(units):
         blocks.append((start, len(units)))
+
     return blocks
 
 
@@ -112,6 +114,7 @@ def chain_of(note: RunNote) -> tuple[ChainUnit, ...]:
     order = _sort_layers(graph, layers)
     if len(order) < 2 or not all(_NAME.fullmatch(layer) for layer in order):
         return ()
+
     return tuple(_find_units(graph, layers, order))
 
 
@@ -120,18 +123,20 @@ def _map_forward_layers(graph: GraphIndex) -> dict[str, str]:
 
     The path of a layer with weights starts with the model's name, other paths may not.
     """
-    paths = {
-        name: path.split("/")
-        for name, path in graph.layers.items()
-        if path and graph.phases.get(name) is Phase.FORWARD
-    }
+    paths = {}
+    for name, path in graph.layers.items():
+        if path and graph.phases.get(name) is Phase.FORWARD:
+            paths[name] = path.split("/")
+
     heads = Counter(path[0] for path in paths.values() if len(path) > 1)
     model = heads.most_common(1)[0][0] if heads else ""
+    layers = {}
 
-    return {
-        name: path[1] if len(path) > 1 and path[0] == model else path[0]
-        for name, path in paths.items()
-    }
+    for name, parts in paths.items():
+        is_below_model = len(parts) > 1 and parts[0] == model
+        layers[name] = parts[1] if is_below_model else parts[0]
+
+    return layers
 
 
 def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, str]:
@@ -149,10 +154,12 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
             continue
 
         constant.add(name)
+
         for user in graph.users_of(name):
-            if {
-                split_tensor(tensor)[0] for tensor in graph.ops[user].inputs
-            } <= constant:
+            inputs = graph.ops[user].inputs
+            makers = {split_tensor(tensor)[0] for tensor in inputs}
+
+            if makers <= constant:
                 queue.append(user)
 
     return {name: layer for name, layer in layers.items() if name not in constant}
@@ -161,10 +168,10 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
 def _sort_layers(graph: GraphIndex, layers: Mapping[str, str]) -> list[str]:
     """Return the layers, each after those whose tensors it reads; none if there is a cycle."""
     before: dict[str, set[str]] = {layer: set() for layer in layers.values()}
+
     for name, layer in layers.items():
-        makers = {
-            layers.get(split_tensor(one)[0], layer) for one in graph.ops[name].inputs
-        }
+        inputs = graph.ops[name].inputs
+        makers = {layers.get(split_tensor(one)[0], layer) for one in inputs}
         before[layer] |= makers - {layer}
 
     try:
@@ -174,12 +181,13 @@ def _sort_layers(graph: GraphIndex, layers: Mapping[str, str]) -> list[str]:
 
 
 def _find_units(
-    graph: GraphIndex, layers: Mapping[str, str], order: Sequence[str]
+    graph: GraphIndex,
+    layers: Mapping[str, str],
+    order: Sequence[str],
 ) -> Iterator[ChainUnit]:
     place = {layer: number for number, layer in enumerate(order)}
-    crossing: list[dict[str, int]] = [
-        {} for _ in order
-    ]  # tensors in use after each layer
+    # Tensors in use after each layer
+    crossing: list[dict[str, int]] = [{} for _ in order]
     kept = [0] * len(order)
     work = [0] * len(order)
     is_random = [False] * len(order)
@@ -204,19 +212,21 @@ def _find_units(
             if op.type not in _ALIASES and is_for_backward:
                 kept[at] += size_bytes
 
-            last = max(
-                (place[layers[user]] for user in users if user in layers), default=at
-            )
+            readers = [place[layers[user]] for user in users if user in layers]
+            last = max(readers, default=at)
+
             for end in range(at, last):
                 crossing[end][tensor] = size_bytes
 
     first = 0
+
     for end in range(len(order) - 1):
         if len(crossing[end]) != 1:
             continue
 
         (leaves_bytes,) = crossing[end].values()
         members = slice(first, end + 1)
+
         yield ChainUnit(
             layers=tuple(order[members]),
             kept_bytes=max(sum(kept[members]) - leaves_bytes, 0),
@@ -224,4 +234,5 @@ def _find_units(
             operations=sum(work[members]),
             is_random=any(is_random[members]),
         )
+
         first = end + 1

@@ -101,9 +101,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cards: tuple[CardAnswer, ...] = ()
     # the cheapest card that holds the wanted size; empty without prices
     cheapest: str = ""
-    remedies: tuple[
-        StepRemedy, ...
-    ] = ()  # changes of the step, by saving, the largest first
+    # Changes of the step, by saving, the largest first
+    remedies: tuple[StepRemedy, ...] = ()
     headline: str = ""
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = {}
@@ -153,6 +152,7 @@ def describe_cards(cards: Sequence[CardAnswer], answer: FitAnswer) -> str:
     """Return the answer for cards of one kind in a line; they are sorted by memory."""
     first = cards[0]
     last = cards[-1]
+
     if answer.wanted is None:
         return (
             f"about batch {first.largest:,} on {first.id} to {last.largest:,} on {last.id}"
@@ -161,6 +161,7 @@ def describe_cards(cards: Sequence[CardAnswer], answer: FitAnswer) -> str:
 
     fitting = [card for card in cards if card.holds_wanted]
     smallest = f", from {fitting[0].id} on" if fitting else ""
+
     return (
         f"batch {answer.wanted:,} fits {len(fitting)} of {len(cards)} cards{smallest}"
     )

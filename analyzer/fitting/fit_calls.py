@@ -93,7 +93,8 @@ def fits(
     """
     if size < 1:
         raise InputError(
-            f"A batch size of {size} is too small.", hint="Give 1 or more."
+            f"A batch size of {size} is too small.",
+            hint="Give 1 or more.",
         )
 
     step["batch_size"] = size
@@ -107,6 +108,7 @@ def fits(
         answer_sizes(access, options, BATCH, search, lambda stage, share: None)
 
     high_bytes = search.points[size].need_high_bytes
+
     return high_bytes is not None and high_bytes <= bounds.range.low
 
 
@@ -126,7 +128,12 @@ def _access(target: Any, options: CaptureOptions) -> Iterator[StepAccess]:
     is_model = hasattr(target, "get_config") and hasattr(target, "layers")
     if options.gpu and is_model:
         with save_model(target) as path:
-            spec = TargetSpec(text=name, kind=TargetKind.KERAS_FILE, path=str(path))
+            spec = TargetSpec(
+                text=name,
+                kind=TargetKind.KERAS_FILE,
+                path=str(path),
+            )
+
             with access_target(spec) as access:
                 yield access
 

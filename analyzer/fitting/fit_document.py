@@ -33,6 +33,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
     """Return an answer as a document."""
     is_good = bool(answer.largest) and answer.wanted_fits is not False
     lead: list[Block] = []
+
     if answer.limit_of != "cards":
         lead.append(_figures(answer))
 
@@ -44,9 +45,11 @@ def build_fit_document(answer: FitAnswer) -> Document:
         answer.dtype_policy,
         "XLA" if answer.jit else "op by op",
     )
+    subtitle = ", ".join(filter(None, step))
+
     return Document(
         title=answer.target,
-        subtitle=", ".join(filter(None, step)),
+        subtitle=subtitle,
         headline=answer.headline,
         tone="good" if is_good else "bad",
         badge="run on a simulated card" if answer.is_run else "predicted",
@@ -61,6 +64,7 @@ def append_answer(page: Document, answer: FitAnswer) -> Document:
     """Return the document of a log with the answer for its card at the end."""
     own = build_fit_document(answer)
     parts = (dataclasses.replace(section, level=2) for section in own.sections)
+
     return dataclasses.replace(
         page,
         headline=f"{page.headline} {own.headline}",
@@ -77,6 +81,7 @@ def _suggest_next(answer: FitAnswer) -> str:
 
     command = "trace"
     size = answer.safe or 1
+
     if answer.shape:
         options = repeat(answer.batch_size)
         for shape in answer.shape.split(" "):
@@ -93,6 +98,7 @@ def _suggest_next(answer: FitAnswer) -> str:
 
     if answer.limit_of == "given":
         options += ["--limit", format_option_bytes(answer.limit_bytes)]
+
     return shlex.join(("analyze", command, answer.target, *options))
 
 
@@ -132,14 +138,14 @@ def _figures(answer: FitAnswer) -> Table:
 
 def explain_answer(answer: FitAnswer) -> Iterator[str]:
     """Yield sentences about the limit, the growth of the need and the safe size."""
-    if answer.limit_of == "cards":
-        if answer.wanted is None:
-            yield (
-                "`about` is the size that fits by a line between the needs below, and `safe` "
-                "leaves 3 % of them."
-            )
-    else:
+    is_about_cards = answer.limit_of == "cards"
+    if not is_about_cards:
         yield _explain_limit(answer)
+    elif answer.wanted is None:
+        yield (
+            "`about` is the size that fits by a line between the needs below, and `safe` "
+            "leaves 3 % of them."
+        )
 
     if answer.fixed_bytes is not None and answer.bytes_per_example is not None:
         fixed = format_bytes(answer.fixed_bytes + answer.beside_pool_bytes)
@@ -147,12 +153,13 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
         yield f"The step needs about {fixed} plus {each} per example of the batch."
 
     noun = answer.noun.capitalize()
+
     for point in answer.points:
         if point.is_refused:
             yield f"{noun} {answer.label(point.size)} is not possible: {point.detail}"
             break
 
-    if answer.limit_of == "cards" or not answer.largest:
+    if is_about_cards or not answer.largest:
         return
 
     if answer.safe:
@@ -165,12 +172,16 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
 def _explain_limit(answer: FitAnswer) -> str:
     low = answer.limit_low_bytes
     high = answer.limit_high_bytes
-    bounds = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
+    bounds = ""
+    if low != high:
+        bounds = f" ({format_bytes(low)} to {format_bytes(high)})"
+
     origins = {
         "card": f" on {answer.card_name}",
         "machine": ", the memory of this machine",
         "given": ", the given limit",
     }
+
     others = ""
 
     if answer.beside_pool_bytes:
@@ -178,29 +189,32 @@ def _explain_limit(answer: FitAnswer) -> str:
         others = f"; context and libraries take another {beside}"
 
     limit = format_bytes(answer.limit_bytes)
+
     return (
         f"TensorFlow's pool may use {limit}{bounds}{origins[answer.limit_of]}{others}."
     )
 
 
 def _size_section(answer: FitAnswer) -> Section:
-    needs = [
-        (point.need_bytes or 0) + answer.beside_pool_bytes for point in answer.points
-    ]
+    beside = answer.beside_pool_bytes
+    needs = [(point.need_bytes or 0) + beside for point in answer.points]
     top = max(needs) or 1
     rows: list[tuple[CellValue, ...]] = []
 
     for point, need in zip(answer.points, needs, strict=True):
         word = _describe_point(answer, point)
         tone: Tone = "good" if point.fits else "bad"
-        is_known = point.need_bytes is not None
-        bar = Cell(
-            need / top if is_known else None, tone, note=word if is_known else ""
-        )
-        rows.append((answer.label(point.size), word, need if is_known else None, bar))
+        size = answer.label(point.size)
+
+        if point.need_bytes is None:
+            rows.append((size, word, None, Cell(None, tone)))
+        else:
+            bar = Cell(need / top, tone, note=word)
+            rows.append((size, word, need, bar))
 
     columns = (TableColumn(answer.noun, "number"), *COLUMNS["sizes"])
     title = "Runs" if answer.is_run else "Estimates"
+
     return Section(f"{title} by {answer.varied}", (Table(columns, tuple(rows)),))
 
 
@@ -212,6 +226,7 @@ def _describe_point(answer: FitAnswer, point: SizePoint) -> str:
         return "did not end in time"
     if point.is_refused:
         return f"not possible ({point.kind})"
+
     return "ran out of memory" if answer.is_run else "does not fit"
 
 
@@ -228,9 +243,11 @@ def _card_table(answer: FitAnswer) -> Table:
 
     rows: list[tuple[CellValue, ...]] = []
     fitting_first = sorted(answer.cards, key=lambda card: not card.holds_wanted)
+
     for card in fitting_first:
         row = _card_row(answer, card)
         name = card.id
+
         if rows and rows[-1][1:] == row:  # the same answer as the card before
             name = f"{rows.pop()[0]}, {name}"
 
@@ -285,14 +302,17 @@ def _state_largest(answer: FitAnswer) -> str:
             others = "larger ones did not end in time"
         if answer.largest >= MOST_SIZE:
             others = f"sizes above {MOST_SIZE:,} are not tried"
+
         return f"{named} fits {where}{by}; {others}."
 
     point = next(point for point in answer.points if point.size == answer.failing)
     failing = f"{answer.label(answer.failing)} {_describe_point(answer, point)}"
+
     if point.is_refused:
         failing = f"{answer.label(answer.failing)} is not possible ({point.kind})"
     if not answer.is_largest_known:
         return f"{named} fits {where}{by}; {failing}."
     if answer.is_run:
         return f"{named} is the largest that fits {where}: it ran on a simulated card, and {failing}."
+
     return f"{named} is the largest that fits {where}{by}; {failing}."

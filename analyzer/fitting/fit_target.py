@@ -42,9 +42,8 @@ class FitQuestion:
     wanted: int | None = None  # a size to judge
     remedies: tuple[str, ...] | None = None  # names; empty for all, None for none
     varied: VariedSize = BATCH
-    prices: Mapping[Gpu, float] = field(
-        default_factory=dict
-    )  # per hour; of all cards to judge
+    # Per hour; of all cards to judge
+    prices: Mapping[Gpu, float] = field(default_factory=dict)
 
 
 def fit_target(
@@ -78,9 +77,8 @@ def fit_step(
     varied = question.varied
     limited = limit_options(options, question.limit_bytes)
 
-    power = (
-        2 if varied.shapes else 1
-    )  # right for the side of an image, and for attention
+    # Right for the side of an image, and for attention.
+    power = 2 if varied.shapes else 1
     search = SizeSearch(limit.bytes, varied.first_size(options), power)
 
     def describe(facts: StepFacts) -> FitAnswer:
@@ -112,6 +110,7 @@ def fit_step(
         answer = replace_fields(answer, remedies=try_remedies(trial, question.remedies))
 
     report("done", 1.0)
+
     return add_headline(answer)
 
 
@@ -119,11 +118,13 @@ def limit_options(options: CaptureOptions, limit_bytes: int | None) -> CaptureOp
     """Return the options with the limit of a card, which its runs and the graph optimizer use."""
     if not options.gpu or limit_bytes is None:
         return options
+
     return replace(options, memory_limit_bytes=limit_bytes)
 
 
 def resolve_limit(
-    gpu: Gpu | None, limit_bytes: int | None
+    gpu: Gpu | None,
+    limit_bytes: int | None,
 ) -> tuple[LimitOwner, BoundedBytes]:
     """Return the owner and the value of the lower limit, the card's or the user's."""
     if limit_bytes is not None:
@@ -136,6 +137,7 @@ def resolve_limit(
         return "given", BoundedBytes.exactly(limit_bytes)
     if card is not None:
         return "card", card
+
     return "machine", BoundedBytes.exactly(read_memory_bytes())
 
 
@@ -153,6 +155,7 @@ def find_safe_size(search: SizeSearch, low_bytes: int, largest: int) -> int:
         low_bytes = min(low_bytes, point.need_bytes)
 
     safe = search.size_at(low_bytes, lambda one: one.need_high_bytes)
+
     return min(safe, largest)
 
 

@@ -10,7 +10,6 @@ from typing import Final
 from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
-from analyzer.fitting.cause_patches import run_edits
 from analyzer.fitting.remedy_plans import (
     RECOMPUTING,
     RemedyPlan,
@@ -20,7 +19,12 @@ from analyzer.fitting.remedy_plans import (
     remedy_names,
     write_code,
 )
-from analyzer.fitting.source_patches import copy_with_text, edit_source, write_diff
+from analyzer.fitting.source_patches import (
+    copy_with_text,
+    edit_source,
+    run_edits,
+    write_diff,
+)
 from analyzer.fitting.step_access import (
     StepAccess,
     StepEstimate,
@@ -64,9 +68,8 @@ class RemedyTrial:
     report: Progress
     patch_file: Path | None = None  # the file to write patches of, into a folder
     patch_folder: Path = Path()
-    keep: Callable[[StepRemedy], None] = lambda remedy: (
-        None
-    )  # takes each as it is known
+    # Takes each as it is known
+    keep: Callable[[StepRemedy], None] = lambda remedy: None
 
     def estimate(self, options: CaptureOptions, name: str) -> StepEstimate:
         """Return the estimate of the step with some options, captured in the subfolder ``name``."""
@@ -76,11 +79,14 @@ class RemedyTrial:
         """Say whether an estimate fits the limit; None without one."""
         if self.limit_bytes is None:
             return None
+
         return estimate.need_bytes <= self.limit_bytes
 
 
 def try_remedies(
-    trial: RemedyTrial, names: Sequence[str], captured: Path | None = None
+    trial: RemedyTrial,
+    names: Sequence[str],
+    captured: Path | None = None,
 ) -> tuple[StepRemedy, ...]:
     """Estimate a step with each remedy, and with sets of them if no single one is enough.
 
@@ -90,6 +96,7 @@ def try_remedies(
     options = trial.options
     report = trial.report
     report("estimating the unchanged step", 0.0)
+
     if captured is None:
         before = trial.estimate(options, "unchanged")
     else:
@@ -121,11 +128,14 @@ def try_remedies(
         remedies += _try_sets(trial, plans, remedies, before)
 
     remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
+
     return tuple(remedies)
 
 
 def _try_plans(
-    trial: RemedyTrial, plans: tuple[RemedyPlan, ...], before: StepEstimate
+    trial: RemedyTrial,
+    plans: tuple[RemedyPlan, ...],
+    before: StepEstimate,
 ) -> StepRemedy:
     """Return the savings of remedies together, or why they cannot be applied."""
     remedy = StepRemedy(
@@ -133,6 +143,7 @@ def _try_plans(
         title="; ".join(plan.title for plan in plans),
         code=write_code(plans, is_own_step=before.note.step.own),
     )
+
     try:
         options = merge_options(trial.options, plans)
         after = trial.estimate(options, f"remedy-{remedy.id}")
@@ -141,6 +152,7 @@ def _try_plans(
 
     costs = "; ".join(plan.costs for plan in plans if plan.costs)
     remedy = _add_figures(replace_fields(remedy, costs=costs), trial, before, after)
+
     if trial.patch_file is None or before.requested_bytes <= after.requested_bytes:
         return remedy
 
@@ -151,7 +163,10 @@ def _try_plans(
 
 
 def _add_figures(
-    remedy: StepRemedy, trial: RemedyTrial, before: StepEstimate, after: StepEstimate
+    remedy: StepRemedy,
+    trial: RemedyTrial,
+    before: StepEstimate,
+    after: StepEstimate,
 ) -> StepRemedy:
     """Return a remedy with the figures of the step before and after it."""
     outputs = before.note.outputs
@@ -166,7 +181,10 @@ def _add_figures(
 
 
 def prove_findings(
-    trial: RemedyTrial, findings: Sequence[Finding], captured: Path, file: Path | None
+    trial: RemedyTrial,
+    findings: Sequence[Finding],
+    captured: Path,
+    file: Path | None,
 ) -> tuple[StepRemedy, ...]:
     """Run the step with the change of each finding: a remedy, or an edit of the finding's line.
 
@@ -192,7 +210,10 @@ def prove_findings(
 
 
 def _try_edits(
-    trial: RemedyTrial, finding: Finding, before: StepEstimate, file: Path | None
+    trial: RemedyTrial,
+    finding: Finding,
+    before: StepEstimate,
+    file: Path | None,
 ) -> StepRemedy:
     """Return the edit of a finding's line that lowers the peak most, or why there is none."""
     remedy = StepRemedy(id=finding.id, title=finding.title, code="")
@@ -201,6 +222,7 @@ def _try_edits(
         return replace_fields(remedy, failed=_BY_HAND)
 
     after, code = min(runs, key=lambda run: run[0].requested_bytes)
+
     return _add_figures(replace_fields(remedy, code=code), trial, before, after)
 
 
@@ -295,6 +317,7 @@ def parse_remedies(text: str) -> tuple[str, ...] | None:
         return () if names else None
 
     known = remedy_names()
+
     for name in names:
         if name not in known:
             hint = suggest_names(name, known) or f"Use all, or {', '.join(known)}."
@@ -325,8 +348,15 @@ def add_remedies(
 
     with access_target(spec) as access:
         trial = RemedyTrial(
-            access, options, limit_bytes, progress, file, patches or Path(), keep
+            access,
+            options,
+            limit_bytes,
+            progress,
+            file,
+            patches or Path(),
+            keep,
         )
+
         if names is None:
             findings = result.report.findings
             source = spec.source if spec.kind is TargetKind.FILE else None
@@ -338,7 +368,9 @@ def add_remedies(
 
 
 def save_remedies(
-    result: Result, remedies: Iterable[StepRemedy], folder: Path
+    result: Result,
+    remedies: Iterable[StepRemedy],
+    folder: Path,
 ) -> Result:
     """Return an estimate with remedies, and save the changed report in its folder."""
     report = replace_fields(result.report, remedies=tuple(remedies))

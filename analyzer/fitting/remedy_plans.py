@@ -87,7 +87,8 @@ def remedy_names() -> tuple[str, ...]:
 
 
 def merge_options(
-    base: CaptureOptions, plans: tuple[RemedyPlan, ...]
+    base: CaptureOptions,
+    plans: tuple[RemedyPlan, ...],
 ) -> CaptureOptions:
     """Return the options of a step with several remedies of different kinds."""
     changes = {
@@ -96,7 +97,9 @@ def merge_options(
         for name in ("batch_size", "shapes", "dtype_policy", "jit", "optimizer")
         if getattr(plan.options, name) != getattr(base, name)
     }
+
     remedy = ",".join(plan.options.remedy for plan in plans if plan.options.remedy)
+
     return replace(base, **changes, remedy=remedy)
 
 
@@ -112,6 +115,7 @@ def plan_remedies(
     """
     conditions = _conditions_of(options, note)
     table = read_remedies()
+
     for row in table.remedies:
         if conditions.issuperset(row.when):
             yield _plan_row(row, options, note)
@@ -120,6 +124,7 @@ def plan_remedies(
         return
 
     current = _optimizer_class(note)
+
     # The optimizer of a custom step is part of its code.
     for name in () if note.step.own else table.optimizers:
         if name == current:
@@ -143,6 +148,7 @@ def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
     """Return the conditions of the table that hold for a step."""
     step = note.step
     batch = options.open_batch_size
+
     holds = {
         "train": not step.infers,
         "infer": step.infers,
@@ -164,6 +170,7 @@ def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyP
         "half": batch // 2,
         "quarter": batch // _ACCUMULABLE_BATCH,
     }
+
     size = row.batch_size.format(**sizes)
     texts = {"title": row.title.format(**sizes), "batch_size": size}
 
@@ -181,7 +188,8 @@ def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyP
 
 
 def _plan_blocks(
-    options: CaptureOptions, units: Sequence[ChainUnit]
+    options: CaptureOptions,
+    units: Sequence[ChainUnit],
 ) -> Iterator[RemedyPlan]:
     """Yield the blocks of layers to recompute, if the layers are a chain."""
     blocks = choose_blocks(units) if len(units) >= _LEAST_UNITS else []
@@ -195,6 +203,7 @@ def _plan_blocks(
     call = f"model = recompute_blocks(model, [  # before compile\n{pairs}])"
     ranges = "|".join(f"{first}>{last}" for first, last in names)
     operations = count_operations(units, blocks)
+
     yield RemedyPlan(
         id=RECOMPUTING,
         title=f"{len(blocks)} blocks of layers recomputed",
@@ -212,6 +221,7 @@ def read_recomputing_code() -> str:
         .joinpath("recomputed_blocks.py")
         .read_text("utf-8")
     )
+
     body = text.split(_PASTE_BEGIN)[1].split(_PASTE_END)[0]
     body = _TYPE_IGNORE.sub("", body).strip()
 
@@ -224,6 +234,7 @@ def _optimizer_class(note: RunNote) -> str:
     """Return the class of a step's optimizer: the recorded one, else by the paths of its variables."""
     heads = {variable.path.split("/")[0] for variable in note.variables}
     by_path = (name for name in read_remedies().optimizers if name.lower() in heads)
+
     return note.step.optimizer or next(by_path, "Adam")
 
 
@@ -253,6 +264,7 @@ def write_code(plans: Sequence[RemedyPlan], *, is_own_step: bool) -> str:
             if arguments
             else []
         )
+
         lines += [f"model.fit(..., batch_size={batch_size})"] if batch_size else []
 
     return "\n".join(filter(None, lines))

@@ -26,10 +26,8 @@ _HISTORY: Final = (
     "evaluations or growing lists may have left less memory, and in smaller pieces."
 )
 _CALL: Final = "StatefulPartitionedCall/"
-_OTHER_TRAINING: Final = (
-    "freezing",
-    "optimizer",
-)  # kinds that train otherwise: not tried
+# Kinds that train otherwise: not tried
+_OTHER_TRAINING: Final = ("freezing", "optimizer")
 
 
 def reproduce(
@@ -63,7 +61,9 @@ def reproduce(
 
 
 def _run_step(
-    spec: TargetSpec, options: CaptureOptions, progress: Progress
+    spec: TargetSpec,
+    options: CaptureOptions,
+    progress: Progress,
 ) -> OomFailure | None:
     """Return the failure of the step in the log of its own process; None if it runs."""
     with make_workplace() as folder:
@@ -85,9 +85,11 @@ def _name_op(failure: OomFailure) -> str:
 
 
 def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:
-    asked, other = failure.asked, logged.asked
+    asked = failure.asked
+    other = logged.asked
     if asked is None or other is None:
         return False
+
     return asked.low_bytes <= other.high_bytes and other.low_bytes <= asked.high_bytes
 
 
@@ -101,10 +103,12 @@ def append_reproduction(page: Document, found: Reproduction) -> Document:
 
         same_op = "the same op" if found.is_same_op else "another op"
         same = "the same request" if found.is_same_request else "another request"
+
         lines = [
             f"The step fails on the simulated card too, in {same_op} with {same}: "
             f"{found.op or 'an op without a name'} asks for {size}."
         ]
+
         if not found.remedies:
             lines.append("No single change lets it run.")
 
@@ -115,4 +119,5 @@ def append_reproduction(page: Document, found: Reproduction) -> Document:
 
     section = Section("Reproduced on a simulated card", tuple(blocks), level=2)
     sections = (page.sections[0], section, *page.sections[1:])
+
     return replace(page, headline=f"{page.headline} {lines[0]}", sections=sections)

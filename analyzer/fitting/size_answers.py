@@ -84,6 +84,7 @@ def answer_sizes(
     try:
         if can_run(access, options):
             return _run(access, options, varied, search, report)
+
         return _estimate(access, options, varied, search, report)
     except InputError as error:
         if error.kind is not FailureKind.FIXED_SIZE:
@@ -118,6 +119,7 @@ def _run(
 
         if size is not None:
             _report(report, search, f"running size {size}")
+
         return size
 
     def take_run(run: SizeRun) -> int | None:
@@ -125,9 +127,11 @@ def _run(
         assert size is not None
         if run.kind is not None and run.kind not in _BY_SIZE and not search.points:
             raise TargetError(run.detail, kind=run.kind)
+
         return take(_make_point(size, run), run.fixed_bytes)
 
     _report(report, search, f"running size {size}")
+
     for number in itertools.count():
         if size is None:
             break
@@ -159,24 +163,45 @@ def _run(
         return assume_facts(options, is_run=True)
 
     notes = tuple(dict.fromkeys(run_file.notes))
+
     return StepFacts(
-        by="runs", step=run_file.step, notes=notes, versions=run_file.versions
+        by="runs",
+        step=run_file.step,
+        notes=notes,
+        versions=run_file.versions,
     )
 
 
 def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
     """Return the facts about a step that follow from the options alone."""
-    step = StepConfig(mode="train", jit=options.jit, batch_size=options.batch_size)
-    return StepFacts(by="runs" if is_run else "estimates", step=step, versions={})
+    step = StepConfig(
+        mode="train",
+        jit=options.jit,
+        batch_size=options.batch_size,
+    )
+
+    return StepFacts(
+        by="runs" if is_run else "estimates",
+        step=step,
+        versions={},
+    )
 
 
 def _make_point(size: int, run: SizeRun) -> SizePoint:
     if run.peak_bytes is None:
-        return SizePoint(size=size, fits=False, kind=run.kind, detail=run.detail)
+        return SizePoint(
+            size=size,
+            fits=False,
+            kind=run.kind,
+            detail=run.detail,
+        )
 
     high_bytes = int(run.peak_bytes * _MARGIN)
     return SizePoint(
-        size=size, fits=True, need_bytes=run.peak_bytes, need_high_bytes=high_bytes
+        size=size,
+        fits=True,
+        need_bytes=run.peak_bytes,
+        need_high_bytes=high_bytes,
     )
 
 
@@ -188,7 +213,13 @@ def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePo
         raise error
 
     detail = error.message.partition("\n")[0]
-    return SizePoint(size=size, fits=False, kind=error.kind, detail=detail)
+
+    return SizePoint(
+        size=size,
+        fits=False,
+        kind=error.kind,
+        detail=detail,
+    )
 
 
 def _estimate(
@@ -219,12 +250,17 @@ def _estimate(
             need_bytes=last.need_bytes,
             need_high_bytes=last.need_high_bytes,
         )
+
         search.add(point, last.fixed_bytes)
 
     assert last is not None
     notes = tuple(dict.fromkeys((*last.notes, *describe_sizes(last.note))))
+
     return StepFacts(
-        by="estimates", step=last.note.step, notes=notes, versions=last.note.versions
+        by="estimates",
+        step=last.note.step,
+        notes=notes,
+        versions=last.note.versions,
     )
 
 

@@ -63,16 +63,16 @@ class SizeSearch:
         """The largest size that fits, below every size that does not; 0 for none."""
         failing = self.failing
         sizes = [point.size for point in self.points.values() if point.fits]
-        return max(
-            (size for size in sizes if failing is None or size < failing), default=0
-        )
+        below = [size for size in sizes if failing is None or size < failing]
+
+        return max(below, default=0)
 
     @property
     def failing(self) -> int | None:
         """The smallest size that does not fit or is not possible; None for none."""
-        return min(
-            (one.size for one in self.points.values() if one.has_failed), default=None
-        )
+        sizes = [one.size for one in self.points.values() if one.has_failed]
+
+        return min(sizes, default=None)
 
     def add(self, point: SizePoint, fixed_bytes: int = 0) -> None:
         """Take the answer for a size."""
@@ -92,6 +92,7 @@ class SizeSearch:
         fitting = self.fitting
         failing = self.failing
         step = tolerance_at(fitting)
+
         if failing is None:
             return self._next_larger(fitting, step)
         if failing - fitting <= step:
@@ -105,6 +106,7 @@ class SizeSearch:
 
         failures = sum(point.has_failed for point in self.points.values())
         down = max(failing // max(32 >> failures, 2), 1)
+
         return max((fitting + failing) // 2, failing - down)
 
     def _next_larger(self, fitting: int, step: int) -> int | None:
@@ -115,13 +117,16 @@ class SizeSearch:
 
         near = [one.size for one in self.points.values() if 5 * one.size > 4 * fitting]
         guess = max(self._guess(fitting), fitting + (step << (len(near) - 1)))
+
         return min(guess, _LONGEST_STEP * fitting, MOST_SIZE)
 
     def _guess(self, fitting: int) -> int:
         """Return the size at which the need reaches the limit, or a part of it at first."""
         need_bytes = self.points[fitting].need_bytes or 0
-        is_near = need_bytes >= _NEAR * self.limit_bytes
-        aim_bytes = self.limit_bytes if is_near else int(_APPROACH * self.limit_bytes)
+        aim_bytes = self.limit_bytes
+
+        if need_bytes < _NEAR * self.limit_bytes:
+            aim_bytes = int(_APPROACH * self.limit_bytes)
 
         return self.size_at(aim_bytes)
 
@@ -132,6 +137,7 @@ class SizeSearch:
         the last two, below them through size 0.
         """
         ends: list[tuple[int, int]] = [(0, self.fixed_bytes)]
+
         for size in sorted(self.points):
             value = figure(self.points[size])
             if value is not None and value > ends[-1][1]:
@@ -144,7 +150,9 @@ class SizeSearch:
         while place + 1 < len(ends) and ends[place][1] <= limit_bytes:
             place += 1
 
-        (low, low_bytes), (high, high_bytes) = ends[place - 1], ends[place]
+        low, low_bytes = ends[place - 1]
+        high, high_bytes = ends[place]
+
         slope = (high_bytes - low_bytes) / (high**self.power - low**self.power)
         crossing = low**self.power + (limit_bytes - low_bytes) / slope
         size = int(max(crossing, 0.0) ** (1 / self.power) + 1e-9)
@@ -156,6 +164,7 @@ class SizeSearch:
         sizes = sorted(self.points)
         low = self.points[sizes[0]]
         high = self.points[sizes[-1]]
+
         if low is high or (high.need_bytes or 0) > (low.need_bytes or 0):
             return False
 
@@ -181,6 +190,7 @@ class SizeSearch:
 
         if slope < 1 or fixed < 0.95 * self.fixed_bytes:
             return None, None
+
         return round(fixed), round(slope)
 
 

@@ -43,7 +43,8 @@ class StepAccess:
 
 @contextmanager
 def access_target(
-    spec: TargetSpec, show_stage: Callable[[str], None] = lambda stage: None
+    spec: TargetSpec,
+    show_stage: Callable[[str], None] = lambda stage: None,
 ) -> Iterator[StepAccess]:
     """Give access to the step of a target through forks of a process that has TensorFlow.
 
@@ -62,7 +63,12 @@ def access_target(
 
         def capture_spec(spec: TargetSpec, options: CaptureOptions, out: Path) -> Path:
             return capture_target(
-                spec, options, out, force=False, progress=show, copies=servers
+                spec,
+                options,
+                out,
+                force=False,
+                progress=show,
+                copies=servers,
             )
 
         def capture_file(file: Path, options: CaptureOptions, out: Path) -> Path:
@@ -73,7 +79,12 @@ def access_target(
             folder=folder,
             capture=partial(capture_spec, spec),
             run_sizes=partial(
-                capture, spec, force=False, progress=show, kind="sizes", copies=servers
+                capture,
+                spec,
+                force=False,
+                progress=show,
+                kind="sizes",
+                copies=servers,
             ),
             capture_file=capture_file,
         )
@@ -83,7 +94,8 @@ def access_target(
 def make_workplace() -> Iterator[Path]:
     """Make a temporary folder and remove it after the block."""
     with TemporaryDirectory(
-        prefix="analyze-fit-", ignore_cleanup_errors=True
+        prefix="analyze-fit-",
+        ignore_cleanup_errors=True,
     ) as folder:
         yield Path(folder)
 
@@ -106,7 +118,9 @@ class StepEstimate:
 
 
 def estimate_step(
-    access: StepAccess, options: CaptureOptions, name: str
+    access: StepAccess,
+    options: CaptureOptions,
+    name: str,
 ) -> StepEstimate:
     """Capture a step into the subfolder ``name``, and estimate it."""
     folder = access.capture(options, access.folder / name)

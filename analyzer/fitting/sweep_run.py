@@ -71,9 +71,8 @@ _Names = Annotated[tuple[Name, ...], Meta(min_length=1)]
 class SweepConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The lists of a sweep, and settings for every cell; its cells are all combinations."""
 
-    models: Annotated[
-        tuple[Text, ...], Meta(min_length=1)
-    ]  # targets of ``analyze estimate``
+    # Targets of ``analyze estimate``
+    models: Annotated[tuple[Text, ...], Meta(min_length=1)]
     batches: Annotated[tuple[_Batch, ...], Meta(min_length=1)] = (32,)
     cards: _Names = (CPU,)  # of the catalogue, or ``cpu``
     remedies: _Names = (NONE,)  # as ``analyze fit --what-if`` names them, or ``none``
@@ -121,11 +120,13 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
             limit_bytes=limit,
             **shared,
         )
+
         asked.append(question)
 
     if len(asked) > _MOST_CELLS:
         raise InputError(
-            f"{path} has {len(asked):,} cells.", hint=f"Use at most {_MOST_CELLS:,}."
+            f"{path} has {len(asked):,} cells.",
+            hint=f"Use at most {_MOST_CELLS:,}.",
         )
 
     return tuple(dict.fromkeys(asked))
@@ -154,7 +155,8 @@ def run_sweep(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{out}: {error.strerror}.", hint="Name another --out."
+            f"{out}: {error.strerror}.",
+            hint="Name another --out.",
         ) from None
 
     files = [folder / f"{_key(question)}.json" for question in questions]
@@ -175,6 +177,7 @@ def run_sweep(
         )
 
     report()
+
     for at, made in engine.run(estimate_cell, [questions[place] for place in missing]):
         place = missing[at]
         cell = cells[place] = made or SweepCell(question=questions[place], failed=_DIED)
@@ -196,6 +199,7 @@ def _key(question: SweepQuestion) -> str:
     source = Path(parse_target(question.target).source)
     if source.is_file():
         digest.update(source.read_bytes())
+
     return digest.hexdigest()[:24]
 
 
@@ -207,12 +211,14 @@ def estimate_cell(question: SweepQuestion) -> SweepCell:
     except AnalyzerError as error:
         if error.exit_code is ExitCode.BUG:
             raise
+
         return SweepCell(question=question, failed=str(error))
 
 
 def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
     spec = parse_target(question.target)
     limit_bytes = question.limit_bytes
+
     card = "" if question.card == CPU else question.card
     if limit_bytes is not None and card:
         limit_bytes = min(limit_bytes, memory_limit(find_gpu(card)).bytes)
@@ -223,6 +229,7 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
         gpu=card,
         memory_limit_bytes=limit_bytes if card else None,
     )
+
     if question.remedy:  # a capture without it shows whether the step has it
         made = capture(
             spec,
@@ -232,15 +239,18 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
             progress=lambda *_: None,
             kind="static",
         )
+
         plans = list(plan_remedies(options, read_run(made / RUN_FILE)))
         options = choose_plans(plans, [question.remedy])[0].options
 
     what_if = WhatIf(memory_limit_bytes=limit_bytes)
     report = estimate_target(spec, options, folder / "cell", what_if=what_if).report
+
     figures: dict[str, Any] = {
         name: getattr(report.verdict, name, None)
         for name in ("need_bytes", "limit_bytes", "margin_bytes")
     }
+
     figures |= {
         name: getattr(report.uncertainty, name, None)
         for name in ("low_bytes", "high_bytes")
@@ -278,11 +288,13 @@ def build_sweep_document(sweep: SweepFile) -> Document:
     """Return a sweep as a document."""
     most = max((cell.allocated_bytes or 0 for cell in sweep.cells), default=0) or 1
     words = [_answer_of(cell) for cell in sweep.cells]
+
     counts = (
         f"{words.count(one)} {phrase}"
         for one, (phrase, _) in _WORDS.items()
         if one in words
     )
+
     reasons = dict.fromkeys(cell.failed for cell in sweep.cells if cell.failed)
     rows = tuple(_row_of(cell, most) for cell in sweep.cells)
     blocks: list[Block] = [Table(COLUMNS["sweep"], rows)]
@@ -308,6 +320,7 @@ def _answer_of(cell: SweepCell) -> str:
     """Return the key in ``_WORDS`` of a cell's answer."""
     if cell.failed or cell.limit_bytes is None:
         return "failed" if cell.failed else ""
+
     return "yes" if cell.fits is True else "no" if cell.fits is False else "may not"
 
 
@@ -330,6 +343,7 @@ def _row_of(cell: SweepCell, most_bytes: int) -> tuple[CellValue, ...]:
     asked = cell.question
     word = _answer_of(cell)
     share = None if cell.allocated_bytes is None else cell.allocated_bytes / most_bytes
+
     return (
         *(asked.target, asked.card, asked.remedy or NONE, asked.batch_size),
         *(Cell(word, _WORDS[word][1]), cell.need_bytes, cell.limit_bytes, share),

@@ -56,12 +56,14 @@ def split_shapes(shapes: Sequence[str]) -> tuple[list[str], VariedSize]:
     """Separate shapes without an N from those with one."""
     varied = [shape for shape in shapes if _factors_of_n(shape)]
     fixed = [shape for shape in shapes if shape not in varied]
+
     return fixed, parse_varied(varied)
 
 
 def parse_varied(shapes: Sequence[str]) -> VariedSize:
     """Return the meaning of a size for shapes with an N."""
     parsed = []
+
     for shape in shapes:
         name, equals, axes = shape.rpartition("=")
         plain = name.strip() + equals + "".join(axes.split()).upper()

@@ -1,6 +1,6 @@
 """Explains an out-of-memory log: the request, the state of the allocator, the cause, and advice.
 
-A log of TensorFlow 2.4 or later in any format (``lines``) becomes a list of failures (``read_log``).
+A log of TensorFlow 2.4 or later in any format (``lines``) becomes a list of failures (``explain_log``).
 Their figures, causes and advice make the document. The log is untrusted; TensorFlow is not imported.
 """
 

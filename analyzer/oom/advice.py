@@ -123,7 +123,9 @@ _LARGE_BYTES: Final = 64 << 20  # of a tensor that explains a failure by itself
 
 
 def find_advice(
-    failure: LoggedFailure, cause: str, words: Words
+    failure: LoggedFailure,
+    cause: str,
+    words: Words,
 ) -> Iterator[OomAdvice]:
     """Yield the advice, the most direct first."""
     words["batch"] = batch = find_batch(failure)
@@ -218,7 +220,9 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
 
 
 def _find_smaller_batch(
-    failure: LoggedFailure, cause: str, batch: int
+    failure: LoggedFailure,
+    cause: str,
+    batch: int,
 ) -> tuple[int, object]:
     """Return the batch whose tensors of the requested size fit, and the place for one of them."""
     place = failure.largest_hole if cause == Cause.FULL else failure.limit
@@ -282,4 +286,5 @@ def _write_limit(size_bytes: int) -> str:
     mib = size_bytes >> 20
     if size_bytes % (1 << 20) and mib >= 1024:
         return f"{math.floor(mib / 10.24) / 100}GiB"
+
     return f"{mib}MiB"

@@ -49,6 +49,7 @@ def take_allocator_line(process: Process, line: LogLine) -> bool:
         return True
 
     failure = process.add_failure(line)
+
     failure.stamp = line.stamp
     failure.size = size
     failure.allocator = match["allocator"] or match["async"] or ""
@@ -99,12 +100,14 @@ def take_dump_line(process: Process, line: LogLine) -> bool:
     if head := find("dump_head", text):
         name = head["allocator"]
         waiting = (one for one in process.recent() if not one.has_dump)
+
         owner = next(waiting, None)
         if owner is None or owner.allocator not in ("", name):
             owner = _start_dump(process, line)
 
         owner.allocator = owner.allocator or name
         process.select(line.thread, owner)
+
         return True
 
     cells = find("map", text)

@@ -38,6 +38,7 @@ def name_figures(failure: LoggedFailure) -> Words:
     whole = failure.limit if free is None else failure.card_memory
     held = failure.in_use or "the pool"
     words: Words = structs.asdict(failure)
+
     words |= {
         "held": held if whole is None else f"{held} of {whole}",
         "card": failure.card_memory,
@@ -51,6 +52,7 @@ def name_figures(failure: LoggedFailure) -> Words:
         "block": "block" if failure.is_compiled else "tensor",
         "giver": "driver" if failure.is_on_card else "machine",
     }
+
     asked = failure.asked
 
     if asked is not None:
@@ -139,6 +141,7 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
         "resident": "the process held {}",
         "asked": "TensorFlow had asked for {} at once",
     }
+
     parts = []
 
     for name, phrase in phrases.items():
@@ -153,6 +156,7 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
 def _describe_unknown_request(failure: LoggedFailure) -> str:
     if failure.limit is not None and failure.in_use is not None:
         return "The log does not give the size of the request; {in_use} of {limit} were in use."
+
     if find("copy_error", failure.words):
         return (
             "A tensor could not be copied to the device, which had no memory for it; the log "
@@ -270,7 +274,10 @@ def _judge_by_map(failure: LoggedFailure, want: Range) -> Judgement:
 
 
 def _judge_full(
-    failure: LoggedFailure, words: Words, want: Range, left: Range
+    failure: LoggedFailure,
+    words: Words,
+    want: Range,
+    left: Range,
 ) -> Judgement:
     words["space"] = left
     words["short"] = (want - left).at_least(0)
@@ -323,6 +330,7 @@ def _bytes_beside(failure: LoggedFailure) -> int:
     free = failure.printed.get("free")
     if total is None or free is None:
         return 0
+
     return max(total.low - free.low - failure.in_use_bytes, 0)
 
 
@@ -330,6 +338,7 @@ def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
     """Return whether others hold much of the card, and the request would fit without them."""
     card = failure.card_memory
     in_use = failure.in_use_bytes
+
     if card is None:
         return False
 
@@ -365,6 +374,7 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
 
     if failure.is_pinned:
         yield "This is pinned host memory, used for copies to a card, not the card's own."
+
     if find_dominant_size(failure) is not None:
         yield (
             "{many:,} chunks of {chunk} fill {share:.0%} of the bytes in use, as if a loop or a "

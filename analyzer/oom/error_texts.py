@@ -61,6 +61,7 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
     """Return the failure that an error text reports; None if the line is no such text."""
     text = line.text
     log = process.log
+
     if match := find("tensor_error", text):
         return _find_tensor(process, line, match)
 
@@ -69,7 +70,9 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
         is_workspace = "CUDNN" in text
         allocator = next(reversed(log.tolerated), "") if is_workspace else ""
         failure = _find_known(process, text, None, size, allocator)
+
         failure = failure or process.add_failure(line)
+
         failure.size = size if size and size.is_exact else failure.size or size
         failure.allocator = failure.allocator or allocator
         failure.is_compiled = not is_workspace
@@ -87,7 +90,9 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
 
 
 def _find_tensor(
-    process: Process, line: LogLine, match: re.Match[str]
+    process: Process,
+    line: LogLine,
+    match: re.Match[str],
 ) -> LoggedFailure:
     """Return the failure of a request for a tensor, a new one if no known failure may be it."""
     shape = parse_shape(match["shape"])
@@ -127,7 +132,11 @@ def _find_known(
         is_same = failure.shape == shape or failure.words == text.strip()
         has_names = allocator in ("", failure.allocator) or not failure.allocator
         has_device = device in ("", failure.device) or not failure.device
-        has_size = not (size and failure.size) or failure.size.intersection(size)
+        has_size = True
+
+        if size and failure.size:
+            has_size = failure.size.intersection(size) is not None
+
         if failure.other_cause or not (has_names and has_device and has_size):
             continue
 
@@ -190,6 +199,7 @@ def _take_context(process: Process, text: str) -> bool:
     if "BufferAssignment OOM Debugging" in text:
         failure.is_compiled = True
         failure.buffers.clear()  # a repeated text lists them again
+
         return True
 
     node = find("node", text)
@@ -245,6 +255,7 @@ def add_buffer(failure: LoggedFailure, text: str) -> bool:
     buffer = failure.buffers[-1]
     fields = read_groups(match)
     size = parse_size(fields.get("size"))
+
     buffer.size_bytes = size.middle if size else buffer.size_bytes
     buffer.operator = fields.get("operator", buffer.operator)
     buffer.label = fields.get("label", buffer.label)
@@ -304,7 +315,10 @@ def take_report(process: Process, line: LogLine, name: str) -> bool:
 
 
 def _name_cause(
-    failure: LoggedFailure, process: Process, name: str, library: str
+    failure: LoggedFailure,
+    process: Process,
+    name: str,
+    library: str,
 ) -> None:
     """Note the component that failed."""
     row = OTHER_CAUSES[name]

@@ -156,6 +156,7 @@ class LoggedFailure(Struct):
         total = self.card_memory
         if self.limit is None or total is None or not self.is_on_card:
             return False
+
         return self.limit.high < _LIMITED_SHARE * total.low
 
 
@@ -216,7 +217,9 @@ class Process:
         self.refusals: list[OomRefusals] = []  # since the last failure
 
     def add_failure(
-        self, line: LogLine, kind: FailedAllocator = FailedAllocator.POOL
+        self,
+        line: LogLine,
+        kind: FailedAllocator = FailedAllocator.POOL,
     ) -> LoggedFailure:
         """Return a new failure with the refusals before it; count it if there are too many."""
         failure = LoggedFailure(line.number, self.tag, kind, line.text.strip())

@@ -58,6 +58,7 @@ def read_lines(stream: BinaryIO, name: str = "") -> Iterator[LogLine]:
     head = first[:4096].lstrip()
     has_cells = b'"cells"' in head or b'"nbformat"' in head
     is_notebook = has_cells and head.startswith(b"{")
+
     labels = Counter(_LABEL.findall(first)).values()
     is_labelled = max(labels, default=0) >= _LEAST_REPEATED
 
@@ -150,7 +151,9 @@ def _unescape(raw: bytes) -> bytes:
 
 def _plain_character(match: re.Match[bytes]) -> bytes:
     if match[1]:
-        return chr(int(match[1], 16)).encode("utf-8", "replace")
+        code = int(match[1], 16)
+        return chr(code).encode("utf-8", "replace")
+
     return _ESCAPES.get(match[2], match[2])
 
 

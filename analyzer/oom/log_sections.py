@@ -1,11 +1,19 @@
-"""The document of a log as sections for the terminal and the page; it computes no figures."""
+"""The document of a log as sections for the terminal and the page; it computes no figures.
+
+The pool is drawn to scale, cut into rows like a text into lines, so that a chunk of a thousandth is
+still visible. The failed request is drawn below to the same scale.
+"""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Final
+
+from markupsafe import Markup
 
 from analyzer.model.contract.oom_file import OomDocument, OomFailure, OomPlan
 from analyzer.model.units import format_bytes
 from analyzer.oom.failures import LoggedFailure
+from analyzer.report.render.charts import frame
 from analyzer.report.render.sections import (
     COLUMNS,
     Block,
@@ -16,6 +24,126 @@ from analyzer.report.render.sections import (
     Table,
     TableColumn,
 )
+
+_WIDTH: Final = 1000  # units of a row
+_ROWS: Final = 24  # rows for the whole pool
+_HEIGHT: Final = 16  # units of a row
+_STEP: Final = 20  # units from row to row
+_TOP: Final = 4  # units above the first row
+_GAP: Final = 0.6  # units between chunks wider than three units
+_LEGEND: Final = (
+    ("pool-same", "chunks in use of the requested size"),
+    ("pool-used", "other chunks in use"),
+    ("pool-hole", "the largest free chunk"),
+    ("pool-free", "free"),
+    ("pool-request", "the request, below the pool"),
+)
+
+_RECT: Final = Markup(
+    '<rect x="{}" y="{}" width="{}" height="{}" class="{}"><title>{}</title></rect>'
+)
+_SVG: Final = Markup(
+    '<svg class="pool" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
+    'aria-label="Chunks of the allocator by address">{}</svg>'
+)
+
+
+def draw_pool(failure: LoggedFailure) -> Markup | None:
+    """Return a failure's pool as a drawing, its regions one after the other; None without chunks."""
+    total = sum(size for _, size, _ in failure.chunks)
+    if not total:
+        return None
+
+    row_bytes = -(-total // _ROWS)
+    boxes = [(0, total, "pool-free", "the pool")]
+    end = 0
+
+    for size, look, title in _merge_small(failure, row_bytes // _WIDTH):
+        boxes.append((end, size, look, title))
+        end += size
+
+    if failure.asked is not None:
+        size = min(failure.asked.rounded_bytes, total)
+        start = (_ROWS + 1) * row_bytes  # below an empty row
+        boxes.append((start, size, "pool-request", "the request, to the same scale"))
+        end = start + size
+
+    marks: list[Markup] = []
+
+    for box in boxes:
+        marks += _draw(row_bytes, *box)
+
+    note = f"One row is {format_bytes(row_bytes)}."
+
+    if not failure.is_complete:
+        note += " The chunk list is incomplete."
+
+    height = 2 * _TOP + -(-end // row_bytes) * _STEP
+    svg = _SVG.format(_WIDTH, height, Markup("").join(marks))
+    caption = "The pool when the request failed, to scale"
+
+    return frame(caption, svg, _LEGEND, note)
+
+
+def _merge_small(
+    failure: LoggedFailure,
+    tiny_bytes: int,
+) -> Iterator[tuple[int, str, str]]:
+    """Yield size, look and title of each chunk; small neighbours become one."""
+    asked_bytes = 0
+    hole_bytes = 0
+
+    if failure.asked is not None:
+        asked_bytes = failure.asked.rounded_bytes
+    if failure.largest_hole is not None:
+        hole_bytes = failure.largest_hole.low
+
+    chunks = sorted(failure.chunks)
+
+    for is_tiny, group in groupby(chunks, lambda chunk: chunk[1] < tiny_bytes):
+        if is_tiny:
+            sizes = [size for _, size, _ in group]
+            yield sum(sizes), "pool-used", f"{len(sizes):,} small chunks"
+            continue
+
+        for address, size, is_used in group:
+            title = f"{'in use' if is_used else 'free'} at {address:#x}"
+
+            look = "pool-used"
+            if is_used and size == asked_bytes:
+                look = "pool-same"
+            elif not is_used:
+                look = "pool-hole" if size == hole_bytes else "pool-chunk"
+
+            yield size, look, title
+
+
+def _draw(
+    row_bytes: int,
+    offset: int,
+    size: int,
+    look: str,
+    title: str,
+) -> Iterator[Markup]:
+    """Yield a range of bytes: one rectangle for each row that it touches."""
+    title = f"{title}: {format_bytes(size)} ({size:,} bytes)"
+    end = offset + size
+
+    while offset < end:
+        row, within = divmod(offset, row_bytes)
+        taken = min(end - offset, row_bytes - within)
+
+        width = taken / row_bytes * _WIDTH
+        if width > 3 and look != "pool-free":
+            width -= _GAP
+
+        x = round(within / row_bytes * _WIDTH, 2)
+        y = _TOP + row * _STEP
+        shown_width = round(max(width, 1), 2)
+
+        yield _RECT.format(x, y, shown_width, _HEIGHT, look, title)
+        offset += taken
+
 
 _MOST_FAILURES: Final = 5  # in full; the others are only counted
 _MOST_ROWS: Final = 8  # of a table
@@ -33,7 +161,8 @@ _FIGURES: Final = {
 
 
 def build_sections(
-    document: OomDocument, failures: Sequence[LoggedFailure] = ()
+    document: OomDocument,
+    failures: Sequence[LoggedFailure] = (),
 ) -> Document:
     """Return the document as sections; ``failures`` adds a drawing of each one's pool."""
     sections: list[Section] = []
@@ -46,6 +175,7 @@ def build_sections(
 
     notes = list(document.notes)
     command = document.next_command or ""
+
     left = count - _MOST_FAILURES + document.failures_not_shown
     if left > 0:
         notes.append(f"{left:,} more failures: see the JSON.")
@@ -86,7 +216,8 @@ def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Secti
 
 
 def _describe_parts(
-    failure: OomFailure, logged: Sequence[LoggedFailure]
+    failure: OomFailure,
+    logged: Sequence[LoggedFailure],
 ) -> Iterator[Section]:
     """Yield the parts of one failure: advice, drawing, figures, contents of the pool, its line."""
     advice: list[Block] = []
@@ -98,18 +229,18 @@ def _describe_parts(
     parts: dict[str, list[Block]] = {"What to do": advice}
 
     for one in logged:
-        from analyzer.oom.pool_drawing import draw_pool  # for pages only
-
         drawing = draw_pool(one)
         parts["The pool"] = [drawing] if drawing else []
 
     rows = tuple(_list_figures(failure))
     parts["Figures"] = [Table(COLUMNS["oom-figures"], rows)] if rows else []
-    parts["Chunks in use by size"] = sizes = list[Block]()
-    sizes += map(Paragraph, failure.matched)
+    sizes: list[Block] = [Paragraph(line) for line in failure.matched]
 
     if failure.sizes:
         sizes.append(_list_sizes(failure))
+
+    parts["Chunks in use by size"] = sizes
+
     if failure.compiled is not None:
         parts["Buffers of the program"] = [*_list_buffers(failure.compiled)]
 
@@ -128,6 +259,7 @@ def _describe_parts(
 def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
     asked = failure.asked
     card = failure.card
+
     if asked is not None:
         about = "" if asked.high_bytes - asked.low_bytes < 256 else "about "
         shown = f"{asked.low_bytes:,} to {asked.high_bytes:,}"
@@ -149,6 +281,7 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
         "device": failure.device,
         "source": failure.source,
     }
+
     for name, text in facts.items():
         if text:
             yield name, text
@@ -179,10 +312,12 @@ def _list_sizes(failure: OomFailure) -> Table:
         rows.append((row.count, row.size_bytes, row.total_bytes, ", ".join(notes)))
 
     others = failure.sizes[_MOST_ROWS:]
-    total = format_bytes(sum(row.total_bytes for row in others))
-    caption = f"{len(others):,} other sizes hold {total}; see the JSON."
+    caption = ""
+    if others:
+        total = format_bytes(sum(row.total_bytes for row in others))
+        caption = f"{len(others):,} other sizes hold {total}; see the JSON."
 
-    return Table(COLUMNS["oom-sizes"], tuple(rows), caption if others else "")
+    return Table(COLUMNS["oom-sizes"], tuple(rows), caption)
 
 
 def _list_buffers(plan: OomPlan) -> tuple[Table, Table]:
@@ -192,6 +327,7 @@ def _list_buffers(plan: OomPlan) -> tuple[Table, Table]:
     rows = []
 
     for buffer in plan.buffers[:_MOST_ROWS]:
-        rows.append((buffer.size_bytes, buffer.shape, buffer.operator or buffer.label))
+        name = buffer.operator or buffer.label
+        rows.append((buffer.size_bytes, buffer.shape, name))
 
     return sums, Table((_SIZE, shape, owner), tuple(rows))

@@ -44,7 +44,8 @@ def add_names(
     ranks = {category: rank for rank, category in enumerate(_LONG_LIVED)}
 
     for name, category, size_bytes in sorted(
-        tensors, key=lambda one: ranks.get(one[1], 9)
+        tensors,
+        key=lambda one: ranks.get(one[1], 9),
     ):
         words = f"{name} ({category.replace('_', ' ')})"
         same = names[round_up_request(size_bytes)]
@@ -58,7 +59,10 @@ def add_names(
     failures = tuple(_add_to_failure(one, names) for one in document.failures)
 
     return replace(
-        document, failures=failures, matched_with=model, next_command=command
+        document,
+        failures=failures,
+        matched_with=model,
+        next_command=command,
     )
 
 

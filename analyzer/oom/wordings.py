@@ -67,6 +67,7 @@ def find_all(name: str, text: str) -> list[re.Match[str]]:
     """Return all matches of a pattern of the table."""
     if find(name, text) is None:
         return []
+
     return list(PATTERNS[name].finditer(text))
 
 
@@ -78,7 +79,8 @@ def read_groups(match: re.Match[str]) -> dict[str, str]:
 
 _UNITS: Final = "KMGTPE"
 _PRINTED: Final = re.compile(
-    r"(\d+(?:\.\d+)?)\.?\s?([KMGTPE]?)(?:iB?|B|BYTES)?", re.IGNORECASE
+    r"(\d+(?:\.\d+)?)\.?\s?([KMGTPE]?)(?:iB?|B|BYTES)?",
+    re.IGNORECASE,
 )
 _MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
 _LARGEST_ITEM: Final = 16  # bytes of an element
@@ -137,4 +139,5 @@ def difference(whole: Range | None, part: Range | None) -> Range | None:
     """Return the difference, at least 0; None if one of the two is unknown."""
     if whole is None or part is None:
         return None
+
     return (whole - part).at_least(0)

@@ -16,9 +16,8 @@ _NOT_REPEATABLE: Final = ("", "live", TargetKind.SCRIPT, TargetKind.TRACE)
 """Kinds of targets that no command captures again with the same step; ``live`` is the user's process."""
 
 MOST_EVIDENCE: Final = 20  # rows of a finding on a page
-_LEAST_RATIO: Final = (
-    0.01  # share of the limit below which a remedy is not worth showing
-)
+_LEAST_RATIO: Final = 0.01
+"""Share of the limit below which a remedy is not worth showing."""
 
 _TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
 _BROKEN: Final = ("out-of-memory", "does-not-fit", "outer-product")
@@ -28,49 +27,67 @@ _ACTIONS: Final = read_table("report/actions.toml", dict[str, tuple[str, str, st
 
 def suggest_next(report: ReportFile) -> str:
     """Return the command that continues from a report; empty if none does."""
-    target, verdict = report.target, report.verdict
+    target = report.target
+    verdict = report.verdict
+
     if target.kind == TargetKind.TRACE and not report.step.is_jax:
-        command = ("analyze", "trace", target.text, "--target", "train.py:build_model")
+        command = (
+            "analyze",
+            "trace",
+            target.text,
+            "--target",
+            "train.py:build_model",
+        )
         return shlex.join(command)
 
     if target.kind == TargetKind.SCRIPT and target.text.endswith(".py"):
         card = [] if report.device.kind == "gpu" else ["--gpu", "t4"]
+
         return shlex.join(("analyze", "trace", target.text, *card))
 
     if report.remedies and verdict is not None and verdict.limit_bytes is not None:
         return repeat_command(report, "fit")
     if report.kind is Kind.ESTIMATE or report.remedies:
         return repeat_command(report, "trace")
+
     return repeat_command(report, "estimate", "--what-if", "all")
 
 
-def repeat_command(
-    report: ReportFile, command: str, *options: str, card: str = ""
-) -> str:
-    """Return the command for the same step, on ``card`` if given; empty if none can repeat it."""
-    target, step, verdict = report.target, report.step, report.verdict
+def repeat_command(report: ReportFile, command: str, *options: str) -> str:
+    """Return the command for the same step; empty if none can repeat it."""
+    target = report.target
+    step = report.step
+    verdict = report.verdict
+
     if target.kind in _NOT_REPEATABLE:
         return ""
 
     limit: list[str] = []
-    asked = None
     if verdict is not None and verdict.limit_of == "user":
         asked = verdict.limit_bytes
-    if asked and not card:
-        limit = ["--limit", format_option_bytes(asked)]
+        if asked:
+            limit = ["--limit", format_option_bytes(asked)]
 
-    if not card and report.simulated_card is not None and report.simulated_card.cards:
-        card = report.simulated_card.cards[0]
-    elif not card and verdict is not None and verdict.card:
+    simulated = report.simulated_card
+    card = ""
+
+    if simulated is not None and simulated.cards:
+        card = simulated.cards[0]
+    elif verdict is not None and verdict.card:
         gpu = look_up_gpu(verdict.card)
         card = "" if gpu is None else gpu.id
 
-    batch_size, mode = (None, "") if step.own else (step.batch_size, step.mode)
-    given = step.options
+    batch_size = step.batch_size
+    mode = step.mode
+
+    if step.own:
+        batch_size = None
+        mode = ""
     if command == "fit":  # it varies the batch
         batch_size = None
 
-    same = step_options(batch_size, mode, step.jit, card, given)
+    same = step_options(batch_size, mode, step.jit, card, step.options)
+
     return shlex.join(("analyze", command, target.text, *same, *limit, *options))
 
 
@@ -111,14 +128,16 @@ def find_action(report: ReportFile) -> str:
                 "whole data set."
             )
 
-        need_bytes = None if verdict is None else verdict.need_bytes
-        of = format_bytes(
-            _limit_of(report) or need_bytes or report.peak.allocated_bytes
-        )
+        of_bytes = _limit_of(report)
+        if not of_bytes and verdict is not None:
+            of_bytes = verdict.need_bytes
+
+        of = format_bytes(of_bytes or report.peak.allocated_bytes)
         return f"Nothing to change: no change is known to save 1 % of {of}."
 
     first = changes[0]
     gain = f": {first.gain}" if first.gain else ""
+
     return f"{first.action}{gain}."
 
 
@@ -127,8 +146,10 @@ def _limit_of(report: ReportFile) -> int | None:
     verdict, program = report.verdict, report.program
     if verdict is not None and verdict.limit_bytes is not None:
         return verdict.limit_bytes
+
     if report.device.kind == "gpu":
         return report.device.memory_limit_bytes
+
     return program.process_peak_bytes if program is not None else None
 
 
@@ -138,17 +159,17 @@ def change_items(report: ReportFile) -> tuple[Item, ...]:
     A finding whose change was estimated is left out.
     """
     tried = {one.id for one in report.remedies if one.saves_bytes is not None}
-    findings = [
-        one for one in report.findings if tried.isdisjoint((one.id, remedy_of(one)))
-    ]
-    first = [one for one in findings if one.id in _BROKEN]
-    others = [one for one in findings if one.id not in _BROKEN]
+    first: list[Item] = []
+    others: list[Item] = []
 
-    return (
-        *(_finding_item(one, report) for one in first),
-        *remedy_items(report.remedies, report),
-        *(_finding_item(one, report) for one in others),
-    )
+    for finding in report.findings:
+        if tried.isdisjoint((finding.id, remedy_of(finding))):
+            group = first if finding.id in _BROKEN else others
+            group.append(_finding_item(finding, report))
+
+    remedies = remedy_items(report.remedies, report)
+
+    return (*first, *remedies, *others)
 
 
 def remedy_of(finding: Finding) -> str:
@@ -157,11 +178,13 @@ def remedy_of(finding: Finding) -> str:
 
 
 def remedy_items(
-    remedies: Sequence[StepRemedy], report: ReportFile | None = None
+    remedies: Sequence[StepRemedy],
+    report: ReportFile | None = None,
 ) -> tuple[Item, ...]:
     """Return the estimated changes; ``report`` names the step that a check repeats."""
     items = []
     least = 0.0
+
     if report is not None:
         least = _LEAST_RATIO * (_limit_of(report) or report.peak.requested_bytes)
 
@@ -174,6 +197,8 @@ def remedy_items(
 
         is_small = saves_bytes < least
         check = ""
+        gain = "" if is_small else f"saves {format_bytes(saves_bytes)}"
+
         if report is not None:
             is_edit = remedy.id in _ACTIONS
             options = ("--prove",) if is_edit else ("--what-if", remedy.id)
@@ -187,7 +212,7 @@ def remedy_items(
             tone="muted" if is_small else "good",
             check=check,
             action="" if is_small else remedy.title,
-            gain="" if is_small else f"saves {format_bytes(saves_bytes)}",
+            gain=gain,
         )
 
         items.append(item)
@@ -198,7 +223,10 @@ def remedy_items(
 def _saving_label(saves_bytes: int) -> str:
     if saves_bytes < 0:
         return signed_bytes(-saves_bytes)
-    return f"saves {format_bytes(saves_bytes)}" if saves_bytes else "saves nothing"
+    if saves_bytes == 0:
+        return "saves nothing"
+
+    return f"saves {format_bytes(saves_bytes)}"
 
 
 def describe_figures(remedy: StepRemedy) -> str:
@@ -206,19 +234,19 @@ def describe_figures(remedy: StepRemedy) -> str:
     parts = []
     if remedy.requested_bytes is not None and remedy.saves_bytes is not None:
         before = format_bytes(remedy.requested_bytes + remedy.saves_bytes)
-        parts.append(
-            f"peak {before} before, {format_bytes(remedy.requested_bytes)} after"
-        )
-    if remedy.has_same_outputs is not None:
-        parts.append(
-            "outputs have the same shapes"
-            if remedy.has_same_outputs
-            else "the shapes of the outputs differ"
-        )
+        after = format_bytes(remedy.requested_bytes)
+        parts.append(f"peak {before} before, {after} after")
+
+    if remedy.has_same_outputs:
+        parts.append("outputs have the same shapes")
+    elif remedy.has_same_outputs is not None:
+        parts.append("the shapes of the outputs differ")
+
     if remedy.fits is not None:
         parts.append("fits the limit" if remedy.fits else "does not fit the limit")
     if remedy.costs:
         parts.append(f"costs: {remedy.costs}")
+
     if remedy.patch:
         parts.append(f"patch: {remedy.patch}")
     elif remedy.no_patch:
@@ -230,6 +258,7 @@ def describe_figures(remedy: StepRemedy) -> str:
 def _finding_item(finding: Finding, report: ReportFile) -> Item:
     action, code, remedy = _ACTIONS.get(finding.id, ("", "", ""))
     batch = report.step.batch_size or 0
+
     if remedy == "half-batch" and not finding.saves_bytes:
         action = remedy = ""
     elif remedy == "half-batch" and batch > 1:
@@ -266,17 +295,21 @@ def _evidence_table(finding: Finding) -> Table | None:
     if not rows:
         return None
 
-    columns, cells = [], []
+    columns = []
+    cells = []
 
     for key in dict.fromkeys(chain.from_iterable(rows)):
         values = [row.get(key) for row in rows]
         kind: ColumnKind = "bytes" if key.endswith("bytes") else "number"
+
         if any(isinstance(value, (str, bool)) for value in values):
             kind = "path"
 
-        columns.append(TableColumn(key.removesuffix("_bytes").replace("_", " "), kind))
+        name = key.removesuffix("_bytes").replace("_", " ")
+        columns.append(TableColumn(name, kind))
         cells.append(values)
 
     left = len(finding.evidence) - len(rows)
     more = f"{left} more rows are in the JSON" if left else ""
+
     return Table(tuple(columns), tuple(zip(*cells, strict=True)), more)

@@ -54,6 +54,7 @@ def answer_tone(report: ReportFile) -> Tone:
     """Return the tone of the verdict."""
     verdict = report.verdict
     tone: Tone = "strong"
+
     if verdict is not None:
         tone = _TONES.get(verdict.outcome, tone)
     if tone == "strong" and _find_growth(report):
@@ -67,6 +68,7 @@ def has_limit(report: ReportFile) -> bool:
     verdict = report.verdict
     if verdict is None:
         return False
+
     return verdict.limit_bytes is not None or verdict.outcome is Outcome.FAILED
 
 
@@ -89,7 +91,9 @@ def _find_growth(report: ReportFile) -> str:
 
 
 def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
-    growth, trend = _find_growth(report), program.device.trend
+    growth = _find_growth(report)
+    trend = program.device.trend
+
     if growth:
         return f"Leak: {growth[0].lower()}{growth[1:]}."
     if trend == "flat":
@@ -111,18 +115,23 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
 def _largest_categories(report: ReportFile) -> str:
     shares = sorted(list_shares(report), key=lambda row: -row[2])
     parts = []
+
     for _, label, _, ratio in shares[:_LARGEST]:
         if ratio >= _LEAST_RATIO:
             parts.append(f"{label.lower()} {ratio:.0%}")
 
     peak = format_bytes(report.peak.requested_bytes)
+
     what = "heap and stack" if report.device.kind == "tpu" else "tensors"
     return f"Peak {peak} of {what}: {', '.join(parts)}."
 
 
 def _number_line(report: ReportFile) -> str:
     """Return the need with its parts; on a CPU, the memory of the process of a program."""
-    need, program, device = need_of(report), report.program, report.device
+    need = need_of(report)
+    program = report.program
+    device = report.device
+
     if program is not None and device.kind == "cpu" and not has_limit(report):
         own = report.peak.requested_bytes
         if need is not None:
@@ -141,23 +150,30 @@ def _number_line(report: ReportFile) -> str:
     if need is None:
         return _least_need(report)
 
-    parts, total = list(_parts_of(need)), format_bytes(need.total.bytes)
+    parts = list(_parts_of(need))
+    total = format_bytes(need.total.bytes)
+
     if report.error is not None:
         return "The step ended early: what it requests later is not in these figures."
     if has_limit(report):  # the verdict has the sum
         return f"That is {' + '.join(parts)}."
     if len(parts) == 1:
         return f"Needs {total}, TensorFlow's own peak (get_memory_info)."
+
     return f"Needs {total} = {' + '.join(parts)}."
 
 
 def _least_need(report: ReportFile) -> str:
     """Return the highest allocated peak of a trace, with the limit of its card."""
-    size, place, device = report.peak.allocated_bytes, "", report.device
+    size = report.peak.allocated_bytes
+    place = ""
+    device = report.device
     ever = report.peak_ever
+
     if ever is not None and ever.allocated_bytes > size:
         verb = "reached in" if ever.phase.startswith("step") else "reached"
-        size, place = ever.allocated_bytes, f", {verb} {ever.phase}"
+        size = ever.allocated_bytes
+        place = f", {verb} {ever.phase}"
 
     limit = ""
     if device.kind == "tpu":
@@ -167,11 +183,13 @@ def _least_need(report: ReportFile) -> str:
     if device.kind == "gpu" and device.memory_limit_bytes is not None:
         of = format_bytes(device.memory_limit_bytes)
         limit = f" of the {of} that TensorFlow may use on {device.name}"
+
     return f"Needs at least {format_bytes(size)}{limit}{place}."
 
 
 def _parts_of(need: Need) -> Iterator[str]:
-    pool_bytes, own_bytes = need.pool.bytes, need.own_peak_bytes
+    pool_bytes = need.pool.bytes
+    own_bytes = need.own_peak_bytes
     phase = need.largest_phase
 
     if own_bytes is None or own_bytes > pool_bytes:
@@ -194,8 +212,10 @@ def need_of(report: ReportFile) -> Need | None:
 
 def notices_of(report: ReportFile) -> tuple[str, ...]:
     """Return warnings to read before any figure."""
-    integrity, verdict = report.integrity, report.verdict
+    integrity = report.integrity
+    verdict = report.verdict
     notices = [] if integrity is None else list(integrity.says)
+
     if verdict is not None and verdict.cautions:
         notices.append(f"Caution: {'; '.join(verdict.cautions)}.")
     if has_limit(report) and _find_growth(report):
@@ -210,6 +230,7 @@ def step_words(report: ReportFile) -> str:
     batch = f"batch {step.batch_size}" if step.batch_size else ""
     compiled = "" if step.jit is None else "XLA" if step.jit else "op by op"
     policy = step.dtype_policy if step.dtype_policy != "float32" else ""
+
     return ", ".join(filter(None, (step.mode, batch, step.optimizer, compiled, policy)))
 
 
@@ -235,6 +256,7 @@ def basis_words(report: ReportFile) -> str:
         "predicted": f"Predicted for {device}; no step ran.",
         "measured": f"Measured on {device}.",
     }
+
     return words[basis_of(report)]
 
 
@@ -257,6 +279,7 @@ def list_details(report: ReportFile) -> Iterator[str]:
     yield _place_words(report)
     yield from _need_details(report)
     yield from _peak_details(report)
+
     if report.program is not None:
         yield from _program_details(report.program)
 
@@ -267,13 +290,16 @@ def list_details(report: ReportFile) -> Iterator[str]:
 
 def _place_words(report: ReportFile) -> str:
     """Return the peaks, and the step, op, layer and line of the requested one."""
-    peak, program = report.peak, report.program
+    peak = report.peak
+    program = report.program
     place = ""
+
     if peak.step is not None and not (program is not None and program.whole_run):
         numbers = {one.index: one.number for one in report.steps}
         number = numbers.get(peak.step)
         name = peak.step if number is None else number
         place = f" in {'traced ' if program else ''}step {name}"
+
     if peak.op:
         place += f" by {peak.op}"
 
@@ -294,7 +320,8 @@ def _place_words(report: ReportFile) -> str:
 
 
 def _need_details(report: ReportFile) -> Iterator[str]:
-    need, verdict = need_of(report), report.verdict
+    need = need_of(report)
+    verdict = report.verdict
     if need is None or verdict is None:
         return
 
@@ -327,6 +354,7 @@ def _peak_details(report: ReportFile) -> Iterator[str]:
     for use in report.cards:
         name = f" ({use.card})" if use.card else ""
         limit = ""
+
         if use.memory_limit_bytes:
             limit = f", limit {format_bytes(use.memory_limit_bytes)}"
 
@@ -345,6 +373,7 @@ def _program_details(program: ProgramFigures) -> Iterator[str]:
             "No call repeats often enough to be a step, so the whole run counts as "
             f"one{end}."
         )
+
         return
 
     where = f" ({program.where})" if program.where else ""
@@ -359,7 +388,9 @@ def _program_details(program: ProgramFigures) -> Iterator[str]:
 
 def _range_words(report: ReportFile) -> str:
     """Return the range of a prediction; empty for a measurement."""
-    stated, need = report.uncertainty, need_of(report)
+    stated = report.uncertainty
+    need = need_of(report)
+
     if stated is None or stated.low_bytes is None:
         return ""
 
@@ -367,6 +398,7 @@ def _range_words(report: ReportFile) -> str:
         ("requested", stated.low_bytes, stated.high_bytes),
         ("allocated", stated.allocated_low_bytes, stated.allocated_high_bytes),
     ]
+
     if need is not None and not need.total.range.is_exact:
         ranges.append(("need", need.total.range.low, need.total.range.high))
 
@@ -382,13 +414,15 @@ def _range_words(report: ReportFile) -> str:
 
 def list_reasons(report: ReportFile) -> Iterator[str]:
     """Yield sources and assumptions: of the card, the range, a simulated card; then notes."""
-    verdict, need = report.verdict, need_of(report)
+    verdict = report.verdict
+    need = need_of(report)
     if verdict is not None and need is not None and need.beside_pool is not None:
         limit = format_bytes(verdict.pool_limit_bytes or 0)
         yield (
             f"TensorFlow's limit for its pool on {verdict.card} is {limit}: the card's "
             "memory less the CUDA context and a reserve."
         )
+
         yield (
             f"Context, cuBLAS, cuDNN and loaded kernels take about {need.beside_pool} "
             "beside the pool, from public reports, not measured."
@@ -403,6 +437,7 @@ def list_reasons(report: ReportFile) -> Iterator[str]:
         if one.value:
             write = format_bytes if one.is_bytes else str
             value, usual, most = map(write, (one.value, one.usual, one.most))
+
             yield (
                 f"Assumed ({one.name}): {one.what}: {value}; default {usual}, at most "
                 f"{most} ({one.source})."
@@ -419,12 +454,15 @@ def error_line(message: str) -> str:
     out_of_memory = [line for line in messages if "OOM when" in line]
     chosen = out_of_memory or messages[-1:] or lines[:1] or [""]
     line = chosen[0]
+
     return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
 
 
 def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
     """Return one sentence that compares an allocated peak with the allowed maximum."""
-    peak, limit = format_bytes(peak_bytes), format_bytes(limit_bytes)
+    peak = format_bytes(peak_bytes)
+    limit = format_bytes(limit_bytes)
+
     if peak_bytes > limit_bytes:
         by = format_bytes(peak_bytes - limit_bytes)
         return f"The allocated peak of {peak} is above the limit of {limit} by {by}."
@@ -434,7 +472,8 @@ def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
 
 def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
     """Yield label, bytes, meaning and place in the JSON of the main numbers."""
-    peak, verdict = report.peak, report.verdict
+    peak = report.peak
+    verdict = report.verdict
     if verdict is not None and verdict.need_bytes is not None:
         meaning = "least pool of TensorFlow"
         if verdict.limit_of == "card":
@@ -448,12 +487,14 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
         meaning = "the given limit of the pool"
         if verdict.limit_of == "card":
             meaning = f"memory of {verdict.card}"
+
         yield "limit", verdict.limit_bytes, meaning, "verdict.limit_bytes"
 
     meaning = "bytes that live tensors asked for"
     yield "requested", peak.requested_bytes, meaning, "peak.requested_bytes"
     meaning = "bytes of the chunks that hold them"
     yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
+
     if peak.pool_bytes is not None:
         meaning = "bytes that the allocator took from the driver"
         yield "pool", peak.pool_bytes, meaning, "peak.pool_bytes"

@@ -69,19 +69,23 @@ def _distance(row: report_file.BytesOfBoth) -> int:
 
 def _lead(report: report_file.DiffFile) -> Iterator[Paragraph]:
     """Yield the time of the step, and the layer to look at."""
-    first, second = report.a.step_s, report.b.step_s
+    first = report.a.step_s
+    second = report.b.step_s
     if first and second:
-        before, now = format_seconds(first), format_seconds(second)
+        before = format_seconds(first)
+        now = format_seconds(second)
         yield Paragraph(f"Time of the steady step: {before}, then {now}.")
 
     grown = max(report.layers, key=lambda row: row.delta_bytes or 0, default=None)
     if grown is not None and (grown.delta_bytes or 0) > 0:
-        name, size = grown.name or "tensors without a layer", grown.delta_bytes or 0
+        name = grown.name or "tensors without a layer"
+        size = grown.delta_bytes or 0
         yield Paragraph(f"Look at {name}: {signed_bytes(size)}.", "strong")
 
 
 def diff_summary(
-    report: report_file.DiffFile, newer: report_file.ReportFile
+    report: report_file.DiffFile,
+    newer: report_file.ReportFile,
 ) -> Document:
     """Return the summary of a difference for a pull request, with the verdict of the second step."""
     headline, number, action = answer_lines(newer)
@@ -125,23 +129,36 @@ def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> 
     first = TableColumn(name, "path", least=24)
     last = TableColumn("change", least=6, rank=1)
     table = Table((first, *COLUMNS["differences"], last), tuple(cells))
+
     return Section("", (table,))
 
 
 def _cells(row: report_file.BytesOfBoth) -> tuple[CellValue, ...]:
-    a, b, delta = row.a_bytes, row.b_bytes, row.delta_bytes
+    a = row.a_bytes
+    b = row.b_bytes
+    delta = row.delta_bytes
     sizes = ("-" if a is None else a, "-" if b is None else b)
     if delta is None:
         return ("-", "", *sizes)
 
-    tone: Tone = "bad" if delta > 0 else "good" if delta < 0 else "muted"
-    return (Cell(delta, tone), Cell(_share(delta / a) if a else "", tone), *sizes)
+    tone: Tone = "muted"
+    if delta > 0:
+        tone = "bad"
+    elif delta < 0:
+        tone = "good"
+
+    share = _share(delta / a) if a else ""
+
+    return (Cell(delta, tone), Cell(share, tone), *sizes)
 
 
 def _share(ratio: float) -> str:
     if abs(ratio) < 0.0005:
         return ""
-    return f"{ratio:+.1%}" if ratio < 10 else f"{1 + ratio:.0f} x"
+    if ratio < 10:
+        return f"{ratio:+.1%}"
+
+    return f"{1 + ratio:.0f} x"
 
 
 Side = tuple[report_file.ReportFile, Recording]
@@ -171,9 +188,12 @@ class Diff(ReportOutput):
             return ""
 
         share = f" ({self.growth_bytes / before:+.1%})" if before else ""
+        growth = format_bytes(self.growth_bytes)
+        start = format_bytes(before)
+        end = format_bytes(before + self.growth_bytes)
+
         return (
-            f"The requested peak grew by {format_bytes(self.growth_bytes)}{share}, from"
-            f" {format_bytes(before)} to {format_bytes(before + self.growth_bytes)}; "
+            f"The requested peak grew by {growth}{share}, from {start} to {end}; "
             f"the limit is {allowed.strip()}."
         )
 
@@ -187,7 +207,8 @@ class Diff(ReportOutput):
         """Write a summary for a pull request."""
         from analyzer.report.render.markdown import to_markdown
 
-        write_text(Path(path), to_markdown(diff_summary(self.report, self.newer[0])))
+        summary = diff_summary(self.report, self.newer[0])
+        write_text(Path(path), to_markdown(summary))
 
     def __repr__(self) -> str:
         return f"<difference: {self.report.headline}>"
@@ -199,18 +220,26 @@ class Diff(ReportOutput):
 
 
 def build_diff(
-    older: Side, newer: Side, *, names: Sequence[str | None] = (None, None)
+    older: Side,
+    newer: Side,
+    *,
+    names: Sequence[str | None] = (None, None),
 ) -> Diff:
     """Compare two steps; ``names`` are the user's names, such as paths; None to choose them."""
     first, second = names
     labels = None
+
     if first is not None and second is not None and first != second:
         if Path(first).name != Path(second).name:
-            first, second = Path(first).name, Path(second).name
+            first = Path(first).name
+            second = Path(second).name
+
         labels = first, second
-        kinds = KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]
-        if kinds[0] != kinds[1]:
-            labels = f"{first} ({kinds[0]})", f"{second} ({kinds[1]})"
+        kind = KIND_WORDS[older[0].kind]
+        newer_kind = KIND_WORDS[newer[0].kind]
+        if kind != newer_kind:
+            labels = f"{first} ({kind})", f"{second} ({newer_kind})"
+
     return Diff(compare(*older, *newer, labels=labels), newer)
 
 
@@ -218,6 +247,7 @@ def allowed_growth(allowed: str, before_bytes: int) -> int:
     """Return an allowed growth in bytes: ``5%`` of ``before_bytes``, or a size; else raise."""
     text = allowed.strip()
     number = text.removesuffix("%").rstrip()
+
     is_number = number.replace(".", "", 1).isdecimal()
     if text.endswith("%") and is_number:
         return int(before_bytes * float(number) / 100)

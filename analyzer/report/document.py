@@ -23,7 +23,9 @@ from analyzer.report.actions import suggest_next
 
 def build_document(analysis: Analysis) -> ReportFile:
     """Return the report of one analysis."""
-    recording, verdict, ever = analysis.recording, analysis.verdict, analysis.peak_ever
+    recording = analysis.recording
+    verdict = analysis.verdict
+    ever = analysis.peak_ever
     requested, allocated = analysis.line.at(analysis.first - 1)
 
     report = ReportFile(
@@ -60,9 +62,11 @@ def build_document(analysis: Analysis) -> ReportFile:
 
 
 def _peak(analysis: Analysis) -> report_file.PeakFigures:
-    peak, recording = analysis.peak, analysis.recording
+    peak = analysis.peak
+    recording = analysis.recording
     op, layer, source = peak_op(analysis)
     time_ps = time_s = None
+
     if recording.kind.ran and peak.allocated_instant >= 0:
         times_ps = recording.events["time_ps"]
         time_ps = int(times_ps.iloc[peak.allocated_instant])
@@ -96,6 +100,7 @@ def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:
         return "between steps"
 
     last = inside[-1]
+
     return f"step {last.index if last.number is None else last.number}"
 
 
@@ -103,9 +108,8 @@ def _steps(analysis: Analysis) -> Iterator[report_file.StepPeak]:
     line = analysis.line
 
     for step in analysis.recording.steps:
-        end = (
-            max(step.last, step.first - 1) + 2
-        )  # a step without events has the bytes before it
+        # A step without events has the bytes before it.
+        end = max(step.last, step.first - 1) + 2
         inside = slice(max(step.first, 0), end)
 
         yield report_file.StepPeak(
@@ -122,8 +126,11 @@ def _steps(analysis: Analysis) -> Iterator[report_file.StepPeak]:
 def tensor_rows(analysis: Analysis) -> tuple[report_file.TensorAtPeak, ...]:
     """Return the buffers alive at the requested peak, largest first."""
     alive = analysis.alive.sort_values(
-        ["requested_bytes", "born"], ascending=[False, True], kind="stable"
+        ["requested_bytes", "born"],
+        ascending=[False, True],
+        kind="stable",
     )
+
     end = len(analysis.recording.events)
 
     return tuple(
@@ -141,10 +148,10 @@ def tensor_rows(analysis: Analysis) -> tuple[report_file.TensorAtPeak, ...]:
 def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
     """Return the bytes of each op in the steady step, and those alive at the peak."""
     rows = analysis.rows
-    inside = rows[
-        rows["born"].between(analysis.first, analysis.last) & (rows["op"] != "")
-    ]
+    in_step = rows["born"].between(analysis.first, analysis.last)
+    inside = rows[in_step & (rows["op"] != "")]
     requested = inside["requested_bytes"]
+
     work = inside[["op", "requested_bytes", "allocated_bytes"]].assign(
         temporary_bytes=requested.where(inside["category"] == "temporary", 0),
         alive_at_peak_bytes=requested.where(inside.index.isin(analysis.alive.index), 0),
@@ -154,11 +161,11 @@ def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
     sums = work.groupby("op", observed=True).sum()
     sums = sums.sort_values(["alive_at_peak_bytes", "requested_bytes"], ascending=False)
     first = inside.drop_duplicates("op").set_index("op")
-    by_category = inside.groupby(["op", "category"], observed=True)[
-        "requested_bytes"
-    ].sum()
-    largest = by_category.sort_values().reset_index().drop_duplicates("op", keep="last")
+    by_category = inside.groupby(["op", "category"], observed=True)
+    totals = by_category["requested_bytes"].sum().sort_values().reset_index()
+    largest = totals.drop_duplicates("op", keep="last")
     category_of = dict(zip(largest["op"], largest["category"], strict=True))
+
     found = []
 
     for op, sizes in sums.astype(int).to_dict("index").items():
@@ -183,12 +190,20 @@ def layer_rows(analysis: Analysis) -> tuple[report_file.LayerBytes, ...]:
     kinds = ["layer", "category"]
     sums = analysis.alive.groupby(kinds, observed=True)["requested_bytes"].sum()
     layers: dict[str, dict[str, int]] = defaultdict(dict)
+
     for (layer, category), size_bytes in sums.items():
         layers[str(layer)][str(category)] = int(size_bytes)
 
     rows = []
+
     for layer, sizes in layers.items():
         total = sum(sizes.values())
-        rows.append(report_file.LayerBytes(layer=layer, **sizes, total_bytes=total))
+        rows.append(
+            report_file.LayerBytes(
+                layer=layer,
+                **sizes,
+                total_bytes=total,
+            )
+        )
 
     return tuple(sorted(rows, key=lambda row: -row.total_bytes))

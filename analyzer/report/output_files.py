@@ -59,9 +59,11 @@ def check_output(path: Path) -> None:
     with _explain_errors(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder.", hint="Name a file in it.")
+
         if not path.exists() and not path.parent.is_dir():
             raise InputError(
-                f"There is no folder {path.parent}.", hint="Create it first."
+                f"There is no folder {path.parent}.",
+                hint="Create it first.",
             )
 
         if is_regular(path):
@@ -88,6 +90,7 @@ def is_regular(path: Path) -> bool:
     folder = os.path.realpath(path.parent)
     if folder == "/dev" or folder.startswith("/proc/"):
         return False
+
     return not path.exists() or path.is_file()
 
 
@@ -102,6 +105,7 @@ def _create_next_to(path: Path) -> Path:
 
     temporary = target.parent / f".analyze-{secrets.token_hex(6)}"
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+
     if target.exists():
         shutil.copymode(target, temporary)
 

@@ -32,12 +32,15 @@ def chrome_trace(recording: Recording) -> str:
     events = [{"ph": "M", "name": "process_name", "pid": _PROCESS, "args": process}]
     events += _counters(table, times_us)
     events += _slices(table, times_us)
+
     for step in recording.steps:
         if step.last >= step.first:
             name = f"step {step.index if step.number is None else step.number}"
-            events.append(_span(name, 0, times_us[[step.first + 1, step.last + 1]]))
+            ends_us = times_us[[step.first + 1, step.last + 1]]
+            events.append(_span(name, 0, ends_us))
 
     content = {"traceEvents": events, "displayTimeUnit": "ms"}
+
     return json.dumps(content, allow_nan=False, separators=(",", ":"))
 
 
@@ -46,15 +49,20 @@ def _span(
 ) -> dict[str, Any]:
     start, end = map(float, ends_us)
     place = {"pid": _PROCESS, "tid": row, "ts": start, "dur": end - start}
+
     return {"ph": "X", "name": name, **place, **more}
 
 
 def state_times_us(
-    recording: Recording, table: pd.DataFrame
+    recording: Recording,
+    table: pd.DataFrame,
 ) -> npt.NDArray[np.float64]:
     """Return the time of each state in us, shape (n_events + 2,): before, each event, after."""
     if not recording.kind.ran or recording.events.empty:
-        last = max(int(table["dies"].max()) if len(table) else 0, len(recording.events))
+        last = len(recording.events)
+        if len(table):
+            last = max(int(table["dies"].max()), last)
+
         return np.arange(-1, last + 1, dtype=np.float64)
 
     times = recording.events["time_ps"].to_numpy(dtype=np.float64) / 1e6
@@ -62,49 +70,53 @@ def state_times_us(
 
 
 def _counters(
-    table: pd.DataFrame, times_us: npt.NDArray[np.float64]
+    table: pd.DataFrame,
+    times_us: npt.NDArray[np.float64],
 ) -> Iterator[dict[str, Any]]:
     """Yield counter samples at each change, without categories that are never used."""
-    requested, allocated = (
-        category_sums(table, name, len(times_us) - 2)
-        for name in ("requested_bytes", "allocated_bytes")
-    )
+    last = len(times_us) - 2
+    requested = category_sums(table, "requested_bytes", last)
+    allocated = category_sums(table, "allocated_bytes", last)
+
     used = np.flatnonzero(requested.any(axis=1))
     shown = [str(list(Category)[code]) for code in used]
     sizes = np.vstack([requested, allocated.sum(axis=0)])
 
-    for state in np.flatnonzero(np.diff(sizes, axis=1, prepend=0).any(axis=0)):
+    is_change = np.diff(sizes, axis=1, prepend=0).any(axis=0)
+
+    for state in np.flatnonzero(is_change):
         common = {"ph": "C", "pid": _PROCESS, "ts": float(times_us[state])}
-        args = dict(zip(shown, requested[used, state].tolist(), strict=True))
-        yield {**common, "name": "requested bytes", "args": args}
-        yield {
-            **common,
-            "name": "allocated bytes",
-            "args": {"allocated": int(sizes[-1, state])},
-        }
+        by_category = dict(zip(shown, requested[used, state].tolist(), strict=True))
+        total = {"allocated": int(sizes[-1, state])}
+
+        yield {**common, "name": "requested bytes", "args": by_category}
+        yield {**common, "name": "allocated bytes", "args": total}
 
 
 def _slices(
-    table: pd.DataFrame, times_us: npt.NDArray[np.float64]
+    table: pd.DataFrame,
+    times_us: npt.NDArray[np.float64],
 ) -> Iterator[dict[str, Any]]:
     """Yield the largest buffers, each in the first row that is free at its birth."""
     weight = table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
-    largest = table.loc[weight.nlargest(SLICES).index].sort_values(
-        "born", kind="stable"
-    )
+    largest = table.loc[weight.nlargest(SLICES).index]
+    largest = largest.sort_values("born", kind="stable")
     free_from: list[int] = []
 
     for row in largest.itertuples():
-        place = next(
-            (i for i, dies in enumerate(free_from) if dies <= row.born), len(free_from)
-        )
+        free = (place for place, dies in enumerate(free_from) if dies <= row.born)
+        place = next(free, len(free_from))
         free_from[place : place + 1] = [row.dies]
-        sizes = {
-            name: int(getattr(row, name))
-            for name in ("requested_bytes", "allocated_bytes")
+
+        about = {
+            "requested_bytes": int(row.requested_bytes),
+            "allocated_bytes": int(row.allocated_bytes),
+            "category": str(row.category),
+            "layer": str(row.layer),
+            "op": str(row.op),
+            "shape": f"{row.dtype} {row.shape}".strip(),
         }
-        texts = {name: str(getattr(row, name)) for name in ("category", "layer", "op")}
-        about = {**sizes, **texts, "shape": f"{row.dtype} {row.shape}".strip()}
         name = str(row.variable or row.tensor or row.op or "(no op)")
         ends_us = times_us[[row.born + 1, row.dies + 1]]
-        yield _span(name, place + 1, ends_us, cat=texts["category"], args=about)
+
+        yield _span(name, place + 1, ends_us, cat=str(row.category), args=about)

@@ -34,7 +34,11 @@ def redact_result(result: Result) -> Result:
     recording = replace(
         recording,
         target=replace_fields(
-            recording.target, text=_REDACTED, name=_REDACTED, trace="", kind=""
+            recording.target,
+            text=_REDACTED,
+            name=_REDACTED,
+            trace="",
+            kind="",
         ),
         step_config=replace(recording.step_config, options=()),
         events=_redact_table(recording.events, rename),
@@ -51,9 +55,15 @@ def redact_result(result: Result) -> Result:
         _redact_table(table, rename) for table in (analysis.rows, analysis.alive)
     )
     redacted = replace(
-        analysis, recording=recording, rows=rows, alive=alive, findings=()
+        analysis,
+        recording=recording,
+        rows=rows,
+        alive=alive,
+        findings=(),
     )
+
     analysis = collect(redacted)
+
     return Result.of(analysis, build_document(analysis), None)
 
 
@@ -64,7 +74,9 @@ def _make_renamer(op_types: set[str]) -> Callable[[str], str]:
     def rename(name: str) -> str:
         path, colon, output = name.rpartition(":")
         if not (colon and output.isdecimal()):
-            path, colon, output = name, "", ""
+            path = name
+            colon = ""
+            output = ""
 
         parts = path.split("/")
         for place, part in enumerate(parts):

@@ -73,6 +73,7 @@ def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> D
     """Return a report's summary for a pull request, with the highest allocated peak allowed."""
     headline, number, action = answer_lines(report)
     lead = [Paragraph(number), Paragraph(action)]
+
     if max_peak_bytes is not None:
         lead.insert(0, Paragraph(headline, "strong"))
         headline = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
@@ -120,10 +121,12 @@ def _sections(report: ReportFile) -> Iterator[Section]:
     verdict = answer_lines(report)[0].lower()
     items = change_items(report)
     told = tuple(item for item in items if item.title.lower() in verdict)
+
     others = tuple(item for item in items if item not in told)
     if others:
         heading = "Estimated changes" if report.remedies else "What to change"
         yield Section(heading, others)
+
     if told:
         yield Section("The first problem", told, is_folded=True)
 
@@ -137,6 +140,7 @@ def _details(report: ReportFile) -> Iterator[Section]:
         Paragraph(one, "warning", "! ") for one in notices_of(report)[_NOTICES:]
     ]
     parts = [Section("Figures", tuple(sentences))]
+
     if report.steps:
         parts.append(steps_section(report, _SHOWN_STEPS))
 
@@ -162,6 +166,7 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
     limit = format_bytes(replayed.memory_limit_bytes)
     growth = "on" if replayed.growth else "off"
     start = f"Replayed with a limit of {limit}, memory growth {growth}"
+
     failure = replayed.failure
     if failure is None:
         yield f"{start}: the step runs; pool {format_bytes(replayed.peak_pool_bytes)}."
@@ -198,6 +203,7 @@ def steps_section(report: ReportFile, most: int) -> Section:
     """Return the peak of each step; the first and the last ones if there are more than ``most``."""
     steps = tuple(enumerate(report.steps))
     shown = steps
+
     if len(steps) > most:
         shown = (*steps[: most // 2], *steps[-(most // 2) :])
 
@@ -212,6 +218,7 @@ def steps_section(report: ReportFile, most: int) -> Section:
     columns = (TableColumn("step", "number"), *_SIZES, TableColumn("time", "number"))
     left = len(steps) - len(shown)
     caption = f"{left} steps in between are not shown" if left else ""
+
     return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
 
 
@@ -234,6 +241,7 @@ def tensors_section(report: ReportFile, most: int) -> Section:
 
     ordered = sorted(groups.values(), key=_sum_of, reverse=True)
     rows = [_tensors_row(group) for group in ordered[:most]]
+
     if len(ordered) > most:
         rest = sum(map(_sum_of, ordered[most:]))
         count = sum(map(len, ordered[most:]))
@@ -241,6 +249,7 @@ def tensors_section(report: ReportFile, most: int) -> Section:
 
     columns = list(COLUMNS["tensors"])
     columns[3] = TableColumn(f"largest of {len(tensors)} tensors", "path", least=20)
+
     return Section("", (Table(tuple(columns), tuple(rows)),))
 
 
@@ -249,12 +258,15 @@ def _sum_of(group: Sequence[TensorAtPeak]) -> int:
 
 
 def _tensors_row(group: Sequence[TensorAtPeak]) -> tuple[CellValue, ...]:
-    first, each = group[0], ""
+    first = group[0]
+    each = ""
+
     if len(group) > 1:
         each = f"{len(group)} x {format_bytes(first.requested_bytes)}"
 
     category = Cell(first.category.replace("_", " "), cast("Tone", first.category))
     why = Cell(first.why_alive, "muted")
+
     return (_sum_of(group), each, category, _owner_of(group), first.shape or "?", why)
 
 
@@ -263,6 +275,7 @@ def _owner_of(group: Sequence[TensorAtPeak]) -> str:
     owners = sorted({one.layer or one.name for one in group})
     columns = zip(*(_NUMBERS.findall(owner) for owner in owners), strict=True)
     shown = iter([one[0] if len(set(one)) == 1 else "*" for one in columns])
+
     return _NUMBERS.sub(lambda _: next(shown), owners[0])
 
 
@@ -281,6 +294,7 @@ def layers_section(report: ReportFile, most: int) -> Section:
     )
 
     table = Table(COLUMNS["layers"], rows)
+
     return Section("Layers with the most bytes alive at the peak", (table,))
 
 

@@ -103,18 +103,23 @@ class Result(ReportOutput):
             with temporary.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
                 writer.writerow(list(rows.columns))
+
                 for values in rows.itertuples(index=False, name=None):
                     writer.writerow(map(csv_cell, values))
 
     def to_markdown(
-        self, path: str | os.PathLike[str], *, max_peak_bytes: int | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_peak_bytes: int | None = None,
     ) -> None:
         """Write a summary for a pull request; ``max_peak_bytes`` limits the allocated peak."""
         from analyzer.report.render.markdown import to_markdown
         from analyzer.report.report_sections import summary_document
 
         write_text(
-            Path(path), to_markdown(summary_document(self.report, max_peak_bytes))
+            Path(path),
+            to_markdown(summary_document(self.report, max_peak_bytes)),
         )
 
     def to_graph(self, path: str | os.PathLike[str]) -> None:
@@ -123,7 +128,8 @@ class Result(ReportOutput):
 
         if self.graph is None:
             raise InputError(
-                "This trace has no graph.", hint="Capture it: analyze trace MODEL."
+                "This trace has no graph.",
+                hint="Capture it: analyze trace MODEL.",
             )
 
         write_text(Path(path), to_node_link(self.graph))

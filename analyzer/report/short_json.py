@@ -30,6 +30,7 @@ def shorten(document: dict[str, Any]) -> str:
     while True:
         lengths: dict[str, int] = {}
         short = _cut(document, rows, "", lengths)
+
         text = json.dumps({**short, "shortened": lengths}, indent=1) + "\n"
         if len(text) <= SHORT_BYTES or rows == 1:
             return text

@@ -40,6 +40,7 @@ def torch_snapshot(recording: Recording) -> bytes:
     """Return the pickled snapshot. Sizes of events are requested bytes, those of blocks allocated."""
     table = main_allocator_rows(recording).sort_values("born", kind="stable")
     table = table[table["dies"] > table["born"]]
+
     times_us = state_times_us(recording, table).astype(np.int64).tolist()
     last = len(times_us) - 2
     blocks = _place_blocks(table)
@@ -47,8 +48,10 @@ def torch_snapshot(recording: Recording) -> bytes:
     trace = _list_events(blocks, times_us, last)
     alive = [block for block in blocks if block.dies >= last]
     annotations = []
+
     for step in recording.steps:
         name = f"step {step.index if step.number is None else step.number}"
+
         for stage, instant in (("START", step.first), ("END", step.last)):
             time_us = times_us[min(instant + 1, last)]
             mark = {"name": name, "stage": stage, "time_us": time_us, "device": 0}
@@ -60,6 +63,7 @@ def torch_snapshot(recording: Recording) -> bytes:
         "external_annotations": annotations,
         "allocator_settings": {},
     }
+
     return pickle.dumps(snapshot, protocol=_PICKLE_PROTOCOL)
 
 
@@ -72,23 +76,38 @@ def _place_blocks(table: pd.DataFrame) -> list[_Block]:
 
     free: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     blocks = []
+
     for row, address in zip(table.itertuples(), addresses.tolist(), strict=True):
         size = max(int(row.allocated_bytes), 1)
+
         if address < 0:
             places = free[size]
             reusable = next((one for one in places if one[0] <= row.born), None)
+
             if reusable is None:
-                address, end = end, end + size
+                address = end
+                end += size
             else:
                 places.remove(reusable)
                 address = reusable[1]
 
             places.append((int(row.dies), address))
 
-        known = row.category != Category.UNATTRIBUTED
-        category = str(row.category) if known else _UNKNOWN
-        sizes = (size, int(row.requested_bytes), int(row.born), int(row.dies))
-        blocks.append(_Block(address, *sizes, category, _frames(row)))
+        category = str(row.category)
+        if row.category == Category.UNATTRIBUTED:
+            category = _UNKNOWN
+
+        blocks.append(
+            _Block(
+                address=address,
+                size=size,
+                requested=int(row.requested_bytes),
+                born=int(row.born),
+                dies=int(row.dies),
+                category=category,
+                frames=_frames(row),
+            )
+        )
 
     return blocks
 
@@ -97,22 +116,33 @@ def _frames(row: Any) -> list[dict[str, Any]]:
     """Return a buffer's call stack, innermost first: tensor, op, layer and the user's line."""
     name = str(row.variable or row.tensor or row.op or row.role or "unnamed")
     shape = f"{row.dtype}{row.shape}"
-    frames = [{"name": name, "filename": shape or str(row.category), "line": 0}]
+    frames = [_frame(name, shape or str(row.category))]
+
     if row.op and str(row.op) != name:
-        frames.append({"name": str(row.op), "filename": str(row.op_type), "line": 0})
+        frames.append(_frame(str(row.op), str(row.op_type)))
     if row.layer:
-        frames.append({"name": str(row.layer), "filename": "layer", "line": 0})
+        frames.append(_frame(str(row.layer), "layer"))
 
     file, _, line = str(row.source).rpartition(":")
     if file:
         number = int(line) if line.isdecimal() else 0
-        frames.append({"name": "source", "filename": file, "line": number})
+        frames.append(_frame("source", file, number))
 
     return frames
 
 
+def _frame(name: str, file: str, line: int = 0) -> dict[str, Any]:
+    return {
+        "name": name,
+        "filename": file,
+        "line": line,
+    }
+
+
 def _list_events(
-    blocks: list[_Block], times_us: list[int], last: int
+    blocks: list[_Block],
+    times_us: list[int],
+    last: int,
 ) -> list[dict[str, Any]]:
     """Return the allocations and frees in order; of one moment the frees first."""
     births = [(block.born, 1, block) for block in blocks if block.born >= 0]
@@ -120,6 +150,7 @@ def _list_events(
     changes = sorted(births + deaths, key=lambda change: change[:2])
 
     events = []
+
     for instant, is_birth, block in changes:
         about = {
             "addr": block.address,
@@ -129,18 +160,31 @@ def _list_events(
             "category": block.category,
             **_PLACE,
         }
+
         actions = ("alloc",) if is_birth else ("free_requested", "free_completed")
         events += [{"action": action, **about} for action in actions]
 
-    mark = {"action": "snapshot", "addr": 0, "size": 0, "time_us": times_us[-1]}
-    return [*events, {**mark, "frames": [], "category": _UNKNOWN, **_PLACE}]
+    end = {
+        "action": "snapshot",
+        "addr": 0,
+        "size": 0,
+        "time_us": times_us[-1],
+        "frames": [],
+        "category": _UNKNOWN,
+        **_PLACE,
+    }
+
+    return [*events, end]
 
 
 def _list_segments(blocks: list[_Block], alive: list[_Block]) -> list[dict[str, Any]]:
     """Return the contiguous regions of all buffers, with the buffers that live at the end."""
     regions: list[tuple[int, int]] = []
+
     for block in sorted(blocks, key=lambda one: one.address):
-        start, end = block.address, block.address + block.size
+        start = block.address
+        end = block.address + block.size
+
         if regions and start <= regions[-1][1] + _REGION_GAP_BYTES:
             first, before = regions[-1]
             regions[-1] = (first, max(end, before))
@@ -158,6 +202,7 @@ def _segment(start: int, end: int, alive: list[_Block]) -> dict[str, Any]:
     for block in sorted(inside, key=lambda one: one.address):
         if block.address > at:
             rows.append(_free_block(at, block.address))
+
         rows.append(
             {
                 "address": block.address,
@@ -167,12 +212,14 @@ def _segment(start: int, end: int, alive: list[_Block]) -> dict[str, Any]:
                 "frames": block.frames,
             }
         )
+
         at = block.address + block.size
 
     if at < end:
         rows.append(_free_block(at, end))
 
     used = sum(block.size for block in inside)
+
     return {
         "device": 0,
         "address": start,
@@ -189,5 +236,10 @@ def _segment(start: int, end: int, alive: list[_Block]) -> dict[str, Any]:
 
 
 def _free_block(start: int, end: int) -> dict[str, Any]:
-    sizes = {"address": start, "size": end - start, "requested_size": 0}
-    return {**sizes, "state": "inactive", "frames": []}
+    return {
+        "address": start,
+        "size": end - start,
+        "requested_size": 0,
+        "state": "inactive",
+        "frames": [],
+    }

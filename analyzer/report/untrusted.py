@@ -49,6 +49,7 @@ def printable(text: object, width: int = 80) -> str:
         return shown
 
     head = width // 2 - 1
+
     return f"{shown[:head]}…{shown[-(width - head - 1) :]}"
 
 
@@ -61,6 +62,7 @@ def printable_path(text: object, width: int) -> str:
     start = shown.rfind(" ", 0, shown.find("/")) + 1
     slashes = [at for at, letter in enumerate(shown) if letter == "/"]
     cuts = (shown, *(f"{shown[:start]}…{shown[at:]}" for at in slashes))
+
     return next((cut for cut in cuts if len(cut) <= width), printable(shown, width))
 
 
@@ -75,6 +77,7 @@ def markdown_text(text: object) -> str:
     line = line if len(line) <= 300 else f"{line[:300]}…"
     line = _MARKDOWN_MARKS.sub(r"\\\1", line)
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
     return _MARKDOWN_LINKS.sub(rf"\1{_JOINT}", line)
 
 
@@ -95,8 +98,10 @@ def csv_cell(value: object) -> object:
 
     value = value.replace("\0", "\ufffd")
     parts = _CELL_ENDS.split(value)
+
     # Spreadsheets strip a tab or line end at the start.
     is_formula = (len(parts) > 1 and not parts[0]) or any(map(_is_formula, parts))
+
     return f"'{value}" if is_formula else value
 
 

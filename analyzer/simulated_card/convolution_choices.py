@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES, Convolution
-from analyzer.simulate.kernels.gpu.cudnn_algorithms import (
+from analyzer.simulate.kernels.convolution_on_card import PASSES, Convolution
+from analyzer.simulate.kernels.cudnn_algorithms import (
     find_likely_bytes,
     find_offers,
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.model.errors import InputError
-from analyzer.simulate.kernels.gpu.convolution_on_card import CUDNN_MAJOR
+from analyzer.simulate.kernels.convolution_on_card import CUDNN_MAJOR
 from analyzer.simulated_card import elf
 from analyzer.simulated_card.core_build import CORE, NATIVE, build, find_compiler
 

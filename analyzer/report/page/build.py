@@ -2,9 +2,14 @@
 
 Text of a trace reaches the page in two ways only, and both keep it text: through the template, which
 escapes it, and as compressed data, which the script shows by ``textContent``.
+The page also lists the lines of the user's code that own the most bytes at the peak, with their text.
 """
 
+import linecache
+import os
+from collections import defaultdict
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 from markupsafe import Markup
@@ -30,17 +35,71 @@ from analyzer.report.answer import (
 )
 from analyzer.report.diff_sections import diff_document
 from analyzer.report.page.payload import pack, payload
-from analyzer.report.page.source_lines import source_lines_section
-from analyzer.report.render.charts import draw_lines, draw_shares
+from analyzer.report.render.charts import draw_line, draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
 from analyzer.report.render.sections import (
     Section,
+    Table,
+    TableColumn,
 )
+
+_MOST: Final = 5  # lines
+_MOST_CHARACTERS: Final = 120  # of a line's text
+_MOST_BYTES: Final = 1 << 20  # of a file
+_COLUMNS: Final = (
+    TableColumn("requested", "bytes"),
+    TableColumn("line", "path"),
+    TableColumn("source, as the file is now", "path"),
+)
+
+
+def source_lines_section(report: ReportFile) -> Section | None:
+    """Return the lines with the most requested bytes; None if no tensor has a line.
+
+    A redacted report has no lines.
+    """
+    sizes: defaultdict[str, int] = defaultdict(int)
+    for tensor in report.tensors_at_peak:
+        sizes[tensor.source] += tensor.requested_bytes
+
+    sizes.pop("", None)
+    if not sizes:
+        return None
+
+    largest = sorted(sizes.items(), key=lambda one: -one[1])[:_MOST]
+    rows = tuple((size, line, _read_line(line)) for line, size in largest)
+
+    return Section(
+        "Lines that own the most bytes at the peak",
+        (Table(_COLUMNS, rows),),
+    )
+
+
+def _read_line(place: str) -> str:
+    """Return the text of ``file.py:line``; empty if the file is not one of this folder's sources.
+
+    A trace of someone else may name any file, so only Python files below this folder are read.
+    """
+    name, _, number = place.rpartition(":")
+
+    try:
+        folder = Path(os.path.realpath(os.getcwd()))
+        path = Path(os.path.realpath(name))
+
+        is_own = path.suffix == ".py" and folder in path.parents
+        if not is_own or not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return ""
+    except (OSError, ValueError):  # no current folder; a name with U+0000
+        return ""
+
+    text = linecache.getline(str(path), int(number) if number.isdecimal() else 0)
+
+    return text.strip()[:_MOST_CHARACTERS]
+
 
 _PAGE: Final = "analyzer.report.page"
 
 _FEWEST: Final = 3  # readings in a chart
-_HEIGHT: Final = 170  # units of a chart
 
 STATIC_ROWS: Final = (
     25  # of the tables that are HTML, for printing and readers without script
@@ -52,7 +111,10 @@ _ALL_HOSTS: Final = 10_000  # rows
 
 
 def render(
-    report: ReportFile, recording: Recording, *, comparison: DiffFile | None = None
+    report: ReportFile,
+    recording: Recording,
+    *,
+    comparison: DiffFile | None = None,
 ) -> str:
     """Return the report page as one HTML file; ``comparison`` is the difference to an earlier step."""
     header, columns = payload(report, recording, comparison)
@@ -60,8 +122,10 @@ def render(
     shares = list_shares(report)
     hosts = report.hosts
     static: list[Section] = []
+
     if comparison is not None:
         static += diff_document(comparison).sections[:2]
+
     tensors = None
     if report.tensors_at_peak:
         tensors = report_sections.tensors_section(report, _TENSORS)
@@ -125,7 +189,9 @@ def steps_charts(program: ProgramFigures | None) -> list[Markup]:
     if program is None:
         return []
 
-    device, host = [], []
+    device = []
+    host = []
+
     for one in program.readings:
         device.append((one.step, one.in_use_bytes))
         if one.host_bytes is not None:
@@ -143,15 +209,8 @@ def steps_charts(program: ProgramFigures | None) -> list[Markup]:
         sizes = [size_bytes for _, size_bytes in points]
         low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
 
-        chart = draw_lines(
-            f"{title}: {low} to {high}, at the end {last} (trend: {trend})",
-            [("after each step", "requested", points)],
-            first_x=points[0][0],
-            x_text="{:,}".format,
-            height=_HEIGHT,
-        )
-
-        charts.append(chart)
+        caption = f"{title}: {low} to {high}, at the end {last} (trend: {trend})"
+        charts.append(draw_line(caption, "after each step", points))
 
     return charts
 
@@ -161,4 +220,5 @@ def _script() -> str:
     """Return the page's script: its files in the order of ``scripts.txt``."""
     names = asset(_PAGE, "assets/scripts.txt").split()
     parts = "\n".join(asset(_PAGE, name) for name in names)
+
     return f"(() => {{\n'use strict';\n{parts}\n}})();\n"

@@ -40,6 +40,7 @@ class StringTable(TextNumbers):
         numbers = [self.of(str(text)) for text in categorical.cat.categories]
         numbers.append(0)  # code -1, a missing value, reads the last number
         codes = np.asarray(categorical.cat.codes, dtype=np.int64)
+
         return np.array(numbers, dtype=np.int64)[codes]
 
 
@@ -55,13 +56,15 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str
         {"name": name, "type": kind, "length": length, "delta": delta}
         for name, (kind, length, delta, _) in stored.items()
     ]
+
     text = json.dumps({**header, "columns": described}, allow_nan=False)
     head = text.encode("ascii")
     body = b"".join(data for _, _, _, data in stored.values())
     raw = len(head).to_bytes(4, "little") + head + body
-    return base64.b64encode(gzip.compress(raw, _COMPRESSION_LEVEL, mtime=0)).decode(
-        "ascii"
-    )
+
+    packed = gzip.compress(raw, _COMPRESSION_LEVEL, mtime=0)
+
+    return base64.b64encode(packed).decode("ascii")
 
 
 def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
@@ -74,8 +77,10 @@ def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
     highest = values.max(initial=0)
     types = (name for name in _UNSIGNED if is_whole and highest <= np.iinfo(name).max)
     kind = next(types, "f8")
+
     stored = np.ascontiguousarray(values, dtype=kind)
     shuffled = stored.view(np.uint8).reshape(-1, stored.itemsize).T
+
     return kind, int(stored.size), delta, shuffled.tobytes()
 
 
@@ -90,8 +95,15 @@ more than 1 GiB in a browser.
 
 _CATEGORIES: Final = [category.value for category in Category]
 _TEXT_COLUMNS: Final = (
-    *("op", "op_type", "layer", "source", "dtype"),
-    *("shape", "role", "variable", "tensor"),
+    "op",
+    "op_type",
+    "layer",
+    "source",
+    "dtype",
+    "shape",
+    "role",
+    "variable",
+    "tensor",
 )
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -99,28 +111,33 @@ States = npt.NDArray[np.int64]
 
 
 def payload(
-    report: ReportFile, recording: Recording, comparison: DiffFile | None
+    report: ReportFile,
+    recording: Recording,
+    comparison: DiffFile | None,
 ) -> tuple[dict[str, object], Columns]:
     """Return the header and the columns for ``pack``."""
     strings = StringTable("")
     table = main_allocator_rows(recording).sort_values("born", kind="stable")
     n_states = len(recording.events) + 1
-    if recording.events.empty and len(
-        table
-    ):  # a prediction: the last change is the last instant
+
+    # In a prediction the last change is the last instant.
+    if recording.events.empty and len(table):
         n_states = int(table["dies"].max()) + 1
 
     heaviest = np.argsort(-_weights(table).to_numpy(), kind="stable")[:MAX_BUFFERS]
     is_listed = np.isin(np.arange(len(table)), heaviest)
-    listed, folded = table[is_listed], table[~is_listed]
+    listed = table[is_listed]
+    folded = table[~is_listed]
     kept = PageStates(np.arange(n_states))
+
     if len(folded):
         kept = choose_states(listed, report, n_states)
 
     ops, around = _neighbours(recording.tensor_links, listed, strings)
-    address_base = (
-        int(listed["address"].min()) if listed["address"].notna().any() else 0
-    )
+    address_base = 0
+    if listed["address"].notna().any():
+        address_base = int(listed["address"].min())
+
     columns = _buffer_columns(kept.table(listed), strings, address_base)
     columns["why"] = _reasons(listed, strings, report)
     columns |= _folded_columns(kept.table(folded), len(kept.states))
@@ -135,11 +152,13 @@ def payload(
         ends = {"first": kept.instant(one.first), "last": kept.instant(one.last)}
         steps.append({"index": one.index, "number": one.number, **ends})
 
+    compared = None
+    if comparison is not None:
+        compared = kept.plain(plain_report(comparison))
+
     header = {
         "document": kept.plain(plain_report(report)),
-        "comparison": None
-        if comparison is None
-        else kept.plain(plain_report(comparison)),
+        "comparison": compared,
         "categories": _CATEGORIES,
         "states": len(kept.states),
         "all_states": n_states,
@@ -155,11 +174,14 @@ def payload(
 
 
 def _weights(table: pd.DataFrame) -> pd.Series[Any]:
-    return table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
+    lifetimes = (table["dies"] - table["born"]).clip(lower=1)
+    return table["requested_bytes"] * lifetimes
 
 
 def _neighbours(
-    links: TensorLinks | None, table: pd.DataFrame, strings: StringTable
+    links: TensorLinks | None,
+    table: pd.DataFrame,
+    strings: StringTable,
 ) -> tuple[list[list[str]], Columns]:
     """Return the ops around the largest tensors, and the columns that refer to them.
 
@@ -167,21 +189,26 @@ def _neighbours(
     none; readers of tensor ``i`` are ``graph_consumer[graph_offset[i]:graph_offset[i + 1]]``.
     """
     places: dict[str, int] = {}
-    tensors, producers, offsets, readers = [], [], [0], []
+    tensors = []
+    producers = []
+    offsets = [0]
+    readers = []
+
     if links is not None:
         names = table["tensor"].astype(str).to_numpy(dtype=object)
         by_tensor = _weights(table).groupby(names).sum().drop("", errors="ignore")
 
         for name in map(str, by_tensor.nlargest(MAX_TENSORS).index):
-            maker, consumers = (
-                links.makers.get(name),
-                links.readers.get(name, [])[:MAX_CONSUMERS],
-            )
+            maker = links.makers.get(name)
+            consumers = links.readers.get(name, [])[:MAX_CONSUMERS]
             if maker is None and not consumers:
                 continue
 
+            producer = 0
+            if maker is not None:
+                producer = places.setdefault(maker, len(places)) + 1
+
             tensors.append(strings.of(name))
-            producer = 0 if maker is None else places.setdefault(maker, len(places)) + 1
             producers.append(producer)
             readers += [places.setdefault(op, len(places)) for op in consumers]
             offsets.append(len(readers))
@@ -195,15 +222,20 @@ def _neighbours(
 
     facts = {} if links is None else links.facts
     ops = [[op, *facts.get(op, ("", "", ""))] for op in places]
+
     return ops, columns
 
 
 def _buffer_columns(
-    table: pd.DataFrame, strings: StringTable, address_base: int
+    table: pd.DataFrame,
+    strings: StringTable,
+    address_base: int,
 ) -> Columns:
     born = table["born"] + 1
     turns = table["turns_at"].astype("Int64") + 1
     codes = category_codes(table["category"], _CATEGORIES).astype(np.int64)
+    steps = table["step"].astype("Int64") + 1
+    addresses = table["address"].astype("Int64") - address_base + 1
 
     numbers = {
         "born": born,
@@ -211,15 +243,16 @@ def _buffer_columns(
         "turns": turns.fillna(born),
         "requested": table["requested_bytes"],
         "allocated": table["allocated_bytes"],
-        "step": (table["step"].astype("Int64") + 1).fillna(0),
+        "step": steps.fillna(0),
         # offsets from the lowest address, plus one; 0 for an unknown address
-        "address": (table["address"].astype("Int64") - address_base + 1).fillna(0),
+        "address": addresses.fillna(0),
     }
 
     columns: Columns = {
         name: each.to_numpy(dtype=np.int64) for name, each in numbers.items()
     }
     columns["category"] = np.where(codes < 0, _CATEGORIES.index("unattributed"), codes)
+
     for name in _TEXT_COLUMNS:
         columns[name] = strings.encode(table[name])
 
@@ -228,23 +261,26 @@ def _buffer_columns(
         names = np.where(names > 0, names, columns[name])
 
     columns["name"] = np.where(names > 0, names, strings.of("unnamed"))
+
     return columns
 
 
 def _reasons(
-    table: pd.DataFrame, strings: StringTable, report: ReportFile
+    table: pd.DataFrame,
+    strings: StringTable,
+    report: ReportFile,
 ) -> npt.NDArray[np.int64]:
     """Return the number of the text that says why a buffer is alive, from the report's rows."""
-    reasons = {
-        (row.born, row.dies, row.requested_bytes): strings.of(row.why_alive)
-        for row in report.tensors_at_peak
-        if row.why_alive
-    }
+    reasons = {}
+    for row in report.tensors_at_peak:
+        if row.why_alive:
+            key = (row.born, row.dies, row.requested_bytes)
+            reasons[key] = strings.of(row.why_alive)
 
     keys = zip(table["born"], table["dies"], table["requested_bytes"], strict=True)
-    return np.fromiter(
-        (reasons.get(key, 0) for key in keys), dtype=np.int64, count=len(table)
-    )
+    numbers = [reasons.get(key, 0) for key in keys]
+
+    return np.array(numbers, dtype=np.int64)
 
 
 def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
@@ -252,13 +288,15 @@ def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
     if folded.empty:
         return {}
 
-    sums = category_sums(folded, "requested_bytes", n_states - 1)
+    last = n_states - 1
+    sums = category_sums(folded, "requested_bytes", last)
     columns: Columns = {
         f"folded_{name}": row for name, row in zip(_CATEGORIES, sums, strict=True)
     }
-    columns["folded_allocated"] = category_sums(
-        folded, "allocated_bytes", n_states - 1
-    ).sum(axis=0)
+
+    allocated = category_sums(folded, "allocated_bytes", last)
+    columns["folded_allocated"] = allocated.sum(axis=0)
+
     return columns
 
 
@@ -274,13 +312,14 @@ class PageStates:
 
     def table(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return rows of the allocations table with the page's instants."""
-        moved = {
-            name: self.instants(table[name].to_numpy()) for name in ("born", "dies")
-        }
         turns = table["turns_at"].astype("Int64")
         turned = self.instants(turns.fillna(0).to_numpy(dtype=np.int64))
-        kept = pd.arrays.IntegerArray(turned, turns.isna().to_numpy())
-        return table.assign(**moved, turns_at=kept)
+
+        return table.assign(
+            born=self.instants(table["born"].to_numpy()),
+            dies=self.instants(table["dies"].to_numpy()),
+            turns_at=pd.arrays.IntegerArray(turned, turns.isna().to_numpy()),
+        )
 
     def instant(self, instant: int) -> int:
         """Return the page's instant for one instant of the recording."""
@@ -290,26 +329,30 @@ class PageStates:
         """Return JSON values with the page's instants and without U+0000, which HTML cannot contain."""
         if isinstance(value, str):
             return value.replace("\0", "\ufffd")
+
         if isinstance(value, dict):
             return {
                 self.plain(key): self.plain(item, key) for key, item in value.items()
             }
+
         if isinstance(value, list):
             return [self.plain(item) for item in value]
 
         is_instant = key in ("instant", "allocated_instant") and isinstance(value, int)
+
         return self.instant(value) if is_instant else value
 
 
 def choose_states(listed: pd.DataFrame, report: ReportFile, count: int) -> PageStates:
     """Return the states at which a listed buffer changes, the peaks, and the ends of the steps."""
-    instants = [
-        listed[name].dropna().to_numpy(np.int64)
-        for name in ("born", "dies", "turns_at")
-    ]
-    marks = [
-        at for step in report.steps for at in (step.first_instant, step.last_instant)
-    ]
-    marks += [report.peak.instant, report.peak.allocated_instant, -1, count - 2]
-    chosen = np.unique(np.concatenate([*instants, np.array(marks, np.int64)])) + 1
+    columns = ("born", "dies", "turns_at")
+    instants = [listed[name].dropna().to_numpy(np.int64) for name in columns]
+
+    marks = [report.peak.instant, report.peak.allocated_instant, -1, count - 2]
+    for step in report.steps:
+        marks += [step.first_instant, step.last_instant]
+
+    instants.append(np.array(marks, np.int64))
+    chosen = np.unique(np.concatenate(instants)) + 1
+
     return PageStates(chosen[(chosen >= 0) & (chosen < count)])

@@ -9,79 +9,54 @@ from analyzer.model.units import format_bytes
 from analyzer.report.untrusted import unbroken
 
 WIDTH: Final = 760  # units of a chart
+_HEIGHT: Final = 170  # units
+_MOST_RULES: Final = 3  # with a size
 _LEFT: Final = 90  # units for the scale of bytes
 _RIGHT: Final = 36  # units, half a label
 _TOP: Final = 12  # units
 _BOTTOM: Final = 34  # units for the labels of the x axis
 _HEADROOM: Final = 1.05
-_LONGEST_OVERSHOOT: Final = 4
-"""A limit this many times above the highest point is left out: it would flatten the lines."""
 
 Points = Sequence[tuple[int, int]]  # pairs of x and bytes
 Place = Callable[[float], float]  # from a value to its place in the drawing, in units
 
 
-def draw_lines(
-    caption: str,
-    lines: Sequence[tuple[str, str, Points]],
-    *,
-    first_x: int = 0,
-    limit_bytes: int | None = None,
-    marks: Sequence[tuple[int, str, str]] = (),
-    x_text: Callable[[int], str] = str,
-    height: int = 300,
-) -> Markup:
-    """Draw bytes against a whole number such as the batch size or the step.
+def draw_line(caption: str, meaning: str, points: Points) -> Markup:
+    """Draw bytes against a whole number such as the step; ``meaning`` is of a point."""
+    first_x = points[0][0]
+    last_x = max(x for x, _ in points)
+    highest = max(size_bytes for _, size_bytes in points)
 
-    Args:
-        lines: Name, CSS class and points of each line.
-        first_x: The left end of the x axis.
-        limit_bytes: A horizontal line.
-        marks: Place, CSS class and name of each vertical line.
-    """
-    every = [point for _, _, points in lines for point in points]
-    marked = [x for x, _, _ in marks]
-    last_x = max([x for x, _ in every] + marked)
-    highest = max(size_bytes for _, size_bytes in every)
-    if limit_bytes is not None and limit_bytes > _LONGEST_OVERSHOOT * highest:
-        limit_bytes = None
-
-    top, floor = max(highest, limit_bytes or 0, 1) * _HEADROOM, height - _BOTTOM
+    top = max(highest, 1) * _HEADROOM
+    floor = _HEIGHT - _BOTTOM
+    breadth = WIDTH - _LEFT - _RIGHT
 
     def along(x: float) -> float:
         share = (x - first_x) / max(last_x - first_x, 1)
-        return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * min(max(share, 0.0), 1.0), 1)
+        inside = min(max(share, 0.0), 1.0)
+
+        return round(_LEFT + breadth * inside, 1)
 
     def up(size_bytes: float) -> float:
         return round(floor - (floor - _TOP) * size_bytes / top, 1)
 
-    parts = list(_draw_sizes(up, int(top), most_rules=8 if height > 200 else 3))
+    parts = list(_draw_sizes(up, int(top)))
 
     for x in _round_numbers(first_x, last_x):
-        parts.append(_label(along(x), height - 16, "middle", x_text(x)))
+        parts.append(_label(along(x), _HEIGHT - 16, "middle", f"{x:,}"))
 
-    legend = [(f"line-{look}", name) for name, look, _ in lines]
-    if limit_bytes is not None:
-        level = up(limit_bytes)
-        parts.append(_rule("limit", _LEFT, WIDTH - _RIGHT, level, level))
-        legend.append(("line-limit", "limit"))
+    places = " ".join(f"{along(x)},{up(size)}" for x, size in points)
+    parts.append(f'<polyline class="line-requested" points="{places}"/>')
 
-    for x, look, name in marks:
-        if first_x <= x:
-            parts.append(_rule(look, along(x), along(x), _TOP, floor))
-            legend.append((f"line-{look}", name))
+    drawing = draw("line-chart", (WIDTH, _HEIGHT), caption, "\n".join(parts))
 
-    for _, look, points in lines:
-        places = " ".join(f"{along(x)},{up(size)}" for x, size in points)
-        parts.append(f'<polyline class="line-{escape(look)}" points="{places}"/>')
-
-    drawing = draw("line-chart", (WIDTH, height), caption, "\n".join(parts))
-    return frame(caption, drawing, legend)
+    return frame(caption, drawing, [("line-requested", meaning)])
 
 
-def _draw_sizes(up: Place, top_bytes: int, *, most_rules: int) -> Iterator[str]:
+def _draw_sizes(up: Place, top_bytes: int) -> Iterator[str]:
     """Yield rules with their sizes, powers of two apart."""
-    stride = 1 << max((2 * top_bytes // most_rules).bit_length() - 1, 0)
+    stride_bits = (2 * top_bytes // _MOST_RULES).bit_length() - 1
+    stride = 1 << max(stride_bits, 0)
 
     for size_bytes in range(0, top_bytes + 1, stride):
         height = up(size_bytes)
@@ -91,18 +66,23 @@ def _draw_sizes(up: Place, top_bytes: int, *, most_rules: int) -> Iterator[str]:
 
 def _round_numbers(first: int, last: int) -> range:
     """Return up to seven numbers, a one, two or five with zeros apart."""
-    power = 10 ** max(len(str(last - first)) - 2, 0)
+    span = last - first
+    power = 10 ** max(len(str(span)) - 2, 0)
     strides = (k * power for k in (1, 2, 5, 10, 20, 50))
-    stride = next(stride for stride in strides if 6 * stride >= last - first)
-    return range(-(-first // stride) * stride, last + 1, stride)
+    stride = next(stride for stride in strides if 6 * stride >= span)
+    start = -(-first // stride) * stride  # rounded up
+
+    return range(start, last + 1, stride)
 
 
 def draw_shares(shares: Iterable[tuple[str, float]], caption: str) -> Markup:
     """Draw ratios that add up to 1 as one stacked bar; ``shares`` has a CSS class for each."""
-    start, parts = 0.0, []
+    start = 0.0
+    parts = []
 
     for look, ratio in shares:
-        x, width = 1000 * start, 1000 * ratio
+        x = 1000 * start
+        width = 1000 * ratio
         parts.append(
             f'<rect class="{escape(look)}" x="{x:.2f}" width="{width:.2f}" height="24"/>'
         )
@@ -122,7 +102,9 @@ def frame(
         '<span class="key"><svg class="swatch" width="12" height="12" aria-hidden="true">'
         '<rect width="12" height="12" class="{}"/></svg> {}</span> '
     )
+
     keys = Markup("").join(Markup(swatch).format(*one) for one in legend)
+
     return Markup(
         '<figure class="drawing"><figcaption>{} <small>{}</small></figcaption>{}'
         '<p class="legend">{}</p><p class="pointed" aria-live="polite"></p></figure>'

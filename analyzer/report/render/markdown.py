@@ -40,32 +40,53 @@ def _blocks(blocks: Iterable[sections.Block]) -> Iterator[str]:
 
 def _paragraph(paragraph: sections.Paragraph) -> str:
     parts = []
+
     for text, tone in paragraph.pieces:
         shown = markdown_text(text)  # without the spaces at its ends
-        before, after = (" " if end.isspace() else "" for end in (text[:1], text[-1:]))
-        parts.append(f"**{shown}**" if tone == "strong" else f"{before}{shown}{after}")
+        if tone == "strong":
+            parts.append(f"**{shown}**")
+            continue
 
-    return f"{'> ' if paragraph.tone == 'warning' else ''}{''.join(parts)}"
+        before = " " if text[:1].isspace() else ""
+        after = " " if text[-1:].isspace() else ""
+        parts.append(f"{before}{shown}{after}")
+
+    quote = "> " if paragraph.tone == "warning" else ""
+    text = "".join(parts)
+
+    return f"{quote}{text}"
 
 
 def _table(table: sections.Table) -> Iterator[str]:
-    places = [
-        place for place, column in enumerate(table.columns) if column.kind != "bar"
-    ]
-    columns = [table.columns[place] for place in places]
-    yield f"| {' | '.join(markdown_text(column.name) for column in columns)} |"
-    yield f"|{'|'.join('--:' if column.is_number else '---' for column in columns)}|"
+    places = []
+    names = []
+    rules = []
+
+    for place, column in enumerate(table.columns):
+        if column.kind != "bar":
+            places.append(place)
+            names.append(markdown_text(column.name))
+            rules.append("--:" if column.is_number else "---")
+
+    yield f"| {' | '.join(names)} |"
+    yield f"|{'|'.join(rules)}|"
 
     for row in table.rows:
         cells = []
 
-        for column, place in zip(columns, places, strict=True):
+        for place in places:
             cell = sections.cell_of(row[place])
-            text = sections.cell_text(cell, column.kind)
-            shown = (
-                markdown_code if column.kind == "path" and text else markdown_text
-            )(text)
-            cells.append(f"**{shown}**" if cell.tone == "strong" and shown else shown)
+            kind = table.columns[place].kind
+            text = sections.cell_text(cell, kind)
+
+            shown = markdown_text(text)
+            if kind == "path" and text:
+                shown = markdown_code(text)
+
+            if cell.tone == "strong" and shown:
+                shown = f"**{shown}**"
+
+            cells.append(shown)
 
         yield f"| {' | '.join(cells)} |"
 
@@ -74,15 +95,20 @@ def _table(table: sections.Table) -> Iterator[str]:
 
 
 def _item(item: sections.Item) -> Iterator[str]:
+    label = markdown_text(item.label)
+    title = markdown_text(item.title)
     gain = f" ({markdown_text(item.gain)})" if item.gain else ""
-    yield f"- **{markdown_text(item.label)}**: {markdown_text(item.title)}{gain}"
+
+    yield f"- **{label}**: {title}{gain}"
     if item.detail:
         yield f"  {markdown_text(item.detail)}"
+
     if item.code:
-        yield from ("", *_code(item.code), "")
+        yield ""
+        for line in item.code.splitlines():
+            yield f"{_CODE_INDENT}{plain_text(line)}"
+
+        yield ""
+
     if item.check:
         yield f"  Check: {markdown_code(item.check)}"
-
-
-def _code(code: str) -> Iterator[str]:
-    return (f"{_CODE_INDENT}{plain_text(line)}" for line in code.splitlines())

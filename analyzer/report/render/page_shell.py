@@ -32,8 +32,10 @@ def fill_page(package: str, template: str, *, script: str = "", **values: Any) -
     The template extends ``assets/shell.html``, and sets or gets the ``title``, ``subtitle``, ``badge``,
     ``footer`` and ``next_command``; ``script`` is JavaScript for ``{{ script }}``.
     """
-    style, theme = asset(SHELL, "assets/shared.css"), asset(SHELL, "assets/theme.js")
+    style = asset(SHELL, "assets/shared.css")
+    theme = asset(SHELL, "assets/theme.js")
     policy = policy_of(style, (theme, script) if script else (theme,))
+
     values |= {
         "style": Markup(style),
         "theme_script": Markup(theme),

@@ -168,4 +168,5 @@ def cell_text(cell: Cell, kind: ColumnKind) -> str:
         return signed_bytes(value) if value else "same"
     if kind == "percent":
         return f"{value:.1%}"
+
     return f"{value:,}"

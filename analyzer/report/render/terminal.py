@@ -39,7 +39,10 @@ STYLES: Final = read_table("report/labels.toml", dict[str, dict[str, str]])["sty
 
 
 def print_terminal(
-    document: sections.Document, console: Console, *, is_verbose: bool = True
+    document: sections.Document,
+    console: Console,
+    *,
+    is_verbose: bool = True,
 ) -> None:
     """Print a document; without ``is_verbose`` at most 28 lines, and no folded sections or details.
 
@@ -66,7 +69,10 @@ def print_terminal(
 
 
 def to_terminal(
-    document: sections.Document, width: int = 100, *, is_verbose: bool = True
+    document: sections.Document,
+    width: int = 100,
+    *,
+    is_verbose: bool = True,
 ) -> RenderableType:
     """Return a document without its next command as one renderable, ``width`` cells wide."""
     parts: list[RenderableType] = []
@@ -80,12 +86,15 @@ def to_terminal(
         parts.append(Prose(Text(text, "yellow"), Text("! ", "yellow")))
 
     if document.title or document.subtitle:
-        title, subtitle = (printable(document.title, 200), document.subtitle)
+        title = printable(document.title, 200)
+        subtitle = document.subtitle
+
         if not is_verbose:
             room = width - cell_len(subtitle) - GAP
             title = printable_path(title, max(room, width // 3))
 
-        words = Text.assemble((title, "bold"), (f"  {printable(subtitle, 200)}", "dim"))
+        about = f"  {printable(subtitle, 200)}"
+        words = Text.assemble((title, "bold"), (about, "dim"))
         parts.append(Prose(words))
 
     for section in document.sections:
@@ -99,7 +108,10 @@ def to_terminal(
 
 
 def section_parts(
-    section: sections.Section, width: int, *, is_verbose: bool = True
+    section: sections.Section,
+    width: int,
+    *,
+    is_verbose: bool = True,
 ) -> Iterator[RenderableType]:
     """Yield a section, an empty line before it."""
     blocks = list(_blocks(section.blocks, width, is_verbose=is_verbose))
@@ -114,7 +126,10 @@ def section_parts(
 
 
 def _blocks(
-    blocks: Sequence[sections.Block], width: int, *, is_verbose: bool
+    blocks: Sequence[sections.Block],
+    width: int,
+    *,
+    is_verbose: bool,
 ) -> Iterator[RenderableType]:
     items = [block for block in blocks if isinstance(block, sections.Item)]
     shown = items if is_verbose else _choose_items(items, width)
@@ -140,7 +155,9 @@ def _choose_items(items: Sequence[sections.Item], width: int) -> list[sections.I
     lines = 0
 
     for item in items:
-        lines += 1 + len(f"{item.label}  {item.title}  {item.gain}") // width
+        shown = f"{item.label}  {item.title}  {item.gain}"
+        lines += 1 + len(shown) // width
+
         if chosen and lines > _ITEM_LINES:
             break
 
@@ -166,7 +183,10 @@ def _table(table: sections.Table, width: int) -> Iterator[RenderableType]:
 
 
 def _item(
-    item: sections.Item, label_width: int, is_verbose: bool, is_first: bool
+    item: sections.Item,
+    label_width: int,
+    is_verbose: bool,
+    is_first: bool,
 ) -> Iterator[RenderableType]:
     """Yield an item; without ``is_verbose`` only its title, and the code of the first one."""
     margin = label_width + GAP
@@ -174,10 +194,12 @@ def _item(
     label = Text(start, style=STYLES[item.tone])
     title = (printable(item.title, _LONGEST), "bold")
     gain = ""
+
     if item.gain and item.gain != item.label:
         gain = f"  {printable(item.gain, _LONGEST)}"
 
     yield Prose(Text.assemble(title, (gain, "green")), label)
+
     if item.detail and is_verbose:
         yield Padding(_line(item.detail, "dim"), (0, 0, 0, margin))
 
@@ -190,7 +212,8 @@ def _item(
         yield Padding(code, (0, 0, 0, margin))
 
     if item.check and is_verbose:
-        yield Padding(_line(f"Check: {item.check}", "dim"), (0, 0, 0, margin))
+        check = _line(f"Check: {item.check}", "dim")
+        yield Padding(check, (0, 0, 0, margin))
 
 
 def _line(text: str, style: str) -> Prose:
@@ -253,7 +276,8 @@ def _choose_columns(table: sections.Table, width: int) -> list[int]:
 
 
 def _draw_column(
-    column: sections.TableColumn, cells: Sequence[sections.Cell]
+    column: sections.TableColumn,
+    cells: Sequence[sections.Cell],
 ) -> list[RenderableType]:
     longest = max((cell_len(cell.note) for cell in cells), default=0)
     drawn: list[RenderableType] = []
@@ -261,6 +285,7 @@ def _draw_column(
     for cell in cells:
         text = printable(sections.cell_text(cell, column.kind), _LONGEST)
         style = STYLES[cell.tone]
+
         if column.kind == "bar":
             drawn.append(Bar(cell.value, text, longest, style))
         elif column.is_number or column.kind == "whole":
@@ -275,24 +300,34 @@ class Fitted:
     """A text that loses its middle, or a path its first parts, to fit its column."""
 
     def __init__(self, text: str, style: str, *, is_path: bool) -> None:
-        self.text, self.style, self.is_path = text, style, is_path
+        self.text = text
+        self.style = style
+        self.is_path = is_path
 
     def __rich_measure__(
-        self, console: Console, options: ConsoleOptions
+        self,
+        console: Console,
+        options: ConsoleOptions,
     ) -> Measurement:
         """Return the least and the full width."""
         full = min(cell_len(self.text), options.max_width)
         return Measurement(min(full, _LEAST_TEXT), full)
 
     def __rich_console__(
-        self, console: Console, options: ConsoleOptions
+        self,
+        console: Console,
+        options: ConsoleOptions,
     ) -> Iterator[Text]:
         """Yield the text in one line."""
-        text, width = self.text, options.max_width
+        text = self.text
+        width = options.max_width
+
         if cell_len(text) > width and self.is_path and "/" not in text:
             text = f"{text[: width - 1]}…"
+        elif cell_len(text) > width and self.is_path:
+            text = printable_path(text, width)
         elif cell_len(text) > width:
-            text = (printable_path if self.is_path else printable)(text, width)
+            text = printable(text, width)
 
         yield Text(text, self.style, no_wrap=True)
 
@@ -301,25 +336,38 @@ class Bar:
     """A bar for a ratio, with a note behind it; all bars of a column have one scale."""
 
     def __init__(
-        self, value: str | float | None, note: str, longest: int, style: str
+        self,
+        value: str | float | None,
+        note: str,
+        longest: int,
+        style: str,
     ) -> None:
-        self.value, self.note, self.longest, self.style = value, note, longest, style
+        self.value = value
+        self.note = note
+        self.longest = longest
+        self.style = style
 
     def __rich_measure__(
-        self, console: Console, options: ConsoleOptions
+        self,
+        console: Console,
+        options: ConsoleOptions,
     ) -> Measurement:
         """Return the least and the full width."""
         full = min(_BAR_CELLS + 1 + self.longest, options.max_width)
         return Measurement(min(full, _LEAST_TEXT), full)
 
     def __rich_console__(
-        self, console: Console, options: ConsoleOptions
+        self,
+        console: Console,
+        options: ConsoleOptions,
     ) -> Iterator[Text]:
         """Yield bar and note in one line."""
         room = max(min(options.max_width - self.longest - 1, _BAR_CELLS), 1)
         bar = ""
+
         if isinstance(self.value, (int, float)):
-            bar = "█" * round(min(self.value, 1.0) * room) or "▏"
+            cells = round(min(self.value, 1.0) * room)
+            bar = "█" * cells or "▏"
 
         yield Text(f"{bar} {self.note}".strip(), self.style, no_wrap=True)
 
@@ -335,13 +383,16 @@ class Prose:
         self.label = label or Text()
 
     def __rich_console__(
-        self, console: Console, options: ConsoleOptions
+        self,
+        console: Console,
+        options: ConsoleOptions,
     ) -> Iterator[Text]:
         """Yield its lines."""
         joined = self.text.copy()
         joined.plain = UNIT.sub(_JOINED, joined.plain)
         margin = self.label.cell_len
         before = self.label
+
         for line in joined.wrap(console, max(options.max_width - margin, 1)):
             line.plain = line.plain.replace(_JOINED, " ")
             yield Text.assemble(before, line) if margin else line

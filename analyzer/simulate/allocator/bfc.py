@@ -92,6 +92,7 @@ class BfcOptions:
         """Spare bytes from which on a chunk is always split."""
         if self.fragmentation_fraction > 0:
             return max(int(self.fragmentation_fraction * self.memory_limit_bytes), 1)
+
         return DEFAULT_MAX_SPARE_BYTES
 
 
@@ -122,9 +123,8 @@ class BfcAllocator:
         first_bytes = FIRST_REGION_BYTES if options.growth else UNLIMITED_BYTES
         self._next_region_bytes = round_up(min(options.memory_limit_bytes, first_bytes))
         self._max_spare_bytes = options.max_spare_bytes
-        self._free: list[
-            tuple[int, int]
-        ] = []  # bytes and address of each free chunk, ascending
+        # Bytes and address of each free chunk, ascending
+        self._free: list[tuple[int, int]] = []
         self._free_chunks: dict[int, Chunk] = {}  # free chunks by address
         self.regions: list[Chunk] = []  # the lowest chunk of each region
         self._lowest = self._highest = 0  # ends of the addresses of all regions
@@ -135,7 +135,9 @@ class BfcAllocator:
         return self._free[-1][0] if self._free else 0
 
     def allocate(
-        self, requested_bytes: int, region_address: int | None = None
+        self,
+        requested_bytes: int,
+        region_address: int | None = None,
     ) -> Chunk | None:
         """Return the chunk for a request; None if it does not fit.
 
@@ -152,6 +154,7 @@ class BfcAllocator:
 
         if chunk is not None:
             self.in_use_bytes += chunk.size_bytes
+
         return chunk
 
     def free(self, chunk: Chunk) -> None:
@@ -172,6 +175,7 @@ class BfcAllocator:
 
         if spare_bytes >= rounded_bytes or spare_bytes >= self._max_spare_bytes:
             self._split(chunk, rounded_bytes)
+
         return chunk
 
     def _split(self, chunk: Chunk, size_bytes: int) -> None:
@@ -179,6 +183,7 @@ class BfcAllocator:
         rest = Chunk(chunk.address + size_bytes, chunk.size_bytes - size_bytes)
         rest.below = chunk
         rest.above = chunk.above
+
         if rest.above is not None:
             rest.above.below = rest
 
@@ -190,6 +195,7 @@ class BfcAllocator:
         """Join a chunk with its free neighbours, and add the result to the free chunks."""
         above = chunk.above
         below = chunk.below
+
         if above is not None and above.is_free:
             self._remove_free(above)
             _absorb(chunk, above)
@@ -239,6 +245,7 @@ class BfcAllocator:
         options = self.options
         count = len(self.region_bytes)
         address = known_address
+
         if address is None or self._overlaps(address, size_bytes):
             if count == 0:
                 address = options.first_address
@@ -251,6 +258,7 @@ class BfcAllocator:
 
         self._lowest = address if count < 2 else min(self._lowest, address)
         self._highest = max(self._highest, address + size_bytes)
+
         return address
 
     def _overlaps(self, address: int, size_bytes: int) -> bool:
@@ -276,6 +284,7 @@ class BfcAllocator:
                 if last.end == chunk.address:
                     last.above = chunk
                     chunk.below = last
+
                     return
 
         self.regions.append(chunk)
@@ -299,6 +308,7 @@ class BfcAllocator:
             self.regions.remove(first)
 
         self.pool_bytes -= idle_bytes
+
         return True
 
 
@@ -306,5 +316,6 @@ def _absorb(lower: Chunk, upper: Chunk) -> None:
     """Add a chunk to its lower neighbour."""
     lower.size_bytes += upper.size_bytes
     lower.above = upper.above
+
     if upper.above is not None:
         upper.above.below = lower

@@ -85,6 +85,7 @@ def minimum_limit(
             changes.append((low, high))
 
     ends = []
+
     for fails, enough in (changes[0], changes[-1]):
         while enough - fails > step:
             middle = (fails + enough) // 2 // step * step
@@ -122,6 +123,7 @@ def find_shared_limits(sequences: Iterable[Sequence], options: BfcOptions) -> Ra
     """Return the limits below which none and above which all of several sequences succeed."""
     lowest_bytes = UNLIMITED_BYTES
     safe_bytes = 0
+
     for sequence in sequences:
         if not safe_bytes or not fits(sequence, options.under(safe_bytes)):
             safe_bytes = max(minimum_limit(sequence, options).high, safe_bytes)

@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-MAX_REQUEST_BYTES: Final = (
-    1 << 44
-)  # 16 TiB: a larger request in a trace is a damaged number
+# 16 TiB: a larger request in a trace is a damaged number
+MAX_REQUEST_BYTES: Final = 1 << 44
 
-NOWHERE: Final = (
-    -1
-)  # an unknown address, no row of a table, or an instant before the first event
+# An unknown address, no row of a table, or an instant before the first event
+NOWHERE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +69,16 @@ class Sequence:
     def live_rounded_bytes(self) -> Table:
         """Return the bytes alive after each operation, with requests rounded up to 256 bytes."""
         return replace(
-            self, requested_bytes=round_up(self.requested_bytes)
+            self,
+            requested_bytes=round_up(self.requested_bytes),
         ).live_requested_bytes()
 
     def without(self, buffers: Mask) -> Sequence:
         """Return the sequence without the operations on some buffers, a mask of ``n_buffers``."""
-        return self._take(~buffers[self.slot]) if buffers.any() else self
+        if buffers.any():
+            return self._take(~buffers[self.slot])
+
+        return self
 
     def start(self, count: int) -> Sequence:
         """Return the first operations."""
@@ -120,6 +122,7 @@ def from_allocations(
         allocations[name].to_numpy(np.int64)[rows]
         for name in ("requested_bytes", "born", "dies")
     )
+
     _check_rows(rows, requested, born)
     valid = (dies > born) & (requested > 0)
     rows = rows[valid]
@@ -132,6 +135,7 @@ def from_allocations(
 
     last = int(max(born.max() + 1, dies.max())) if n_events is None else n_events
     address = np.full(rows.size, NOWHERE)
+
     if "address" in allocations:
         column = allocations["address"].astype("Int64")
         address = column.to_numpy(dtype="int64", na_value=NOWHERE)[rows]
@@ -141,6 +145,7 @@ def from_allocations(
     instant = np.concatenate([born, dies[freed]])
     slot = np.concatenate([ids, ids[freed]])
     birth = np.arange(slot.size) < rows.size
+
     # Before the first event there are only births; their addresses give the likely order.
     rank = np.where(birth & (instant == NOWHERE), address[slot], slot)
     order = np.lexsort((slot, rank, birth, instant))
@@ -251,6 +256,7 @@ class Replay:
 
         columns = (self.in_use_bytes, self.pool_bytes, self.largest_free_bytes)
         in_use, pool, largest = (int(column[-1]) if op else 0 for column in columns)
+
         return FailedRequest(
             instant=int(sequence.instant[op]),
             row=int(sequence.row[sequence.slot[op]]),
@@ -286,7 +292,10 @@ class Replay:
 
 
 def replay(
-    sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = False
+    sequence: Sequence,
+    options: BfcOptions,
+    *,
+    follow_addresses: bool = False,
 ) -> Replay:
     """Run a sequence through an allocator; ``follow_addresses`` places regions as the trace does."""
     allocator = BfcAllocator(options)
@@ -295,11 +304,14 @@ def replay(
         if follow_addresses
         else [NOWHERE] * sequence.n_buffers
     )
+
     chunks: list[Chunk | None] = [None] * sequence.n_buffers
     columns = array("q")
 
     for slot, request in zip(
-        sequence.slot.tolist(), sequence.request.tolist(), strict=True
+        sequence.slot.tolist(),
+        sequence.request.tolist(),
+        strict=True,
     ):
         if request:
             known = addresses[slot]
@@ -323,6 +335,7 @@ def replay(
     address, chunk_bytes, in_use, pool, largest = (
         np.frombuffer(columns, np.int64).reshape(-1, 5).T
     )
+
     return Replay(
         sequence=sequence,
         options=options,
@@ -341,7 +354,9 @@ def fits(sequence: Sequence, options: BfcOptions) -> bool:
     chunks: list[Chunk | None] = [None] * sequence.n_buffers
 
     for slot, request in zip(
-        sequence.slot.tolist(), sequence.request.tolist(), strict=True
+        sequence.slot.tolist(),
+        sequence.request.tolist(),
+        strict=True,
     ):
         if request:
             chunks[slot] = allocator.allocate(request)
@@ -374,7 +389,9 @@ class Match:
 
 
 def compare(
-    sequence: Sequence, events: pd.DataFrame, options: BfcOptions | None = None
+    sequence: Sequence,
+    events: pd.DataFrame,
+    options: BfcOptions | None = None,
 ) -> Match:
     """Replay the sequence of a trace and compare each operation with its event.
 
@@ -383,6 +400,7 @@ def compare(
     """
     result = replay(sequence, options or BfcOptions.cpu(), follow_addresses=True)
     shown = result.instant != NOWHERE
+
     # Of an event with two operations (an implied free and an allocation) the last is compared.
     shown[:-1] &= np.diff(result.instant) != 0
     rows = result.instant[shown]
@@ -402,7 +420,11 @@ def compare(
     is_equal &= result.in_use_bytes[shown] == column("in_use_bytes")
     is_equal &= peak[shown] == column("peak_in_use_bytes")
 
-    return Match(events=rows.size, equal=int(is_equal.sum()), replay=result)
+    return Match(
+        events=rows.size,
+        equal=int(is_equal.sum()),
+        replay=result,
+    )
 
 
 def recorded_options(sequence: Sequence, events: pd.DataFrame) -> BfcOptions:
@@ -424,4 +446,5 @@ def recorded_options(sequence: Sequence, events: pd.DataFrame) -> BfcOptions:
     match = compare(part, events, whole)
     if match.is_exact:
         return whole
+
     return growing if compare(part, events, growing).equal > match.equal else whole

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from analyzer.model.choice import Category
-from analyzer.simulate.kernels.shared.op_call import ListUse, MemoryPlan
+from analyzer.simulate.kernels.op_call import ListUse, MemoryPlan
 
 if TYPE_CHECKING:
     from analyzer.simulate.predict.ledger import Ledger
@@ -55,6 +55,7 @@ def share(buffer: _Tensor) -> _Tensor:
     """Add a reference to a buffer, if there is one, and return it."""
     if buffer is not None:
         buffer.references += 1
+
     return buffer
 
 
@@ -98,6 +99,7 @@ class ListCall:
 
         if own:
             self._ledger.release(own.pop())
+
         return [handle, element]
 
     def _set(self) -> list[Tensor]:
@@ -120,7 +122,8 @@ class ListCall:
         if index is not None and 0 <= index < len(elements):
             element = elements[index]
         else:
-            element = next((one for one in reversed(elements) if one is not None), None)
+            is_set = (one for one in reversed(elements) if one is not None)
+            element = next(is_set, None)
 
         return [self._read(element, elements, 0)]
 
@@ -128,6 +131,7 @@ class ListCall:
         first, *others = (output.size_bytes for output in self._plan.outputs)
         elements = self._elements_of(self._inputs[0])
         sizes = [first or _element_bytes(elements) * len(elements), *others]
+
         outputs: list[Tensor] = [
             self._ledger.allocate(size, self._node, index, OUTPUT)
             for index, size in enumerate(sizes)
@@ -162,16 +166,15 @@ class ListCall:
             self._ledger.release(element)
 
         own[count:] = [None] * (count - len(own))
+
         return [handle]
 
     def _zeros(self) -> list[Tensor]:
         """Make zeros for each set element (``TensorListZerosLike``)."""
         elements = self._elements_of(self._inputs[0])
-        return [
-            self._make_list(
-                [one and self._allocate(one.size_bytes) for one in elements]
-            )
-        ]
+        zeros = [one and self._allocate(one.size_bytes) for one in elements]
+
+        return [self._make_list(zeros)]
 
     def _add(self) -> list[Tensor]:
         """Sum lists element by element; share an element that only one list has.
@@ -200,6 +203,7 @@ class ListCall:
 
         total = self._allocate(mine.size_bytes)
         self._ledger.release(mine)
+
         return total
 
     def _allocate(self, size_bytes: int) -> Buffer:
@@ -207,9 +211,11 @@ class ListCall:
 
     def _take_value(self) -> Buffer:
         """Return the input that becomes an element, with a reference for the list."""
-        return share(self._inputs[self._plan.value or 0]) or self._allocate(
-            0
-        )  # 0: empty
+        value = share(self._inputs[self._plan.value or 0])
+        if value is None:
+            return self._allocate(0)
+
+        return value
 
     def _read(self, element: Tensor, others: Sequence[Tensor], output: int) -> Tensor:
         if element is not None:
@@ -224,9 +230,11 @@ class ListCall:
         if source is not None and source.references == 1:
             self._inputs[0] = None
             source.elements = source.elements or []
+
             return source, source.elements
 
         elements = _share_all(self._elements_of(source))
+
         return self._make_list(elements), elements
 
     def _make_list(self, elements: list[Tensor]) -> Buffer:
@@ -248,6 +256,7 @@ def _find_unset(elements: list[Tensor]) -> int:
     """Return the index of the first element that was never set, or of the place after the last."""
     if None in elements:
         return elements.index(None)
+
     return len(elements)
 
 

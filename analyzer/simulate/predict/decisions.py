@@ -35,15 +35,18 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
     def try_out(name: str, outcome: int) -> Schedule:
         schedule = play(assume(prepared, assumed | {name: outcome}))
         peaks_bytes.append(schedule.peak_bytes)
+
         return schedule
 
     sentences: dict[str, str] = {}
+
     for name, trips in top.trips.items():
         if name not in by_user and trips > 1:
             try_out(name, 1)
 
         plural = "s" * (trips != 1)
         bound = "" if name in top.unbounded else ", the most that its condition allows"
+
         sentences[name] = (
             f"Data decide the trips of loop {name}; assumed: {trips} trip{plural}{bound} "
             f"(--assume {name}=N changes it)."
@@ -51,7 +54,9 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
 
     for node, count in list(top.branches.items())[:MOST_BRANCHES]:
         name = ops[node].name
-        outcomes = set() if name in by_user else {*range(count)} - {1}  # 1 was played
+        outcomes: set[int] = set()
+        if name not in by_user:
+            outcomes = {*range(count)} - {1}  # 1 was played
 
         for branch in sorted(outcomes):
             schedule = try_out(name, branch)
@@ -73,6 +78,7 @@ def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:
         return None
 
     reduced = []
+
     for op in ops:
         shapes = op.attrs.get(LEAST_SHAPES)
         if shapes is not None:
@@ -91,6 +97,7 @@ def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:
 def check_assumptions(note: RunNote, decided: Collection[str]) -> None:
     """Check that each assumption names something that data decide."""
     known = [*decided, *(size.op for size in note.sizes)]
+
     for name in note.assumed:
         if name not in known:
             names = f"Names: {', '.join(known[:6])}."
@@ -115,17 +122,22 @@ def describe_sizes(
             by_basis[size.basis].append(size)
 
     sentences = []
-    if assumed := by_basis["told"]:
+    assumed = by_basis["told"]
+    given = by_basis["inputs"]
+    most = by_basis["most"]
+
+    if assumed:
         sentences.append(
             f"Data-dependent sizes, as assumed (--assume): {_list(assumed)}."
         )
 
-    if given := by_basis["inputs"]:
+    if given:
         sentences.append(f"Input-dependent sizes follow the inputs: {_list(given)}.")
 
-    if most := by_basis["most"]:
+    if most:
         count = "1 size depends" if len(most) == 1 else f"{len(most)} sizes depend"
         least = ""
+
         if least_bytes is not None:
             least = f"; with one element each the peak is {format_bytes(least_bytes)}"
 

@@ -54,14 +54,12 @@ class Iteration:
     inputs: dict[int, list[Entry | None]] = field(default_factory=dict)
     # for each node that has received an input, the number of inputs it still waits for
     pending: dict[int, int] = field(default_factory=dict)
-    dead: Counter[int] = field(
-        default_factory=Counter
-    )  # number of dead inputs of each node
+    # number of dead inputs of each node
+    dead: Counter[int] = field(default_factory=Counter)
     outstanding: int = 0  # number of its ready nodes that have not ended
     frames: int = 0  # number of unfinished loops inside it
-    bounded: bool = (
-        False  # whether only some operands of the loop condition's ``and`` were unknown
-    )
+    # whether only some operands of the loop condition's ``and`` were unknown
+    bounded: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -139,23 +137,29 @@ class Executor:
         self._ops = wiring.ops
         self._inputs = wiring.inputs
         self._types = [op.type for op in wiring.ops]
-        self._waits_for = [
-            1 + 2 * len(waits) if kind in MERGES else len(data) + len(waits)
-            for kind, data, waits in zip(
-                self._types, wiring.inputs, wiring.control, strict=True
-            )
-        ]
+
+        self._waits_for = []
+        columns = zip(self._types, wiring.inputs, wiring.control, strict=True)
+
+        for kind, data, waits in columns:
+            is_merge = kind in MERGES
+            count = 1 + 2 * len(waits) if is_merge else len(data) + len(waits)
+            self._waits_for.append(count)
+
         inexpensive = TYPES["inexpensive"]
         is_cheap = prepared.device.is_cheap
         self._expensive = [
             not is_cheap and kind not in inexpensive for kind in self._types
         ]
+
         names = (str(op.attrs["frame_name"]) for op in wiring.ops if op.type in ENTERS)
         self._enters = Counter(names)
         self._edges = edges
-        self._values = (
-            NodeValues(prepared, counters) if wiring.has_control_flow else None
-        )
+
+        self._values: NodeValues | None = None
+        if wiring.has_control_flow:
+            self._values = NodeValues(prepared, counters)
+
         self.decisions = DecisionLog(wiring, prepared.assumed)
         self._reached = [False] * len(wiring.ops)
         self._ready: list[Task] = []
@@ -167,7 +171,13 @@ class Executor:
 
     def run(self) -> None:
         """Run the graph."""
-        graph = Frame(name="", parent=None, pending_inputs=0, parallel=1)
+        graph = Frame(
+            name="",
+            parent=None,
+            pending_inputs=0,
+            parallel=1,
+        )
+
         iteration = graph.add_iteration()
 
         for node in self._edges.roots:
@@ -196,6 +206,7 @@ class Executor:
         """Run a node, free its inputs and temporaries, and pass its outputs on."""
         self._reached[node] = True
         inputs = iteration.inputs.pop(node, None) or [None] * len(self._inputs[node])
+
         if dead and self._types[node] not in NEXT:
             self._drop(inputs)
             outputs: list[Entry | None] = [None] * len(self._ops[node].outputs)
@@ -211,15 +222,20 @@ class Executor:
 
         self._drop(outputs)
         iteration.outstanding -= 1
+
         if not iteration.outstanding and iteration.frame.parent is not None:
             self._clean_up(iteration.frame, iteration.number)
 
     def _compute(
-        self, node: int, inputs: list[Entry | None], iteration: Iteration
+        self,
+        node: int,
+        inputs: list[Entry | None],
+        iteration: Iteration,
     ) -> tuple[list[Entry | None], list[Tensor]]:
         """Compute a node; return its outputs, None for a dead one, and the buffers in use."""
         kind = self._types[node]
         buffers = [None if entry is None else entry[0] for entry in inputs]
+
         if self._values is None:
             outputs, in_use = self._ledger.compute(node, buffers)
             return [(buffer, None) for buffer in outputs], in_use
@@ -232,20 +248,24 @@ class Executor:
             return self._switch(node, outputs, values, iteration), in_use
 
         if kind in MERGES:
-            value = next((entry[1] for entry in inputs if entry is not None), None)
+            live = (entry[1] for entry in inputs if entry is not None)
+            value = next(live, None)
+
             is_condition = node in self.decisions.conditions and iteration.frame.assumed
             if is_condition and value and value[0]:
                 value = None  # a loop that an assumed branch continues would never end
-            return [
-                (outputs[0], value),
-                *((buffer, None) for buffer in outputs[1:]),
-            ], in_use
+
+            merged: list[Entry | None] = [(buffer, None) for buffer in outputs]
+            merged[0] = (outputs[0], value)
+
+            return merged, in_use
 
         found = self._values.find(node, outputs, values)
         if found[:1] == [None] and node in self.decisions.watched:
             found[0] = self.decisions.assume(node, values, iteration)
 
         found += [None] * (len(outputs) - len(found))
+
         return list(zip(outputs, found, strict=False)), in_use
 
     def _switch(
@@ -257,14 +277,14 @@ class Executor:
     ) -> list[Entry | None]:
         predicate = values[1]
         branch = 1
+
         if predicate is not None:
             branch = int(predicate[0])
         elif self._types[self._inputs[node][1][0]] == "LoopCond":
             branch = int(self.decisions.continue_loop(iteration))
 
-        if (
-            not 0 <= branch < len(outputs)
-        ):  # as ``SwitchNOp``; other switches have no such index
+        # As ``SwitchNOp``; other switches have no such index.
+        if not 0 <= branch < len(outputs):
             branch = len(outputs) - 1
 
         entries: list[Entry | None] = [None] * len(outputs)
@@ -282,11 +302,16 @@ class Executor:
                 self._ledger.release(entry[0])
 
     def _cross(
-        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
+        self,
+        node: int,
+        iteration: Iteration,
+        outputs: list[Entry | None],
+        dead: bool,
     ) -> None:
         """Pass outputs into a loop, to its next iteration, or out of it."""
         kind = self._types[node]
         frame = iteration.frame
+
         if kind in ENTERS:
             self._enter(node, iteration, outputs, dead)
         elif kind in EXITS:
@@ -298,7 +323,11 @@ class Executor:
             self._continue(node, iteration, outputs[0])
 
     def _enter(
-        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
+        self,
+        node: int,
+        iteration: Iteration,
+        outputs: list[Entry | None],
+        dead: bool,
     ) -> None:
         attrs = self._ops[node].attrs
         name = str(attrs["frame_name"])
@@ -327,21 +356,29 @@ class Executor:
     def _continue(self, node: int, iteration: Iteration, entry: Entry) -> None:
         """Pass a tensor to the next iteration, which may have to wait."""
         frame = iteration.frame
-        if iteration.number == frame.count:
-            if len(frame.iterations) >= frame.parallel:
-                share(entry[0])
-                frame.deferred.append((node, entry))
-                return
+        is_newest = iteration.number == frame.count
 
+        if is_newest and len(frame.iterations) >= frame.parallel:
+            share(entry[0])
+            frame.deferred.append((node, entry))
+
+            return
+
+        if is_newest:
             self._start_iteration(frame)
 
         self._activate(node, frame.iterations[iteration.number + 1], [entry], False)
 
     def _activate(
-        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
+        self,
+        node: int,
+        iteration: Iteration,
+        outputs: list[Entry | None],
+        dead: bool,
     ) -> None:
         """Pass a node's outputs to the nodes that wait for them."""
         count = 0 if dead else len(outputs)
+
         for consumer, output, slot in self._edges.data[node]:
             entry = outputs[output] if output < count else None
             if self._types[consumer] in MERGES:
@@ -373,6 +410,7 @@ class Executor:
 
         pending = iteration.pending.get(node, self._waits_for[node]) - 1
         iteration.pending[node] = pending
+
         if not pending:
             self._make_ready(node, iteration, node in iteration.dead)
 
@@ -389,13 +427,15 @@ class Executor:
         It is dead if all inputs are, or if the loop of which it is the start is entered dead.
         """
         pending = iteration.pending.get(node, self._waits_for[node])
-        if entry is not None:
-            if pending & 1:
-                self._deliver(node, iteration, slot, entry)
-                iteration.pending[node] = pending & ~1
-                if pending == 1:
-                    self._make_ready(node, iteration, False)
 
+        if entry is not None and pending & 1:
+            self._deliver(node, iteration, slot, entry)
+            iteration.pending[node] = pending & ~1
+
+            if pending == 1:
+                self._make_ready(node, iteration, False)
+
+        if entry is not None:
             return
 
         iteration.dead[node] += 1
@@ -404,7 +444,11 @@ class Executor:
             self._make_ready(node, iteration, True)
 
     def _deliver(
-        self, node: int, iteration: Iteration, slot: int, entry: Entry
+        self,
+        node: int,
+        iteration: Iteration,
+        slot: int,
+        entry: Entry,
     ) -> None:
         share(entry[0])
         inputs = iteration.inputs.get(node)
@@ -434,7 +478,10 @@ class Executor:
     def _clean_up(self, frame: Frame, number: int) -> None:
         """End finished iterations from ``number`` on, and the loop with its last one."""
         while (finished := frame.iterations.get(number)) is not None:
-            is_open = number - 1 in frame.iterations if number else frame.pending_inputs
+            is_open: bool | int = frame.pending_inputs
+            if number:
+                is_open = number - 1 in frame.iterations
+
             if finished.outstanding or finished.frames or is_open:
                 break
 
@@ -461,9 +508,6 @@ class Executor:
         parent.frame.children.pop((parent.number, frame.name), None)
         parent.frames -= 1
 
-        if (
-            parent.frame.parent is not None
-            and not parent.outstanding
-            and not parent.frames
-        ):
+        is_done = not parent.outstanding and not parent.frames
+        if parent.frame.parent is not None and is_done:
             self._clean_up(parent.frame, parent.number)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import RESULT_TYPES
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
-from analyzer.simulate.kernels.shared.op_call import (
+from analyzer.simulate.kernels.op_call import (
     LibraryCall,
     ListUse,
     Output,
@@ -45,17 +45,23 @@ class Ledger:
         self.ran: list[int] = []  # nodes in the order in which they ran in this step
         self.values: list[Buffer] = []  # the buffer of each variable's value
         self.held: dict[int, Buffer] = {}  # outputs that live outside the step, by node
+
         # Variables that were read or written in part: from then on each read copies.
         self._copied_on_read: set[int] = set()
         self._returned: list[Buffer] = []
         self._tried: set[tuple[object, ...]] = set()
 
     def hold(
-        self, size_bytes: int, category: Category, role: str, node: int = NO_NODE
+        self,
+        size_bytes: int,
+        category: Category,
+        role: str,
+        node: int = NO_NODE,
     ) -> Buffer:
         """Return a buffer that lives outside the step."""
         buffer = self.allocate(size_bytes, node, 0 if node >= 0 else -1, "")
         buffer.label = category, role
+
         return buffer
 
     def add_variable(self, size_bytes: int, shared: Tensor = None) -> None:
@@ -92,8 +98,10 @@ class Ledger:
         """Return a new buffer with one reference."""
         buffer = Buffer(size_bytes, self.instants, node, output, region)
         self.buffers.append(buffer)
+
         if size_bytes:
             self.instants += 1
+
         return buffer
 
     def release(self, buffer: Tensor) -> None:
@@ -114,7 +122,10 @@ class Ledger:
             self.instants += 1
 
     def compute(
-        self, node: int, inputs: list[Tensor], index: int | None = None
+        self,
+        node: int,
+        inputs: list[Tensor],
+        index: int | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Run an op; return its outputs, and the buffers that it uses until it ends.
 
@@ -158,7 +169,9 @@ class Ledger:
         return outputs, [*temporaries, *inputs]
 
     def allocate_temporaries(
-        self, node: int, sizes_bytes: Iterable[int]
+        self,
+        node: int,
+        sizes_bytes: Iterable[int],
     ) -> list[Tensor]:
         """Return temporaries of these sizes."""
         return [self.allocate(size, node) for size in sizes_bytes]
@@ -178,10 +191,15 @@ class Ledger:
 
         if not call.workspace_bytes:
             return []
+
         return [self.allocate(call.workspace_bytes, node, region=WORKSPACE)]
 
     def _make_output(
-        self, node: int, index: int, output: Output, inputs: list[Tensor]
+        self,
+        node: int,
+        index: int,
+        output: Output,
+        inputs: list[Tensor],
     ) -> Tensor:
         way = output.way
         if way is Way.NONE:
@@ -210,6 +228,7 @@ class Ledger:
         value = self.values[variable]
         if variable in self._copied_on_read:
             return self.allocate(value.size_bytes, node, 0, OUTPUT)
+
         return share(value)
 
     def _begin_copy_on_read(self, node: int) -> None:
@@ -244,6 +263,7 @@ class Ledger:
         """Make a buffer the variable's value and release the old one."""
         old = self.values[variable]
         self.values[variable] = buffer
+
         if buffer.variable < 0:
             buffer.variable = variable
             buffer.value_since = max(self.instants - 1, 0)

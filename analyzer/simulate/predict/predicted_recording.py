@@ -37,10 +37,10 @@ from analyzer.model.recording.timeline import find_steps_of_births
 from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import Replay, from_allocations, replay
-from analyzer.simulate.kernels.cpu.cpu_kernels import CPU
-from analyzer.simulate.kernels.gpu.cudnn_calls import LIMIT_VARIABLE
-from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.simulate.kernels.shared.op_call import KernelDevice
+from analyzer.simulate.kernels.cpu_kernels import CPU
+from analyzer.simulate.kernels.cudnn_calls import LIMIT_VARIABLE
+from analyzer.simulate.kernels.gpu_kernels import gpu_device
+from analyzer.simulate.kernels.op_call import KernelDevice
 from analyzer.simulate.predict.buffers import Buffer
 from analyzer.simulate.predict.decisions import check_assumptions, describe_sizes
 from analyzer.simulate.predict.prediction import Prediction, predict
@@ -108,7 +108,8 @@ def predict_note(
     structure = index_note_graph(note)
     if structure is None:
         raise TraceError(
-            "The note has no graph to predict from.", hint="Estimate again."
+            "The note has no graph to predict from.",
+            hint="Estimate again.",
         )
 
     target = target_of(note)
@@ -123,6 +124,7 @@ def predict_note(
         search=search,
         progress=progress,
     )
+
     check_assumptions(note, prediction.decisions)
 
     return _make_recording(note, structure, prediction, target)
@@ -138,6 +140,7 @@ def _make_recording(
     prepared = prediction.prepared
     table, sharing = _attribute(note, structure, prediction)
     card_limit_bytes = None
+
     if target.gpu is not None:
         card_limit_bytes = target.options.memory_limit_bytes
 
@@ -145,6 +148,7 @@ def _make_recording(
 
     names = [prepared.wiring.ops[node].name for node in schedule.nodes]
     limit_of = options if target.gpu is None else target.options
+
     recording = Recording(
         kind=Kind.ESTIMATE,
         target=note.target or TargetNote(),
@@ -169,6 +173,7 @@ def _make_recording(
         unmodelled=find_unmodelled(prepared),
         uncertainty=state_range(prediction, card_limit_bytes),
     )
+
     order = np.arange(len(names), dtype=np.int64)  # times are ranks
     runs = pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
 
@@ -183,10 +188,12 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
     """
     schedule = prediction.middle
     prepared = prediction.prepared
+
     empty = {
         name: "" if of.dtype == "category" else pd.NA
         for name, of in ALLOCATIONS.items()
     }
+
     empty |= {"allocator": prepared.device.allocator, "run_id": 0}
     rows = []
 
@@ -199,9 +206,11 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
             "region": buffer.region,
             "turns_at": buffer.value_since if buffer.value_since >= 0 else pd.NA,
         }
+
         rows.append(empty | row | _describe(prepared, buffer))
 
     table = conform(pd.DataFrame(rows, columns=list(ALLOCATIONS)), ALLOCATIONS)
+
     return table.assign(
         step=find_steps_of_births(table["born"].to_numpy(), schedule.steps)
     )
@@ -211,9 +220,11 @@ def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
     """Return what the graph tells about a buffer."""
     category = Category.UNATTRIBUTED
     described: dict[str, object] = {}
+
     if buffer.node >= 0:
         op = prepared.wiring.ops[buffer.node]
         described |= {"op": op.name, "op_type": op.type, "source": op.source}
+
         if op.type in ARGUMENT_TYPES or op.type == "Placeholder":
             is_handle = bool(op.outputs) and op.outputs[0].dtype == "resource"
             category = Category.CONSTANT if is_handle else Category.INPUT
@@ -225,6 +236,7 @@ def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
         if 0 <= buffer.output < len(op.outputs):
             spec = op.outputs[buffer.output]
             described |= {"dtype": spec.dtype, "shape": spec.shape_text}
+
             if (
                 spec.dtype != "variant"
             ):  # as in a trace, a list's handle is no tensor of the graph
@@ -251,6 +263,7 @@ def find_holdings(prediction: Prediction) -> list[Holding]:
     for row, buffer in rows:
         since = None
         previous = last.get(buffer.variable)
+
         # As in a trace, the old value stays the variable's until its end. If it never ends, the new
         # one is the variable's from its birth on.
         if previous is not None and previous.dies is not None:
@@ -263,14 +276,20 @@ def find_holdings(prediction: Prediction) -> list[Holding]:
 
 
 def _attribute(
-    note: RunNote, structure: GraphIndex, prediction: Prediction
+    note: RunNote,
+    structure: GraphIndex,
+    prediction: Prediction,
 ) -> tuple[pd.DataFrame, Sharing]:
     """Label the buffers by the rules for traces; here the variables are known."""
     table = make_table(prediction)
     schedule = prediction.middle
     labels = Labels(len(table))
+
     label_variables(
-        labels, note, find_holdings(prediction), find_roles_of_state(note, structure)
+        labels,
+        note,
+        find_holdings(prediction),
+        find_roles_of_state(note, structure),
     )
 
     for row, buffer in enumerate(schedule.buffers):
@@ -282,16 +301,27 @@ def _attribute(
 
     in_steps = table["step"].notna().to_numpy()
     ops = table["op"].astype(object).to_numpy()
+
     backward = np.array(
-        [structure.phases.get(op) is Phase.BACKWARD for op in ops], dtype=bool
+        [structure.phases.get(op) is Phase.BACKWARD for op in ops],
+        dtype=bool,
     )
+
     starts = find_first_births(table, backward & in_steps)
     tensors = match_outputs(table, structure)
     sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
     infer = note.step.infers
+
     label_graph(
-        labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts
+        labels,
+        table,
+        structure,
+        sharing,
+        tensors,
+        infer=infer,
+        backward_starts=starts,
     )
+
     phases = np.zeros(len(table), dtype=np.int8)
     none = np.zeros(len(table), dtype=bool)
     label_eager(labels, table, schedule.steps, phases, {}, none, infer=infer, jit=False)
@@ -300,7 +330,9 @@ def _attribute(
 
 
 def place(
-    table: pd.DataFrame, instants: int, options: BfcOptions
+    table: pd.DataFrame,
+    instants: int,
+    options: BfcOptions,
 ) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
     """Replay a table in the device's allocator.
 
@@ -323,8 +355,10 @@ def place(
     rows = sequence.row[sequence.slot]
     addresses[rows] = result.address
     chunks[rows] = result.chunk_bytes
+
     placed = table.assign(
-        address=pd.array(addresses, dtype="Int64"), allocated_bytes=chunks
+        address=pd.array(addresses, dtype="Int64"),
+        allocated_bytes=chunks,
     )
 
     return conform(placed, ALLOCATIONS), _make_events(placed, result), result.options
@@ -335,6 +369,7 @@ def _make_events(table: pd.DataFrame, result: Replay) -> pd.DataFrame:
     chosen = table.iloc[sequence.row[sequence.slot]]
     names = ("allocator", "requested_bytes", "op", "region", "dtype", "shape")
     columns = {name: chosen[name].astype(object).to_numpy() for name in names}
+
     columns |= {
         "time_ps": np.arange(len(sequence), dtype=np.int64),
         "kind": np.where(sequence.request > 0, 1, -1),

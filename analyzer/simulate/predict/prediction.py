@@ -14,7 +14,7 @@ from analyzer.model.ranges import Range
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
-from analyzer.simulate.kernels.shared.op_call import KernelDevice
+from analyzer.simulate.kernels.op_call import KernelDevice
 from analyzer.simulate.predict.decisions import decide, with_least_shapes
 from analyzer.simulate.predict.prepared_step import Prepared, assume, prepare
 from analyzer.simulate.predict.schedule import Schedule, play
@@ -63,6 +63,7 @@ def predict(
 
     prepared, decisions, peaks_bytes = decide(make())
     least_bytes = None
+
     least_ops = with_least_shapes(note.ops)
     if least_ops is not None:
         least_bytes = play(assume(make(least_ops), prepared.assumed)).peak_bytes
@@ -70,6 +71,7 @@ def predict(
 
     schedules: list[Schedule] = []
     count = min(max(OPS // len(note.ops), FEWEST_SCHEDULES), MOST_SCHEDULES)
+
     if device.is_cheap:
         count = FEWEST_SCHEDULES
 
@@ -86,6 +88,7 @@ def predict(
         allocated.append(measure_allocated(schedule, sequence, options))
 
     progress(0.9)
+
     return Prediction(
         prepared=prepared,
         schedules=schedules,
@@ -110,12 +113,16 @@ def make_sequence(schedule: Schedule) -> Sequence:
         )
         for one in schedule.buffers
     ]
+
     table = pd.DataFrame(rows, columns=["requested_bytes", "born", "dies", "region"])
+
     return from_allocations(table, n_events=schedule.instants)
 
 
 def measure_allocated(
-    schedule: Schedule, sequence: Sequence, options: BfcOptions
+    schedule: Schedule,
+    sequence: Sequence,
+    options: BfcOptions,
 ) -> int:
     """Return the highest bytes of chunks in the last step."""
     result = replay(sequence, options)
@@ -123,4 +130,5 @@ def measure_allocated(
         result = replay(sequence, options.unlimited())
 
     first = int(np.searchsorted(sequence.instant, schedule.steps[-1].first))
+
     return int(result.in_use_bytes[max(first - 1, 0) :].max())

@@ -22,7 +22,7 @@ from analyzer.model.contract.graph_note import (
     split_tensor,
 )
 from analyzer.model.errors import InputError, TraceError
-from analyzer.simulate.kernels.shared.op_call import (
+from analyzer.simulate.kernels.op_call import (
     Call,
     KernelDevice,
     MemoryPlan,
@@ -50,15 +50,13 @@ class Wiring:
     """Numbered nodes with their edges."""
 
     ops: Sequence[Op]
-    inputs: list[
-        list[tuple[int, int]]
-    ]  # for each node, the (node, output) behind each data input
+    # For each node, the (node, output) behind each data input
+    inputs: list[list[tuple[int, int]]]
     control: list[list[int]]
     # for each node, its data edges as (node, output, input), in order of creation
     data_out: list[list[tuple[int, int, int]]]
-    control_out: list[
-        list[int]
-    ]  # for each node, the nodes that wait for it, in order of creation
+    # For each node, the nodes that wait for it, in order of creation
+    control_out: list[list[int]]
     roots: list[int]
 
     @property
@@ -87,6 +85,7 @@ def wire(ops: Sequence[Op]) -> Wiring:
             control_out[source].append(node)
 
     roots = [node for node in range(len(ops)) if not inputs[node] and not control[node]]
+
     return Wiring(ops, inputs, control, data_out, control_out, roots)
 
 
@@ -148,6 +147,7 @@ def plan_kernels(wiring: Wiring, device: KernelDevice) -> list[MemoryPlan]:
             inputs=tuple(wiring.specs(node)),
             unused=frozenset(range(len(op.outputs))) - read,
         )
+
         plans.append(_plan(device, call, max(read, default=-1)))
 
     return plans
@@ -169,6 +169,7 @@ def _plan(device: KernelDevice, call: Call, last_read: int) -> MemoryPlan:
     plain = MemoryPlan(outputs=allocate_all(call), modelled=False)
     if damage := _find_misfit(call.op, plain, last_read):
         raise _damage(call.op, damage)
+
     return plain
 
 
@@ -182,6 +183,7 @@ def _find_misfit(op: Op, plan: MemoryPlan, last_read: int) -> str:
         inputs.append(plan.value)
     if max(inputs, default=-1) >= len(op.inputs):
         return f"it has {len(op.inputs)} inputs"
+
     return ""
 
 
@@ -241,6 +243,7 @@ class Prepared:
     def counters(self) -> dict[int, tuple[int | float, ...]]:
         """Start values of the integer variables that may decide a branch, by the node of the handle."""
         counters: dict[int, tuple[int | float, ...]] = {}
+
         for node, number in self.variable_of.items():
             row = self.note.variables[number]
             if row.dtype in ("int32", "int64") and not row.shape:
@@ -273,6 +276,7 @@ def prepare(
             (copied if COPIED in op.attrs else held)[node] = size
 
     variable_of: dict[int, int] = {}
+
     for number, row in enumerate(note.variables):
         # An argument is one variable: the first of two that name it.
         node = arguments.pop(-1 if row.argument is None else row.argument, -1)

@@ -88,7 +88,9 @@ INPUT_FREE: Final = _SOURCES | op_types(
 
 
 def evaluate(
-    op: Op, inputs: list[Value | None], specs: list[TensorSpec]
+    op: Op,
+    inputs: list[Value | None],
+    specs: list[TensorSpec],
 ) -> Value | None:
     """Return the value of an op's first output; None if it is unknown."""
     kind = op.type
@@ -100,6 +102,7 @@ def evaluate(
     if kind in ("Equal", "NotEqual"):
         floats = [spec for spec in specs if spec is not None and "float" in spec.dtype]
         are_numbers = sorted(spec.shape == () for spec in floats)
+
         if are_numbers == [False, True]:  # a tensor and one number
             return (int(kind == "NotEqual"),)
 
@@ -107,15 +110,20 @@ def evaluate(
         return None if specs[0] is None else specs[0].known_shape
 
     deciding = _DECIDED_BY_ONE.get(kind)
-    if deciding is not None and (deciding,) in inputs and op.outputs[0].shape == ():
-        return (deciding,)
+    if deciding is not None:
+        is_scalar = op.outputs[0].shape == ()
+        if is_scalar and (deciding,) in inputs:
+            return (deciding,)
 
     known = [value for value in inputs if value is not None]
     if not inputs or inputs[0] is None:
         return None
 
     value = _evaluate_first(op, known[0])
-    return _combine(op, known) if value is None and len(known) == len(inputs) else value
+    if value is None and len(known) == len(inputs):
+        return _combine(op, known)
+
+    return value
 
 
 def assign(kind: str, old: Value, change: Value | None) -> Value | None:
@@ -126,6 +134,7 @@ def assign(kind: str, old: Value, change: Value | None) -> Value | None:
         return change
 
     sign = 1 if kind == "AssignAddVariableOp" else -1
+
     return tuple(a + sign * b for a, b in zip(old, change, strict=True))
 
 
@@ -135,10 +144,23 @@ def _read_constant(op: Op) -> Value | None:
     if not isinstance(value, dict):
         return None
 
-    elements = [value["every"]] if "every" in value else value.get("values")
-    if elements is None or not all(isinstance(x, int | float) for x in elements):
+    elements = value.get("values")
+    if "every" in value:
+        elements = [value["every"]]
+
+    if elements is None:
         return None
-    return tuple(int(x) if float(x).is_integer() else float(x) for x in elements)
+
+    numbers: list[Number] = []
+
+    for element in elements:
+        if not isinstance(element, int | float):
+            return None
+
+        is_whole = float(element).is_integer()
+        numbers.append(int(element) if is_whole else float(element))
+
+    return tuple(numbers)
 
 
 def _as_type(value: Value, op: Op) -> Value | None:
@@ -150,6 +172,7 @@ def _as_type(value: Value, op: Op) -> Value | None:
         return tuple(int(bool(x)) for x in value)
     if "int" in dtype:
         return tuple(int(x) for x in value)
+
     return value
 
 
@@ -170,6 +193,7 @@ def _evaluate_first(op: Op, value: Value) -> Value | None:
     is_scalar = op.outputs[0].shape == ()
     if not is_scalar and len(value) > 1:
         return None
+
     return _as_type((_REDUCE[op.type](value),), op)
 
 
@@ -183,10 +207,14 @@ def _combine(op: Op, known: list[Value]) -> Value | None:
         return None
 
     elements = known[0]
-    index = int(known[1][0]) if len(elements) > 1 else 0  # a single number is of all
-    is_inside = -len(elements) <= index < len(elements)
+    index = int(known[1][0])
+    if len(elements) <= 1:
+        index = 0  # a single number is of all
 
-    return (elements[index],) if is_inside else None
+    if not -len(elements) <= index < len(elements):
+        return None
+
+    return (elements[index],)
 
 
 def _combine_elements(op: Op, left: Value, right: Value) -> Value | None:
@@ -215,26 +243,38 @@ class NodeValues:
         self._stored: dict[Any, Value | None] = {}  # values of buffers in lists
 
     def store(
-        self, kind: str, buffers: list[Tensor], values: list[Value | None]
+        self,
+        kind: str,
+        buffers: list[Tensor],
+        values: list[Value | None],
     ) -> int | None:
         """Store the number that an op adds to a list; return its index or count input."""
         place = STORES.get(kind)
         if place is not None and buffers[place] is not None:
             self._stored[buffers[place]] = values[place]
 
-        index = values[1] if kind in INDEXED else None
+        if kind not in INDEXED:
+            return None
+
+        index = values[1]
+
         return int(index[0]) if index else None
 
     def find(
-        self, node: int, outputs: list[Tensor], values: list[Value | None]
+        self,
+        node: int,
+        outputs: list[Tensor],
+        values: list[Value | None],
     ) -> list[Value | None]:
         """Return the known values of a node's first outputs."""
         op = self._ops[node]
         found: list[Value | None] = []
+
         if op.type in LISTS:
             loaded = LOADS.get(op.type)
             for output, buffer in enumerate(outputs):
-                found.append(self._stored.get(buffer) if output == loaded else None)
+                value = self._stored.get(buffer) if output == loaded else None
+                found.append(value)
 
             if found != [None]:
                 return found
@@ -243,8 +283,11 @@ class NodeValues:
 
         is_first_known = not values or values[0] is not None
         is_computable = is_first_known or op.type in INPUT_FREE or "value" in op.attrs
-        if outputs and found == [None] and (is_computable or op.type in LISTS):
+        may_evaluate = is_computable or op.type in LISTS
+
+        if outputs and found == [None] and may_evaluate:
             return [evaluate(op, values, self._wiring.specs(node))]
+
         return found
 
     def _access(self, node: int, values: list[Value | None]) -> Value | None:
@@ -255,9 +298,12 @@ class NodeValues:
 
         kind = self._ops[node].type
         old = self._counters[handle]
+
         if kind in ASSIGNS:
-            new = assign(kind, old, values[1] if len(values) > 1 else None)
+            change = values[1] if len(values) > 1 else None
+            new = assign(kind, old, change)
             self._counters.pop(handle)
+
             if new is not None:
                 self._counters[handle] = new
 
@@ -289,30 +335,38 @@ class DecisionLog:
         self.branches: dict[int, int] = {}
 
     def assume(
-        self, node: int, values: Sequence[Value | None], iteration: Iteration
+        self,
+        node: int,
+        values: Sequence[Value | None],
+        iteration: Iteration,
     ) -> Value | None:
         """Return the assumed value of a watched node; None for part of a loop condition."""
         if node in self.conditions:
             # A false operand of ``and`` would have decided the value.
-            iteration.bounded = iteration.bounded or any(
-                value is not None for value in values
-            )
+            is_known = any(value is not None for value in values)
+            iteration.bounded = iteration.bounded or is_known
+
             return None
 
         iteration.frame.assumed = True
+        name = self._ops[node].name
         count = self._branch_counts[node]
         self.branches[node] = count
 
-        return (min(self._assumed.get(self._ops[node].name, 1), count - 1),)
+        branch = min(self._assumed.get(name, 1), count - 1)
+
+        return (branch,)
 
     def continue_loop(self, iteration: Iteration) -> bool:
         """Return whether a loop with an unknown condition makes another trip."""
         name = iteration.frame.name
         number = iteration.number
+
         if not iteration.bounded:
             self.unbounded.add(name)
 
-        most = self._assumed.get(name, None if iteration.bounded else UNBOUNDED_TRIPS)
+        usual = None if iteration.bounded else UNBOUNDED_TRIPS
+        most = self._assumed.get(name, usual)
         is_continued = most is None or number < most
         self.trips[name] = max(self.trips.get(name, 0), number + is_continued)
 
@@ -322,6 +376,7 @@ class DecisionLog:
 def _find_predicates(wiring: Wiring) -> dict[int, int]:
     """Return the number of branches for each node that computes a branch's predicate."""
     counts: dict[int, int] = {}
+
     for node, op in enumerate(wiring.ops):
         if op.type not in SWITCHES:
             continue

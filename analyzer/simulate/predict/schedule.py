@@ -41,11 +41,13 @@ class Schedule:
 
     def sum_live(self, sizes_bytes: list[int]) -> np.ndarray:
         """Return the live bytes after each instant from -1 on, with other sizes of the buffers."""
-        ends = [self.instants if one.dies is None else one.dies for one in self.buffers]
+        last = self.instants
+        ends = [last if one.dies is None else one.dies for one in self.buffers]
+        dies = np.asarray(ends, dtype=np.int64)
         born = np.asarray([one.born for one in self.buffers], dtype=np.int64)
         sizes = np.asarray(sizes_bytes, dtype=np.int64)
 
-        return running_sum(born, np.asarray(ends, dtype=np.int64), sizes, self.instants)
+        return running_sum(born, dies, sizes, last)
 
     @cached_property
     def peak_instant(self) -> int:
@@ -62,6 +64,7 @@ class Schedule:
         """Return the buffers that are alive at the peak."""
         peak = self.peak_instant
         born = (buffer for buffer in self.buffers if buffer.born <= peak)
+
         return [buffer for buffer in born if buffer.dies is None or buffer.dies > peak]
 
 
@@ -69,9 +72,11 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
     """Play a process in one possible order."""
     ledger = Ledger(prepared)
     _start_process(prepared, ledger)
+
     random = Random(seed)
     edges = EdgeOrder(prepared.wiring, random)
     counters = prepared.counters
+
     trips: dict[str, int] = {}
     unbounded: set[str] = set()
     branches: dict[int, int] = {}
@@ -83,14 +88,21 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
         ledger.begin_step()
         executor = Executor(prepared, ledger, counters, edges, random)
         executor.run()
+
         decisions = executor.decisions
         trips |= decisions.trips
         unbounded |= decisions.unbounded
         branches |= decisions.branches
         stranded = executor.stranded
         ledger.end_step()
+
         steps.append(
-            Step(index=number, number=number, first=first, last=ledger.instants - 1)
+            Step(
+                index=number,
+                number=number,
+                first=first,
+                last=ledger.instants - 1,
+            )
         )
 
     return Schedule(
@@ -110,6 +122,7 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
     note = prepared.note
     device = prepared.device
     ops = prepared.wiring.ops
+
     if device.scratch_bytes:
         role = "scratch of TensorFlow's device"
         ledger.hold(device.scratch_bytes, Category.CONSTANT, role)
@@ -119,19 +132,18 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
 
     for number, row in enumerate(note.variables):
         size_bytes = (device.holds(row) and row.size_bytes) or 0
-        scratch_count = (
-            2 if row.category == Category.PARAMETER and len(row.shape or ()) > 1 else 0
-        )
+        is_kernel = row.category == Category.PARAMETER and len(row.shape or ()) > 1
+        is_slot = row.category == Category.OPTIMIZER_STATE
+
         # The initial value of a kernel is random numbers, scaled and shifted.
-        scratch = ledger.allocate_temporaries(NO_NODE, [size_bytes] * scratch_count)
-        slot = (
-            (row.dtype, row.shape) if row.category == Category.OPTIMIZER_STATE else None
-        )
+        scratch_sizes = [size_bytes] * 2 if is_kernel else []
+        scratch = ledger.allocate_temporaries(NO_NODE, scratch_sizes)
+
+        slot = (row.dtype, row.shape) if is_slot else None
         ledger.add_variable(size_bytes, slots.get(slot))
 
-        if (
-            slot is not None and row.shape
-        ):  # equal values of one function are one constant
+        # Equal values of one function are one constant.
+        if slot is not None and row.shape:
             slots.setdefault(slot, ledger.values[-1])
 
         for buffer in reversed(scratch):
@@ -139,18 +151,24 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
 
         node = nodes.get(number, NO_NODE)
         handle = ledger.hold(
-            device.handle_bytes, Category.CONSTANT, "tensor held by Python", node
+            device.handle_bytes,
+            Category.CONSTANT,
+            "tensor held by Python",
+            node,
         )
+
         if node in prepared.held_bytes:
             ledger.held[node] = handle
 
     known = set()
+
     for node, size_bytes in prepared.held_bytes.items():
         if node in ledger.held:
             continue
 
         category = Category.CONSTANT
         role = "constant"
+
         if ops[node].type not in CONSTANTS:
             category = Category.INPUT
             role = "step input"
@@ -159,6 +177,7 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
         ledger.held[node] = ledger.hold(size_bytes, category, role, node)
 
     known |= {int(ops[node].attrs["index"]) for node in prepared.copied_bytes}
+
     for index, given in enumerate(note.inputs):  # those that the graph does not use
         if index not in known and given.dtype not in device.host_dtypes:
             size_bytes = TensorSpec(given.dtype, given.shape).size_bytes or 0

@@ -50,9 +50,9 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
     limits = None
 
     if prediction.limits is not None:
-        limits = prediction.limits.widened(
-            0, int(LIMIT_MARGIN * prediction.limits.high)
-        )
+        margin = int(LIMIT_MARGIN * prediction.limits.high)
+        limits = prediction.limits.widened(0, margin)
+
         sizes = (format_bytes(limits.low), format_bytes(limits.high))
         because.append(SENTENCES["limits"].format(*sizes, LIMIT_MARGIN))
         limits = limits.widened(below, above).at_least(0)
@@ -61,10 +61,11 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
     played = Range.spanning(one.peak_bytes for one in prediction.schedules)
     chunks = Range.spanning(prediction.allocated_bytes)
     chunk_margin = int(CHUNKS_MARGIN * chunks.high)
-    chunks = chunks.widened(
-        played.low - requested.low + below + chunk_margin,
-        requested.high - played.high + above + chunk_margin,
-    ).at_least(0)
+
+    low_margin = played.low - requested.low + below + chunk_margin
+    high_margin = requested.high - played.high + above + chunk_margin
+    chunks = chunks.widened(low_margin, high_margin).at_least(0)
+
     requested = requested.widened(below, above).at_least(0)
     workspace = workspace_bytes = None
 
@@ -76,8 +77,9 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
         steady = workspace.steady
         held_bytes = int(HELD_SHARE * middle)
         workspace_bytes = steady.high - middle + held_bytes
-        requested = requested.widened(middle - steady.low, workspace_bytes).at_least(0)
-        chunks = chunks.widened(middle - steady.low, workspace_bytes).at_least(0)
+        below_bytes = middle - steady.low
+        requested = requested.widened(below_bytes, workspace_bytes).at_least(0)
+        chunks = chunks.widened(below_bytes, workspace_bytes).at_least(0)
         because += _describe_workspaces(workspace, held_bytes)
 
     return StatedRange(
@@ -136,15 +138,21 @@ def describe_notes(prediction: Prediction) -> Iterator[str]:
     """Yield sentences about ops whose memory is unknown."""
     ops = prediction.prepared.wiring.ops
     plans = prediction.prepared.plans
-    if stranded := [ops[node].name for node in prediction.middle.stranded]:
+
+    stranded = [ops[node].name for node in prediction.middle.stranded]
+    if stranded:
         yield SENTENCES["stranded"].format(len(stranded), ", ".join(stranded[:3]))
 
-    if kinds := {
-        op.type for op, plan in zip(ops, plans, strict=True) if not plan.modelled
-    }:
+    kinds = set()
+    for op, plan in zip(ops, plans, strict=True):
+        if not plan.modelled:
+            kinds.add(op.type)
+
+    if kinds:
         yield SENTENCES["no_rule"].format(", ".join(sorted(kinds)[:5]))
 
-    if unsized := find_unsized(prediction):
+    unsized = find_unsized(prediction)
+    if unsized:
         yield SENTENCES["unsized"].format(len(unsized), ", ".join(unsized[:3]))
         if any(name.startswith("IteratorGetNext") for name in unsized):
             yield SENTENCES["iterator"]
@@ -163,6 +171,7 @@ def find_unsized(prediction: Prediction) -> list[str]:
     for node in dict.fromkeys(prediction.middle.nodes):
         op = ops[node]
         outputs = plans[node].outputs
+
         if op.type in _TINY_RESULTS:
             continue
 
@@ -179,6 +188,7 @@ def _describe_workspaces(workspace: WorkspaceFigures, held_bytes: int) -> list[s
     """Return sentences about cuDNN's workspaces and other tensors of a process."""
     steady = workspace.steady
     sizes = map(format_bytes, (steady.low, steady.high, workspace.first_step.high))
+
     return [
         SENTENCES["workspaces"].format(*sizes),
         SENTENCES["held"].format(format_bytes(held_bytes)),
@@ -186,7 +196,8 @@ def _describe_workspaces(workspace: WorkspaceFigures, held_bytes: int) -> list[s
 
 
 def find_workspaces(
-    prediction: Prediction, limit_bytes: int
+    prediction: Prediction,
+    limit_bytes: int,
 ) -> WorkspaceFigures | None:
     """Return the expected workspace and the peaks that it allows; None without convolutions.
 
@@ -219,12 +230,16 @@ def find_workspaces(
 
     alive = schedule.find_alive_at_peak()
 
+    held = sum(one.size_bytes for one in alive if one.region == WORKSPACE)
+    first_step = Range(
+        min(lowest_bytes, highest_bytes),
+        max(highest_bytes, steady.high),
+    )
+
     return WorkspaceFigures(
-        bytes=sum(one.size_bytes for one in alive if one.region == WORKSPACE),
+        bytes=held,
         steady=steady,
-        first_step=Range(
-            min(lowest_bytes, highest_bytes), max(highest_bytes, steady.high)
-        ),
+        first_step=first_step,
     )
 
 

@@ -54,14 +54,14 @@ class JoinedGraph:
     source: SourceGraph
     tensors: int  # number of named tensors of the step's functions in the trace
     joined: int  # number of those with an op of the source
-    batch_size: (
-        int | None
-    )  # the trace's, by the shapes of the joined tensors; None if unknown
+    # The trace's, by the shapes of the joined tensors; None if unknown
+    batch_size: int | None
 
     @property
     def says(self) -> str:
         """The match in words."""
         share = self.joined / self.tensors if self.tensors else 0.0
+
         return (
             f"{share:.1%} of the tensors of the traced steps ({self.joined:,} of {self.tensors:,}) "
             f"join {self.source.name} by op name."
@@ -69,24 +69,33 @@ class JoinedGraph:
 
 
 def join_graph(
-    table: pd.DataFrame, derived: GraphIndex | None, source: SourceGraph
+    table: pd.DataFrame,
+    derived: GraphIndex | None,
+    source: SourceGraph,
 ) -> JoinedGraph:
     """Join a trace with a graph; other ops of the graph ``derived`` from its own names stay."""
-    rows = table[(table["op"].astype(str) != "") & (table["born"] >= 0)]
+    is_born = (table["op"].astype(str) != "") & (table["born"] >= 0)
+    rows = table[is_born]
     in_steps = rows[rows["step"].notna()]
-    rows = in_steps if len(in_steps) else rows
+    if len(in_steps):
+        rows = in_steps
+
     names = [str(op) for op in rows["op"].astype(object).unique()]
-    found = match_names(
-        [*names, *(derived.ops if derived is not None else ())], source.index.ops
-    )
+    if derived is not None:
+        names += derived.ops
+
+    found = match_names(names, source.index.ops)
     index = _rename(source, found)
     if derived is not None:
         index = _merge(index, derived)
 
     # Ops of other runs belong to the input pipeline or to Python, not to the graph.
-    runs = rows.loc[rows["op"].astype(object).isin(found), "run_id"]
+    is_joined = rows["op"].astype(object).isin(found)
+    runs = rows.loc[is_joined, "run_id"]
     runs = runs[runs != 0].unique()
-    rows = rows[rows["run_id"].isin(runs)] if len(runs) else rows
+    if len(runs):
+        rows = rows[rows["run_id"].isin(runs)]
+
     joined = rows[rows["op"].astype(object).isin(found)]
     batch_size = _find_batch_size(joined, index, source.batch_size)
 
@@ -100,43 +109,51 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
     """
     own = {name: name for name in others}
     names = list(dict.fromkeys(names))
-    inlined = {
-        name: find_inlined(name, own) or find_inlined(_REWRITES.sub("", name), own)
-        for name in names
-    }
-    found = {name: op for name, op in inlined.items() if op is not None}
+
+    found = {}
+
+    for name in names:
+        op = find_inlined(name, own) or find_inlined(_REWRITES.sub("", name), own)
+        if op is not None:
+            found[name] = op
+
     taken = set(found.values())
 
     def group(
-        ones: Iterable[str], skip: Container[str], root: bool
+        ones: Iterable[str],
+        skip: Container[str],
+        root: bool,
     ) -> dict[str, list[str]]:
         groups: dict[str, list[str]] = defaultdict(list)
+
         for name in ones:
-            if name not in skip:
-                key = _CALLS.sub("", _NUMBER.sub("", name))
-                groups[_drop_root(key) if root else key].append(name)
+            if name in skip:
+                continue
+
+            key = _CALLS.sub("", _NUMBER.sub("", name))
+            if root:
+                key = _drop_root(key)
+
+            groups[key].append(name)
 
         return groups
 
     # Layers are numbered in the order of their creation in both programs.
     for mine_has_root, theirs_has_root in ((False, False), (False, True), (True, True)):
         candidates = group(own, taken, theirs_has_root)
+
         for key, mine in group(names, found, mine_has_root).items():
-            exact = (
-                candidates.get(key)
-                if theirs_has_root
-                else find_inlined(key, candidates)
-            )
-            theirs = (exact if key else None) or []
+            theirs: list[str] = []
+            if key and theirs_has_root:
+                theirs = candidates.get(key, [])
+            elif key:
+                theirs = find_inlined(key, candidates) or []
 
             if len(mine) == len(theirs) and taken.isdisjoint(theirs):
                 taken.update(theirs)
-                pairs = zip(
-                    sorted(mine, key=_numbers),
-                    sorted(theirs, key=_numbers),
-                    strict=True,
-                )
-                found.update(pairs)
+                mine.sort(key=_numbers)
+                ordered = sorted(theirs, key=_numbers)
+                found.update(zip(mine, ordered, strict=True))
 
     return found
 
@@ -145,7 +162,11 @@ def _drop_root(name: str) -> str:
     """Return an op or a layer without the model's name, its first scope; empty if it has none."""
     tape = "gradient_tape/" if name.startswith("gradient_tape/") else ""
     _, _, rest = name.removeprefix(tape).partition("/")
-    return tape + rest if rest and not find_optimizer(name) else ""
+
+    if not rest or find_optimizer(name):
+        return ""
+
+    return tape + rest
 
 
 def _numbers(name: str) -> tuple[int, ...]:
@@ -156,6 +177,7 @@ def _rename(source: SourceGraph, found: Mapping[str, str]) -> GraphIndex:
     """Return the source's graph with the trace's names; an op that ran several times keeps the first."""
     index = source.index
     new: dict[str, str] = {}
+
     for name, op in found.items():
         new.setdefault(op, name)
 
@@ -163,15 +185,16 @@ def _rename(source: SourceGraph, found: Mapping[str, str]) -> GraphIndex:
         op, number = split_tensor(tensor)
         return f"{new[op]}:{number}" if op in new else tensor
 
-    ops = [
-        replace(
-            op,
+    ops = []
+
+    for name, old in index.ops.items():
+        renamed = replace(
+            old,
             name=new.get(name, name),
-            inputs=tuple(map(rename, op.inputs)),
-            control_inputs=tuple(new.get(one, one) for one in op.control_inputs),
+            inputs=tuple(map(rename, old.inputs)),
+            control_inputs=tuple(new.get(one, one) for one in old.control_inputs),
         )
-        for name, op in index.ops.items()
-    ]
+        ops.append(renamed)
 
     return GraphIndex(
         ops={op.name: op for op in ops},
@@ -204,24 +227,31 @@ def _merge(index: GraphIndex, derived: GraphIndex) -> GraphIndex:
 
 
 def _find_batch_size(
-    rows: pd.DataFrame, index: GraphIndex, given: int | None
+    rows: pd.DataFrame,
+    index: GraphIndex,
+    given: int | None,
 ) -> int | None:
     """Return the batch size with which most tensors have the shape of the trace.
 
     It turns a tensor of the graph with the batch size ``given`` (None if open) into one of the trace.
     """
     votes: Counter[int] = Counter()
-    for op, text in zip(rows["op"].astype(str), rows["shape"].astype(str), strict=True):
+
+    ops = rows["op"].astype(str)
+    shapes = rows["shape"].astype(str)
+
+    for op, text in zip(ops, shapes, strict=True):
         shape = read_shape(text) or ()
+
         for spec in index.ops[op].outputs:
-            if (
-                not spec.shape
-                or len(spec.shape) != len(shape)
-                or spec.shape[1:] != shape[1:]
-            ):
+            if not spec.shape or len(spec.shape) != len(shape):
+                continue
+            if spec.shape[1:] != shape[1:]:
                 continue
 
-            first, size = spec.shape[0], shape[0] if spec.shape[0] < 0 else 0
+            first = spec.shape[0]
+            size = shape[0] if first < 0 else 0
+
             if given is not None and first > 0 and shape[0] * given % first == 0:
                 size = shape[0] * given // first
 
@@ -245,6 +275,7 @@ def find_graph(
         table, structure = derive_graph(table, raw, steps, note)
     if source is None:
         return table, structure, None
+
     join = join_graph(table, structure, source)
 
     # The graph of another program states nothing about this one.
@@ -255,6 +286,7 @@ def index_note_graph(note: RunNote) -> GraphIndex | None:
     """Return the indexed graph of a note, None without one."""
     if not note.ops:
         return None
+
     names = {op.name for op in note.ops}
 
     return build_graph_index(

@@ -36,12 +36,15 @@ LAYOUT: Final = "-LayoutOptimizer"
 
 def find_gradient_kernel(name: str) -> str:
     """Return the type of the gradient's kernel that an op is named after; empty for another op."""
-    found = _GRADIENT_KERNEL.match(name.rpartition("/")[2][:_LONGEST])
+    last = name.rpartition("/")[2]
+    found = _GRADIENT_KERNEL.match(last[:_LONGEST])
+
     return found[1] if found is not None else ""
 
 
 def make_type_finder(
-    annotated: Mapping[str, str], guarded: Iterable[str]
+    annotated: Mapping[str, str],
+    guarded: Iterable[str],
 ) -> Callable[[str], str]:
     """Return a function from an op's name to its type; empty if unknown.
 
@@ -61,10 +64,13 @@ def make_type_finder(
         if plain in known:
             return known[plain]
 
-        last = _SUFFIX.sub("", plain.rpartition("/")[2][-_LONGEST:])
         if LAYOUT in plain and "Transpose" in plain:
             return "Transpose"
-        return last if last[:1].isupper() else ""
+
+        last = plain.rpartition("/")[2]
+        kind = _SUFFIX.sub("", last[-_LONGEST:])
+
+        return kind if kind[:1].isupper() else ""
 
     return find_type
 
@@ -81,19 +87,28 @@ def find_optimizer(name: str) -> str:
     """
     if is_in_gradient_scope(name):
         return ""
-    parts = reversed(name.split("/")[:-1])
-    return next((part.lower() for part in parts if _OPTIMIZER.fullmatch(part)), "")
+
+    for part in reversed(name.split("/")[:-1]):
+        if _OPTIMIZER.fullmatch(part):
+            return part.lower()
+
+    return ""
 
 
 def find_forward_op(name: str, known: set[str]) -> str:
     """Return the forward op that the name of an op of the tape contains; empty for none."""
     if not is_in_gradient_scope(name):
         return ""
-    scope = plain_scope(name)
-    last, own = scope.rpartition("/")[2], name.rpartition("/")[2]
-    is_prefix = bool(last) and own.lower().startswith(_plain_number(last).lower())
 
-    return scope if scope in known or is_prefix or find_gradient_kernel(name) else ""
+    scope = plain_scope(name)
+    last = scope.rpartition("/")[2]
+    own = name.rpartition("/")[2]
+
+    is_prefix = bool(last) and own.lower().startswith(_plain_number(last).lower())
+    if scope in known or is_prefix or find_gradient_kernel(name):
+        return scope
+
+    return ""
 
 
 def plain_scope(name: str) -> str:
@@ -109,6 +124,7 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
 
     for op in ops:
         scope = plain_scope(op.name)
+
         if find_optimizer(op.name):
             root = next(part for part in scope.split("/") if _OPTIMIZER.fullmatch(part))
             owners[root] = ("layer", root)
@@ -133,9 +149,11 @@ def _drop_functions(scope: str, op_name: str, known: set[str], types: set[str]) 
         plain = _plain_number(last)
         around = _plain_number(outer.rpartition("/")[2])
         is_named_alike = plain in (inner, around)
+
         is_op = scope in known or plain in types
         if not (is_op or is_named_alike or plain in _FUNCTIONS):
             break
+
         scope = outer
 
     return scope
@@ -151,9 +169,11 @@ def read_shape(text: str) -> tuple[int, ...] | None:
     axes = text.removeprefix("[").removesuffix("]")
     if axes == text:
         return None
-    parts = axes.split(",") if axes else []
-    is_known = all(
-        part.isascii() and part.isdigit() and len(part) < 16 for part in parts
-    )
 
-    return tuple(int(part) for part in parts) if is_known else None
+    parts = axes.split(",") if axes else []
+    for part in parts:
+        is_number = part.isascii() and part.isdigit()
+        if not is_number or len(part) >= 16:
+            return None
+
+    return tuple(map(int, parts))

@@ -32,9 +32,8 @@ _SCATTERS: Final = re.compile("Scatter|Sparse")
 _HALVES: Final = ("float16", "bfloat16")
 _INITIALIZER: Final = "/Initializer/"
 """Part of the name of an op that makes the first value of an optimizer's slot."""
-_LEAST_BYTES: Final = (
-    1024  # size below which other buffers are often as large as a gradient
-)
+_LEAST_BYTES: Final = 1024
+"""Size below which other buffers are often as large as a gradient."""
 _SUM_SETS_PARAMETER: Final = ("sgd", "ada_delta", "adadelta")
 """Optimizers that add to a parameter."""
 _PARAMETER: Final = (Category.PARAMETER, "size of its gradient")
@@ -63,37 +62,40 @@ _IN_PLACE: Final = {
 
 
 def take_parts(
-    table: pd.DataFrame, parts: pd.DataFrame, allocator: str
+    table: pd.DataFrame,
+    parts: pd.DataFrame,
+    allocator: str,
 ) -> pd.DataFrame:
     """Return the table with ``parts`` taken from the sum of the memory from before the trace.
 
     They are taken whole or not at all: without the slots if those exceed the sum (``PART_COLUMNS``).
     """
-    sums = (
-        (table["allocator"] == allocator)
-        & table["address"].isna()
-        & (table["born"] < 0)
-    )
+    is_earlier = table["address"].isna() & (table["born"] < 0)
+    sums = (table["allocator"] == allocator) & is_earlier
     if sums.sum() != 1:
         return table
-    whole = table[sums].iloc[0]
 
-    for chosen in (parts, parts[parts["category"] == Category.PARAMETER.value]):
+    whole = table[sums].iloc[0]
+    parameters = parts[parts["category"] == Category.PARAMETER.value]
+
+    for chosen in (parts, parameters):
         left = int(whole["allocated_bytes"] - chosen["allocated_bytes"].sum())
         if len(chosen) and left >= 0:
             break
     else:
         return table
 
-    more = pd.DataFrame([whole.to_dict()] * len(chosen), chosen.index).assign(**chosen)
+    copies = [whole.to_dict()] * len(chosen)
+    more = pd.DataFrame(copies, chosen.index).assign(**chosen)
+
     table = table.assign(
         requested_bytes=table["requested_bytes"].mask(sums, left),
         allocated_bytes=table["allocated_bytes"].mask(sums, left),
     )
+
     rest = table if left else table[~sums]
-    plain = rest.astype(
-        {name: object for name in rest if str(rest[name].dtype) == "category"}
-    )
+    texts = [name for name in rest if str(rest[name].dtype) == "category"]
+    plain = rest.astype(dict.fromkeys(texts, object))
 
     return conform(pd.concat([plain, more], ignore_index=True), ALLOCATIONS)
 
@@ -110,6 +112,7 @@ def find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
 
     for name, size, *facts in _find_updated(new, structure):
         kinds = [(_PARAMETER, _NEW_PARAMETER, name)]
+
         for number in range(1, 1 + slots):
             kinds.append((_SLOT, _NEW_SLOT, f"{name} slot {number}"))
 
@@ -124,7 +127,8 @@ def find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
 
 
 def _find_updated(
-    new: pd.DataFrame, structure: GraphIndex
+    new: pd.DataFrame,
+    structure: GraphIndex,
 ) -> list[tuple[str, int, str, str, str]]:
     """Return name, bytes, layer, dtype and shape of the parameters that the steps update.
 
@@ -132,6 +136,7 @@ def _find_updated(
     parameter has this size, such as an embedding, whose gradient has only some of its rows.
     """
     found = []
+
     for tensor in find_gradients(structure).values():
         spec = structure.spec(tensor)
         if spec is not None and spec.size_bytes:
@@ -140,10 +145,12 @@ def _find_updated(
             found.append((name, spec.size_bytes, layer, spec.dtype, spec.shape_text))
 
     others = new[new["requested_bytes"] >= _LEAST_BYTES]
-    others = others[~others["requested_bytes"].isin([size for _, size, *_ in found])]
+    sizes = [size for _, size, *_ in found]
+    others = others[~others["requested_bytes"].isin(sizes)]
 
     for row in others.drop_duplicates("requested_bytes").to_dict("records"):
-        name, size = f"variable {row['shape']}", int(row["requested_bytes"])
+        name = f"variable {row['shape']}"
+        size = int(row["requested_bytes"])
         found.append((name, size, "", row["dtype"], row["shape"]))
 
     return found
@@ -154,14 +161,20 @@ def _count_slots(structure: GraphIndex) -> int:
 
     They follow from the type of its ops, without these from the optimizer's scope.
     """
-    types = {
-        _APPLY.sub("", op.type) for op in structure.ops.values() if is_apply(op.type)
-    }
-    scopes = {find_optimizer(name) for name in structure.ops} - {""}
-    plain = {re.sub(r"_|\d", "", scope) for scope in scopes}
-    names, slots = (types, _SLOTS) if types else (plain, _IN_PLACE)
+    types = set()
+    scopes = set()
 
-    return slots.get(names.pop(), 0) if len(names) == 1 else 0
+    for name, op in structure.ops.items():
+        scopes.add(re.sub(r"_|\d", "", find_optimizer(name)))
+        if is_apply(op.type):
+            types.add(_APPLY.sub("", op.type))
+
+    names, slots = (types, _SLOTS) if types else (scopes - {""}, _IN_PLACE)
+
+    if len(names) == 1:
+        return slots.get(names.pop(), 0)
+
+    return 0
 
 
 def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
@@ -180,19 +193,27 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
 
     for tensor in sorted(structure.gradients):
         spec = structure.spec(tensor)
-        if spec is not None and spec.size_bytes:
-            name, index = split_tensor(tensor)
-            is_narrow = spec.dtype in _HALVES
-            if is_narrow and (structure.layers.get(name), spec.shape) in wide:
-                continue
-            users = structure.consumers.get(tensor, ())
-            if any(_SCATTERS.search(structure.ops[user].type) for user in users):
-                continue
-            applied = next(
-                (user for user in users if is_apply(structure.ops[user].type)), ""
-            )
-            owner = applied or structure.layers.get(name, "") or name
-            found.setdefault((owner, 0 if applied else index, spec.size_bytes), tensor)
+        if spec is None or not spec.size_bytes:
+            continue
+
+        name, index = split_tensor(tensor)
+        layer = structure.layers.get(name)
+
+        is_narrow = spec.dtype in _HALVES
+        if is_narrow and (layer, spec.shape) in wide:
+            continue
+
+        users = structure.consumers.get(tensor, ())
+        if any(_SCATTERS.search(structure.ops[user].type) for user in users):
+            continue
+
+        appliers = [user for user in users if is_apply(structure.ops[user].type)]
+        key = (layer or name, index, spec.size_bytes)
+
+        if appliers:
+            key = (appliers[0], 0, spec.size_bytes)
+
+        found.setdefault(key, tensor)
 
     return found
 
@@ -205,25 +226,25 @@ def find_state(
     """Return category and role of the rows that hold parameters and optimizer state."""
     if not steps:
         return {}
+
     new = _find_new_values(table, steps)
-    held = _find_held(
-        table,
-        structure,
-        steps[0],
-        {int(table["requested_bytes"].iloc[row]) for row in new},
-    )
+    sizes = set(table["requested_bytes"].iloc[list(new)].tolist())
+    held = _find_held(table, structure, steps[0], sizes)
 
     return _find_frozen(table, structure, steps) | held | new
 
 
 def _find_frozen(
-    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step]
+    table: pd.DataFrame,
+    structure: GraphIndex,
+    steps: Sequence[Step],
 ) -> dict[int, tuple[Category, str]]:
     """Return the buffers before all steps and after them that have a size of a layer's weights."""
     sizes = _sizes_of_weights(structure)
     is_before = (table["born"] >= 0) & (table["born"] < steps[0].first)
     is_after = table["dies"] > steps[-1].last
-    rows = np.flatnonzero(is_before & is_after & table["requested_bytes"].isin(sizes))
+    is_weight = table["requested_bytes"].isin(sizes)
+    rows = np.flatnonzero(is_before & is_after & is_weight)
 
     return dict.fromkeys(rows.tolist(), _FROZEN)
 
@@ -234,6 +255,7 @@ def _sizes_of_weights(structure: GraphIndex) -> set[int]:
     The channels of a convolution are the second axis or the last one (``tensor_format.h``).
     """
     sizes: set[int] = set()
+
     for op in structure.ops.values():
         is_convolution = op.type in CONVOLUTIONS
         is_reader = is_convolution or op.type in _PRODUCTS | _NORMS
@@ -243,11 +265,15 @@ def _sizes_of_weights(structure: GraphIndex) -> set[int]:
         outputs, item_bytes = _channels_of(structure, f"{op.name}:0")
         sizes.update(item_bytes * channels for channels in outputs)
         areas = {1}
+
         if is_convolution:
             sides = range(1, _WIDEST_KERNEL + 1)
             areas = {height * width for height in sides for width in sides}
 
-        for tensor in () if op.type in _NORMS else op.inputs:
+        if op.type in _NORMS:
+            continue
+
+        for tensor in op.inputs:
             inputs, _ = _channels_of(structure, tensor)
             pairs = {before * after for before in inputs for after in outputs}
             sizes.update(item_bytes * one * area for one in pairs for area in areas)
@@ -262,11 +288,16 @@ def _channels_of(structure: GraphIndex, tensor: str) -> tuple[set[int], int]:
     if spec is None or not shape or not spec.size_bytes:
         return set(), 0
 
-    return {shape[-1], *shape[1:2]}, spec.size_bytes // math.prod(shape)
+    item_bytes = spec.size_bytes // math.prod(shape)
+
+    return {shape[-1], *shape[1:2]}, item_bytes
 
 
 def _find_held(
-    table: pd.DataFrame, structure: GraphIndex, first: Step, sizes: set[int]
+    table: pd.DataFrame,
+    structure: GraphIndex,
+    first: Step,
+    sizes: set[int],
 ) -> dict[int, tuple[Category, str]]:
     """Return the variables that exist before the first step, by gradients and new values.
 
@@ -274,34 +305,38 @@ def _find_held(
     named, the parameters of a size are the first buffers, and the others are slots if each gradient
     has the same number of them.
     """
-    counts = Counter(
-        size for _, _, size in find_gradients(structure) if size >= _LEAST_BYTES
-    )
-    born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
+    gradients = find_gradients(structure)
+    counts = Counter(size for _, _, size in gradients if size >= _LEAST_BYTES)
+    born = table["born"].to_numpy()
+    dies = table["dies"].to_numpy()
     is_held = (born >= 0) & (born < first.first) & (dies > first.first)
-    rows = np.flatnonzero(is_held)[np.argsort(born[is_held], kind="stable")].tolist()
-    ops, all_sizes = table["op"].astype(str).tolist(), table["requested_bytes"].tolist()
-    found = {
-        row: _SLOT
-        for row in rows
-        if _INITIALIZER in ops[row] and find_optimizer(ops[row])
-    }
+    order = np.argsort(born[is_held], kind="stable")
+    rows = np.flatnonzero(is_held)[order].tolist()
+
+    ops = table["op"].astype(str).tolist()
+    all_sizes = table["requested_bytes"].tolist()
+    found = {}
+
+    for row in rows:
+        if _INITIALIZER in ops[row] and find_optimizer(ops[row]):
+            found[row] = _SLOT
+
     begin = min((born[row] for row in found), default=None)
+    known_sizes = sizes | counts.keys()
     alike: dict[int, list[int]] = {}
 
     for row in rows:
-        if (
-            all_sizes[row] in sizes | counts.keys()
-            and dies[row] > first.last
-            and row not in found
-        ):
+        is_known = all_sizes[row] in known_sizes
+        if is_known and dies[row] > first.last and row not in found:
             alike.setdefault(all_sizes[row], []).append(row)
 
     for size, group in alike.items():
-        count = (
-            counts[size] if begin is None else sum(born[row] < begin for row in group)
-        )
+        count = counts[size]
+        if begin is not None:
+            count = sum(born[row] < begin for row in group)
+
         found.update(dict.fromkeys(group[:count], _PARAMETER))
+
         if begin is None and count and len(group) % count == 0:
             found.update(dict.fromkeys(group[count:], _SLOT))
 
@@ -309,23 +344,27 @@ def _find_held(
 
 
 def _find_new_values(
-    table: pd.DataFrame, steps: Sequence[Step]
+    table: pd.DataFrame,
+    steps: Sequence[Step],
 ) -> dict[int, tuple[Category, str]]:
     """Return the rows that a step's update leaves behind."""
     ops = table["op"].astype(str).tolist()
-    sizes, dies = table["requested_bytes"].tolist(), table["dies"].to_numpy()
+    sizes = table["requested_bytes"].tolist()
+    dies = table["dies"].to_numpy()
     ends = np.array([step.last for step in steps])
     number = table["step"].fillna(-1).to_numpy(dtype=np.int64)
+    outlives = dies > ends[number]
     found = {}
 
-    for row in np.flatnonzero((number >= 0) & (dies > ends[number])).tolist():
+    for row in np.flatnonzero((number >= 0) & outlives).tolist():
         root = find_optimizer(ops[row])
 
         # An op that adds to a variable requests memory only for a copy of it.
         is_value = sizes[row] >= _LEAST_BYTES or _is_sum(ops[row])
 
         # Keras 2 assigns new values of both, in a scope inside the optimizer's.
-        if root and is_value and ops[row].lower().count(f"{root}/") == 1:
+        is_outer = ops[row].lower().count(f"{root}/") == 1
+        if root and is_value and is_outer:
             found[row] = _NEW_PARAMETER if _sets_parameter(ops[row]) else _NEW_SLOT
 
     return found

@@ -63,7 +63,10 @@ class OpSequence:
     """
 
     def __init__(
-        self, raw: RawTrace, eager: frozenset[str], starts: npt.NDArray[np.int64]
+        self,
+        raw: RawTrace,
+        eager: frozenset[str],
+        starts: npt.NDArray[np.int64],
     ) -> None:
         """Collect the ops; the runs of ``eager`` types are numbered in each step: ``Conv2D#7``.
 
@@ -78,17 +81,20 @@ class OpSequence:
             name: Callable[[str], str],
             chosen: pd.Series,
         ) -> tuple[npt.NDArray[np.int64], ...]:
-            numbers = [
-                *(texts.of(name(text)) for text in table[column].cat.categories),
-                0,
-            ]
-            op = np.array(numbers, np.int64)[table[column].cat.codes.to_numpy()]
-            known = chosen.to_numpy() & (op > 0)
+            numbers = [texts.of(name(text)) for text in table[column].cat.categories]
+            numbers.append(0)  # code -1, a missing value, reads the last number
+
+            codes = table[column].cat.codes.to_numpy()
+            op = np.array(numbers, np.int64)[codes]
             thread = table["thread"].to_numpy().astype(np.int64)
+            known = chosen.to_numpy() & (op > 0)
 
             return table[time].to_numpy()[known], thread[known], op[known]
 
-        events, kernels, runs = raw.events, raw.kernels, raw.op_runs
+        events = raw.events
+        kernels = raw.kernels
+        runs = raw.op_runs
+
         parts = (
             columns(
                 events,
@@ -98,32 +104,43 @@ class OpSequence:
                 events["kind"] > 0,
             ),
             columns(
-                kernels, "start_ps", "annotation", _launcher, kernels["thread"] > 0
+                kernels,
+                "start_ps",
+                "annotation",
+                _launcher,
+                kernels["thread"] > 0,
             ),
             columns(runs, "start_ps", "op", str, runs["start_ps"].notna()),
         )
+
         time, thread, op = (np.concatenate(each) for each in zip(*parts, strict=True))
         order = np.lexsort((time, thread))
-        self._time, self._thread, self._op = time[order], thread[order], op[order]
+        self._time = time[order]
+        self._thread = thread[order]
+        self._op = op[order]
+
         is_eager = np.array([text in eager for text in texts.texts], bool)[self._op]
-        begins = np.append(
-            True, (np.diff(self._op) != 0) | (np.diff(self._thread) != 0)
-        )
+        changes = (np.diff(self._op) != 0) | (np.diff(self._thread) != 0)
+        begins = np.append(True, changes)
+
         step = np.searchsorted(starts, self._time, side="right").tolist()
         counts: dict[int, int] = {}
         number = 0
 
         for at in np.flatnonzero(is_eager).tolist():
             if begins[at]:
+                name = texts.texts[self._op[at]]
                 counts[step[at]] = counts.get(step[at], 0) + 1
-                number = texts.of(f"{texts.texts[self._op[at]]}#{counts[step[at]]}")
+                number = texts.of(f"{name}#{counts[step[at]]}")
 
             self._op[at] = number
 
         self._names = texts.texts
 
     def before(
-        self, thread: npt.NDArray[np.int64], time: npt.NDArray[np.int64]
+        self,
+        thread: npt.NDArray[np.int64],
+        time: npt.NDArray[np.int64],
     ) -> list[str]:
         """Return the op that ran before each instant on a thread; empty for none."""
         found = [""] * len(thread)
@@ -145,16 +162,18 @@ class OpSequence:
         firsts = np.full(len(ops), np.iinfo(np.int64).max)
         np.minimum.at(firsts, at, self._time)
 
-        return {
-            self._names[op]: first
-            for op, first in zip(ops, firsts.tolist(), strict=True)
-        }
+        names = [self._names[op] for op in ops]
+
+        return dict(zip(names, firsts.tolist(), strict=True))
 
 
 def _launcher(annotation: str) -> str:
     """Return the op in a kernel's annotation; empty for a copy between devices or no op."""
     found = split_annotation(annotation)
-    return "" if found is None or found[1] in _COPIES else found[0]
+    if found is None or found[1] in _COPIES:
+        return ""
+
+    return found[0]
 
 
 _CALLS: Final = re.compile(r"((Stateful)?PartitionedCall(_\d+)?/)*")
@@ -171,7 +190,10 @@ _NEVER: Final = 1 << 62  # a time after the trace
 
 
 def derive_graph(
-    table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step], note: RunNote
+    table: pd.DataFrame,
+    raw: RawTrace,
+    steps: Sequence[Step],
+    note: RunNote,
 ) -> tuple[pd.DataFrame, GraphIndex | None]:
     """Return the graph of the functions and eager steps that ran in a trace; None without ops.
 
@@ -179,27 +201,34 @@ def derive_graph(
     note, and its gradients and scopes are used if there is one.
     """
     building = _Building(table, raw, steps, with_eager=not note.is_captured)
+
     building.connect()
     known = {*building.outputs, *building.inputs, *raw.op_types}
     ops = building.list_ops(known)
-    names, tensors = (
-        table[name].astype(object).to_numpy().copy() for name in ("op", "tensor")
-    )
+    names = table["op"].astype(object).to_numpy().copy()
+    tensors = table["tensor"].astype(object).to_numpy().copy()
     tensors[list(building.tensors)] = list(building.tensors.values())
     names[list(building.renamed)] = list(building.renamed.values())
     table = table.assign(tensor=pd.Categorical(tensors), op=pd.Categorical(names))
+
     if not ops:
         return table, None
+
     noted = note.scopes
+    scopes = ScopeTable(noted) if noted else find_scopes(ops, known)
     index = build_graph_index(
         ops,
         gradients=building.gradients.union(note.gradients),
-        scopes=ScopeTable(noted) if noted else find_scopes(ops, known),
+        scopes=scopes,
     )
+
     phases = building.find_phases([op.name for op in ops])
 
     return table, replace(
-        index, phases=phases, evidence=building.edges, early=building.find_early(phases)
+        index,
+        phases=phases,
+        evidence=building.edges,
+        early=building.find_early(phases),
     )
 
 
@@ -227,26 +256,24 @@ class _Building:
         in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table)
         in_function &= np.array([FOLDED not in name for name in names], bool)
         scoped = np.array(["/" in name for name in names], bool)
-        is_eager = (
-            named
-            & ~scoped
-            & ~in_function
-            & table["step"].notna().to_numpy()
-            & with_eager
-        )
+
+        in_step = table["step"].notna().to_numpy()
+        is_eager = named & ~scoped & ~in_function & in_step & with_eager
+
         self._starts = np.array([step.start_ps or 0 for step in steps], np.int64)
-        eager = {
-            *names[is_eager],
-            *(op for op in raw.op_types if is_apply(op) and is_eager.any()),
-        }
+        eager = set(names[is_eager])
+        if is_eager.any():
+            eager |= {op for op in raw.op_types if is_apply(op)}
+
         sequence = OpSequence(raw, frozenset(eager), self._starts)
         self._first = sequence.first_times()
+
         self._names = names = names.copy()
-        times, threads = (
-            raw.events[name].to_numpy(np.int64) for name in ("time_ps", "thread")
-        )
+        times = raw.events["time_ps"].to_numpy(np.int64)
+        threads = raw.events["thread"].to_numpy(np.int64)
         born = table["born"].to_numpy()[is_eager]
         names[is_eager] = sequence.before(threads[born], times[born] + 1)
+
         self._rows = np.flatnonzero(in_function | is_eager)
         self._table = table.iloc[self._rows]
         self._size: dict[int, int] = self._table["requested_bytes"].to_dict()
@@ -255,28 +282,30 @@ class _Building:
         users = sequence.before(threads[dies[freed]], times[dies[freed]])
 
         # The op before each free, for buffers that are freed.
-        self._users = {
-            row: user
-            for row, user in zip(self._rows[freed].tolist(), users, strict=True)
-            if user
-        }
+        self._users: dict[int, str] = {}
+
+        for row, user in zip(self._rows[freed].tolist(), users, strict=True):
+            if user:
+                self._users[row] = user
 
         # The op that frees a buffer itself; TensorFlow 2.9 and later record it (``AddTraceMe`` in
         # ``bfc_allocator.cc``).
         freers = raw.events["op"].astype(object).to_numpy()
-        has_freers = bool(((raw.events["kind"] < 0) & (freers != "")).any())
+        has_freers = (raw.events["kind"] < 0) & (freers != "")
         own = zip(self._rows[freed].tolist(), freers[dies[freed]], strict=True)
-        self._freers: dict[int, str] = dict(own) if has_freers else {}
-        is_raw = (self._table["region"] == "") & (
-            self._table["requested_bytes"] >= GUARDS_BYTES
-        )
-        is_raw &= ~self._table["allocator"].isin(list(HOST_ALLOCATORS))
+        self._freers: dict[int, str] = dict(own) if has_freers.any() else {}
+
+        is_large = self._table["requested_bytes"] >= GUARDS_BYTES
+        is_on_host = self._table["allocator"].isin(list(HOST_ALLOCATORS))
+        is_raw = (self._table["region"] == "") & is_large & ~is_on_host
 
         # Other ops free the results of MLIR's kernels, which are requested in the same way.
         raws = self._rows[is_raw.to_numpy()].tolist()
         guarded = [str(names[row]) for row in raws if self._is_scratch(row)]
+
         self.renamed = {row: names[row] for row in self._size if "#" in names[row]}
         self._find_type = make_type_finder(raw.op_types, guarded)
+
         self.outputs: dict[str, list[TensorSpec]] = {}
         self.inputs: dict[str, list[str]] = {}
         self.tensors: dict[int, str] = {}
@@ -311,17 +340,21 @@ class _Building:
             row = int(self._rows[at])
             name, (region, dtype, shape) = str(self._names[row]), facts[at]
             if (int(threads[at]), name) != burst:
-                burst, used = (int(threads[at]), name), 0
+                burst = (int(threads[at]), name)
+                used = 0
+
             outputs = self.outputs.setdefault(name, [])
 
             # A convolution may drop its output and return scratch memory (``conv_grad_input_ops.cc``).
             may_drop = self._find_type(name) in CONVOLUTIONS
             is_output = region == "output" and not may_drop
+
             is_output |= not self._is_scratch(row)
             if region == "dynamic" or not is_output or used >= _MOST_OUTPUTS:
                 continue
             if used == len(outputs):
                 outputs.append(TensorSpec(dtype, read_shape(shape)))
+
             self.tensors[row] = f"{name}:{used}"
             used += 1
 
@@ -329,6 +362,7 @@ class _Building:
         """Say whether the op that requested a buffer also frees it."""
         name = str(self._names[row])
         plain = name.partition("#")[0]
+
         return self._users.get(row) == name and self._freers.get(row, plain) == plain
 
     def list_ops(self, known: set[str]) -> list[Op]:
@@ -338,13 +372,16 @@ class _Building:
         ops = []
 
         for name in sorted(
-            names, key=lambda name: (self._first.get(name, _NEVER), name)
+            names,
+            key=lambda name: (self._first.get(name, _NEVER), name),
         ):
             forward = find_forward_op(name, known)
             controls = (forward,) if forward in self.outputs else ()
             if controls:
                 self.edges[forward, name] = "name"
-            inputs, outputs = self.inputs.get(name, ()), self.outputs.get(name, ())
+
+            inputs = self.inputs.get(name, ())
+            outputs = self.outputs.get(name, ())
             op_type = self._find_type(name)
             ops.append(
                 Op(name, op_type, tuple(inputs), controls, outputs=tuple(outputs))
@@ -365,9 +402,8 @@ class _Building:
             )
 
             if is_copy and self._first.get(name, 0) < begin:
-                phases[name] = (
-                    Phase.FORWARD
-                )  # shared with the backward op that it is named after
+                # Shared with the backward op that it is named after.
+                phases[name] = Phase.FORWARD
 
             if phases[name] is not Phase.FORWARD or is_in_gradient_scope(name):
                 continue
@@ -390,6 +426,7 @@ class _Building:
         forward = [op for (op, _), source in self.edges.items() if source == "name"]
         loss = max((self._first.get(op, 0) for op in forward), default=_NEVER)
         backward = (name for name, phase in phases.items() if phase is Phase.BACKWARD)
+
         kernels = (
             name
             for name in backward
@@ -412,6 +449,7 @@ class _Building:
             return self._find_eager_phase(name)
         if self._is_update(name):
             return Phase.UPDATE
+
         is_backward = is_in_gradient_scope(name) or f"{name}:0" in self.gradients
 
         return Phase.BACKWARD if is_backward else Phase.FORWARD
@@ -420,7 +458,8 @@ class _Building:
         """Return the phase of an eager op by the order of the step's ops."""
         time = self._first.get(name, 0)
         backward, update = self._eager_kernels.get(
-            self._step_at(time), (_NEVER, _NEVER)
+            self._step_at(time),
+            (_NEVER, _NEVER),
         )
         if time >= update:
             return Phase.UPDATE
@@ -434,9 +473,11 @@ class _Building:
     def _eager_kernels(self) -> dict[int, tuple[int, int]]:
         """Time of the first gradient kernel and of the first kernel of the update by step."""
         bounds: dict[int, tuple[int, int]] = {}
+
         for name, time in self._first.items():
             if "#" not in name:
                 continue
+
             step = self._step_at(time)
             backward, update = bounds.get(step, (_NEVER, _NEVER))
             op_type = self._find_type(name)
@@ -454,6 +495,7 @@ class _Building:
     def gradients(self) -> frozenset[str]:
         """The tape's tensors that an optimizer uses, and results of gradient kernels."""
         found = set()
+
         for row, tensor in self.tensors.items():
             name, index = split_tensor(tensor)
             op_type, is_eager = self._find_type(name), "#" in name
@@ -462,6 +504,7 @@ class _Building:
             )
             if not (is_backward or op_type == "AddN"):
                 continue
+
             is_first_result = op_type in PARAMETER_GRADIENTS and not index
             if is_first_result or self._is_update(self._users.get(row, "")):
                 found.add(tensor)
@@ -481,6 +524,7 @@ def _is_in_graph(table: pd.DataFrame) -> np.ndarray:
         .str.contains("/", regex=False)
         .groupby(table["run_id"])
     )
+
     found: np.ndarray = (
         scoped.transform("any") | (ops.transform("nunique") > 2)
     ).to_numpy()

@@ -24,6 +24,7 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
     """
     count = len(events)
     birth = events["kind"].to_numpy() > 0
+
     partner, _ = pair_events(
         events["kind"].to_numpy(),
         events["address"].to_numpy(),
@@ -36,23 +37,34 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
     is_born = birth[origin]
     born = np.where(is_born, origin, -1)
     dies = np.where(is_born, count, origin)
+
     ending = np.flatnonzero(partner != UNPAIRED)
     row = np.cumsum(describes) - 1
     dies[row[partner[ending]]] = ending
-    times = np.append(
-        events["time_ps"].to_numpy(), 1
-    )  # the last entry is that of no event
+
+    # The last entry is that of no event.
+    times = np.append(events["time_ps"].to_numpy(), 1)
 
     def choose_text(name: str) -> pd.Categorical:
         texts = [*map(str, events[name].cat.categories), ""]
         codes = events[name].cat.codes.to_numpy()[origin]
+
         return text_category(np.where(is_born, codes, len(texts) - 1), texts)
 
-    empty = pd.Categorical.from_codes(np.zeros(len(origin), np.int8), [""])
+    nothing = np.zeros(len(origin), np.int8)
+    empty = pd.Categorical.from_codes(nothing, [""])
+    unattributed = pd.Categorical.from_codes(nothing.copy(), ["unattributed"])
+
     missing = pd.arrays.IntegerArray(
-        np.zeros(len(origin), np.int64), np.ones(len(origin), bool)
+        np.zeros(len(origin), np.int64),
+        np.ones(len(origin), bool),
     )
+
+    run_ids = events["run_id"].to_numpy()[origin]
+
     numbers = ("address", "requested_bytes", "allocated_bytes")
+    from_free = ("op_type", "layer", "source", "tensor", "variable", "role")
+
     columns: dict[str, Any] = {
         "allocator": events["allocator"].iloc[origin].reset_index(drop=True),
         **{name: events[name].to_numpy()[origin] for name in numbers},
@@ -61,15 +73,11 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
         "born_ps": pd.arrays.IntegerArray(times[born], ~is_born),
         "dies_ps": pd.arrays.IntegerArray(times[dies], dies == count),
         "step": missing,
-        "run_id": np.where(is_born, events["run_id"].to_numpy()[origin], 0),
+        "run_id": np.where(is_born, run_ids, 0),
         # A free has the name of the op that was running, which is unrelated to the buffer.
         **{name: choose_text(name) for name in ("op", "region", "dtype", "shape")},
-        **dict.fromkeys(
-            ("op_type", "layer", "source", "tensor", "variable", "role"), empty
-        ),
-        "category": pd.Categorical.from_codes(
-            np.zeros(len(origin), np.int8), ["unattributed"]
-        ),
+        **dict.fromkeys(from_free, empty),
+        "category": unattributed,
         "turns_at": missing,
     }
 
@@ -87,13 +95,14 @@ def add_earlier_buffers(
     freed = old.groupby("allocator", observed=True)["allocated_bytes"].sum()
     first = events.drop_duplicates("allocator")
     before = first["in_use_bytes"] - first["kind"] * first["allocated_bytes"]
+    names = first["allocator"].astype(str)
+
     rows: list[tuple[str, Any, int, int]] = []
     waiting = list(known)
 
-    for name, size_bytes in zip(
-        first["allocator"].astype(str), before.tolist(), strict=True
-    ):
+    for name, size_bytes in zip(names, before.tolist(), strict=True):
         left = size_bytes - int(freed.get(name, 0))
+
         for group in tuple(waiting) if left > 0 else ():
             # Values from NumPy are not in the allocator: if not all fit, add none.
             chunks = [(name, at, size, round_up(size)) for at, size in group.items()]
@@ -109,12 +118,19 @@ def add_earlier_buffers(
 
     if not rows:
         return allocations
-    names = ["allocator", "address", "requested_bytes", "allocated_bytes"]
-    more = pd.DataFrame(rows, columns=names).assign(
-        born=-1, dies=len(events), run_id=0, category="unattributed"
+
+    columns = ["allocator", "address", "requested_bytes", "allocated_bytes"]
+    more = pd.DataFrame(rows, columns=columns).assign(
+        born=-1,
+        dies=len(events),
+        run_id=0,
+        category="unattributed",
     )
+
     for column in allocations.columns.difference(more.columns):
-        more[column] = "" if ALLOCATIONS[column].dtype == "category" else pd.NA
+        is_text = ALLOCATIONS[column].dtype == "category"
+        more[column] = "" if is_text else pd.NA
+
     added = conform(more, ALLOCATIONS)
 
     return pd.DataFrame(
@@ -127,4 +143,5 @@ def _join(column: pd.Series[Any], more: pd.Series[Any]) -> Any:
     """Return a column with the rows of another one of the same dtype appended."""
     if str(column.dtype) == "category":
         return pd.api.types.union_categoricals([column, more], sort_categories=True)
+
     return pd.concat([column, more], ignore_index=True)

@@ -115,32 +115,35 @@ def open_measured(
     files = find_traces(path)
     chosen = [file for file in files if file.name.startswith(host)]
     names = ", ".join(file.name.split(".xplane")[0] for file in chosen or files)
+
     if not chosen:
         raise TraceError(f"The run has no host {host!r}.", hint=f"It has {names}.")
+
+    trace = chosen[0]
     warnings: list[str] = []
 
     if len(chosen) > 1:
-        warnings.append(
-            f"The run has several hosts ({names}); this is {chosen[0].name}."
-        )
+        warnings.append(f"The run has several hosts ({names}); this is {trace.name}.")
 
     others = [run.name for run in list_runs(path)[:-1]] if path.is_dir() else []
     if others:
         warnings.append(
-            f"The logdir has several runs; this is the newest, {chosen[0].parent.name}. Add --run "
+            f"The logdir has several runs; this is the newest, {trace.parent.name}. Add --run "
             f"NAME for another one: {', '.join(others[-_MOST_NAMED:])}."
         )
+    raw = read_trace(trace, progress=progress)
+    note_path = find_run_file(trace)
+    note = None
 
-    raw = read_trace(chosen[0], progress=progress)
-    note_path = find_run_file(chosen[0])
-    note = read_run(note_path) if note_path is not None else None
-    if note is None and (graph := find_run_file(chosen[0], GRAPH_FILE)) is not None:
+    if note_path is not None:
+        note = read_run(note_path)
+    elif (graph := find_run_file(trace, GRAPH_FILE)) is not None:
         warnings.append(_TEXTS["no_note"].format(graph.parent, RUN_FILE))
 
     return measure(
         raw,
         note,
-        chosen[0],
+        trace,
         named=path,
         allocator=allocator,
         warnings=warnings,
@@ -168,9 +171,12 @@ def measure(
     raw, table, steps, integrity = _pair_and_cut(raw, note, main)
 
     # The graph names tensors, phases and layers.
-    structure, join = None, None
+    structure = None
+    join = None
+
     if not is_tpu(main):
         table, structure, join = find_graph(table, raw, note, steps, source)
+
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
 
     # A compiled function's buffer is shown by the values in it.
@@ -183,10 +189,21 @@ def measure(
         allocator=main,
         infer=note.step.infers,
     )
+
     if modules.plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
 
-    is_derived = not note.is_captured and structure is not None
+    all_warnings = [
+        *warnings,
+        *_find_warnings(events, modules.table, steps, note, main),
+    ]
+    if structure is not None and not note.is_captured:
+        all_warnings += _warn_about_cut(shown, len(events_shown), main)
+
+    all_warnings += modules.warnings
+    all_warnings += _warn_about_values(note)
+    all_warnings += _warn_about_order(note.repeats)
+
     recording = Recording(
         kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
         target=_target(note, named or path, path),
@@ -197,14 +214,7 @@ def measure(
         allocator=main,
         steps=steps_shown,
         structure=structure,
-        warnings=(
-            *warnings,
-            *_find_warnings(events, modules.table, steps, note, main),
-            *(_warn_about_cut(shown, len(events_shown), main) if is_derived else ()),
-            *modules.warnings,
-            *_warn_about_values(note),
-            *_warn_about_order(note.repeats),
-        ),
+        warnings=tuple(all_warnings),
         versions=dict(note.versions),
         error=note.error,
         compilations={one.ops[0]: one.compilations for one in note.xla},
@@ -225,7 +235,9 @@ def measure(
 
 
 def _pair_and_cut(
-    raw: RawTrace, note: RunNote, main: str
+    raw: RawTrace,
+    note: RunNote,
+    main: str,
 ) -> tuple[RawTrace, pd.DataFrame, tuple[Step, ...], Integrity]:
     """Return the trace with its step marks, the buffers, the steps and a check of them.
 
@@ -242,6 +254,7 @@ def _pair_and_cut(
     integrity = check_trace(raw, table, steps, note, main)
 
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
+
     return replace(raw, step_markers=spans), table, steps, integrity
 
 
@@ -257,13 +270,13 @@ def _label_buffers(
     table = name_call_requests(table, raw, plans, structure)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = label_workspaces(table)
+
     if note.is_captured:
         return ModuleBuffers(table, plans, note.step), sharing
 
     if structure is not None:
-        table = take_parts(
-            table, find_parts(table[table["allocator"] == main], structure), main
-        )
+        own = table[table["allocator"] == main]
+        table = take_parts(table, find_parts(own, structure), main)
 
     return name_module_buffers(table, raw), sharing
 
@@ -272,6 +285,7 @@ def _is_eager(note: RunNote, structure: GraphIndex | None) -> bool:
     """Say whether the step ran op by op: by the note, else by most ops of the derived graph."""
     if note.is_captured:
         return note.step.eager
+
     names = [] if structure is None else list(structure.ops)
 
     return 2 * sum("#" in name for name in names) > len(names)
@@ -281,14 +295,14 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
     """Return a note about the parts of a TPU's memory; empty for another device."""
     if not is_tpu(allocator):
         return ()
+
     own = events[events["allocator"] == allocator]
     stack = own.loc[own["op"] == STACK, "requested_bytes"].max()
     heap_bytes = own["peak_in_use_bytes"].max()
     limit_bytes = (own["in_use_bytes"] + own["available_bytes"]).max()
-    reserved, heap, limit = (
-        format_bytes(0 if pd.isna(size) else int(size))
-        for size in (stack, heap_bytes, limit_bytes)
-    )
+    sizes = (stack, heap_bytes, limit_bytes)
+    known = [0 if pd.isna(size) else int(size) for size in sizes]
+    reserved, heap, limit = map(format_bytes, known)
 
     return (
         f"{allocator}: by the runtime's counters the heap held at most {heap}, and XLA "
@@ -298,15 +312,16 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
 
 
 def _describe_graph(
-    note: RunNote, structure: GraphIndex | None, join: JoinedGraph | None
+    note: RunNote,
+    structure: GraphIndex | None,
+    join: JoinedGraph | None,
 ) -> tuple[str, ...]:
     """Return the notes of the capture, and the source of the graph."""
-    says = (
-        *note.notes,
-        *((join.says,) if join is not None else ()),
-    )
+    says = list(note.notes)
+    if join is not None:
+        says.append(join.says)
     if says or structure is None or not structure.evidence:
-        return says
+        return tuple(says)
 
     return (
         f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
@@ -331,23 +346,32 @@ def _find_step_marks(raw: RawTrace, note: RunNote) -> tuple[Span, ...]:
     """Return the step marks; in a watched program only the capture's, or one for its whole run."""
     if note.watch is None:
         return raw.step_markers
+
     if note.watch.whole_run:
         last_ps = int(raw.events["time_ps"].max())
-        ends = [
-            (span.start_ps, span.thread) for span in find_marks(raw.markers, "snapshot")
-        ]
+        snapshots = find_marks(raw.markers, "snapshot")
+        ends = [(span.start_ps, span.thread) for span in snapshots]
         end_ps, thread = max(ends, default=(last_ps, 0))
 
-        return (
-            Span(name=WATCHED_STEP, start_ps=0, end_ps=end_ps, thread=thread, stats={}),
+        whole = Span(
+            name=WATCHED_STEP,
+            start_ps=0,
+            end_ps=end_ps,
+            thread=thread,
+            stats={},
         )
 
+        return (whole,)
+
     own = tuple(mark for mark in raw.step_markers if mark.name == WATCHED_STEP)
+
     return own or raw.step_markers
 
 
 def _find_earlier_buffers(
-    table: pd.DataFrame, raw: RawTrace, note: RunNote
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote,
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Return address and bytes of buffers that exist at the first snapshot without an event.
 
@@ -357,29 +381,35 @@ def _find_earlier_buffers(
     moments = find_instants(raw, "snapshot")
     if not moments or not note.snapshots:
         return {}, {}
+
     index = AddressIndex(table)
 
     def choose(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, int]:
-        return {
-            address: size
-            for address, size in pairs
-            if address is not None and size and index.at(address, moments[0]) is None
-        }
+        chosen = {}
+
+        for address, size in pairs:
+            if address is None or not size:
+                continue
+            if index.at(address, moments[0]) is None:
+                chosen[address] = size
+
+        return chosen
 
     sizes = (variable.size_bytes for variable in note.variables)
     variables = choose(zip(note.snapshots[0], sizes, strict=False))
-    inputs = choose(
+    given = choose(
         (one.address, tensor_bytes(one.dtype, one.shape)) for one in note.inputs
     )
 
     # An input may lie in NumPy's memory at any address; chunks begin at multiples of 256 bytes.
     places = set((raw.events["address"] % GRANULE_BYTES).tolist())
+    inputs = {}
 
-    return variables, {
-        address: size
-        for address, size in inputs.items()
-        if address % GRANULE_BYTES in places and address not in variables
-    }
+    for address, size in given.items():
+        if address % GRANULE_BYTES in places and address not in variables:
+            inputs[address] = size
+
+    return variables, inputs
 
 
 def _describe_simulated_card(
@@ -403,12 +433,21 @@ def _describe_simulated_card(
 def _target(note: RunNote, named: Path, trace: Path) -> TargetNote:
     if note.target is not None:
         return structs.replace(note.target, trace=str(trace))
+
     name = trace.name.split(".xplane")[0]
-    return TargetNote(text=str(named), kind="trace", name=name, trace=str(trace))
+    return TargetNote(
+        text=str(named),
+        kind="trace",
+        name=name,
+        trace=str(trace),
+    )
 
 
 def _device(
-    events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote
+    events: pd.DataFrame,
+    allocator: str,
+    raw: RawTrace,
+    note: RunNote,
 ) -> Device:
     last = events[events["allocator"] == allocator].iloc[-1]
     available = int(last["available_bytes"])
@@ -424,12 +463,15 @@ def _device(
 
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
-    own = (
-        card
-        for card in raw.cards
-        if str(card["plane"]).endswith(plane) or len(raw.cards) == 1
-    )
-    named = "host" if is_host else next(map(name_card, own), "")
+    named = ""
+
+    if is_host:
+        named = "host"
+    else:
+        for card in raw.cards:
+            if str(card["plane"]).endswith(plane) or len(raw.cards) == 1:
+                named = name_card(card)
+                break
 
     kind = "tpu" if is_tpu(allocator) else "gpu"
 
@@ -458,14 +500,14 @@ def _find_warnings(
 
     if not steps:
         warnings.append(_TEXTS["no_steps"])
-    unknown = table["address"].isna() & (
-        table["category"] == Category.UNATTRIBUTED.value
-    )
+
+    is_unattributed = table["category"] == Category.UNATTRIBUTED.value
+    unknown = table["address"].isna() & is_unattributed
     unseen = table.loc[unknown & (table["allocator"] == main), "allocated_bytes"]
-    before, most = (
-        int(unseen.sum()),
-        int(events["in_use_bytes"][events["allocator"] == main].max()),
-    )
+    own = events["allocator"] == main
+    before = int(unseen.sum())
+    most = int(events["in_use_bytes"][own].max())
+
     if before > _NOTABLE * most:
         warnings.append(_TEXTS["before"].format(before / most, format_bytes(before)))
 
@@ -479,13 +521,18 @@ def _warn_about_values(note: RunNote) -> list[str]:
         return []
 
     names = [f"{name} ({decides})" for name, decides in decisions.items()]
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    more = ""
+
+    if len(names) > _MOST_NAMED:
+        more = f" and {len(names) - _MOST_NAMED} more"
+
     text = (
         "A simulated card lacks values, such as those that depend on the weights: "
         f"{', '.join(names[:_MOST_NAMED])}"
         f"{more}. Step {STEP_WITH_ALL} ran as if they select everything, the other steps as if they "
         "select nothing: the peaks of the steps are the range"
     )
+
     if any("loop" in decides for decides in decisions.values()):
         text += ", without further trips of a loop"
     if any("bound" in decides for decides in decisions.values()):
@@ -516,20 +563,17 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     own = own[own["step"] == own["step"].max()]
     made = own[own["category"] == Category.ACTIVATION.value]
     left = made[made["dies"] > own["born"].max()]
-    left_bytes = int(left["requested_bytes"].sum())
+    made_bytes = made["requested_bytes"].sum()
 
-    if (
-        len(made) < _LEAST_ACTIVATIONS
-        or 2 * left_bytes <= made["requested_bytes"].sum()
-    ):
+    left_bytes = int(left["requested_bytes"].sum())
+    if len(made) < _LEAST_ACTIVATIONS or 2 * left_bytes <= made_bytes:
         return []
 
     open_bytes = int(left.loc[left["dies"] >= end, "requested_bytes"].sum())
-    is_open = 2 * open_bytes > left_bytes
-    ends = (
-        "The trace ends inside a step" if is_open else "The last step probably failed"
-    )
+    ends = "The last step probably failed"
 
+    if 2 * open_bytes > left_bytes:
+        ends = "The trace ends inside a step"
     return [
         f"{ends}: {format_bytes(left_bytes)} of its activations are alive after its last "
         "allocation. So the peak is a lower bound, and the trace does not show what reads them."
@@ -547,27 +591,34 @@ _AMD: Final = {
 
 def name_card(facts: Mapping[str, int | float | str]) -> str:
     """Return a card's name, or its properties if no known card has them; empty without properties."""
-    units, memory = int(facts.get("core_count", 0)), int(facts.get("memory_size", 0))
+    units = int(facts.get("core_count", 0))
+    memory = int(facts.get("memory_size", 0))
+
     version = (
         int(facts.get("compute_cap_major", 0)),
         int(facts.get("compute_cap_minor", 0)),
     )
+
     if not units or not memory:
         return ""
+
     described = f"GPU with {units} multiprocessors, {format_bytes(memory)}"
     if facts.get("device_vendor") == "AMD":
-        return _AMD.get((*version, units, round(memory / 2**30)), f"AMD {described}")
-    bandwidth, clock = (
-        float(facts.get(name, 0)) for name in ("memory_bandwidth", "clock_rate")
-    )
+        size_gib = round(memory / 2**30)
+        return _AMD.get((*version, units, size_gib), f"AMD {described}")
+
+    bandwidth = float(facts.get("memory_bandwidth", 0))
+    clock = float(facts.get("clock_rate", 0))
     found = {}
 
     for gpu in all_gpus():
         away = [abs(memory / gpu.memory_bytes - 1)]
         if bandwidth:
             away.append(abs(bandwidth / gpu.bandwidth_bytes_s - 1))
+
         is_alike = gpu.compute_capability == version and gpu.sm_count == units
         if is_alike and max(away) <= _TOLERANCE:
-            found[gpu.name] = sum(away) + abs(clock / 1000 / gpu.clock_mhz - 1)
+            away.append(abs(clock / 1000 / gpu.clock_mhz - 1))
+            found[gpu.name] = sum(away)
 
     return min(found, key=lambda name: found[name], default=described)

@@ -17,9 +17,8 @@ from analyzer.tracing.parse.xplane import RawTrace, Span
 
 _SHARE_OF_LARGEST: Final = 1 / 8
 """Share of the largest run's bytes below which a function is part of the input pipeline or a metric."""
-_SHARE_OF_ALL: Final = (
-    1 / 2
-)  # share of all requested bytes that the steps have to request together
+_SHARE_OF_ALL: Final = 1 / 2
+"""Share of all requested bytes that the steps have to request together."""
 MODULE_TYPES: Final = frozenset({"XLA GPU module", "XLA CPU module"})
 """Type in the name of a compiled module's run (``gpu_executable.cc``)."""
 
@@ -36,8 +35,10 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
     for marker in sorted(markers, key=lambda span: (span.start_ps, -span.end_ps)):
         if marker.start_ps < end_ps or marker.end_ps < marker.start_ps:
             continue
+
         end_ps = marker.end_ps
         number = marker.stats.get("step_num")
+
         steps.append(
             Step(
                 index=len(steps),
@@ -70,22 +71,27 @@ def _find_functions(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     """Return the runs of the function that requests the most; training before other runs."""
     in_run = births[births["run_id"] != 0]
     sizes = in_run.groupby("run_id")["requested_bytes"].sum()
-    sizes = sizes[sizes >= _SHARE_OF_LARGEST * sizes.max()] if len(sizes) else sizes
-    if sizes.sum() < _SHARE_OF_ALL * births["requested_bytes"].sum() or not sizes.sum():
+    if len(sizes):
+        sizes = sizes[sizes >= _SHARE_OF_LARGEST * sizes.max()]
+
+    least = _SHARE_OF_ALL * births["requested_bytes"].sum()
+    if sizes.sum() < least or not sizes.sum():
         return ()
+
     in_run = in_run[in_run["run_id"].isin(sizes.index)]
     training = in_run["op"].map(is_in_gradient_scope).astype(bool)
+
     if training.any():
-        in_run = in_run[in_run["run_id"].isin(in_run["run_id"][training].unique())]
+        chosen = in_run["run_id"][training].unique()
+        in_run = in_run[in_run["run_id"].isin(chosen)]
+
     bounds = in_run.groupby("run_id")["time_ps"].agg(["min", "max"])
-    runs = raw.function_runs[raw.function_runs["run_id"].isin(bounds.index)].set_index(
-        "run_id"
-    )
+    is_chosen = raw.function_runs["run_id"].isin(bounds.index)
+    runs = raw.function_runs[is_chosen].set_index("run_id")
     bounds = bounds.join(runs)
-    starts, ends = (
-        bounds[["min", "start_ps"]].min(axis=1),
-        bounds[["max", "end_ps"]].max(axis=1),
-    )
+
+    starts = bounds[["min", "start_ps"]].min(axis=1)
+    ends = bounds[["max", "end_ps"]].max(axis=1)
 
     return _spans(zip(starts, ends, strict=True))
 
@@ -95,6 +101,7 @@ def _find_calls(calls: Iterable[Span]) -> tuple[Span, ...]:
     times: Counter[str] = Counter()
     for call in calls:
         times[call.name] += call.end_ps - call.start_ps
+
     longest = max(times, key=lambda name: times[name], default="")
 
     return _spans(
@@ -107,8 +114,10 @@ def _find_modules(raw: RawTrace, events: pd.DataFrame) -> tuple[Span, ...]:
     modules = [op for op, kind in raw.op_types.items() if kind in MODULE_TYPES]
     runs = raw.op_runs[raw.op_runs["op"].isin(modules)]
     runs = runs[runs["thread"].isin(events["thread"].unique())]
+
     if runs.empty:
         return ()
+
     runs = runs[runs["thread"] == runs["thread"].iloc[0]]
 
     return _spans(zip(runs["start_ps"], runs["end_ps"], strict=True))
@@ -116,28 +125,33 @@ def _find_modules(raw: RawTrace, events: pd.DataFrame) -> tuple[Span, ...]:
 
 def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
     """Return the spans between the updates of the variables in an eager program."""
-    applied = raw.op_runs[
-        raw.op_runs["op"].map(lambda op: is_apply(raw.op_types.get(op, op)))
-    ]
+    ops = raw.op_runs["op"]
+    applied = raw.op_runs[ops.map(lambda op: is_apply(raw.op_types.get(op, op)))]
     if applied.empty or births.empty:
         return ()
-    starts, ends = applied["start_ps"].to_numpy(), applied["end_ps"].to_numpy()
+
+    starts = applied["start_ps"].to_numpy()
+    ends = applied["end_ps"].to_numpy()
     times = births["time_ps"].to_numpy()
-    backward = times[
-        births["op"].map(lambda op: op.endswith("Grad")).to_numpy(dtype=bool)
-    ]
+    is_backward = births["op"].map(lambda op: op.endswith("Grad"))
+    backward = times[is_backward.to_numpy(dtype=bool)]
 
     # Gradients between two updates belong to another step.
-    between = np.searchsorted(backward, starts[1:]) > np.searchsorted(
-        backward, ends[:-1]
-    )
+    before_start = np.searchsorted(backward, starts[1:])
+    before_end = np.searchsorted(backward, ends[:-1])
+    between = before_start > before_end
     last = np.append(np.flatnonzero(between), len(ends) - 1)
-    begin, spans = int(times[0]), []
+
+    begin = int(times[0])
+    spans = []
 
     for at in last.tolist():
         spans.append((begin, int(ends[at])))
         later = times[times > ends[at]]
-        begin = int(later[0]) if len(later) else int(ends[at])
+        begin = int(ends[at])
+
+        if len(later):
+            begin = int(later[0])
 
     return _spans(spans)
 

@@ -78,8 +78,10 @@ def attribute(
 
     # Buffers that were requested on a thread that marked steps.
     marked = np.isin(
-        raw.events["thread"].to_numpy(), [mark.thread for mark in raw.step_markers]
+        raw.events["thread"].to_numpy(),
+        [mark.thread for mark in raw.step_markers],
     )
+
     by_python = np.append(marked, False)
     python = by_python[table["born"].to_numpy()]
     sharing = None
@@ -112,6 +114,7 @@ def attribute(
         jit=bool(note.step.jit),
         is_captured=note.is_captured,
     )
+
     return labels.apply(table), sharing
 
 
@@ -134,6 +137,7 @@ def _label_by_graph(
     # In a step without a backward pass, which may have failed, its last birth stands for the start.
     ends = table.groupby("step")["born"].max()
     cut = {int(step): int(end) for step, end in ends.items() if int(step) not in starts}
+
     label_graph(
         labels,
         table,
@@ -143,12 +147,15 @@ def _label_by_graph(
         infer=infer,
         backward_starts={**starts, **(cut if structure.evidence else {})},
     )
+
     is_cut = table["step"].isin(list(cut)).to_numpy(bool)
     labels.role[is_cut & (labels.role == ALIVE_ROLE)] = LEFT_ROLE
 
 
 def _label_marked(
-    labels: Labels, table: pd.DataFrame, raw: RawTrace
+    labels: Labels,
+    table: pd.DataFrame,
+    raw: RawTrace,
 ) -> npt.NDArray[np.int8]:
     """Label the layers that the capture marked; return the phase of each buffer's birth."""
     born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
@@ -179,7 +186,8 @@ def _label_noted(
     moments = find_instants(raw, "snapshot")
     roles = find_roles_of_state(note, structure) if structure is not None else {}
     label_variables(labels, note, find_holdings(table, note, moments), roles)
-    index, start = AddressIndex(table), moments[0] if moments else -1
+    index = AddressIndex(table)
+    start = moments[0] if moments else -1
 
     for given in note.inputs:
         row = None if given.address is None else index.at(given.address, start)
@@ -200,11 +208,15 @@ def find_instants(raw: RawTrace, name: str) -> list[int]:
     found: list[int] = (
         np.searchsorted(raw.events["time_ps"].to_numpy(), starts) - 1
     ).tolist()
+
     return found
 
 
 def _label_gradients(
-    labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote
+    labels: Labels,
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote,
 ) -> None:
     """Label the gradients of an eager step, and their sums over micro-batches.
 
@@ -214,19 +226,25 @@ def _label_gradients(
     spans = find_marks(raw.markers, "gradients")
     if not spans:
         return
-    index, marks = AddressIndex(table), find_instants(raw, "gradients")
+
+    index = AddressIndex(table)
+    marks = find_instants(raw, "gradients")
+
     found = {
         index.at(address, instant)
         for span, instant in zip(spans, marks, strict=True)
         for address in note.eager_gradients.get(int(span.stats.get("index", -1)), ())
     }
+
     gradients = sorted(row for row in found if row is not None)
     marks.sort()
 
     if note.watch is not None and note.watch.micro_batches > 1:
         for name in {labels.variable[row] for row in gradients} - {""}:
             labels.fill(labels.variable == name, Category.GRADIENT, _ACCUMULATOR)
-        born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
+
+        born = table["born"].to_numpy()
+        dies = table["dies"].to_numpy()
         ends = np.append(marks, np.iinfo(np.int64).max)
         survives = ends[np.searchsorted(marks, born, side="right")] < dies
         sizes = table["requested_bytes"].iloc[gradients].unique()
@@ -247,10 +265,14 @@ def _label_lines(labels: Labels, table: pd.DataFrame, note: RunNote) -> None:
 
 
 def _label_held(
-    labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote
+    labels: Labels,
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote,
 ) -> None:
     """Label the tensors that names of a program hold at the end, if its whole run is one step."""
-    index, moments = AddressIndex(table), find_instants(raw, "snapshot")
+    index = AddressIndex(table)
+    moments = find_instants(raw, "snapshot")
     watch = note.watch
 
     for held in watch.held if watch is not None and watch.whole_run and moments else ():
@@ -264,13 +286,16 @@ def _label_held(
 
 
 def _label_batches(
-    labels: Labels, allocations: pd.DataFrame, structure: GraphIndex
+    labels: Labels,
+    allocations: pd.DataFrame,
+    structure: GraphIndex,
 ) -> None:
     """Label the batches of a data set, which is not in the step's graph.
 
     Their buffers have type and shape of an output of the graph's iterator.
     """
     batches: dict[tuple[str, str], str] = {}
+
     for op in structure.ops.values():
         for index, spec in enumerate(op.outputs if op.type == ITERATOR else ()):
             if spec.shape:
@@ -278,6 +303,7 @@ def _label_batches(
 
     if not batches:
         return
+
     columns = (allocations[name].astype(object) for name in ("op", "dtype", "shape"))
 
     for row, (name, dtype, shape) in enumerate(zip(*columns, strict=True)):
@@ -312,6 +338,7 @@ def _label_pipeline(
     is_unnamed = ((table["op"].astype(str) == "") & (table["born"] >= 0)).to_numpy()
     from_python = by_python[table["born"].to_numpy()]
     is_passed_on = by_python[table["dies"].to_numpy()] & is_unnamed & ~from_python
+
     if not raw.ran_xla:
         pipeline |= set(born_on[is_passed_on]) - set(born_on[~is_unnamed])
 
@@ -339,16 +366,20 @@ class AddressIndex:
         rows = self._order[left:right].tolist()
 
         return next(
-            (row for row in rows if self._born[row] <= instant < self._dies[row]), None
+            (row for row in rows if self._born[row] <= instant < self._dies[row]),
+            None,
         )
 
 
 def find_holdings(
-    allocations: pd.DataFrame, note: RunNote, moments: Sequence[int]
+    allocations: pd.DataFrame,
+    note: RunNote,
+    moments: Sequence[int],
 ) -> list[Holding]:
     """Return the buffers that hold variables, in order of time for each variable."""
     index = AddressIndex(allocations)
-    born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
+    born = allocations["born"].to_numpy()
+    dies = allocations["dies"].to_numpy()
     found: dict[int, tuple[int, Holding]] = {}  # by buffer, with its last snapshot
 
     for number in range(len(note.variables)):
@@ -391,16 +422,19 @@ def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:
     table = mark_trials(table)
     on_card = ~table["allocator"].isin(list(HOST_ALLOCATORS))
     own = table["op_type"].isin(CONVOLUTIONS) & on_card & (table["born"] >= 0)
+
     is_trial = own & table["region"].astype(str).isin(["", TRIAL])
     if not is_trial.any():
         return table
 
-    category, role = table["category"].astype(object), table["role"].astype(object)
+    category = table["category"].astype(object)
+    role = table["role"].astype(object)
     category[is_trial] = Category.WORKSPACE.value
     role[is_trial] = TRIAL_ROLE
 
     return table.assign(
-        category=category.astype("category"), role=role.astype("category")
+        category=category.astype("category"),
+        role=role.astype("category"),
     )
 
 
@@ -417,19 +451,20 @@ def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
     copies = []
 
     for _, rows in requests.groupby(requests["op"].astype(str), sort=False):
-        born, dies = rows["born"].to_numpy(), rows["dies"].to_numpy()
+        born = rows["born"].to_numpy()
+        dies = rows["dies"].to_numpy()
 
         # The op's next request of this kind is a workspace, which is freed before the copy.
         inside = np.append((born[1:] < dies[:-1]) & (dies[1:] < dies[:-1]), False)
         sizes = rows["requested_bytes"].to_numpy()
-        larger = (
-            sizes > sizes[~inside].min()
-        )  # of the workspaces only the smallest is needed
+        # Of the workspaces only the smallest is needed.
+        larger = sizes > sizes[~inside].min()
         copies += rows.index[inside | larger].tolist()
 
     workspaces = of_convolution & (table["dtype"].astype(str) == "uint8")
     if not copies and not workspaces.any():
         return table
+
     region = table["region"].astype(object)
     region[copies] = TRIAL
     region[workspaces] = WORKSPACE

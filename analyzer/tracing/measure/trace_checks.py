@@ -52,12 +52,14 @@ def check_trace(
     ``allocations`` are the buffers of its events, with those from before the trace. A TraceError says
     that a size is negative or above 16 TiB.
     """
-    events, damages = raw.events, list(raw.damages)
+    events = raw.events
+    damages = list(raw.damages)
     counter: tuple[int, int, int] = (0, 0, 0)
+
     for column in ("requested_bytes", "allocated_bytes"):
-        for at in np.flatnonzero(~events[column].between(0, _LARGEST_BYTES))[
-            :1
-        ].tolist():
+        is_wrong = ~events[column].between(0, _LARGEST_BYTES)
+        if is_wrong.any():
+            at = int(np.flatnonzero(is_wrong)[0])
             raise TraceError(
                 f"The trace is damaged: memory event {at} is of {events[column].iloc[at]} bytes.",
                 hint=f"Sizes are 0 to {format_bytes(_LARGEST_BYTES)}. Repeat the trace.",
@@ -65,10 +67,9 @@ def check_trace(
 
     codes = events["allocator"].cat.codes.to_numpy()
     for code in np.unique(codes):
-        name, rows = (
-            str(events["allocator"].cat.categories[code]),
-            np.flatnonzero(codes == code),
-        )
+        name = str(events["allocator"].cat.categories[code])
+        rows = np.flatnonzero(codes == code)
+
         if is_tpu(name):  # its frees have no sizes
             continue
 
@@ -76,20 +77,27 @@ def check_trace(
         own = events if len(rows) == len(events) else events.iloc[rows]
         if name == allocator:
             counter = _check_counter(name, own, rows, allocations, len(events))
-        from_start = note.from_process_start
 
-        for reason, wrong in _check_events(name, own, from_start=from_start):
+        wrong_events = _check_events(name, own, from_start=note.from_process_start)
+
+        for reason, wrong in wrong_events:
             if wrong.any():
                 damages.append(
-                    Damage(reason=reason, count=int(wrong.sum()), allocator=name)
+                    Damage(
+                        reason=reason,
+                        count=int(wrong.sum()),
+                        allocator=name,
+                    )
                 )
 
     found = [*_check_steps(raw, steps, note)]
     if note.snapshots:
         found += _check_capture(raw, steps, note)
+
     damages += [Damage(reason=reason, count=count) for reason, count in found if count]
 
     count, disagreeing, largest_bytes = counter
+
     return Integrity(
         events=count,
         disagreeing=disagreeing,
@@ -114,20 +122,24 @@ def _check_counter(
     in_use = own["in_use_bytes"].to_numpy()
     if not in_use.any():
         return 0, 0, 0
-    buffers = allocations[allocations["allocator"] == name]
-    born, dies, sizes = (
-        buffers[key].to_numpy() for key in ("born", "dies", "allocated_bytes")
-    )
-    difference = running_sum(born, dies, sizes, events)[rows + 1] - in_use
-    wrong = difference != 0
 
+    buffers = allocations[allocations["allocator"] == name]
+    columns = ("born", "dies", "allocated_bytes")
+    born, dies, sizes = (buffers[column].to_numpy() for column in columns)
+
+    sums = running_sum(born, dies, sizes, events)
+    difference = sums[rows + 1] - in_use
+    wrong = difference != 0
     largest_bytes = min(int(np.abs(difference).max(initial=0)), MOST_TOTAL)
 
     return len(rows), int(wrong.sum()), largest_bytes
 
 
 def _check_events(
-    name: str, own: pd.DataFrame, *, from_start: bool
+    name: str,
+    own: pd.DataFrame,
+    *,
+    from_start: bool,
 ) -> Iterator[tuple[DamageReason, Mask]]:
     """Yield the events of one allocator that contradict others or themselves, shape ``(n,)``.
 
@@ -137,10 +149,13 @@ def _check_events(
     kind, address, requested, allocated, in_use = (
         own[one].to_numpy(np.int64) for one in names
     )
-    birth, partner, seen = kind > 0, *pair_events(kind, address)
+    birth = kind > 0
+    partner, seen = pair_events(kind, address)
+
     is_paired = partner != UNPAIRED
     lost = is_paired == birth  # an address is allocated twice or freed twice
     lost &= birth | seen  # the first event at an address may free an earlier buffer
+
     for size in (allocated, requested):
         lost |= ~birth & is_paired & (size != 0) & (size != size[partner])
 
@@ -148,6 +163,7 @@ def _check_events(
         change = kind * allocated
         before = in_use[0] - change[0]
         lost |= np.diff(in_use, prepend=before) != change
+
         if before < 0 or (from_start and before):
             yield DamageReason.LOST_BEGINNING, np.arange(len(own)) == 0
 
@@ -166,7 +182,9 @@ def _check_events(
 
 
 def _check_steps(
-    raw: RawTrace, steps: Sequence[Step], note: RunNote
+    raw: RawTrace,
+    steps: Sequence[Step],
+    note: RunNote,
 ) -> Iterator[_Found]:
     """Yield damages of the marks of steps and of the trace's end."""
     wrong = sum(mark.end_ps < mark.start_ps for mark in raw.step_markers)
@@ -174,41 +192,49 @@ def _check_steps(
     # A watched program may fail between the ops of its last step, which then may have no events.
     is_cut_short = note.watch is not None and note.error is not None
     checked = steps[: len(steps) - is_cut_short]
+
     if raw.step_markers:
         wrong += sum(step.last < step.first for step in checked)
+
     yield DamageReason.STEP_MARKS, wrong
+
     starts = raw.op_runs["start_ps"].to_numpy()
     end_ps = int(raw.events["time_ps"].iloc[-1])
     unfinished = 0
 
     for step in steps:
-        start, end = step.start_ps or 0, step.end_ps or 0
-        first, late, last = np.searchsorted(starts, [start, max(end_ps, start), end])
-        unfinished += last - late > max(_LATE_SHARE * (last - first), _LATE_RUNS)
+        start = step.start_ps or 0
+        end = step.end_ps or 0
+        late_ps = max(end_ps, start)
+        first, late, last = np.searchsorted(starts, [start, late_ps, end])
+
+        most = max(_LATE_SHARE * (last - first), _LATE_RUNS)
+        unfinished += last - late > most
 
     yield DamageReason.LOST_END, int(unfinished)
 
 
 def _check_capture(
-    raw: RawTrace, steps: Sequence[Step], note: RunNote
+    raw: RawTrace,
+    steps: Sequence[Step],
+    note: RunNote,
 ) -> Iterator[_Found]:
     """Yield contradictions between the trace and the note of the capture."""
     inverted = sum(mark.end_ps < mark.start_ps for mark in raw.markers)
     yield DamageReason.CAPTURE_MARKS, inverted
+
     snapshots = find_marks(raw.markers, "snapshot")
     yield DamageReason.CAPTURE_MARKS, abs(len(note.snapshots) - len(snapshots))
-    taken = len(
-        note.eager_gradients
-    )  # each right after a backward pass, or before an update
-    gradients, phases = (
-        len(find_marks(raw.markers, name)) for name in ("gradients", "phase")
-    )
-    yield DamageReason.CAPTURE_MARKS, abs(taken - gradients) + max(taken - phases, 0)
+
+    # Gradients are taken right after a backward pass, or before an update.
+    taken = len(note.eager_gradients)
+    gradients = len(find_marks(raw.markers, "gradients"))
+    phases = len(find_marks(raw.markers, "phase"))
+    wrong = abs(taken - gradients) + max(taken - phases, 0)
+    yield DamageReason.CAPTURE_MARKS, wrong
 
     # In a watched program only the first and the last step have a snapshot.
     done = len(note.snapshots) - 1 if note.watch is None else note.steps_done
     is_failed_step_marked = note.error is not None and len(steps) == done + 1
-    yield (
-        DamageReason.STEP_MARKS,
-        0 if is_failed_step_marked else abs(done - len(steps)),
-    )
+    wrong_steps = 0 if is_failed_step_marked else abs(done - len(steps))
+    yield DamageReason.STEP_MARKS, wrong_steps

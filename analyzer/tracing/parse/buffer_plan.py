@@ -121,6 +121,7 @@ class _Module:
 
         for computation in proto.hlo_module.computations:
             self._roots[computation.id] = computation.root_id
+
             for one in computation.instructions:
                 self._instructions[one.id] = one
                 if one.opcode == b"parameter" and computation.id == self._entry:
@@ -131,11 +132,13 @@ class _Module:
             (*entry.output_shape_index, 0)[0]: entry.parameter_number
             for entry in entries
         }
+
         self._buffers = dict(self._find_buffers())
 
     def _find_buffers(self) -> Iterator[tuple[int, tuple[Any, tuple[int, ...]]]]:
         """Yield each logical buffer, the instruction that makes it, and its index in a tuple."""
         by_name = {one.name: one for one in self._instructions.values()}
+
         for buffer in self._assignment.logical_buffers:
             place = buffer.defined_at
             name = place.instruction_name
@@ -146,41 +149,46 @@ class _Module:
         """Return the memory plan."""
         root = self._instructions[self._roots[self._entry]]
         is_tuple = root.opcode == b"tuple"
-        made = (
-            [self._instructions[number] for number in root.operand_ids]
-            if is_tuple
-            else [root]
-        )
-        passed = {
-            number: one.parameter_number
-            for number, one in enumerate(made)
-            if one.opcode == b"parameter"
-        }
+        made = [root]
+
+        if is_tuple:
+            made = [self._instructions[number] for number in root.operand_ids]
+
         results = {self._find_maker(one, ()) for one in made}
-        allocations = sorted(
-            self._assignment.buffer_allocations, key=lambda one: one.index
-        )
-        regions = tuple(
-            self._make_region(allocation, results)
-            for allocation in allocations
-            if not (
+        regions = []
+
+        for allocation in sorted(
+            self._assignment.buffer_allocations,
+            key=lambda one: one.index,
+        ):
+            is_outside = (
                 allocation.is_entry_computation_parameter
                 or allocation.is_constant
                 or allocation.is_thread_local
             )
-        )
+            if not is_outside:
+                regions.append(self._make_region(allocation, results))
 
-        return BufferPlan(
-            regions, any(passed.get(at) != of for at, of in self._aliases.items())
-        )
+        # A result that is the aliased parameter itself is passed through.
+        passed = {}
+        for number, one in enumerate(made):
+            if one.opcode == b"parameter":
+                passed[number] = one.parameter_number
+
+        updates = any(passed.get(at) != of for at, of in self._aliases.items())
+
+        return BufferPlan(tuple(regions), updates)
 
     def _find_maker(
-        self, one: Any, index: tuple[int, ...]
+        self,
+        one: Any,
+        index: tuple[int, ...],
     ) -> tuple[int, tuple[int, ...]]:
         """Return the instruction that makes a value, skipping those that only rename it."""
         for _ in self._instructions:
             if one.opcode == b"tuple" and index:
-                one, index = self._instructions[one.operand_ids[index[0]]], index[1:]
+                one = self._instructions[one.operand_ids[index[0]]]
+                index = index[1:]
             elif one.opcode == b"get-tuple-element":
                 index = (one.tuple_index, *index)
                 one = self._instructions[one.operand_ids[0]]
@@ -192,9 +200,12 @@ class _Module:
         return one.id, index
 
     def _make_region(
-        self, allocation: Any, results: set[tuple[int, tuple[int, ...]]]
+        self,
+        allocation: Any,
+        results: set[tuple[int, tuple[int, ...]]],
     ) -> PlanRegion:
         values = []
+
         for part in allocation.assigned:
             end = part.offset + part.size
             if min(part.offset, part.size) < 0 or end > allocation.size:
@@ -207,7 +218,9 @@ class _Module:
         is_result = allocation.maybe_live_out
         own = [(one, at) for one, at in values if (one.id, at) in results]
         chosen = values if len(values) == 1 else own
-        dtype, shape, op_name = "", None, ""
+        dtype = ""
+        shape = None
+        op_name = ""
 
         if len(chosen) == 1 and not allocation.is_tuple:
             maker, index = chosen[0]
@@ -215,7 +228,12 @@ class _Module:
             named = self._find_named_instruction(maker) if is_result else maker
             op_name = decode_text(named.metadata.op_name)
 
-        holders, moments = ((), 0) if is_result else self._find_holders(allocation)
+        holders: tuple[Holder, ...] = ()
+        moments = 0
+
+        if not is_result:
+            holders, moments = self._find_holders(allocation)
+
         region = PlanRegion(
             index=allocation.index,
             size_bytes=allocation.size,
@@ -227,6 +245,7 @@ class _Module:
             holders=holders,
             moments=moments,
         )
+
         if max(region.occupied_bytes, default=0) > allocation.size:
             raise ValueError(f"values overlap in a buffer of {allocation.size} B")
 
@@ -239,12 +258,11 @@ class _Module:
         they are identified by their values instead of their numbers.
         """
         place = {part.logical_buffer_id: part for part in allocation.assigned}
-        events = [
-            event
-            for trace in self._assignment.heap_simulator_traces
-            for event in trace.events
-            if event.buffer_id in place
-        ]
+        events = []
+
+        for trace in self._assignment.heap_simulator_traces:
+            events += [event for event in trace.events if event.buffer_id in place]
+
         replayed, group = _replay_events(events)
         spans = [span for span in replayed if span[2] > span[1]]
         until: dict[tuple[int, int], int] = {}
@@ -260,9 +278,9 @@ class _Module:
             maker, index = self._buffers[buffer]
             dtype, shape = _read_shape(maker, index)
             named = self._find_named_instruction(maker)
-            opcode = (
-                f"{decode_text(maker.opcode)} {decode_text(maker.custom_call_target)}"
-            )
+            target = decode_text(maker.custom_call_target)
+            opcode = f"{decode_text(maker.opcode)} {target}"
+
             holders.append(
                 Holder(
                     size_bytes=place[buffer].size,
@@ -296,15 +314,18 @@ class _Module:
             found = queue.popleft()
             if found.id in seen:
                 continue
+
             seen.add(found.id)
 
             if found.opcode == b"parameter":
                 if argument is None and found.id in self._arguments:
                     argument = found
+
                 continue
 
             if found.metadata.op_name not in (b"", ARGUMENTS.encode()):
                 return found
+
             called = found.called_computation_ids
             roots = [self._roots[one] for one in called if one in self._roots]
             queue += [self._instructions[one] for one in (*roots, *found.operand_ids)]
@@ -319,6 +340,7 @@ def _read_shape(maker: Any, index: Sequence[int]) -> tuple[str, tuple[int, ...]]
         shape = shape.tuple_shapes[position]
 
     number = shape.element_type
+
     return _ELEMENT_TYPES.get(number, f"type {number}"), tuple(shape.dimensions)
 
 
@@ -341,8 +363,11 @@ def _replay_events(
             is_shared = event.kind == _SHARE
             group[buffer] = group.get(shared, shared) if is_shared else buffer
             members = alive.setdefault(group[buffer], [])
+
             if members:
-                spans.append((members[-1], since.pop(members[-1]), moment))
+                holder = members[-1]
+                spans.append((holder, since.pop(holder), moment))
+
             members.append(buffer)
             since[buffer] = moment
             continue
@@ -356,5 +381,7 @@ def _replay_events(
             if members:
                 since[members[-1]] = moment
 
-    spans += [(buffer, first, max(len(events), 1)) for buffer, first in since.items()]
+    end = max(len(events), 1)
+    spans += [(buffer, first, end) for buffer, first in since.items()]
+
     return spans, group

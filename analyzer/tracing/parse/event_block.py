@@ -75,8 +75,11 @@ class EventBlock:
 
         unsigned = columns.pop("unsigned")
         columns["integer"] = np.where(
-            columns["integer"] != 0, columns["integer"], unsigned
+            columns["integer"] != 0,
+            columns["integer"],
+            unsigned,
         )
+
         return {"event": event, **columns}
 
 
@@ -87,8 +90,10 @@ def read_blocks(events: Sequence[bytes]) -> Iterator[EventBlock]:
 
 
 def _read_block(events: Sequence[bytes]) -> EventBlock:
-    end = np.cumsum([len(event) for event in events])
+    sizes = [len(event) for event in events]
+    end = np.cumsum(sizes)
     start = np.append(0, end[:-1])
+
     fields = FieldReader(b"".join(events))
     numbers = np.zeros((3, len(events)), np.int64)
     stats: list[tuple[Positions, Positions, Positions]] = []
@@ -96,6 +101,7 @@ def _read_block(events: Sequence[bytes]) -> EventBlock:
     for rows, (key, at, value, until) in fields.walk(start, end):
         is_stat = key == _STAT_KEY
         stats.append((rows[is_stat], at[is_stat], until[is_stat]))
+
         if is_stat.all():
             continue
 
@@ -104,9 +110,9 @@ def _read_block(events: Sequence[bytes]) -> EventBlock:
             column[rows[here]] = value[here]
 
     none = np.zeros(0, np.int64)
-    stat_columns = [
-        np.concatenate(part) for part in zip((none, none, none), *stats, strict=True)
-    ]
+    columns = zip((none, none, none), *stats, strict=True)
+    stat_columns = [np.concatenate(parts) for parts in columns]
+
     return EventBlock(events, fields, *numbers, *stat_columns)
 
 
@@ -122,7 +128,9 @@ class FieldReader:
         self._words = np.ndarray((words,), "<u8", buffer=self._bytes, strides=(1,))
 
     def walk(
-        self, start: Positions, end: Positions
+        self,
+        start: Positions,
+        end: Positions,
     ) -> Iterator[tuple[Positions, Columns]]:
         """Yield the next field of each message that has one, with its row, until all are read.
 
@@ -130,33 +138,43 @@ class FieldReader:
         and position of the next field.
         """
         rows = np.flatnonzero(start < end)
-        at, until = start[rows], end[rows]
+        at = start[rows]
+        until = end[rows]
 
         while len(rows):
             fields = self._next_fields(at)
             after = fields[3]
             if (after > until).any():
                 raise DecodeError
+
             yield rows, fields
 
             more = after < until
-            rows, at, until = rows[more], after[more], until[more]
+            rows = rows[more]
+            at = after[more]
+            until = until[more]
 
     def _next_fields(self, at: Positions) -> Columns:
         key, start = self._varints(at)
         wire = key & 7
-        is_varint, is_sized = wire == _VARINT, wire == _BYTES
+        is_varint = wire == _VARINT
+        is_sized = wire == _BYTES
         counted = is_varint | is_sized
 
         if counted.all():
             value, end = self._varints(start)
         else:
-            value, end = np.zeros(len(at), np.int64), start.copy()
+            value = np.zeros(len(at), np.int64)
+            end = start.copy()
             value[counted], end[counted] = self._varints(start[counted])
-            eight, four = wire == _EIGHT_BYTES, wire == _FOUR_BYTES
+
+            eight = wire == _EIGHT_BYTES
+            four = wire == _FOUR_BYTES
+
             value[eight] = self._words[start[eight]].view(np.int64)
             end[eight] += 8
             end[four] += 4
+
             if not (counted | eight | four).all():
                 raise DecodeError
 
@@ -164,8 +182,10 @@ class FieldReader:
             start = np.where(is_sized, end, start)
             end = np.where(is_sized, end + value, end)
 
-        if ((key < 8) | (end <= at) | (end > len(self.content))).any():
+        is_damaged = (key < 8) | (end <= at) | (end > len(self.content))
+        if is_damaged.any():
             raise DecodeError
+
         return key, start, value, end
 
     def _varints(self, at: Positions) -> tuple[Positions, Positions]:
@@ -194,16 +214,19 @@ class FieldReader:
 
         # The stop is a power of two; its exponent (7, 15 ... 63) is the position of its byte.
         stop = (stops & (~stops + _ONE)).astype(np.float64)
-        end = at + ((stop.view(np.int64) >> 52) - 1022 >> 3)
+        exponent = (stop.view(np.int64) >> 52) - 1023
+        end = at + (exponent + 1 >> 3)
         number = value.view(np.int64)
 
         long = np.flatnonzero(stops == 0)
         if len(long):
             ninth = self._bytes[at[long] + 8].astype(np.int64)
             tenth = self._bytes[at[long] + 9].astype(np.int64)
+
             goes_on = ninth > 127
             if (goes_on & (tenth > 127)).any():
                 raise DecodeError
+
             last_bit = np.where(goes_on, tenth & 1, 0)
             number[long] |= (ninth & 127) << 56 | last_bit << 63
             end[long] = at[long] + 9 + goes_on

@@ -25,7 +25,8 @@ XLA_STATS: Final = frozenset({"hlo_module", "hlo_op"})
 """Statistics of events of compiled modules (``kHloModule`` and ``kHloOp`` in ``xplane_schema.cc``)."""
 
 INTEGER_STATS, TEXT_STATS, REAL_STATS = read_table(
-    "tracing/parse/event_statistics.toml", dict[str, dict[str, str]]
+    "tracing/parse/event_statistics.toml",
+    dict[str, dict[str, str]],
 ).values()
 """Statistic of a memory event -> column of the events table."""
 _STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
@@ -63,24 +64,35 @@ class PlaneNames:
             entry.key: decode_text(entry.value.name) for entry in plane.stat_metadata
         }
         self.events = {key: decode_text(name) for key, name in names.items()}
-        self.event_keys = np.array(sorted(names), np.int64)
+        keys = sorted(names)
+
+        self.event_keys = np.array(keys, np.int64)
         self.stat_keys = np.array(sorted(self.stats), np.int64)
-        self.kind = np.array(
-            [*(_find_kind(names[key]) for key in sorted(names)), 0], np.int8
-        )
+
+        kinds = [_find_kind(names[key]) for key in keys]
+        self.kind = np.array([*kinds, 0], np.int8)
+
         ran = {key: split_annotation(name) for key, name in self.events.items()}
-        numbers = [
-            ops.of(found[0]) if (found := ran[key]) else -1 for key in sorted(names)
-        ]
+        numbers = []
+
+        for key in keys:
+            found = ran[key]
+            numbers.append(-1 if found is None else ops.of(found[0]))
+
         self.op = np.array([*numbers, -1], np.int32)
+
         named = [self.stats[key] for key in sorted(self.stats)]
         annotations = (*ran.values(), *map(split_annotation, named))
         self.op_types = dict(found for found in annotations if found is not None)
+
         self.column = np.array(
-            [COLUMNS.index(_STATS.get(name, "")) for name in (*named, "")], np.int8
+            [COLUMNS.index(_STATS.get(name, "")) for name in (*named, "")],
+            np.int8,
         )
+
         self.has_name = np.array([*named, ""], object) != ""
         self.text = np.array([*map(texts.of, named), 0], np.int32)
+
         self._keys = {text: key for key, text in reversed(self.stats.items())}
 
     def stat_key(self, name: str) -> int | None:
@@ -91,13 +103,17 @@ class PlaneNames:
 def _find_kind(name: bytes) -> int:
     if name.startswith(_MARK):
         return MARK
-    return CALL if name.startswith(_CALL) else _KINDS.get(name, 0)
+    if name.startswith(_CALL):
+        return CALL
+
+    return _KINDS.get(name, 0)
 
 
 def find_places(known: Positions, keys: Positions) -> Positions:
     """Return the position of each key among the sorted ``known`` ones, -1 if it does not exist."""
     if not len(known):
         return np.full(len(keys), -1)
+
     if known[0] >= 0 and known[-1] == len(known) + known[0] - 1:  # keys without a gap
         places = np.clip(keys - known[0], 0, len(known) - 1)
     else:
@@ -113,6 +129,7 @@ def split_annotation(text: str) -> tuple[str, str] | None:
     """
     if ":" not in text:
         return None
+
     op, colon, op_type = text.partition("#")[0].rpartition(":")
     is_type = op_type[:1].isalpha() or op_type[:1] == "_"
     if not colon or not op or op.endswith(":") or not is_type:
@@ -178,8 +195,10 @@ class MemoryColumns:
         rows = np.flatnonzero(kind)
         place = np.zeros(len(kind), np.int64)
         place[rows] = np.arange(len(rows))
+
         stats = block.stats((kind != 0)[block.stat_event])
         owner = place[stats["event"]]
+
         name_place = find_places(names.stat_keys, stats["name_id"])
         text_place = find_places(names.stat_keys, stats["ref"])
         column_of = names.column[name_place]
@@ -190,16 +209,14 @@ class MemoryColumns:
         unreadable[owner[is_unknown]] = True
 
         texts = np.where(has_ref, names.text[text_place], 0)
-        is_text = np.isin(
-            column_of, [COLUMNS.index(name) for name in TEXT_STATS.values()]
-        )
+        text_columns = [COLUMNS.index(name) for name in TEXT_STATS.values()]
+        is_text = np.isin(column_of, text_columns)
+        is_inside = is_text & ~has_ref & (stats["text_end"] > 0)
 
-        for one in np.flatnonzero(
-            is_text & ~has_ref & (stats["text_end"] > 0)
-        ).tolist():
-            text = block.fields.content[
-                stats["text_start"][one] : stats["text_end"][one]
-            ]
+        for one in np.flatnonzero(is_inside).tolist():
+            start = stats["text_start"][one]
+            end = stats["text_end"][one]
+            text = block.fields.content[start:end]
             texts[one] = self.texts.of(decode_text(text))
 
         columns = {name: np.zeros(len(rows), dtype) for name, dtype in _TYPES.items()}
@@ -225,11 +242,13 @@ class MemoryColumns:
             columns[name][owner[here]] = values
 
         nameless = np.where(columns["allocator"] == 0, columns["device"], 0)
+
         for number in np.unique(nameless[nameless > 0]).tolist():
             name = f"{self._device_kind}:{number - 1}"
             columns["allocator"][nameless == number] = self.texts.of(name)
 
-        self.unreadable += int((unreadable | ~has_address).sum())
+        is_unreadable = unreadable | ~has_address
+        self.unreadable += int(is_unreadable.sum())
         chosen = {name: column[has_address] for name, column in columns.items()}
         self._table.extend(int(has_address.sum()), **chosen)
 
@@ -242,6 +261,7 @@ class MemoryColumns:
         time_ps = self._table.pop("time_ps") + base_ps[line]
         order = np.argsort(time_ps, kind="stable")
         texts = ["" if text == _NULL else text for text in self.texts.texts]
+
         columns: dict[str, Any] = {
             "time_ps": time_ps[order],
             "thread": line[order] + np.int64(1),
@@ -250,27 +270,29 @@ class MemoryColumns:
         for name, column in EVENTS.items():
             if name in columns:
                 continue
+
             numbers = self._table.pop(name)[order]
 
             if name == "dtype":
-                known = [
-                    DTYPE_NAMES.get(number, "")
-                    for number in range(max(DTYPE_NAMES) + 1)
-                ]
+                numbers_of_types = range(max(DTYPE_NAMES) + 1)
+                known = [DTYPE_NAMES.get(number, "") for number in numbers_of_types]
                 is_known = (numbers >= 0) & (numbers < len(known))
                 columns[name] = text_category(np.where(is_known, numbers, 0), known)
             elif name == "shape":  # some writers put spaces between the axes
-                columns[name] = text_category(
-                    numbers, [text.replace(" ", "") for text in texts]
-                )
+                shapes = [text.replace(" ", "") for text in texts]
+                columns[name] = text_category(numbers, shapes)
             elif column.dtype == "category":
                 columns[name] = text_category(numbers, texts)
             else:
                 columns[name] = numbers
 
         events = pd.DataFrame({name: columns.pop(name) for name in EVENTS}, copy=False)
+
         reserved = self._table.pop("reserved_bytes")[order]
-        return _with_reserved(events, reserved) if reserved.any() else events
+        if reserved.any():
+            return _with_reserved(events, reserved)
+
+        return events
 
 
 def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
@@ -280,9 +302,8 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
     ``reserved`` are the reserved bytes after each event, shape ``(n,)``.
     """
     in_use = events["in_use_bytes"].to_numpy()
-    rows = [
-        events.assign(in_use_bytes=in_use + reserved, at=2.0 * np.arange(len(events)))
-    ]
+    places = 2.0 * np.arange(len(events))
+    rows = [events.assign(in_use_bytes=in_use + reserved, at=places)]
 
     for number, name in enumerate(events["allocator"].cat.categories):
         own = np.flatnonzero(events["allocator"] == name)
@@ -292,6 +313,8 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
         for kind, sizes in ((-1, reserved[before]), (1, reserved[changed])):
             some = np.flatnonzero(sizes)
             total = in_use[before] + np.where(kind > 0, sizes, 0)
+            distance = 1.0 if kind < 0 else 0.5
+
             stack = events.iloc[changed[some]].assign(
                 kind=np.int8(kind),
                 address=_STACK_ADDRESS + number,
@@ -299,11 +322,14 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
                 allocated_bytes=sizes[some],
                 in_use_bytes=total[some],
                 op=pd.Categorical([STACK] * len(some)),
-                at=2.0 * changed[some] - (1.0 if kind < 0 else 0.5),
+                at=2.0 * changed[some] - distance,
             )
+
             rows.append(stack)
 
-    whole = pd.concat(rows).sort_values("at").reset_index(drop=True).drop(columns="at")
+    whole = pd.concat(rows).sort_values("at")
+    whole = whole.reset_index(drop=True).drop(columns="at")
+
     return whole.assign(op=whole["op"].astype("category"))
 
 
@@ -313,13 +339,26 @@ class KernelColumns:
     def __init__(self) -> None:
         self._texts = TextNumbers("")
         self._kernels = ColumnPieces(number=np.int64, op=np.int32)
-        self._launches = ColumnPieces(number=np.int64, start=np.int64, line=np.int32)
+
+        self._launches = ColumnPieces(
+            number=np.int64,
+            start=np.int64,
+            line=np.int32,
+        )
+
         self._runs = ColumnPieces(
-            run=np.int64, start=np.int64, end=np.int64, line=np.int32
+            run=np.int64,
+            start=np.int64,
+            end=np.int64,
+            line=np.int32,
         )
 
     def add(
-        self, block: EventBlock, stat_names: Positions, line: int, names: PlaneNames
+        self,
+        block: EventBlock,
+        stat_names: Positions,
+        line: int,
+        names: PlaneNames,
     ) -> None:
         """Add the events of one block; ``stat_names`` are the keys of its statistics' names."""
         number = names.stat_key("correlation_id")
@@ -329,31 +368,44 @@ class KernelColumns:
         # The annotation is preferred, so it comes last.
         op_names = [] if names.is_host else ["tf_op", "annotation"]
         op_keys = [key for key in map(names.stat_key, op_names) if key is not None]
+
         is_wanted = np.isin(stat_names, [number, *op_keys])
         if not is_wanted.any():
             return
 
         stats = block.stats(is_wanted)
         numbered = stats["name_id"] == number
-        events, numbers = stats["event"][numbered], stats["integer"][numbered]
+        events = stats["event"][numbered]
+        numbers = stats["integer"][numbered]
 
         if names.is_host:
             start = block.offset_ps[events]
-            self._launches.extend(len(events), number=numbers, start=start, line=line)
+            self._launches.extend(
+                len(events),
+                number=numbers,
+                start=start,
+                line=line,
+            )
+
             return
 
         ops = np.zeros(len(block.name_id), np.int32)
+
         for key in op_keys:
             here = (stats["name_id"] == key) & (stats["ref"] != 0)
-            ops[stats["event"][here]] = self._number(stats["ref"][here], names.stats)
+            numbers_of_ops = self._number(stats["ref"][here], names.stats)
+            ops[stats["event"][here]] = numbers_of_ops
 
         self._kernels.extend(len(events), number=numbers, op=ops[events])
 
     def _number(
-        self, keys: Positions, names: Mapping[int, str]
+        self,
+        keys: Positions,
+        names: Mapping[int, str],
     ) -> npt.NDArray[np.int32]:
         known, places = np.unique(keys, return_inverse=True)
         numbers = [self._texts.of(names.get(key, "")) for key in known.tolist()]
+
         return np.array(numbers, np.int32)[places]
 
     def add_runs(
@@ -366,10 +418,19 @@ class KernelColumns:
         """Add the executor's events, a mask of shape ``(n,)``."""
         stats = block.stats(rows[block.stat_event])
         chosen = stats["name_id"] == names.stat_key("id")
-        event, run = stats["event"][chosen], stats["integer"][chosen]
+        event = stats["event"][chosen]
+        run = stats["integer"][chosen]
+
         start = block.offset_ps[event]
         end = start + block.duration_ps[event]
-        self._runs.extend(len(event), run=run, start=start, end=end, line=line)
+
+        self._runs.extend(
+            len(event),
+            run=run,
+            start=start,
+            end=end,
+            line=line,
+        )
 
     def kernels(self, base_ps: Positions) -> pd.DataFrame:
         """Return ``annotation``, ``start_ps`` and ``thread`` of launches, by time.
@@ -390,6 +451,7 @@ class KernelColumns:
                 "thread": np.append(line[first] + 1, 0)[place],
             }
         )
+
         return table.sort_values("start_ps", kind="stable", ignore_index=True)
 
     def function_runs(self, base_ps: Positions) -> pd.DataFrame:
@@ -402,8 +464,12 @@ class KernelColumns:
                 "end_ps": self._runs.pop("end") + base,
             }
         )
+
         runs = table.groupby("run_id", as_index=False).agg(
-            {"start_ps": "min", "end_ps": "max"}
+            {
+                "start_ps": "min",
+                "end_ps": "max",
+            }
         )
 
         return runs.sort_values("start_ps", kind="stable", ignore_index=True)

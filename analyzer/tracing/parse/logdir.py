@@ -36,6 +36,7 @@ def suggest_command(path: Path) -> str:
         beside = (
             f"Open {traces[0]}" if traces else "Open the .xplane.pb of the same run"
         )
+
         return f"{beside}: this file of the profiler has no memory events."
 
     return {
@@ -54,14 +55,17 @@ def find_traces(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
+
     if not path.is_dir():
         raise TraceError(
-            f"There is no {path}.", hint="Name an .xplane.pb, run folder or logdir."
+            f"There is no {path}.",
+            hint="Name an .xplane.pb, run folder or logdir.",
         )
 
     runs = list_runs(path)
     if runs:
         return _list_files(runs[-1])
+
     check_note(path)
     raise TraceError(
         f"{path} holds no trace.",
@@ -106,7 +110,8 @@ def _list_files(folder: Path) -> list[Path]:
 def find_run_file(trace: Path, name: str = RUN_FILE) -> Path | None:
     """Return the capture's note beside ``trace``, or None for a trace of another program."""
     return next(
-        (f / name for f in list(trace.parents)[:5] if (f / name).is_file()), None
+        (f / name for f in list(trace.parents)[:5] if (f / name).is_file()),
+        None,
     )
 
 

@@ -23,13 +23,18 @@ _pool = descriptor_pool.DescriptorPool()
 def message_class(package: str, messages: Messages, root: str) -> Any:
     """Return the message class ``root`` of a schema; ``package`` can be used once in a process."""
     file = descriptor_pb2.FileDescriptorProto(
-        name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"
+        name=f"{package.replace('.', '/')}.proto",
+        package=package,
+        syntax="proto3",
     )
+
     for message_name, fields in messages.items():
         message = file.message_type.add(name=message_name)
+
         for name, (number, type_name) in fields.items():
             base = type_name.removesuffix("[]")
             is_message = base in messages
+
             message.field.add(
                 name=name,
                 number=number,
@@ -37,7 +42,8 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
                 if base == type_name
                 else _Field.LABEL_REPEATED,
                 type=getattr(
-                    _Field, "TYPE_MESSAGE" if is_message else f"TYPE_{base.upper()}"
+                    _Field,
+                    "TYPE_MESSAGE" if is_message else f"TYPE_{base.upper()}",
                 ),
                 type_name=f".{package}.{base}" if is_message else None,
             )
@@ -80,6 +86,7 @@ def decode_text(content: bytes) -> str:
     """
     if len(content) <= _MOST_BYTES:
         return content.decode("utf-8", "replace")
+
     digest = hashlib.sha256(content).hexdigest()[:12]
     return f"{content[:_MOST_BYTES].decode('utf-8', 'replace')}…{digest}"
 

@@ -46,11 +46,13 @@ def read_run(path: Path) -> RunNote:
     try:
         for tensor in (*run.gradients, *run.nested_gradients):
             check_tensor(tensor)
+
         graph = (
             read_graph_file(sibling_file(path, run.graph))
             if run.graph
             else GraphFile(ops=())
         )
+
         plans: dict[str, BufferPlan] = {}
 
         for row in run.xla:

@@ -69,34 +69,29 @@ class RawTrace:
     events: pd.DataFrame  # table with the columns of ``EVENTS``, sorted by time
     step_markers: tuple[Span, ...]
     markers: tuple[Span, ...]
-    op_runs: (
-        pd.DataFrame
-    )  # on the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, by start
-    op_types: Mapping[
-        str, str
-    ]  # op -> type, from names of events and annotations of kernels
-    kernels: (
-        pd.DataFrame
-    )  # launches of kernels and copies; see ``KernelColumns.kernels``
-    function_runs: (
-        pd.DataFrame
-    )  # runs of functions; see ``KernelColumns.function_runs``
+    # On the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, by start
+    op_runs: pd.DataFrame
+    # Op -> type, from names of events and annotations of kernels
+    op_types: Mapping[str, str]
+    # Launches of kernels and copies; see ``KernelColumns.kernels``
+    kernels: pd.DataFrame
+    # Runs of functions; see ``KernelColumns.function_runs``
+    function_runs: pd.DataFrame
     calls: tuple[Span, ...] = ()
-    cards: tuple[
-        Mapping[str, int | float | str], ...
-    ] = ()  # properties such as ``core_count``
-    devices: tuple[
-        str, ...
-    ] = ()  # names of the device planes, such as ``/device:GPU:0``
+    # Properties such as ``core_count``
+    cards: tuple[Mapping[str, int | float | str], ...] = ()
+    # Names of the device planes, such as ``/device:GPU:0``
+    devices: tuple[str, ...] = ()
     damages: tuple[Damage, ...] = ()
-    modules: Mapping[str, bytes] = field(
-        default_factory=dict
-    )  # name -> compiled HloProto
+    # Name -> compiled HloProto
+    modules: Mapping[str, bytes] = field(default_factory=dict)
     ran_xla: bool = False  # whether any event names an HLO module
 
 
 def read_trace(
-    path: Path, *, progress: Callable[[float], None] | None = None
+    path: Path,
+    *,
+    progress: Callable[[float], None] | None = None,
 ) -> RawTrace:
     """Read one ``.xplane.pb`` or ``.xplane.pb.gz``; ``progress`` gets the share done, 0 to 1.
 
@@ -173,23 +168,30 @@ class _Reading:
 
     def __init__(self, space: Any, progress: Callable[[float], None]) -> None:
         """Start with a ``PlainSpace``."""
-        self._planes, self._size_bytes, self._progress = (
-            space.planes,
-            space.ByteSize(),
-            progress,
-        )
+        self._planes = space.planes
+        self._size_bytes = space.ByteSize()
+        self._progress = progress
+
         has_tpu = any(plane.name.startswith(_TPU) for plane in space.planes)
         self._memory = MemoryColumns("TPU" if has_tpu else "device")
-        self._kernels, self._ops = KernelColumns(), TextNumbers()
+        self._kernels = KernelColumns()
+        self._ops = TextNumbers()
+
         self._runs = ColumnPieces(
-            op=np.int32, start_ps=np.int64, end_ps=np.int64, thread=np.int32
+            op=np.int32,
+            start_ps=np.int64,
+            end_ps=np.int64,
+            thread=np.int32,
         )
+
         self._spans: dict[str, list[tuple[int, Span]]] = {
             "marks": [],
             "steps": [],
             "calls": [],
         }
-        self._unnamed = self._events = 0
+
+        self._unnamed = 0
+        self._events = 0
 
     def trace(self) -> RawTrace:
         """Read the events of all lines."""
@@ -213,9 +215,11 @@ class _Reading:
                 line = PlainLine.FromString(content)
                 if line.events:
                     filled.append(line.timestamp_ns)
+
                 self._count(len(line.events))
                 for block in read_blocks(line.events):
                     self._add(block, len(times_ns), names)
+
                 times_ns.append(line.timestamp_ns)
                 read_bytes += len(content)
                 self._progress(read_bytes / self._size_bytes)
@@ -224,6 +228,10 @@ class _Reading:
         base_ps = _find_times(times_ns, filled)
         devices = [decode_text(plane.name) for plane in self._planes]
         lost = self._memory.unreadable + self._unnamed
+        damages = []
+
+        if lost:
+            damages.append(Damage(reason=DamageReason.UNREADABLE_EVENTS, count=lost))
 
         return RawTrace(
             events=self._memory.table(base_ps),
@@ -236,9 +244,7 @@ class _Reading:
             calls=self._sort("calls", base_ps),
             cards=tuple(cards),
             devices=tuple(name for name in devices if name.startswith("/device:")),
-            damages=(Damage(reason=DamageReason.UNREADABLE_EVENTS, count=lost),)
-            if lost
-            else (),
+            damages=tuple(damages),
             modules=_find_modules(self._planes),
             ran_xla=ran_xla,
         )
@@ -251,16 +257,19 @@ class _Reading:
     def _add(self, block: EventBlock, line: int, names: PlaneNames) -> None:
         if (np.abs((block.offset_ps, block.duration_ps)) >= _MOST_PS).any():
             raise ValueError(_FAR_TIMES)
+
         place = find_places(names.event_keys, block.name_id)
         self._unnamed += int((place < 0).sum())
         kind = names.kind[place]
         is_memory = np.abs(kind) == 1
+
         if is_memory.any():
             self._memory.add(block, np.where(is_memory, kind, 0), line, names)
 
         stat_names = np.full(len(block.stat_event), -1)
         others = ~is_memory[block.stat_event]
         stat_names[others] = block.stats(others)["name_id"]
+
         is_step = np.zeros(len(kind), bool)
         step_key = names.stat_key("step_num")
 
@@ -271,31 +280,43 @@ class _Reading:
         found = {"marks": kind == MARK, "steps": is_step, "calls": kind == CALL}
         for name, rows in found.items():
             for row in np.flatnonzero(rows).tolist():
-                self._spans[name].append((line, _span(block.events[row], line, names)))
+                span = _span(block.events[row], line, names)
+                self._spans[name].append((line, span))
 
-        if len(self._spans["steps"]) + len(self._spans["calls"]) > _MOST_STEPS:
+        count = len(self._spans["steps"]) + len(self._spans["calls"])
+        if count > _MOST_STEPS:
             raise ValueError(f"more than {_MOST_STEPS:,} step markers")
 
         self._kernels.add(block, stat_names, line, names)
-        if names.is_host:
-            if (kind == EXECUTOR).any():
-                self._kernels.add_runs(block, kind == EXECUTOR, line, names)
-            op = names.op[place]
-            ran = np.flatnonzero((op >= 0) & ~is_memory & (kind != MARK) & ~is_step)
-            start = block.offset_ps[ran]
-            end = start + block.duration_ps[ran]
-            self._runs.extend(
-                len(ran), op=op[ran], start_ps=start, end_ps=end, thread=line + 1
-            )
+        if not names.is_host:
+            return
+
+        is_executor = kind == EXECUTOR
+        if is_executor.any():
+            self._kernels.add_runs(block, is_executor, line, names)
+
+        op = names.op[place]
+        ran = np.flatnonzero((op >= 0) & ~is_memory & (kind != MARK) & ~is_step)
+        start = block.offset_ps[ran]
+        end = start + block.duration_ps[ran]
+
+        self._runs.extend(
+            len(ran),
+            op=op[ran],
+            start_ps=start,
+            end_ps=end,
+            thread=line + 1,
+        )
 
     def _sort(self, name: str, base_ps: Positions) -> tuple[Span, ...]:
         """Return the spans with a name by time, on the trace's clock."""
         moved = []
+
         for line, span in self._spans[name]:
             base = int(base_ps[line])
-            moved.append(
-                replace(span, start_ps=span.start_ps + base, end_ps=span.end_ps + base)
-            )
+            start = span.start_ps + base
+            end = span.end_ps + base
+            moved.append(replace(span, start_ps=start, end_ps=end))
 
         return tuple(sorted(moved, key=lambda span: (span.start_ps, -span.end_ps)))
 
@@ -303,8 +324,10 @@ class _Reading:
         thread = self._runs.pop("thread")
         start = self._runs.pop("start_ps") + base_ps[thread - 1]
         end = self._runs.pop("end_ps") + base_ps[thread - 1]
+
         order = np.argsort(start, kind="stable")
         op = pd.Categorical.from_codes(self._runs.pop("op")[order], self._ops.texts)
+
         columns = {
             "start_ps": start[order],
             "end_ps": end[order],
@@ -319,7 +342,10 @@ def _find_times(times_ns: Sequence[int], filled: Sequence[int]) -> Positions:
 
     Other writers than the profiler use times since 1970, too long for 64 bits in picoseconds.
     """
-    origin_ns = min(filled) if filled and max(filled) * 1000 >= _MOST_PS else 0
+    origin_ns = 0
+    if filled and max(filled) * 1000 >= _MOST_PS:
+        origin_ns = min(filled)
+
     base_ps = [(time_ns - origin_ns) * 1000 for time_ns in times_ns]
     if any(abs(base) >= _MOST_PS for base in base_ps):
         raise ValueError(_FAR_TIMES)
@@ -330,8 +356,12 @@ def _find_times(times_ns: Sequence[int], filled: Sequence[int]) -> Positions:
 def _find_modules(planes: Any) -> dict[str, bytes]:
     """Return the compiled modules by name."""
     modules = {}
+
     for plane in planes:
-        for entry in plane.event_metadata if plane.name == _MODULES else ():
+        if plane.name != _MODULES:
+            continue
+
+        for entry in plane.event_metadata:
             for stat in entry.value.stats:
                 if stat.bytes_value:
                     modules[decode_text(entry.value.name)] = stat.bytes_value
@@ -342,14 +372,16 @@ def _find_modules(planes: Any) -> dict[str, bytes]:
 def _span(content: bytes, line: int, names: PlaneNames) -> Span:
     """Return one event with its statistics; its times are relative to its line's."""
     event = Event.FromString(content)
-    name, start = names.events.get(event.metadata_id, ""), event.offset_ps
+    name = names.events.get(event.metadata_id, "")
+    start = event.offset_ps
     stats = dict(_plain_stats(event.stats, names.stats))
 
     return Span(name, start, start + event.duration_ps, line + 1, stats)
 
 
 def _plain_stats(
-    stats: Any, names: dict[int, str]
+    stats: Any,
+    names: dict[int, str],
 ) -> Iterator[tuple[str, int | float | str]]:
     for stat in stats:
         name = names.get(stat.metadata_id, "")

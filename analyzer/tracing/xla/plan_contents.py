@@ -61,20 +61,29 @@ Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
 
 
 def find_plans(
-    note: RunNote, structure: GraphIndex | None = None
+    note: RunNote,
+    structure: GraphIndex | None = None,
 ) -> dict[str, BufferPlan]:
     """Return a note's memory plans by the calling op, also by its name in the graph ``structure``."""
     plans = dict(note.plans)
-    ops = structure.ops.values() if structure is not None else ()
-    calls = (op.name for op in ops if op.attrs.get("_XlaMustCompile"))
-    known = {name: find_inlined(name, plans) for name in calls}
+    if structure is None:
+        return plans
 
-    return plans | {name: plan for name, plan in known.items() if plan is not None}
+    for op in structure.ops.values():
+        if op.attrs.get("_XlaMustCompile"):
+            plan = find_inlined(op.name, note.plans)
+            if plan is not None:
+                plans[op.name] = plan
+
+    return plans
 
 
 def find_step_tensors(allocations: pd.DataFrame) -> set[str]:
     """Return the tensors of the graph that lie in a buffer of a step, or in a part of one."""
-    return set(allocations.loc[allocations["step"].notna(), "tensor"].unique()) - {""}
+    is_in_step = allocations["step"].notna()
+    names = allocations.loc[is_in_step, "tensor"].unique()
+
+    return set(names) - {""}
 
 
 def divide_temporaries(
@@ -94,6 +103,7 @@ def divide_temporaries(
     ``structure`` has the ops of the functions. ``infer``: whether the step has no backward pass.
     """
     by_size: dict[int, list[tuple[str, PlanRegion]]] = {}
+
     for op, plan in plans.items():
         for region in plan.temporaries:
             if region.holders:
@@ -102,13 +112,17 @@ def divide_temporaries(
     ends = {step.index: step.last for step in steps}
     labels: dict[tuple[str, int], list[dict[str, str]]] = {}
     divisions: list[_Division] = []
-    rows = allocations[
+    in_steps = allocations["step"].notna() | allocations["op"].isin(list(plans))
+
+    is_candidate = (
         allocations["requested_bytes"].isin(list(by_size))
         & (allocations["allocator"] == allocator)
-        & (allocations["step"].notna() | allocations["op"].isin(list(plans)))
+        & in_steps
         & (allocations["variable"] == "")
         & (allocations["region"] != "output")
-    ].sort_values("born", kind="stable")
+    )
+
+    rows = allocations[is_candidate].sort_values("born", kind="stable")
     columns = (
         rows["op"].astype(object),
         rows["requested_bytes"],
@@ -120,35 +134,42 @@ def divide_temporaries(
         named = [(op, region) for op, region in by_size[int(size)] if op == name]
         if not named and (name or size < _LEAST_BYTES or dies > ends[int(step)]):
             continue
+
         op, region = (named or by_size[int(size)])[0]
 
-        if (op, region.index) not in labels:
+        key = (op, region.index)
+
+        if key not in labels:
             # A graph that is derived from a trace has no ops of the module.
             names = {one.op_name for one in region.holders} - set(_NAMELESS)
             known = structure.phases if structure is not None else {}
-            graph = (
-                structure if any(find_inlined(name, known) for name in names) else None
-            )
-            forward = infer or (graph is None and not runs_backward(plans[op]))
-            labels[op, region.index] = label_holders(region, graph, infer=forward)
+            is_known = any(find_inlined(name, known) for name in names)
+            graph = structure if is_known else None
+            is_forward = infer or (graph is None and not runs_backward(plans[op]))
+            labels[key] = label_holders(region, graph, infer=is_forward)
 
-        divisions.append((int(row), region, labels[op, region.index]))
+        divisions.append((int(row), region, labels[key]))
 
     return _divide(allocations, events, steps, divisions)
 
 
 def label_holders(
-    region: PlanRegion, structure: GraphIndex | None, *, infer: bool
+    region: PlanRegion,
+    structure: GraphIndex | None,
+    *,
+    infer: bool,
 ) -> list[dict[str, str]]:
     """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
-    makers, passing = {}, {}
-    cache = find_cache(structure) if structure is not None and infer else frozenset()
+    makers: dict[str, bool] = {}
+    passing: dict[str, bool] = {}
+    cache: frozenset[str] = frozenset()
 
     if structure is not None:
-        makers = dict.fromkeys(
-            (split_tensor(one)[0] for one in structure.gradients), True
-        )
+        makers = {split_tensor(one)[0]: True for one in structure.gradients}
         passing = dict.fromkeys(find_gradient_ops(structure), True)
+
+        if infer:
+            cache = find_cache(structure)
 
     phases = _find_phases(region, structure)
     start = _find_backward_start(region, phases)
@@ -160,22 +181,26 @@ def label_holders(
         outputs = op.outputs if op is not None else ()
         own = TensorSpec(holder.dtype, holder.shape)
         is_kept = holder.first < start < holder.until
+        is_number = is_float(holder.dtype)
+        tensors = {f"{name}:{index}" for index in range(len(outputs))}
 
         if holder.is_argument:
-            category, role = Category.TEMPORARY, "copy of an argument in another layout"
+            category = Category.TEMPORARY
+            role = "copy of an argument in another layout"
         elif holder.dtype == "tuple":
-            category, role = Category.TEMPORARY, "table of addresses"
+            category = Category.TEMPORARY
+            role = "table of addresses"
         elif is_workspace(holder):
-            category, role = Category.WORKSPACE, "workspace"
-        elif is_float(holder.dtype) and any(
-            f"{name}:{k}" in cache for k in range(len(outputs))
-        ):
-            category, role = Category.KV_CACHE, CACHE_ROLE
+            category = Category.WORKSPACE
+            role = "workspace"
+        elif is_number and not cache.isdisjoint(tensors):
+            category = Category.KV_CACHE
+            role = CACHE_ROLE
         else:
-            is_passed = (
-                structure is None or find_inlined(holder.op_name, passing) is not None
-            )
-            is_value = bool(holder.op_name) and is_float(holder.dtype)
+            gradient = find_inlined(holder.op_name, passing)
+            is_passed = structure is None or gradient is not None
+            is_value = bool(holder.op_name) and is_number
+
             category, role = describe_value(
                 Phase.FORWARD if infer or is_kept else phase,
                 infers=infer,
@@ -186,13 +211,15 @@ def label_holders(
             )
 
         metadata_name = "" if holder.op_name in _NAMELESS else holder.op_name
+        tensor = f"{name}:{outputs.index(own)}" if own in outputs else ""
+
         labels.append(
             {
                 "op": name or metadata_name or holder.instruction,
                 "op_type": holder.op_type or holder.opcode,
                 "layer": layer,
                 "source": op.source if op is not None else "",
-                "tensor": f"{name}:{outputs.index(own)}" if own in outputs else "",
+                "tensor": tensor,
                 "category": category.value,
                 "role": role,
             }
@@ -209,6 +236,7 @@ def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
     name = op_name  # XLA may add callers' names as prefix
     while name and name not in structure.ops:
         name = name.partition("/")[2]
+
     return name, structure.layers.get(name, "")
 
 
@@ -220,17 +248,15 @@ def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase
     for holder in region.holders:
         known = None
         in_gradient = is_in_gradient_scope(holder.op_name)
+
         if structure is not None and holder.op_name not in _NAMELESS:
             known = find_inlined(holder.op_name, structure.phases)
 
         if known is None and in_gradient:
             known = Phase.BACKWARD
-        elif (
-            known is None
-            and holder.op_name
-            and structure is None
-            and not holder.is_argument
-        ):
+
+        is_named = bool(holder.op_name) and not holder.is_argument
+        if known is None and is_named and structure is None:
             known = Phase.UPDATE if find_optimizer(holder.op_name) else Phase.FORWARD
 
         last = known or last
@@ -243,7 +269,8 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
     """Return the moment that best separates values of forward ops from all others."""
     made: Counter[int] = Counter()
     for holder, phase in zip(region.holders, phases, strict=True):
-        made[holder.first] += (-1 if phase is Phase.FORWARD else 1) * holder.size_bytes
+        is_forward = phase is Phase.FORWARD
+        made[holder.first] += -holder.size_bytes if is_forward else holder.size_bytes
 
     # Moving the border past a moment corrects its forward values and misplaces the others.
     wrong = least = 0
@@ -252,7 +279,8 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
     for moment in sorted(made):
         wrong += made[moment]
         if wrong <= least:
-            least, start = wrong, moment + 1
+            least = wrong
+            start = moment + 1
 
     return start
 
@@ -272,6 +300,7 @@ def _divide(
         room -= 2 * len(region.holders) + region.moments
         if chosen and room < 0:
             break
+
         chosen.insert(0, division)
 
     if not chosen:
@@ -287,19 +316,25 @@ def _divide(
 
     turns = allocations["turns_at"].astype("Int64")
     known_turns = turns.fillna(0).to_numpy("int64")
+
     table = allocations.assign(
         born=shift(born),
         dies=shift(allocations["dies"].to_numpy()),
         turns_at=turns + (shift(known_turns) - known_turns),
     )
-    parts = []
-    for (row, region, labels), instant in zip(chosen, at, strict=True):
-        parts.append(_list_parts(table, row, region, labels, int(shift(instant)) + 1))
-    joined = pd.concat([table.astype(object), *parts], ignore_index=True)
 
+    parts = []
+
+    for (row, region, labels), instant in zip(chosen, at, strict=True):
+        first = int(shift(instant)) + 1
+        parts.append(_list_parts(table, row, region, labels, first))
+
+    joined = pd.concat([table.astype(object), *parts], ignore_index=True)
     moved = []
+
     for step in steps:
-        first, last = int(shift(step.first)), int(shift(step.last))
+        first = int(shift(step.first))
+        last = int(shift(step.last))
         moved.append(replace(step, first=first, last=last))
 
     return (
@@ -319,41 +354,46 @@ def _list_parts(
     """Return the rows inside the buffer of a row; its first moment is instant ``first``."""
     whole = table.loc[row]
     last = int(whole["dies"])
+    texts = [name for name, one in ALLOCATIONS.items() if one.dtype == "category"]
+
     common = {
-        **{
-            name: ""
-            for name, column in ALLOCATIONS.items()
-            if column.dtype == "category"
-        },
+        **dict.fromkeys(texts, ""),
         **{name: whole[name] for name in ("allocator", "step", "run_id")},
         **dict.fromkeys(("address", "born_ps", "dies_ps", "turns_at"), pd.NA),
         "region": "temp",
         "part_of": row,
     }
-    rows = [
-        {
-            **common,
-            "requested_bytes": holder.size_bytes,
-            "allocated_bytes": holder.size_bytes,
-            "born": first + holder.first,
-            "dies": last if holder.last >= region.moments else first + holder.last,
-            "address": whole["address"] + holder.offset_bytes,
-            "dtype": holder.dtype,
-            "shape": TensorSpec(holder.dtype, holder.shape).shape_text,
-            "instruction": holder.instruction,
-            **label,
-        }
-        for holder, label in zip(region.holders, labels, strict=True)
-    ]
+
+    rows = []
+
+    for holder, label in zip(region.holders, labels, strict=True):
+        is_last = holder.last >= region.moments
+        rows.append(
+            {
+                **common,
+                "requested_bytes": holder.size_bytes,
+                "allocated_bytes": holder.size_bytes,
+                "born": first + holder.first,
+                "dies": last if is_last else first + holder.last,
+                "address": whole["address"] + holder.offset_bytes,
+                "dtype": holder.dtype,
+                "shape": TensorSpec(holder.dtype, holder.shape).shape_text,
+                "instruction": holder.instruction,
+                **label,
+            }
+        )
+
     surplus = max(int(whole["allocated_bytes"]) - region.size_bytes, 0)
     occupied = [0, *region.occupied_bytes]  # entry 0: before the module begins
-    starts = [
-        0,
-        *(i for i in range(1, len(occupied)) if occupied[i] != occupied[i - 1]),
-    ]
+    starts = [0]
+
+    for moment in range(1, len(occupied)):
+        if occupied[moment] != occupied[moment - 1]:
+            starts.append(moment)
 
     for start, end in zip(starts, [*starts[1:], len(occupied)], strict=True):
         idle = region.size_bytes - occupied[start]
+
         if idle or surplus:
             rows.append(
                 {
@@ -373,7 +413,9 @@ def _list_parts(
 
 
 def _insert_moments(
-    events: pd.DataFrame, at: np.ndarray, count: np.ndarray
+    events: pd.DataFrame,
+    at: np.ndarray,
+    count: np.ndarray,
 ) -> pd.DataFrame:
     """Return the events with moments after each row in ``at``, with interpolated times."""
     counts = np.zeros(len(events), dtype=np.int64)
@@ -381,14 +423,14 @@ def _insert_moments(
     source = np.repeat(np.arange(len(events)), 1 + counts)
     place = np.arange(len(source)) - np.searchsorted(source, source, side="left")
     times = events["time_ps"].to_numpy()
-    gaps = times[np.minimum(source + 1, len(events) - 1)] - times[source]
+    following = np.minimum(source + 1, len(events) - 1)
+    gaps = times[following] - times[source]
     shares = place / (1 + counts[source])
-    grown = events.iloc[source].reset_index(drop=True)
 
-    return conform(
-        grown.assign(
-            kind=np.where(place > 0, 0, grown["kind"].to_numpy()),
-            time_ps=times[source] + (gaps * shares).astype(np.int64),
-        ),
-        EVENTS,
+    grown = events.iloc[source].reset_index(drop=True)
+    grown = grown.assign(
+        kind=np.where(place > 0, 0, grown["kind"].to_numpy()),
+        time_ps=times[source] + (gaps * shares).astype(np.int64),
     )
+
+    return conform(grown, EVENTS)

@@ -43,9 +43,8 @@ class ModuleBuffers:
 
     table: pd.DataFrame
     plans: Mapping[str, BufferPlan]
-    step_config: (
-        StepConfig  # inference if no module has ops of a backward pass; else unknown
-    )
+    # Inference if no module has ops of a backward pass, else unknown.
+    step_config: StepConfig
     warnings: tuple[str, ...] = ()  # sentences about buffers that cannot be named
 
 
@@ -60,12 +59,12 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
             plans[name] = read_plan(content)
 
     warnings = tuple(_find_warnings(raw, len(raw.modules) - len(plans)))
-    is_jax = bool(raw.calls) or any(
-        name.startswith(_JAX_MODULE) for name in raw.modules
-    )
+    has_jax_module = any(name.startswith(_JAX_MODULE) for name in raw.modules)
+    is_jax = bool(raw.calls) or has_jax_module
 
     # Programs of other languages have no ops of TensorFlow either.
     is_jax |= bool(raw.modules) and set(raw.op_types.values()) <= MODULE_TYPES
+
     if not plans:
         return ModuleBuffers(table, plans, StepConfig(is_jax=is_jax), warnings)
     is_training = any(map(runs_backward, plans.values()))
@@ -80,6 +79,7 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
         for row, region in zip(rows, regions, strict=True):
             facts = _label(region, is_training=is_training, is_forward=is_forward)
             known = name if len(names) == 1 else ""
+
             role = f"{facts['role']} of {known or 'a compiled module'}"
             named[row] = {**facts, "op": known, "role": role}
 
@@ -90,6 +90,7 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
         table = table.assign(**{name: pd.Categorical(old[name]) for name in old})
 
     config = StepConfig(mode="" if is_training else "infer", is_jax=is_jax)
+
     return ModuleBuffers(table, plans, config, warnings)
 
 
@@ -106,21 +107,25 @@ def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:
 
 def runs_backward(plan: BufferPlan) -> bool:
     """Say whether any value of a module is made by an op of the backward pass."""
-    return any(
-        is_in_gradient_scope(region.op_name)
-        or any(is_in_gradient_scope(one.op_name) for one in region.holders)
-        for region in plan.regions
-    )
+    for region in plan.regions:
+        names = [region.op_name, *(one.op_name for one in region.holders)]
+        if any(map(is_in_gradient_scope, names)):
+            return True
+
+    return False
 
 
 def match_requests(
-    table: pd.DataFrame, raw: RawTrace, plans: Mapping[str, BufferPlan]
+    table: pd.DataFrame,
+    raw: RawTrace,
+    plans: Mapping[str, BufferPlan],
 ) -> Iterator[tuple[list[int], list[tuple[str, list[PlanRegion]]]]]:
     """Yield runs of rows whose sizes equal a module's buffer assignment, and all such modules.
 
     The longest run counts. A module's regions are in the order of the rows.
     """
     by_first: dict[int, list[tuple[str, list[PlanRegion]]]] = {}
+
     for name, plan in plans.items():
         regions = [one for one in plan.regions if one.size_bytes]
         if regions:
@@ -131,19 +136,24 @@ def match_requests(
     groups = table.assign(thread=threads)[bare].sort_values("born")
 
     for _, group in groups.groupby(["allocator", "thread"], observed=True):
-        rows, sizes = group.index.tolist(), group["requested_bytes"].tolist()
+        rows = group.index.tolist()
+        sizes = group["requested_bytes"].tolist()
         at = 0
 
         while at < len(rows):
-            fits = [
-                (name, regions)
-                for name, regions in by_first.get(sizes[at], ())
-                if sizes[at : at + len(regions)]
-                == [region.size_bytes for region in regions]
-            ]
-            most = max((len(regions) for _, regions in fits), default=0)
+            fits = []
+            most = 0
+
+            for name, regions in by_first.get(sizes[at], ()):
+                wanted = [region.size_bytes for region in regions]
+                if sizes[at : at + len(wanted)] == wanted:
+                    fits.append((name, regions))
+                    most = max(most, len(regions))
+
             if fits and (most > 1 or sizes[at] >= _LEAST_UNIQUE):
-                yield rows[at : at + most], [one for one in fits if len(one[1]) == most]
+                longest = [one for one in fits if len(one[1]) == most]
+                yield rows[at : at + most], longest
+
             at += max(most, 1)
 
 
@@ -164,26 +174,34 @@ def name_call_requests(
     turns: Counter[tuple[int, str]] = Counter()
 
     for rows, fits in match_requests(table, raw, calls) if calls else ():
-        turn = table["step"].fillna(-1).iloc[rows[0]], fits[0][0]
+        step = table["step"].fillna(-1).iloc[rows[0]]
+        turn = (step, fits[0][0])
         name, regions = fits[turns[turn] % len(fits)]
         turns[turn] += 1
         used: set[int] = set()
 
         for row, region in zip(rows, regions, strict=True):
-            is_result = region.is_result and not region.is_tuple
-            size = region.size_bytes
-            tensor = match_output(ops[name], used, "", "", size) if is_result else ""
-            facts = (name, "output" if tensor else "temp", tensor, region.dtype)
+            tensor = ""
+            if region.is_result and not region.is_tuple:
+                size = region.size_bytes
+                tensor = match_output(ops[name], used, "", "", size)
+
+            kind = "output" if tensor else "temp"
+            facts = (name, kind, tensor, region.dtype)
+
             for column, fact in zip(names, facts, strict=True):
                 columns[column][row] = fact
 
-    return table.assign(
-        **{name: pd.Categorical(column) for name, column in columns.items()}
-    )
+    changed = {name: pd.Categorical(column) for name, column in columns.items()}
+
+    return table.assign(**changed)
 
 
 def _label(
-    region: PlanRegion, *, is_training: bool, is_forward: bool
+    region: PlanRegion,
+    *,
+    is_training: bool,
+    is_forward: bool,
 ) -> dict[str, str]:
     """Return the columns of a buffer of a module, without the module's name.
 
@@ -196,7 +214,9 @@ def _label(
     is_of_jax = op_name.startswith(("jit(", "pjit("))
     is_value = bool(op_name) and not find_optimizer(op_name)
     is_value &= is_forward and ("jvp(" in op_name or not is_of_jax)
+
     scratch = sum(one.size_bytes for one in region.holders if is_workspace(one))
+
     category = Category.TEMPORARY if is_training else Category.ACTIVATION
 
     if is_result and is_in_gradient_scope(op_name):
@@ -225,10 +245,12 @@ def is_workspace(holder: Holder) -> bool:
 def find_jax_layer(op_name: str) -> str:
     """Return the module path in a JAX op's name; ``jit(f)/jvp(Net)/Dense_0/dot`` gives Net/Dense_0."""
     parts = []
+
     for part in op_name.split("/")[:-1]:
         inner = part
         while found := _TRANSFORM.match(inner):
             inner = "" if inner.startswith(("jit(", "pjit(")) else found[1]
+
         parts.append(inner)
 
     return "/".join(part for part in parts if _MODULE_NAME.match(part))

@@ -3,8 +3,8 @@
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES, Convolution
-from analyzer.simulate.kernels.gpu.cudnn_algorithms import find_offers
+from analyzer.simulate.kernels.convolution_on_card import PASSES, Convolution
+from analyzer.simulate.kernels.cudnn_algorithms import find_offers
 
 LIMIT = 8 << 30
 

@@ -1,8 +1,8 @@
 """What one run of a CPU kernel does to memory, against what TensorFlow's allocator was seen to do."""
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
-from analyzer.simulate.kernels.shared.op_call import Call, Way
+from analyzer.simulate.kernels import cpu_kernels as cpu
+from analyzer.simulate.kernels.op_call import Call, Way
 
 
 def call(kind, inputs, outputs, *, dtype="float32", **attrs):

@@ -4,8 +4,8 @@ import pytest
 
 from analyzer.cards import find_gpu
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.simulate.kernels.shared.op_call import Call, Way
+from analyzer.simulate.kernels.gpu_kernels import gpu_device
+from analyzer.simulate.kernels.op_call import Call, Way
 
 T4, A100 = find_gpu("t4"), find_gpu("a100-40gb-sxm")
 

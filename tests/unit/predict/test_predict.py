@@ -21,7 +21,7 @@ from small_graphs import (
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.report_file import UnmodelledType
 from analyzer.model.errors import InputError
-from analyzer.simulate.kernels.cpu.cpu_kernels import HANDLE_BYTES
+from analyzer.simulate.kernels.cpu_kernels import HANDLE_BYTES
 from analyzer.simulate.predict.predicted_recording import find_unmodelled, make_table
 from analyzer.simulate.predict.prepared_step import wire
 from analyzer.simulate.predict.schedule import play

@@ -220,8 +220,8 @@ for plan in found[: count.value]:
 
 
 def test_cudnn_offers_the_algorithms_of_the_estimate(made, tmp_path, monkeypatch):
-    from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
-    from analyzer.simulate.kernels.gpu.cudnn_algorithms import find_offers
+    from analyzer.simulate.kernels.convolution_on_card import Convolution
+    from analyzer.simulate.kernels.cudnn_algorithms import find_offers
     from analyzer.simulated_card import card_environment as environment
 
     monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op, op_types, read_op_types
-from analyzer.simulate.kernels.shared.op_call import (
+from analyzer.simulate.kernels.op_call import (
     NO_BUFFER,
     Call,
     KernelDevice,
@@ -39,14 +39,19 @@ _HANDLE: Final = Output(Way.ALLOCATE, LIST_BYTES)
 
 
 def _plan_list(use: ListUse, value: int | None = None) -> Rule:
-    return lambda call: MemoryPlan(outputs=(_HANDLE,), lists=use, value=value)
+    return lambda call: MemoryPlan(
+        outputs=(_HANDLE,),
+        lists=use,
+        value=value,
+    )
 
 
 def _plan_element(use: ListUse, call: Call) -> MemoryPlan:
     """Output an element, which is allocated if it was never set, after the rest of the list."""
     element = Output(Way.ALIAS, call.size(len(call.op.outputs) - 1))
     return MemoryPlan(
-        outputs=(_HANDLE, element) if use is ListUse.POP else (element,), lists=use
+        outputs=(_HANDLE, element) if use is ListUse.POP else (element,),
+        lists=use,
     )
 
 
@@ -61,7 +66,12 @@ def _plan_unstack(call: Call) -> MemoryPlan:
     row_bytes = call.input_size(source) // max(rows, 1)
     sizes = (row_bytes,) * rows
 
-    return MemoryPlan((_HANDLE,), lists=ListUse.UNSTACK, value=source, rows_bytes=sizes)
+    return MemoryPlan(
+        (_HANDLE,),
+        lists=ListUse.UNSTACK,
+        value=source,
+        rows_bytes=sizes,
+    )
 
 
 _STACKS: Final = op_types("TensorListStack TensorListConcatV2 TensorListGather")
@@ -70,7 +80,8 @@ _UNSTACKS: Final = op_types(
 )
 _LIST_RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(
-        op_types("EmptyTensorList TensorListReserve"), _plan_list(ListUse.NEW)
+        op_types("EmptyTensorList TensorListReserve"),
+        _plan_list(ListUse.NEW),
     ),
     "TensorListPushBack": _plan_list(ListUse.PUSH, 1),
     "TensorListSetItem": _plan_list(ListUse.SET, 2),
@@ -79,7 +90,8 @@ _LIST_RULES: Final[dict[str, Rule]] = {
     "TensorListGetItem": partial(_plan_element, ListUse.GET),
     # Hold references to the inputs (``WriteOptionalWithValueToOutput``, ``optional_ops.cc``).
     **dict.fromkeys(
-        op_types("OptionalNone OptionalFromValue"), _plan_list(ListUse.PACK)
+        op_types("OptionalNone OptionalFromValue"),
+        _plan_list(ListUse.PACK),
     ),
     **dict.fromkeys(_STACKS, _plan_tensors(ListUse.STACK)),
     "OptionalGetValue": _plan_tensors(ListUse.UNPACK),
@@ -88,7 +100,7 @@ _LIST_RULES: Final[dict[str, Rule]] = {
 """Rules of ops for lists only; ``AddN`` and ``ZerosLike`` are with the other kernels."""
 
 
-_TYPES: Final = read_op_types("simulate/kernels/cpu/op_types.toml")["types"]
+_TYPES: Final = read_op_types("simulate/kernels/op_types.toml")["types"]
 SAME_ON_CARDS: Final = frozenset(_LIST_RULES).union(
     *map(
         _TYPES.__getitem__,
@@ -104,6 +116,7 @@ def plan(call: Call) -> MemoryPlan:
     rule = _RULES.get(call.op.type)
     if rule is None:
         return plan_unknown(call)
+
     return rule(call)
 
 
@@ -126,6 +139,7 @@ def _forward_tensor(use: ListUse, call: Call) -> MemoryPlan:
     """Forward any input (``AddNOp``, ``ZerosLikeOp``); apply ``use`` if the input is a list."""
     if call.op.outputs and call.op.outputs[0].dtype == "variant":
         return MemoryPlan(outputs=(NO_BUFFER,), lists=use)
+
     return plan_forward(call, range(len(call.inputs)))
 
 
@@ -138,6 +152,7 @@ def _plan_merge(call: Call) -> MemoryPlan:
     arrived = Output(Way.ALIAS, inputs=tuple(range(len(call.inputs))))
     if len(call.op.outputs) == 1:
         return MemoryPlan(outputs=(arrived,))
+
     return MemoryPlan(
         outputs=(arrived, NO_BUFFER if 1 in call.unused else allocate(call, 1))
     )
@@ -156,6 +171,7 @@ def _plan_onednn_convolution(call: Call) -> MemoryPlan:
     """Allocate the output; forward the addend of a fused ``Add`` (``MklFusedConvOp``)."""
     if "Add" in (call.attr("fused_ops") or []):
         return plan_forward(call, (len(call.inputs) - 1,))
+
     return plan_allocation(call)
 
 
@@ -167,7 +183,8 @@ _RULES: Final = _LIST_RULES | assign_rules(
     unary=_forward_any(0),
     binary=_forward_any(0, 1),
     **dict.fromkeys(
-        ("allocating_anywhere", "allocating", "onednn_allocating"), plan_allocation
+        ("allocating_anywhere", "allocating", "onednn_allocating"),
+        plan_allocation,
     ),
     in_place=_use_variable(VariableAccess.UPDATE),
     **dict.fromkeys(("scatters", "gathers"), _use_variable(VariableAccess.IN_PART)),
@@ -184,7 +201,8 @@ _RULES: Final = _LIST_RULES | assign_rules(
     merge=_plan_merge,
     cross_entropy=_plan_cross_entropy,
     read=lambda _: MemoryPlan(
-        outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ
+        outputs=(Output(Way.ALIAS),),
+        variable=VariableAccess.READ,
     ),
     assign=lambda _: MemoryPlan(variable=VariableAccess.ASSIGN, value=1),
     onednn_convolution=_plan_onednn_convolution,
@@ -196,6 +214,7 @@ def _count_held_bytes(op: Op) -> int:
     spec = op.outputs[0]
     if spec.dtype == "variant" and op.type in ("Const", "HostConst"):
         return LIST_BYTES  # an empty list
+
     return HANDLE_BYTES if spec.dtype == "resource" else spec.size_bytes or 0
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.gpu.convolution_on_card import (
+from analyzer.simulate.kernels.convolution_on_card import (
     Convolution,
     ConvolutionOnCard,
     divide_up,
@@ -94,6 +94,7 @@ def _find_time(
 
     computing = work / (on.operations * (share * factor))
     moving = (on.tensor_bytes + moved_bytes) / (0.8 * on.bandwidth)
+
     return computing + moving + launch
 
 
@@ -106,17 +107,20 @@ def _find_product(on: ConvolutionOnCard) -> tuple[int, int, int]:
     if on.is_input_gradient:
         rows = on.batch * on.height * on.width
         depth = on.filters * on.window_area // (on.call.stride * on.call.stride)
+
         return rows, on.channels, depth
 
     return max(taps, on.filters), min(taps, on.filters), on.batch * on.result_area
 
 
 def _find_transformed_product(
-    on: ConvolutionOnCard, tiles: int
+    on: ConvolutionOnCard,
+    tiles: int,
 ) -> tuple[int, int, int]:
     """Return rows, columns and depth of the product for each point of a transformed tile."""
     if on.is_filter_gradient:
         return max(on.channels, on.filters), min(on.channels, on.filters), tiles
+
     return tiles, on.written_channels, on.read_channels
 
 
@@ -124,6 +128,7 @@ def _copies_bytes(on: ConvolutionOnCard) -> int:
     """Return the copies of tensors with channels last for algorithms that need them first."""
     if on.uses_tensor_cores and on.call.channels_last:
         return on.tensor_bytes + 16
+
     return 0
 
 
@@ -138,13 +143,24 @@ def find_plain(on: ConvolutionOnCard) -> Offer | None:
         return None
 
     if on.is_forward:
-        time = _find_time(on, share=0.55, factors=(0.902, 1.49, 0.882, 0.67), launch=54)
+        time = _find_time(
+            on,
+            share=0.55,
+            factors=(0.902, 1.49, 0.882, 0.67),
+            launch=54,
+        )
     elif on.is_input_gradient:
         factors = (0.999, 1.98, 1.1, 0.784)
         time = _find_time(on, share=0.777, factors=factors, launch=181)
     else:
         factors = (0.804, 2.64, 1.33, 0.573)
-        time = _find_time(on, share=0.779, factors=factors, launch=101, splits=True)
+        time = _find_time(
+            on,
+            share=0.779,
+            factors=factors,
+            launch=101,
+            splits=True,
+        )
 
     return Offer(_copies_bytes(on), time)
 
@@ -157,7 +173,12 @@ def find_precomputed(on: ConvolutionOnCard) -> Offer | None:
     kernel_bytes = 4 * on.filters * on.channels * on.window_area
     workspace = pad(kernel_bytes, 128) + pad(_offsets_bytes(on), 128) + 1024
 
-    time = _find_time(on, share=0.659, factors=(1.14, 1.11, 1.55, 0.606), launch=34.8)
+    time = _find_time(
+        on,
+        share=0.659,
+        factors=(1.14, 1.11, 1.55, 0.606),
+        launch=34.8,
+    )
 
     return Offer(workspace + _copies_bytes(on), time)
 
@@ -171,7 +192,12 @@ def find_strided(on: ConvolutionOnCard) -> Offer | None:
     kernel_bytes = 4 * on.filters * on.channels * on.window_area
     workspace = image_bytes + kernel_bytes + pad(_offsets_bytes(on), 128) + 2192
 
-    time = _find_time(on, share=0.596, factors=(1, 0.89, 1.5, 0.725), launch=61.3)
+    time = _find_time(
+        on,
+        share=0.596,
+        factors=(1, 0.89, 1.5, 0.725),
+        launch=61.3,
+    )
 
     return Offer(workspace + _copies_bytes(on), time)
 
@@ -190,7 +216,11 @@ def find_split_k(on: ConvolutionOnCard) -> Offer | None:
     workspace = 4 * on.filters * taps + offsets + 2192 + sums
 
     time = _find_time(
-        on, share=0.709, factors=(1.24, 1.33, 1.32, 0.618), launch=57.9, splits=True
+        on,
+        share=0.709,
+        factors=(1.24, 1.33, 1.32, 0.618),
+        launch=57.9,
+        splits=True,
     )
 
     return Offer(workspace + _copies_bytes(on), time)
@@ -214,7 +244,12 @@ def find_winograd_4x4(on: ConvolutionOnCard) -> Offer | None:
         window=3,
         tile=4,
         products=36,
-        share=_select(on, forward=0.594, input_gradient=0.786, filter_gradient=1.21),
+        share=_select(
+            on,
+            forward=0.594,
+            input_gradient=0.786,
+            filter_gradient=1.21,
+        ),
         factors=(0.996, 2.64, 1.59, 1.51),
         launch=44,
     )
@@ -227,7 +262,12 @@ def find_winograd_9x9(on: ConvolutionOnCard) -> Offer | None:
         window=5,
         tile=9,
         products=169,
-        share=_select(on, forward=0.402, input_gradient=0.354, filter_gradient=1.9),
+        share=_select(
+            on,
+            forward=0.402,
+            input_gradient=0.354,
+            filter_gradient=1.9,
+        ),
         factors=(1.01, 1.36, 1.23, 0.873),
         launch=58.7,
     )
@@ -252,6 +292,7 @@ def _find_winograd(
     tiles = _count_tiles(on, tile)
     sizes = on.channels * tiles + on.filters * tiles + on.channels * on.filters
     workspace = 4 * products * sizes + _copies_bytes(on)
+
     time = _find_time(
         on,
         share=share,
@@ -272,6 +313,7 @@ def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
 
     padded = pad(on.read_channels, 8) * pad(on.written_channels, 32)
     workspace = 64 * padded + 36 * on.channels * on.filters + 4 * on.written_channels
+
     if on.is_forward:
         workspace += 1024
 
@@ -285,6 +327,7 @@ def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
         products=16,
         moved_bytes=2 * workspace,
     )
+
     return Offer(workspace, time)
 
 
@@ -295,6 +338,7 @@ def _tries_fft(on: ConvolutionOnCard) -> bool:
 
     is_large_filter = on.is_filter_gradient and on.channels * on.filters >= 65536
     has_power_of_two = on.result_height == next_power_of_two(on.result_height)
+
     return on.window_area > 1 or has_power_of_two or is_large_filter
 
 
@@ -332,7 +376,12 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
     all_transforms = kernels + on.batch * on.channels + on.batch * on.filters
     time = _find_time(
         on,
-        share=_select(on, forward=0.735, input_gradient=1.05, filter_gradient=1.52),
+        share=_select(
+            on,
+            forward=0.735,
+            input_gradient=1.05,
+            filter_gradient=1.52,
+        ),
         factors=(1.72, 4.43, 1.97, 1.81),
         launch=9.51,
         product=_find_transformed_product(on, on.batch),
@@ -340,6 +389,7 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
         operations=2,
         moved_bytes=2 * transform_bytes * all_transforms,
     )
+
     return Offer(workspace + _copies_bytes(on), time)
 
 
@@ -363,6 +413,7 @@ def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
 
     tile_rows = divide_up(on.written_height, max(33 - on.window_height, 1))
     tiles = tile_rows * divide_up(on.written_width, max(33 - on.window_width, 1))
+
     time = _find_time(
         on,
         share=0.964 if on.is_forward else 0.399,
@@ -392,12 +443,14 @@ def _find_share_without_copies(on: ConvolutionOnCard) -> float:
     if on.call.channels_last:
         if on.is_aligned:
             return 0.95
+
         return 0.05 + 0.55 if on.is_forward else 0.05
 
     if on.call.groups > 1:
         return 0.6
     if on.is_pointwise:
         return 0.95 - 0.75 if _has_odd_points(on) else 0.95
+
     return 0.03 + 0.57 if on.channels <= 4 else 0.03
 
 
@@ -429,6 +482,7 @@ def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> Offer | None:
 
     if not is_offered:
         return None
+
     return Offer(on.image_copy_bytes + on.kernel_copy_bytes + 16, 1 / share)
 
 
@@ -448,6 +502,7 @@ def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
         share = 0.8 - 0.72
 
     copies = on.image_copy_bytes + on.result_copy_bytes + on.kernel_copy_bytes
+
     return Offer(copies + 16, 1 / share)
 
 
@@ -467,8 +522,10 @@ def find_tensor_cores_split_k(on: ConvolutionOnCard) -> Offer | None:
 
     copies = on.image_copy_bytes + on.result_copy_bytes + on.kernel_copy_bytes
     workspace = copies + sums_bytes
+
     if on.is_pointwise:
         workspace = min(workspace, 4 * on.batch * on.filters * on.channels)
+
     return Offer(workspace + 16, 1 / 0.85)
 
 
@@ -481,6 +538,7 @@ def _select(
 ) -> float:
     if on.is_forward:
         return forward
+
     return input_gradient if on.is_input_gradient else filter_gradient
 
 

@@ -17,13 +17,13 @@ from dataclasses import replace
 from typing import Final
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
-from analyzer.simulate.kernels.gpu.cudnn_algorithms import (
+from analyzer.simulate.kernels.convolution_on_card import Convolution
+from analyzer.simulate.kernels.cudnn_algorithms import (
     Offer,
     find_likely_bytes,
     find_offers,
 )
-from analyzer.simulate.kernels.shared.op_call import (
+from analyzer.simulate.kernels.op_call import (
     ELSEWHERE,
     NO_BUFFER,
     Call,
@@ -38,19 +38,20 @@ from analyzer.simulate.kernels.shared.op_call import (
 )
 
 LIMIT_VARIABLE: Final = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
-_LIMIT_BYTES: Final = (
-    8 << 30
-)  # of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)
-_FUSED_LIMIT_BYTES: Final = (
-    4 << 30
-)  # the same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)
+_LIMIT_BYTES: Final = 8 << 30
+"""Limit of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)."""
+_FUSED_LIMIT_BYTES: Final = 4 << 30
+"""The same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)."""
 _GUARDS_BYTES: Final = 16 << 20
 """Guards before and after a buffer on which algorithms are tried, to detect writes outside of it
 (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
 
 def plan_convolution(
-    call: Call, gpu: Gpu, workspace_limit_bytes: int | None, direction: str
+    call: Call,
+    gpu: Gpu,
+    workspace_limit_bytes: int | None,
+    direction: str,
 ) -> MemoryPlan:
     """Allocate the outputs, copies of tensors, and the workspace of cuDNN's algorithm.
 
@@ -59,14 +60,19 @@ def plan_convolution(
     (``_FusedConv2D``) is forwarded. ``direction`` is one of ``PASSES``: ``LaunchConvOpImpl``,
     ``LaunchConv2DBackpropInputOp`` and ``LaunchConv2DBackpropFilterOp``.
     """
-    is_sum = "Add" in (call.attr("fused_ops") or [])
-    first = forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call)
+    first = allocate(call)
+    if "Add" in (call.attr("fused_ops") or []):
+        first = forward(call, (len(call.inputs) - 1,))
+
     plan = MemoryPlan(outputs=(first, *allocate_all(call)[1:]))
-    image, kernel, result = shapes = {
+
+    forms = {
         "forward": (call.shape(0), call.shape(1), call.out_shape()),
         "input_gradient": (call.out_shape(), call.shape(1), call.shape(2)),
         "filter_gradient": (call.shape(0), call.out_shape(), call.shape(2)),
-    }[direction]
+    }
+    shapes = forms[direction]
+    image, kernel, result = shapes
 
     if image is None or kernel is None or result is None or len(image) != len(kernel):
         return plan
@@ -76,12 +82,19 @@ def plan_convolution(
         return plan
 
     described = _describe(
-        call, gpu, direction, (image, kernel, result), last=channels_last
+        call,
+        gpu,
+        direction,
+        (image, kernel, result),
+        last=channels_last,
     )
-    image_bytes, kernel_bytes, result_bytes, padded_bytes = (
-        math.prod(shape) * call.item_bytes()
-        for shape in (image, kernel, result, described.image)
-    )
+
+    item_bytes = call.item_bytes()
+    image_bytes = math.prod(image) * item_bytes
+    kernel_bytes = math.prod(kernel) * item_bytes
+    result_bytes = math.prod(result) * item_bytes
+    padded_bytes = math.prod(described.image) * item_bytes
+
     is_padded = padded_bytes != image_bytes
     padding = padded_bytes * is_padded
     after: tuple[int, ...] = (padding, kernel_bytes)
@@ -89,16 +102,14 @@ def plan_convolution(
     if channels_last and not described.channels_last:
         image_copy = padded_bytes * (described.image[1] > 1)
         result_copy = result_bytes * (result[-1] > 1)
-        after = {
+
+        unpadded = image_bytes * is_padded
+        buffers = {
             "forward": (padding, image_copy, kernel_bytes, result_bytes),
-            "input_gradient": (
-                kernel_bytes,
-                result_copy,
-                padded_bytes,
-                image_bytes * is_padded,
-            ),
+            "input_gradient": (kernel_bytes, result_copy, padded_bytes, unpadded),
             "filter_gradient": (padding, kernel_bytes, result_copy, image_copy),
-        }[direction]
+        }
+        after = buffers[direction]
     elif direction == "input_gradient":
         # The result is computed into ``pre_transformed_in_backprop``, of the same size, which becomes
         # the output. The allocated output is freed, and asymmetric padding is removed after trials.
@@ -112,8 +123,13 @@ def plan_convolution(
 
     results = {"forward": result_bytes, "filter_gradient": kernel_bytes}
     computed_bytes = results.get(direction, padded_bytes)
-    default = _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
-    limit_bytes = default if workspace_limit_bytes is None else workspace_limit_bytes
+    limit_bytes = workspace_limit_bytes
+
+    if limit_bytes is None and call.op.type == "_FusedConv2D":
+        limit_bytes = _FUSED_LIMIT_BYTES
+    elif limit_bytes is None:
+        limit_bytes = _LIMIT_BYTES
+
     candidates = find_offers(described, gpu, limit_bytes)
     key = _make_trial_key(call, described.dtype, shapes)
 
@@ -121,7 +137,9 @@ def plan_convolution(
 
 
 def _call_library(
-    candidates: tuple[Offer, ...], result_bytes: int, key: tuple[object, ...]
+    candidates: tuple[Offer, ...],
+    result_bytes: int,
+    key: tuple[object, ...],
 ) -> LibraryCall:
     """Return the trial of cuDNN's algorithms and the workspace of the fastest.
 
@@ -141,7 +159,9 @@ def _call_library(
 
 
 def _make_trial_key(
-    call: Call, dtype: str, shapes: tuple[object, ...]
+    call: Call,
+    dtype: str,
+    shapes: tuple[object, ...],
 ) -> tuple[object, ...]:
     """Return the parameters by which the choice is cached (``ConvParameters``)."""
     names = ("strides", "dilations", "explicit_paddings", "fused_ops")
@@ -168,11 +188,16 @@ def _describe(
     dtype = call.op.outputs[0].dtype
     tensor_cores = _CHANNELS_LAST_FROM.get(dtype)
     axes = range(1, len(image) - 1) if last else range(2, len(image))
-    depth = image[-1 if last else 1]
-    padded = (
-        image[axis] + _find_asymmetry(call, image[axis], window, result[axis], axis)
-        for axis, window in zip(axes, kernel, strict=False)
+    depth = image[-1] if last else image[1]
+    has_tensor_cores = (
+        tensor_cores is not None and gpu.compute_capability >= tensor_cores
     )
+    padded = []
+
+    for axis, window in zip(axes, kernel, strict=False):
+        length = image[axis]
+        added = _find_asymmetry(call, length, window, result[axis], axis)
+        padded.append(length + added)
 
     return Convolution(
         direction=direction,
@@ -183,9 +208,7 @@ def _describe(
         stride=max(map(int, call.attr("strides") or (1,))),
         dilation=max(map(int, call.attr("dilations") or (1,))),
         dtype=dtype,
-        channels_last=last
-        and tensor_cores is not None
-        and gpu.compute_capability >= tensor_cores,
+        channels_last=last and has_tensor_cores,
     )
 
 
@@ -194,12 +217,14 @@ def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -
     if call.attr("padding", "VALID") != "SAME":
         return 0
 
-    dilations, strides = call.attr("dilations"), call.attr("strides")
+    dilations = call.attr("dilations")
+    strides = call.attr("strides")
     dilation = int(dilations[axis]) if dilations else 1
     stride = int(strides[axis]) if strides else 1
     reach = (window - 1) * dilation + 1
+    missing = max((out - 1) * stride + reach - length, 0)
 
-    return max((out - 1) * stride + reach - length, 0) % 2
+    return missing % 2
 
 
 def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> bool:
@@ -209,8 +234,11 @@ def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> 
 
     strides = call.attr("strides") or [1]
     dilations = call.attr("dilations") or [1]
-    if set(kernel[:-2]) == {1} and all(int(x) == 1 for x in (*strides, *dilations)):
+    is_plain = all(int(x) == 1 for x in (*strides, *dilations))
+
+    if set(kernel[:-2]) == {1} and is_plain:
         return call.attr("padding") in ("SAME", "VALID")
+
     return kernel[:-2] == image[1:-1] and call.attr("padding") == "VALID"
 
 
@@ -259,6 +287,7 @@ def plan_recurrent_gradient(call: Call) -> MemoryPlan:
         outputs.append(Output(Way.ALLOCATE, size) if has_buffer else NO_BUFFER)
 
     after = _find_recurrent_buffers(call, mode, units)
+
     return MemoryPlan(outputs=tuple(outputs), after_bytes=after)
 
 
@@ -273,11 +302,16 @@ def _find_recurrent_buffers(call: Call, mode: str, unit_bytes: int) -> tuple[int
 
 def _lengths_bytes(call: Call) -> int:
     """Return the bytes of the sequence lengths, an input of the third version of the ops."""
-    return call.input_size(4) if call.op.type.endswith("V3") else 0
+    if call.op.type.endswith("V3"):
+        return call.input_size(4)
+
+    return 0
 
 
 def _count_unit_bytes(
-    call: Call, shape: tuple[int, ...] | None, size_bytes: int
+    call: Call,
+    shape: tuple[int, ...] | None,
+    size_bytes: int,
 ) -> int:
     """Return the bytes of one number per unit, step and row: the size of the output."""
     if shape is not None and size_bytes:
@@ -289,4 +323,5 @@ def _count_unit_bytes(
         return 0
 
     item_bytes = call.input_size(0) // max(math.prod(inputs), 1)
+
     return inputs[0] * inputs[1] * state[-1] * item_bytes

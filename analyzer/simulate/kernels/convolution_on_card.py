@@ -49,10 +49,11 @@ class ConvolutionOnCard:
 
     def __init__(self, call: Convolution, gpu: Gpu) -> None:
         self.call = call
-        self.is_forward, self.is_input_gradient, self.is_filter_gradient = (
-            call.direction == name for name in PASSES
-        )
+        self.is_forward = call.direction == "forward"
+        self.is_input_gradient = call.direction == "input_gradient"
+        self.is_filter_gradient = call.direction == "filter_gradient"
         self._set_shapes(call)
+
         self._set_card(gpu)
         self._set_kind(call, gpu)
         self._set_tensors(call)
@@ -60,14 +61,14 @@ class ConvolutionOnCard:
     def _set_shapes(self, call: Convolution) -> None:
         depth = (1,) * (5 - len(call.image))
         self.is_deep = len(call.image) > 4
-        self.batch, self.channels, *axes = call.image
-        self.depth, self.height, self.width = (*depth, *axes)
-        self.filters, *axes = call.kernel
-        self.window_depth, self.window_height, self.window_width = (*depth, *axes)
-        self.result_depth, self.result_height, self.result_width = (
-            *depth,
-            *call.result,
-        )
+        self.batch, self.channels, *image = call.image
+        self.filters, *window = call.kernel
+
+        # Two axes count as three with a depth of 1.
+        self.depth, self.height, self.width = (*depth, *image)
+        self.window_depth, self.window_height, self.window_width = (*depth, *window)
+        results = (*depth, *call.result)
+        self.result_depth, self.result_height, self.result_width = results
 
         self.window_area = self.window_height * self.window_width
         self.window_points = self.window_depth * self.window_area
@@ -90,28 +91,29 @@ class ConvolutionOnCard:
         self.capability = 10 * major + minor
         self.capability_text = gpu.capability_text
         self.multiprocessors = gpu.sm_count
+
         lanes = gpu.sm_count * gpu.architecture.fp32_lanes
         self.operations = 2 * lanes * gpu.clock_mhz  # in float32, in a microsecond
         self.bandwidth = gpu.bandwidth_bytes_s / 1e6  # bytes in a microsecond
 
     def _set_kind(self, call: Convolution, gpu: Gpu) -> None:
         """Decide which cores compute, and whether a measurement of this kind is published."""
-        first_with_tensor_cores = {"float16": 70, "float32": 80, "bfloat16": 80}.get(
-            call.dtype
-        )
-        self.uses_tensor_cores = (
-            first_with_tensor_cores is not None
-            and self.capability >= first_with_tensor_cores
-        )
-        self.is_measured = call.dtype in ("float32", "float16") or (
-            call.dtype == "bfloat16" and self.uses_tensor_cores
-        )
+        firsts = {"float16": 70, "float32": 80, "bfloat16": 80}
+        first = firsts.get(call.dtype)
+        self.uses_tensor_cores = first is not None and self.capability >= first
+
+        is_measured = call.dtype in ("float32", "float16")
+        if call.dtype == "bfloat16":
+            is_measured = self.uses_tensor_cores
+
+        self.is_measured = is_measured
         self.has_cuda_core_algorithms = (
-            self.is_measured
+            is_measured
             and call.groups == 1
             and not self.is_deep
             and call.dtype != "bfloat16"
         )
+
         self.is_dense = call.stride == 1 and call.dilation == 1
         self.is_pointwise = self.window_points == 1 and call.stride == 1
 
@@ -121,25 +123,29 @@ class ConvolutionOnCard:
         A copy pads channels to multiples of 16 bytes, except a single one.
         """
         self.item_bytes = {"float64": 8, "float32": 4}.get(call.dtype, 2)
+        point_bytes = self.item_bytes * self.batch
         image_points = self.depth * self.height * self.width
-        self.image_bytes = self.item_bytes * self.batch * self.channels * image_points
-        self.result_bytes = (
-            self.item_bytes * self.batch * self.filters * self.result_points
-        )
         kernel_size = self.filters * self.channels * self.window_points
+
+        self.image_bytes = point_bytes * self.channels * image_points
+        self.result_bytes = point_bytes * self.filters * self.result_points
         self.kernel_bytes = self.item_bytes * kernel_size // call.groups
         self.tensor_bytes = self.image_bytes + self.kernel_bytes + self.result_bytes
 
         multiple = 16 // self.item_bytes
         self.is_aligned = self.channels % multiple == 0 and self.filters % multiple == 0
-        channels = pad(self.channels, multiple) if self.channels > 1 else self.channels
-        filters = pad(self.filters, multiple) if self.filters > 1 else self.filters
+        channels = self.channels
+        filters = self.filters
+
+        if channels > 1:
+            channels = pad(channels, multiple)
+        if filters > 1:
+            filters = pad(filters, multiple)
+
         self.padded_channels = channels
         self.padded_filters = filters
-        self.image_copy_bytes = self.item_bytes * self.batch * channels * image_points
-        self.result_copy_bytes = (
-            self.item_bytes * self.batch * filters * self.result_points
-        )
+        self.image_copy_bytes = point_bytes * channels * image_points
+        self.result_copy_bytes = point_bytes * filters * self.result_points
         self.kernel_copy_bytes = 0
 
         if self.window_points > 1 or not self.is_aligned:

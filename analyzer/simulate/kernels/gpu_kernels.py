@@ -21,10 +21,10 @@ from analyzer.model.graph.host_copies import (
     is_output_on_host,
     runs_on_host,
 )
-from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
-from analyzer.simulate.kernels.gpu import cudnn_calls as cudnn
-from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES
-from analyzer.simulate.kernels.shared.op_call import (
+from analyzer.simulate.kernels import cpu_kernels as cpu
+from analyzer.simulate.kernels import cudnn_calls as cudnn
+from analyzer.simulate.kernels.convolution_on_card import PASSES
+from analyzer.simulate.kernels.op_call import (
     ELSEWHERE,
     Call,
     KernelDevice,
@@ -44,7 +44,7 @@ SCRATCH_BYTES: Final = 1028
 """Scratch of Eigen's reductions: a kilobyte and a counter, allocated with the device
 (``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``)."""
 
-OP_TYPES: Final = read_op_types("simulate/kernels/gpu/card_op_types.toml")["types"]
+OP_TYPES: Final = read_op_types("simulate/kernels/card_op_types.toml")["types"]
 
 _AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - OP_TYPES["only_cpu_forwards"]) | OP_TYPES[
     "as_on_cpu"
@@ -88,7 +88,12 @@ def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
         away.append(is_output_on_host(op, index, call.inputs))
 
     if away and all(away):
-        plan = replace(plan, before_bytes=(), after_bytes=(), modelled=True)
+        plan = replace(
+            plan,
+            before_bytes=(),
+            after_bytes=(),
+            modelled=True,
+        )
 
     outputs = []
     for output, is_away in zip(plan.outputs, away, strict=True):
@@ -124,6 +129,7 @@ def _plan_deep_pooling(call: Call) -> MemoryPlan:
         return plan_allocation(call, after_bytes=(call.input_size(0), call.size()))
 
     copies = (call.size(), call.input_size(1))
+
     return plan_allocation(call, after_bytes=2 * copies)
 
 
@@ -135,6 +141,7 @@ def _plan_softmax(call: Call) -> MemoryPlan:
     sums = call.size()
     if call.op.outputs[0].dtype in ("float16", "bfloat16"):
         sums *= 2
+
     return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=(call.size(), sums))
 
 
@@ -145,6 +152,7 @@ def _plan_batch_norm(call: Call) -> MemoryPlan:
     """
     outputs = [forward(call, (0,)), *allocate_all(call)[1:]]
     outputs[5:] = [one if one.is_known else ELSEWHERE for one in outputs[5:]]
+
     return MemoryPlan(outputs=tuple(outputs))
 
 
@@ -171,6 +179,7 @@ def _make_rules(gpu: Gpu, workspace_limit_bytes: int | None) -> dict[str, Rule]:
         )
         for direction in PASSES
     }
+
     return assign_rules(
         OP_TYPES,
         allocating=plan_allocation,

@@ -20,7 +20,8 @@ VariableAccess = Enum("VariableAccess", "UNTOUCHED READ ASSIGN UPDATE IN_PART")
 """Access of a kernel to the variable whose handle is its first input."""
 
 ListUse = Enum(
-    "ListUse", "NO NEW PUSH POP SET GET STACK UNSTACK RESIZE ZEROS ADD PACK UNPACK"
+    "ListUse",
+    "NO NEW PUSH POP SET GET STACK UNSTACK RESIZE ZEROS ADD PACK UNPACK",
 )
 """Operation of a kernel on a TensorList."""
 
@@ -33,9 +34,8 @@ class Output:
     # buffer of an input; or no buffer
     way: Way
     size_bytes: int = 0
-    inputs: tuple[
-        int, ...
-    ] = ()  # inputs to forward, in order of trial, or the input to share
+    # Inputs to forward, in order of trial, or the input to share
+    inputs: tuple[int, ...] = ()
     region: str = "output"  # ``temp`` if the kernel allocates its result as a temporary
     elsewhere: bool = False  # whether it lies outside the memory of the device
 
@@ -75,9 +75,8 @@ class MemoryPlan:
     # input that becomes the value of the variable, or an element of a TensorList
     value: int | None = None
     lists: ListUse = ListUse.NO
-    rows_bytes: tuple[
-        int, ...
-    ] = ()  # of each element, if the kernel makes a list of a tensor
+    # Of each element, if the kernel makes a list of a tensor
+    rows_bytes: tuple[int, ...] = ()
     modelled: bool = (
         True  # whether the op has a rule; else each output counts as allocated
     )
@@ -96,12 +95,10 @@ class Call:
     """One op and the facts about its inputs; sizes are 0 if unknown."""
 
     op: Op
-    inputs: tuple[
-        TensorSpec | None, ...
-    ]  # type and shape of each input; None if unknown
-    unused: frozenset[int] = (
-        frozenset()
-    )  # outputs without ``OpKernelContext::output_required``
+    # Type and shape of each input; None if unknown
+    inputs: tuple[TensorSpec | None, ...]
+    # Outputs without ``OpKernelContext::output_required``
+    unused: frozenset[int] = frozenset()
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return the plain value of an attribute."""
@@ -182,12 +179,13 @@ def forward(call: Call, sources: Iterable[int], index: int = 0) -> Output:
         and (other := call.shape(source)) is not None
         and math.prod(other) == math.prod(shape)
     )
+
     return Output(Way.FORWARD, size_bytes, tuple(fitting))
 
 
-def plan_alias(source: int = 0) -> MemoryPlan:
-    """Return the plan of a kernel whose only output shares the buffer of an input."""
-    return MemoryPlan(outputs=(alias(source),))
+def plan_alias() -> MemoryPlan:
+    """Return the plan of a kernel whose only output shares the buffer of its first input."""
+    return MemoryPlan(outputs=(alias(0),))
 
 
 def plan_forward(call: Call, sources: Iterable[int]) -> MemoryPlan:
@@ -196,12 +194,13 @@ def plan_forward(call: Call, sources: Iterable[int]) -> MemoryPlan:
 
 
 def plan_allocation(
-    call: Call, *, before_bytes: Sequence[int] = (), after_bytes: Sequence[int] = ()
+    call: Call,
+    *,
+    after_bytes: Sequence[int] = (),
 ) -> MemoryPlan:
     """Return the plan of a kernel that allocates all outputs and some temporaries."""
     return MemoryPlan(
         outputs=allocate_all(call),
-        before_bytes=without_zeros(before_bytes),
         after_bytes=without_zeros(after_bytes),
     )
 
@@ -213,16 +212,14 @@ class KernelDevice:
     kind: str
     allocator: str  # TensorFlow's name of the device's allocator
     plan: Callable[[Call], MemoryPlan]
-    held_bytes: Callable[
-        [Op], int
-    ]  # of a constant or an argument, held outside the step
+    # Of a constant or an argument, held outside the step
+    held_bytes: Callable[[Op], int]
     handle_bytes: int
     scratch_bytes: int = (
         0  # bytes that TensorFlow allocates with the device and never frees
     )
-    host_dtypes: frozenset[str] = (
-        frozenset()
-    )  # element types of variables in host memory
+    # Element types of variables in host memory
+    host_dtypes: frozenset[str] = frozenset()
     is_cheap: bool  # whether the executor gives no kernel to another thread
 
     def holds(self, variable: VariableNote) -> bool:

@@ -1,1 +1,0 @@
-"""Records and rules that the kernels of all devices share."""
