@@ -36,7 +36,7 @@ COMMANDS: Final = {
         "Estimate every combination of models, batches, cards and remedies, and show "
         "them in a table."
     ),
-    "gpus": "List the cards of the catalogue, all or by search words.",
+    "gpus": "List the cards of the catalogue, by search words or with -v all.",
     "diff": "Compare two steps, or find the commit that changed a step's peak most.",
     "oom": (
         "Explain an out-of-memory log: the request, the cause, and the fixes that its "

@@ -143,11 +143,8 @@ def _run(
             access.run_sizes(chosen, folder, limit_s=_LIMIT_S, next_size=take_run)
             run_file = read_run_file(folder / RUN_FILE)
         except AnalyzerError as error:
-            if (
-                not search.points
-                and options.is_open
-                and error.exit_code is ExitCode.BAD_INPUT
-            ):
+            is_refused = error.exit_code is ExitCode.BAD_INPUT
+            if is_refused and options.is_open and not search.points:
                 options = replace(options, is_open=False)
                 continue
 
@@ -162,6 +159,11 @@ def _run(
     if run_file is None:  # no process reached its end
         return assume_facts(options, is_run=True)
 
+    return _describe_run(run_file)
+
+
+def _describe_run(run_file: RunFile) -> StepFacts:
+    """Return the facts of a step that ran at several sizes."""
     notes = tuple(dict.fromkeys(run_file.notes))
 
     return StepFacts(

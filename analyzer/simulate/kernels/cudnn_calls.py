@@ -66,12 +66,7 @@ def plan_convolution(
 
     plan = MemoryPlan(outputs=(first, *allocate_all(call)[1:]))
 
-    forms = {
-        "forward": (call.shape(0), call.shape(1), call.out_shape()),
-        "input_gradient": (call.out_shape(), call.shape(1), call.shape(2)),
-        "filter_gradient": (call.shape(0), call.out_shape(), call.shape(2)),
-    }
-    shapes = forms[direction]
+    shapes = _find_shapes(call, direction)
     image, kernel, result = shapes
 
     if image is None or kernel is None or result is None or len(image) != len(kernel):
@@ -81,14 +76,8 @@ def plan_convolution(
     if channels_last and _is_product(call, image, kernel):
         return plan
 
-    described = _describe(
-        call,
-        gpu,
-        direction,
-        (image, kernel, result),
-        last=channels_last,
-    )
-
+    known = (image, kernel, result)
+    described = _describe(call, gpu, direction, known, last=channels_last)
     item_bytes = call.item_bytes()
     image_bytes = math.prod(image) * item_bytes
     kernel_bytes = math.prod(kernel) * item_bytes
@@ -124,16 +113,28 @@ def plan_convolution(
     results = {"forward": result_bytes, "filter_gradient": kernel_bytes}
     computed_bytes = results.get(direction, padded_bytes)
     limit_bytes = workspace_limit_bytes
-
-    if limit_bytes is None and call.op.type == "_FusedConv2D":
-        limit_bytes = _FUSED_LIMIT_BYTES
-    elif limit_bytes is None:
-        limit_bytes = _LIMIT_BYTES
+    if limit_bytes is None:
+        limit_bytes = _find_usual_limit(call)
 
     candidates = find_offers(described, gpu, limit_bytes)
     key = _make_trial_key(call, described.dtype, shapes)
 
     return replace(plan, library=_call_library(candidates, computed_bytes, key))
+
+
+def _find_usual_limit(call: Call) -> int:
+    """Return TensorFlow's limit of a workspace, in bytes."""
+    return _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
+
+
+def _find_shapes(call: Call, direction: str) -> tuple[tuple[int, ...] | None, ...]:
+    """Return the shapes of image, kernel and result of a pass; None if unknown."""
+    if direction == "forward":
+        return call.shape(0), call.shape(1), call.out_shape()
+    if direction == "input_gradient":
+        return call.out_shape(), call.shape(1), call.shape(2)
+
+    return call.shape(0), call.out_shape(), call.shape(2)
 
 
 def _call_library(

@@ -127,6 +127,35 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
         role = "scratch of TensorFlow's device"
         ledger.hold(device.scratch_bytes, Category.CONSTANT, role)
 
+    _make_variables(prepared, ledger)
+    known = set()
+
+    for node, size_bytes in prepared.held_bytes.items():
+        if node in ledger.held:
+            continue
+
+        category = Category.CONSTANT
+        role = "constant"
+
+        if ops[node].type not in CONSTANTS:
+            category = Category.INPUT
+            role = "step input"
+            known.add(int(ops[node].attrs.get("index", -1)))
+
+        ledger.held[node] = ledger.hold(size_bytes, category, role, node)
+
+    known |= {int(ops[node].attrs["index"]) for node in prepared.copied_bytes}
+
+    for index, given in enumerate(note.inputs):  # those that the graph does not use
+        if index not in known and given.dtype not in device.host_dtypes:
+            size_bytes = TensorSpec(given.dtype, given.shape).size_bytes or 0
+            ledger.hold(size_bytes, Category.INPUT, "step input")
+
+
+def _make_variables(prepared: Prepared, ledger: Ledger) -> None:
+    """Allocate the variables with their handles, and the scratch memory of initial values."""
+    note = prepared.note
+    device = prepared.device
     nodes = {number: node for node, number in prepared.variable_of.items()}
     slots: dict[object, Buffer] = {}
 
@@ -159,26 +188,3 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
 
         if node in prepared.held_bytes:
             ledger.held[node] = handle
-
-    known = set()
-
-    for node, size_bytes in prepared.held_bytes.items():
-        if node in ledger.held:
-            continue
-
-        category = Category.CONSTANT
-        role = "constant"
-
-        if ops[node].type not in CONSTANTS:
-            category = Category.INPUT
-            role = "step input"
-            known.add(int(ops[node].attrs.get("index", -1)))
-
-        ledger.held[node] = ledger.hold(size_bytes, category, role, node)
-
-    known |= {int(ops[node].attrs["index"]) for node in prepared.copied_bytes}
-
-    for index, given in enumerate(note.inputs):  # those that the graph does not use
-        if index not in known and given.dtype not in device.host_dtypes:
-            size_bytes = TensorSpec(given.dtype, given.shape).size_bytes or 0
-            ledger.hold(size_bytes, Category.INPUT, "step input")

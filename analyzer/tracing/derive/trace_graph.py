@@ -54,6 +54,26 @@ from analyzer.tracing.parse.xplane import RawTrace
 _COPIES: Final = ("_Send", "_Recv", "_HostSend", "_HostRecv")
 
 
+def _read_ops(
+    texts: TextNumbers,
+    table: pd.DataFrame,
+    time: str,
+    column: str,
+    name: Callable[[str], str],
+    chosen: pd.Series,
+) -> tuple[npt.NDArray[np.int64], ...]:
+    """Return times, threads and op numbers of the chosen rows that have a name."""
+    numbers = [texts.of(name(text)) for text in table[column].cat.categories]
+    numbers.append(0)  # code -1, a missing value, reads the last number
+
+    codes = table[column].cat.codes.to_numpy()
+    op = np.array(numbers, np.int64)[codes]
+    thread = table["thread"].to_numpy().astype(np.int64)
+    known = chosen.to_numpy() & (op > 0)
+
+    return table[time].to_numpy()[known], thread[known], op[known]
+
+
 class OpSequence:
     """The ops of a trace by thread and time, from allocations, launches and executor events.
 
@@ -73,44 +93,28 @@ class OpSequence:
         ``starts`` are the starts of the steps in picoseconds.
         """
         texts = TextNumbers("")
-
-        def columns(
-            table: pd.DataFrame,
-            time: str,
-            column: str,
-            name: Callable[[str], str],
-            chosen: pd.Series,
-        ) -> tuple[npt.NDArray[np.int64], ...]:
-            numbers = [texts.of(name(text)) for text in table[column].cat.categories]
-            numbers.append(0)  # code -1, a missing value, reads the last number
-
-            codes = table[column].cat.codes.to_numpy()
-            op = np.array(numbers, np.int64)[codes]
-            thread = table["thread"].to_numpy().astype(np.int64)
-            known = chosen.to_numpy() & (op > 0)
-
-            return table[time].to_numpy()[known], thread[known], op[known]
-
         events = raw.events
         kernels = raw.kernels
         runs = raw.op_runs
 
         parts = (
-            columns(
+            _read_ops(
+                texts,
                 events,
                 "time_ps",
                 "op",
                 lambda op: "" if op == RECEIVED else op,
                 events["kind"] > 0,
             ),
-            columns(
+            _read_ops(
+                texts,
                 kernels,
                 "start_ps",
                 "annotation",
                 _launcher,
                 kernels["thread"] > 0,
             ),
-            columns(runs, "start_ps", "op", str, runs["start_ps"].notna()),
+            _read_ops(texts, runs, "start_ps", "op", str, runs["start_ps"].notna()),
         )
 
         time, thread, op = (np.concatenate(each) for each in zip(*parts, strict=True))

@@ -173,36 +173,33 @@ def measure(
     # The graph names tensors, phases and layers.
     structure = None
     join = None
-
     if not is_tpu(main):
         table, structure, join = find_graph(table, raw, note, steps, source)
 
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
 
     # A compiled function's buffer is shown by the values in it.
+    infers = note.step.infers
+    plans = modules.plans
     shown, events_shown, steps_shown = divide_temporaries(
-        modules.table,
-        events,
-        steps,
-        modules.plans,
-        structure,
-        allocator=main,
-        infer=note.step.infers,
+        modules.table, events, steps, plans, structure, allocator=main, infer=infers
     )
-
-    if modules.plans and structure is not None:
+    if plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
 
     all_warnings = [
         *warnings,
         *_find_warnings(events, modules.table, steps, note, main),
+        *modules.warnings,
     ]
     if structure is not None and not note.is_captured:
         all_warnings += _warn_about_cut(shown, len(events_shown), main)
 
-    all_warnings += modules.warnings
-    all_warnings += _warn_about_values(note)
-    all_warnings += _warn_about_order(note.repeats)
+    notes = (
+        *_describe_tpu(events, main),
+        *_describe_graph(note, structure, join),
+        *_describe_allocators(events, main),
+    )
 
     recording = Recording(
         kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
@@ -219,11 +216,7 @@ def measure(
         error=note.error,
         compilations={one.ops[0]: one.compilations for one in note.xla},
         integrity=integrity,
-        notes=(
-            *_describe_tpu(events, main),
-            *_describe_graph(note, structure, join),
-            *_describe_allocators(events, main),
-        ),
+        notes=notes,
         simulated_card=_describe_simulated_card(note.simulated_card),
         simulated_run=note.simulated_card,
         repeats=note.repeats,
@@ -511,7 +504,11 @@ def _find_warnings(
     if before > _NOTABLE * most:
         warnings.append(_TEXTS["before"].format(before / most, format_bytes(before)))
 
-    return warnings
+    return [
+        *warnings,
+        *_warn_about_values(note),
+        *_warn_about_order(note.repeats),
+    ]
 
 
 def _warn_about_values(note: RunNote) -> list[str]:

@@ -153,6 +153,17 @@ def divide_temporaries(
     return _divide(allocations, events, steps, divisions)
 
 
+def _find_gradient_makers(
+    structure: GraphIndex | None,
+) -> tuple[dict[str, bool], dict[str, bool]]:
+    """Return the ops that make gradients of variables, and those that pass gradients on."""
+    if structure is None:
+        return {}, {}
+
+    makers = {split_tensor(one)[0]: True for one in structure.gradients}
+    return makers, dict.fromkeys(find_gradient_ops(structure), True)
+
+
 def label_holders(
     region: PlanRegion,
     structure: GraphIndex | None,
@@ -160,16 +171,10 @@ def label_holders(
     infer: bool,
 ) -> list[dict[str, str]]:
     """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
-    makers: dict[str, bool] = {}
-    passing: dict[str, bool] = {}
+    makers, passing = _find_gradient_makers(structure)
     cache: frozenset[str] = frozenset()
-
-    if structure is not None:
-        makers = {split_tensor(one)[0]: True for one in structure.gradients}
-        passing = dict.fromkeys(find_gradient_ops(structure), True)
-
-        if infer:
-            cache = find_cache(structure)
+    if structure is not None and infer:
+        cache = find_cache(structure)
 
     phases = _find_phases(region, structure)
     start = _find_backward_start(region, phases)
