@@ -116,6 +116,29 @@ def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[s
 
 
 @contextlib.contextmanager
+def collect_executed_graphs(partitions: list[Any] | None) -> Iterator[None]:
+    """Set ``partitions``, if any, to the optimised graphs that the executor runs in the block."""
+    if partitions is None:
+        yield
+        return
+
+    runtime = context.context()
+    # Not ``enable_run_metadata``: its counterpart leaves the collection on, which grows with each call.
+    runtime.enable_graph_collection()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # without them the traced graph is read
+            metadata = runtime.export_run_metadata()
+            functions = [] if metadata is None else metadata.function_graphs
+            partitions[:] = [
+                graph for one in functions for graph in one.partition_graphs
+            ]
+
+        runtime.disable_graph_collection()  # which drops the graphs
+
+
+@contextlib.contextmanager
 def build_executors_anew(number: int) -> Iterator[None]:
     """Let TensorFlow build an executor for each function that is called, also if it ran before.
 

@@ -110,30 +110,27 @@ def instantiate(function: Any) -> list[Any]:
     captured = [_make_empty(capture, handles) for capture in function.captured_inputs]
     arguments = function.inputs[: len(function.inputs) - len(captured)]
     feeds = [_make_empty(tensor, handles) for tensor in arguments]
-    private.context.context().enable_graph_collection()
+    collected: list[Any] = []
 
     try:
-        _collect()  # drop the metadata of earlier calls
-        with (
-            contextlib.suppress(tf.errors.CancelledError),
-            private.cancellation.CancellationManagerContext(manager),
-            private.build_executors_anew(next(_numbers)),
-        ):
-            private.get_flat_call(function)(feeds, captured)
+        with private.collect_executed_graphs(collected):
+            with (
+                contextlib.suppress(tf.errors.CancelledError),
+                private.cancellation.CancellationManagerContext(manager),
+                private.build_executors_anew(next(_numbers)),
+            ):
+                private.get_flat_call(function)(feeds, captured)
 
-        metadata = _collect()
+            _write_graphs()
     except tf.errors.OpError as error:
         message = f"The step's graph cannot be built: {error.message}"
         raise TargetError(message) from None
-    finally:
-        private.context.context().disable_graph_collection()
 
     partitions: list[Any] = []
-    for collected in metadata.function_graphs:
-        for graph_def in collected.partition_graphs:
-            names = {node.name for node in graph_def.node}
-            if names.isdisjoint(_FOREIGN):
-                partitions.append(graph_def)
+    for graph_def in collected:
+        names = {node.name for node in graph_def.node}
+        if names.isdisjoint(_FOREIGN):
+            partitions.append(graph_def)
 
     if not partitions:
         raise TargetError("TensorFlow returned no graph for the step.")
@@ -141,12 +138,11 @@ def instantiate(function: Any) -> list[Any]:
     return partitions
 
 
-def _collect() -> Any:
-    """Return the run metadata so far; only a successful call writes it, so make one."""
+def _write_graphs() -> None:
+    """Make a call that succeeds: only such a call writes the graphs that were collected."""
     tf.function(
         lambda: tf.constant(0, name=_FLUSH), autograph=False
     ).get_concrete_function()()
-    return private.context.export_run_metadata()
 
 
 def _make_empty(tensor: Any, handles: _Handles) -> Any:

@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import (
     closes_scope,
-    context,
     is_eager,
     keras_name_scope,
     op_callbacks,
@@ -179,29 +178,6 @@ def observe_step() -> Iterator[Observations]:
         undo.callback(wrap_attribute(keras_name_scope, "__enter__", enter))
         undo.callback(wrap_attribute(keras_name_scope, "__exit__", leave))
         yield observed
-
-
-@contextlib.contextmanager
-def collect_graphs(partitions: list[Any] | None) -> Iterator[None]:
-    """Set ``partitions``, if any, to the optimised graphs that the executor runs in the block."""
-    if partitions is None:
-        yield
-        return
-
-    eager = context.context()
-    # Not ``enable_run_metadata``: its counterpart leaves the collection on, which grows with each call.
-    eager.enable_graph_collection()
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Exception):  # without them the traced graph is read
-            metadata = eager.export_run_metadata()
-            functions = [] if metadata is None else metadata.function_graphs
-            partitions[:] = [
-                graph for one in functions for graph in one.partition_graphs
-            ]
-
-        eager.disable_graph_collection()  # which drops the graphs
 
 
 def _mark_phase(observed: Observations, name: str) -> Any:

@@ -12,12 +12,14 @@ from typing import Any, Final
 import tensorflow as tf
 
 from analyzer.capture.graph import plain_graphs as graphs
-from analyzer.capture.private_names import disable_python_tracing
+from analyzer.capture.private_names import (
+    collect_executed_graphs,
+    disable_python_tracing,
+)
 from analyzer.capture.process.child_environment import check_collectives
 from analyzer.capture.run.host_values import trace_with_true_values
 from analyzer.capture.run.instrumentation import (
     Observations,
-    collect_graphs,
     observe_step,
 )
 from analyzer.capture.run.program_values import ProgramValues
@@ -233,7 +235,7 @@ def _run_step(state: Capturing, index: int, partitions: list[Any] | None) -> Non
 
     has_graph = index == 0 and state.function is not None
     with contextlib.ExitStack() as stack:
-        stack.enter_context(collect_graphs(partitions if has_graph else None))
+        stack.enter_context(collect_executed_graphs(partitions if has_graph else None))
         if "SIMULATED_CARDS" in os.environ:
             is_long = index and state.computed
             stack.enter_context(delay_kernels(*_LONG_DELAY if is_long else (0, 0)))

@@ -21,8 +21,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.private_names import is_eager
-from analyzer.capture.run.instrumentation import collect_graphs
+from analyzer.capture.private_names import collect_executed_graphs, is_eager
 from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.step_capture import describe_failure
 from analyzer.capture.watch.held_tensors import GrowthCheck, find_held_objects
@@ -190,7 +189,9 @@ class Watcher:
         if traces or self.trace.captured is not None or self._is_over.is_set():
             result = call(function, *args, **kwargs)
         else:
-            with collect_graphs(self.functions.get_record(function).partitions):
+            with collect_executed_graphs(
+                self.functions.get_record(function).partitions
+            ):
                 result = call(function, *args, **kwargs)
 
         self._note_call(function, args, kwargs, traces, gradients)

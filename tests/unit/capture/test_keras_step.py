@@ -4,7 +4,7 @@ import keras  # noqa: TID253
 import pytest
 import tensorflow as tf  # noqa: TID253
 
-from analyzer.capture.run.instrumentation import collect_graphs
+from analyzer.capture.private_names import collect_executed_graphs
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.model.contract.capture_request import CaptureOptions
 
@@ -70,13 +70,13 @@ def test_a_train_step_gets_the_parts_that_it_takes(kind, shapes):
 def test_the_graphs_of_a_block_are_collected_and_no_later_ones() -> None:
     graphs: list[object] = []
     double = tf.function(lambda x: x * 2)
-    with collect_graphs(graphs):
+    with collect_executed_graphs(graphs):
         double(tf.ones(3))
     assert graphs
     # WHEN a block ends THEN its graphs are gone, and later calls add none
     triple = tf.function(lambda x: x * 3)
     triple(tf.ones(3))
     later: list[object] = []
-    with collect_graphs(later):
+    with collect_executed_graphs(later):
         pass
     assert not later
