@@ -52,7 +52,7 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     stated = _state_peaks(analysis, orders, options)
     safe_bytes = analysis.fragmentation.safe_limit_bytes
     if search and safe_bytes is not None:
-        found = find_shared_limits(orders[:_SEARCHES], options)
+        found = find_shared_limits(orders[:_SEARCHES], options, safe_bytes)
         limit = widen(found, len(recording.repeats)).including(safe_bytes)
         replayed = [one.requested_bytes for one in _peaks_with_all(analysis)]
         highest_bytes = max(analysis.peak.requested_bytes, *replayed, 0)

@@ -629,11 +629,12 @@ def _can_be_read(tensor: Any) -> bool:
 
 def find_captured(graph: Any, tensor: Any) -> Any:
     """Return the outer tensor of a captured placeholder; None for an argument."""
-    names = get_tables(graph).captured
-    captures = graph.captures
+    if tensor.op.type != "Placeholder":
+        return None
 
-    if len(names) != len(captures):
-        names.update((inside.name, outside) for outside, inside in captures)
+    names = get_tables(graph).captured
+    if tensor.name not in names:  # listing all captures is slow
+        names.update((inside.name, outside) for outside, inside in graph.captures)
 
     return names.get(tensor.name)
 

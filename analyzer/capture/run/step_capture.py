@@ -3,7 +3,7 @@
 import os
 import platform
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -136,8 +136,10 @@ def describe_capture(
     program, observed = capturing.program, capturing.observed
     variables, function = capturing.variables, capturing.function
     traced_graphs = [] if function is None else graphs.read_traced_graphs(function)
-    if ops is None:
-        ops = _read_ops(program, function, partitions)
+    sources: dict[str, str] = {}
+    if function is not None and ops is None:
+        sources = graphs.find_sources(function.graph)
+        ops = _read_ops(program, function, partitions, sources)
 
     variables.refresh()
     own_graph = 0 if function is None else id(function.graph)
@@ -156,7 +158,7 @@ def describe_capture(
             *private.list_newer_versions(),
             *program.messages,
             *note_compiled_functions(program, function),
-            *_note_computed(capturing),
+            *_note_computed(capturing.computed, sources),
             *_check_accumulation(program, capturing.done or capturing.wanted),
         ),
         variables=variables.rows(),
@@ -180,7 +182,7 @@ def describe_capture(
         },
         environment=_read_environment(),
     )
-    return Captured(run, ops, traced_graphs)
+    return Captured(run, ops or [], traced_graphs)
 
 
 def _read_environment() -> dict[str, str]:
@@ -200,23 +202,17 @@ def _find_outputs(program: Program, result: Sequence[tf.TensorSpec]) -> list[Any
     return tf.nest.flatten([one for one in outputs if one]) or list(result)
 
 
-def _note_computed(capturing: Capturing) -> list[str]:
+def _note_computed(names: Iterable[str], sources: Mapping[str, str]) -> list[str]:
     """Return a note that names the values that the host computes for a simulated card."""
-    if capturing.function is None or not capturing.computed:
+    named = [f"{one} at {sources[one]}" if one in sources else one for one in names]
+    if not named:
         return []
 
-    named = _add_lines(capturing.function, capturing.computed)
     return [
         f"Values decide sizes, branches or trips: {_list_first(named)}. The host "
         "computed them from the inputs and the first weights. On a card the ops after them may run "
         "in another order."
     ]
-
-
-def _add_lines(function: Any, names: Iterable[str]) -> list[str]:
-    """Return names of ops with the lines of the user's code that made them."""
-    sources = graphs.find_sources(function.graph)
-    return [f"{one} at {sources[one]}" if sources.get(one) else one for one in names]
 
 
 def _list_first(names: Sequence[str]) -> str:
@@ -226,12 +222,13 @@ def _list_first(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _read_ops(program: Program, function: Any, partitions: Sequence[Any]) -> list[Op]:
-    """Return the step's ops, traced or executed; none without a function."""
-    if function is None:
-        return []
-
-    sources = graphs.find_sources(function.graph)
+def _read_ops(
+    program: Program,
+    function: Any,
+    partitions: Sequence[Any],
+    sources: Mapping[str, str],
+) -> list[Op]:
+    """Return the step's ops, traced or executed, with the lines of their sources."""
     if program.config.jit or not partitions:
         return graphs.read_traced_ops(function.graph, sources)
 

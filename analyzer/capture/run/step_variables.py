@@ -53,7 +53,7 @@ class StepVariables:
     raw: list[Any] = field(default_factory=list)  # the ``tf.Variable`` of each row
     _known: set[int] = field(default_factory=set)
     _owners: list[tuple[Category, str, str]] = field(default_factory=list)
-    _unread: set[int] = field(default_factory=set)
+    _unread: set[int] | None = None  # None: not searched for yet
 
     def rehome_small(self) -> None:
         """Move small variables on the CPU into buffers of TensorFlow's allocator.
@@ -107,7 +107,8 @@ class StepVariables:
         captured: list[Any] = []  # of a function that is not traced yet
         if self.function is not None:
             captured = list(self.function.variables)
-            self._unread = self._unread or _find_sparse_variables(self.function)
+            if self._unread is None:
+                self._unread = _find_sparse_variables(self.function)
         elif self.program.function is None:  # a step run from Python may use any
             variables = find_live_objects(tf.Variable)
             captured = [one for one in variables if hasattr(one, "handle")]
@@ -128,7 +129,7 @@ class StepVariables:
         name, index = f"{MARKER_PREFIX}snapshot", len(self.snapshots)
         with tf.profiler.experimental.Trace(name, index=index):
             self.refresh()
-            unread = self._unread if self.snapshots else set()
+            unread = (self._unread or ()) if self.snapshots else ()
             addresses: list[int | None] = []
 
             for one in self.raw:
@@ -267,10 +268,12 @@ def _find_sparse_handles(graph: Any) -> set[str]:
     for op in graph.get_operations():
         if op.type.startswith(_SPARSE_ACCESS):
             found.add(op.inputs[0].name)
-        if op.node_def.attr["_XlaMustCompile"].b:
+
+        callees = set(list_callees(op))
+        if not callees or op.node_def.attr["_XlaMustCompile"].b:
             continue
 
-        for name in set(list_callees(op)):
+        for name in callees:
             nested = getattr(functions.get(name), "graph", None)
             if nested is None:
                 continue

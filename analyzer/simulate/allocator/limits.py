@@ -25,9 +25,9 @@ LIMIT_MARGIN: Final = 0.03
 """Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
 failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few."""
 
-PROBES: Final = 6  # limits to try between the lower bound and the sufficient limit
+PROBES: Final = 4  # limits to try between the lower bound and the sufficient limit
 
-FINENESS: Final = 10_000  # steps in a limit: the precision of the search
+FINENESS: Final = 2_000  # steps in a limit: the precision of the search
 
 OPERATIONS: Final = 2_000_000
 """Operations of all bisections together: a longer sequence is searched less precisely."""
@@ -37,7 +37,6 @@ def minimum_limit(
     sequence: Sequence,
     options: BfcOptions | None = None,
     *,
-    step_bytes: int = 0,
     also: Iterable[int] = (),
 ) -> Range:
     """Return the smallest limit under which ``sequence`` succeeds, and the safe one.
@@ -48,60 +47,72 @@ def minimum_limit(
     the result under each.
     """
     options = BfcOptions.cpu() if options is None else options
-    bound_bytes = _find_bound(sequence)
-    top_bytes = _find_sufficient_limit(sequence, options)
-    runs = min(max(OPERATIONS // max(len(sequence), 1), 3), 32)
-    finest_bytes = max(bound_bytes // FINENESS, (top_bytes - bound_bytes) >> runs, 1)
-    step = round_up(max(step_bytes, finest_bytes))
+    search = _Search(sequence, options, _find_bound(sequence))
+    search.try_all(also)
+    changes = search.find_changes()
+    ends = {changes[0], changes[-1]}  # most often one change
 
-    def is_enough(limit_bytes: int) -> bool:
-        return fits(sequence, options.under(limit_bytes))
+    return Range.spanning(search.bisect(*one) for one in ends)
 
-    least = _round_to(step, bound_bytes)
-    top = _round_to(step, top_bytes)
-    results = {least - step: False}
 
-    for probe in np.linspace(least, top, min(PROBES, runs // 4), endpoint=False):
-        limit = _round_to(step, int(probe))
-        results[limit] = is_enough(limit)
+class _Search:
+    """A search for the limits at which a sequence begins to succeed, from ``least_bytes`` on."""
 
-    for limit in also:
-        if limit >= least:
-            results[limit] = is_enough(limit)
+    def __init__(
+        self, sequence: Sequence, options: BfcOptions, least_bytes: int
+    ) -> None:
+        top_bytes = max(_find_sufficient_limit(sequence, options), least_bytes)
+        runs = min(max(OPERATIONS // max(len(sequence), 1), 3), 32)
+        finest_bytes = (top_bytes - least_bytes) >> runs
+        self.step = round_up(max(least_bytes // FINENESS, finest_bytes, 1))
+        self.sequence = sequence
+        self.options = options
+        self.least = self._round(least_bytes)
+        self.results = {self.least - self.step: False}
 
-    highest = max(*results, top)
-    results[highest] = is_enough(highest)
+        top = self._round(top_bytes)
+        probes = np.linspace(self.least, top, min(PROBES, runs // 4), endpoint=False)
+        self.try_all([*(self._round(int(one)) for one in probes), top])
 
-    while not results[highest]:
-        highest = _round_to(step, highest + highest // 8)
-        if highest > UNLIMITED_BYTES:
-            raise InputError("The sequence fails under every limit.")
+    def try_all(self, limits: Iterable[int]) -> None:
+        """Find out whether the sequence succeeds under limits; smaller ones are known to fail."""
+        for limit in limits:
+            if limit >= self.least and limit not in self.results:
+                self.results[limit] = self._is_enough(limit)
 
-        results[highest] = is_enough(highest)
+    def find_changes(self) -> list[tuple[int, int]]:
+        """Return the neighbours among the limits tried of which the higher alone suffices."""
+        highest = max(self.results)
+        while not self.results[highest]:
+            highest = self._round(highest + highest // 8)
+            if highest > UNLIMITED_BYTES:
+                raise InputError("The sequence fails under every limit.")
+            self.results[highest] = self._is_enough(highest)
 
-    changes = []
-    for low, high in pairwise(sorted(results)):
-        if results[high] and not results[low]:
-            changes.append((low, high))
+        changes = []
+        for low, high in pairwise(sorted(self.results)):
+            if self.results[high] and not self.results[low]:
+                changes.append((low, high))
 
-    ends = []
+        return changes
 
-    for fails, enough in (changes[0], changes[-1]):
-        while enough - fails > step:
-            middle = (fails + enough) // 2 // step * step
-            if is_enough(middle):
+    def bisect(self, fails: int, enough: int) -> int:
+        """Return the smallest limit between two that suffices, if there is one change only."""
+        while enough - fails > self.step:
+            middle = (fails + enough) // 2 // self.step * self.step
+            if self._is_enough(middle):
                 enough = middle
             else:
                 fails = middle
 
-        ends.append(enough)
+        return enough
 
-    return Range.spanning(ends)
+    def _is_enough(self, limit_bytes: int) -> bool:
+        return fits(self.sequence, self.options.under(limit_bytes))
 
-
-def _round_to(step_bytes: int, size_bytes: int) -> int:
-    """Return a size rounded up to a multiple of the step."""
-    return -(-size_bytes // step_bytes) * step_bytes
+    def _round(self, size_bytes: int) -> int:
+        """Return a size rounded up to a whole number of steps."""
+        return -(-size_bytes // self.step) * self.step
 
 
 def _find_bound(sequence: Sequence) -> int:
@@ -119,15 +130,23 @@ def _find_sufficient_limit(sequence: Sequence, options: BfcOptions) -> int:
     return int(ends.max(initial=options.first_address)) - options.first_address
 
 
-def find_shared_limits(sequences: Iterable[Sequence], options: BfcOptions) -> Range:
-    """Return the limits below which none and above which all of several sequences succeed."""
+def find_shared_limits(
+    sequences: Iterable[Sequence], options: BfcOptions, safe_bytes: int = 0
+) -> Range:
+    """Return the limits below which none and above which all of several sequences succeed.
+
+    ``safe_bytes`` is a limit above which one of them is known to succeed; 0 for none.
+    """
     lowest_bytes = UNLIMITED_BYTES
-    safe_bytes = 0
 
     for sequence in sequences:
-        if not safe_bytes or not fits(sequence, options.under(safe_bytes)):
-            safe_bytes = max(minimum_limit(sequence, options).high, safe_bytes)
+        bound_bytes = _find_bound(sequence)
+        lowest_bytes = min(lowest_bytes, bound_bytes)
 
-        lowest_bytes = min(lowest_bytes, _find_bound(sequence))
+        if safe_bytes and fits(sequence, options.under(safe_bytes)):
+            continue
+
+        search = _Search(sequence, options, max(bound_bytes, safe_bytes))
+        safe_bytes = search.bisect(*search.find_changes()[-1])
 
     return Range(lowest_bytes, safe_bytes)

@@ -32,7 +32,7 @@ def test_worked_examples(operations, expected):
 def test_an_exhaustive_search_finds_limits_inside_the_range(seed, growth):
     sequence = sequence_of(random_operations(120, 12, seed=seed, largest=23))
     options = BfcOptions(growth=growth, descending=growth)
-    found = minimum_limit(sequence, options, step_bytes=MIB)
+    found = minimum_limit(sequence, options)
     assert fits(sequence, options.under(found.low))
     assert fits(sequence, options.under(found.high))
     for limit in (found.low - MIB, found.high - MIB):
@@ -45,7 +45,7 @@ def test_an_exhaustive_search_finds_limits_inside_the_range(seed, growth):
 def test_recorded_traces(name, growth):
     sequence = from_events(sample(name))
     options = BfcOptions(growth=growth, descending=growth)
-    found = minimum_limit(sequence, options, step_bytes=MIB)
+    found = minimum_limit(sequence, options)
     assert fits(sequence, options.under(found.low))
     assert not fits(sequence, options.under(found.low - MIB))
 
