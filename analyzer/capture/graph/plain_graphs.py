@@ -331,10 +331,17 @@ def find_sources(graph: Any) -> dict[str, str]:
     """Return ``file:line`` of the innermost line of user code, by the name of the op that has one."""
     sources: dict[str, str] = {}
     for op in list_ops(graph):
-        if op.name not in sources and (line := find_op_line(op)):
+        if op.name in sources or _is_number(op):
+            continue
+        if line := find_op_line(op):
             sources[op.name] = line
 
     return sources
+
+
+def _is_number(op: Any) -> bool:
+    """Say whether an op is a constant number; a third of a step's ops are, and reading lines is slow."""
+    return op.type == "Const" and op.outputs[0].shape.rank == 0
 
 
 def find_op_line(op: Any) -> str:

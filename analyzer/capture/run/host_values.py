@@ -633,7 +633,7 @@ def find_captured(graph: Any, tensor: Any) -> Any:
         return None
 
     names = get_tables(graph).captured
-    if tensor.name not in names:  # listing all captures is slow
+    if tensor.name not in names:  # captured before the trace
         names.update((inside.name, outside) for outside, inside in graph.captures)
 
     return names.get(tensor.name)
@@ -776,7 +776,11 @@ def give_true_values(values: HostValues) -> Iterator[None]:
             if is_own and private.is_eager(tensor) and "CPU" in tensor.device:
                 tensor = values.setup.move(tensor)
 
-            return old(graph, tensor, *args, **kwargs)
+            inside = old(graph, tensor, *args, **kwargs)
+            if inside is not tensor:
+                get_tables(graph).captured[inside.name] = tensor
+
+            return inside
 
         def record_initial(next_creator: Any, **settings: Any) -> Any:
             variable = next_creator(**settings)
