@@ -94,7 +94,7 @@ def _state_peaks(
     )
     least = int(rounded) - max(analysis.peak.requested_bytes - requested.low, 0)
     because = _explain_range(
-        len(runs), len(orders), (seen_requested, seen_allocated, replayed)
+        len(runs), len(orders), seen_requested, seen_allocated, replayed
     )
     if with_all:
         most = max(one.requested_bytes for one in with_all)
@@ -143,10 +143,9 @@ def _peaks_with_all(analysis: Analysis) -> list[Peak]:
 
 
 def _explain_range(
-    runs: int, orders: int, seen: tuple[Range, Range, Range]
+    runs: int, orders: int, requested: Range, allocated: Range, replayed: Range
 ) -> list[str]:
     """Return sentences on the requested, allocated and replayed peaks that were seen."""
-    requested, allocated, replayed = seen
     because = [
         f"{runs} {'run' if runs == 1 else 'runs'} of the step in this process requested "
         f"{_spell(requested)} and allocated {_spell(allocated)}: the order of ops varies."
@@ -155,7 +154,8 @@ def _explain_range(
     if orders > 1:
         because.append(
             "Another process places its long-lived tensors in other chunks: "
-            f"{orders - 1} replays with delayed ops allocated {_spell(replayed)}. "
+            f"{orders - 1} replays with delayed ops allocated up to "
+            f"{format_bytes(replayed.high)}. "
             "No layout takes less than the rounded requests."
         )
 

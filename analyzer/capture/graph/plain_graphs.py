@@ -341,7 +341,11 @@ def find_sources(graph: Any) -> dict[str, str]:
 
 def _is_number(op: Any) -> bool:
     """Say whether an op is a constant number; a third of a step's ops are, and reading lines is slow."""
-    return op.type == "Const" and op.outputs[0].shape.rank == 0
+    if op.type != "Const":
+        return False
+
+    rank: int = op.outputs[0].shape.rank
+    return rank == 0
 
 
 def find_op_line(op: Any) -> str:
