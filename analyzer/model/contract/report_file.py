@@ -709,48 +709,26 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     shortened: Lengths = field(default_factory=dict)
 
 
-SWEEP_VERSION: Final = 1
-
-
-class SweepQuestion(ReportRecord, frozen=True, kw_only=True):
-    """The parameters of one cell; the card ``cpu`` is this machine's allocator."""
-
-    target: Text
-    batch_size: Total
-    card: Name
-    remedy: Name = ""
-    mode: Name = ""
-    optimizer: Name = ""
-    dtype_policy: Name = ""
-    jit: bool | None = None
-    limit_bytes: Total | None = None
-
-
 class SweepCell(ReportRecord, frozen=True, kw_only=True):
     """The peak of the steady step in one cell; ``need_bytes`` is compared with the limit."""
 
-    schema_version: int = SWEEP_VERSION
-    question: SweepQuestion
-    is_simulated: bool = False  # whether it ran on a simulated card
+    target: Text
+    card: Name  # of the catalogue, or ``cpu``
+    batch_size: Total
+    folder: Text  # of the estimate
     requested_bytes: Total | None = None
     allocated_bytes: Total | None = None
-    low_bytes: Total | None = None
-    high_bytes: Total | None = None
     need_bytes: Total | None = None
     limit_bytes: Total | None = None
-    margin_bytes: Signed | None = None
     fits: Fits = None
-    op: Text = ""
     failed: Text = ""
 
 
 class SweepFile(ReportRecord, frozen=True, kw_only=True):
     """A sweep."""
 
-    schema_version: int = SWEEP_VERSION
-    name: Text
+    schema_version: int = 2
     cells: tuple[SweepCell, ...]
     next_command: Text = ""
     # full length of each list that was shortened
     shortened: Lengths = field(default_factory=dict)
-    versions: dict[Name, Name] = field(default_factory=dict)
