@@ -533,47 +533,17 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     micro_batches: Total = 1
 
 
-class DevicePeak(TwoSizes, frozen=True, kw_only=True):
-    """The peak of one device of a host, in its steady step."""
-
-    allocator: Name
-    limit_bytes: Total | None = None
-
-
 class HostRow(ReportRecord, frozen=True, kw_only=True):
-    """One host."""
+    """The peak of one device of a host in its steady step, or the reason why there is none."""
 
     host: Name
     file: Name
-    devices: tuple[DevicePeak, ...] = ()
-    events: Total = 0
-    steps: Total = 0
+    allocator: Name = ""
+    requested_bytes: Total | None = None
+    allocated_bytes: Total | None = None
+    limit_bytes: Total | None = None
     damaged: bool = False
     failed: Text = ""
-
-
-class DevicePlace(ReportRecord, frozen=True, kw_only=True):
-    """One device of one host; ``differs_bytes`` is its peak minus the median of all devices."""
-
-    host: Name
-    allocator: Name
-    allocated_bytes: Total
-    differs_bytes: int = 0
-
-
-class HostsFigures(ReportRecord, frozen=True, kw_only=True):
-    """A comparison of the hosts of one run. The rest of the report is about the worst device.
-
-    It is the nearest to its limit, or has the largest peak if a limit is unknown.
-    """
-
-    worst: DevicePlace
-    devices: Total
-    least_bytes: Total
-    median_bytes: Total
-    most_bytes: Total
-    outliers: tuple[DevicePlace, ...] = ()
-    rows: tuple[HostRow, ...] = ()
 
 
 REPORT_VERSION: Final = 1
@@ -611,7 +581,8 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     notes: tuple[Text, ...] = ()
     simulated_card: SimulatedCardNotice | None = None
     cards: tuple[CardUse, ...] = ()
-    hosts: HostsFigures | None = None
+    # devices of all hosts, the one with the least room first: the rest of the report is about it
+    hosts: tuple[HostRow, ...] = ()
     error: Failure | None = None
     failure: UnservedRequest | None = None
     program: ProgramFigures | None = None
