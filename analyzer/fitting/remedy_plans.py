@@ -59,7 +59,6 @@ class RemedyPlan(RemedyRow, frozen=True, kw_only=True):
     options: CaptureOptions  # capture options of the changed step
     # class of the optimizer, if the remedy sets an option of it or replaces it
     optimizer: str = ""
-    is_other: bool = False  # whether the optimizer is replaced
 
 
 class RemedyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,23 +83,6 @@ def remedy_names() -> tuple[str, ...]:
         *(f"optimizer-{name.lower()}" for name in table.optimizers),
         RECOMPUTING,
     )
-
-
-def merge_options(
-    base: CaptureOptions,
-    plans: tuple[RemedyPlan, ...],
-) -> CaptureOptions:
-    """Return the options of a step with several remedies of different kinds."""
-    changes = {
-        name: getattr(plan.options, name)
-        for plan in plans
-        for name in ("batch_size", "shapes", "dtype_policy", "jit", "optimizer")
-        if getattr(plan.options, name) != getattr(base, name)
-    }
-
-    remedy = ",".join(plan.options.remedy for plan in plans if plan.options.remedy)
-
-    return replace(base, **changes, remedy=remedy)
 
 
 def plan_remedies(
@@ -135,7 +117,6 @@ def plan_remedies(
             id=f"optimizer-{key}",
             title=f"{name} instead of {current}",
             optimizer=name,
-            is_other=True,
             costs="other hyper-parameters",
             kind="optimizer",
             options=replace(options, optimizer=key),
@@ -238,33 +219,27 @@ def _optimizer_class(note: RunNote) -> str:
     return note.step.optimizer or next(by_path, "Adam")
 
 
-def write_code(plans: Sequence[RemedyPlan], *, is_own_step: bool) -> str:
-    """Return the code for remedies of different kinds, with each call written once."""
-    lines = [plan.before.strip("\n") for plan in plans]
-    lines += [plan.model.strip("\n") for plan in plans]
-    by_change = sorted(plans, key=lambda plan: not plan.is_other)
-    optimizer = next((plan.optimizer for plan in by_change if plan.optimizer), "")
-    jit = next((plan.jit for plan in plans if plan.jit is not None), None)
-    batch_size = next((plan.batch_size for plan in plans if plan.batch_size), "")
-    arguments = [] if jit is None else [f"jit_compile={jit}"]
+def write_code(plan: RemedyPlan, *, is_own_step: bool) -> str:
+    """Return the code for a remedy."""
+    lines = [plan.before.strip("\n"), plan.model.strip("\n")]
+    arguments = []
 
-    if optimizer:
-        given = ", ".join(
-            ["...", *filter(None, (plan.optimizer_option for plan in plans))]
-        )
-        lines.append(f"optimizer = keras.optimizers.{optimizer}({given})")
-        arguments.insert(0, "optimizer=optimizer")
+    if plan.optimizer:
+        given = ", ".join(filter(None, ("...", plan.optimizer_option)))
+        lines.append(f"optimizer = keras.optimizers.{plan.optimizer}({given})")
+        arguments.append("optimizer=optimizer")
+    if plan.jit is not None:
+        arguments.append(f"jit_compile={plan.jit}")
 
     if is_own_step:
-        lines += [] if jit is None else [f"step = tf.function(step, jit_compile={jit})"]
-        lines += [f"dataset = dataset.batch({batch_size})"] if batch_size else []
+        if plan.jit is not None:
+            lines.append(f"step = tf.function(step, jit_compile={plan.jit})")
+        if plan.batch_size:
+            lines.append(f"dataset = dataset.batch({plan.batch_size})")
     else:
-        lines += (
-            [f"model.compile({', '.join([*arguments, 'loss=...'])})"]
-            if arguments
-            else []
-        )
-
-        lines += [f"model.fit(..., batch_size={batch_size})"] if batch_size else []
+        if arguments:
+            lines.append(f"model.compile({', '.join(arguments)}, loss=...)")
+        if plan.batch_size:
+            lines.append(f"model.fit(..., batch_size={plan.batch_size})")
 
     return "\n".join(filter(None, lines))

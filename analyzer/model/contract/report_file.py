@@ -477,7 +477,7 @@ class Finding:
 class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     """A change of the step, with a new capture and estimate."""
 
-    id: Name  # such as ``mixed-bfloat16``; a combination joins names with ``+``
+    id: Name  # such as ``mixed-bfloat16``
     title: Text
     code: Text
     costs: Text = ""
@@ -489,7 +489,6 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     has_same_outputs: bool | None = None
     failed: Text = ""  # why it cannot be applied
     patch: Text = ""  # the file with the change of the target's source
-    patch_saves_bytes: Signed | None = None  # of an estimate of the patched source
     no_patch: Text = ""  # why there is no patch
 
 
