@@ -12,7 +12,6 @@ import msgspec
 from markupsafe import escape
 
 from analyzer.fitting.varied_size import insert_size
-from analyzer.model.contract.oom_file import OomDocument
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.errors import FailureKind
 
@@ -165,9 +164,3 @@ def describe_cards(cards: Sequence[CardAnswer], answer: FitAnswer) -> str:
     return (
         f"batch {answer.wanted:,} fits {len(fitting)} of {len(cards)} cards{smallest}"
     )
-
-
-class LogAnswer(OomDocument, frozen=True, kw_only=True):
-    """The document of ``analyze oom LOG --fit``: the log, and the batch that fits its card."""
-
-    fit: FitAnswer

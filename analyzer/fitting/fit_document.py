@@ -1,6 +1,5 @@
 """The answer of ``analyze fit`` as a document: paragraphs, tables and a chart."""
 
-import dataclasses
 import shlex
 from collections.abc import Iterator
 
@@ -57,19 +56,6 @@ def build_fit_document(answer: FitAnswer) -> Document:
         sections=tuple(_sections(answer)),
         footer=versions_line(answer.versions),
         next_command=_suggest_next(answer),
-    )
-
-
-def append_answer(page: Document, answer: FitAnswer) -> Document:
-    """Return the document of a log with the answer for its card at the end."""
-    own = build_fit_document(answer)
-    parts = (dataclasses.replace(section, level=2) for section in own.sections)
-
-    return dataclasses.replace(
-        page,
-        headline=f"{page.headline} {own.headline}",
-        sections=(*page.sections, Section("The batch that fits", own.lead), *parts),
-        next_command=own.next_command,
     )
 
 
