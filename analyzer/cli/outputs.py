@@ -174,45 +174,25 @@ class Outputs(PageOutputs):
 def check_paths(
     *paths: Path | None, force: bool, sources: tuple[Path, ...] = ()
 ) -> None:
-    """Refuse files that cannot be written or are inputs; ask about files that exist."""
-    named: set[str] = set()
-    for path in filter(None, paths):
-        if path == stdout.DASH:
+    """Refuse files that cannot be written, are inputs, exist, or are named twice."""
+    wanted = [path for path in paths if path is not None]
+    for path in wanted:
+        is_dash = path == stdout.DASH
+        if is_dash:
             stdout.check_open()
         else:
             _check_not_input(path, sources)
             check_output(path)
-            if not is_regular(path):
-                continue  # a pipe or /dev/null takes several outputs
 
-        real = str(path) if path == stdout.DASH else os.path.realpath(path)
-        if real in named:
-            name = "Standard output" if path == stdout.DASH else str(path)
-            raise InputError(
-                f"{name} is named twice.", hint="Give each output its own file."
-            )
+        if wanted.count(path) > 1 and (is_dash or is_regular(path)):
+            name = "Standard output" if is_dash else str(path)
+            hint = "Give each output its own file."
+            raise InputError(f"{name} is named twice.", hint=hint)
 
-        named.add(real)
-        if (
-            path == stdout.DASH
-            or force
-            or not path.is_file()
-            or not path.stat().st_size
-        ):
-            continue
-
-        if sys.stdin.isatty() and sys.stderr.isatty():
-            print(
-                f"{path} exists. Replace it? [y/N] ",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
-            if sys.stdin.readline().strip().lower() in ("y", "yes"):
-                continue
-
-        hint = "Add --force to replace it, or name another file."
-        raise InputError(f"{path} exists.", hint=hint)
+        is_new = is_dash or not path.is_file() or not path.stat().st_size
+        if not (force or is_new):
+            hint = "Add --force to replace it, or name another file."
+            raise InputError(f"{path} exists.", hint=hint)
 
 
 def _check_not_input(path: Path, sources: tuple[Path, ...]) -> None:
@@ -248,7 +228,6 @@ def write_all(*writers: tuple[Path | None, Writer]) -> bool:
         elif path is not None:
             write(path)
             _report_written(path)
-            has_stdout = has_stdout or stdout.is_stdout(path)
 
     return has_stdout
 
@@ -278,9 +257,7 @@ class RunPlace:
     ] = None
     no_save: Annotated[
         bool,
-        options.option(
-            "Write no run folder, only the files named here.", "--no-save", is_rare=True
-        ),
+        options.option("Write no run folder, only the files named here.", "--no-save"),
     ] = False
 
     def check(self, spec: TargetSpec) -> None:

@@ -384,7 +384,6 @@ class OtherSettings(ReportRecord, frozen=True, kw_only=True):
 
     memory_limit_bytes: Total
     growth: bool
-    fragmentation_fraction: float | None = None
     fits: bool
     peak_requested_bytes: Total = 0
     peak_allocated_bytes: Total = 0
