@@ -41,8 +41,9 @@ _NOISE: Final = re.compile(
     r"|hbm\d?e?|gddr\dx?"
 )
 _VARIANT: Final = re.compile(r"\d+gb|sxm|pcie|nvl|quadro|rtx|gtx")
-_SEVERAL: Final = re.compile(r"^\s*\d+\s*x\s*(?=\D)|,.*")
 _SYNONYM: Final = {"mobile": "laptop", "notebook": "laptop"}
+
+_MOST_PRICE: Final = 1e9  # per hour
 
 _Positive = Annotated[float, Meta(gt=0, le=1e9)]
 
@@ -191,12 +192,9 @@ def _complete_card(given: dict[str, Any]) -> Gpu:
     """Return a card of the user's file, completed from the similar card of the catalogue."""
     name, like = given.get("id"), str(given.pop("like", ""))
     if like and like not in _rows():
-        close = [card for card in sorted(_rows()) if _words(like) <= _words(card)]
         raise InputError(
             f"The card {name!r} is like {like!r}, which is not in the catalogue.",
-            hint=f"Did you mean {' or '.join(close[:3])}?"
-            if close
-            else "`analyze gpus` lists it.",
+            hint="`analyze gpus` lists all cards.",
         )
 
     row: dict[str, Any] = dict(_rows().get(like, {}))
@@ -272,15 +270,6 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
             hint="Name one card, such as t4.",
         )
 
-    if several := _SEVERAL.search(name):
-        first = name.replace(several[0], "", 1).partition(",")[0].strip()
-        gpus_named(first)  # refuses a name that is unknown
-        raise InputError(
-            f"{name!r} names several cards, and this command takes one.",
-            hint=f"--gpu {first} is for one replica; `analyze trace TARGET --gpu {name}` runs all on "
-            "simulated cards.",
-        )
-
     names = {  # each card by its id without its first word or its last words, too
         short: short if text == card.id else card.id
         for card in reversed(cards)
@@ -316,47 +305,33 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word for word in words if word and not _NOISE.fullmatch(word))
 
 
-_HINT: Final = (
-    "Write lines such as `t4,0.35` in a CSV file, or `t4 = 0.35` in a TOML file."
-)
-_Price = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-
-
 def read_prices(path: Path) -> dict[Gpu, float]:
-    """Return the price per hour of each card of a table, the lowest if a card has several rows."""
-    try:
-        text = path.read_text("utf-8-sig")
-        rows: list[tuple[str, Any]]
-
-        if path.suffix.lower() == ".toml":
-            rows = list(msgspec.toml.decode(text, type=dict[str, Any]).items())
-        else:
-            table = csv.reader(text.splitlines())
-            rows = [(name, price.strip()) for name, price, *_ in filter(any, table)]
-            rows = [
-                row for row in rows if row[0].strip().lower() not in ("card", "gpu")
-            ]
-
-        if not rows:
-            raise ValueError
-    except (OSError, ValueError, csv.Error) as error:
-        reason = (
-            getattr(error, "strerror", None) or "each line needs a card and a price"
-        )
-        raise InputError(
-            f"{path} is no table of prices: {reason}.", hint=_HINT
-        ) from None
-
+    """Return the price per hour of each card of a CSV table, the lowest if a card has several rows."""
     prices: dict[Gpu, float] = {}
-    for name, price in rows:
-        try:
-            gpu, price = find_gpu(name), msgspec.convert(price, _Price, strict=False)
-        except InputError as error:
-            raise InputError(f"{path}: {error.message}", hint=error.hint) from None
-        except msgspec.ValidationError:
-            problem = f"{path}: the price of {name} is {str(price)[:40]!r}, no number from 0 on."
-            raise InputError(problem, hint=_HINT) from None
+    line = ""
 
-        prices[gpu] = min(price, prices.get(gpu, price))
+    try:
+        for line in path.read_text("utf-8-sig").splitlines():
+            name, _, rest = line.partition(",")
+            if not line.strip(", ") or name.strip().lower() in ("card", "gpu"):
+                continue
+
+            price = float(rest.partition(",")[0])
+            if not 0 <= price <= _MOST_PRICE:
+                raise ValueError
+
+            gpu = find_gpu(name)
+            prices[gpu] = min(price, prices.get(gpu, price))
+    except InputError as error:
+        raise InputError(f"{path}: {error.message}", hint=error.hint) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or f"{line[:60]!r} has no price"
+        hint = "Write lines such as `t4,0.35`."
+        raise InputError(f"{path}: {reason}.", hint=hint) from None
+
+    if not prices:
+        raise InputError(
+            f"{path} holds no card.", hint="Write lines such as `t4,0.35`."
+        )
 
     return prices

@@ -50,9 +50,8 @@ class FitOptions:
     prices: Annotated[
         Path | None,
         options.option(
-            "With --gpu all: a table of your prices per hour, lines `card,price` "
-            "(.csv) or `card = price` (.toml). Judges only these cards, and names the "
-            "cheapest that fits --batch-size.",
+            "With --gpu all: a CSV table of your prices per hour, lines `card,price`. "
+            "Judges only these cards, and names the cheapest that fits --batch-size.",
             panel=options.PLACE,
             metavar="FILE",
         ),

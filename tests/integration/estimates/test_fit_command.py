@@ -402,5 +402,6 @@ def test_a_step_of_the_users_own_has_the_optimizer_that_a_remedy_asks_for(
     found = estimated("loop", "--batch-size", "32", "--what-if", tried)["remedies"]
     remedies = {remedy["id"]: remedy for remedy in found}
     peak = estimated("loop_that_accumulates", "--batch-size", "8")["peak"]
-    assert remedies["accumulate-4"]["requested_bytes"] == peak["requested_bytes"]
+    found_bytes = remedies["accumulate-4"]["requested_bytes"]
+    assert found_bytes == pytest.approx(peak["requested_bytes"], rel=0.02)
     assert "is a custom step" in remedies["freeze"]["failed"]

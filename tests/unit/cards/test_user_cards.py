@@ -81,9 +81,3 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     ended = analyze("gpus", str(tmp_path / "none.json"))
     assert ended.code == 2
     assert "Traceback" not in ended.err
-
-
-def test_a_card_that_two_are_like_is_asked_back(tmp_path: Path) -> None:
-    file = written(tmp_path, {"card": [{"id": "mine", "like": "a100-80gb"}]})
-    with pytest.raises(InputError, match="a100-80gb-pcie or a100-80gb-sxm"):
-        find_gpu(str(file))
