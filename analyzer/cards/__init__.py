@@ -4,7 +4,6 @@ Inputs: a card's name. Outputs: a ``Gpu`` with its figures, and sizes with their
 Restrictions: never starts a program, creates a CUDA context or imports TensorFlow.
 """
 
-from analyzer.cards.card_memory import MemoryRange as MemoryRange
 from analyzer.cards.card_memory import check_limit as check_limit
 from analyzer.cards.card_memory import context_bytes as context_bytes
 from analyzer.cards.card_memory import memory_beside_pool as memory_beside_pool

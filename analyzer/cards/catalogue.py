@@ -1,31 +1,24 @@
-"""The cards: the catalogue ``card_figures.csv``, the user's own, prices, and the search by name.
+"""The cards: the catalogue ``card_figures.csv``, the user's prices, and the search by name.
 
 Each figure of the catalogue was read from a card or a data sheet; ``sources.csv`` lists the sources.
-The environment variable ``TF_MEMORY_ANALYZER_CARDS`` names a file of the user's own cards (TOML or JSON,
-tables ``card``), so that child processes also know them; ``--gpu FILE`` sets it.
 """
 
 import contextlib
 import csv
 import difflib
-import os
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import field
 
 from analyzer.model.errors import InputError
 
 MIB: Final = 1024**2  # bytes
 _KIB: Final = 1024  # bytes
-
-VARIABLE: Final = "TF_MEMORY_ANALYZER_CARDS"
-_MOST_FILE_BYTES: Final = 1 << 20
 
 _DRIVER_MIB: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600, "AMD": 16}
 """MiB that the driver reserves, by kind of memory, before CUDA reports a total: the middle of the
@@ -44,8 +37,6 @@ _VARIANT: Final = re.compile(r"\d+gb|sxm|pcie|nvl|quadro|rtx|gtx")
 _SYNONYM: Final = {"mobile": "laptop", "notebook": "laptop"}
 
 _MOST_PRICE: Final = 1e9  # per hour
-
-_Positive = Annotated[float, Meta(gt=0, le=1e9)]
 
 
 class Architecture(msgspec.Struct, frozen=True):
@@ -77,25 +68,21 @@ Capability" and the section of each architecture; the descriptions that XLA embe
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One card; the fields are the columns of the catalogue and the keys of a user's card."""
+    """One card; the fields are the columns of the catalogue."""
 
     # for the command line (``a100-80gb-sxm``), and the driver's (``NVIDIA A100-SXM4-80GB``)
-    id: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,59}$")]
-    name: Annotated[str, Meta(max_length=120)]
-    capability_text: Annotated[str, Meta(pattern=r"^\d{1,2}\.\d$")] = field(
-        name="compute_capability"
-    )
-    sm_count: Annotated[
-        int, Meta(ge=1, le=4096)
-    ]  # multiprocessors, and their highest clock
-    clock_mhz: _Positive
-    bandwidth_gb_s: _Positive  # between the chip and its memory
-    l2_kib: _Positive
-    nominal_mib: Annotated[int, Meta(ge=256, le=1 << 24)]  # advertised memory
+    id: str
+    name: str
+    capability_text: str = field(name="compute_capability")
+    sm_count: int  # multiprocessors, and their highest clock
+    clock_mhz: float
+    bandwidth_gb_s: float  # between the chip and its memory
+    l2_kib: float
+    nominal_mib: int  # advertised memory
     # ``GDDR+ECC``: a sixteenth holds the codes. ``LPDDR``: the host's memory.
     memory_kind: Literal["HBM", "GDDR", "GDDR+ECC", "LPDDR"] = field(name="memory")
     # the memory as CUDA reports it; None to derive it from the advertised memory
-    reported_bytes: Annotated[int, Meta(ge=1 << 28, le=1 << 44)] | None = None
+    reported_bytes: int | None = None
     # source of ``reported_bytes``; empty without
     memory_source: str = field(name="reported_source", default="")
     specs_source: str = ""  # source of the other figures
@@ -144,74 +131,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return (usable_mib - driver_mib) * MIB
 
 
+@cache
 def all_gpus() -> tuple[Gpu, ...]:
-    """Return all cards in the order of the table, the user's own first; InputError if invalid."""
-    name = os.environ.get(VARIABLE, "").strip()
-    own = {card.id: card for card in _load_cards(Path(name))} if name else {}
-    return (*own.values(), *(card for card in _catalogue() if card.id not in own))
-
-
-@cache
-def _catalogue() -> tuple[Gpu, ...]:
-    return tuple(msgspec.convert(row, Gpu, strict=False) for row in _rows().values())
-
-
-@cache
-def _rows() -> Mapping[str, dict[str, str]]:
-    return {row["id"]: row for row in _read_rows("card_figures.csv")}
-
-
-def _load_cards(path: Path) -> tuple[Gpu, ...]:
-    if not path.exists():
-        raise InputError(
-            f"The file {path} does not exist.", hint="`analyze gpus` lists the cards."
-        )
-
-    decode = (
-        msgspec.json.decode if path.suffix.lower() == ".json" else msgspec.toml.decode
-    )
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_FILE_BYTES + 1)
-        if len(content) > _MOST_FILE_BYTES:
-            raise ValueError("it is longer than 1 MiB")
-        found = decode(content, type=dict[Literal["card"], list[dict[str, Any]]])
-        cards = tuple(_complete_card(card) for card in found.get("card", ()))
-        if not cards or len({card.id for card in cards}) < len(cards):
-            raise ValueError("it has no card, or two with the same id")
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not a file of cards: {str(error)[:300]}.".replace("..", "."),
-            hint='Write tables [[card]] with id = "my-card", like = "rtx-3090" and the other figures.',
-        ) from None
-
-    return cards
-
-
-def _complete_card(given: dict[str, Any]) -> Gpu:
-    """Return a card of the user's file, completed from the similar card of the catalogue."""
-    name, like = given.get("id"), str(given.pop("like", ""))
-    if like and like not in _rows():
-        raise InputError(
-            f"The card {name!r} is like {like!r}, which is not in the catalogue.",
-            hint="`analyze gpus` lists all cards.",
-        )
-
-    row: dict[str, Any] = dict(_rows().get(like, {}))
-    if given.keys() & {"nominal_mib", "memory"}:
-        row |= {"reported_bytes": None, "reported_source": ""}
-    row |= {"name": name, **given, "specs_source": "user"}
-    if "reported_bytes" in given:
-        row["reported_source"] = "user"
-    gpu = msgspec.convert(row, Gpu, strict=False)
-
-    if gpu.compute_capability not in ARCHITECTURES:
-        raise InputError(
-            f"The card {name!r} has the unknown compute capability {gpu.capability_text}.",
-            hint=f"Known are {', '.join('{}.{}'.format(*one) for one in ARCHITECTURES)}.",
-        )
-
-    return gpu
+    """Return all cards in the order of the table."""
+    rows = _read_rows("card_figures.csv")
+    return tuple(msgspec.convert(row, Gpu, strict=False) for row in rows)
 
 
 def find_gpu(name: str) -> Gpu:
@@ -234,14 +158,8 @@ def look_up_gpu(name: str) -> Gpu | None:
 def gpus_named(name: str) -> tuple[Gpu, ...]:
     """Return the cards that match a name, the one with the least memory first.
 
-    A file of the user's own cards stands for its first card, and makes all known to this process and its
-    children. An unknown name is an ``InputError`` that lists similar ones.
+    An unknown name is an ``InputError`` that lists similar ones.
     """
-    if name.strip().lower().endswith((".toml", ".json")):
-        path = Path(name.strip()).absolute()
-        name = _load_cards(path)[0].id
-        os.environ[VARIABLE] = str(path)
-
     cards = all_gpus()
     exact = [
         card for card in cards if name.strip().lower() in (card.id, card.name.lower())
@@ -284,7 +202,7 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
         f"Did you mean {similar}? " if near else "For example: t4, a100-80gb, h100. "
     )
     raise InputError(
-        f"No card is called {name!r}.", hint=f"{start}--gpu list shows all."
+        f"No card is called {name!r}.", hint=f"{start}`analyze gpus list` shows all."
     )
 
 

@@ -46,9 +46,10 @@ class EstimateOptions:
     ] = None
     gpu: Annotated[
         str,
-        options.gpu_option(
+        options.option(
             "Card to simulate, such as t4 or a100-80gb; several as t4,t4 or 2xt4. The "
-            "machine needs none. `--gpu list` lists all cards."
+            "machine needs none. `analyze gpus list` shows all cards.",
+            panel=options.PLACE,
         ),
     ] = ""
     inter_op_threads: options.InterOpThreads = None

@@ -42,9 +42,10 @@ class FitOptions:
     ] = None
     gpu: Annotated[
         str,
-        options.gpu_option(
+        options.option(
             "Card, such as t4 or a100-80gb; the machine needs none. `all` answers for "
-            "every card of the catalogue, `--gpu list` lists them."
+            "every card of the catalogue, `analyze gpus list` shows them.",
+            panel=options.PLACE,
         ),
     ] = ""
     prices: Annotated[

@@ -49,17 +49,6 @@ def argument(text: str, metavar: str | None = None) -> Any:
     return typer.Argument(help=text, metavar=metavar, show_default=False)
 
 
-def gpu_option(text: str, panel: str = PLACE) -> Any:
-    """Return the option --gpu, which lists the cards if its value is ``list``."""
-    return option(text, panel=panel, callback=_list_gpus, is_eager=True)
-
-
-def _list_gpus(name: str) -> str:
-    from analyzer.cli.gpus_command import list_gpus
-
-    return list_gpus(name)
-
-
 BatchSize = Annotated[
     int | None,
     option(

@@ -87,10 +87,11 @@ class TraceOptions:
     ] = ""
     gpu: Annotated[
         str,
-        options.gpu_option(
+        options.option(
             "Run on a simulated card with TensorFlow's own GPU runtime: t4, "
             "a100-80gb, 2xt4 ... (Linux on x86-64). --limit and --growth then "
-            "configure TensorFlow itself. `--gpu list` lists all cards."
+            "configure TensorFlow itself. `analyze gpus list` shows all cards.",
+            panel=options.PLACE,
         ),
     ] = ""
     inter_op_threads: options.InterOpThreads = None
