@@ -17,6 +17,7 @@ from analyzer.cards.catalogue import look_up_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
+from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.errors import InputError
 from analyzer.oom import OomReport, read_oom_log
 from analyzer.oom.advice import find_fit_options, write_fit_command
@@ -41,16 +42,11 @@ def oom(
     target: Annotated[
         str,
         options.option(
-            "Match sizes to the tensors of this model, estimated as in `analyze estimate TARGET`.",
+            "Match sizes to the tensors of this model, estimated as in `analyze estimate "
+            "TARGET`, or of a run folder.",
             metavar="TARGET",
         ),
     ] = "",
-    trace: Annotated[
-        Path | None,
-        options.option(
-            "Match sizes to the tensors of this run folder, traced or estimated."
-        ),
-    ] = None,
     batch_size: options.BatchSize = None,
     reproduce: Annotated[
         bool,
@@ -68,41 +64,48 @@ def oom(
     With --target the sizes in the log have the names of the model's tensors.
     """
     outputs.check(*([] if log == "-" else [Path(log)]))
-    if target:
-        options.refuse_options(
-            "and --target exclude each other", "Leave one out.", trace=trace
-        )
-    else:
+    if not target:
         hint = "Name the model: --target TARGET."
         options.refuse_options(
             "needs --target", hint, batch_size=batch_size, reproduce=reproduce
         )
 
-    if trace is not None and not trace.exists():
-        raise InputError(
-            f"{trace} does not exist.", hint="Name a run folder or an .xplane.pb."
-        )
-
     report = _read_log(log)
-    if trace is not None:
-        from analyzer.session.public_calls import open_trace
-
-        report = _name_sizes(report, open_trace(trace), str(trace))
-    elif target:
-        limit_bytes = _find_limit(report, target) if reproduce else None
-        from analyzer.session.public_calls import estimate
-
-        with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
-            settings = _step_settings(report, batch_size)
-            result = estimate(target, out=Path(folder) / "model", **settings)
-            report = _name_sizes(report, result, target, is_target=True)
-
-        if reproduce:
-            found = _reproduce(report, target, batch_size, limit_bytes, outputs)
-            document = structs.replace(report.document, reproduction=found)
-            report = replace(report, document=document)
+    if target:
+        report = _use_target(report, target, batch_size, outputs, reproduce=reproduce)
 
     _show(report, outputs)
+
+
+def _use_target(
+    report: OomReport,
+    target: str,
+    batch_size: int | None,
+    outputs: PageOutputs,
+    *,
+    reproduce: bool,
+) -> OomReport:
+    """Return the report with the names of a model's tensors, and with its run on the log's card."""
+    from analyzer.capture.targets.target_spec import parse_target
+    from analyzer.session.public_calls import estimate, open_trace
+
+    limit_bytes = _find_limit(report, target) if reproduce else None
+    if parse_target(target).kind is TargetKind.TRACE:
+        reason, hint = "needs a model, not a trace", "Leave it out."
+        options.refuse_options(reason, hint, batch_size=batch_size, reproduce=reproduce)
+        return _name_sizes(report, open_trace(target), target)
+
+    with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
+        settings = _step_settings(report, batch_size)
+        result = estimate(target, out=Path(folder) / "model", **settings)
+        report = _name_sizes(report, result, target, is_target=True)
+
+    if reproduce:
+        found = _reproduce(report, target, batch_size, limit_bytes, outputs)
+        document = structs.replace(report.document, reproduction=found)
+        report = replace(report, document=document)
+
+    return report
 
 
 def _show(report: OomReport, outputs: PageOutputs) -> None:

@@ -74,10 +74,10 @@ def test_a_log_without_a_failure_is_code_0(tmp_path: Path) -> None:
     [
         ["missing.log"],
         ["."],
-        [LOG, "--target", "keras:ResNet50", "--trace", "."],
+        [LOG, "--target", ".", "--batch-size", "4"],
         [LOG, "--batch-size", "4"],
         [LOG, "--reproduce"],
-        [LOG, "--trace", "missing"],
+        [LOG, "--target", "missing"],
         [LOG, "--json", LOG],
     ],
 )
