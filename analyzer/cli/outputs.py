@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 import tempfile
-import webbrowser
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,6 @@ from analyzer.cli import shared_options as options
 from analyzer.cli import stdout
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
 from analyzer.model.contract.report_file import Kind
-from analyzer.model.contract.report_json import REPORT_HTML
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
 from analyzer.report.answer import peak_limit_words
@@ -46,9 +44,6 @@ class PageOutputs:
     html: Annotated[
         Path | None, options.option("Write the result as an HTML page.")
     ] = None
-    open_page: Annotated[
-        bool, options.option("Open the page in a browser.", "--open")
-    ] = False
     force: options.Force = False
     quiet: options.Quiet = False
     verbose: options.Verbose = False
@@ -74,24 +69,10 @@ class PageOutputs:
         make_document: Callable[[], Document],
         *others: tuple[Path | None, Writer],
     ) -> None:
-        """Write the files, print the answer unless a file is stdout, and open the page."""
+        """Write the files, print the answer unless a file is stdout."""
         json = json_output(self.json, to_json, is_full=self.full)
         if not write_all(json, (self.html, to_html), *others):
             print_answer(make_document(), quiet=self.quiet, is_verbose=self.verbose)
-        self.show_page(None, to_html)
-
-    def show_page(self, saved: Path | None, write: Writer) -> None:
-        """With --open, show the page in the browser: the named one, a saved one, or a new one."""
-        if not self.open_page:
-            return
-
-        page = saved if self.html in (None, stdout.DASH) else self.html
-        if page is None or not page.is_file():
-            page = Path(tempfile.mkdtemp(prefix="analyze-")) / REPORT_HTML
-            write(page)
-            _report_written(page)
-
-        webbrowser.open(page.resolve().as_uri())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +145,6 @@ class Outputs(PageOutputs):
         if not write_all(json, *others):
             document = report_document(result.report)
             print_answer(document, quiet=self.quiet, is_verbose=self.verbose)
-        self.show_page(
-            result.folder / REPORT_HTML if result.folder else None, result.to_html
-        )
         if limit is not None and peak > limit:
             raise LimitError(peak_limit_words(peak, limit))
 

@@ -292,7 +292,7 @@ def _trace_step(
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress) as progress:
             if is_trace:
-                search = outputs.open_page or any(outputs.paths)
+                search = any(outputs.paths)
                 shared = OpenOptions(what_if=what_if, search=search, progress=progress)
                 result = _open_trace(Path(spec.path), chosen, reading, shared)
             else:

@@ -43,8 +43,6 @@ from analyzer.report.actions import remedy_of
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.target_results import save_report
-from analyzer.tracing.parse.logdir import RUN_FILE
-from analyzer.tracing.parse.run_folder import read_run
 
 _LONGEST_REASON: Final = 240  # characters of the reason why a remedy cannot be applied
 _PATCH_TOLERANCE: Final = (
@@ -100,15 +98,7 @@ def try_remedies(
     else:
         before = estimate_folder(captured, options)
 
-    op_by_op = None
-    if RECOMPUTING in names and before.note.step.jit:
-        # A graph without XLA shows the order of the layers.
-        report("capturing the step op by op", 0.0)
-        place = trial.access.folder / "op-by-op"
-        folder = trial.access.capture(replace(options, jit=False), place)
-        op_by_op = read_run(folder / RUN_FILE)
-
-    plans = choose_plans(list(plan_remedies(options, before.note, op_by_op)), names)
+    plans = choose_plans(list(plan_remedies(options, before.note)), names)
     remedies: list[StepRemedy] = []
     begin = time.monotonic()
 
@@ -262,7 +252,8 @@ def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[Reme
         if name not in known and name == RECOMPUTING:
             raise InputError(
                 f"{name} finds no blocks to recompute: the layers are not a chain of three parts or "
-                "more."
+                "more, or XLA compiles them.",
+                hint="Try --no-jit.",
             )
 
         if name not in known:

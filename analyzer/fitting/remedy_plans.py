@@ -17,7 +17,6 @@ from analyzer.fitting.block_partition import (
     ChainUnit,
     chain_of,
     choose_blocks,
-    count_operations,
 )
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.tables import read_table
@@ -85,15 +84,10 @@ def remedy_names() -> tuple[str, ...]:
     )
 
 
-def plan_remedies(
-    options: CaptureOptions,
-    note: RunNote,
-    op_by_op: RunNote | None = None,
-) -> Iterator[RemedyPlan]:
+def plan_remedies(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
     """Yield the remedies that a step may have.
 
-    ``op_by_op`` is a capture without XLA of a step that XLA compiles: it shows the order of the layers.
-    Without it no blocks of such a step are recomputed.
+    A graph without XLA shows the order of the layers, so no blocks of a compiled step are recomputed.
     """
     conditions = _conditions_of(options, note)
     table = read_remedies()
@@ -122,7 +116,7 @@ def plan_remedies(
             options=replace(options, optimizer=key),
         )
 
-    yield from _plan_blocks(options, chain_of(op_by_op or note))
+    yield from _plan_blocks(options, chain_of(note))
 
 
 def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
@@ -183,13 +177,12 @@ def _plan_blocks(
     pairs = "".join(f'    ["{first}", "{last}"],\n' for first, last in names)
     call = f"model = recompute_blocks(model, [  # before compile\n{pairs}])"
     ranges = "|".join(f"{first}>{last}" for first, last in names)
-    operations = count_operations(units, blocks)
 
     yield RemedyPlan(
         id=RECOMPUTING,
         title=f"{len(blocks)} blocks of layers recomputed",
         model=f"{read_recomputing_code()}\n\n\n{call}",
-        costs=f"{operations} ops run twice; batch normalization updates twice",
+        costs="their ops run twice; batch normalization updates twice",
         kind="recomputation",
         options=replace(options, remedy=f"recompute={ranges}"),
     )

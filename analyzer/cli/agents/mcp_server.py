@@ -32,7 +32,7 @@ from analyzer.report.short_json import shorten
 _OTHERS: Final = ("skill", "mcp")  # commands that are no tools
 _LEFT_OUT: Final = frozenset(
     {
-        *("json", "full", "open_page", "quiet", "verbose", "live"),
+        *("json", "full", "quiet", "verbose", "live"),
         *(
             "csv",
             "markdown",
