@@ -1,14 +1,13 @@
 """Output of a result: the terminal, and files named by options."""
 
 import contextlib
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from analyzer.capture.process.run_folders import make_default_path
 from analyzer.cli import shared_options as options
@@ -23,14 +22,6 @@ from analyzer.report.render.sections import Document
 from analyzer.report.result import Result
 from analyzer.report.short_json import shorten_file
 from analyzer.report.untrusted import printable
-from analyzer.tracing.parse.logdir import RUN_FILE
-
-_INPUT_ENDINGS: Final = (
-    *(RUN_FILE, "graph.json.gz", "kept.json"),
-    *(".pb", ".pb.gz"),
-    *(".data-00000-of-00001", ".index", ".keras", ".h5", ".hdf5", ".py"),
-)
-"""Name endings of input files in a run folder, a logdir or a saved model."""
 
 Writer = Callable[[Path], object]
 
@@ -159,8 +150,10 @@ def check_paths(
         if is_dash:
             stdout.check_open()
         else:
-            _check_not_input(path, sources)
             check_output(path)
+            if path.resolve() in [source.resolve() for source in sources]:
+                hint = "Name another file."
+                raise InputError(f"{path} is an input of this command.", hint=hint)
 
         if wanted.count(path) > 1 and (is_dash or is_regular(path)):
             name = "Standard output" if is_dash else str(path)
@@ -171,16 +164,6 @@ def check_paths(
         if not (force or is_new):
             hint = "Add --force to replace it, or name another file."
             raise InputError(f"{path} exists.", hint=hint)
-
-
-def _check_not_input(path: Path, sources: tuple[Path, ...]) -> None:
-    real = Path(os.path.realpath(path))
-    for source in map(os.path.realpath, sources if path.is_file() else ()):
-        is_inside = Path(source) in real.parents
-        if real == Path(source) or (is_inside and real.name.endswith(_INPUT_ENDINGS)):
-            raise InputError(
-                f"{path} is an input of this command.", hint="Name another file."
-            )
 
 
 def json_output(

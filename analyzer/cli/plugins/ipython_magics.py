@@ -53,7 +53,7 @@ def _measure_cell(shell: Any, cell: str) -> None:
     )
     for line in (
         *tensor_lines(measure.at_peak, "alive at the peak"),
-        measure.describe_method(),
+        measure.method,
     ):
         print(line)
 
