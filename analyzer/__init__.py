@@ -51,7 +51,7 @@ __all__ += ["estimate", "fit", "fits", "open_trace", "trace", "watch"]
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the notebook magics: ``%load_ext analyzer``."""
+    """Register the notebook magic: ``%load_ext analyzer``."""
     from analyzer.cli.plugins import ipython_magics
 
     ipython_magics.load_ipython_extension(shell)

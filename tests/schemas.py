@@ -15,7 +15,7 @@ from msgspec import Struct, ValidationError, convert
 from msgspec.json import encode, schema_components
 
 from analyzer.cli.gpus_command import CardList
-from analyzer.fitting.fit_answer import FitAnswer, LogAnswer
+from analyzer.fitting.fit_answer import FitAnswer
 from analyzer.model.contract.oom_file import OomDocument
 from analyzer.model.contract.report_file import DiffFile, ReportFile, SweepFile
 from analyzer.session.device_report import DeviceFile
@@ -27,7 +27,7 @@ SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {
         (ReportFile, DiffFile),
     ),
     "fit": ("The answer of analyze fit --json", (FitAnswer,)),
-    "oom": ("Output of analyze oom --json", (OomDocument, LogAnswer)),
+    "oom": ("Output of analyze oom --json", (OomDocument,)),
     "sweep": ("Output of analyze sweep (sweep.json)", (SweepFile,)),
     "device": ("Document of analyze device --json", (DeviceFile,)),
     "gpus": ("Output of analyze gpus --json", (CardList,)),

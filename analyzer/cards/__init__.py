@@ -1,11 +1,9 @@
-"""GPU cards: their figures, the memory TensorFlow may use, their state, and XLA's compiler for them.
+"""GPU cards: their figures and the memory that TensorFlow may use.
 
-Inputs: a card's name, or the driver of this machine. Outputs: a ``Gpu`` with its figures, sizes with
-their sources, NVML readings, and the description of a card for XLA's compiler.
+Inputs: a card's name. Outputs: a ``Gpu`` with its figures, and sizes with their sources.
 Restrictions: never starts a program, creates a CUDA context or imports TensorFlow.
 """
 
-from analyzer.cards.card_memory import MemoryRange as MemoryRange
 from analyzer.cards.card_memory import check_limit as check_limit
 from analyzer.cards.card_memory import context_bytes as context_bytes
 from analyzer.cards.card_memory import memory_beside_pool as memory_beside_pool

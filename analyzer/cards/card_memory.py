@@ -1,26 +1,27 @@
 """How much of a card TensorFlow's allocator may use, and the memory of a process outside its pool."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from analyzer.cards.catalogue import Gpu
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import BoundedBytes, Range
-from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
 
 _MIB: Final = 1024**2  # bytes
 
+_CUDA_CONTEXT: Final = BoundedBytes(320 * _MIB, Range(115 * _MIB, 527 * _MIB))
+"""T4 115 to 302 MiB, V100 317, A100-40 352, A100-80 424, RTX 3090 286, H100 444, H200 527 (driver 580).
+The card's total minus the free memory that TensorFlow's start-up lines in public logs imply. TensorFlow
+computes its limit after the context exists, because ``cudaMemGetInfo`` needs one."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRange(BoundedBytes):
-    """An expected size with its range, and the source of both in one line."""
+_HIP_CONTEXT: Final = BoundedBytes(612 * _MIB, Range(0, 1428 * _MIB))
+"""The median of the 11 public logs of TensorFlow-ROCm since 2023, with the display (RX 6600 XT 120 MiB,
+RX 7600 272, RX 7900 XTX 548 to 612, MI210 1070, MI250X 1192 and 1428, RX 7800 XT 1225, RX 9060 XT 1286);
+0 in older ones (RX 5700, RX 6700 XT, MI60)."""
 
-    source: str
-
-
-_RANGES: Final = read_table("cards/memory_ranges.toml", dict[str, MemoryRange])
-_CONTEXT, _LIBRARIES = _RANGES["cuda_context"], _RANGES["libraries"]
+_LIBRARIES_BYTES: Final = 500 * _MIB
+"""cuBLAS, cuDNN and loaded kernels (100 to 1000 MiB): openxla/xprof issue 378 (RTX 3090, about 0.9 GiB
+with all kernels loaded at once); less with CUDA's lazy loading."""
 
 
 def check_limit(
@@ -45,13 +46,13 @@ def check_limit(
         )
 
 
-def _context(gpu: Gpu) -> MemoryRange:
-    return _RANGES["hip_context"] if gpu.is_amd else _CONTEXT
+def _context(gpu: Gpu) -> BoundedBytes:
+    return _HIP_CONTEXT if gpu.is_amd else _CUDA_CONTEXT
 
 
 def context_bytes() -> int:
     """Return the memory of a CUDA context before any allocation."""
-    return _CONTEXT.bytes
+    return _CUDA_CONTEXT.bytes
 
 
 def system_reserve(
@@ -77,7 +78,7 @@ TITAN cards ("Created device ... with N MB memory"). Of the others and 15 later 
 limit contains 64 of 71; other programs on the card explain the rest (1.4 to 4.5 GiB)."""
 
 
-def usable_memory(gpu: Gpu) -> MemoryRange:
+def usable_memory(gpu: Gpu) -> BoundedBytes:
     """Return the memory of a card that one process can use, CUDA's context included.
 
     The bounds allow for the total, which depends on the driver (T4: 14918 to 15110 MiB, RTX 4090 24081
@@ -91,12 +92,10 @@ def usable_memory(gpu: Gpu) -> MemoryRange:
     )
     bounds = Range(total - margin - shared, total + margin)
 
-    return MemoryRange(
-        bytes=total, range=bounds, source="the total that the driver reports"
-    )
+    return BoundedBytes(total, bounds)
 
 
-def memory_limit(gpu: Gpu) -> MemoryRange:
+def memory_limit(gpu: Gpu) -> BoundedBytes:
     """Return the ``bytes_limit`` of TensorFlow's allocator.
 
     The usable memory minus the CUDA context minus the reserve (``SingleVirtualDeviceMemoryLimit``).
@@ -108,28 +107,18 @@ def memory_limit(gpu: Gpu) -> MemoryRange:
         max(0, size - system_reserve(size, gpu.compute_capability, tegra=tegra))
         for size in (usable.bytes - context.bytes, free.low, free.high)
     )
-    kind = "AMD cards" if gpu.is_amd else f"compute capability {gpu.capability_text}"
-    source = f"total minus context minus TensorFlow's reserve for {kind}"
-
-    return MemoryRange(bytes=expected, range=Range(low, high), source=source)
+    return BoundedBytes(expected, Range(low, high))
 
 
-def process_overhead(gpu: Gpu) -> MemoryRange:
-    """Return the memory of one process outside the pool: context, libraries (CUDA's), kernels."""
-    context = _context(gpu)
-    workspace = (
-        32 * _MIB if gpu.compute_capability >= (9, 0) else 8 * _MIB + (128 << 10)
-    )
+def process_overhead(gpu: Gpu) -> int:
+    """Return the bytes of one process outside the pool: context, libraries, cuBLAS' workspace."""
+    is_hopper = gpu.compute_capability >= (9, 0)
+    workspace_bytes = 32 * _MIB if is_hopper else 8 * _MIB + (128 << 10)
 
-    return MemoryRange(
-        bytes=context.bytes + _LIBRARIES.bytes + workspace,
-        range=(context.range + _LIBRARIES.range).widened(0, workspace),
-        source=f"{context.source}; {_LIBRARIES.source}; cuBLAS' workspace",
-    )
+    return _context(gpu).bytes + _LIBRARIES_BYTES + workspace_bytes
 
 
 def memory_beside_pool(gpu: Gpu) -> int:
     """Return the bytes of ``process_overhead``, at most the part that TensorFlow leaves by default."""
-    return min(
-        process_overhead(gpu).bytes, usable_memory(gpu).bytes - memory_limit(gpu).bytes
-    )
+    left_bytes = usable_memory(gpu).bytes - memory_limit(gpu).bytes
+    return min(process_overhead(gpu), left_bytes)

@@ -1,31 +1,24 @@
-"""The cards: the catalogue ``card_figures.csv``, the user's own, prices, and the search by name.
+"""The cards: the catalogue ``card_figures.csv``, the user's prices, and the search by name.
 
 Each figure of the catalogue was read from a card or a data sheet; ``sources.csv`` lists the sources.
-The environment variable ``TF_MEMORY_ANALYZER_CARDS`` names a file of the user's own cards (TOML or JSON,
-tables ``card``), so that child processes also know them; ``--gpu FILE`` sets it.
 """
 
 import contextlib
 import csv
 import difflib
-import os
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import field
 
 from analyzer.model.errors import InputError
 
 MIB: Final = 1024**2  # bytes
 _KIB: Final = 1024  # bytes
-
-VARIABLE: Final = "TF_MEMORY_ANALYZER_CARDS"
-_MOST_FILE_BYTES: Final = 1 << 20
 
 _DRIVER_MIB: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600, "AMD": 16}
 """MiB that the driver reserves, by kind of memory, before CUDA reports a total: the middle of the
@@ -41,10 +34,9 @@ _NOISE: Final = re.compile(
     r"|hbm\d?e?|gddr\dx?"
 )
 _VARIANT: Final = re.compile(r"\d+gb|sxm|pcie|nvl|quadro|rtx|gtx")
-_SEVERAL: Final = re.compile(r"^\s*\d+\s*x\s*(?=\D)|,.*")
 _SYNONYM: Final = {"mobile": "laptop", "notebook": "laptop"}
 
-_Positive = Annotated[float, Meta(gt=0, le=1e9)]
+_MOST_PRICE: Final = 1e9  # per hour
 
 
 class Architecture(msgspec.Struct, frozen=True):
@@ -76,25 +68,21 @@ Capability" and the section of each architecture; the descriptions that XLA embe
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One card; the fields are the columns of the catalogue and the keys of a user's card."""
+    """One card; the fields are the columns of the catalogue."""
 
     # for the command line (``a100-80gb-sxm``), and the driver's (``NVIDIA A100-SXM4-80GB``)
-    id: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,59}$")]
-    name: Annotated[str, Meta(max_length=120)]
-    capability_text: Annotated[str, Meta(pattern=r"^\d{1,2}\.\d$")] = field(
-        name="compute_capability"
-    )
-    sm_count: Annotated[
-        int, Meta(ge=1, le=4096)
-    ]  # multiprocessors, and their highest clock
-    clock_mhz: _Positive
-    bandwidth_gb_s: _Positive  # between the chip and its memory
-    l2_kib: _Positive
-    nominal_mib: Annotated[int, Meta(ge=256, le=1 << 24)]  # advertised memory
+    id: str
+    name: str
+    capability_text: str = field(name="compute_capability")
+    sm_count: int  # multiprocessors, and their highest clock
+    clock_mhz: float
+    bandwidth_gb_s: float  # between the chip and its memory
+    l2_kib: float
+    nominal_mib: int  # advertised memory
     # ``GDDR+ECC``: a sixteenth holds the codes. ``LPDDR``: the host's memory.
     memory_kind: Literal["HBM", "GDDR", "GDDR+ECC", "LPDDR"] = field(name="memory")
     # the memory as CUDA reports it; None to derive it from the advertised memory
-    reported_bytes: Annotated[int, Meta(ge=1 << 28, le=1 << 44)] | None = None
+    reported_bytes: int | None = None
     # source of ``reported_bytes``; empty without
     memory_source: str = field(name="reported_source", default="")
     specs_source: str = ""  # source of the other figures
@@ -143,77 +131,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return (usable_mib - driver_mib) * MIB
 
 
+@cache
 def all_gpus() -> tuple[Gpu, ...]:
-    """Return all cards in the order of the table, the user's own first; InputError if invalid."""
-    name = os.environ.get(VARIABLE, "").strip()
-    own = {card.id: card for card in _load_cards(Path(name))} if name else {}
-    return (*own.values(), *(card for card in _catalogue() if card.id not in own))
-
-
-@cache
-def _catalogue() -> tuple[Gpu, ...]:
-    return tuple(msgspec.convert(row, Gpu, strict=False) for row in _rows().values())
-
-
-@cache
-def _rows() -> Mapping[str, dict[str, str]]:
-    return {row["id"]: row for row in _read_rows("card_figures.csv")}
-
-
-def _load_cards(path: Path) -> tuple[Gpu, ...]:
-    if not path.exists():
-        raise InputError(
-            f"The file {path} does not exist.", hint="`analyze gpus` lists the cards."
-        )
-
-    decode = (
-        msgspec.json.decode if path.suffix.lower() == ".json" else msgspec.toml.decode
-    )
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_FILE_BYTES + 1)
-        if len(content) > _MOST_FILE_BYTES:
-            raise ValueError("it is longer than 1 MiB")
-        found = decode(content, type=dict[Literal["card"], list[dict[str, Any]]])
-        cards = tuple(_complete_card(card) for card in found.get("card", ()))
-        if not cards or len({card.id for card in cards}) < len(cards):
-            raise ValueError("it has no card, or two with the same id")
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not a file of cards: {str(error)[:300]}.".replace("..", "."),
-            hint='Write tables [[card]] with id = "my-card", like = "rtx-3090" and the other figures.',
-        ) from None
-
-    return cards
-
-
-def _complete_card(given: dict[str, Any]) -> Gpu:
-    """Return a card of the user's file, completed from the similar card of the catalogue."""
-    name, like = given.get("id"), str(given.pop("like", ""))
-    if like and like not in _rows():
-        close = [card for card in sorted(_rows()) if _words(like) <= _words(card)]
-        raise InputError(
-            f"The card {name!r} is like {like!r}, which is not in the catalogue.",
-            hint=f"Did you mean {' or '.join(close[:3])}?"
-            if close
-            else "`analyze gpus` lists it.",
-        )
-
-    row: dict[str, Any] = dict(_rows().get(like, {}))
-    if given.keys() & {"nominal_mib", "memory"}:
-        row |= {"reported_bytes": None, "reported_source": ""}
-    row |= {"name": name, **given, "specs_source": "user"}
-    if "reported_bytes" in given:
-        row["reported_source"] = "user"
-    gpu = msgspec.convert(row, Gpu, strict=False)
-
-    if gpu.compute_capability not in ARCHITECTURES:
-        raise InputError(
-            f"The card {name!r} has the unknown compute capability {gpu.capability_text}.",
-            hint=f"Known are {', '.join('{}.{}'.format(*one) for one in ARCHITECTURES)}.",
-        )
-
-    return gpu
+    """Return all cards in the order of the table."""
+    rows = _read_rows("card_figures.csv")
+    return tuple(msgspec.convert(row, Gpu, strict=False) for row in rows)
 
 
 def find_gpu(name: str) -> Gpu:
@@ -236,14 +158,8 @@ def look_up_gpu(name: str) -> Gpu | None:
 def gpus_named(name: str) -> tuple[Gpu, ...]:
     """Return the cards that match a name, the one with the least memory first.
 
-    A file of the user's own cards stands for its first card, and makes all known to this process and its
-    children. An unknown name is an ``InputError`` that lists similar ones.
+    An unknown name is an ``InputError`` that lists similar ones.
     """
-    if name.strip().lower().endswith((".toml", ".json")):
-        path = Path(name.strip()).absolute()
-        name = _load_cards(path)[0].id
-        os.environ[VARIABLE] = str(path)
-
     cards = all_gpus()
     exact = [
         card for card in cards if name.strip().lower() in (card.id, card.name.lower())
@@ -272,15 +188,6 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
             hint="Name one card, such as t4.",
         )
 
-    if several := _SEVERAL.search(name):
-        first = name.replace(several[0], "", 1).partition(",")[0].strip()
-        gpus_named(first)  # refuses a name that is unknown
-        raise InputError(
-            f"{name!r} names several cards, and this command takes one.",
-            hint=f"--gpu {first} is for one replica; `analyze trace TARGET --gpu {name}` runs all on "
-            "simulated cards.",
-        )
-
     names = {  # each card by its id without its first word or its last words, too
         short: short if text == card.id else card.id
         for card in reversed(cards)
@@ -295,7 +202,7 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
         f"Did you mean {similar}? " if near else "For example: t4, a100-80gb, h100. "
     )
     raise InputError(
-        f"No card is called {name!r}.", hint=f"{start}--gpu list shows all."
+        f"No card is called {name!r}.", hint=f"{start}`analyze gpus list` shows all."
     )
 
 
@@ -316,47 +223,33 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word for word in words if word and not _NOISE.fullmatch(word))
 
 
-_HINT: Final = (
-    "Write lines such as `t4,0.35` in a CSV file, or `t4 = 0.35` in a TOML file."
-)
-_Price = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-
-
 def read_prices(path: Path) -> dict[Gpu, float]:
-    """Return the price per hour of each card of a table, the lowest if a card has several rows."""
-    try:
-        text = path.read_text("utf-8-sig")
-        rows: list[tuple[str, Any]]
-
-        if path.suffix.lower() == ".toml":
-            rows = list(msgspec.toml.decode(text, type=dict[str, Any]).items())
-        else:
-            table = csv.reader(text.splitlines())
-            rows = [(name, price.strip()) for name, price, *_ in filter(any, table)]
-            rows = [
-                row for row in rows if row[0].strip().lower() not in ("card", "gpu")
-            ]
-
-        if not rows:
-            raise ValueError
-    except (OSError, ValueError, csv.Error) as error:
-        reason = (
-            getattr(error, "strerror", None) or "each line needs a card and a price"
-        )
-        raise InputError(
-            f"{path} is no table of prices: {reason}.", hint=_HINT
-        ) from None
-
+    """Return the price per hour of each card of a CSV table, the lowest if a card has several rows."""
     prices: dict[Gpu, float] = {}
-    for name, price in rows:
-        try:
-            gpu, price = find_gpu(name), msgspec.convert(price, _Price, strict=False)
-        except InputError as error:
-            raise InputError(f"{path}: {error.message}", hint=error.hint) from None
-        except msgspec.ValidationError:
-            problem = f"{path}: the price of {name} is {str(price)[:40]!r}, no number from 0 on."
-            raise InputError(problem, hint=_HINT) from None
+    line = ""
 
-        prices[gpu] = min(price, prices.get(gpu, price))
+    try:
+        for line in path.read_text("utf-8-sig").splitlines():
+            name, _, rest = line.partition(",")
+            if not line.strip(", ") or name.strip().lower() in ("card", "gpu"):
+                continue
+
+            price = float(rest.partition(",")[0])
+            if not 0 <= price <= _MOST_PRICE:
+                raise ValueError
+
+            gpu = find_gpu(name)
+            prices[gpu] = min(price, prices.get(gpu, price))
+    except InputError as error:
+        raise InputError(f"{path}: {error.message}", hint=error.hint) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or f"{line[:60]!r} has no price"
+        hint = "Write lines such as `t4,0.35`."
+        raise InputError(f"{path}: {reason}.", hint=hint) from None
+
+    if not prices:
+        raise InputError(
+            f"{path} holds no card.", hint="Write lines such as `t4,0.35`."
+        )
 
     return prices

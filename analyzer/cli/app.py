@@ -33,8 +33,7 @@ COMMANDS: Final = {
     ),
     "fit": "Find the largest batch (or input) that fits a card or a limit.",
     "sweep": (
-        "Estimate every combination of models, batches, cards and remedies, and show "
-        "them in a table."
+        "Estimate every combination of models, cards and batches, and show them in a table."
     ),
     "gpus": "List the cards of the catalogue, by search words or with -v all.",
     "diff": "Compare two steps, or find the commit that changed a step's peak most.",

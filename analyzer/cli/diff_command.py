@@ -44,7 +44,7 @@ def diff(
     batch_size: options.BatchSize = None,
     gpu: Annotated[
         str,
-        options.gpu_option(
+        options.option(
             "With a git range or --python: the card to estimate for, such as t4; "
             "default the CPU.",
             panel=options.STEP,

@@ -44,17 +44,12 @@ class EstimateOptions:
             panel=options.PLACE,
         ),
     ] = None
-    device: Annotated[
-        str,
-        options.option(
-            "cpu or gpu; default gpu with --gpu, otherwise cpu.", panel=options.PLACE
-        ),
-    ] = ""
     gpu: Annotated[
         str,
-        options.gpu_option(
+        options.option(
             "Card to simulate, such as t4 or a100-80gb; several as t4,t4 or 2xt4. The "
-            "machine needs none. `--gpu list` lists all cards."
+            "machine needs none. `analyze gpus list` shows all cards.",
+            panel=options.PLACE,
         ),
     ] = ""
     inter_op_threads: options.InterOpThreads = None
@@ -102,7 +97,6 @@ def estimate(
     With --gpu, TensorFlow runs the step on a simulated card; no kernel runs. For the CPU, the step is
     not run: executor, kernels and allocator are simulated.
     """
-    options.check_choice("--device", capture.device, ("cpu", "gpu"))
     spec = target_spec.parse_target(target)
     outputs.check(spec.source)
     what_if = replay.what_if
@@ -197,19 +191,8 @@ def _capture_options(
     what_if: WhatIf,
 ) -> CaptureOptions:
     """Return the capture's options."""
-    is_new, gpu = spec.kind is not TargetKind.TRACE, capture.gpu
-    if capture.device == "cpu" and gpu:
-        raise InputError(
-            "--device cpu and --gpu exclude each other.", hint="Leave one out."
-        )
-
-    if capture.device == "gpu" and not gpu:
-        raise InputError(
-            "An estimate for a GPU needs the card's name.",
-            hint="Add --gpu t4 or --gpu a100-80gb.",
-        )
-
-    card = normalize_cards(gpu) if gpu else ""
+    is_new = spec.kind is not TargetKind.TRACE
+    card = normalize_cards(capture.gpu) if capture.gpu else ""
     return step.to_capture(
         steps=capture.steps,
         batch_size=capture.batch_size,
@@ -264,15 +247,12 @@ def _check_options(
     file = Path(spec.path) / RUN_FILE  # opening reports a missing file
     device = read_run_file(file).device if file.is_file() else None
 
-    if device is None or not (capture.device or capture.gpu):
-        return
-
-    if chosen.gpu != (device.id if device.kind == "gpu" else ""):
+    if device is not None and chosen.gpu not in ("", device.id):
         raise InputError(
             f"{spec.text} holds an estimate for {device.id or 'a CPU'}, and its graph "
             "fits no other "
             "device.",
-            hint="Leave out --gpu and --device, or estimate the target itself.",
+            hint="Leave out --gpu, or estimate the target itself.",
         )
 
 

@@ -9,7 +9,6 @@ import re
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,107 +16,102 @@ _SECONDS: Final = 0.5  # after which the search ends
 _MOST_DEPTH: Final = 4  # of folders
 _MOST_BYTES: Final = 1 << 20  # read of a file
 _MOST_SHOWN: Final = 3  # of a kind
-_OTHER_FOLDERS: Final = frozenset(
-    {"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"}
+_OTHER_FOLDERS: Final = re.compile(
+    r"\..*|__pycache__|build|dist|env|node_modules|site-packages|venv"
 )
-
 _OOM: Final = re.compile(
     rb"OOM when allocating|RESOURCE_EXHAUSTED|ResourceExhausted|[Oo]ut of memory"
 )
-_LOGS: Final = (".log", ".txt", ".out", ".err")
-_MODELS: Final = (".keras", ".h5", ".hdf5")
-_TRACES: Final = (".xplane.pb", ".xplane.pb.gz")
 _FRAMEWORK: Final = re.compile(
     rb"^\s*(import|from) (tensorflow|keras|tf_keras)\b", re.M
 )
-_MODEL_CALLS: Final = ("Model", "Sequential")
+_TRAINING: Final = re.compile(rb"\.(fit|apply_gradients)\(")
+_MODEL: Final = re.compile(r"\b(Model|Sequential)\(|\bapplications\.")
+_TRACES: Final = (".xplane.pb", ".xplane.pb.gz")
+_RUN_FILES: Final = {"run.json", "graph.json.gz"}
 
-
-@dataclass(frozen=True, slots=True)
-class Find:
-    """A find of a kind, and the commands for it, each with its answer."""
-
-    kind: str
-    commands: tuple[tuple[str, str], ...]
+_COMMANDS: Final = {
+    "Models": (
+        "analyze estimate {} --gpu t4  # does a step fit this card?",
+        "analyze fit {} --gpu t4  # the largest batch",
+        "analyze trace {}  # the tensors at the peak, measured here",
+    ),
+    "Scripts that train": ("analyze trace {}  # memory step by step, and leaks",),
+    "Logs with an out-of-memory error": ("analyze oom {}  # the cause and the fix",),
+    "Traces and estimates": ("analyze trace {}  # the tensors at the peak",),
+}
+"""Commands for each kind of find."""
 
 
 def describe_folder(folder: Path) -> list[str]:
     """Return the lines about a project's folder, by kind of find; none if there is no find."""
-    by_kind: dict[str, list[Find]] = {}
-    for find in _search(folder):
-        by_kind.setdefault(find.kind, []).append(find)
+    finds: dict[str, list[str]] = {}
+    for kind, name in _search(folder):
+        finds.setdefault(kind, []).append(name)
 
     lines: list[str] = []
-    for kind, finds in by_kind.items():
-        commands = [one for find in finds[:_MOST_SHOWN] for one in find.commands]
-        width = max(len(command) for command, _ in commands)
+    for kind, names in finds.items():
         lines.append(kind)
-        lines += [f"  {command:{width}}  {answer}" for command, answer in commands]
+        for name in names[:_MOST_SHOWN]:
+            lines += [f"  {one.format(shlex.quote(name))}" for one in _COMMANDS[kind]]
 
-        if len(finds) > _MOST_SHOWN:
-            lines.append(f"  and {len(finds) - _MOST_SHOWN} more")
+        if len(names) > _MOST_SHOWN:
+            lines.append(f"  and {len(names) - _MOST_SHOWN} more")
         lines.append("")
 
     return lines
 
 
-def _search(folder: Path) -> Iterator[Find]:
-    """Yield the finds in a folder and below, the nearest first, until the time is over."""
+def _search(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the name of the finds in a folder and below, until the time is over."""
     end_s = time.monotonic() + _SECONDS
-    open_folders = [(folder, 0)]
 
-    for place, depth in open_folders:
-        try:
-            entries = sorted(os.scandir(place), key=lambda entry: entry.name)
-        except OSError:
+    for place, folders, names in os.walk(folder):
+        path = Path(place).relative_to(folder)
+        kind = _judge_folder(Path(place), names)
+        if kind and place != str(folder):
+            folders.clear()  # its files are parts of it
+            yield kind, path.as_posix()
             continue
 
-        names = {entry.name for entry in entries}
-        find = _judge_folder(place, _name(place, folder), names)
-        if find is not None and place != folder:
-            yield find
-            continue  # its files are parts of it
-
-        for entry in entries:
+        is_deep = len(path.parts) >= _MOST_DEPTH
+        folders[:] = [
+            one for one in folders if not (is_deep or _OTHER_FOLDERS.fullmatch(one))
+        ]
+        for name in sorted(names):
             if time.monotonic() > end_s:
                 return
 
-            is_other = entry.name.startswith(".") or entry.name in _OTHER_FOLDERS
-            if entry.is_dir(follow_symlinks=False):
-                if depth < _MOST_DEPTH and not is_other:
-                    open_folders.append((Path(entry.path), depth + 1))
-            elif not is_other:
-                yield from _judge_file(Path(entry.path), folder)
+            yield from _judge_file(folder / path / name, (path / name).as_posix())
 
 
-def _name(path: Path, folder: Path) -> str:
-    return shlex.quote(path.relative_to(folder).as_posix())
-
-
-def _judge_folder(place: Path, name: str, names: set[str]) -> Find | None:
-    """Return a trace or a saved model that a folder with these entries is, if it is one."""
+def _judge_folder(place: Path, names: list[str]) -> str:
+    """Return the kind of a folder with these files: a model, a trace, or none."""
     if "saved_model.pb" in names:
-        return _model(name)
+        return "Models"
 
-    is_run = {"run.json", "graph.json.gz"} <= names
-    is_logdir = "plugins" in names and (place / "plugins" / "profile").is_dir()
-    if is_run or is_logdir or any(one.endswith(_TRACES) for one in names):
-        return _trace(name)
+    is_logdir = (place / "plugins" / "profile").is_dir()
+    is_trace = _RUN_FILES.issubset(names) or any(one.endswith(_TRACES) for one in names)
 
-    return None
+    return "Traces and estimates" if is_trace or is_logdir else ""
 
 
-def _judge_file(path: Path, folder: Path) -> Iterator[Find]:
-    name = _name(path, folder)
+def _judge_file(path: Path, name: str) -> Iterator[tuple[str, str]]:
     if path.suffix == ".py":
-        yield from _judge_source(_read(path), name)
-    elif path.suffix in _MODELS:
-        yield _model(name)
-    elif path.name.endswith(_TRACES):
-        yield _trace(name)
-    elif path.suffix in _LOGS and _OOM.search(_read(path)):
-        commands = ((f"analyze oom {name}", "why it ran out of memory, and the fix"),)
-        yield Find("Logs with an out-of-memory error", commands)
+        source = _read(path)
+        if not _FRAMEWORK.search(source):
+            return
+
+        yield from (("Models", f"{name}:{model}") for model in _list_models(source))
+        if _TRAINING.search(source):
+            yield "Scripts that train", name
+
+    elif path.suffix in (".keras", ".h5", ".hdf5"):
+        yield "Models", name
+    elif name.endswith(_TRACES):
+        yield "Traces and estimates", name
+    elif path.suffix in (".log", ".txt", ".out", ".err") and _OOM.search(_read(path)):
+        yield "Logs with an out-of-memory error", name
 
 
 def _read(path: Path) -> bytes:
@@ -134,61 +128,22 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def _judge_source(source: bytes, name: str) -> Iterator[Find]:
-    """Yield the models of a Python file, or the file as a script that trains."""
-    if not _FRAMEWORK.search(source):
-        return
-
+def _list_models(source: bytes) -> Iterator[str]:
+    """Yield the names that are a model, or a function without arguments that makes one."""
     try:
         tree = ast.parse(source)
-        models = [one for node in tree.body for one in _list_models(node)]
+        texts = [ast.unparse(node) for node in tree.body]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
 
-    for model in models:
-        yield _model(f"{name}:{model}")
+    for node, text in zip(tree.body, texts, strict=True):
+        if not _MODEL.search(text):
+            continue
 
-    is_training = any(
-        isinstance(node, ast.Attribute) and node.attr in ("fit", "apply_gradients")
-        for node in ast.walk(tree)
-    )
-    if is_training:
-        answer = "its memory step by step, and leaks"
-        yield Find("Scripts that train", ((f"analyze trace {name}", answer),))
-
-
-def _list_models(node: ast.stmt) -> Iterator[str]:
-    """Yield the names of a statement that are a model, or a function that returns one."""
-    calls = (one for one in ast.walk(node) if isinstance(one, ast.Call))
-    names = [ast.unparse(call.func) for call in calls]
-    has_model = any(name.rpartition(".")[2] in _MODEL_CALLS for name in names)
-    has_model = has_model or any("applications." in name for name in names)
-    if not has_model:
-        return
-
-    if isinstance(node, ast.Assign):
-        yield from (one.id for one in node.targets if isinstance(one, ast.Name))
-    elif isinstance(node, ast.FunctionDef):
-        arguments = node.args
-        needed = len(arguments.posonlyargs + arguments.args) - len(arguments.defaults)
-        is_returned = any(
-            isinstance(one, ast.Return) and one.value for one in ast.walk(node)
-        )
-        if needed == 0 and None not in arguments.kw_defaults and is_returned:
-            yield node.name
-
-
-def _model(name: str) -> Find:
-    return Find(
-        "Models",
-        (
-            (f"analyze estimate {name} --gpu t4", "does a step fit this card?"),
-            (f"analyze fit {name} --gpu t4", "the largest batch"),
-            (f"analyze trace {name}", "the tensors at the peak, measured here"),
-        ),
-    )
-
-
-def _trace(name: str) -> Find:
-    answer = "the tensors at its peak, and how to reduce it"
-    return Find("Traces and estimates", ((f"analyze trace {name}", answer),))
+        if isinstance(node, ast.Assign):
+            yield from (one.id for one in node.targets if isinstance(one, ast.Name))
+        elif isinstance(node, ast.FunctionDef):
+            own = node.args
+            needed = len(own.posonlyargs + own.args) - len(own.defaults)
+            if needed == 0 and None not in own.kw_defaults and "return " in text:
+                yield node.name

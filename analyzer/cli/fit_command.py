@@ -42,17 +42,17 @@ class FitOptions:
     ] = None
     gpu: Annotated[
         str,
-        options.gpu_option(
+        options.option(
             "Card, such as t4 or a100-80gb; the machine needs none. `all` answers for "
-            "every card of the catalogue, `--gpu list` lists them."
+            "every card of the catalogue, `analyze gpus list` shows them.",
+            panel=options.PLACE,
         ),
     ] = ""
     prices: Annotated[
         Path | None,
         options.option(
-            "With --gpu all: a table of your prices per hour, lines `card,price` "
-            "(.csv) or `card = price` (.toml). Judges only these cards, and names the "
-            "cheapest that fits --batch-size.",
+            "With --gpu all: a CSV table of your prices per hour, lines `card,price`. "
+            "Judges only these cards, and names the cheapest that fits --batch-size.",
             panel=options.PLACE,
             metavar="FILE",
         ),

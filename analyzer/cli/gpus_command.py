@@ -1,10 +1,9 @@
-"""``analyze gpus`` and ``--gpu list``: the catalogue of cards."""
+"""``analyze gpus``: the catalogue of cards."""
 
 import sys
 from typing import Annotated, Final
 
 import msgspec
-import typer
 
 from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.cards.catalogue import gpus_named
@@ -15,7 +14,6 @@ from analyzer.report.output_files import write_text
 from analyzer.report.untrusted import printable
 from analyzer.simulated_card.card_environment import normalize_cards
 
-_SAME: Final = ("id", "name", "nominal_bytes", "memory_bytes", "memory_source")
 _NAMED: Final = 5  # other cards of the same name that are printed
 
 
@@ -27,10 +25,10 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
-    compute_capability: str
     nominal_bytes: int
     memory_bytes: int
     limit_bytes: int
+    compute_capability: str
     memory_source: str
 
 
@@ -68,15 +66,6 @@ def gpus(
         _print(listing, is_verbose=verbose)
 
 
-def list_gpus(name: str) -> str:
-    """Print every card and exit if the name is ``list``; otherwise return the name."""
-    if name.strip().lower() != "list":
-        return name
-
-    _print(_list_cards(""), is_verbose=True)
-    raise typer.Exit
-
-
 def name_variant(name: str) -> None:
     """Print which card of the catalogue is meant, if several match the name of one."""
     if "," in normalize_cards(name):
@@ -86,7 +75,7 @@ def name_variant(name: str) -> None:
     if others:
         rest = ", ".join(one.id for one in others[:_NAMED])
         if len(others) > _NAMED:
-            rest += f" and {len(others) - _NAMED} more (--gpu list)"
+            rest += f" and {len(others) - _NAMED} more (analyze gpus)"
 
         print(
             f"--gpu {printable(name, 40)} is {card.id} here; also {rest}.",
@@ -108,10 +97,15 @@ def _list_cards(search: str) -> CardList:
 
     rows = []
     for card in cards:
-        same = {name: getattr(card, name) for name in _SAME}
-        capability = "" if card.is_amd else card.capability_text
-        limit_bytes = memory_limit(card).bytes
-        row = CardRow(compute_capability=capability, limit_bytes=limit_bytes, **same)
+        row = CardRow(
+            id=card.id,
+            name=card.name,
+            nominal_bytes=card.nominal_bytes,
+            memory_bytes=card.memory_bytes,
+            limit_bytes=memory_limit(card).bytes,
+            compute_capability="" if card.is_amd else card.capability_text,
+            memory_source=card.memory_source,
+        )
         rows.append(row)
 
     following = f"analyze fit train.py:build_model --gpu {cards[0].id}"
@@ -124,19 +118,7 @@ def _print(listing: CardList, *, is_verbose: bool) -> None:
     first = sections.TableColumn(
         "--gpu", least=max(len(card.id) for card in listing.cards)
     )
-    fields = (
-        "id",
-        "name",
-        "nominal_bytes",
-        "memory_bytes",
-        "limit_bytes",
-        "compute_capability",
-    )
-    rows = []
-
-    for row in listing.cards:
-        rows.append(tuple(getattr(row, name) for name in fields))
-
+    rows = [msgspec.structs.astuple(row)[:-1] for row in listing.cards]
     count = len(listing.cards)
     headline = "1 card." if count == 1 else f"{count} cards."
     heading = (

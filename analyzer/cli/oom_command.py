@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from msgspec import structs
 
 from analyzer.capture.process.run_folders import LOG_FILE
@@ -18,16 +17,15 @@ from analyzer.cards.catalogue import look_up_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
-from analyzer.model.errors import ExitCode, InputError
+from analyzer.model.contract.capture_request import TargetKind
+from analyzer.model.errors import InputError
 from analyzer.oom import OomReport, read_oom_log
 from analyzer.oom.advice import find_fit_options, write_fit_command
 from analyzer.oom.failures import LoggedFailure
-from analyzer.oom.figures import find_batch
 from analyzer.oom.model_names import ModelTensor, add_names
 from analyzer.report.output_files import write_text
 
 if TYPE_CHECKING:
-    from analyzer.fitting.fit_answer import FitAnswer
     from analyzer.model.contract.oom_file import Reproduction
     from analyzer.report.render.sections import Document
     from analyzer.report.result import Result
@@ -44,25 +42,12 @@ def oom(
     target: Annotated[
         str,
         options.option(
-            "Match sizes to the tensors of this model, estimated as in `analyze estimate TARGET`.",
+            "Match sizes to the tensors of this model, estimated as in `analyze estimate "
+            "TARGET`, or of a run folder.",
             metavar="TARGET",
         ),
     ] = "",
-    trace: Annotated[
-        Path | None,
-        options.option(
-            "Match sizes to the tensors of this run folder, traced or estimated."
-        ),
-    ] = None,
     batch_size: options.BatchSize = None,
-    fit: Annotated[
-        bool,
-        options.option(
-            "Also find the largest batch of --target for the card and the limit in "
-            "the log, as `analyze fit` does.",
-            "--fit",
-        ),
-    ] = False,
     reproduce: Annotated[
         bool,
         options.option(
@@ -76,68 +61,66 @@ def oom(
 ) -> None:
     """Explain an out-of-memory log: the request, the cause, and the fixes that its numbers support.
 
-    With --target and --fit it also finds the largest batch that fits, and exits with 3 if none does.
+    With --target the sizes in the log have the names of the model's tensors.
     """
     outputs.check(*([] if log == "-" else [Path(log)]))
-    if target:
-        options.refuse_options(
-            "and --target exclude each other", "Leave one out.", trace=trace
-        )
-    else:
+    if not target:
         hint = "Name the model: --target TARGET."
         options.refuse_options(
-            "needs --target", hint, batch_size=batch_size, fit=fit, reproduce=reproduce
+            "needs --target", hint, batch_size=batch_size, reproduce=reproduce
         )
 
-    if trace is not None and not trace.exists():
-        raise InputError(
-            f"{trace} does not exist.", hint="Name a run folder or an .xplane.pb."
-        )
+    report = _read_log(log)
+    if target:
+        report = _use_target(report, target, batch_size, outputs, reproduce=reproduce)
 
-    report, answer = _read_log(log), None
-    if trace is not None:
-        from analyzer.session.public_calls import open_trace
-
-        report = _name_sizes(report, open_trace(trace), str(trace))
-    elif target:
-        answer = _find_largest(report, target, batch_size, outputs) if fit else None
-        from analyzer.session.public_calls import estimate
-
-        with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
-            settings = _step_settings(report, batch_size)
-            result = estimate(target, out=Path(folder) / "model", **settings)
-            report = _name_sizes(report, result, target, is_target=True)
-
-        if reproduce:
-            found = _reproduce(report, target, batch_size, outputs)
-            document = structs.replace(report.document, reproduction=found)
-            report = replace(report, document=document)
-    _show(report, answer, outputs)
-    if answer is not None and not answer.largest:
-        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+    _show(report, outputs)
 
 
-def _show(report: OomReport, answer: FitAnswer | None, outputs: PageOutputs) -> None:
-    """Write and print the explanation of a log, and the answer of --fit below it."""
+def _use_target(
+    report: OomReport,
+    target: str,
+    batch_size: int | None,
+    outputs: PageOutputs,
+    *,
+    reproduce: bool,
+) -> OomReport:
+    """Return the report with the names of a model's tensors, and with its run on the log's card."""
+    from analyzer.capture.targets.target_spec import parse_target
+    from analyzer.session.public_calls import estimate, open_trace
+
+    limit_bytes = _find_limit(report, target) if reproduce else None
+    if parse_target(target).kind is TargetKind.TRACE:
+        reason, hint = "needs a model, not a trace", "Leave it out."
+        options.refuse_options(reason, hint, batch_size=batch_size, reproduce=reproduce)
+        return _name_sizes(report, open_trace(target), target)
+
+    with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
+        settings = _step_settings(report, batch_size)
+        result = estimate(target, out=Path(folder) / "model", **settings)
+        report = _name_sizes(report, result, target, is_target=True)
+
+    if reproduce:
+        found = _reproduce(report, target, batch_size, limit_bytes, outputs)
+        document = structs.replace(report.document, reproduction=found)
+        report = replace(report, document=document)
+
+    return report
+
+
+def _show(report: OomReport, outputs: PageOutputs) -> None:
+    """Write and print the explanation of a log."""
     from analyzer.oom.log_sections import build_sections
     from analyzer.report.render.page_shell import to_page
 
     def build(failures: Sequence[LoggedFailure] = ()) -> Document:
         page = build_sections(report.document, failures)
-        if report.document.reproduction is not None:
-            from analyzer.fitting.reproduction import append_reproduction
+        if report.document.reproduction is None:
+            return page
 
-            page = append_reproduction(page, report.document.reproduction)
-        return page if answer is None else append_answer(page, answer)
+        from analyzer.fitting.reproduction import append_reproduction
 
-    if answer is not None:
-        from analyzer.fitting.fit_answer import LogAnswer
-        from analyzer.fitting.fit_document import append_answer
-
-        fields = structs.asdict(report.document) | {
-            "next_command": build().next_command
-        }
-        report = replace(report, document=LogAnswer(**fields, fit=answer))
+        return append_reproduction(page, report.document.reproduction)
 
     outputs.show(
         report.to_json,
@@ -169,51 +152,33 @@ def _read_log(log: str) -> OomReport:
         ) from None
 
 
-def _find_largest(
-    report: OomReport, target: str, batch_size: int | None, outputs: PageOutputs
-) -> FitAnswer:
-    """Return the largest batch of a target on the log's card, under the log's limit."""
-    from analyzer.capture.targets.target_spec import parse_target
-    from analyzer.fitting.fit_target import FitQuestion, fit_target
-    from analyzer.model.contract.capture_request import CaptureOptions
-
-    failure, limit_bytes = _find_card_failure(report, target, "--fit")
-
-    # the log's batch is a guess from a shape: good to start with, not to judge
-    question = FitQuestion(limit_bytes=limit_bytes, wanted=batch_size)
-    settings = _step_settings(report, batch_size or find_batch(failure) or None)
-    chosen = CaptureOptions(device="gpu", **settings)
-
-    with progress_bar(outputs.progress) as progress:
-        return fit_target(parse_target(target), chosen, question, progress)
-
-
-def _find_card_failure(
-    report: OomReport, target: str, option: str
-) -> tuple[LoggedFailure, int | None]:
-    """Return the failure on a known card and the log's limit, which ``option`` needs."""
+def _find_limit(report: OomReport, target: str) -> int | None:
+    """Return the limit in the log; InputError if the log does not name the card of its failure."""
     failure = report.failures[0] if report.failures else None
-    options = find_fit_options(failure) if failure else None
-    if failure is not None and options is not None and options[0]:
-        return failure, options[1]
+    found = None if failure is None else find_fit_options(failure)
+    if found is not None and found[0]:
+        return found[1]
 
-    command = write_fit_command(failure) if failure else None
+    command = None if failure is None else write_fit_command(failure)
     command = command or "analyze fit TARGET --gpu CARD"
     raise InputError(
-        f"{option} needs a failure of TensorFlow, and the name of its card in the log.",
+        "--reproduce needs a failure of TensorFlow, and the name of its card in the log.",
         hint=f"Name the card: {command.replace('TARGET', shlex.quote(target))}",
     )
 
 
 def _reproduce(
-    report: OomReport, target: str, batch_size: int | None, outputs: PageOutputs
+    report: OomReport,
+    target: str,
+    batch_size: int | None,
+    limit_bytes: int | None,
+    outputs: PageOutputs,
 ) -> Reproduction:
     """Return the run of a target on the log's card, under the log's limit."""
     from analyzer.capture.targets.target_spec import parse_target
     from analyzer.fitting.reproduction import reproduce
     from analyzer.model.contract.capture_request import CaptureOptions
 
-    _, limit_bytes = _find_card_failure(report, target, "--reproduce")
     chosen = CaptureOptions(device="gpu", **_step_settings(report, batch_size))
     logged = report.document.failures[0]
 

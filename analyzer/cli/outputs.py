@@ -1,22 +1,19 @@
 """Output of a result: the terminal, and files named by options."""
 
 import contextlib
-import os
 import sys
 import tempfile
-import webbrowser
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from analyzer.capture.process.run_folders import make_default_path
 from analyzer.cli import shared_options as options
 from analyzer.cli import stdout
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
 from analyzer.model.contract.report_file import Kind
-from analyzer.model.contract.report_json import REPORT_HTML
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
 from analyzer.report.answer import peak_limit_words
@@ -25,14 +22,6 @@ from analyzer.report.render.sections import Document
 from analyzer.report.result import Result
 from analyzer.report.short_json import shorten_file
 from analyzer.report.untrusted import printable
-from analyzer.tracing.parse.logdir import RUN_FILE
-
-_INPUT_ENDINGS: Final = (
-    *(RUN_FILE, "graph.json.gz", "kept.json"),
-    *(".pb", ".pb.gz"),
-    *(".data-00000-of-00001", ".index", ".keras", ".h5", ".hdf5", ".py"),
-)
-"""Name endings of input files in a run folder, a logdir or a saved model."""
 
 Writer = Callable[[Path], object]
 
@@ -46,9 +35,6 @@ class PageOutputs:
     html: Annotated[
         Path | None, options.option("Write the result as an HTML page.")
     ] = None
-    open_page: Annotated[
-        bool, options.option("Open the page in a browser.", "--open")
-    ] = False
     force: options.Force = False
     quiet: options.Quiet = False
     verbose: options.Verbose = False
@@ -74,24 +60,10 @@ class PageOutputs:
         make_document: Callable[[], Document],
         *others: tuple[Path | None, Writer],
     ) -> None:
-        """Write the files, print the answer unless a file is stdout, and open the page."""
+        """Write the files, print the answer unless a file is stdout."""
         json = json_output(self.json, to_json, is_full=self.full)
         if not write_all(json, (self.html, to_html), *others):
             print_answer(make_document(), quiet=self.quiet, is_verbose=self.verbose)
-        self.show_page(None, to_html)
-
-    def show_page(self, saved: Path | None, write: Writer) -> None:
-        """With --open, show the page in the browser: the named one, a saved one, or a new one."""
-        if not self.open_page:
-            return
-
-        page = saved if self.html in (None, stdout.DASH) else self.html
-        if page is None or not page.is_file():
-            page = Path(tempfile.mkdtemp(prefix="analyze-")) / REPORT_HTML
-            write(page)
-            _report_written(page)
-
-        webbrowser.open(page.resolve().as_uri())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +136,6 @@ class Outputs(PageOutputs):
         if not write_all(json, *others):
             document = report_document(result.report)
             print_answer(document, quiet=self.quiet, is_verbose=self.verbose)
-        self.show_page(
-            result.folder / REPORT_HTML if result.folder else None, result.to_html
-        )
         if limit is not None and peak > limit:
             raise LimitError(peak_limit_words(peak, limit))
 
@@ -174,55 +143,27 @@ class Outputs(PageOutputs):
 def check_paths(
     *paths: Path | None, force: bool, sources: tuple[Path, ...] = ()
 ) -> None:
-    """Refuse files that cannot be written or are inputs; ask about files that exist."""
-    named: set[str] = set()
-    for path in filter(None, paths):
-        if path == stdout.DASH:
+    """Refuse files that cannot be written, are inputs, exist, or are named twice."""
+    wanted = [path for path in paths if path is not None]
+    for path in wanted:
+        is_dash = path == stdout.DASH
+        if is_dash:
             stdout.check_open()
         else:
-            _check_not_input(path, sources)
             check_output(path)
-            if not is_regular(path):
-                continue  # a pipe or /dev/null takes several outputs
+            if path.resolve() in [source.resolve() for source in sources]:
+                hint = "Name another file."
+                raise InputError(f"{path} is an input of this command.", hint=hint)
 
-        real = str(path) if path == stdout.DASH else os.path.realpath(path)
-        if real in named:
-            name = "Standard output" if path == stdout.DASH else str(path)
-            raise InputError(
-                f"{name} is named twice.", hint="Give each output its own file."
-            )
+        if wanted.count(path) > 1 and (is_dash or is_regular(path)):
+            name = "Standard output" if is_dash else str(path)
+            hint = "Give each output its own file."
+            raise InputError(f"{name} is named twice.", hint=hint)
 
-        named.add(real)
-        if (
-            path == stdout.DASH
-            or force
-            or not path.is_file()
-            or not path.stat().st_size
-        ):
-            continue
-
-        if sys.stdin.isatty() and sys.stderr.isatty():
-            print(
-                f"{path} exists. Replace it? [y/N] ",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
-            if sys.stdin.readline().strip().lower() in ("y", "yes"):
-                continue
-
-        hint = "Add --force to replace it, or name another file."
-        raise InputError(f"{path} exists.", hint=hint)
-
-
-def _check_not_input(path: Path, sources: tuple[Path, ...]) -> None:
-    real = Path(os.path.realpath(path))
-    for source in map(os.path.realpath, sources if path.is_file() else ()):
-        is_inside = Path(source) in real.parents
-        if real == Path(source) or (is_inside and real.name.endswith(_INPUT_ENDINGS)):
-            raise InputError(
-                f"{path} is an input of this command.", hint="Name another file."
-            )
+        is_new = is_dash or not path.is_file() or not path.stat().st_size
+        if not (force or is_new):
+            hint = "Add --force to replace it, or name another file."
+            raise InputError(f"{path} exists.", hint=hint)
 
 
 def json_output(
@@ -248,7 +189,6 @@ def write_all(*writers: tuple[Path | None, Writer]) -> bool:
         elif path is not None:
             write(path)
             _report_written(path)
-            has_stdout = has_stdout or stdout.is_stdout(path)
 
     return has_stdout
 
@@ -278,9 +218,7 @@ class RunPlace:
     ] = None
     no_save: Annotated[
         bool,
-        options.option(
-            "Write no run folder, only the files named here.", "--no-save", is_rare=True
-        ),
+        options.option("Write no run folder, only the files named here.", "--no-save"),
     ] = False
 
     def check(self, spec: TargetSpec) -> None:

@@ -28,13 +28,9 @@ def option(
     panel: str = OUTPUT,
     metavar: str | None = None,
     least: int | None = None,
-    is_rare: bool = False,
     **settings: Any,
 ) -> Any:
-    """Return a Typer option; only --help-all lists a rare one.
-
-    The help shows no default, and no range, which takes its room.
-    """
+    """Return a Typer option; the help shows no default, and no range, which takes its room."""
     if metavar is None and least is not None:
         metavar = "N"
     return typer.Option(
@@ -43,7 +39,6 @@ def option(
         rich_help_panel=panel,
         metavar=metavar,
         min=least,
-        hidden=is_rare,
         show_default=False,
         **settings,
     )
@@ -52,36 +47,6 @@ def option(
 def argument(text: str, metavar: str | None = None) -> Any:
     """Return a Typer argument."""
     return typer.Argument(help=text, metavar=metavar, show_default=False)
-
-
-def _show_all(context: typer.Context, is_wanted: bool) -> None:
-    """Print the help with the rare options and exit."""
-    if is_wanted:
-        for parameter in context.command.params:
-            parameter.hidden = False  # type: ignore[attr-defined]
-
-        typer.echo(context.get_help())
-        raise typer.Exit
-
-
-def _check_scheduler(address: str) -> str:
-    """Return the address of a Dask scheduler."""
-    if address and ":" not in address:
-        hint = "Write it as tcp://10.0.0.1:8786."
-        raise InputError(f"--scheduler {address} is not an address.", hint=hint)
-
-    return address
-
-
-def gpu_option(text: str, panel: str = PLACE) -> Any:
-    """Return the option --gpu, which lists the cards if its value is ``list``."""
-    return option(text, panel=panel, callback=_list_gpus, is_eager=True)
-
-
-def _list_gpus(name: str) -> str:
-    from analyzer.cli.gpus_command import list_gpus
-
-    return list_gpus(name)
 
 
 BatchSize = Annotated[
@@ -98,7 +63,6 @@ InterOpThreads = Annotated[
         "Threads that run ops in parallel; default this machine's. With 1, runs repeat.",
         panel=PLACE,
         least=1,
-        is_rare=True,
     ),
 ]
 Assume = Annotated[
@@ -129,8 +93,6 @@ Scheduler = Annotated[
         "of "
         "this machine's cores. Needs the extra `dask`, and the files on every worker.",
         metavar="ADDRESS",
-        is_rare=True,
-        callback=_check_scheduler,
     ),
 ]
 Json = Annotated[
@@ -226,33 +188,16 @@ class ReplayOptions:
             panel=WHAT_IF,
         ),
     ] = None
-    fragmentation_fraction: Annotated[
-        float | None,
-        option(
-            "Replay with this fragmentation fraction of the allocator, 0 to 0.999.",
-            panel=WHAT_IF,
-            metavar="N",
-            is_rare=True,
-        ),
-    ] = None
 
     @property
     def what_if(self) -> WhatIf:
         """The settings of the replay."""
-        limit, fraction = self.limit, self.fragmentation_fraction
-        if fraction is not None and not 0 <= fraction <= 0.999:
-            message = f"--fragmentation-fraction {fraction} is out of range."
-            raise InputError(message, hint="Use 0 to 0.999.")
-
-        return WhatIf(
-            memory_limit_bytes=None if limit is None else parse_bytes(limit),
-            growth=self.growth,
-            fragmentation_fraction=fraction,
-        )
+        limit_bytes = None if self.limit is None else parse_bytes(self.limit)
+        return WhatIf(memory_limit_bytes=limit_bytes, growth=self.growth)
 
 
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn each dataclass parameter of a command into one option per field; add ``--help-all``.
+    """Turn each dataclass parameter of a command into one option per field.
 
     The command is called with the dataclasses, filled from the options.
     """
@@ -268,11 +213,8 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
         else:
             parameters.append(_make_parameter(name, kind, parameter.default))
 
-    parameters.append(_make_parameter("help_all", _HelpAll, False))
-
     @wraps(command)
     def run(**values: Any) -> None:
-        values.pop("help_all", None)
         filled = {}
 
         for name, group in groups.items():
@@ -284,18 +226,6 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
-
-
-_HelpAll = Annotated[
-    bool,
-    option(
-        "Show this message with the rare options, and exit.",
-        "--help-all",
-        callback=_show_all,
-        is_eager=True,
-        expose_value=False,
-    ),
-]
 
 
 def _list_fields(group: type[Any]) -> list[inspect.Parameter]:

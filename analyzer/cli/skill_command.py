@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from analyzer.cli import shared_options as options
+from analyzer.cli.outputs import check_paths
 from analyzer.cli.stdout import printing
 from analyzer.model.errors import InputError
-from analyzer.report.output_files import check_output, write_text
+from analyzer.report.output_files import write_text
 
 _PLACE: Final = Path(".claude", "skills", "tf-memory-analyzer", "SKILL.md")
 """The skill in a project; the folder has the name that is in the file."""
@@ -41,16 +42,12 @@ def skill(
         raise InputError(f"There is no folder {install}.", hint="Name the project.")
 
     place = install / _PLACE
-    is_other = place.is_file() and place.read_bytes() != text.encode()
-    if is_other and not force:
-        raise InputError(f"{place} exists.", hint="Add --force to replace it.")
-
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         message = f"{error.filename} is a file, and a folder is needed."
         raise InputError(message, hint="Move it away first.") from None
 
-    check_output(place)
+    check_paths(place, force=force)
     write_text(place, text)
     print(f"Wrote {place}")

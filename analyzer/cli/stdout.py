@@ -85,14 +85,6 @@ def check_open() -> None:
         raise InputError("Standard output is closed.", hint="Name a file instead of -.")
 
 
-def is_stdout(path: Path) -> bool:
-    """Say whether a path is standard output itself, such as ``/dev/stdout``."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(sys.stdout.fileno()))
-    except (OSError, ValueError):
-        return False
-
-
 def write_to_stdout(write: Callable[[Path], object]) -> None:
     """Write to a temporary file with ``write``, and copy its bytes to standard output."""
     with tempfile.TemporaryDirectory(prefix="analyze-") as folder:

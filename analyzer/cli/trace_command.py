@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from contextlib import suppress
@@ -22,7 +21,7 @@ from analyzer.capture.targets.target_spec import (
 )
 from analyzer.cli import ScriptStatus
 from analyzer.cli import shared_options as options
-from analyzer.cli.outputs import Outputs, RunPlace, write_all
+from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import progress_bar
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
@@ -37,7 +36,6 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.errors import ExitCode, InputError, LimitError
 from analyzer.model.machine import count_cores
-from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
 from analyzer.session.many_hosts import open_hosts
@@ -89,10 +87,11 @@ class TraceOptions:
     ] = ""
     gpu: Annotated[
         str,
-        options.gpu_option(
+        options.option(
             "Run on a simulated card with TensorFlow's own GPU runtime: t4, "
             "a100-80gb, 2xt4 ... (Linux on x86-64). --limit and --growth then "
-            "configure TensorFlow itself. `--gpu list` lists all cards."
+            "configure TensorFlow itself. `analyze gpus list` shows all cards.",
+            panel=options.PLACE,
         ),
     ] = ""
     inter_op_threads: options.InterOpThreads = None
@@ -110,7 +109,6 @@ class TraceOptions:
             f"With --gpu: replace an answer of the card's libraries: {_ASSUMED}. Repeatable.",
             panel=options.PLACE,
             metavar="NAME=N",
-            is_rare=True,
         ),
     ] = None
 
@@ -121,20 +119,17 @@ class ReadOptions:
 
     host: Annotated[
         str,
-        options.option(
-            "Host to open, if a logdir has several; default all of them.", is_rare=True
-        ),
+        options.option("Host to open, if a logdir has several; default all of them."),
     ] = ""
     run: Annotated[
         str,
         options.option(
-            "Run of a logdir, a folder in plugins/profile; default the newest.",
-            is_rare=True,
+            "Run of a logdir, a folder in plugins/profile; default the newest."
         ),
     ] = ""
     allocator: Annotated[
         str,
-        options.option("Allocator to report; default the device's own.", is_rare=True),
+        options.option("Allocator to report; default the device's own."),
     ] = ""
     scheduler: options.Scheduler = ""
     graph_of: Annotated[
@@ -297,7 +292,7 @@ def _trace_step(
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress) as progress:
             if is_trace:
-                search = outputs.open_page or any(outputs.paths)
+                search = any(outputs.paths)
                 shared = OpenOptions(what_if=what_if, search=search, progress=progress)
                 result = _open_trace(Path(spec.path), chosen, reading, shared)
             else:
@@ -381,13 +376,10 @@ def _trace_script(
                 "This is a bug; please report it with this line.",
             )
 
-        lines = _suggest_other_command(spec, request, end, result)
-        if result is None and not (lines or end.fault or end.has_refused):
-            lines = [_explain_missing_trace(spec, request, end)]
-
-        _print_lines(*lines)
         if result is None:
-            _write_without_memory(spec, end, lines, outputs)
+            if not (end.fault or end.has_refused):
+                _print_lines(_explain_missing_trace(spec, request, end))
+
             raise ScriptStatus(end.status)
 
         with suppress(*([LimitError] if end.status else [])):
@@ -409,35 +401,6 @@ def _check_syntax(spec: TargetSpec) -> None:
         raise InputError(message, hint="Correct this line.") from None
 
 
-def _suggest_other_command(
-    spec: TargetSpec, request: WatchRequest, end: ScriptEnd, result: Result | None
-) -> list[str]:
-    """Return the command that a failed script may need: with a simulated card, or as a module."""
-    if not end.status:
-        return []
-
-    note = end.note if result is None else result.recording.watch
-    arguments = " ".join(("", "--", *request.arguments)) if request.arguments else ""
-    path = Path(spec.path).absolute()
-    parts = [path.stem]
-
-    while not request.is_module and (path.parent / "__init__.py").is_file():
-        path = path.parent
-        parts.insert(0, path.name)
-
-    has_failed_import = not end.has_tensorflow or (
-        note is not None and note.ended == "ImportError"
-    )
-    if len(parts) > 1 and has_failed_import:
-        return [
-            f"{spec.text} lies in a package. Its relative imports work as a module, "
-            "from the folder "
-            f"of the package: analyze trace -m {'.'.join(parts)}{arguments}"
-        ]
-
-    return []
-
-
 def _explain_missing_trace(
     spec: TargetSpec, request: WatchRequest, end: ScriptEnd
 ) -> str:
@@ -455,22 +418,6 @@ def _explain_missing_trace(
         reason += f"If it ran out of memory: {python} 2> log, then analyze oom log."
 
     return f"{spec.text} ended with exit code {end.status}{reason}"
-
-
-def _write_without_memory(
-    spec: TargetSpec, end: ScriptEnd, lines: list[str], outputs: Outputs
-) -> None:
-    """Write the JSON file of a program in which TensorFlow allocated nothing, if it is asked for."""
-    own_peak = None if end.note is None else max(end.note.own_peaks, default=0)
-    document = {
-        "kind": "program without memory",
-        "target": {"text": spec.text, "kind": spec.kind.value},
-        "exit_code": end.status,
-        "program": {"own_peak_bytes": own_peak},
-        "says": lines,
-    }
-    text = json.dumps(document, indent=1) + "\n"
-    write_all((outputs.json, lambda path: write_text(path, text)))
 
 
 def _print_lines(*lines: str) -> None:

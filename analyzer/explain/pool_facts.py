@@ -203,7 +203,6 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
     facts = OtherSettings(
         memory_limit_bytes=options.memory_limit_bytes,
         growth=options.growth,
-        fragmentation_fraction=options.fragmentation_fraction,
         fits=failure is None,
         peak_requested_bytes=result.peak_requested_bytes,
         peak_allocated_bytes=result.peak_in_use_bytes,

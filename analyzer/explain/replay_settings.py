@@ -9,7 +9,6 @@ class WhatIf:
 
     memory_limit_bytes: int | None = None
     growth: bool | None = None
-    fragmentation_fraction: float | None = None
 
     @property
     def is_asked(self) -> bool:

@@ -164,7 +164,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
 
     process_bytes = None
     if gpu is not None and pool_bytes is not None:
-        process_bytes = pool_bytes + process_overhead(gpu).bytes
+        process_bytes = pool_bytes + process_overhead(gpu)
 
     return replace(analysis, verdict=verdict, process_bytes=process_bytes)
 

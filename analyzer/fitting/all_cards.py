@@ -136,7 +136,6 @@ def _combine(
         )
 
     holds = [row for row in rows if row.holds_wanted]
-    cheapest = holds[0].id if holds and holds[0].price is not None else ""
 
     if wanted is None:
         headline = (
@@ -145,9 +144,11 @@ def _combine(
         )
     elif not holds:
         headline = f"Batch {wanted:,} fits none of the {len(rows)} cards."
-    elif cheapest:
+    elif holds[0].price is not None:
         price = f"{holds[0].price:g} an hour"
-        headline = f"The cheapest card for batch {wanted:,} is {cheapest}, at {price}."
+        headline = (
+            f"The cheapest card for batch {wanted:,} is {holds[0].id}, at {price}."
+        )
     else:
         counts = f"{len(holds)} of {len(rows)} cards"
         headline = f"Batch {wanted:,} fits {counts}; the smallest is {holds[0].id}."
@@ -161,7 +162,6 @@ def _combine(
     return replace_fields(
         answer,
         cards=tuple(rows),
-        cheapest=cheapest,
         headline=headline,
         card="",
         card_name="",

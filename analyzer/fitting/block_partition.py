@@ -39,12 +39,11 @@ Block = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainUnit:
-    """Layers between two tensors that all later layers depend on, and their forward ops."""
+    """Layers between two tensors that all later layers depend on."""
 
     layers: tuple[str, ...]
     kept_bytes: int  # tensors that the backward pass needs, without the output
     leaves_bytes: int  # the output
-    operations: int
     is_random: bool  # whether it draws random numbers, which would differ when repeated
 
 
@@ -64,15 +63,6 @@ def find_peak(units: Sequence[ChainUnit], blocks: Sequence[Block]) -> int:
     inside = [_bytes_inside(units, block) for block in blocks]
 
     return kept - sum(inside) + max(inside, default=0)
-
-
-def count_operations(units: Sequence[ChainUnit], blocks: Sequence[Block]) -> int:
-    """Return the number of repeated ops."""
-    repeated = 0
-    for start, stop in blocks:
-        repeated += sum(unit.operations for unit in units[start:stop])
-
-    return repeated
 
 
 def _bytes_inside(units: Sequence[ChainUnit], block: Block) -> int:
@@ -189,13 +179,11 @@ def _find_units(
     # Tensors in use after each layer
     crossing: list[dict[str, int]] = [{} for _ in order]
     kept = [0] * len(order)
-    work = [0] * len(order)
     is_random = [False] * len(order)
 
     for name, layer in layers.items():
         op = graph.ops[name]
         at = place[layer]
-        work[at] += op.type not in _ALIASES
         is_random[at] |= "Random" in op.type
 
         for index, spec in enumerate(op.outputs):
@@ -231,7 +219,6 @@ def _find_units(
             layers=tuple(order[members]),
             kept_bytes=max(sum(kept[members]) - leaves_bytes, 0),
             leaves_bytes=leaves_bytes,
-            operations=sum(work[members]),
             is_random=any(is_random[members]),
         )
 

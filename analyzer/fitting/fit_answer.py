@@ -6,17 +6,14 @@ A size is the batch, or the N of an input; both sizes and bytes are whole number
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 from markupsafe import escape
 
 from analyzer.fitting.varied_size import insert_size
-from analyzer.model.contract.oom_file import OomDocument
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.errors import FailureKind
-
-FIT_VERSION: Final = 3
 
 LimitOwner = Literal["card", "given", "machine", "cards"]
 """Origin of the limit: the card, the user, this machine's memory, or many cards."""
@@ -62,7 +59,7 @@ class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The largest size that fits a memory limit."""
 
-    schema_version: int = FIT_VERSION
+    schema_version: int = 4
     kind: Literal["fit"] = "fit"
     target: str
     varied: Literal["batch size", "input size"]
@@ -73,7 +70,6 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     optimizer: str
     dtype_policy: str
     options: tuple[str, ...] = ()  # the user's further options of the step, as words
-    device: Literal["cpu", "gpu"]
     card: str  # names of the card in the catalogue and by its driver; empty for none
     card_name: str
     limit_of: LimitOwner
@@ -99,8 +95,6 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     shortened: dict[str, int] = msgspec.field(default_factory=dict)
     # cards of the catalogue, by memory, or of the user's prices, the cheapest that fits first
     cards: tuple[CardAnswer, ...] = ()
-    # the cheapest card that holds the wanted size; empty without prices
-    cheapest: str = ""
     # Changes of the step, by saving, the largest first
     remedies: tuple[StepRemedy, ...] = ()
     headline: str = ""
@@ -165,9 +159,3 @@ def describe_cards(cards: Sequence[CardAnswer], answer: FitAnswer) -> str:
     return (
         f"batch {answer.wanted:,} fits {len(fitting)} of {len(cards)} cards{smallest}"
     )
-
-
-class LogAnswer(OomDocument, frozen=True, kw_only=True):
-    """The document of ``analyze oom LOG --fit``: the log, and the batch that fits its card."""
-
-    fit: FitAnswer

@@ -43,8 +43,7 @@ def fit(
     limit: int | str | None = None,
     vary: str | Sequence[str] = (),
     wanted: int | None = None,
-    remedies: bool = False,
-    what_if: Sequence[str] = (),
+    what_if: Sequence[str] | None = None,
     **step: Unpack[StepOptions],
 ) -> FitAnswer:
     """Return the largest batch, or the largest input, of a step on a card or under a limit.
@@ -54,7 +53,7 @@ def fit(
         limit: The allocator's limit, in bytes or such as ``8GiB``; None for the card's or machine's.
         vary: Input axes with an N, such as ``tokens=N``, to find the largest N; empty for the batch.
         wanted: A size to judge.
-        remedies, what_if: Whether to estimate all remedies; the names of those to estimate.
+        what_if: The names of the remedies to estimate; empty for all, None for none.
         step: As for ``estimate``. ``batch_size`` is the first batch of the search; with ``vary``, the
             batch.
 
@@ -68,7 +67,7 @@ def fit(
     question = FitQuestion(
         limit_bytes=parse_bytes(limit) if isinstance(limit, str) else limit,
         wanted=wanted,
-        remedies=tuple(what_if) if remedies or what_if else None,
+        remedies=None if what_if is None else tuple(what_if),
         varied=parse_varied([vary] if isinstance(vary, str) and vary else vary),
     )
 

@@ -1,13 +1,11 @@
 """The answer of ``analyze fit`` as a document: paragraphs, tables and a chart."""
 
-import dataclasses
 import shlex
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer, SizePoint
-from analyzer.fitting.size_search import MOST_SIZE
 from analyzer.fitting.varied_size import insert_size
 from analyzer.model.errors import FailureKind
 from analyzer.model.units import format_bytes, format_option_bytes
@@ -57,19 +55,6 @@ def build_fit_document(answer: FitAnswer) -> Document:
         sections=tuple(_sections(answer)),
         footer=versions_line(answer.versions),
         next_command=_suggest_next(answer),
-    )
-
-
-def append_answer(page: Document, answer: FitAnswer) -> Document:
-    """Return the document of a log with the answer for its card at the end."""
-    own = build_fit_document(answer)
-    parts = (dataclasses.replace(section, level=2) for section in own.sections)
-
-    return dataclasses.replace(
-        page,
-        headline=f"{page.headline} {own.headline}",
-        sections=(*page.sections, Section("The batch that fits", own.lead), *parts),
-        next_command=own.next_command,
     )
 
 
@@ -225,7 +210,7 @@ def _describe_point(answer: FitAnswer, point: SizePoint) -> str:
     if point.kind is FailureKind.TIMED_OUT:
         return "did not end in time"
     if point.is_refused:
-        return f"not possible ({point.kind})"
+        return f"is not possible ({point.kind})"
 
     return "ran out of memory" if answer.is_run else "does not fit"
 
@@ -295,24 +280,11 @@ def _state_largest(answer: FitAnswer) -> str:
         smallest = answer.label(answer.failing or 1)
         return f"Not even {answer.noun} {smallest} fits {where}{by}."
 
+    verb = "is the largest that fits" if answer.is_largest_known else "fits"
+    failing = "larger ones were not tried"
+    for point in answer.points:
+        if point.size == answer.failing:
+            failing = f"{answer.label(point.size)} {_describe_point(answer, point)}"
+
     named = f"{answer.noun.capitalize()} {answer.label(answer.largest)}"
-    if answer.failing is None:
-        others = "larger ones were not tried"
-        if any(point.kind is FailureKind.TIMED_OUT for point in answer.points):
-            others = "larger ones did not end in time"
-        if answer.largest >= MOST_SIZE:
-            others = f"sizes above {MOST_SIZE:,} are not tried"
-
-        return f"{named} fits {where}{by}; {others}."
-
-    point = next(point for point in answer.points if point.size == answer.failing)
-    failing = f"{answer.label(answer.failing)} {_describe_point(answer, point)}"
-
-    if point.is_refused:
-        failing = f"{answer.label(answer.failing)} is not possible ({point.kind})"
-    if not answer.is_largest_known:
-        return f"{named} fits {where}{by}; {failing}."
-    if answer.is_run:
-        return f"{named} is the largest that fits {where}: it ran on a simulated card, and {failing}."
-
-    return f"{named} is the largest that fits {where}{by}; {failing}."
+    return f"{named} {verb} {where}{by}; {failing}."

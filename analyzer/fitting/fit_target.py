@@ -186,7 +186,6 @@ def describe_sizes(
         optimizer=step.optimizer,
         dtype_policy=step.dtype_policy,
         options=write_options(replace(options, batch_size=None)),
-        device="cpu" if gpu is None else "gpu",
         card=options.gpu,
         card_name="" if gpu is None else gpu.name,
         limit_of=limit_of,

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -13,15 +13,14 @@ from analyzer.capture.process.launch import Progress
 from analyzer.fitting.remedy_plans import (
     RECOMPUTING,
     RemedyPlan,
-    merge_options,
     plan_remedies,
     read_remedies,
     remedy_names,
     write_code,
 )
 from analyzer.fitting.source_patches import (
-    copy_with_text,
     edit_source,
+    estimate_edited,
     run_edits,
     write_diff,
 )
@@ -44,11 +43,8 @@ from analyzer.report.actions import remedy_of
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.target_results import save_report
-from analyzer.tracing.parse.logdir import RUN_FILE
-from analyzer.tracing.parse.run_folder import read_run
 
 _LONGEST_REASON: Final = 240  # characters of the reason why a remedy cannot be applied
-_LARGEST_SET: Final = 3  # remedies in a set at most
 _PATCH_TOLERANCE: Final = (
     0.03  # of the saving, by which that of the patched file may differ
 )
@@ -66,10 +62,10 @@ class RemedyTrial:
     options: CaptureOptions
     limit_bytes: int | None
     report: Progress
-    patch_file: Path | None = None  # the file to write patches of, into a folder
-    patch_folder: Path = Path()
     # Takes each as it is known
     keep: Callable[[StepRemedy], None] = lambda remedy: None
+    patch_file: Path | None = None  # the file to write patches of, into a folder
+    patch_folder: Path = Path()
 
     def estimate(self, options: CaptureOptions, name: str) -> StepEstimate:
         """Return the estimate of the step with some options, captured in the subfolder ``name``."""
@@ -88,7 +84,7 @@ def try_remedies(
     names: Sequence[str],
     captured: Path | None = None,
 ) -> tuple[StepRemedy, ...]:
-    """Estimate a step with each remedy, and with sets of them if no single one is enough.
+    """Estimate a step with each remedy.
 
     No names stand for all remedies that may save memory. ``captured`` is the folder of a capture of the
     unchanged step, which is captured here if it is None.
@@ -102,15 +98,7 @@ def try_remedies(
     else:
         before = estimate_folder(captured, options)
 
-    op_by_op = None
-    if RECOMPUTING in names and before.note.step.jit:
-        # A graph without XLA shows the order of the layers.
-        report("capturing the step op by op", 0.0)
-        place = trial.access.folder / "op-by-op"
-        folder = trial.access.capture(replace(options, jit=False), place)
-        op_by_op = read_run(folder / RUN_FILE)
-
-    plans = choose_plans(list(plan_remedies(options, before.note, op_by_op)), names)
+    plans = choose_plans(list(plan_remedies(options, before.note)), names)
     remedies: list[StepRemedy] = []
     begin = time.monotonic()
 
@@ -121,45 +109,39 @@ def try_remedies(
             stage += f", about {math.ceil(left_s / 60)} min left"
 
         report(stage, (number + 1) / (len(plans) + 1))
-        remedies.append(_try_plans(trial, (plan,), before))
+        remedies.append(_try_plan(trial, plan, before))
         trial.keep(remedies[-1])
-
-    if trial.fits(before) is False and not any(remedy.fits for remedy in remedies):
-        remedies += _try_sets(trial, plans, remedies, before)
 
     remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
 
     return tuple(remedies)
 
 
-def _try_plans(
+def _try_plan(
     trial: RemedyTrial,
-    plans: tuple[RemedyPlan, ...],
+    plan: RemedyPlan,
     before: StepEstimate,
 ) -> StepRemedy:
-    """Return the savings of remedies together, or why they cannot be applied."""
-    remedy = StepRemedy(
-        id="+".join(plan.id for plan in plans),
-        title="; ".join(plan.title for plan in plans),
-        code=write_code(plans, is_own_step=before.note.step.own),
-    )
+    """Return the savings of a remedy, or why it cannot be applied."""
+    code = write_code(plan, is_own_step=before.note.step.own)
+    remedy = StepRemedy(id=plan.id, title=plan.title, code=code, costs=plan.costs)
 
     try:
-        options = merge_options(trial.options, plans)
-        after = trial.estimate(options, f"remedy-{remedy.id}")
+        after = trial.estimate(plan.options, f"remedy-{plan.id}")
     except InputError as error:
         return replace_fields(remedy, failed=error.message[:_LONGEST_REASON])
 
-    costs = "; ".join(plan.costs for plan in plans if plan.costs)
-    remedy = _add_figures(replace_fields(remedy, costs=costs), trial, before, after)
-
-    if trial.patch_file is None or before.requested_bytes <= after.requested_bytes:
+    remedy = _add_figures(remedy, trial, before, after)
+    file = trial.patch_file
+    if file is None or before.requested_bytes <= after.requested_bytes:
         return remedy
 
     try:
-        return _write_patch(trial, trial.patch_file, plans, remedy, before)
+        patch = _write_patch(trial, file, plan, before, after)
     except InputError as error:
         return replace_fields(remedy, no_patch=error.message[:_LONGEST_REASON])
+
+    return replace_fields(remedy, patch=str(patch))
 
 
 def _add_figures(
@@ -200,7 +182,7 @@ def prove_findings(
         if plan is None:
             remedies.append(_try_edits(trial, finding, before, file))
         elif plan.id not in [one.id for one in remedies]:
-            remedies.append(_try_plans(trial, (plan,), before))
+            remedies.append(_try_plan(trial, plan, before))
         else:
             continue
 
@@ -229,59 +211,30 @@ def _try_edits(
 def _write_patch(
     trial: RemedyTrial,
     file: Path,
-    plans: tuple[RemedyPlan, ...],
-    remedy: StepRemedy,
+    plan: RemedyPlan,
     before: StepEstimate,
-) -> StepRemedy:
+    after: StepEstimate,
+) -> Path:
     """Write a remedy as a patch, if the patched file saves as much; InputError if it cannot be one."""
     try:
         text = file.read_bytes().decode()
-        edited = edit_source(text, plans, trial.options.open_batch_size)
-        copy = copy_with_text(file, edited, trial.access.folder / f"source-{remedy.id}")
+        edited = edit_source(text, plan, trial.options.open_batch_size)
+        options = replace(trial.options, batch_size=plan.options.batch_size)
+        name = f"source-{plan.id}"
+        patched = estimate_edited(trial.access, options, file, edited, name)
     except (OSError, ValueError, SyntaxError) as error:
         raise InputError(f"{file} cannot be edited: {error}.") from None
 
-    make = trial.access.capture_file
-    batch = merge_options(trial.options, plans).batch_size
-    assert make is not None
-    access = replace(trial.access, capture=lambda *given: make(copy, *given))
-    options = replace(trial.options, batch_size=batch)
-    after = estimate_step(access, options, f"patched-{remedy.id}")
-    saves_bytes = before.requested_bytes - after.requested_bytes
-    stated = remedy.saves_bytes or 0
-
-    if abs(saves_bytes - stated) > _PATCH_TOLERANCE * stated:
-        raise InputError(f"The edited file saves {format_bytes(saves_bytes)}.")
+    stated = before.requested_bytes - after.requested_bytes
+    if abs(patched.requested_bytes - after.requested_bytes) > _PATCH_TOLERANCE * stated:
+        saves = format_bytes(before.requested_bytes - patched.requested_bytes)
+        raise InputError(f"The edited file saves {saves}.")
 
     trial.patch_folder.mkdir(exist_ok=True)
-    path = trial.patch_folder / f"{remedy.id}.patch"
+    path = trial.patch_folder / f"{plan.id}.patch"
     write_text(path, write_diff(file, text, edited))
 
-    return replace_fields(remedy, patch=str(path), patch_saves_bytes=saves_bytes)
-
-
-def _try_sets(
-    trial: RemedyTrial,
-    plans: Sequence[RemedyPlan],
-    singles: Sequence[StepRemedy],
-    before: StepEstimate,
-) -> Iterator[StepRemedy]:
-    """Yield sets of the remedies that save most, one of each kind, until a set fits."""
-    saves = {remedy.id: remedy.saves_bytes or 0 for remedy in singles}
-    by_kind: dict[str, RemedyPlan] = {}
-
-    for plan in sorted(plans, key=lambda plan: -saves[plan.id]):
-        if saves[plan.id] > 0:
-            by_kind.setdefault(plan.kind, plan)
-
-    useful = tuple(by_kind.values())[:_LARGEST_SET]
-    for count in range(2, len(useful) + 1):
-        trial.report(f"capturing with {count} changes together", 0.98)
-        remedy = _try_plans(trial, useful[:count], before)
-        yield remedy
-
-        if remedy.fits:
-            return
+    return path
 
 
 def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPlan]:
@@ -299,7 +252,8 @@ def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[Reme
         if name not in known and name == RECOMPUTING:
             raise InputError(
                 f"{name} finds no blocks to recompute: the layers are not a chain of three parts or "
-                "more."
+                "more, or XLA compiles them.",
+                hint="Try --no-jit.",
             )
 
         if name not in known:
@@ -352,9 +306,9 @@ def add_remedies(
             options,
             limit_bytes,
             progress,
+            keep,
             file,
             patches or Path(),
-            keep,
         )
 
         if names is None:

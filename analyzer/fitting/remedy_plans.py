@@ -17,7 +17,6 @@ from analyzer.fitting.block_partition import (
     ChainUnit,
     chain_of,
     choose_blocks,
-    count_operations,
 )
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.tables import read_table
@@ -59,7 +58,6 @@ class RemedyPlan(RemedyRow, frozen=True, kw_only=True):
     options: CaptureOptions  # capture options of the changed step
     # class of the optimizer, if the remedy sets an option of it or replaces it
     optimizer: str = ""
-    is_other: bool = False  # whether the optimizer is replaced
 
 
 class RemedyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,32 +84,10 @@ def remedy_names() -> tuple[str, ...]:
     )
 
 
-def merge_options(
-    base: CaptureOptions,
-    plans: tuple[RemedyPlan, ...],
-) -> CaptureOptions:
-    """Return the options of a step with several remedies of different kinds."""
-    changes = {
-        name: getattr(plan.options, name)
-        for plan in plans
-        for name in ("batch_size", "shapes", "dtype_policy", "jit", "optimizer")
-        if getattr(plan.options, name) != getattr(base, name)
-    }
-
-    remedy = ",".join(plan.options.remedy for plan in plans if plan.options.remedy)
-
-    return replace(base, **changes, remedy=remedy)
-
-
-def plan_remedies(
-    options: CaptureOptions,
-    note: RunNote,
-    op_by_op: RunNote | None = None,
-) -> Iterator[RemedyPlan]:
+def plan_remedies(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
     """Yield the remedies that a step may have.
 
-    ``op_by_op`` is a capture without XLA of a step that XLA compiles: it shows the order of the layers.
-    Without it no blocks of such a step are recomputed.
+    A graph without XLA shows the order of the layers, so no blocks of a compiled step are recomputed.
     """
     conditions = _conditions_of(options, note)
     table = read_remedies()
@@ -135,13 +111,12 @@ def plan_remedies(
             id=f"optimizer-{key}",
             title=f"{name} instead of {current}",
             optimizer=name,
-            is_other=True,
             costs="other hyper-parameters",
             kind="optimizer",
             options=replace(options, optimizer=key),
         )
 
-    yield from _plan_blocks(options, chain_of(op_by_op or note))
+    yield from _plan_blocks(options, chain_of(note))
 
 
 def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
@@ -202,13 +177,12 @@ def _plan_blocks(
     pairs = "".join(f'    ["{first}", "{last}"],\n' for first, last in names)
     call = f"model = recompute_blocks(model, [  # before compile\n{pairs}])"
     ranges = "|".join(f"{first}>{last}" for first, last in names)
-    operations = count_operations(units, blocks)
 
     yield RemedyPlan(
         id=RECOMPUTING,
         title=f"{len(blocks)} blocks of layers recomputed",
         model=f"{read_recomputing_code()}\n\n\n{call}",
-        costs=f"{operations} ops run twice; batch normalization updates twice",
+        costs="their ops run twice; batch normalization updates twice",
         kind="recomputation",
         options=replace(options, remedy=f"recompute={ranges}"),
     )
@@ -238,33 +212,27 @@ def _optimizer_class(note: RunNote) -> str:
     return note.step.optimizer or next(by_path, "Adam")
 
 
-def write_code(plans: Sequence[RemedyPlan], *, is_own_step: bool) -> str:
-    """Return the code for remedies of different kinds, with each call written once."""
-    lines = [plan.before.strip("\n") for plan in plans]
-    lines += [plan.model.strip("\n") for plan in plans]
-    by_change = sorted(plans, key=lambda plan: not plan.is_other)
-    optimizer = next((plan.optimizer for plan in by_change if plan.optimizer), "")
-    jit = next((plan.jit for plan in plans if plan.jit is not None), None)
-    batch_size = next((plan.batch_size for plan in plans if plan.batch_size), "")
-    arguments = [] if jit is None else [f"jit_compile={jit}"]
+def write_code(plan: RemedyPlan, *, is_own_step: bool) -> str:
+    """Return the code for a remedy."""
+    lines = [plan.before.strip("\n"), plan.model.strip("\n")]
+    arguments = []
 
-    if optimizer:
-        given = ", ".join(
-            ["...", *filter(None, (plan.optimizer_option for plan in plans))]
-        )
-        lines.append(f"optimizer = keras.optimizers.{optimizer}({given})")
-        arguments.insert(0, "optimizer=optimizer")
+    if plan.optimizer:
+        given = ", ".join(filter(None, ("...", plan.optimizer_option)))
+        lines.append(f"optimizer = keras.optimizers.{plan.optimizer}({given})")
+        arguments.append("optimizer=optimizer")
+    if plan.jit is not None:
+        arguments.append(f"jit_compile={plan.jit}")
 
     if is_own_step:
-        lines += [] if jit is None else [f"step = tf.function(step, jit_compile={jit})"]
-        lines += [f"dataset = dataset.batch({batch_size})"] if batch_size else []
+        if plan.jit is not None:
+            lines.append(f"step = tf.function(step, jit_compile={plan.jit})")
+        if plan.batch_size:
+            lines.append(f"dataset = dataset.batch({plan.batch_size})")
     else:
-        lines += (
-            [f"model.compile({', '.join([*arguments, 'loss=...'])})"]
-            if arguments
-            else []
-        )
-
-        lines += [f"model.fit(..., batch_size={batch_size})"] if batch_size else []
+        if arguments:
+            lines.append(f"model.compile({', '.join(arguments)}, loss=...)")
+        if plan.batch_size:
+            lines.append(f"model.fit(..., batch_size={plan.batch_size})")
 
     return "\n".join(filter(None, lines))

@@ -159,17 +159,10 @@ def _run(
     if run_file is None:  # no process reached its end
         return assume_facts(options, is_run=True)
 
-    return _describe_run(run_file)
-
-
-def _describe_run(run_file: RunFile) -> StepFacts:
-    """Return the facts of a step that ran at several sizes."""
-    notes = tuple(dict.fromkeys(run_file.notes))
-
     return StepFacts(
         by="runs",
         step=run_file.step,
-        notes=notes,
+        notes=tuple(dict.fromkeys(run_file.notes)),
         versions=run_file.versions,
     )
 
@@ -190,20 +183,15 @@ def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
 
 
 def _make_point(size: int, run: SizeRun) -> SizePoint:
-    if run.peak_bytes is None:
-        return SizePoint(
-            size=size,
-            fits=False,
-            kind=run.kind,
-            detail=run.detail,
-        )
-
-    high_bytes = int(run.peak_bytes * _MARGIN)
+    peak_bytes = run.peak_bytes
+    high_bytes = None if peak_bytes is None else int(peak_bytes * _MARGIN)
     return SizePoint(
         size=size,
-        fits=True,
-        need_bytes=run.peak_bytes,
+        fits=peak_bytes is not None,
+        need_bytes=peak_bytes,
         need_high_bytes=high_bytes,
+        kind=run.kind,
+        detail=run.detail,
     )
 
 

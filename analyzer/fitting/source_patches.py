@@ -1,6 +1,6 @@
-"""Write remedies as edits of the user's source, if the file has exactly one place for each edit.
+"""Write a remedy as an edit of the user's source, if the file has exactly one place for it.
 
-Edits of arguments can be written: batch size, dtype policy, XLA, the optimizer and its options.
+Edits of one argument can be written: batch size, dtype policy, XLA, the optimizer of ``compile``.
 
 The line of a finding's cause is edited too, and the step runs again. A line may be mended in several
 ways, such as at either operand of a subtraction, and each of them is run. A cause without such an edit
@@ -13,70 +13,44 @@ import ast
 import difflib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from analyzer.fitting.remedy_plans import RemedyPlan
-from analyzer.fitting.step_access import StepEstimate, estimate_step
+from analyzer.fitting.step_access import StepAccess, StepEstimate, estimate_step
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report_file import Finding
 from analyzer.model.errors import InputError
 
 if TYPE_CHECKING:
     from analyzer.fitting.remedies import RemedyTrial
 
-
-_T = TypeVar("_T")
-_KEPT: Final = [
-    "learning_rate",
-    "weight_decay",
-    "clipnorm",
-    "clipvalue",
-    "global_clipnorm",
-]
-"""Arguments that a replaced optimizer keeps; every optimizer has them."""
-
-_OPTIMIZERS: Final = [
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "Adamax",
-    "AdamW",
-    "Ftrl",
-    "Lamb",
-    "Lion",
-    "Nadam",
-    "RMSprop",
-    "SGD",
-]
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
+_PLACE: Final = re.compile(r"\(([^()\s]+):(\d+)\)$")
+_MOST_EDITS: Final = 6  # runs for one cause
 
 
-def edit_source(text: str, plans: Sequence[RemedyPlan], batch_size: int) -> str:
-    """Return the text of a file with remedies; InputError if it has no single place for one.
+def edit_source(text: str, plan: RemedyPlan, batch_size: int) -> str:
+    """Return the text of a file with a remedy; InputError if it has no single place for it.
 
-    ``batch_size`` is the batch without the remedies.
+    ``batch_size`` is the batch without the remedy.
     """
-    for plan in plans:
-        if plan.model:
-            raise InputError("This change is not one of arguments.")
+    tree = ast.parse(text)
+    if plan.model or plan.optimizer_option:
+        raise InputError("This change is not one of an argument.")
+    if plan.dtype_policy:
+        return _set_policy(text, tree, plan.dtype_policy)
+    if plan.batch_size:
+        return _splice(text, _find_batch(tree, batch_size), plan.batch_size)
 
-        source = SourceFile(text)
-        if plan.batch_size:
-            _set_batch(source, plan, batch_size)
-        if plan.dtype_policy:
-            _set_policy(source, plan.dtype_policy)
-        if plan.jit is not None:
-            _set_jit(source, str(plan.jit))
-        if plan.is_other or plan.optimizer_option:
-            _set_optimizer(source, plan)
+    name, value = "optimizer", f'"{plan.optimizer.lower()}"'
+    if plan.jit is not None:
+        name, value = "jit_compile", str(plan.jit)
 
-        text = source.make_text()
-
-    return text
+    return _set_keyword(text, tree, name, value)
 
 
 def write_diff(path: Path, before: str, after: str) -> str:
@@ -94,214 +68,106 @@ def write_diff(path: Path, before: str, after: str) -> str:
     return "".join(parts)
 
 
-def copy_with_text(path: Path, text: str, folder: Path) -> Path:
-    """Write ``text`` under the file's name into a new folder, beside links to its neighbours."""
-    folder.mkdir(parents=True)
-    for other in path.resolve().parent.iterdir():
-        if other.name not in (path.name, "__pycache__"):
+def estimate_edited(
+    access: StepAccess, options: CaptureOptions, file: Path, text: str, name: str
+) -> StepEstimate:
+    """Estimate the step of a target whose file has another text, beside links to its neighbours."""
+    make = access.capture_file
+    assert make is not None
+    folder = access.folder / name
+    folder.mkdir()
+
+    for other in file.resolve().parent.iterdir():
+        if other.name not in (file.name, "__pycache__"):
             (folder / other.name).symlink_to(other)
 
-    (folder / path.name).write_bytes(text.encode())
+    copy = folder / file.name
+    copy.write_bytes(text.encode())
+    edited = replace(access, capture=lambda *given: make(copy, *given))
 
-    return folder / path.name
+    return estimate_step(edited, options, f"{name}-run")
 
 
-class SourceFile:
-    """A Python file, and the edits of it by the positions of its syntax tree."""
+def _splice(text: str, node: Any, new: str) -> str:
+    """Replace a node of the syntax tree, which counts bytes."""
+    data = text.encode()
+    lines = data.splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, lines))]
+    first = starts[node.lineno - 1] + node.col_offset
+    end = starts[node.end_lineno - 1] + node.end_col_offset
 
-    def __init__(self, text: str) -> None:
-        self._data = text.encode()  # the tree counts bytes
-        lines = self._data.splitlines(keepends=True)
-        self._starts = [0, *accumulate(map(len, lines))]
-        self._edits: list[tuple[int, int, str]] = []
-        self.tree = ast.parse(text)
-        self.nodes = list(ast.walk(self.tree))
-        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+    return (data[:first] + new.encode() + data[end:]).decode()
 
-        names: dict[str, str] = {}
-        self._last_import = 0
 
-        for node in self.tree.body:
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                self._last_import = node.end_lineno or node.lineno
-                names |= {one.name: one.asname or one.name for one in node.names}
-
-        own = f"{names['tensorflow']}.keras" if "tensorflow" in names else ""
-        self._keras = names.get("keras", own)
-
-    def get_keras(self) -> str:
-        """Return the name of Keras in the file, which then imports it."""
-        if not self._keras:
-            self._keras = "keras"
-            self.insert_after_imports("import keras\n")
-
-        return self._keras
-
-    def find_calls(self, *names: str) -> Iterator[ast.Call]:
-        """Yield the calls of functions or methods with one of these last names."""
-        for call in self.calls:
-            name = ast.unparse(call.func)
+def _find_calls(tree: ast.AST, *names: str) -> list[ast.Call]:
+    """Return the calls of functions or methods with one of these last names."""
+    calls = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
             if name.rpartition(".")[2] in names and name != "re.compile":
-                yield call
+                calls.append(node)
 
-    def replace(self, node: Any, new: str) -> None:
-        """Replace a node."""
-        self._edits.append((*self._span(node), new))
-
-    def set_keyword(self, call: ast.Call, name: str, value: str) -> None:
-        """Set an argument of a call."""
-        for keyword in call.keywords:
-            if keyword.arg == name:
-                self.replace(keyword.value, value)
-                return
-
-        end = self._span(call)[1] - 1  # before the bracket
-        comma = ""
-
-        for argument in (*call.args, *call.keywords):
-            end = self._span(argument)[1]
-            comma = ", "
-
-        self._edits.append((end, end, f"{comma}{name}={value}"))
-
-    def insert_after_imports(self, code: str) -> None:
-        """Insert lines after the imports of the file."""
-        place = self._starts[self._last_import]
-        self._edits.append((place, place, code))
-
-    def segment(self, node: ast.AST) -> str:
-        """Return the text of a node."""
-        first, end = self._span(node)
-        return self._data[first:end].decode()
-
-    def make_text(self) -> str:
-        """Return the text with all edits."""
-        parts: list[bytes] = []
-        done = 0
-
-        for first, end, new in sorted(self._edits, key=lambda edit: edit[:2]):
-            parts += [self._data[done:first], new.encode()]
-            done = end
-
-        parts.append(self._data[done:])
-
-        return b"".join(parts).decode()
-
-    def _span(self, node: Any) -> tuple[int, int]:
-        """Return the first byte of a node and the one after it."""
-        first = self._starts[node.lineno - 1] + node.col_offset
-        return first, self._starts[node.end_lineno - 1] + node.end_col_offset
+    return calls
 
 
-def _set_batch(source: SourceFile, plan: RemedyPlan, before: int) -> None:
-    """Change the batch size in the file, if it is the one of the estimate."""
-    places: list[ast.expr] = []
-    for call in source.calls:
-        places += [one.value for one in call.keywords if one.arg == "batch_size"]
-
-    places += [call.args[0] for call in source.find_calls("batch") if call.args]
-    if not places and plan.optimizer_option:
-        return  # the rest of the remedy is in the file
-
+def _find_batch(tree: ast.Module, before: int) -> ast.expr:
+    """Return the only number that sets the batch size, which must be that of the estimate."""
     assigned: dict[str, ast.expr] = {}
-    for statement in source.tree.body:
+    for statement in tree.body:
         if isinstance(statement, ast.Assign):
             assigned[ast.unparse(statement.targets[0])] = statement.value
 
-    values = dict.fromkeys(assigned.get(ast.unparse(one), one) for one in places)
-    value = _get_only(list(values), "batch size")
+    places = [call.args[0] for call in _find_calls(tree, "batch") if call.args]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "batch_size":
+            places.append(node.value)
+
+    values = list(dict.fromkeys(assigned.get(ast.unparse(one), one) for one in places))
+    value = _get_only(values, "batch size")
     if not isinstance(value, ast.Constant) or value.value != before:
-        text = source.segment(value)
+        text = ast.unparse(value)
         raise InputError(f"The file sets a batch of {text}, not of {before}.")
 
-    source.replace(value, plan.batch_size)
+    return value
 
 
-def _set_policy(source: SourceFile, policy: str) -> None:
-    calls = list(source.find_calls("set_dtype_policy", "set_global_policy"))
+def _set_policy(text: str, tree: ast.Module, policy: str) -> str:
+    calls = _find_calls(tree, "set_dtype_policy", "set_global_policy")
     if calls:
-        source.replace(_get_only(calls, "dtype policy").args[0], f'"{policy}"')
-        return
+        call = _get_only(calls, "dtype policy")
+        return _splice(text, call.args[0], f'"{policy}"')
 
-    keras = source.get_keras()
-    source.insert_after_imports(f'\n{keras}.config.set_dtype_policy("{policy}")\n')
+    imports = [one for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom)]
+    end = max((one.end_lineno or 0 for one in imports), default=0)
+    lines = text.splitlines(keepends=True)
+    code = f'\nimport keras\n\nkeras.config.set_dtype_policy("{policy}")\n'
 
-
-def _set_jit(source: SourceFile, value: str) -> None:
-    """Set ``jit_compile`` where the model is compiled, or of the only ``tf.function``."""
-    calls = list(source.find_calls("compile"))
-    if calls:
-        call = _get_only(calls, "compile() call")
-        source.set_keyword(call, "jit_compile", value)
-
-        return
-
-    nodes = [one for one in source.nodes if isinstance(one, ast.Attribute)]
-    found = [one for one in nodes if ast.unparse(one) == "tf.function"]
-    place = _get_only(found, "tf.function")
-
-    for call in source.calls:
-        if call.func is place:
-            source.set_keyword(call, "jit_compile", value)
-            return
-
-    source.replace(place, f"tf.function(jit_compile={value})")
+    return "".join((*lines[:end], code, *lines[end:]))
 
 
-def _set_optimizer(source: SourceFile, plan: RemedyPlan) -> None:
-    """Replace the optimizer, or set options of it."""
-    place, name = _find_optimizer(source)
-    arguments: dict[str, str] = {}
-    maker = ""
+def _set_keyword(text: str, tree: ast.Module, name: str, value: str) -> str:
+    """Set an argument where the model is compiled."""
+    call = _get_only(_find_calls(tree, "compile"), "compile() call")
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return _splice(text, keyword.value, value)
 
-    if isinstance(place, ast.Call):
-        maker = source.segment(place.func)
-        for value in place.args[:1]:
-            arguments["learning_rate"] = source.segment(value)
+    if call.args or not call.keywords:
+        raise InputError("The arguments of compile() have no names.")
 
-        for keyword in place.keywords:
-            is_kept = not plan.is_other or keyword.arg in _KEPT
-            if keyword.arg and is_kept:
-                arguments[keyword.arg] = source.segment(keyword.value)
-
-    if plan.is_other or not maker:
-        name = plan.optimizer if plan.is_other else name
-        maker = f"{source.get_keras()}.optimizers.{name}"
-
-    texts = [f"{key}={value}" for key, value in arguments.items()]
-    texts += filter(None, [plan.optimizer_option])
-    source.replace(place, f"{maker}({', '.join(texts)})")
+    last = call.keywords[-1]
+    own = ast.get_source_segment(text, last)
+    return _splice(text, last, f"{own}, {name}={value}")
 
 
-def _find_optimizer(source: SourceFile) -> tuple[ast.expr, str]:
-    """Return the place that makes the optimizer, a call or a text, and the optimizer's class."""
-    classes = {name.lower(): name for name in _OPTIMIZERS}
-    places: list[tuple[ast.expr, str]] = []
-
-    for name in classes.values():
-        places += [(call, name) for call in source.find_calls(name)]
-
-    for call in source.find_calls("compile"):
-        named = [one.value for one in call.keywords if one.arg == "optimizer"]
-        for given in named or call.args[:1]:
-            text = str(getattr(given, "value", "")).lower()
-            if text in classes:
-                places.append((given, classes[text]))
-
-    return _get_only(places, "optimizer")
-
-
-def _get_only(places: Sequence[_T], what: str) -> _T:
+def _get_only(places: list[Any], what: str) -> Any:
     """Return the only place; InputError if there is none or a choice."""
     if len(places) != 1:
         plural = "s" * (len(places) > 1)
         raise InputError(f"The file has {len(places) or 'no'} {what}{plural}.")
 
     return places[0]
-
-
-_PLACE: Final = re.compile(r"\(([^()\s]+):(\d+)\)$")
-_MOST_EDITS: Final = 6  # runs for one cause
 
 
 def run_edits(
@@ -311,29 +177,17 @@ def run_edits(
 ) -> Iterator[tuple[StepEstimate, str]]:
     """Yield the estimate of each edit of a cause's line that runs, and the edit as a diff."""
     place = _PLACE.search(finding.title)
-    make = trial.access.capture_file
-    if place is None or make is None or Path(place[1]).name != file.name:
-        return
-    if finding.id not in _EDITS:
+    if place is None or Path(place[1]).name != file.name or finding.id not in _EDITS:
         return
 
     text = file.read_text("utf-8")
     number = int(place[2])
-    lines = text.splitlines(keepends=True)
     edits = list(_edit_line(text, number, finding.id))
 
-    for count, line in enumerate(edits[:_MOST_EDITS]):
-        edited = "".join((*lines[: number - 1], line, *lines[number:]))
-        folder = trial.access.folder / f"{finding.id}-{number}-{count}"
-        copy = copy_with_text(file, edited, folder / "source")
-
-        access = replace(
-            trial.access,
-            capture=lambda *given, copy=copy: make(copy, *given),
-        )
-
+    for count, edited in enumerate(edits[:_MOST_EDITS]):
+        name = f"{finding.id}-{number}-{count}"
         try:
-            after = estimate_step(access, trial.options, f"{folder.name}/run")
+            after = estimate_edited(trial.access, trial.options, file, edited, name)
         except InputError:  # the edited step does not run
             continue
 
@@ -341,9 +195,7 @@ def run_edits(
 
 
 def _edit_line(text: str, number: int, cause: str) -> Iterator[str]:
-    """Yield a line of a file with each edit for a cause; a node over several lines has none."""
-    line = text.splitlines(keepends=True)[number - 1]
-
+    """Yield a file with each edit of a line for a cause; a node over several lines has none."""
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.expr):
             continue
@@ -351,10 +203,7 @@ def _edit_line(text: str, number: int, cause: str) -> Iterator[str]:
             continue
 
         for part, new in _EDITS[cause](node):
-            first = part.col_offset
-            end = part.end_col_offset
-            data = line.encode()
-            yield (data[:first] + new.encode() + data[end:]).decode()
+            yield _splice(text, part, new)
 
 
 def _add_axes(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:

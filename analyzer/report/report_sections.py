@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Final, cast
 
 from analyzer.model.contract.report_file import (
-    DevicePeak,
-    HostsFigures,
+    HostRow,
     ReportFile,
     StepPeak,
     TensorAtPeak,
@@ -109,7 +108,7 @@ def _sections(report: ReportFile) -> Iterator[Section]:
         fits = report.what_if is not None and report.what_if.fits
         yield Section("", (Paragraph(line, "good" if fits else "bad"),))
 
-    if report.hosts is not None:
+    if report.hosts:
         yield hosts_section(report.hosts, _HOST_ROWS)
 
     yield _categories_section(report)
@@ -222,7 +221,7 @@ def steps_section(report: ReportFile, most: int) -> Section:
     return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
 
 
-def _size_cells(row: StepPeak | DevicePeak, place: str) -> tuple[Cell, Cell]:
+def _size_cells(row: StepPeak | HostRow, place: str) -> tuple[Cell, Cell]:
     return (
         Cell(row.requested_bytes, path=f"{place}.requested_bytes"),
         Cell(row.allocated_bytes, path=f"{place}.allocated_bytes"),
@@ -298,38 +297,24 @@ def layers_section(report: ReportFile, most: int) -> Section:
     return Section("Layers with the most bytes alive at the peak", (table,))
 
 
-def hosts_section(hosts: HostsFigures, most: int) -> Section:
-    """Return the hosts: the worst first, then outliers, hosts that could not be read, others."""
-    outliers = {(place.host, place.allocator) for place in hosts.outliers}
-    worst = (hosts.worst.host, hosts.worst.allocator)
-    rows: list[tuple[int, int, tuple[CellValue, ...]]] = []
+def hosts_section(hosts: Sequence[HostRow], most: int) -> Section:
+    """Return the devices of all hosts, the one with the least room first."""
+    rows: list[tuple[CellValue, ...]] = []
 
-    for at, row in enumerate(hosts.rows):
+    for place, row in enumerate(hosts[:most]):
+        words = "incomplete trace" if row.damaged else ""
         if row.failed:
-            failed = Cell(f"not read: {row.failed}", "warning")
-            rows.append((1, 0, (row.host, "", None, None, failed)))
+            words = f"not read: {row.failed}"
 
-        for place, device in enumerate(row.devices):
-            key = (row.host, device.allocator)
-            rank = 0 if key == worst else 1 if key in outliers else 2
-            mark = ("worst", "outlier", "")[rank]
-            damaged = "incomplete trace" if row.damaged else ""
-            words = ", ".join(filter(None, (mark, damaged)))
-            sizes = _size_cells(device, f"hosts.rows.{at}.devices.{place}")
-            cells = (*key, *sizes, Cell(words, "warning" if rank else "bad"))
-            rows.append((rank, -device.allocated_bytes, cells))
+        sizes = _size_cells(row, f"hosts.{place}")
+        rows.append((row.host, row.allocator, *sizes, Cell(words, "warning")))
 
-    rows.sort(key=lambda one: one[:2])
-    left = max(len(rows) - most, 0)
+    left = max(len(hosts) - most, 0)
     caption = f"{left} more are in the JSON" if left else ""
-    shown = tuple(cells for _, _, cells in rows[:most])
-    bytes_of = (hosts.least_bytes, hosts.most_bytes, hosts.median_bytes)
-    low, high, middle = map(format_bytes, bytes_of)
-
+    peaks = [row.allocated_bytes for row in hosts if row.allocated_bytes is not None]
     lead = Paragraph(
-        f"{len(hosts.rows)} hosts, {hosts.devices} devices: {low} to {high} allocated, "
-        f"median {middle}, {len(hosts.outliers)} outliers. This report shows the worst, "
-        f"{hosts.worst.host} {hosts.worst.allocator}."
+        f"{len(peaks)} devices: {format_bytes(min(peaks))} to {format_bytes(max(peaks))} "
+        "allocated. This report shows the first."
     )
 
-    return Section("Hosts", (lead, Table(COLUMNS["hosts"], shown, caption)))
+    return Section("Hosts", (lead, Table(COLUMNS["hosts"], tuple(rows), caption)))

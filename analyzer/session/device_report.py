@@ -3,26 +3,20 @@
 Each part has its source: TensorFlow's statistics, the driver (NVML), or their difference.
 """
 
-from __future__ import annotations
-
+import contextlib
 import io
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import field
 
-from analyzer.cards.driver_reading import own_pids, read_cards
-from analyzer.model.contract.child_messages import (
-    AllocatorFigures,
-    NvmlCard,
-    NvmlReading,
-)
+from analyzer.model.contract.child_messages import AllocatorFigures
 from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
-from analyzer.report.answer import LABELS
 from analyzer.report.output_files import DocumentOutput
 from analyzer.report.render.sections import (
     Document,
@@ -32,22 +26,19 @@ from analyzer.report.render.sections import (
     TableColumn,
 )
 
-Source = Literal["tensorflow", "driver", "difference"]
-
-_HIDDEN_PROCESS: Final = (
-    "The driver does not show this process, as in a container: its memory outside the "
-    "pool and other processes are in one row."
+_COLUMNS = (
+    TableColumn("size", least=10),
+    TableColumn("part", least=24),
+    TableColumn("source", least=12, rank=1),
 )
 
 
 class CardPart(msgspec.Struct, frozen=True):
     """A part of a card's memory."""
 
-    id: str
     what: str
     size_bytes: int
-    source: Source = "driver"
-    note: str = ""
+    source: Literal["TensorFlow", "the driver", "difference"] = "the driver"
 
 
 class CardAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,13 +48,12 @@ class CardAccount(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     total_bytes: int
     rows: tuple[CardPart, ...]
-    notes: tuple[str, ...] = ()
 
 
 class DeviceFile(ReportRecord, frozen=True, kw_only=True):
     """The JSON document of ``analyze device``."""
 
-    schema_version: int = 3
+    schema_version: int = 4
     kind: Literal["device"] = "device"
     headline: str
     cards: tuple[CardAccount, ...] = ()
@@ -99,59 +89,46 @@ def device() -> DeviceReport:
     """
     from analyzer.capture.run.allocator_figures import read_allocators
 
-    allocators = read_allocators()
+    return read_machine(read_allocators())
+
+
+def read_machine(allocators: Sequence[AllocatorFigures] = ()) -> DeviceReport:
+    """Return the driver's figures of this machine's cards, beside those of TensorFlow's allocators."""
+    notes = [_describe_pool(one) for one in allocators]
     try:
-        return DeviceReport(divide_process(allocators, read_cards(own_pids())))
+        cards = _read_cards(allocators)
     except InputError as error:
-        headline = error.message
-        if allocators:
-            headline = _describe_process(allocators, [])
+        notes = [error.message, *notes] if notes else []
+        return DeviceReport(DeviceFile(headline=error.message, notes=tuple(notes)))
 
-        return DeviceReport(DeviceFile(headline=headline, notes=(error.message,)))
+    total = sum(card.total_bytes for card in cards)
+    free = sum(card.rows[-1].size_bytes for card in cards)
+    count = "1 card" if len(cards) == 1 else f"{len(cards)} cards"
+    headline = f"{count}: {format_bytes(total - free)} of {format_bytes(total)} in use."
 
+    if allocators:
+        held = format_bytes(sum(one.in_use_bytes for one in allocators))
+        headline = f"Tensors hold {held}. {headline}"
 
-def read_machine() -> DeviceReport:
-    """Return the driver's figures of this machine's cards, without TensorFlow."""
-    try:
-        return DeviceReport(divide_machine(read_cards()))
-    except InputError as error:
-        return DeviceReport(DeviceFile(headline=error.message))
-
-
-def divide_machine(reading: NvmlReading) -> DeviceFile:
-    """Return the cards of a machine as the driver counts them."""
-    used = sum(card.used_bytes for card in reading.cards)
-    total = sum(card.total_bytes for card in reading.cards)
-    count = len(reading.cards)
-    cards = "1 card" if count == 1 else f"{count} cards"
-
-    return DeviceFile(
-        headline=f"{cards}: {format_bytes(used)} of {format_bytes(total)} in use.",
-        cards=tuple(_divide_card(card, ()) for card in reading.cards),
+    return DeviceReport(
+        DeviceFile(headline=headline, cards=cards, notes=tuple(notes)),
     )
-
-
-def divide_process(
-    allocators: Sequence[AllocatorFigures], reading: NvmlReading
-) -> DeviceFile:
-    """Return TensorFlow's and the driver's figures of one process side by side."""
-    is_only = len(reading.cards) == 1  # then no identifier has to match
-    cards = []
-
-    for card in reading.cards:
-        identifiers = (card.uuid, "") if is_only else (card.uuid,)
-        own = [one for one in allocators if one.card_uuid in identifiers]
-        cards.append(_divide_card(card, own))
-
-    headline = _describe_process(allocators, reading.cards)
-    return DeviceFile(headline=headline, cards=tuple(cards))
 
 
 def build_sections(document: DeviceFile) -> Document:
     """Return the document as sections."""
-    sections = [_make_card_section(card) for card in document.cards]
+    sections = []
+
+    for card in document.cards:
+        rows = [
+            (format_bytes(row.size_bytes), row.what, row.source) for row in card.rows
+        ]
+        heading = f"Card {card.index}: {card.name}, {format_bytes(card.total_bytes)}"
+        sections.append(Section(heading, (Table(_COLUMNS, tuple(rows)),)))
+
     if document.notes:
         sections.append(Section("", tuple(map(Paragraph, document.notes))))
+
     return Document(
         "",
         document.headline,
@@ -160,128 +137,91 @@ def build_sections(document: DeviceFile) -> Document:
     )
 
 
-def _describe_process(
-    allocators: Sequence[AllocatorFigures], cards: Sequence[NvmlCard]
-) -> str:
-    if not allocators:
-        return "TensorFlow sees no GPU in this process."
+def _read_cards(allocators: Sequence[AllocatorFigures]) -> tuple[CardAccount, ...]:
+    """Return this machine's cards; NVML uses no memory of a card."""
+    import pynvml as nvml
 
-    text = f"Tensors hold {format_bytes(sum(one.in_use_bytes for one in allocators))}"
-    if not any(one.grows for one in allocators):
-        pool = format_bytes(sum(one.pool_bytes for one in allocators))
-        text += f", TensorFlow's pool {pool}"
-
-    own = sum(_find_own_bytes(card) or 0 for card in cards)
-    if own:
-        text += (
-            f", the process {format_bytes(own)} according to the driver (nvidia-smi)"
-        )
-
-    return f"{text}."
+    try:
+        nvml.nvmlInit()
+        indices = range(nvml.nvmlDeviceGetCount())
+        return tuple(_divide_card(nvml, index, allocators) for index in indices)
+    except nvml.NVMLError as error:
+        raise InputError(f"NVIDIA's driver finds no GPU here: {error}.") from None
+    finally:
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
 
 
-def _divide_card(card: NvmlCard, allocators: Sequence[AllocatorFigures]) -> CardAccount:
+def _divide_card(
+    nvml: Any, index: int, allocators: Sequence[AllocatorFigures]
+) -> CardAccount:
+    """Divide a card among this process, if it uses the card, the other processes and free memory."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    uses = _read_uses(nvml, handle)
+    names = (str(nvml.nvmlDeviceGetUUID(handle)), "")
+    own = [one for one in allocators if one.card_uuid in names]
     rows: list[CardPart] = []
-    if allocators:
-        rows += _list_own_parts(card, allocators)
 
-    rows += _list_processes(card, is_own_divided=bool(allocators))
-    reserved = card.reserved_bytes or 0
-    known = sum(row.size_bytes for row in rows) + reserved + card.free_bytes
-    rest = card.total_bytes - known
+    if own:
+        rows += _list_own_parts(own, uses.pop(os.getpid(), 0))
+
+    rows += [CardPart(f"process {pid}", size) for pid, size in uses.items()]
+    known = sum(row.size_bytes for row in rows)
+    rest = memory.total - memory.free - known
 
     if rest > 0:
-        rows.append(CardPart("unattributed", "used, not shown for any process", rest))
-    if reserved:
-        what = "reserved by the driver and the firmware"
-        rows.append(CardPart("reserved", what, reserved))
+        rows.append(CardPart("the driver, and processes that it does not show", rest))
 
-    rows.append(CardPart("free", "free", card.free_bytes))
+    rows.append(CardPart("free", memory.free))
+
     return CardAccount(
-        index=card.index,
-        name=card.name,
-        total_bytes=card.total_bytes,
+        index=index,
+        name=str(nvml.nvmlDeviceGetName(handle)),
+        total_bytes=memory.total,
         rows=tuple(rows),
-        notes=tuple(_list_notes(card, allocators)),
     )
 
 
-def _find_own_bytes(card: NvmlCard) -> int | None:
-    """Return the driver's bytes for this process; None if it does not list them."""
-    sizes = [one.used_bytes for one in card.processes if one.is_own]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if known else None
+def _read_uses(nvml: Any, handle: Any) -> dict[int, int]:
+    """Return the bytes of each process that the driver lists; one may draw and compute."""
+    uses: dict[int, int] = {}
+    for read in (
+        nvml.nvmlDeviceGetComputeRunningProcesses,
+        nvml.nvmlDeviceGetGraphicsRunningProcesses,
+    ):
+        with contextlib.suppress(nvml.NVMLError):
+            for one in read(handle):
+                uses[one.pid] = max(one.usedGpuMemory or 0, uses.get(one.pid, 0))
+
+    return uses
 
 
 def _list_own_parts(
-    card: NvmlCard, allocators: Sequence[AllocatorFigures]
+    allocators: Sequence[AllocatorFigures], process_bytes: int
 ) -> Iterator[CardPart]:
     """Yield this process' parts: tensors, the rest of the pool, and outside the pool."""
-    own = _find_own_bytes(card)
     known = sum(one.in_use_bytes for one in allocators)
-    yield CardPart("in-use", "in use by tensors", known, "tensorflow")
+    yield CardPart("in use by tensors", known, "TensorFlow")
 
     outside = "outside the pool: CUDA context, libraries, kernels"
     if any(one.grows for one in allocators):
         outside = f"in TensorFlow's pool, which grows, and {outside}"
     else:
-        idle = sum(one.pool_bytes - one.in_use_bytes for one in allocators)
-        known += idle
-        yield CardPart(
-            "pool-unused", "in TensorFlow's pool, not in use", idle, "difference"
-        )
+        pool = sum(one.pool_bytes for one in allocators)
+        yield CardPart("in TensorFlow's pool, not in use", pool - known, "difference")
+        known = pool
 
-    if own is not None:
-        yield CardPart("outside-pool", outside, max(own - known, 0), "difference")
+    if process_bytes:  # in a container, the driver lists no processes
+        yield CardPart(outside, max(process_bytes - known, 0), "difference")
 
 
-def _list_processes(card: NvmlCard, *, is_own_divided: bool) -> Iterator[CardPart]:
-    """Yield a part for each process, except this one if its parts are known."""
-    for process in card.processes:
-        if process.is_own and is_own_divided:
-            continue
+def _describe_pool(allocator: AllocatorFigures) -> str:
+    growth = "takes it at its first tensor"
+    if allocator.grows:
+        growth = "grows on demand up to it and is not returned"
 
-        what = f"process {process.pid} ({process.name or 'name not visible here'})"
-        note = ""
-        if process.used_bytes is None:
-            note = f"The driver does not report the memory of process {process.pid}."
-
-        size_bytes = process.used_bytes or 0
-        yield CardPart("other-process", what, size_bytes, note=note)
-
-
-def _list_notes(
-    card: NvmlCard, allocators: Sequence[AllocatorFigures]
-) -> Iterator[str]:
-    has_tensors = any(one.peak_in_use_bytes for one in allocators)
-    if has_tensors and not any(process.is_own for process in card.processes):
-        yield _HIDDEN_PROCESS
-    if card.is_partitioned:
-        yield "The card is partitioned into instances (MIG): the figures are the whole card's."
-
-    for one in allocators:
-        growth = "takes it at its first tensor"
-        if one.grows:
-            growth = "grows on demand up to it and is not returned"
-
-        yield (
-            f"{one.device}: limit {format_bytes(one.limit_bytes)}; the pool {growth}. "
-            f"Most ever in use: {format_bytes(one.peak_in_use_bytes)}."
-        )
-
-
-def _make_card_section(card: CardAccount) -> Section:
-    columns = (
-        TableColumn("size", least=10),
-        TableColumn("part", least=24),
-        TableColumn("source", least=12, rank=1),
+    return (
+        f"{allocator.device}: limit {format_bytes(allocator.limit_bytes)}; the pool {growth}. "
+        f"Most ever in use: {format_bytes(allocator.peak_in_use_bytes)}."
     )
-    rows = [
-        (format_bytes(row.size_bytes), row.what, LABELS["source"][row.source])
-        for row in card.rows
-    ]
-    notes = [row.note for row in card.rows if row.note]
-    paragraphs = map(Paragraph, (*notes, *card.notes))
-    heading = f"Card {card.index}: {card.name}, {format_bytes(card.total_bytes)}"
-
-    return Section(heading, (Table(columns, tuple(rows)), *paragraphs))

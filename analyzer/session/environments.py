@@ -11,7 +11,6 @@ from analyzer.session.opening import Progress
 from analyzer.session.public_calls import diff
 
 _PACKAGES = Path(__file__).parents[2]  # the folder of this package
-_LONGEST_LINE = 300  # characters of an error
 
 
 def compare_environments(
@@ -60,6 +59,6 @@ def _estimate(python: str, target: str, options: Sequence[str]) -> None:
     if done.returncode not in (ExitCode.OK, ExitCode.OVER_LIMIT):
         lines = done.stderr.strip().splitlines() or ["no message"]
         raise InputError(
-            f"The estimate with {python} failed: {lines[-1][:_LONGEST_LINE]}",
+            f"The estimate with {python} failed: {lines[-1][:300]}",
             hint="Install tf-memory-analyzer in that environment too.",
         )

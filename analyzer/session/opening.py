@@ -169,10 +169,6 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
             f"{path} holds neither an estimate nor a SavedModel.", hint=hint
         )
 
-    if not note.is_estimate:
-        measured, what_if = _open_run(note, path, options)
-        return make_result(measured, path, what_if, search=options.get("search", True))
-
     analysis = analyse_step(note, path, **options)
     return Result.of(analysis, build_document(analysis), path)
 

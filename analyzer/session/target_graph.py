@@ -19,9 +19,7 @@ from analyzer.report.result import Result
 from analyzer.session.opening import (
     OpenOptions,
     Progress,
-    is_estimate,
     make_result,
-    open_result,
 )
 from analyzer.tracing.parse.logdir import RUN_FILE, find_run_file, find_traces
 
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
     from analyzer.tracing.derive.graph_join import SourceGraph
     from analyzer.tracing.measure.measured_recording import Measured
-    from analyzer.tracing.parse.run_folder import RunNote
 
 
 def open_with_target(
@@ -48,9 +45,9 @@ def open_with_target(
     from analyzer.tracing.parse.xplane import read_trace
 
     if target.kind is TargetKind.TRACE:
+        hint = "Name one, such as train.py:build_model."
         raise InputError(
-            f"--target {target.text} is a trace, not a model or a step.",
-            hint="Name one, such as train.py:build_model.",
+            f"--target {target.text} is a trace, not a model or a step.", hint=hint
         )
 
     file = _find_host(path, opening.get("host", ""))
@@ -62,12 +59,12 @@ def open_with_target(
         return measure(raw, None, file, named=path, allocator=allocator, source=source)
 
     device = join(None).recording.device
-    card = options.gpu
-    if device.kind == "gpu" and not card:
+    if device.kind == "gpu" and not options.gpu:
         gpu = look_up_gpu(device.name)
         card = "t4" if gpu is None else gpu.id  # Grappler needs any GPU
+        options = replace(options, gpu=card)
 
-    options = replace(options, gpu=card, device="gpu" if card else "cpu")
+    options = replace(options, device="gpu" if options.gpu else "cpu")
     if options.jit is None and not raw.ran_xla:
         options = replace(options, jit=False)
 
@@ -87,26 +84,26 @@ def open_with_target(
 
 def _find_host(path: Path, host: str) -> Path:
     """Return the trace file of a host, which must have no graph of its own."""
-    files = find_traces(path)
+    files = [one for one in find_traces(path) if one.name.startswith(host)]
+    if len(files) != 1:
+        raise InputError(
+            f"--target joins the trace of one host, and {len(files)} match {host!r}.",
+            hint="Name one with --host.",
+        )
+
     if find_run_file(files[0]) is not None:
         raise InputError(
             f"{path} was captured with its graph.",
             hint="Leave --target out, or open another trace.",
         )
 
-    chosen = [file for file in files if file.name.startswith(host)]
-    if len(chosen) != 1:
-        raise InputError(
-            f"--target joins the trace of one host, and {len(chosen)} match {host!r}.",
-            hint=f"Add --host with one of {', '.join(file.name.split('.xplane')[0] for file in files)}.",
-        )
-
-    return chosen[0]
+    return files[0]
 
 
 def _capture_source(
     target: TargetSpec, options: CaptureOptions, report: Progress
 ) -> SourceGraph:
+    from analyzer.tracing.derive.graph_join import SourceGraph, index_note_graph
     from analyzer.tracing.parse.run_folder import read_run
 
     with tempfile.TemporaryDirectory(prefix="analyze-") as place:
@@ -118,37 +115,13 @@ def _capture_source(
             progress=lambda stage, share: report(stage, 0.8 * share),
             kind="static",
         )
-        source = _make_source(read_run(folder / RUN_FILE), target.text)
+        note = read_run(folder / RUN_FILE)
 
-    if source is None:
+    index = index_note_graph(note)
+    if index is None:
         raise InputError(
             f"{target.text} runs op by op and has no graph.", hint="Leave --target out."
         )
 
-    return source
-
-
-def _make_source(note: RunNote, name: str) -> SourceGraph | None:
-    from analyzer.tracing.derive.graph_join import SourceGraph, index_note_graph
-
-    index = index_note_graph(note)
-    if index is None:
-        return None
-    return SourceGraph(f"the graph of {name}", index, note.step.batch_size)
-
-
-def open_with_estimate(path: Path, folder: Path) -> Result:
-    """Explain a trace; one without a graph of its own is joined with that of an estimate's folder."""
-    from analyzer.tracing.measure.measured_recording import open_measured
-    from analyzer.tracing.parse.run_folder import read_run
-
-    source = _make_source(read_run(folder / RUN_FILE), str(folder))
-
-    if (
-        source is None
-        or is_estimate(path)
-        or find_run_file(find_traces(path)[0]) is not None
-    ):
-        return open_result(path)
-
-    return make_result(open_measured(path, source=source), path)
+    name = f"the graph of {target.text}"
+    return SourceGraph(name, index, note.step.batch_size)

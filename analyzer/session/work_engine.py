@@ -32,8 +32,8 @@ class WorkEngine:
     ) -> Iterator[tuple[int, _Result | None]]:
         """Yield the index of each item and the result of ``call``, a module's function, as they finish.
 
-        If a process dies, the calls that may have run there are repeated once, one at a time: only the
-        item that kills its process has no result (None). InputError if no scheduler answers.
+        If a process dies, the remaining calls run one at a time: only the item that kills its process
+        has no result (None). InputError if no scheduler answers.
         """
         if not self.scheduler and (self.workers <= 1 or len(items) <= 1):
             yield from ((index, call(item)) for index, item in enumerate(items))
@@ -47,23 +47,20 @@ class WorkEngine:
             folder = "" if self.scheduler else own_folder
             died = self._connect(stack)
 
-            while waiting:
-                try:
-                    for index, result in _run_calls(call, dict(waiting), folder):
-                        del waiting[index]
-                        yield index, result
-                except died:
-                    for index in list(waiting)[: 2 * self.workers]:
-                        alone = {index: waiting.pop(index)}
-                        result = None
+            with suppress(died):
+                for index, result in _run_calls(call, dict(waiting), folder):
+                    del waiting[index]
+                    yield index, result
 
-                        with suppress(*died):
-                            [(_, result)] = _run_calls(call, alone, folder)
+            for index, item in waiting.items():
+                results: list[tuple[int, _Result]] = []
+                with suppress(died):
+                    results += _run_calls(call, {index: item}, folder)
 
-                        yield index, result
+                yield index, results[0][1] if results else None
 
-    def _connect(self, stack: ExitStack) -> tuple[type[BaseException], ...]:
-        """Choose joblib's backend until the stack closes; return the errors of a dead process."""
+    def _connect(self, stack: ExitStack) -> type[BaseException]:
+        """Choose joblib's backend until the stack closes; return the error of a dead process."""
         from joblib import parallel_config
         from joblib.externals.loky import get_reusable_executor
         from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -72,7 +69,8 @@ class WorkEngine:
             stack.callback(lambda: get_reusable_executor().shutdown(kill_workers=True))
             stack.enter_context(parallel_config("loky", n_jobs=self.workers))
 
-            return (TerminatedWorkerError,)
+            died: type[BaseException] = TerminatedWorkerError
+            return died
 
         try:
             from distributed import Client, KilledWorker
@@ -95,7 +93,8 @@ class WorkEngine:
         stack.enter_context(
             parallel_config("dask", client=stack.enter_context(client), n_jobs=-1)
         )
-        return (KilledWorker,)
+        killed: type[BaseException] = KilledWorker
+        return killed
 
 
 def _run_calls(

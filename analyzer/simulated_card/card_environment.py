@@ -2,7 +2,6 @@
 
 import os
 import platform
-import shlex
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -15,9 +14,9 @@ from analyzer.cards import Gpu, context_bytes, find_gpu, memory_limit
 from analyzer.model.errors import InputError
 from analyzer.model.machine import cache_folder, count_cores
 from analyzer.model.xla_flags import path_flag, read_flags
-from analyzer.simulated_card import nvidia_smi
 from analyzer.simulated_card.library_folder import TOOLKIT, make_library_folder
 
+_MOST_CARDS: Final = 16
 SHORT_POOL: Final = "SIMULATED_CARD_POOL_MOST"
 _FEWEST_THREADS: Final = 8
 """Threads for parallel ops. A machine with a card has more cores than many others; with two threads,
@@ -75,7 +74,7 @@ def has_simulated_card() -> bool:
     return False
 
 
-def parse_cards(text: str) -> tuple[Gpu, ...]:
+def list_cards(text: str) -> tuple[Gpu, ...]:
     """Return the cards of ``t4``, ``t4,a100`` or ``2xt4``, or raise an InputError."""
     cards: list[Gpu] = []
     for part in map(str.strip, text.split(",")):
@@ -83,39 +82,42 @@ def parse_cards(text: str) -> tuple[Gpu, ...]:
             raise InputError(
                 f"--gpu {text} has an empty name.", hint="Write it as t4,a100."
             )
+
         count, _, name = part.partition("x")
-        cards += (
-            [find_gpu(name)] * int(count)
-            if count.isdecimal() and name
-            else [find_gpu(part)]
-        )
-    if amd := [card.name for card in cards if card.is_amd]:
+        if count.strip().isdecimal() and name:
+            cards += [find_gpu(name)] * int(count)
+        else:
+            cards.append(find_gpu(part))
+
+    if not 1 <= len(cards) <= _MOST_CARDS:
         raise InputError(
-            f"Simulated cards are NVIDIA's, and {amd[0]} is not.",
-            hint="`analyze estimate --gpu NAME` predicts for it.",
+            f"--gpu {text} names {len(cards)} cards.", hint=f"Name 1 to {_MOST_CARDS}."
         )
-    if not 1 <= len(cards) <= 16:
-        raise InputError(
-            f"--gpu {text} names {len(cards)} cards.", hint="Name 1 to 16."
-        )
+
     return tuple(cards)
 
 
+def parse_cards(text: str) -> tuple[Gpu, ...]:
+    """Return the cards of a text that can be simulated, or raise an InputError."""
+    cards = list_cards(text)
+    for card in cards:
+        if card.is_amd:
+            raise InputError(
+                f"Simulated cards are NVIDIA's, and {card.name} is not.",
+                hint="`analyze estimate --gpu NAME` predicts for it.",
+            )
+
+    return cards
+
+
 def normalize_cards(text: str) -> str:
-    """Return the ids of one card or several simulated ones, or raise an InputError."""
-    count, times, _ = text.partition("x")
-    is_list = "," in text or (times and count.strip().isdecimal())
-    return (
-        ",".join(card.id for card in parse_cards(text))
-        if is_list
-        else find_gpu(text).id
-    )
+    """Return the ids of one card or several, or raise an InputError."""
+    return ",".join(card.id for card in list_cards(text))
 
 
 def find_smallest_card(text: str) -> Gpu:
     """Return the card with the least memory of the named ones, or raise an InputError."""
-    cards = map(find_gpu, normalize_cards(text).split(","))
-    return min(cards, key=lambda card: memory_limit(card).bytes)
+    return min(list_cards(text), key=lambda card: memory_limit(card).bytes)
 
 
 def make_card_environment(
@@ -154,20 +156,6 @@ def make_card_environment(
 def _join_path(first: Path, rest: str) -> str:
     """Return a search path without empty entries, which would stand for the working folder."""
     return os.pathsep.join([str(first), *filter(None, rest.split(os.pathsep))])
-
-
-def make_tool_environment(folder: Path, path: str) -> dict[str, str]:
-    """Write ``nvidia-smi`` for simulated cards into a process' folder; return its variables."""
-    programs = folder / "bin"
-    programs.mkdir(parents=True, exist_ok=True)
-    program = programs / "nvidia-smi"
-    command = shlex.join([sys.executable, "-I", "-S", nvidia_smi.__file__])
-    program.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
-    return {
-        "PATH": _join_path(programs, path),
-        "SIMULATED_CARD_USE": str(folder / "use"),
-    }
 
 
 def _encode_card(gpu: Gpu, options: SimulatedCardOptions) -> str:

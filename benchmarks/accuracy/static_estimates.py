@@ -36,7 +36,7 @@ CASES = (
     "half_16_adam",
     "inception_8_adam",
 )
-WAYS = {"CPU": ("--device", "cpu"), "T4": ("--gpu", "t4")}
+WAYS: dict[str, tuple[str, ...]] = {"CPU": (), "T4": ("--gpu", "t4")}
 STATIC = {"TF_MEMORY_ANALYZER_STATIC": "1"}
 """Keeps ``analyze estimate --gpu`` from running the step on the simulated card."""
 

@@ -211,9 +211,7 @@ def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, s
         cards = replace(cards, pool_bytes=_SHORT_BYTES)
 
     own = staging / SIMULATED_CARD_FOLDER
-    variables = card_environment.make_card_environment(cards, cache_folder() or own)
-
-    return variables | card_environment.make_tool_environment(own, variables["PATH"])
+    return card_environment.make_card_environment(cards, cache_folder() or own)
 
 
 def find_spare_bytes(options: CaptureOptions) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ from analyzer.report.short_json import shorten
 _OTHERS: Final = ("skill", "mcp")  # commands that are no tools
 _LEFT_OUT: Final = frozenset(
     {
-        *("json", "full", "open_page", "quiet", "verbose", "live", "help_all"),
+        *("json", "full", "quiet", "verbose", "live"),
         *(
             "csv",
             "markdown",
@@ -136,9 +136,7 @@ class ToolCommand:
         own = inspect.signature(load_function(name)).parameters
         self._has_stages = "verbose" in own
         self._parameters = {
-            key: one
-            for key, one in own.items()
-            if key not in _LEFT_OUT and not _info(one).hidden
+            key: one for key, one in own.items() if key not in _LEFT_OUT
         }
 
     def describe(self) -> Any:

@@ -19,54 +19,35 @@ _ROWS: Final = 10
 
 @dataclass(kw_only=True)
 class BlockMeasure:
-    """Requested bytes of a block, beyond the chunk bytes in use at its start.
+    """Requested bytes of a block, beyond those in use at its start.
 
-    ``peak_chunk_bytes`` is the peak of the chunk bytes, as in ``get_memory_info``; it depends on the
-    pool's history. ``growth_bytes`` are alive after the block and a garbage collection. ``at_peak`` and
-    ``left`` are the block's tensors alive at the peak and after it.
+    ``growth_bytes`` are alive after the block and a garbage collection. ``at_peak`` and ``left`` are the
+    block's tensors alive at the peak and after it.
     """
 
-    allocator: str = ""
-    start_bytes: int = 0
     peak_bytes: int = 0
-    peak_chunk_bytes: int = 0
     growth_bytes: int = 0
     at_peak: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
     left: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
+    method: str = ""  # a sentence about the source of the figures
 
     def read(self, folder: Path) -> None:
         """Fill the figures from the block's trace."""
         recording = open_measured(folder).recording
         events, rows = recording.events, main_allocator_rows(recording)
-        own = events[
-            (events["allocator"] == recording.allocator) & (events["kind"] != 0)
-        ]
-        first = own.iloc[0]
-        line = timeline(rows, len(events))
-        requested, allocated = (
-            each - each[0] for each in (line.requested, line.allocated)
-        )
+        requested = timeline(rows, len(events)).requested
+        requested = requested - requested[0]
         top = int(requested.argmax())
         born_here = rows[rows["born"] >= 0]
-        self.allocator = recording.allocator
-        self.start_bytes = int(
-            first["in_use_bytes"] - first["kind"] * first["allocated_bytes"]
-        )
-        self.peak_bytes, self.peak_chunk_bytes = (
-            int(requested[top]),
-            int(allocated.max()),
-        )
+
+        self.peak_bytes = int(requested[top])
         self.growth_bytes = int(requested[-1])
         self.at_peak = alive_at(born_here, top - 1)
         self.left = alive_at(born_here, len(events) - 1)
-
-    def describe_method(self) -> str:
-        """Return one sentence about the source of the figures."""
-        return (
-            f"Measured: bytes requested from TensorFlow's allocator {printable(self.allocator, 60)} "
-            f"beyond the {format_bytes(self.start_bytes)} already in use; at most "
-            f"{format_bytes(self.peak_chunk_bytes)} in chunks. From a profiler trace, not from the "
-            "process's resident memory."
+        self.method = (
+            "Measured: bytes requested from TensorFlow's allocator "
+            f"{printable(recording.allocator, 60)} beyond those in use at the start. From a "
+            "profiler trace, not from the process's resident memory."
         )
 
 
@@ -88,19 +69,24 @@ def describe_excess(
     measure: BlockMeasure, memory: int | None, growth: int | None
 ) -> str:
     """Return the limits in bytes that are exceeded, with the largest tensors; empty if none is."""
-    parts = []
+    parts: list[str] = []
     peak, left = measure.peak_bytes, measure.growth_bytes
 
-    for limit, words, size, rows, state in (
-        (memory, f"limit_memory: peak {_exact(peak)}", peak, measure.at_peak, "alive at the peak"),
-        (growth, f"limit_growth: {_exact(left)} still held after the test", left, measure.left,
-         "still held"),
-    ):  # fmt: skip
-        if limit is not None and size > limit:
-            head = f"{words}, limit {_exact(limit)}, {format_bytes(size - limit)} too much."
-            parts += [head, *tensor_lines(rows, state)]
+    if memory is not None and peak > memory:
+        head = f"limit_memory: peak {_exact(peak)}"
+        parts.append(_state_excess(head, peak, memory))
+        parts += tensor_lines(measure.at_peak, "alive at the peak")
 
-    return "\n".join([*parts, measure.describe_method()] if parts else [])
+    if growth is not None and left > growth:
+        head = f"limit_growth: {_exact(left)} still held after the test"
+        parts.append(_state_excess(head, left, growth))
+        parts += tensor_lines(measure.left, "still held")
+
+    return "\n".join([*parts, measure.method] if parts else [])
+
+
+def _state_excess(head: str, size: int, limit: int) -> str:
+    return f"{head}, limit {_exact(limit)}, {format_bytes(size - limit)} too much."
 
 
 def tensor_lines(rows: pd.DataFrame, state: str) -> Iterator[str]:

@@ -90,37 +90,6 @@ def read_message(path: Path, record: type[_Record], version: int) -> _Record:
         ) from None
 
 
-class NvmlProcess(Struct, frozen=True, kw_only=True):
-    """A process that uses memory of a card."""
-
-    pid: int  # on the host, even for a container
-    # all its memory; None if the driver does not report it (Windows' display driver)
-    used_bytes: int | None
-    name: str = ""  # untrusted
-    is_own: bool = False
-
-
-class NvmlCard(Struct, frozen=True, kw_only=True):
-    """A card and the use of its memory, in bytes."""
-
-    index: int  # NVML's number; ``CUDA_VISIBLE_DEVICES`` does not change it
-    name: str
-    uuid: str
-    total_bytes: int  # with the driver's own
-    used_bytes: int  # without ``reserved_bytes`` if the driver separates them
-    free_bytes: int
-    reserved_bytes: int | None  # by the driver and the firmware; None if not reported
-    is_partitioned: bool  # MIG; the figures are the whole card's
-    # the largest first; empty if the driver hides them, as in most containers
-    processes: tuple[NvmlProcess, ...]
-
-
-class NvmlReading(Struct, frozen=True, kw_only=True):
-    """All cards at one instant."""
-
-    cards: tuple[NvmlCard, ...]
-
-
 class AllocatorFigures(Struct, frozen=True, kw_only=True):
     """One of TensorFlow's GPUs (a logical device) and its allocator."""
 

@@ -384,7 +384,6 @@ class OtherSettings(ReportRecord, frozen=True, kw_only=True):
 
     memory_limit_bytes: Total
     growth: bool
-    fragmentation_fraction: float | None = None
     fits: bool
     peak_requested_bytes: Total = 0
     peak_allocated_bytes: Total = 0
@@ -477,7 +476,7 @@ class Finding:
 class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     """A change of the step, with a new capture and estimate."""
 
-    id: Name  # such as ``mixed-bfloat16``; a combination joins names with ``+``
+    id: Name  # such as ``mixed-bfloat16``
     title: Text
     code: Text
     costs: Text = ""
@@ -489,7 +488,6 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     has_same_outputs: bool | None = None
     failed: Text = ""  # why it cannot be applied
     patch: Text = ""  # the file with the change of the target's source
-    patch_saves_bytes: Signed | None = None  # of an estimate of the patched source
     no_patch: Text = ""  # why there is no patch
 
 
@@ -533,47 +531,17 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     micro_batches: Total = 1
 
 
-class DevicePeak(TwoSizes, frozen=True, kw_only=True):
-    """The peak of one device of a host, in its steady step."""
-
-    allocator: Name
-    limit_bytes: Total | None = None
-
-
 class HostRow(ReportRecord, frozen=True, kw_only=True):
-    """One host."""
+    """The peak of one device of a host in its steady step, or the reason why there is none."""
 
     host: Name
     file: Name
-    devices: tuple[DevicePeak, ...] = ()
-    events: Total = 0
-    steps: Total = 0
+    allocator: Name = ""
+    requested_bytes: Total | None = None
+    allocated_bytes: Total | None = None
+    limit_bytes: Total | None = None
     damaged: bool = False
     failed: Text = ""
-
-
-class DevicePlace(ReportRecord, frozen=True, kw_only=True):
-    """One device of one host; ``differs_bytes`` is its peak minus the median of all devices."""
-
-    host: Name
-    allocator: Name
-    allocated_bytes: Total
-    differs_bytes: int = 0
-
-
-class HostsFigures(ReportRecord, frozen=True, kw_only=True):
-    """A comparison of the hosts of one run. The rest of the report is about the worst device.
-
-    It is the nearest to its limit, or has the largest peak if a limit is unknown.
-    """
-
-    worst: DevicePlace
-    devices: Total
-    least_bytes: Total
-    median_bytes: Total
-    most_bytes: Total
-    outliers: tuple[DevicePlace, ...] = ()
-    rows: tuple[HostRow, ...] = ()
 
 
 REPORT_VERSION: Final = 1
@@ -611,7 +579,8 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     notes: tuple[Text, ...] = ()
     simulated_card: SimulatedCardNotice | None = None
     cards: tuple[CardUse, ...] = ()
-    hosts: HostsFigures | None = None
+    # devices of all hosts, the one with the least room first: the rest of the report is about it
+    hosts: tuple[HostRow, ...] = ()
     error: Failure | None = None
     failure: UnservedRequest | None = None
     program: ProgramFigures | None = None
@@ -709,48 +678,26 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     shortened: Lengths = field(default_factory=dict)
 
 
-SWEEP_VERSION: Final = 1
-
-
-class SweepQuestion(ReportRecord, frozen=True, kw_only=True):
-    """The parameters of one cell; the card ``cpu`` is this machine's allocator."""
-
-    target: Text
-    batch_size: Total
-    card: Name
-    remedy: Name = ""
-    mode: Name = ""
-    optimizer: Name = ""
-    dtype_policy: Name = ""
-    jit: bool | None = None
-    limit_bytes: Total | None = None
-
-
 class SweepCell(ReportRecord, frozen=True, kw_only=True):
     """The peak of the steady step in one cell; ``need_bytes`` is compared with the limit."""
 
-    schema_version: int = SWEEP_VERSION
-    question: SweepQuestion
-    is_simulated: bool = False  # whether it ran on a simulated card
+    target: Text
+    card: Name  # of the catalogue, or ``cpu``
+    batch_size: Total
+    folder: Text  # of the estimate
     requested_bytes: Total | None = None
     allocated_bytes: Total | None = None
-    low_bytes: Total | None = None
-    high_bytes: Total | None = None
     need_bytes: Total | None = None
     limit_bytes: Total | None = None
-    margin_bytes: Signed | None = None
     fits: Fits = None
-    op: Text = ""
     failed: Text = ""
 
 
 class SweepFile(ReportRecord, frozen=True, kw_only=True):
     """A sweep."""
 
-    schema_version: int = SWEEP_VERSION
-    name: Text
+    schema_version: int = 2
     cells: tuple[SweepCell, ...]
     next_command: Text = ""
     # full length of each list that was shortened
     shortened: Lengths = field(default_factory=dict)
-    versions: dict[Name, Name] = field(default_factory=dict)

@@ -135,7 +135,7 @@ def test_the_range_of_a_class_of_cards_contains_nine_in_ten_logs(
 def test_pool_and_the_memory_beside_it_are_on_the_card() -> None:
     for gpu in all_gpus():
         beside = memory_beside_pool(gpu)
-        assert context_bytes() < beside <= process_overhead(gpu).bytes
+        assert context_bytes() < beside <= process_overhead(gpu)
         assert memory_limit(gpu).bytes + beside <= usable_memory(gpu).bytes
 
 

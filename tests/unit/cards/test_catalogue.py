@@ -91,13 +91,3 @@ def test_every_card_is_found_by_its_id_and_its_name() -> None:
 def test_a_mistyped_number_suggests_the_closest_one(typed: str, meant: str) -> None:
     with pytest.raises(InputError, match=rf"Did you mean {meant}[-?\w]*"):
         find_gpu(typed)
-
-
-@pytest.mark.parametrize(
-    ("name", "one"), [("2xt4", "t4"), ("4x a100-80gb", "a100-80gb"), ("t4,l4", "t4")]
-)
-def test_several_cards_are_refused_with_the_alternative(name, one):
-    with pytest.raises(InputError, match="names several cards") as caught:
-        find_gpu(name)
-    assert caught.value.hint.startswith(f"--gpu {one} is for one replica")
-    assert f"analyze trace TARGET --gpu {name}" in caught.value.hint

@@ -206,10 +206,6 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "graph in no folder": (["--graph", "no/a.json"], "There is no folder no."),
     "host": (["--host", "other"], "The run has no host 'other'."),
     "allocator": (["--allocator", "other"], "It has bfc_cpu_allocator_for_gpu."),
-    "scheduler": (
-        ["--scheduler", "junk"],
-        "--scheduler junk is not an address. Write it as tcp:",
-    ),
 }
 
 

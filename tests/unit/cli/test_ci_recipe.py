@@ -129,7 +129,7 @@ def test_the_recipe_gives_the_inputs_of_the_action_and_its_commands_exist() -> N
     )
     script = SCRIPT.read_text("utf-8")
     for command in ("trace", "diff"):
-        known = analyze(command, "--help-all").out
+        known = analyze(command, "--help").out
         lines = re.findall(rf"analyze {command} .*(?:\\\n.*)?", script)
         for option in re.findall(r"--[a-z-]+", " ".join(lines)):
             assert option in known

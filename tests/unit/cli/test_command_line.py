@@ -38,7 +38,7 @@ def test_h_is_help(command: list[str]) -> None:
 
 
 def test_the_cards_are_listed() -> None:
-    done = analyze("estimate", "--gpu", "list")
+    done = analyze("gpus", "list")
     assert done.code == 0
     assert "h100-80gb-sxm" in done.out
     assert "80.00 GiB" in done.out
@@ -56,7 +56,7 @@ def test_a_card_that_is_none(name: str, says: str, folder: Path) -> None:
     done = analyze("estimate", "keras:VGG16", "--gpu", name)
     assert (done.code, done.out) == (2, "")
     assert says in done.err
-    assert "--gpu list shows all." in done.err
+    assert "`analyze gpus list` shows all." in done.err
 
 
 def test_an_option_written_wrong_is_corrected() -> None:

@@ -71,7 +71,7 @@ def test_it_is_installed_once(tmp_path: Path) -> None:
     (tmp_path / PLACE).write_text("My own.")
     refused = analyze("skill", "--install", tmp_path)
     assert refused.code == 2
-    assert "Add --force to replace it." in refused.err
+    assert "Add --force to replace it" in refused.err
     assert (tmp_path / PLACE).read_text() == "My own."
     assert analyze("skill", "--install", tmp_path, "--force").code == 0
 

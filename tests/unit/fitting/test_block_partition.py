@@ -23,7 +23,6 @@ def chain(
             layers=(f"a{number}", f"b{number}"),
             kept_bytes=kept,
             leaves_bytes=leaves,
-            operations=2,
             is_random=number in random,
         )
         for number, (kept, leaves) in enumerate(sizes)

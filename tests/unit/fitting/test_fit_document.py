@@ -30,7 +30,6 @@ ANSWER = FitAnswer(
     jit=False,
     optimizer="Adam",
     dtype_policy="float32",
-    device="gpu",
     card="t4",
     card_name="Tesla T4",
     limit_of="card",
@@ -99,7 +98,7 @@ CARD = CardAnswer(
 
 def test_priced_cards_come_before_the_sizes() -> None:
     card = replace(CARD, price=0.355, holds_wanted=True)
-    priced = replace(ANSWER, limit_of="cards", card="", cards=(card,), cheapest="t4")
+    priced = replace(ANSWER, limit_of="cards", card="", cards=(card,))
     for width in (60, 80, 160):
         text = to_text(priced, width)
         assert "0.355" in text

@@ -1,23 +1,16 @@
-"""A sweep goes on where it was, tells what failed, and shows the same in every form."""
+"""A sweep continues, states its failures, and refuses a wrong configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from builders import ROOT
 
 from analyzer.fitting import sweep_run
-from analyzer.fitting.sweep_run import (
-    build_sweep_document,
-    read_questions,
-)
-from analyzer.model.contract.report_file import (
-    SweepCell,
-    SweepFile,
-    SweepQuestion,
-)
+from analyzer.fitting.sweep_run import build_sweep_document, read_requests, run_sweep
 from analyzer.model.errors import InputError
 from analyzer.session.work_engine import WorkEngine
 
@@ -30,70 +23,58 @@ def config(folder: Path, text: str) -> Path:
     return path
 
 
-def made_of(question: SweepQuestion) -> SweepCell:
-    size = 1000 * question.batch_size
-    return SweepCell(
-        question=question,
-        requested_bytes=size,
-        allocated_bytes=size + 24,
-        limit_bytes=20_000,
-        fits=size < 20_000,
-    )
-
-
-def run(
-    monkeypatch: pytest.MonkeyPatch,
-    path: Path,
-    make: Callable[[SweepQuestion], SweepCell],
-) -> SweepFile:
-    monkeypatch.setattr(sweep_run, "estimate_cell", make)
-    return sweep_run.run_sweep(
-        read_questions(path),
-        "config",
-        path.with_suffix(""),
-        engine=WorkEngine(),
-        progress=lambda stage, share: None,
-    )
-
-
-def test_a_sweep_that_was_killed_goes_on(
+def test_a_sweep_that_was_interrupted_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # GIVEN a sweep of four cells that ends in its third, and of which one fails
-    path = config(
-        tmp_path, f'models = ["{MODEL}"]\nbatches = [1, 2, 4, 32]\ncards = ["t4"]\n'
-    )
-    asked: list[int] = []
+    text = f'models = ["{MODEL}"]\nbatches = [1, 2, 4, 32]\ncards = ["t4"]\n'
+    requests = read_requests(config(tmp_path, text), tmp_path / "out")
+    made: list[int] = []
 
-    def dies(question: SweepQuestion) -> SweepCell:
-        asked.append(question.batch_size)
-        if question.batch_size == 4:
+    def answer(batch: int) -> Any:
+        peak = SimpleNamespace(requested_bytes=batch, allocated_bytes=batch + 24)
+        verdict = SimpleNamespace(need_bytes=batch, limit_bytes=20)
+        report = SimpleNamespace(peak=peak, verdict=verdict, fits=batch < 20)
+        return SimpleNamespace(report=report)
+
+    def estimate(spec: Any, options: Any, out: Path) -> Any:
+        made.append(options.batch_size)
+        if options.batch_size == 4 and len(made) < 4:
             raise KeyboardInterrupt
-        if question.batch_size == 1:
-            return SweepCell(question=question, failed="no memory")
-        return made_of(question)
+        if options.batch_size == 1:
+            raise InputError("no memory")
+        out.mkdir(parents=True)
+        (out / "batch").write_text(str(options.batch_size))
+        return answer(options.batch_size)
+
+    def reopen(folder: Path) -> Any:
+        return answer(int((folder / "batch").read_text()))
+
+    monkeypatch.setattr(sweep_run, "estimate_target", estimate)
+    monkeypatch.setattr(sweep_run, "open_finished", reopen)
+
+    def run() -> Any:
+        return run_sweep(requests, WorkEngine(), lambda stage, share: None)
 
     with pytest.raises(KeyboardInterrupt):
-        run(monkeypatch, path, dies)
-    # WHEN it is started again
-    again: list[int] = []
-    whole = run(monkeypatch, path, lambda q: again.append(q.batch_size) or made_of(q))
-    # THEN only what is missing or failed is made
-    assert asked == [1, 2, 4]
-    assert again == [1, 4, 32]
-    assert [cell.allocated_bytes for cell in whole.cells] == [1024, 2024, 4024, 32_024]
+        run()
+    whole = run()
+    assert made == [1, 2, 4, 1, 4, 32]
+    found = [cell.allocated_bytes for cell in whole.cells]
+    assert found == [None, 26, 28, 56]
     document = build_sweep_document(whole)
-    assert document.headline == "config: 4 cells, 3 fit, 1 do not fit"
-    assert document.next_command.startswith(f"analyze fit {MODEL}")
-    # AND a damaged cell is made anew
-    file = next((tmp_path / "config" / "cells").iterdir())
-    file.write_text("{")
-    again.clear()
-    assert (
-        run(monkeypatch, path, lambda q: again.append(q.batch_size) or made_of(q))
-        == whole
-    )
-    assert len(again) == 1
+    assert document.headline == "2 of 4 cells fit their card."
+    assert document.next_command == f"analyze fit {MODEL} --gpu t4"
+    assert "no memory" in str(document.sections)
+
+
+def test_another_option_is_another_cell(tmp_path: Path) -> None:
+    folders = set()
+    for more in ("", 'optimizer = "sgd"', "jit = true"):
+        path = config(tmp_path, f'models = ["{MODEL}"]\n{more}\n')
+        ((cell, _),) = read_requests(path, tmp_path)
+        folders.add(cell.folder)
+
+    assert len(folders) == 3
 
 
 @pytest.mark.parametrize(
@@ -107,18 +88,8 @@ def test_a_sweep_that_was_killed_goes_on(
         ("models = [", "config.toml"),
     ],
 )
-def test_a_configuration_that_cannot_be(
+def test_a_wrong_configuration_is_refused(
     tmp_path: Path, text: str, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        read_questions(config(tmp_path, text))
-
-
-def test_a_folder_of_something_else_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = config(tmp_path, f'models = ["{MODEL}"]\n')
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "mine.txt").write_text("x")
-    with pytest.raises(InputError, match="not a sweep"):
-        run(monkeypatch, path, made_of)
+        read_requests(config(tmp_path, text), tmp_path)

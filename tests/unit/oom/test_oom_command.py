@@ -74,10 +74,10 @@ def test_a_log_without_a_failure_is_code_0(tmp_path: Path) -> None:
     [
         ["missing.log"],
         ["."],
-        [LOG, "--target", "keras:ResNet50", "--trace", "."],
+        [LOG, "--target", ".", "--batch-size", "4"],
         [LOG, "--batch-size", "4"],
-        [LOG, "--fit"],
-        [LOG, "--trace", "missing"],
+        [LOG, "--reproduce"],
+        [LOG, "--target", "missing"],
         [LOG, "--json", LOG],
     ],
 )
@@ -97,12 +97,12 @@ def test_bad_input_is_code_2(
         ("epoch 1\n", "--gpu CARD"),
     ],
 )
-def test_fit_needs_a_failure_on_a_named_card(
+def test_a_reproduction_needs_a_failure_on_a_named_card(
     text: str, command: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "train.log"
     log.write_text(text)
-    done = analyze("oom", str(log), "--target", "train.py:build", "--fit")
+    done = analyze("oom", str(log), "--target", "train.py:build", "--reproduce")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert f"analyze fit train.py:build {command}" in done.err
 

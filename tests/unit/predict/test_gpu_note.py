@@ -82,20 +82,9 @@ def test_growth_takes_less_than_the_whole_limit(folder):
     assert replayed["peak_pool_bytes"] < memory_limit(find_gpu("t4")).bytes / 10
 
 
-@pytest.mark.parametrize(
-    "options",
-    [("--device", "cpu", "--gpu", "t4"), ("--device", "gpu"), ("--device", "tpu")],
-)
-def test_options_that_contradict_are_refused(tmp_path, options):
-    done = analyze("estimate", "keras:VGG16", *options, "--out", tmp_path / "out")
-    assert done.code == 2
-    assert done.err.count("\n") == 1
-
-
 def test_a_folder_is_for_the_card_that_it_was_noted_for(folder):
     assert analyze("estimate", folder, "--gpu", "Tesla T4", "--quiet").code == 0
-    for options in (("--gpu", "h100"), ("--device", "cpu")):
-        done = analyze("estimate", folder, *options)
-        assert done.code == 2
-        assert "t4" in done.err
-        assert done.err.count("\n") == 1
+    done = analyze("estimate", folder, "--gpu", "h100")
+    assert done.code == 2
+    assert "t4" in done.err
+    assert done.err.count("\n") == 1

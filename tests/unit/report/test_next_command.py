@@ -17,7 +17,7 @@ from analyzer.report.actions import change_items, suggest_next
 
 def options_exist(command: str) -> bool:
     words = shlex.split(command)
-    known = analyze(words[1], "--help-all").out
+    known = analyze(words[1], "--help").out
     return all(word in known for word in words if word.startswith("--"))
 
 

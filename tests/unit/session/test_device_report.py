@@ -1,43 +1,19 @@
-"""The parts of a card's memory, from readings made up here and from a saved run."""
+"""The parts of a card's memory, as a driver made up here states them."""
 
 import json
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
 
-import msgspec
+import pytest
 from schemas import breaches
 
-from analyzer.model.contract.child_messages import (
-    AllocatorFigures,
-    NvmlCard,
-    NvmlProcess,
-    NvmlReading,
-)
-from analyzer.session.device_report import (
-    CardAccount,
-    DeviceReport,
-    divide_machine,
-    divide_process,
-)
+from analyzer.model.contract.child_messages import AllocatorFigures
+from analyzer.session.device_report import DeviceReport, read_machine
 
 MIB = 1 << 20
 TOTAL = 16000 * MIB
-OWN = NvmlProcess(pid=7, used_bytes=1500 * MIB, is_own=True)
-
-
-def make_reading(*processes: NvmlProcess) -> NvmlReading:
-    card = NvmlCard(
-        index=0,
-        name="Some Card",
-        uuid="GPU-1",
-        total_bytes=TOTAL,
-        used_bytes=1600 * MIB,
-        free_bytes=TOTAL - 1700 * MIB,
-        reserved_bytes=100 * MIB,
-        is_partitioned=False,
-        processes=processes,
-    )
-    return NvmlReading(cards=(card,))
-
-
 ALLOCATOR = AllocatorFigures(
     device="GPU:0",
     card_uuid="GPU-1",
@@ -49,38 +25,57 @@ ALLOCATOR = AllocatorFigures(
 )
 
 
-def divide(*processes: NvmlProcess) -> CardAccount:
-    document = divide_process([ALLOCATOR], make_reading(*processes))
-    plain = json.loads(msgspec.json.encode(document))
-    assert breaches(plain, "device", "DeviceFile") == []
-    (card,) = document.cards
+class DriverError(Exception):
+    """Stands for ``pynvml.NVMLError``."""
+
+
+def read(
+    monkeypatch: pytest.MonkeyPatch, uses: dict[int, int | None], *allocators: Any
+) -> tuple[DeviceReport, dict[str, int]]:
+    """Return the report on a card with these processes, and the MiB of its parts."""
+    processes = [
+        SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in uses.items()
+    ]
+    memory = SimpleNamespace(total=TOTAL, free=TOTAL - 1700 * MIB)
+    driver = SimpleNamespace(
+        NVMLError=DriverError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetMemoryInfo=lambda handle: memory,
+        nvmlDeviceGetUUID=lambda handle: "GPU-1",
+        nvmlDeviceGetName=lambda handle: "\x1b[31mSome Card",
+        nvmlDeviceGetComputeRunningProcesses=lambda handle: processes,
+        nvmlDeviceGetGraphicsRunningProcesses=lambda handle: processes[:1],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    report = read_machine(allocators)
+    assert breaches(json.loads(json.dumps(report.plain)), "device", "DeviceFile") == []
+    (card,) = report.document.cards
     assert sum(row.size_bytes for row in card.rows) == TOTAL
-    return card
+    assert "\x1b" not in str(report)
+    return report, {row.what: row.size_bytes // MIB for row in card.rows}
 
 
-def test_the_parts_of_a_process_add_up_to_the_card() -> None:
-    sizes = {row.id: row.size_bytes // MIB for row in divide(OWN).rows}
-    assert sizes == {
-        "in-use": 300,
-        "pool-unused": 700,
-        "outside-pool": 500,
-        "unattributed": 100,
-        "reserved": 100,
-        "free": 14300,
-    }
+def test_the_parts_of_a_process_add_up_to_the_card(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, sizes = read(monkeypatch, {os.getpid(): 1500 * MIB}, ALLOCATOR)
+    assert list(sizes.values()) == [300, 700, 500, 200, 14300]
 
 
-def test_a_container_hides_the_process_from_the_driver() -> None:
-    card = divide()
-    sizes = {row.id: row.size_bytes // MIB for row in card.rows}
-    assert sizes["unattributed"] == 600
-    assert any("in a container" in note for note in card.notes)
+def test_a_container_hides_the_process_from_the_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    report, sizes = read(monkeypatch, {}, ALLOCATOR)
+    assert list(sizes.values()) == [300, 700, 700, 14300]
+    assert report.document.headline.startswith("Tensors hold 300.0 MiB.")
 
 
-def test_a_process_without_a_size_is_named() -> None:
-    hidden = NvmlProcess(pid=9, used_bytes=None, name="\x1b[31mother")
-    document = divide_machine(make_reading(hidden))
-    row = document.cards[0].rows[0]
-    assert (row.id, row.size_bytes) == ("other-process", 0)
-    assert "does not report" in row.note
-    assert "\x1b" not in str(DeviceReport(document))
+def test_a_process_without_a_size_is_in_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    report, sizes = read(monkeypatch, {9: None, 8: 600 * MIB})
+    assert (sizes["process 9"], sizes["process 8"]) == (0, 600)
+    assert report.document.headline == "1 card: 1.66 GiB of 15.62 GiB in use."

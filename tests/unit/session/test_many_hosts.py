@@ -14,7 +14,7 @@ from builders import SAMPLES, TraceBuilder, analyze, sample_trace
 from analyzer.model.errors import InputError, TraceError
 from analyzer.report.render.terminal import to_terminal
 from analyzer.report.report_sections import report_document
-from analyzer.session.many_hosts import compare_hosts, host_row, open_hosts, read_hosts
+from analyzer.session.many_hosts import open_hosts, read_host, read_hosts
 from analyzer.session.public_calls import open_trace
 from analyzer.session.work_engine import WorkEngine
 from analyzer.tracing.parse.logdir import find_traces
@@ -42,13 +42,13 @@ def die_once(asked: tuple[str, str]) -> object:
     if "host001" in asked[0] and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return host_row(asked)
+    return read_host(asked)
 
 
 def die_always(asked: tuple[str, str]) -> object:
     if "host001" in asked[0]:
         os.kill(os.getpid(), signal.SIGKILL)
-    return host_row(asked)
+    return read_host(asked)
 
 
 def test_hosts_in_one_report(tmp_path: Path) -> None:
@@ -61,27 +61,20 @@ def test_hosts_in_one_report(tmp_path: Path) -> None:
     # WHEN it is opened
     result = open_hosts(folder)
     hosts = result.report.hosts
-    # THEN each host's figure is the one that its own report has, and the damaged one is told
-    assert hosts is not None
-    assert [row.host for row in hosts.rows if row.failed] == ["host002"]
+    # THEN each host's figure is the one that its own report has, and the damaged one is named
+    assert [row.host for row in hosts if row.failed] == ["host002"]
     assert any("host002" in line for line in result.report.warnings)
     read = len(SAMPLES) - 1
     assert (
         f"worst of {read} hosts that could be read, of {len(SAMPLES)}."
         in result.report.warnings[0]
     )
-    for row in hosts.rows:
-        if not row.failed:
-            alone = open_trace(folder, host=row.host).report
-            assert row.devices[0].allocated_bytes == alone.peak.allocated_bytes
-            assert row.devices[0].requested_bytes == alone.peak.requested_bytes
-    most = max(row.devices[0].allocated_bytes for row in hosts.rows if row.devices)
-    assert (
-        hosts.worst.allocated_bytes
-        == hosts.most_bytes
-        == most
-        == result.report.peak.allocated_bytes
-    )
+    for row in hosts[:-1]:
+        alone = open_trace(folder, host=row.host, allocator=row.allocator).report.peak
+        peaks = (row.requested_bytes, row.allocated_bytes)
+        assert peaks == (alone.requested_bytes, alone.allocated_bytes)
+
+    assert hosts[0].allocated_bytes == result.report.peak.allocated_bytes
     assert "host002" in json.dumps(result.document)
     assert to_terminal(report_document(result.report)) is not None
 
@@ -95,22 +88,19 @@ def test_no_host_that_reads(tmp_path: Path) -> None:
         open_hosts(tmp_path)
 
 
-def test_what_lies_far_from_the_others(tmp_path: Path) -> None:
-    # GIVEN nine hosts of about 1 MiB and one of 3
-    sizes = [(1 << 20) + 256 * number for number in range(9)] + [3 << 20]
+def test_the_device_with_the_most_memory_comes_first(tmp_path: Path) -> None:
+    sizes = [1 << 20, 3 << 20, 2 << 20]
     files = [
         one_device(tmp_path / f"h{n}.xplane.pb", size) for n, size in enumerate(sizes)
     ]
-    figures = compare_hosts(read_hosts(files, "", WorkEngine(), lambda share: None))
-    assert [place.host for place in figures.outliers] == ["h9"]
-    assert figures.worst.host == "h9"
-    assert (figures.least_bytes, figures.most_bytes) == (1 << 20, 3 << 20)
+    rows = read_hosts(files, "", WorkEngine())
+    assert [row.host for row in rows] == ["h1", "h2", "h0"]
 
 
 def test_processes_give_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
     folder = logdir(tmp_path, 3)
     asked = [(str(file), "") for file in find_traces(folder)]
-    alone = dict(WorkEngine().run(host_row, asked))
+    alone = dict(WorkEngine().run(read_host, asked))
     # WHEN a process is killed with a trace in hand THEN the trace is read by another
     assert dict(WorkEngine(workers=2).run(die_once, asked)) == alone
     assert (folder / "died").exists()
@@ -126,7 +116,7 @@ def the_same_on_dask(folder: Path, row: Callable[[tuple[str, str]], object]) -> 
         n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
     ) as cluster:
         engine = WorkEngine(scheduler=cluster.scheduler_address)
-        assert dict(engine.run(row, asked)) == dict(WorkEngine().run(host_row, asked))
+        assert dict(engine.run(row, asked)) == dict(WorkEngine().run(read_host, asked))
         assert (folder / "died").exists()
 
 
@@ -151,5 +141,5 @@ def test_the_call_and_the_command_open_several_hosts_alike(tmp_path: Path) -> No
     by_call = open_trace(folder)
     out = tmp_path / "out.json"
     assert analyze("trace", folder, "--json", out, "--quiet").code == 0
-    assert by_call.report.hosts is not None
+    assert by_call.report.hosts
     assert json.loads(out.read_text())["hosts"] == by_call.document["hosts"]

@@ -4,16 +4,12 @@
 //                 below (card_environment.py writes it)
 // SIMULATED_CARD_LOG     1 first calls of functions that only return success; 2 memory requests;
 //                 3 launches; 4 detected outputs
-// SIMULATED_CARD_USE     file with the bytes in use of each process and card, for
-// analyzer/simulated_card/nvidia_smi.py SIMULATED_CARD_POOL_MOST, SIMULATED_CARD_COPY_MOST, SIMULATED_CARD_KERNEL_NS,
+// SIMULATED_CARD_POOL_MOST, SIMULATED_CARD_COPY_MOST, SIMULATED_CARD_KERNEL_NS,
 // SIMULATED_CARD_CONVOLUTION_WORKSPACE, SIMULATED_CARD_PRODUCT_WORKSPACE, SIMULATED_CARD_RECURRENT_RESERVE,
 // SIMULATED_CARD_BATCH_NORM_RESERVE  see simulated_card.h SIMULATED_CARD_CONVOLUTIONS_<card>  see convolutions.c
 #include "simulated_card.h"
 
-#include <fcntl.h>
 #include <stdarg.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 Card cards[MOST_CARDS];
 int card_count;
@@ -50,36 +46,6 @@ static int read_card(const char *text, Card *c) {
   return found == 14;
 }
 
-// One row for each process that used a card; nvidia_smi.py reads rows of the same layout.
-typedef struct {
-  int64_t pid;
-  uint64_t used[MOST_CARDS];
-} Use;
-enum { MOST_PROCESSES = 64 };
-static Use *uses;
-
-static void open_uses(void) {
-  const char *path = getenv("SIMULATED_CARD_USE");
-  int file = path && *path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
-  if (file < 0)
-    return;
-  size_t size = MOST_PROCESSES * sizeof(Use);
-  if (!ftruncate(file, (off_t)size)) {
-    uses = mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    uses = uses == MAP_FAILED ? 0 : uses;
-  }
-  close(file);
-}
-
-void publish(int card) {
-  int64_t own = getpid(), none = 0;
-  for (int i = 0; uses && i < MOST_PROCESSES; i++, none = 0)
-    if (uses[i].pid == own || __sync_bool_compare_and_swap(&uses[i].pid, none, own)) {
-      uses[i].used[card] = cards[card].used + cards[card].held;
-      return;
-    }
-}
-
 __attribute__((constructor)) static void start(void) {
   verbose = (int)number("SIMULATED_CARD_LOG", 0);
   pool_most = number("SIMULATED_CARD_POOL_MOST", pool_most);
@@ -99,7 +65,6 @@ __attribute__((constructor)) static void start(void) {
     else
       fprintf(stderr, "simulated_card: a card that cannot be read: %s\n", text);
   free(list);
-  open_uses();
 }
 
 __attribute__((destructor)) static void stop(void) {

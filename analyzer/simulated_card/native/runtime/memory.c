@@ -37,7 +37,6 @@ static long take(int d, void **out, uint64_t size, int charge) {
     v->calls++;
     if (v->used > v->peak)
       v->peak = v->used;
-    publish(d);
   }
   *out = r ? 0 : p;
   pthread_mutex_unlock(&lock);
@@ -54,7 +53,6 @@ static long give(void *p) {
       Block *b = *q;
       *q = b->next;
       cards[b->card].used -= b->charged;
-      publish(b->card);
       say(2, "free %llu on %d", (unsigned long long)b->size, b->card);
       munmap(b->at, b->size ? b->size : 1);
       free(b);
@@ -189,7 +187,6 @@ API(cuMemCreate)(Physical **h, uint64_t n, const void *prop, uint64_t f) {
     v->calls++;
     if (v->used > v->peak)
       v->peak = v->used;
-    publish(d);
   }
   pthread_mutex_unlock(&lock);
   say(2, "create %llu on %d: %s", (unsigned long long)n, d, r ? "no memory" : "ok");
@@ -198,7 +195,6 @@ API(cuMemCreate)(Physical **h, uint64_t n, const void *prop, uint64_t f) {
 API(cuMemRelease)(Physical *h) {
   pthread_mutex_lock(&lock);
   cards[h->device].used -= h->charged;
-  publish(h->device);
   h->charged = 0;
   pthread_mutex_unlock(&lock);
   return OK;

@@ -39,7 +39,6 @@ typedef struct {
   uint64_t used, peak, calls; // bytes allocated, their maximum so far, number of requests
 } Card;
 extern Card cards[MOST_CARDS];
-void publish(int card); // writes a card's use to the file SIMULATED_CARD_USE; needs the lock
 extern int card_count;
 extern uint64_t pool_most;  // free memory of a card that TensorFlow is told of
 extern uint64_t copy_most;  // longest copy to a card that keeps its bytes

@@ -102,13 +102,13 @@ def test_what_is_read_is_not_written_over(
     shutil.copytree(SAMPLE, tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("mine")
-    (tmp_path / "link").symlink_to("run/run.json")
+    (tmp_path / "link.py").symlink_to("train.py")
     trace = next((tmp_path / "run").rglob("*.xplane.pb.gz"))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for command in (
         ["trace", "train.py:step", "--csv", "train.py"],
         ["estimate", "train:step", "--csv", "train.py"],
-        ["trace", "run", "--json", "link"],
+        ["trace", "train.py:step", "--json", "link.py"],
         ["trace", trace, "--json", trace],
         ["diff", "run", trace, "--markdown", trace],
     ):
