@@ -96,7 +96,7 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
         return f"{role or 'constant'}, until its owner is freed"
 
     if not reader:
-        return role or "unknown"
+        return "no known reader" if role in ("", category) else role
 
     is_kept = category == Category.ACTIVATION and role not in PASSING_ROLES
     verb = "kept for" if is_kept else "waits for"

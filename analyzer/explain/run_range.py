@@ -77,7 +77,8 @@ def _state_peaks(
         _find_allocated_peak(analysis, one, options) for one in orders
     )
     requested = widen(seen_requested, len(runs))
-    allocated = widen(seen_allocated.including(replayed.low, replayed.high), len(runs))
+    tries = len(runs) + len(orders) - 1
+    allocated = widen(seen_allocated.including(replayed.low, replayed.high), tries)
     for one in with_all:  # the most that unknown values can select
         requested = requested.including(one.requested_bytes)
         allocated = allocated.including(one.allocated_bytes)
@@ -96,8 +97,8 @@ def _state_peaks(
     because = _explain_range(
         len(runs), len(orders), seen_requested, seen_allocated, replayed
     )
-    if with_all:
-        most = max(one.requested_bytes for one in with_all)
+    most = max((one.requested_bytes for one in with_all), default=0)
+    if most > seen_requested.high:
         because.append(
             "The step's unknown values decide: if they select everything, the peak is "
             f"{format_bytes(most)}."

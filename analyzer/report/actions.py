@@ -117,7 +117,10 @@ def find_action(report: ReportFile) -> str:
     items = change_items(report)
     changes = [item for item in items if item.action]
     if not changes and report.device.kind == "tpu":
-        return "A trace of a TPU names no buffers: open the files of XLA_FLAGS=--xla_dump_to=dump."
+        return (
+            "A trace of a TPU does not say what the stack holds: the files of "
+            "XLA_FLAGS=--xla_dump_to=dump do."
+        )
 
     if not changes:
         verdict = report.verdict

@@ -34,6 +34,14 @@ _PHASES: Final = {
     LifePhase.STEADY_STEP: "in the steady step",
 }
 
+_OF_PROGRAM: Final = {
+    LifePhase.BEFORE_TRACE: "outside the traced steps",
+    LifePhase.BUILDING: "before the traced steps",
+    LifePhase.FIRST_STEP: "in the first traced step",
+    LifePhase.STEADY_STEP: "in the later traced steps",
+}
+"""The phases of a program, whose first steps come before the traced ones."""
+
 _TONES: Final[dict[Outcome, Tone]] = {
     Outcome.FITS: "good",
     Outcome.DOES_NOT_FIT: "bad",
@@ -143,37 +151,34 @@ def _number_line(report: ReportFile) -> str:
                 place = " outside the steps below"
             return (
                 f"The process takes up to {format_bytes(program.process_peak_bytes)}: "
-                f"{format_bytes(own)} TensorFlow's tensors{place}, the rest Python and "
-                "libraries."
+                f"{format_bytes(own)} TensorFlow's tensors{place}, the rest Python, its "
+                "data and libraries."
             )
 
     if need is None:
         return _least_need(report)
 
-    parts = list(_parts_of(need))
+    parts = list(_parts_of(report, need))
     total = format_bytes(need.total.bytes)
 
     if report.error is not None:
         return "The step ended early: what it requests later is not in these figures."
+    when = _highest_place(report)
     if has_limit(report):  # the verdict has the sum
-        return f"That is {' + '.join(parts)}."
+        return f"That is {' + '.join(parts)}{when}."
     if len(parts) == 1:
-        return f"Needs {total}, TensorFlow's own peak (get_memory_info)."
+        return f"Needs {total}, TensorFlow's own peak (get_memory_info){when}."
 
-    return f"Needs {total} = {' + '.join(parts)}."
+    return f"Needs {total} = {' + '.join(parts)}{when}."
 
 
 def _least_need(report: ReportFile) -> str:
     """Return the highest allocated peak of a trace, with the limit of its card."""
     size = report.peak.allocated_bytes
-    place = ""
     device = report.device
-    ever = report.peak_ever
 
-    if ever is not None and ever.allocated_bytes > size:
-        verb = "reached in" if ever.phase.startswith("step") else "reached"
-        size = ever.allocated_bytes
-        place = f", {verb} {ever.phase}"
+    if report.peak_ever is not None:
+        size = max(size, report.peak_ever.allocated_bytes)
 
     limit = ""
     if device.kind == "tpu":
@@ -182,18 +187,42 @@ def _least_need(report: ReportFile) -> str:
 
     if device.kind == "gpu" and device.memory_limit_bytes is not None:
         of = format_bytes(device.memory_limit_bytes)
-        limit = f" of the {of} that TensorFlow may use on {device.name}"
+        user = "XLA's allocator" if report.step.is_jax else "TensorFlow"
+        limit = f" of the {of} that {user} may use on {device.name}"
 
-    return f"Needs at least {format_bytes(size)}{limit}{place}."
+    return f"Needs at least {format_bytes(size)}{limit}{_highest_place(report)}."
 
 
-def _parts_of(need: Need) -> Iterator[str]:
+def _highest_place(report: ReportFile) -> str:
+    """Return when the highest peak was reached; empty if the step shown has it."""
+    ever = report.peak_ever
+    need = need_of(report)
+    is_outside = need is not None and need.largest_phase is LifePhase.BEFORE_TRACE
+
+    if (
+        ever is None
+        or is_outside
+        or ever.allocated_bytes <= report.peak.allocated_bytes
+    ):
+        return ""
+
+    verb = "reached in" if ever.phase.startswith("step") else "reached"
+
+    return f", {verb} {ever.phase}"
+
+
+def _phase_words(report: ReportFile) -> dict[LifePhase, str]:
+    return _PHASES if report.program is None else _OF_PROGRAM
+
+
+def _parts_of(report: ReportFile, need: Need) -> Iterator[str]:
     pool_bytes = need.pool.bytes
     own_bytes = need.own_peak_bytes
     phase = need.largest_phase
 
     if own_bytes is None or own_bytes > pool_bytes:
-        yield f"{format_bytes(need.phases[phase].bytes)} requested {_PHASES[phase]}"
+        place = _phase_words(report)[phase]
+        yield f"{format_bytes(need.phases[phase].bytes)} requested {place}"
         yield f"{format_bytes(need.allocator.bytes)} rounding and fragmentation"
     else:
         yield f"{format_bytes(own_bytes)} TensorFlow's own peak (get_memory_info)"
@@ -227,11 +256,12 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
 def step_words(report: ReportFile) -> str:
     """Return how the step runs: mode, batch size, optimizer, XLA, dtype policy."""
     step = report.step
+    mode = "" if step.is_jax else step.mode
     batch = f"batch {step.batch_size}" if step.batch_size else ""
     compiled = "" if step.jit is None else "XLA" if step.jit else "op by op"
     policy = step.dtype_policy if step.dtype_policy != "float32" else ""
 
-    return ", ".join(filter(None, (step.mode, batch, step.optimizer, compiled, policy)))
+    return ", ".join(filter(None, (mode, batch, step.optimizer, compiled, policy)))
 
 
 def versions_line(versions: Mapping[str, str]) -> str:
@@ -312,11 +342,14 @@ def _place_words(report: ReportFile) -> str:
     if peak.pool_bytes is not None:
         pool = f", {format_bytes(peak.pool_bytes)} in the pool"
 
-    return (
-        f"The peak is {format_bytes(peak.requested_bytes)} requested by tensors, "
+    sizes = (
+        f"{format_bytes(peak.requested_bytes)} requested by tensors, "
         f"{format_bytes(peak.allocated_bytes)} allocated in chunks{pool}"
-        f"{', reached' + place if place else ''}."
     )
+    if report.device.kind == "tpu":
+        sizes = f"{format_bytes(peak.allocated_bytes)} of heap and stack"
+
+    return f"The peak is {sizes}{', reached' + place if place else ''}."
 
 
 def _need_details(report: ReportFile) -> Iterator[str]:
@@ -327,8 +360,9 @@ def _need_details(report: ReportFile) -> Iterator[str]:
 
     if len(need.phases) > 1:
         sizes = []
-        for name, most in need.phases.items():
-            sizes.append(f"{name} {format_bytes(most.bytes)}")
+        for phase, most in need.phases.items():
+            place = _phase_words(report)[phase]
+            sizes.append(f"{format_bytes(most.bytes)} {place}")
 
         yield f"Requested at most: {', '.join(sizes)}."
 
@@ -489,6 +523,11 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
             meaning = f"memory of {verdict.card}"
 
         yield "limit", verdict.limit_bytes, meaning, "verdict.limit_bytes"
+
+    if report.device.kind == "tpu":
+        meaning = "heap, and the stack that XLA reserves"
+        yield "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes"
+        return
 
     meaning = "bytes that live tensors asked for"
     yield "requested", peak.requested_bytes, meaning, "peak.requested_bytes"

@@ -18,6 +18,7 @@ from analyzer.model.contract import report_file
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.recording.records import REPORTED, Step
+from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.report.actions import suggest_next
 
 
@@ -36,7 +37,7 @@ def build_document(analysis: Analysis) -> ReportFile:
             requested_bytes=ever.requested_bytes,
             allocated_bytes=ever.allocated_bytes,
             pool_bytes=analysis.pool_ever_bytes,
-            phase=_phase_at(ever.allocated_instant, recording.steps),
+            phase=_highest_phase(analysis),
             since_start_bytes=find_counter_peak(recording),
         ),
         steps=tuple(_steps(analysis)),
@@ -86,6 +87,25 @@ def _peak(analysis: Analysis) -> report_file.PeakFigures:
         instant=peak.requested_instant,
         allocated_instant=peak.allocated_instant,
     )
+
+
+def _highest_phase(analysis: Analysis) -> str:
+    """Return when the highest allocated peak was reached, in words."""
+    recording = analysis.recording
+    instant = analysis.peak_ever.allocated_instant
+    phase = _phase_at(instant, recording.steps)
+    if recording.watch is not None:
+        phase = phase.replace("the first step", "the traced steps")
+
+    rows = analysis.rows
+    trials = rows[rows["role"] == TRIAL_ROLE]
+    is_alive = (trials["born"] <= instant) & (instant < trials["dies"])
+    if is_alive.any():
+        phase += (
+            " by trials of convolution algorithms, which are skipped if they do not fit"
+        )
+
+    return phase
 
 
 def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:

@@ -1,7 +1,7 @@
 """Build the document of a report: the answer first, then tables and findings, then its basis."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
@@ -265,13 +265,14 @@ def _tensors_row(group: Sequence[TensorAtPeak]) -> tuple[CellValue, ...]:
 
     category = Cell(first.category.replace("_", " "), cast("Tone", first.category))
     why = Cell(first.why_alive, "muted")
+    owner = _common_name(one.layer or one.name for one in group)
 
-    return (_sum_of(group), each, category, _owner_of(group), first.shape or "?", why)
+    return (_sum_of(group), each, category, owner, first.shape or "?", why)
 
 
-def _owner_of(group: Sequence[TensorAtPeak]) -> str:
-    """Return the common owner, with ``*`` in place of the numbers that differ."""
-    owners = sorted({one.layer or one.name for one in group})
+def _common_name(names: Iterable[str]) -> str:
+    """Return names that differ by numbers as one, with ``*`` in place of these."""
+    owners = sorted(set(names))
     columns = zip(*(_NUMBERS.findall(owner) for owner in owners), strict=True)
     shown = iter([one[0] if len(set(one)) == 1 else "*" for one in columns])
 
@@ -279,20 +280,25 @@ def _owner_of(group: Sequence[TensorAtPeak]) -> str:
 
 
 def layers_section(report: ReportFile, most: int) -> Section:
-    """Return the layers with the most bytes at the peak."""
-    layers = [row for row in report.layers if row.layer][:most]
+    """Return the layers with the most bytes at the peak; equal ones are one row."""
+    groups: dict[tuple[str, int, int, int], list[str]] = {}
 
-    rows = tuple(
-        (
-            row.total_bytes,
-            row.activation,
-            row.parameter + row.optimizer_state,
-            row.layer,
-        )
-        for row in layers
-    )
+    for row in report.layers:
+        sizes = (row.total_bytes, row.activation, row.parameter + row.optimizer_state)
+        if row.layer:
+            key = (_NUMBERS.sub("*", row.layer), *sizes)
+            groups.setdefault(key, []).append(row.layer)
 
-    table = Table(COLUMNS["layers"], rows)
+    ordered = sorted(groups.items(), key=lambda one: -one[0][1] * len(one[1]))
+    rows: list[tuple[CellValue, ...]] = []
+
+    for (_, total, *parts), names in ordered[:most]:
+        count = len(names)
+        each = f"{count} x {format_bytes(total)}" if count > 1 else ""
+        sums = (count * size for size in parts)
+        rows.append((count * total, each, *sums, _common_name(names)))
+
+    table = Table(COLUMNS["layers"], tuple(rows))
 
     return Section("Layers with the most bytes alive at the peak", (table,))
 

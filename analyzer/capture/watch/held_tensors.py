@@ -145,7 +145,7 @@ def _find_resident(
     rows += _find_copies(old, rows, search)
     names: dict[int, str] = {}
 
-    for row in rows:
+    for row in sorted(rows, key=lambda one: not one.grows):  # plain names are last
         names |= dict.fromkeys(row.addresses, row.holder)
 
     for key, one in trace.resident.items():

@@ -45,10 +45,8 @@ class ProgramObjects:
 
     def __init__(self) -> None:
         self.stages: dict[tuple[str, str], DataStage] = {}
-        self.used_tapes: weakref.WeakSet[Any] = (
-            weakref.WeakSet()
-        )  # were asked for gradients
         # By line, and for tapes whether they are persistent:
+        self._asked: set[tuple[str, bool]] = set()  # a tape computed gradients
         self._tapes: dict[tuple[str, bool], weakref.WeakSet[Any]] = {}
         self._models: dict[str, weakref.WeakSet[Any]] = {}
         self._made: Counter[Any] = Counter()
@@ -109,6 +107,10 @@ class ProgramObjects:
             self._tapes.setdefault(key, weakref.WeakSet()).add(tape)
             self._made[key] += 1
 
+    def note_gradient(self, tape: Any) -> None:
+        """Note that a tape computed gradients: no tape of its line is without use."""
+        self._asked |= {key for key, tapes in self._tapes.items() if tape in tapes}
+
     def list_tapes(self, search: HolderSearch) -> list[TapesNote]:
         """Return the lines whose tapes still hold recordings."""
         rows = []
@@ -120,7 +122,7 @@ class ProgramObjects:
                     persistent=persistent,
                     made=self._made[where, persistent],
                     alive=len(alive),
-                    unused=sum(tape not in self.used_tapes for tape in alive),
+                    unused=0 if (where, persistent) in self._asked else len(alive),
                     holder=search.find_container(alive[0]) if len(alive) > 1 else "",
                 )
                 rows.append(row)

@@ -238,7 +238,7 @@ class Watcher:
 
     def note_gradient(self, _: Any, args: tuple[Any, ...], __: Any) -> None:
         """Note eager gradients, which end a step of a program without an optimizer."""
-        self.objects.used_tapes.add(args[0])
+        self.objects.note_gradient(args[0])
         self.gradients.pending = True
 
     def reset_tape(self, *_: Any) -> None:

@@ -143,8 +143,9 @@ def _freed_by_half(
 ) -> pd.Series[int]:
     """Return the bytes of each buffer that half the batch frees: half, if its first axis is the batch.
 
-    The first axis may be a multiple of the batch, such as batch x sequence length. Gradients of
-    variables keep their size.
+    The first axis may be a multiple of the batch, such as batch x sequence length. The second axis of
+    pairs of examples is the batch too, if no variable and no example has an axis of its length; half the
+    batch leaves a quarter. Gradients of variables keep their size.
     """
     shapes = rows["shape"].astype(str)
     first = shapes.str.extract(r"^\[(\d+)", expand=False).astype("float64")
@@ -158,8 +159,13 @@ def _freed_by_half(
     is_batch = (first % max(batch, 1) == 0) & ~is_weight
     # An input of several batches is a data set, whose size the batch does not change.
     is_batch &= (rows["category"] != Category.INPUT.value) | (first == batch)
-    half = rows["requested_bytes"] // 2 if batch > 1 else 0 * rows["requested_bytes"]
-    return half.where(is_batch | is_unknown, 0).astype("int64")
+    is_input = analysis.rows["category"] == Category.INPUT.value
+    examples = analysis.rows.loc[is_input, "shape"].astype(str)
+    lengths = [*weights, *examples.str.replace(r"^\[\d+", "", regex=True)]
+    is_pair = shapes.str.contains(rf"^\[{batch},{batch}(?:,\d+)?\]")
+    is_pair &= not any(re.search(rf"\b{batch}\b", text) for text in lengths)
+    freed = rows["requested_bytes"] * (0.5 + 0.25 * is_pair) * (batch > 1)
+    return freed.where(is_batch | is_unknown, 0).astype("int64")
 
 
 def find_overdue(analysis: Analysis) -> Iterator[Finding]:

@@ -15,10 +15,13 @@ _NAMES: Final = 3  # variables in a detail
 
 def find_state(analysis: Analysis) -> Iterator[Finding]:
     """Report optimizer state that is a large share of the peak."""
-    categories = analysis.categories
+    alive = analysis.alive
     peak = analysis.peak.requested_bytes
-    state = categories[Category.OPTIMIZER_STATE.value]
-    parameters = categories[Category.PARAMETER.value]
+    state = analysis.categories[Category.OPTIMIZER_STATE.value]
+    # While an update runs, a variable may have two buffers.
+    of_variables = alive[alive["category"] == Category.PARAMETER.value]
+    once = of_variables.drop_duplicates("variable")
+    parameters = int(once["requested_bytes"].sum())
     if not peak or state < _STATE_RATIO * peak:
         return
 
@@ -32,16 +35,12 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
             f"Adagrad) saves {format_bytes(one_slot)}; plain SGD needs no state"
         )
 
-    factor = (
-        f"It is {state / parameters:.1f} times the parameters. " if parameters else ""
-    )
-
     yield Finding(
         id="optimizer-state",
         severity=analysis.rate(saves),
         title=f"{optimizer}'s state takes {format_bytes(state)} ({state / peak:.0%} of "
         "the peak)",
-        detail=f"{factor}A smaller batch does not reduce it. {change}. Training fewer "
+        detail=f"A smaller batch does not reduce it. {change}. Training fewer "
         "parameters (freezing, LoRA) reduces it in proportion.",
         saves_bytes=saves,
     )
@@ -82,9 +81,12 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
 
     saves = saved_without(analysis, own["requested_bytes"], own["born"], own["dies"])
     row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
-    size, algorithm = int(row["requested_bytes"]), str(row["role"]).partition(", ")[2]
+    largest, algorithm = (
+        int(row["requested_bytes"]),
+        str(row["role"]).partition(", ")[2],
+    )
     where = f"{row['op']}" + (f" with the algorithm {algorithm}" if algorithm else "")
-    limit_mib = size // 2 >> 20
+    limit_mib = largest // 2 >> 20
     advice = ""
     if limit_mib and analysis.recording.device.kind == "gpu":
         advice = (
@@ -93,20 +95,20 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
             "8192 in newer releases) to exclude it."
         )
 
-    copies = analysis.categories[Category.WORKSPACE.value] - total
+    alive = analysis.alive[analysis.alive["category"] == Category.WORKSPACE.value]
+    others = alive[~alive.index.isin(at_peak.index)]
     rest = ""
-    if copies:
-        rest = (
-            f" Another {format_bytes(copies)} of this category are layout copies and "
-            "trials of algorithms."
-        )
+    if len(others):
+        kinds = ", ".join(others["role"].astype(str).unique())
+        size = format_bytes(int(others["requested_bytes"].sum()))
+        rest = f" Another {size} of this category: {kinds}."
 
     yield Finding(
         id="workspace",
         severity=analysis.rate(saves),
         title=f"Workspaces of convolutions take {format_bytes(total)} "
         f"({total / peak:.0%} of the peak)",
-        detail=f"The largest is {format_bytes(size)} in {where}.{advice} Without any "
+        detail=f"The largest is {format_bytes(largest)} in {where}.{advice} Without any "
         f"workspace the peak falls to {format_bytes(peak - saves)}.{rest}",
         saves_bytes=saves or None,
     )

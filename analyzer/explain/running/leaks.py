@@ -237,7 +237,7 @@ def growth_words(growth: TrendFigures) -> str:
 
     verb = {
         "grows": "grow",
-        "flat": "do not grow",
+        "flat": "hardly change",
         "cannot tell": "show no clear trend",
     }
 

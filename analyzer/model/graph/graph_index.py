@@ -366,7 +366,7 @@ GRADIENT_ROLE: Final = "gradient"  # of a variable
 _PASSED_GRADIENT_ROLE: Final = "gradient read in the backward pass"  # of an activation
 _KEPT_ROLE: Final = "kept for the backward pass"  # by readers
 ALIVE_ROLE: Final = "alive in backward"  # by lifetime, without known readers
-LEFT_ROLE: Final = "alive when the step ends"  # in a step that was cut
+LEFT_ROLE: Final = "its readers are not in the trace"  # of a step that was cut
 FORWARD_ROLE: Final = "read in the forward pass only"
 PASSING_ROLES: Final = frozenset({_PASSED_GRADIENT_ROLE, FORWARD_ROLE})
 """Roles of activations and gradients that are freed in the pass that made them."""

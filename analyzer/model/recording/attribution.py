@@ -44,6 +44,7 @@ from analyzer.model.recording.labels import (
 )
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import COPY_ROLE, DROPPED_ROLE, SUMS_ROLE
+from analyzer.model.recording.timeline import Instants
 
 PACKED_ROLE: Final = "gradients packed for the all-reduce"
 REDUCED_ROLE: Final = "all-reduced gradients"
@@ -133,12 +134,12 @@ def match_outputs(
     card that computes into scratch memory frees its output and returns that memory
     (``conv_grad_input_ops.cc``).
     """
-    names = ("tensor", "op", "run_id", "dtype", "shape", "requested_bytes")
+    names = ("tensor", "op", "run_id", "region", "dtype", "shape", "requested_bytes")
     columns = (allocations[name].astype(object).tolist() for name in names)
     used: dict[tuple[int, str], set[int]] = {}
     tensors = [""] * len(allocations)
 
-    for row, (known, name, run, dtype, shape, size) in enumerate(
+    for row, (known, name, run, region, dtype, shape, size) in enumerate(
         zip(*columns, strict=True)
     ):
         op = structure.ops.get(name)
@@ -149,6 +150,9 @@ def match_outputs(
         ):
             taken = used.setdefault((run, name), set())
             tensors[row] = match_output(op, taken, dtype, shape, size)
+            # The graph of another trace of the function has other shapes.
+            if not tensors[row] and region == "output" and len(op.outputs) == 1:
+                tensors[row] = f"{name}:0"
 
     return tensors
 
@@ -164,7 +168,6 @@ class _Values:
         self._gradients = structure.gradients
         self._gradient_ops = find_gradient_ops(structure)
         self._reduced = find_all_reduce_roles(structure)
-        self._types = {op.type for op in structure.ops.values()} - {""}
         self._cache = find_cache(structure) if infers else frozenset()
 
     def describe_buffer(
@@ -254,7 +257,8 @@ class _Values:
             return any(maker and maker.type == "ReadVariableOp" for maker in makers)
 
         user, _, own = op.name.rpartition("/")
-        is_user = user in structure.ops or user.rpartition("/")[2] in self._types
+        # Layers have small letters, types of ops begin with a capital.
+        is_user = user in structure.ops or user.rpartition("/")[2][:1].isupper()
         return own == "Cast" and is_user
 
 
@@ -329,7 +333,7 @@ def label_eager(
     allocations: pd.DataFrame,
     steps: Sequence[Step],
     phases: np.ndarray,
-    backward_starts: dict[int, int],
+    backward: Instants,
     by_python: Mask,
     *,
     infer: bool,
@@ -340,7 +344,7 @@ def label_eager(
 
     Args:
         phases: Phase at each buffer's birth: 0 forward, 1 backward, 2 update; shape ``(n,)``.
-        backward_starts: Step -> first instant of its backward pass.
+        backward: Instants of births in the backward passes, ascending; empty if unknown.
         by_python: Buffers requested on the thread that marks the steps, shape ``(n,)``.
         jit: Whether XLA runs the step.
     """
@@ -348,9 +352,9 @@ def label_eager(
     named, given = (op != "").to_numpy(), (op == _HOST_CONSTANT).to_numpy()
     is_value = (allocations["region"] == "output").to_numpy()
     is_value = is_value & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
-    lives = Lifetimes(allocations, steps, backward_starts)
+    lives = Lifetimes(allocations, steps, backward)
     inside, short = lives.inside, lives.short
-    is_read = is_value & bool(backward_starts)
+    is_read = is_value & bool(len(backward))
     result = Category.ACTIVATION if infer else Category.TEMPORARY
     unnamed = (
         short & ~named & (is_captured or bool(named.any()))
@@ -385,7 +389,7 @@ def label_eager(
         (phases == 1, *describe_value(Phase.BACKWARD)),
         (phases == 2, *describe_value(Phase.UPDATE)),
         (short & infer, *describe_value(Phase.FORWARD, infers=True)),
-        (lives.over_backward_start, *describe_value(Phase.FORWARD, is_kept=True)),
+        (lives.into_backward, *describe_value(Phase.FORWARD, is_kept=True)),
         (inside & is_read, *describe_value(Phase.FORWARD, is_activation=True)),
         (inside, *describe_value(Phase.FORWARD)),
     )
@@ -410,14 +414,11 @@ class Lifetimes:
         self,
         allocations: pd.DataFrame,
         steps: Sequence[Step],
-        backward_starts: dict[int, int],
+        backward: Instants,
     ) -> None:
         born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
         step = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
         ends = np.array([step.last for step in steps] or [-1], np.int64)
-        starts = np.array(
-            [backward_starts.get(step.index, -1) for step in steps] or [-1], np.int64
-        )
         self.inside: Mask = step >= 0  # allocated in a step
         self.short: Mask = self.inside & (dies <= ends[step])  # and freed in it
         next_end = np.append(ends, np.iinfo(np.int64).max)[step + 1]
@@ -425,8 +426,10 @@ class Lifetimes:
         first = steps[0].first if steps else -1
         # Allocated before the first step and alive in it.
         self.before: Mask = ~self.inside & (born < first) & (first < dies)
-        # Alive when its step's backward pass begins.
-        self.over_backward_start: Mask = (born < starts[step]) & (starts[step] < dies)
+        # Alive when the next backward pass of its step begins; a step may have several.
+        coming = np.append(backward, np.iinfo(np.int64).max)
+        start = coming[np.searchsorted(backward, born, side="right")]
+        self.into_backward: Mask = (start < dies) & (start <= ends[step])
 
 
 def _is_folded(allocations: pd.DataFrame) -> Mask:

@@ -324,7 +324,16 @@ def _attribute(
 
     phases = np.zeros(len(table), dtype=np.int8)
     none = np.zeros(len(table), dtype=bool)
-    label_eager(labels, table, schedule.steps, phases, {}, none, infer=infer, jit=False)
+    label_eager(
+        labels,
+        table,
+        schedule.steps,
+        phases,
+        np.array([], np.int64),
+        none,
+        infer=infer,
+        jit=False,
+    )
 
     return labels.apply(table), sharing
 

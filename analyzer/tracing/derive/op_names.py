@@ -23,7 +23,10 @@ _OPTIMIZER: Final = re.compile(
 _APPLIES: Final = re.compile(r"Resource(Sparse)?Apply\w+")
 _SUFFIX: Final = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
 _NO_LAYERS: Final = ("gradient_tape", "gradients", "ArithmeticOptimizer")
-_FUNCTIONS: Final = ("Tensordot", "einsum", "moments", "batchnorm", "stateless_dropout")
+_FUNCTIONS: Final = (
+    *("Tensordot", "einsum", "Einsum", "GatherV2"),
+    *("moments", "batchnorm", "stateless_dropout"),
+)
 """Name scopes of functions (``math_ops.py``, ``nn_impl.py``, ``special_math_ops.py``)."""
 _LONGEST: Final = 512  # characters of a name's last part; TensorFlow's have about 100
 _GRADIENT_KERNEL: Final = re.compile(r"(\w*?(Grad|GradV\d|Backprop\w*?))(_\d+)?(-|$)")

@@ -299,8 +299,9 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
 
     return (
         f"{allocator}: by the runtime's counters the heap held at most {heap}, and XLA "
-        f"reserved a stack of {reserved} for its programs, of {limit} in all. A TPU has "
-        "no pool of TensorFlow's allocator, so there is no replay and no need.",
+        f"reserved a stack of up to {reserved} for its programs, perhaps at another "
+        f"time, of {limit} in all. A TPU has no pool of TensorFlow's allocator, so there "
+        "is no replay and no need.",
     )
 
 
@@ -330,8 +331,8 @@ def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
     for name, peak_bytes in find_peaks(events).items():
         if name != main and peak_bytes >= _SHOWN_BYTES:
             yield (
-                f"The allocator {name} peaks at {format_bytes(peak_bytes)} beside {main}: "
-                f"--allocator {name} shows it."
+                f"The allocator {name} peaks at {format_bytes(peak_bytes)} beside {main}; "
+                f"to see it, open this trace with --allocator {name}."
             )
 
 

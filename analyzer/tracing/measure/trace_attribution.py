@@ -108,7 +108,7 @@ def attribute(
         table,
         steps,
         phases,
-        find_first_births(table, (phases == 1) & in_steps),
+        np.sort(table["born"].to_numpy()[(phases == 1) & in_steps]),
         python,
         infer=infer,
         jit=bool(note.step.jit),
@@ -406,9 +406,31 @@ def find_holdings(
     # A snapshot of a variable whose reads are copies found a copy.
     reads = set(allocations.index[allocations["op"] == "ReadVariableOp"])
     kept = (row for row in found if row not in reads or dies[row] > moments[-1])
-    holdings = [found[row][1] for row in kept]
+    holdings = {row: found[row][1] for row in kept}
+    _add_updates(allocations, holdings)
 
-    return sorted(holdings, key=lambda one: (one[1], int(born[one[0]])))
+    return sorted(holdings.values(), key=lambda one: (one[1], int(born[one[0]])))
+
+
+def _add_updates(table: pd.DataFrame, holdings: dict[int, Holding]) -> None:
+    """Add the buffers that updates made between two snapshots.
+
+    An update of a variable whose buffer is also held by a tensor makes another buffer
+    (``PrepareToUpdateVariable``). One op updates its variables in the same order in each step.
+    """
+    is_update = (
+        table["op"].astype(str).str.fullmatch(r".*Assign(Add|Sub)?VariableOp\w*")
+    )
+    made = table[is_update & (table["born"] >= 0)]
+
+    for _, rows in made.groupby(["op", "requested_bytes"], observed=True):
+        order = rows.sort_values("born", ascending=False).index
+        turn = len({holdings[row][1] for row in order if row in holdings})
+
+        for later, earlier in zip(order, order[turn:], strict=False):
+            if later in holdings:
+                known = (earlier, holdings[later][1], None)
+                holdings.setdefault(earlier, known)
 
 
 def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:

@@ -151,6 +151,7 @@ _TYPES: Final = {
     **dict.fromkeys(REAL_STATS.values(), np.float64),
 }
 _STACK_ADDRESS: Final = 1 << 62  # no address of a device
+_NO_SHAPE: Final = "[0]"  # of a request without a tensor; an empty tensor makes none
 STACK: Final = "stack"  # op of the memory that a TPU reserves for programs
 _NULL: Final = "(null)"  # text of TensorFlow 2.18 and 2.19 for an op or a region without annotation
 
@@ -280,6 +281,7 @@ class MemoryColumns:
                 columns[name] = text_category(np.where(is_known, numbers, 0), known)
             elif name == "shape":  # some writers put spaces between the axes
                 shapes = [text.replace(" ", "") for text in texts]
+                shapes = ["" if text == _NO_SHAPE else text for text in shapes]
                 columns[name] = text_category(numbers, shapes)
             elif column.dtype == "category":
                 columns[name] = text_category(numbers, texts)

@@ -142,7 +142,7 @@ function createMap(container, recording, axis, state) {
         table.update();
         const free = table.rows().filter((row) => row.free);
         const largest = free.reduce((most, row) => Math.max(most, row.free), 0);
-        note.textContent = unbroken(`${formatCount(regions.length)} ${regions.length === 1 ? 'range' : 'ranges'} of addresses with chunks. At the instant there are ${formatCount(free.length)} free gaps, the largest has ${formatBytes(largest)}. Grey: allocated but not requested.`);
+        note.textContent = unbroken(`${formatCount(regions.length)} ${regions.length === 1 ? 'range' : 'ranges'} of addresses with chunks. At the instant ${free.length === 1 ? "there is" : "there are"} ${formatCount(free.length)} free ${free.length === 1 ? "gap" : "gaps"}, the largest has ${formatBytes(largest)}. Grey: allocated but not requested.`);
       }
       if (keys.has('buffer')) table.repaint();
       if (keys.has('at') && keys.size === 1) chart.redrawOverlay(); else chart.redraw();
