@@ -176,21 +176,6 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
-class TensorLinks:
-    """Producer, consumers and type of each tensor of a step's graph."""
-
-    makers: Mapping[str, str]  # tensor -> op
-    readers: Mapping[str, list[str]]  # tensor -> ops
-    facts: Mapping[
-        str, tuple[str, str, str]
-    ]  # op -> type, layer, line of the user's code
-    inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # op -> tensors
-    specs: Mapping[str, TensorSpec] = field(
-        default_factory=dict
-    )  # tensor -> dtype and shape
-
-
-@dataclass(frozen=True)
 class GraphIndex:
     """The indexed graph."""
 
@@ -216,30 +201,15 @@ class GraphIndex:
         outputs = list_outputs(self.ops[name])
         return [user for tensor in outputs for user in self.consumers.get(tensor, ())]
 
-    def tensor_links(self) -> TensorLinks:
-        """Return the producer, the consumers and the type of each tensor."""
-        specs: dict[str, TensorSpec] = {}
-        for op in self.ops.values():
-            specs.update(zip(list_outputs(op), op.outputs, strict=False))
+    def maker_of(self, tensor: str) -> Op | None:
+        """Return the op that makes a tensor, None if unknown."""
+        op = self.ops.get(split_tensor(tensor)[0])
+        return op if op is not None and op.outputs else None
 
-        return TensorLinks(
-            makers={
-                tensor: op.name
-                for op in self.ops.values()
-                if op.outputs
-                for tensor in list_outputs(op)
-            },
-            readers={
-                tensor: list(dict.fromkeys(ops))
-                for tensor, ops in self.consumers.items()
-            },
-            facts={
-                name: (op.type, self.layers[name], op.source)
-                for name, op in self.ops.items()
-            },
-            inputs={name: op.inputs for name, op in self.ops.items()},
-            specs=specs,
-        )
+    def inputs_of(self, name: str) -> tuple[str, ...]:
+        """Return the tensors that an op reads; none for an op outside the graph."""
+        op = self.ops.get(name)
+        return () if op is None else op.inputs
 
 
 def build_graph_index(

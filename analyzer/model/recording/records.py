@@ -33,7 +33,6 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.graph_index import TensorLinks as TensorLinks
 from analyzer.model.tables import read_table
 from analyzer.model.units import times
 
@@ -162,8 +161,3 @@ class Recording:
         from analyzer.model.graph.networkx_graph import build_graph
 
         return None if self.structure is None else build_graph(self.structure)
-
-    @cached_property
-    def tensor_links(self) -> TensorLinks | None:
-        """Producer and consumers of each tensor; much faster than ``graph``."""
-        return None if self.structure is None else self.structure.tensor_links()
