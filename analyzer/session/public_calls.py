@@ -25,13 +25,11 @@ from analyzer.model.contract.capture_request import (
     StepOptions,
     TargetKind,
 )
-from analyzer.model.contract.report_file import Kind
 from analyzer.model.errors import InputError
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_object
 from analyzer.session.many_hosts import open_hosts
 from analyzer.session.opening import open_estimate, open_finished, open_result
-from analyzer.session.target_graph import open_with_estimate
 from analyzer.session.target_results import (
     estimate_target,
     explain_folder,
@@ -166,12 +164,7 @@ def diff(
     from analyzer.report.diff_sections import build_diff
 
     first = a if isinstance(a, Result) else open_result(Path(a))
-    if isinstance(b, Result):
-        second = b
-    elif first.report.kind is Kind.ESTIMATE and first.folder is not None:
-        second = open_with_estimate(Path(b), first.folder)
-    else:
-        second = open_result(Path(b))
+    second = b if isinstance(b, Result) else open_result(Path(b))
 
     names = [None if isinstance(side, Result) else os.fspath(side) for side in (a, b)]
     return build_diff(

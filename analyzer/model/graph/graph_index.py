@@ -14,7 +14,7 @@ result of the forward pass that another op reads. Other results are temporaries,
 from __future__ import annotations
 
 import re
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -240,7 +240,6 @@ def build_graph_index(
     traced_phases = find_phases(traced, gradients, nested, table)
     phases = _find_executed_phases(by_name, consumers, traced_phases)
     layers = {name: table.layer_of(name) for name in by_name}
-    layers |= _find_update_layers(by_name, consumers, present, phases, layers)
 
     return GraphIndex(by_name, consumers, present, phases, layers)
 
@@ -297,39 +296,6 @@ def _find_executed_phases(
         phases[name] = min(later, key=order.index, default=latest)
 
     return phases
-
-
-def _find_update_layers(
-    ops: Mapping[str, Op],
-    consumers: Mapping[str, list[str]],
-    gradients: Iterable[str],
-    phases: Mapping[str, Phase],
-    layers: Mapping[str, str],
-) -> dict[str, str]:
-    """Return the layer of each update op without one: that of its gradient, if it has only one."""
-    owners: dict[str, set[str]] = {}
-    queue = deque(
-        (name, layer)
-        for tensor in gradients
-        if (layer := layers.get(split_tensor(tensor)[0], ""))
-        for name in consumers.get(tensor, ())
-    )
-
-    while queue:
-        name, layer = queue.popleft()
-        known = owners.setdefault(name, set())
-        # From two layers on, the op belongs to none.
-        if phases.get(name) is not Phase.UPDATE or layer in known or len(known) > 1:
-            continue
-        known.add(layer)
-        queue.extend(
-            (after, layer)
-            for tensor in list_outputs(ops[name])
-            for after in consumers.get(tensor, ())
-        )
-
-    alone = {name: min(known) for name, known in owners.items() if len(known) == 1}
-    return {name: layer for name, layer in alone.items() if not layers[name]}
 
 
 GRADIENT_ROLE: Final = "gradient"  # of a variable
