@@ -278,30 +278,27 @@ def layers_section(report: ReportFile, most: int) -> Section:
 
 
 def hosts_section(hosts: HostsFigures, most: int) -> Section:
-    """Return the hosts: the worst first, then outliers, hosts that could not be read, others."""
+    """Return the devices of the hosts, those with most bytes first, and the hosts without figures."""
     outliers = {(place.host, place.allocator) for place in hosts.outliers}
-    worst = (hosts.worst.host, hosts.worst.allocator)
-    rows: list[tuple[int, int, tuple[CellValue, ...]]] = []
+    rows: list[tuple[int, tuple[CellValue, ...]]] = []
 
     for at, row in enumerate(hosts.rows):
+        words = "incomplete trace" if row.damaged else ""
         if row.failed:
             failed = Cell(f"not read: {row.failed}", "warning")
-            rows.append((1, 0, (row.host, "", None, None, failed)))
+            rows.append((0, (row.host, "", None, None, failed)))
 
         for place, device in enumerate(row.devices):
             key = (row.host, device.allocator)
-            rank = 0 if key == worst else 1 if key in outliers else 2
-            mark = ("worst", "outlier", "")[rank]
-            damaged = "incomplete trace" if row.damaged else ""
-            words = ", ".join(filter(None, (mark, damaged)))
+            mark = "outlier" if key in outliers else ""
+            about = Cell(", ".join(filter(None, (mark, words))), "warning")
             sizes = _size_cells(device, f"hosts.rows.{at}.devices.{place}")
-            cells = (*key, *sizes, Cell(words, "warning" if rank else "bad"))
-            rows.append((rank, -device.allocated_bytes, cells))
+            rows.append((-device.allocated_bytes, (*key, *sizes, about)))
 
-    rows.sort(key=lambda one: one[:2])
+    rows.sort(key=lambda one: one[0])
     left = max(len(rows) - most, 0)
     caption = f"{left} more are in the JSON" if left else ""
-    shown = tuple(cells for _, _, cells in rows[:most])
+    shown = tuple(cells for _, cells in rows[:most])
     bytes_of = (hosts.least_bytes, hosts.most_bytes, hosts.median_bytes)
     low, high, middle = map(format_bytes, bytes_of)
 

@@ -567,45 +567,27 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     ]
 
 
-_TOLERANCE: Final = 0.06
-"""Largest relative difference of memory and of bandwidth from the catalogue's figures."""
-_AMD: Final = {
-    (9, 4, 304, 192): "AMD Instinct MI300X",
-    (9, 5, 256, 288): "AMD Instinct MI355X",
-}
-"""Version of the instruction set, compute units and GiB -> name (AMD's data sheets)."""
+_TOLERANCE: Final = 0.06  # of a card's memory, relative to the catalogue's figure
 
 
 def name_card(facts: Mapping[str, int | float | str]) -> str:
     """Return a card's name, or its properties if no known card has them; empty without properties."""
     units = int(facts.get("core_count", 0))
     memory = int(facts.get("memory_size", 0))
-
-    version = (
-        int(facts.get("compute_cap_major", 0)),
-        int(facts.get("compute_cap_minor", 0)),
-    )
+    names = ("compute_cap_major", "compute_cap_minor")
+    version = tuple(int(facts.get(name, 0)) for name in names)
 
     if not units or not memory:
         return ""
 
-    described = f"GPU with {units} multiprocessors, {format_bytes(memory)}"
-    if facts.get("device_vendor") == "AMD":
-        size_gib = round(memory / 2**30)
-        return _AMD.get((*version, units, size_gib), f"AMD {described}")
-
+    vendor = "AMD " if facts.get("device_vendor") == "AMD" else ""
+    described = f"{vendor}GPU with {units} multiprocessors, {format_bytes(memory)}"
     bandwidth = float(facts.get("memory_bandwidth", 0))
-    clock = float(facts.get("clock_rate", 0))
     found = {}
 
     for gpu in all_gpus():
-        away = [abs(memory / gpu.memory_bytes - 1)]
-        if bandwidth:
-            away.append(abs(bandwidth / gpu.bandwidth_bytes_s - 1))
-
         is_alike = gpu.compute_capability == version and gpu.sm_count == units
-        if is_alike and max(away) <= _TOLERANCE:
-            away.append(abs(clock / 1000 / gpu.clock_mhz - 1))
-            found[gpu.name] = sum(away)
+        if is_alike and abs(memory / gpu.memory_bytes - 1) <= _TOLERANCE:
+            found[gpu.name] = abs(bandwidth - gpu.bandwidth_bytes_s)
 
     return min(found, key=lambda name: found[name], default=described)
