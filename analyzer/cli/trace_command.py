@@ -132,15 +132,6 @@ class ReadOptions:
         options.option("Allocator to report; default the device's own."),
     ] = ""
     scheduler: options.Scheduler = ""
-    graph_of: Annotated[
-        str,
-        options.option(
-            "With a trace: the traced model or step, such as train.py:build_model; "
-            "joins its graph by op name.",
-            "--target",
-            metavar="TARGET",
-        ),
-    ] = ""
     redact: Annotated[
         bool,
         options.option(
@@ -269,10 +260,9 @@ def _check_options(
             run=reading.run,
             allocator=reading.allocator,
             scheduler=reading.scheduler,
-            target=reading.graph_of,
             redact=reading.redact,
         )
-    elif not reading.graph_of:
+    else:
         check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
         reason = f"cannot be used with {spec.text}, which shows the step as it ran"
         hint = "Leave it out; the page of --html FILE judges the step on other cards."
@@ -294,7 +284,7 @@ def _trace_step(
             if is_trace:
                 search = any(outputs.paths)
                 shared = OpenOptions(what_if=what_if, search=search, progress=progress)
-                result = _open_trace(Path(spec.path), chosen, reading, shared)
+                result = _open_trace(Path(spec.path), reading, shared)
             else:
                 from analyzer.session.target_results import trace_target
 
@@ -322,17 +312,11 @@ def _trace_step(
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 
-def _open_trace(
-    path: Path, chosen: CaptureOptions, reading: ReadOptions, shared: OpenOptions
-) -> Result:
-    """Open a trace of one or many hosts, or join one with the graph of a target."""
+def _open_trace(path: Path, reading: ReadOptions, shared: OpenOptions) -> Result:
+    """Open a trace of one or many hosts."""
     shared["host"], shared["allocator"] = reading.host, reading.allocator
     if reading.run:
         path = find_run(path, reading.run)
-    if reading.graph_of:
-        from analyzer.session.target_graph import open_with_target
-
-        return open_with_target(path, parse_target(reading.graph_of), chosen, **shared)
 
     engine = WorkEngine(scheduler=reading.scheduler, workers=count_cores())
     return open_hosts(path, engine=engine, **shared)

@@ -36,7 +36,6 @@ from analyzer.model.recording.timeline import (
     timeline,
     undivided_rows,
 )
-from analyzer.model.units import round_up
 
 Instants = npt.NDArray[np.int64]
 
@@ -133,6 +132,9 @@ def analyse(recording: Recording) -> Analysis:
             f"{peak.requested_bytes} B"
         )
 
+    requested, allocated = line.at(peak.allocated_instant)
+    waste = FragmentationFigures(internal_bytes=max(allocated - requested, 0))
+
     return Analysis(
         recording=recording,
         rows=rows,
@@ -143,7 +145,7 @@ def analyse(recording: Recording) -> Analysis:
         peak=peak,
         peak_ever=find_peak(line, 0, count - 1),
         alive=alive,
-        fragmentation=_measure_fragmentation(rows, peak),
+        fragmentation=waste,
     )
 
 
@@ -189,30 +191,6 @@ def _is_peak_between(steps: Sequence[Step], line: Timeline) -> bool:
         find_peak(line, step.first, step.last).requested_bytes for step in steps
     )
     return span.requested_bytes > inside
-
-
-def _measure_fragmentation(rows: pd.DataFrame, peak: Peak) -> FragmentationFigures:
-    """Return the bytes inside the chunks of the allocated peak that no tensor uses.
-
-    Sizes are rounded up to 256 bytes, and a free chunk smaller than twice the request is not split.
-    """
-    alive = alive_at(rows, peak.allocated_instant)
-    requested = alive["requested_bytes"].to_numpy()
-    allocated = alive["allocated_bytes"].to_numpy()
-    rounded = round_up(requested)
-    highest = np.maximum(allocated, requested)
-    rounding_bytes = int((np.minimum(rounded, highest) - requested).sum())
-    unsplit_bytes = int(np.maximum(allocated - rounded, 0).sum())
-    internal_bytes = rounding_bytes + unsplit_bytes
-
-    share = internal_bytes / max(peak.allocated_bytes, 1)
-
-    return FragmentationFigures(
-        internal_bytes=internal_bytes,
-        rounding_bytes=rounding_bytes,
-        unsplit_bytes=unsplit_bytes,
-        risk="low" if share < 0.05 else "medium" if share < 0.2 else "high",
-    )
 
 
 def saved_without(

@@ -32,7 +32,7 @@ from analyzer.model.contract.report_file import (
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
 from analyzer.model.units import format_bytes, signed_bytes
-from analyzer.tracing.derive.graph_join import match_names
+from analyzer.tracing.derive.op_names import match_names
 
 TIMELINE_COLUMNS: Final = 800
 """Points of each curve: the instant with the most requested bytes in each part of the step."""

@@ -121,8 +121,7 @@ def _add_measured_pool(
         match = again if again.is_exact else match
 
     check = ReplayCheck(events=match.events, equal=match.equal)
-    waste = structs.replace(analysis.fragmentation, replay_equals_trace=match.is_exact)
-    analysis = replace(analysis, replay_check=check, fragmentation=waste)
+    analysis = replace(analysis, replay_check=check)
     if not match.is_exact:
         return analysis
     result = match.replay if whole == own else replay(sequence, whole)

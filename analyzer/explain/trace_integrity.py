@@ -1,24 +1,16 @@
 """Whether a trace is complete, and if not, the reasons and their effect on the figures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.slope import find_own_peak
-from analyzer.model.contract.report_file import (
-    DamageRow,
-    ReplayCheck,
-    TrustFigures,
-)
+from analyzer.model.contract.report_file import ReplayCheck, TrustFigures
 from analyzer.model.errors import AnalyzerError
-from analyzer.model.recording.records import (
-    Damage,
-    DamageReason,
-    Integrity,
-    Recording,
-)
+from analyzer.model.recording.records import DamageReason, Recording
 from analyzer.model.units import format_bytes
 
 _SHOWN: Final = 3  # reasons shown in words; the JSON has all of them
@@ -31,27 +23,14 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
         return None
 
     check = recording.integrity
-    damages = check.damages
     replay = analysis.replay_check
     counter = _counter_peak(analysis) if check.events else None
 
-    return TrustFigures(
-        is_damaged=bool(damages) or check.disagreeing > 0,
-        events=check.events,
-        events_disagreeing=check.disagreeing,
-        largest_difference_bytes=check.largest_difference_bytes,
+    return structs.replace(
+        check,
         counter_peak_bytes=counter,
-        damages=tuple(
-            DamageRow(
-                id=one.reason,
-                count=one.count,
-                allocator=one.allocator,
-                message=one.message,
-            )
-            for one in damages
-        ),
         replay=replay,
-        says=tuple(_notices(analysis, damages, check, counter)),
+        says=tuple(_notices(analysis, check, counter)),
         replay_says="" if replay is None else _replay_words(replay),
     )
 
@@ -82,17 +61,16 @@ def _counter_peak(analysis: Analysis) -> int | None:
 
 def _notices(
     analysis: Analysis,
-    damages: Sequence[Damage],
-    check: Integrity,
+    check: TrustFigures,
     counter: int | None,
 ) -> Iterator[str]:
     own = analysis.recording.allocator
-    shown = [one for one in damages if one.allocator in ("", own)]
-    if check.disagreeing:
+    shown = [one for one in check.damages if one.allocator in ("", own)]
+    if check.events_disagreeing:
         most = format_bytes(check.largest_difference_bytes)
         yield (
             "Incomplete trace: events are missing or altered. After "
-            f"{check.disagreeing:,} of {check.events:,} memory events, their sum "
+            f"{check.events_disagreeing:,} of {check.events:,} memory events, their sum "
             f"differs from TensorFlow's bytes in use, by up to {most}."
         )
         if counter is not None and counter != analysis.peak.allocated_bytes:
@@ -101,13 +79,17 @@ def _notices(
                 ", which is more likely."
             )
 
-        shown = [one for one in shown if one.reason is not DamageReason.LOST_EVENTS]
+        shown = [one for one in shown if one.id != DamageReason.LOST_EVENTS]
 
     for damage in shown[:_SHOWN]:
         yield f"Incomplete trace: {damage.message}"
 
     replay = analysis.replay_check
-    if replay is not None and replay.equal < replay.events and not check.disagreeing:
+    if (
+        replay is not None
+        and replay.equal < replay.events
+        and not check.events_disagreeing
+    ):
         yield _replay_words(replay)
 
 

@@ -18,8 +18,7 @@ from typing import Final
 
 from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import GraphIndex, Phase
-from analyzer.tracing.derive.graph_join import index_note_graph
-from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
 
 _LEAST_BYTES: Final = (
     1024  # smaller tensors are ignored: shapes, axes, batch statistics

@@ -75,13 +75,6 @@ def name_figures(failure: LoggedFailure) -> Words:
 def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
     """Return the verdict on one failure."""
     cause, title = _judge(failure, words)
-    if any(failure.budget) and failure.is_compiled and cause is Cause.CANNOT_TELL:
-        words["budget"], words["planned"] = map(format_bytes, failure.budget)
-        cause = Cause.LARGER_THAN_LIMIT
-        title = (
-            "XLA planned {planned} for the program, more than its budget of {budget}."
-        )
-
     title = title.format(**words)
     if title.startswith("about"):
         title = f"A{title[1:]}"

@@ -87,11 +87,6 @@ def _take_note(process: Process, text: str) -> bool:
         limit = Range(mib << 20, (mib + 1 << 20) - 1)
         name = match["name"].strip()
         log.cards.append((process.tag, parse_count(match["index"]), name, limit))
-    elif match := find("xla_budget", text):
-        budget = int(match["budget"])
-        reached = int(match["reached"])
-        if budget < reached:
-            log.budget = max(log.budget, (budget, reached))
     elif match := find("large_allocation", text):
         size_bytes = parse_count(match["bytes"])
         log.large_allocation = max(log.large_allocation, size_bytes)
@@ -179,7 +174,6 @@ def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
 
 def _compute(failure: LoggedFailure, log: Log) -> None:
     """Fill in what follows from the lines of a failure."""
-    failure.budget = log.budget
     _find_card(failure, log)
 
     if log.large_allocation and failure.other_cause in ("killed", "host"):

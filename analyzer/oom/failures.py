@@ -106,7 +106,6 @@ class LoggedFailure(Struct):
     is_complete: bool = False  # whether the dump lists every chunk
     sizes: list[OomSize] = []  # in use, those with most bytes first
     refusals: list[OomRefusals] = []
-    budget: tuple[int, int] = (0, 0)  # as in ``Log``
 
     @property
     def has_dump(self) -> bool:
@@ -178,9 +177,6 @@ class Log:
 
         # process, index, name and limit
         self.cards: list[tuple[str, int, str, Range]] = []
-
-        # of XLA for a program, and the larger plan that it reached
-        self.budget = (0, 0)
 
         # bytes: the largest request of which the host's allocator warns
         self.large_allocation = 0

@@ -30,15 +30,8 @@ def suggest_next(report: ReportFile) -> str:
     target = report.target
     verdict = report.verdict
 
-    if target.kind == TargetKind.TRACE and not report.step.is_jax:
-        command = (
-            "analyze",
-            "trace",
-            target.text,
-            "--target",
-            "train.py:build_model",
-        )
-        return shlex.join(command)
+    if target.kind == TargetKind.TRACE:
+        return shlex.join(("analyze", "trace", target.text, "--html", "report.html"))
 
     if target.kind == TargetKind.SCRIPT and target.text.endswith(".py"):
         card = [] if report.device.kind == "gpu" else ["--gpu", "t4"]

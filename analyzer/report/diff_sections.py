@@ -16,7 +16,6 @@ from analyzer.model.units import (
     parse_bytes,
     signed_bytes,
 )
-from analyzer.report.answer import answer_lines, notices_of
 from analyzer.report.output_files import ReportOutput, write_text
 from analyzer.report.render.sections import (
     COLUMNS,
@@ -29,7 +28,7 @@ from analyzer.report.render.sections import (
     TableColumn,
     Tone,
 )
-from analyzer.report.report_sections import ROWS, front_sections
+from analyzer.report.report_sections import ROWS, report_document
 
 _ROWS: Final = 4  # of categories and layers
 
@@ -88,19 +87,14 @@ def diff_summary(
     newer: report_file.ReportFile,
 ) -> Document:
     """Return the summary of a difference for a pull request, with the verdict of the second step."""
-    headline, number, action = answer_lines(newer)
+    step = report_document(newer)
     document = diff_document(report)
+    verdict = Paragraph(step.headline, "strong")
 
     return replace(
         document,
-        notices=(*notices_of(newer), *report.notes),
-        lead=(
-            *document.lead,
-            Paragraph(headline, "strong"),
-            Paragraph(number),
-            Paragraph(action),
-        ),
-        sections=(*document.sections, *front_sections(newer)),
+        notices=(*step.notices, *report.notes),
+        lead=(*document.lead, verdict, *step.lead),
     )
 
 

@@ -41,7 +41,6 @@ ROWS: Final = 12  # of a table in the terminal
 
 _HOST_ROWS: Final = 10
 _SHOWN_STEPS: Final = 6
-_FRONT: Final = 3  # changes in Markdown
 _OWNERS: Final = 4  # groups of tensors on the first screen
 _CATEGORIES: Final = 4  # on the first screen; the others are one row
 _NOTICES: Final = 2  # before the figures; the others are details
@@ -49,9 +48,18 @@ _SIZES: Final = (TableColumn("requested", "bytes"), TableColumn("allocated", "by
 _NUMBERS: Final = re.compile(r"\d+")
 
 
-def report_document(report: ReportFile) -> Document:
-    """Return a report as the terminal shows it: the answer, and folded details."""
+def report_document(report: ReportFile, max_peak_bytes: int | None = None) -> Document:
+    """Return a report as a terminal and Markdown show it: the answer, and folded details.
+
+    If an allocated peak of at most ``max_peak_bytes`` is allowed, the comparison is the headline.
+    """
     verdict, number, action = answer_lines(report)
+    lead = [Paragraph(number), Paragraph(action, "strong")]
+
+    if max_peak_bytes is not None:
+        lead.insert(0, Paragraph(verdict, "strong"))
+        verdict = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
+
     basis = basis_words(report).rstrip(".").partition(";")[0]
     basis = f"{basis[0].lower()}{basis[1:]}"
     words = ", ".join(filter(None, (step_words(report), basis)))
@@ -62,39 +70,10 @@ def report_document(report: ReportFile) -> Document:
         tone=answer_tone(report),
         subtitle=words,
         notices=notices_of(report)[:_NOTICES],
-        lead=(Paragraph(number), Paragraph(action, "strong")),
+        lead=tuple(lead),
         sections=tuple(_sections(report)),
         next_command=suggest_next(report),
     )
-
-
-def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> Document:
-    """Return a report's summary for a pull request, with the highest allocated peak allowed."""
-    headline, number, action = answer_lines(report)
-    lead = [Paragraph(number), Paragraph(action)]
-
-    if max_peak_bytes is not None:
-        lead.insert(0, Paragraph(headline, "strong"))
-        headline = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
-
-    return Document(
-        "",
-        headline,
-        notices=notices_of(report),
-        lead=(*lead, *_categories_section(report).blocks),
-        sections=tuple(front_sections(report)),
-    )
-
-
-def front_sections(report: ReportFile) -> Iterator[Section]:
-    """Yield the first changes and the warnings of a report."""
-    changes = change_items(report)
-    if changes:
-        items = changes[: len(report.remedies) + _FRONT]
-        yield Section("What to change", tuple(replace(one, detail="") for one in items))
-
-    if report.warnings:
-        yield Section("", tuple(Paragraph(line, "warning") for line in report.warnings))
 
 
 def _sections(report: ReportFile) -> Iterator[Section]:

@@ -115,11 +115,11 @@ class Result(ReportOutput):
     ) -> None:
         """Write a summary for a pull request; ``max_peak_bytes`` limits the allocated peak."""
         from analyzer.report.render.markdown import to_markdown
-        from analyzer.report.report_sections import summary_document
+        from analyzer.report.report_sections import report_document
 
         write_text(
             Path(path),
-            to_markdown(summary_document(self.report, max_peak_bytes)),
+            to_markdown(report_document(self.report, max_peak_bytes)),
         )
 
     def to_graph(self, path: str | os.PathLike[str]) -> None:

@@ -17,9 +17,6 @@ UNIT: Final = re.compile(
 _LONGEST: Final = 20_000  # characters of a text from a file
 
 _FORMULA_STARTS: Final = frozenset("=+-@")
-_CELL_ENDS: Final = re.compile("[\n\r\t\v\f\x85\u2028\u2029;]")
-"""Characters at which a CSV reader may start a new cell despite quotes: line ends, tabs, and the
-semicolon, which separates cells in countries with a decimal comma."""
 
 _MARKDOWN_MARKS: Final = re.compile(r"([\\`*_\[\]|~])")
 _MARKDOWN_LINKS: Final = re.compile(r"(@|#(?=\d)|://|\bwww\.)")
@@ -97,14 +94,7 @@ def csv_cell(value: object) -> object:
         return "" if value is None or str(value) == "<NA>" else value
 
     value = value.replace("\0", "\ufffd")
-    parts = _CELL_ENDS.split(value)
+    seen = (one for one in value if not (is_control(one) or one.isspace()))
+    first = unicodedata.normalize("NFKC", next(seen, ""))
 
-    # Spreadsheets strip a tab or line end at the start.
-    is_formula = (len(parts) > 1 and not parts[0]) or any(map(_is_formula, parts))
-
-    return f"'{value}" if is_formula else value
-
-
-def _is_formula(text: str) -> bool:
-    plain = (one for one in text if not (is_control(one) or one.isspace()))
-    return unicodedata.normalize("NFKC", next(plain, ""))[:1] in _FORMULA_STARTS
+    return f"'{value}" if first[:1] in _FORMULA_STARTS else value

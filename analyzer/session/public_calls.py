@@ -163,9 +163,9 @@ def diff(
     """
     from analyzer.report.diff_sections import build_diff
 
-    first, second = (
-        side if isinstance(side, Result) else open_result(Path(side)) for side in (a, b)
-    )
+    first = a if isinstance(a, Result) else open_result(Path(a))
+    second = b if isinstance(b, Result) else open_result(Path(b))
+
     names = [None if isinstance(side, Result) else os.fspath(side) for side in (a, b)]
     return build_diff(
         (first.report, first.recording), (second.report, second.recording), names=names

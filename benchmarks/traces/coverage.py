@@ -58,7 +58,7 @@ def cover(path: Path, samples: list[list[object]]) -> tuple[Counter[str], int, i
     layers = int((named["layer"] != "").sum())
     sums = rows.groupby("category", observed=True)["requested_bytes"].sum()
     shares = Counter({str(name): size / max(sums.sum(), 1) for name, size in sums.items()})
-    differs = recording.integrity is not None and recording.integrity.disagreeing > 0
+    differs = recording.integrity is not None and recording.integrity.events_disagreeing > 0
     has_card = recording.device.name != recording.allocator
     text = ", ".join(f"{name} {share:.1%}" for name, share in shares.most_common() if share >= 0.001)
     print(

@@ -149,8 +149,8 @@ def test_accumulators_of_a_custom_step(captures: Captures) -> None:
     sums = rows[
         rows["variable"].str.startswith("sum") & (rows["dies"] == rows["dies"].max())
     ]
-    assert set(sums["category"]) == {"gradient"}
-    assert set(sums["role"]) == {"gradient accumulator"}
+    assert set(sums["category"]) == {"optimizer_state"}
+    assert set(sums["role"]) == {"state with a parameter's shape"}
     assert sums["requested_bytes"].sum() == PARAMETERS
     sources = {str(source) for source in rows["source"].unique()}
     assert any("steps.py:" in source for source in sources)

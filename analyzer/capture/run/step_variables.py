@@ -218,7 +218,7 @@ class StepVariables:
                 self._add(used, Category.PARAMETER)
 
         for variable in variables:
-            # A plain tf.Variable. The attribution later recognizes gradient accumulators.
+            # A plain tf.Variable. The attribution names it by its shape.
             category = Category.PARAMETER if variable.trainable else Category.CONSTANT
             self._add([variable], category, "" if variable.trainable else "state")
 

@@ -20,7 +20,8 @@ import numpy as np
 
 from analyzer.explain.analysis import Analysis, saved_without
 from analyzer.explain.buffer_words import describe_largest, in_brackets
-from analyzer.model.recording.records import Finding, TensorLinks
+from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.recording.records import Finding
 from analyzer.model.units import format_bytes
 
 if TYPE_CHECKING:
@@ -104,11 +105,11 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
     alive = analysis.alive
     is_named = (alive["tensor"] != "") & (alive["op_type"] != "")
     large = alive[is_named & (alive["requested_bytes"] >= least)]
-    links = analysis.recording.tensor_links if len(large) else None
-    if links is None:
+    graph = analysis.recording.structure if len(large) else None
+    if graph is None:
         return
 
-    tensors = _Tensors(analysis, links)
+    tensors = _Tensors(analysis, graph)
     reported: set[str] = set()
 
     for row in large.sort_values("requested_bytes", ascending=False).to_dict("records"):
@@ -123,7 +124,7 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
             or _find_copied(analysis, row, tensors)
         )
         if finding is not None:
-            reported |= {shape, *links.inputs.get(row["op"], ())}
+            reported |= {shape, *graph.inputs_of(row["op"])}
             yield finding
 
     yield from _find_logits(analysis, large)
@@ -136,7 +137,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     ``tape.h``), so that they all die between the last op of the forward pass and that gradient.
     """
     step, rows = analysis.step, analysis.rows
-    has_graph = analysis.recording.tensor_links is not None
+    has_graph = analysis.recording.structure is not None
     of_step = rows[rows["born"].between(analysis.first, analysis.last)]
     gradients = of_step.loc[of_step["category"] == "gradient", "born"]
     if step is None or has_graph or gradients.empty:
@@ -196,11 +197,11 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     """
     alive = analysis.alive
     rows = alive[(alive["tensor"] != "") & (alive["category"] == "gradient")]
-    links = analysis.recording.tensor_links if len(rows) >= _SUMMANDS else None
-    if links is None:
+    graph = analysis.recording.structure if len(rows) >= _SUMMANDS else None
+    if graph is None:
         return
 
-    sums = [_sum_that_reads(tensor, links) for tensor in rows["tensor"]]
+    sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
     rows = rows.assign(sum=sums)
     rows = rows[rows["sum"] != ""]
     for (shape, _), equal in rows.groupby(["shape", "sum"], observed=True):
@@ -223,10 +224,10 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
         yield _report(analysis, "waits-for-sum", title, detail, equal, saves)
 
 
-def _sum_that_reads(tensor: str, links: TensorLinks) -> str:
+def _sum_that_reads(tensor: str, graph: GraphIndex) -> str:
     """Return the ``AddN`` that alone reads a tensor; empty if there is none."""
-    readers = links.readers.get(tensor, [])
-    if len(readers) != 1 or links.facts[readers[0]][0] != "AddN":
+    readers = graph.consumers.get(tensor, [])
+    if len(readers) != 1 or graph.ops[readers[0]].type != "AddN":
         return ""
     return readers[0]
 
@@ -234,8 +235,8 @@ def _sum_that_reads(tensor: str, links: TensorLinks) -> str:
 class _Tensors:
     """The tensors of the step: the graph around them, and their sizes."""
 
-    def __init__(self, analysis: Analysis, links: TensorLinks) -> None:
-        self.links = links
+    def __init__(self, analysis: Analysis, graph: GraphIndex) -> None:
+        self.graph = graph
         rows = analysis.rows[analysis.rows["tensor"] != ""]
         pairs = zip(rows["shape"].astype(str), rows["requested_bytes"], strict=True)
         self._allocated: dict[str, tuple[str, int]] = dict(
@@ -244,15 +245,15 @@ class _Tensors:
 
     def size_of(self, tensor: str) -> tuple[str, int | None]:
         """Return shape and bytes as the graph states them, else as they were last allocated."""
-        spec = self.links.specs.get(tensor)
+        spec = self.graph.spec(tensor)
         if spec is not None and spec.size_bytes is not None:
             return spec.shape_text, spec.size_bytes
         return self._allocated.get(tensor, ("", None))
 
     def is_reused(self, tensor: str) -> bool:
         """Say whether an op writes its result into a tensor's buffer, and needs another without it."""
-        for reader in self.links.readers.get(tensor, []):
-            is_elementwise = self.links.facts[reader][0] in _ELEMENTWISE
+        for reader in self.graph.consumers.get(tensor, []):
+            is_elementwise = self.graph.ops[reader].type in _ELEMENTWISE
             if is_elementwise and f"{reader}:0" not in self._allocated:
                 return True
 
@@ -260,7 +261,7 @@ class _Tensors:
 
     def inputs_of(self, op: str) -> list[tuple[str, int | None]]:
         """Return shape and bytes of each tensor that an op reads."""
-        return [self.size_of(tensor) for tensor in self.links.inputs.get(op, ())]
+        return [self.size_of(tensor) for tensor in self.graph.inputs_of(op)]
 
 
 def _find_pairs(
@@ -305,7 +306,7 @@ def _find_pairs(
             "blocks of one operand (tf.map_fn, tf.while_loop), or write the sum over "
             "pairs as a product (tf.matmul, tf.einsum)."
         )
-    title = _with_size_and_line(title, row, tensors.links)
+    title = _with_size_and_line(title, row, tensors.graph)
     return _report(analysis, name, title, detail, same, saves)
 
 
@@ -323,14 +324,14 @@ def _find_reduced(
         return None
 
     size = int(row["requested_bytes"])
-    readers = tensors.links.readers.get(row["tensor"], [])
+    readers = tensors.graph.consumers.get(row["tensor"], [])
     known = [given for _, given in tensors.inputs_of(row["op"]) if given]
     if not readers or not known or size < _TIMES * max(known):
         return None
 
     for reader in readers:
         _, written = tensors.size_of(f"{reader}:0")
-        if tensors.links.facts[reader][0] not in _SUMS or size < _TIMES * (
+        if tensors.graph.ops[reader].type not in _SUMS or size < _TIMES * (
             written or 0
         ):
             return None
@@ -352,7 +353,7 @@ def _find_reduced(
             "tf.einsum or tf.tensordot computes the products and their sum "
             "without the tensor between."
         )
-    title = _with_size_and_line(title, row, tensors.links)
+    title = _with_size_and_line(title, row, tensors.graph)
     return _report(analysis, "reduced-at-once", title, detail, rows, saves)
 
 
@@ -373,11 +374,11 @@ def _find_copied(
         return None
 
     copied = {row["tensor"]}
-    for tensor in tensors.links.inputs[row["op"]]:
-        maker = tensors.links.facts.get(tensors.links.makers.get(tensor, ""))
-        if maker is not None and maker[0] in _COPIES:
+    for tensor in tensors.graph.inputs_of(row["op"]):
+        maker = tensors.graph.maker_of(tensor)
+        if maker is not None and maker.type in _COPIES:
             copied.add(tensor)
-            words = _COPIES[maker[0]]  # the first copy is the one to avoid
+            words = _COPIES[maker.type]  # the first copy is the one to avoid
 
     if tensors.is_reused(row["tensor"]):
         copied.discard(row["tensor"])
@@ -389,7 +390,7 @@ def _find_copied(
     title = f"{name} is {what}"
     if not is_one_hot:
         title += f", {size // copied_bytes} times as large as its input"
-    title = _with_size_and_line(title, row, tensors.links)
+    title = _with_size_and_line(title, row, tensors.graph)
     return _report(analysis, "small-copied", title, detail, rows, saves)
 
 
@@ -398,9 +399,9 @@ def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
 
     A product or a convolution needs the wide type itself.
     """
-    readers = tensors.links.readers.get(row["tensor"], [])
+    readers = tensors.graph.consumers.get(row["tensor"], [])
     if not readers or not all(
-        tensors.links.facts[reader][0] in _ELEMENTWISE for reader in readers
+        tensors.graph.ops[reader].type in _ELEMENTWISE for reader in readers
     ):
         return False
 
@@ -455,9 +456,9 @@ def _report(
     )
 
 
-def _with_size_and_line(title: str, row: dict[str, Any], links: TensorLinks) -> str:
+def _with_size_and_line(title: str, row: dict[str, Any], graph: GraphIndex) -> str:
     size = format_bytes(int(row["requested_bytes"]))
-    return f"{title} ({size}){in_brackets(_line_of(row, links))}"
+    return f"{title} ({size}){in_brackets(_line_of(row, graph))}"
 
 
 def _share_of_peak(analysis: Analysis, rows: pd.DataFrame) -> str:
@@ -467,7 +468,7 @@ def _share_of_peak(analysis: Analysis, rows: pd.DataFrame) -> str:
     return f"{format_bytes(total)} ({share:.0%} of the peak)"
 
 
-def _line_of(row: dict[str, Any], links: TensorLinks) -> str:
+def _line_of(row: dict[str, Any], graph: GraphIndex) -> str:
     """Return the line of an op; of a gradient the line of the op that it belongs to.
 
     A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
@@ -475,7 +476,7 @@ def _line_of(row: dict[str, Any], links: TensorLinks) -> str:
     """
     forward = str(row["op"]).replace("gradient_tape/", "").rpartition("/")[0]
     for op in (forward, str(row["op"])):
-        _, _, source = links.facts.get(op, ("", "", ""))
-        if source:
-            return source
+        known = graph.ops.get(op)
+        if known is not None and known.source:
+            return known.source
     return str(row["source"])

@@ -260,9 +260,13 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     all rows; only SGD without momentum scatters the rows of the gradient (``update_step`` in ``sgd.py``,
     ``assign_sub`` in ``keras/src/backend/tensorflow/optimizer.py``).
     """
-    rows, links = analysis.rows, analysis.recording.tensor_links
-    facts = [] if links is None else links.facts.values()
-    gathers = {layer for op_type, layer, _ in facts if op_type in _GATHERS}
+    rows = analysis.rows
+    graph = analysis.recording.structure
+    if graph is None:
+        return
+
+    ops = graph.ops.values()
+    gathers = {graph.layers[op.name] for op in ops if op.type in _GATHERS}
     is_table = rows["layer"].isin(gathers) & (rows["variable"] != "")
     tables = rows[is_table & (rows["category"] == Category.PARAMETER.value)]
     is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))

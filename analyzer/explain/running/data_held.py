@@ -34,7 +34,6 @@ _OF_THE_WATCH: Final = (
     "warmup",
     "ended",
     "whole_run",
-    "micro_batches",
     "process_peak_bytes",
 )
 

@@ -318,12 +318,8 @@ class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
     Fields of replays in the simulated allocator are None without a replay.
     """
 
-    internal_bytes: Total  # ``rounding_bytes`` plus ``unsplit_bytes``
-    rounding_bytes: Total = 0
-    unsplit_bytes: Total = 0
+    internal_bytes: Total  # allocated less requested bytes
     external_bytes: Total | None = None  # free bytes outside the largest free chunk
-    risk: Literal["low", "medium", "high"] | None = None
-    replay_equals_trace: bool | None = None
     free_bytes: Total | None = None  # in the pool at the allocated peak
     largest_free_bytes: Total | None = None
     minimum_limit_bytes: Total | None = (
@@ -528,7 +524,6 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     own_peak_bytes: Total | None = None
     process_peak_bytes: Total = 0
     whole_run: bool = False
-    micro_batches: Total = 1
 
 
 class HostRow(ReportRecord, frozen=True, kw_only=True):

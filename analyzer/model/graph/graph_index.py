@@ -14,7 +14,7 @@ result of the forward pass that another op reads. Other results are temporaries,
 from __future__ import annotations
 
 import re
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -176,21 +176,6 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
-class TensorLinks:
-    """Producer, consumers and type of each tensor of a step's graph."""
-
-    makers: Mapping[str, str]  # tensor -> op
-    readers: Mapping[str, list[str]]  # tensor -> ops
-    facts: Mapping[
-        str, tuple[str, str, str]
-    ]  # op -> type, layer, line of the user's code
-    inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # op -> tensors
-    specs: Mapping[str, TensorSpec] = field(
-        default_factory=dict
-    )  # tensor -> dtype and shape
-
-
-@dataclass(frozen=True)
 class GraphIndex:
     """The indexed graph."""
 
@@ -216,30 +201,15 @@ class GraphIndex:
         outputs = list_outputs(self.ops[name])
         return [user for tensor in outputs for user in self.consumers.get(tensor, ())]
 
-    def tensor_links(self) -> TensorLinks:
-        """Return the producer, the consumers and the type of each tensor."""
-        specs: dict[str, TensorSpec] = {}
-        for op in self.ops.values():
-            specs.update(zip(list_outputs(op), op.outputs, strict=False))
+    def maker_of(self, tensor: str) -> Op | None:
+        """Return the op that makes a tensor, None if unknown."""
+        op = self.ops.get(split_tensor(tensor)[0])
+        return op if op is not None and op.outputs else None
 
-        return TensorLinks(
-            makers={
-                tensor: op.name
-                for op in self.ops.values()
-                if op.outputs
-                for tensor in list_outputs(op)
-            },
-            readers={
-                tensor: list(dict.fromkeys(ops))
-                for tensor, ops in self.consumers.items()
-            },
-            facts={
-                name: (op.type, self.layers[name], op.source)
-                for name, op in self.ops.items()
-            },
-            inputs={name: op.inputs for name, op in self.ops.items()},
-            specs=specs,
-        )
+    def inputs_of(self, name: str) -> tuple[str, ...]:
+        """Return the tensors that an op reads; none for an op outside the graph."""
+        op = self.ops.get(name)
+        return () if op is None else op.inputs
 
 
 def build_graph_index(
@@ -270,7 +240,6 @@ def build_graph_index(
     traced_phases = find_phases(traced, gradients, nested, table)
     phases = _find_executed_phases(by_name, consumers, traced_phases)
     layers = {name: table.layer_of(name) for name in by_name}
-    layers |= _find_update_layers(by_name, consumers, present, phases, layers)
 
     return GraphIndex(by_name, consumers, present, phases, layers)
 
@@ -327,39 +296,6 @@ def _find_executed_phases(
         phases[name] = min(later, key=order.index, default=latest)
 
     return phases
-
-
-def _find_update_layers(
-    ops: Mapping[str, Op],
-    consumers: Mapping[str, list[str]],
-    gradients: Iterable[str],
-    phases: Mapping[str, Phase],
-    layers: Mapping[str, str],
-) -> dict[str, str]:
-    """Return the layer of each update op without one: that of its gradient, if it has only one."""
-    owners: dict[str, set[str]] = {}
-    queue = deque(
-        (name, layer)
-        for tensor in gradients
-        if (layer := layers.get(split_tensor(tensor)[0], ""))
-        for name in consumers.get(tensor, ())
-    )
-
-    while queue:
-        name, layer = queue.popleft()
-        known = owners.setdefault(name, set())
-        # From two layers on, the op belongs to none.
-        if phases.get(name) is not Phase.UPDATE or layer in known or len(known) > 1:
-            continue
-        known.add(layer)
-        queue.extend(
-            (after, layer)
-            for tensor in list_outputs(ops[name])
-            for after in consumers.get(tensor, ())
-        )
-
-    alone = {name: min(known) for name, known in owners.items() if len(known) == 1}
-    return {name: layer for name, layer in alone.items() if not layers[name]}
 
 
 GRADIENT_ROLE: Final = "gradient"  # of a variable

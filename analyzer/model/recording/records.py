@@ -1,4 +1,4 @@
-"""The recording, its steps and its integrity.
+"""The recording and its steps.
 
 Four numbers describe memory. *requested*: bytes that live tensors requested. *allocated* (in use):
 bytes of their chunks. *pool*: bytes that the allocator took from the driver or the system.
@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
-
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import TwoSizes
+from analyzer.model.contract.report_file import (
+    DamageRow,
+    SimulatedCardNotice,
+    StatedRange,
+    TrustFigures,
+    UnmodelledType,
+)
 from analyzer.model.contract.report_file import Device as Device
 from analyzer.model.contract.report_file import Finding as Finding
 from analyzer.model.contract.report_file import Kind as Kind
 from analyzer.model.contract.report_file import Severity as Severity
-from analyzer.model.contract.report_file import (
-    SimulatedCardNotice,
-    StatedRange,
-    UnmodelledType,
-)
 from analyzer.model.contract.run_note import (
     Failure,
     SimulatedCardNote,
@@ -33,7 +33,6 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.graph_index import TensorLinks as TensorLinks
 from analyzer.model.tables import read_table
 from analyzer.model.units import times
 
@@ -78,26 +77,10 @@ _DAMAGE_TEXTS: Final = read_table(
 )
 
 
-class Damage(Struct, frozen=True, kw_only=True):
-    """A reason why a trace is incomplete or altered."""
-
-    reason: DamageReason
-    count: int  # of events, marks or variables that show it
-    allocator: str = ""
-
-    @property
-    def message(self) -> str:
-        """The reason and the count in words."""
-        return f"{_DAMAGE_TEXTS[self.reason]} ({times(self.count)})."
-
-
-class Integrity(Struct, frozen=True, kw_only=True):
-    """Whether a trace is complete: its allocator's sum beside TensorFlow's, and the damages."""
-
-    events: int = 0  # with TensorFlow's bytes in use; 0 if it recorded none
-    disagreeing: int = 0
-    largest_difference_bytes: int = 0
-    damages: tuple[Damage, ...] = ()
+def describe_damage(reason: DamageReason, count: int, allocator: str = "") -> DamageRow:
+    """Return a reason why a trace is damaged; ``count`` events, marks or variables show it."""
+    message = f"{_DAMAGE_TEXTS[reason]} ({times(count)})."
+    return DamageRow(id=reason, count=count, allocator=allocator, message=message)
 
 
 REPORTED: Final = (
@@ -135,7 +118,8 @@ class Recording:
     error: Failure | None = None
     # op that calls a function -> how often XLA compiled it
     compilations: Mapping[str, int] = field(default_factory=dict)
-    integrity: Integrity | None = None  # None for a prediction
+    # whether a trace is complete, without a replay; None for a prediction
+    integrity: TrustFigures | None = None
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledType, ...] = ()  # op types without a memory rule
     uncertainty: StatedRange | None = None  # None for a trace
@@ -162,8 +146,3 @@ class Recording:
         from analyzer.model.graph.networkx_graph import build_graph
 
         return None if self.structure is None else build_graph(self.structure)
-
-    @cached_property
-    def tensor_links(self) -> TensorLinks | None:
-        """Producer and consumers of each tensor; much faster than ``graph``."""
-        return None if self.structure is None else self.structure.tensor_links()

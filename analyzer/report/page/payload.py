@@ -19,7 +19,8 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.contract.report_file import DiffFile, ReportFile
 from analyzer.model.contract.report_json import plain_report
-from analyzer.model.recording.records import Recording, TensorLinks
+from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import TextNumbers
 from analyzer.model.recording.timeline import (
     category_codes,
@@ -133,7 +134,7 @@ def payload(
     if len(folded):
         kept = choose_states(listed, report, n_states)
 
-    ops, around = _neighbours(recording.tensor_links, listed, strings)
+    ops, around = _neighbours(recording.structure, listed, strings)
     address_base = 0
     if listed["address"].notna().any():
         address_base = int(listed["address"].min())
@@ -179,7 +180,7 @@ def _weights(table: pd.DataFrame) -> pd.Series[Any]:
 
 
 def _neighbours(
-    links: TensorLinks | None,
+    graph: GraphIndex | None,
     table: pd.DataFrame,
     strings: StringTable,
 ) -> tuple[list[list[str]], Columns]:
@@ -194,19 +195,19 @@ def _neighbours(
     offsets = [0]
     readers = []
 
-    if links is not None:
+    if graph is not None:
         names = table["tensor"].astype(str).to_numpy(dtype=object)
         by_tensor = _weights(table).groupby(names).sum().drop("", errors="ignore")
 
         for name in map(str, by_tensor.nlargest(MAX_TENSORS).index):
-            maker = links.makers.get(name)
-            consumers = links.readers.get(name, [])[:MAX_CONSUMERS]
+            maker = graph.maker_of(name)
+            consumers = graph.consumers.get(name, [])[:MAX_CONSUMERS]
             if maker is None and not consumers:
                 continue
 
             producer = 0
             if maker is not None:
-                producer = places.setdefault(maker, len(places)) + 1
+                producer = places.setdefault(maker.name, len(places)) + 1
 
             tensors.append(strings.of(name))
             producers.append(producer)
@@ -220,8 +221,12 @@ def _neighbours(
         "graph_consumer": np.array(readers, dtype=np.int64),
     }
 
-    facts = {} if links is None else links.facts
-    ops = [[op, *facts.get(op, ("", "", ""))] for op in places]
+    ops = []
+
+    if graph is not None:
+        for name in places:
+            op = graph.ops[name]
+            ops.append([name, op.type, graph.layers[name], op.source])
 
     return ops, columns
 

@@ -9,7 +9,7 @@ _CODE_INDENT = "      "
 
 
 def to_markdown(document: sections.Document) -> str:
-    """Return a document as Markdown; drawings and bars are left out."""
+    """Return a document as Markdown, without drawings, bars and folded sections."""
     lines = [f"### {markdown_text(document.headline)}", ""]
     for notice in document.notices:
         lines += [f"**{markdown_text(notice)}**", ""]
@@ -17,6 +17,9 @@ def to_markdown(document: sections.Document) -> str:
     lines += _blocks(document.lead)
 
     for section in document.sections:
+        if section.is_folded:
+            continue
+
         if section.heading:
             lines += [
                 f"{'#' * (3 + section.level)} {markdown_text(section.heading)}",
@@ -100,9 +103,6 @@ def _item(item: sections.Item) -> Iterator[str]:
     gain = f" ({markdown_text(item.gain)})" if item.gain else ""
 
     yield f"- **{label}**: {title}{gain}"
-    if item.detail:
-        yield f"  {markdown_text(item.detail)}"
-
     if item.code:
         yield ""
         for line in item.code.splitlines():

@@ -28,7 +28,7 @@ GAP: Final = 2
 _LEAST_TEXT: Final = 8
 """Cells that a column of text keeps in a terminal too narrow for everything that must stay."""
 
-_BAR_CELLS: Final = 28  # of the longest bar
+_BAR_CELLS: Final = 20  # of the longest bar
 _LONGEST: Final = 2_000  # characters of a paragraph
 _MOST_LINES: Final = 28  # of an answer without ``-v``
 _ITEM_LINES: Final = 5  # of findings and changes without ``-v``
@@ -256,12 +256,14 @@ def _choose_columns(table: sections.Table, width: int) -> list[int]:
 
     for place, column in enumerate(table.columns):
         sizes = [cell_len(column.name)]
+
         for row in table.rows:
             cell = sections.cell_of(row[place])
-            sizes.append(cell_len(sections.cell_text(cell, column.kind)))
+            sizes.append(cell_len(_shown_text(cell, column.kind)))
 
         widest = max(sizes)
-        least.append(widest if column.is_number else min(widest, column.least))
+        is_whole = column.is_number or column.kind == "bar"
+        least.append(widest if is_whole else min(widest, column.least))
 
     shown = list(range(len(least)))
 
@@ -279,21 +281,30 @@ def _draw_column(
     column: sections.TableColumn,
     cells: Sequence[sections.Cell],
 ) -> list[RenderableType]:
-    longest = max((cell_len(cell.note) for cell in cells), default=0)
     drawn: list[RenderableType] = []
 
     for cell in cells:
-        text = printable(sections.cell_text(cell, column.kind), _LONGEST)
+        text = printable(_shown_text(cell, column.kind), _LONGEST)
         style = STYLES[cell.tone]
 
-        if column.kind == "bar":
-            drawn.append(Bar(cell.value, text, longest, style))
-        elif column.is_number or column.kind == "whole":
-            drawn.append(Text(text, style))
-        else:
+        if column.kind in ("text", "path"):
             drawn.append(Fitted(text, style, is_path=column.kind == "path"))
+        else:
+            drawn.append(Text(text, style))
 
     return drawn
+
+
+def _shown_text(cell: sections.Cell, kind: sections.ColumnKind) -> str:
+    """Return the text of a cell; a bar for a ratio, with its note behind it."""
+    text = sections.cell_text(cell, kind)
+    if kind != "bar" or not isinstance(cell.value, (int, float)):
+        return text
+
+    cells = round(min(cell.value, 1.0) * _BAR_CELLS)
+    bar = "█" * cells or "▏"
+
+    return f"{bar} {text}".strip()
 
 
 class Fitted:
@@ -330,46 +341,6 @@ class Fitted:
             text = printable(text, width)
 
         yield Text(text, self.style, no_wrap=True)
-
-
-class Bar:
-    """A bar for a ratio, with a note behind it; all bars of a column have one scale."""
-
-    def __init__(
-        self,
-        value: str | float | None,
-        note: str,
-        longest: int,
-        style: str,
-    ) -> None:
-        self.value = value
-        self.note = note
-        self.longest = longest
-        self.style = style
-
-    def __rich_measure__(
-        self,
-        console: Console,
-        options: ConsoleOptions,
-    ) -> Measurement:
-        """Return the least and the full width."""
-        full = min(_BAR_CELLS + 1 + self.longest, options.max_width)
-        return Measurement(min(full, _LEAST_TEXT), full)
-
-    def __rich_console__(
-        self,
-        console: Console,
-        options: ConsoleOptions,
-    ) -> Iterator[Text]:
-        """Yield bar and note in one line."""
-        room = max(min(options.max_width - self.longest - 1, _BAR_CELLS), 1)
-        bar = ""
-
-        if isinstance(self.value, (int, float)):
-            cells = round(min(self.value, 1.0) * room)
-            bar = "█" * cells or "▏"
-
-        yield Text(f"{bar} {self.note}".strip(), self.style, no_wrap=True)
 
 
 class Prose:

@@ -49,9 +49,8 @@ from analyzer.simulate.predict.stated_range import (
     describe_notes,
     state_range,
 )
-from analyzer.tracing.derive.graph_join import index_note_graph
 from analyzer.tracing.measure.measured_recording import Measured
-from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +288,7 @@ def _attribute(
         labels,
         note,
         find_holdings(prediction),
-        find_roles_of_state(note, structure),
+        find_roles_of_state(note),
     )
 
     for row, buffer in enumerate(schedule.buffers):

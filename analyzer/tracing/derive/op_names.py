@@ -1,8 +1,13 @@
-"""What the names of ops tell: the optimizer, the forward op of a gradient, the layer, the type."""
+"""What the names of ops tell: the optimizer, the forward op of a gradient, the layer, the type.
+
+Two runs of one program may name an op differently: the executor puts the name of the call before the
+ops of an inlined function, and a layer has another number if the program built other models before.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
@@ -11,7 +16,11 @@ from analyzer.model.contract.graph_note import (
     PARAMETER_GRADIENTS as PARAMETER_GRADIENTS,
 )
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.graph.graph_index import ScopeTable, is_in_gradient_scope
+from analyzer.model.graph.graph_index import (
+    ScopeTable,
+    find_inlined,
+    is_in_gradient_scope,
+)
 from analyzer.model.recording.attribution import FUSED_INTO
 
 _OPTIMIZER: Final = re.compile(
@@ -180,3 +189,68 @@ def read_shape(text: str) -> tuple[int, ...] | None:
             return None
 
     return tuple(map(int, parts))
+
+
+_NUMBER: Final = re.compile(r"_\d+(?=/|$)")
+_CALLS: Final = re.compile(r"^((Stateful)?PartitionedCall/)+")  # of inlined functions
+_REWRITES: Final = re.compile(r"-\d+-[A-Za-z]+-LayoutOptimizer$")
+"""End of the name of a transposition that Grappler inserts; see ``generic_layout_optimizer``."""
+
+
+def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
+    """Return the name among ``others`` of each op or layer of another run, if it has one.
+
+    Names that differ otherwise are matched without their numbers, then without the model's name.
+    """
+    own = {name: name for name in others}
+    names = list(dict.fromkeys(names))
+    found = {}
+
+    for name in names:
+        op = find_inlined(name, own) or find_inlined(_REWRITES.sub("", name), own)
+        if op is not None:
+            found[name] = op
+
+    # Layers are numbered in the order of their creation in both programs.
+    for write_key in (_drop_numbers, _drop_root):
+        candidates = _group(set(own) - set(found.values()), write_key)
+
+        for key, mine in _group(set(names) - found.keys(), write_key).items():
+            theirs = candidates.get(key, [])
+
+            if key and len(mine) == len(theirs):
+                found.update(zip(mine, theirs, strict=True))
+
+    return found
+
+
+def _group(
+    names: Iterable[str], write_key: Callable[[str], str]
+) -> dict[str, list[str]]:
+    """Return the names by their key, in the order of their numbers."""
+    groups: dict[str, list[str]] = defaultdict(list)
+
+    for name in sorted(names, key=_numbers):
+        groups[write_key(name)].append(name)
+
+    return groups
+
+
+def _drop_numbers(name: str) -> str:
+    return _CALLS.sub("", _NUMBER.sub("", name))
+
+
+def _drop_root(name: str) -> str:
+    """Return a name without numbers and the model's name, its first scope; empty if it has none."""
+    tape = "gradient_tape/" if name.startswith("gradient_tape/") else ""
+    _, _, rest = _drop_numbers(name).removeprefix(tape).partition("/")
+
+    if not rest or find_optimizer(name):
+        return ""
+
+    return tape + rest
+
+
+def _numbers(name: str) -> tuple[list[int], str]:
+    numbers = [int(number[1:]) for number in _NUMBER.findall(name)]
+    return numbers, name

@@ -12,7 +12,7 @@ from analyzer.cards import find_gpu, memory_limit
 from analyzer.cards.catalogue import all_gpus
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import TwoSizes, tensor_bytes
-from analyzer.model.contract.report_file import SimulatedCardNotice
+from analyzer.model.contract.report_file import SimulatedCardNotice, TrustFigures
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
     SimulatedCardNote,
@@ -23,7 +23,6 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.recording.records import (
     Device,
-    Integrity,
     Kind,
     Recording,
     Step,
@@ -38,12 +37,8 @@ from analyzer.model.recording.timeline import (
 )
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
-from analyzer.tracing.derive.graph_join import (
-    JoinedGraph,
-    SourceGraph,
-    find_graph,
-)
 from analyzer.tracing.derive.state_buffers import find_parts, take_parts
+from analyzer.tracing.derive.trace_graph import derive_graph
 from analyzer.tracing.measure.free_pairing import add_earlier_buffers, pair_frees
 from analyzer.tracing.measure.steps import (
     find_run_spans,
@@ -65,7 +60,12 @@ from analyzer.tracing.parse.logdir import (
     find_traces,
     list_runs,
 )
-from analyzer.tracing.parse.run_folder import NO_NOTE, RunNote, read_run
+from analyzer.tracing.parse.run_folder import (
+    NO_NOTE,
+    RunNote,
+    index_note_graph,
+    read_run,
+)
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.xla.plan_contents import (
     divide_temporaries,
@@ -94,8 +94,6 @@ class Measured:
     recording: Recording
     sharing: Sharing | None
     op_runs: pd.DataFrame  # runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``
-    join: JoinedGraph | None = None  # the join with a graph from outside the trace
-    ran_xla: bool = False  # whether XLA compiled any function of the trace
 
 
 def open_measured(
@@ -103,14 +101,12 @@ def open_measured(
     *,
     host: str = "",
     allocator: str = "",
-    source: SourceGraph | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Measured:
     """Read the trace at ``path`` (a file, a run folder or a logdir).
 
-    ``host`` is a prefix of the file's name, an empty ``allocator`` the device's own, ``source`` a graph
-    to join; ``progress`` gets the share done, 0 to 1. TraceError if there is no readable trace, host or
-    allocator.
+    ``host`` is a prefix of the file's name, an empty ``allocator`` the device's own; ``progress`` gets
+    the share done, 0 to 1. TraceError if there is no readable trace, host or allocator.
     """
     files = find_traces(path)
     chosen = [file for file in files if file.name.startswith(host)]
@@ -147,7 +143,6 @@ def open_measured(
         named=path,
         allocator=allocator,
         warnings=warnings,
-        source=source,
     )
 
 
@@ -159,7 +154,6 @@ def measure(
     named: Path | None = None,
     allocator: str = "",
     warnings: Sequence[str] = (),
-    source: SourceGraph | None = None,
 ) -> Measured:
     """Pair, cut into steps, check and attribute the events of one trace.
 
@@ -171,10 +165,10 @@ def measure(
     raw, table, steps, integrity = _pair_and_cut(raw, note, main)
 
     # The graph names tensors, phases and layers.
-    structure = None
-    join = None
-    if not is_tpu(main):
-        table, structure, join = find_graph(table, raw, note, steps, source)
+    structure = index_note_graph(note)
+
+    if structure is None and not is_tpu(main):
+        table, structure = derive_graph(table, raw, steps, note)
 
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
 
@@ -197,7 +191,7 @@ def measure(
 
     notes = (
         *_describe_tpu(events, main),
-        *_describe_graph(note, structure, join),
+        *_describe_graph(note, structure),
         *_describe_allocators(events, main),
     )
 
@@ -224,14 +218,14 @@ def measure(
         watch=note.watch,
     )
 
-    return Measured(recording, sharing, raw.op_runs, join, raw.ran_xla)
+    return Measured(recording, sharing, raw.op_runs)
 
 
 def _pair_and_cut(
     raw: RawTrace,
     note: RunNote,
     main: str,
-) -> tuple[RawTrace, pd.DataFrame, tuple[Step, ...], Integrity]:
+) -> tuple[RawTrace, pd.DataFrame, tuple[Step, ...], TrustFigures]:
     """Return the trace with its step marks, the buffers, the steps and a check of them.
 
     Frees end the buffers of allocations. Marks, or else runs of functions, cut the events into steps.
@@ -308,14 +302,10 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
 def _describe_graph(
     note: RunNote,
     structure: GraphIndex | None,
-    join: JoinedGraph | None,
 ) -> tuple[str, ...]:
-    """Return the notes of the capture, and the source of the graph."""
-    says = list(note.notes)
-    if join is not None:
-        says.append(join.says)
-    if says or structure is None or not structure.evidence:
-        return tuple(says)
+    """Return the notes of the capture, or the source of a derived graph."""
+    if note.notes or structure is None or not structure.evidence:
+        return note.notes
 
     return (
         f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
@@ -578,45 +568,27 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     ]
 
 
-_TOLERANCE: Final = 0.06
-"""Largest relative difference of memory and of bandwidth from the catalogue's figures."""
-_AMD: Final = {
-    (9, 4, 304, 192): "AMD Instinct MI300X",
-    (9, 5, 256, 288): "AMD Instinct MI355X",
-}
-"""Version of the instruction set, compute units and GiB -> name (AMD's data sheets)."""
+_TOLERANCE: Final = 0.06  # of a card's memory, relative to the catalogue's figure
 
 
 def name_card(facts: Mapping[str, int | float | str]) -> str:
     """Return a card's name, or its properties if no known card has them; empty without properties."""
     units = int(facts.get("core_count", 0))
     memory = int(facts.get("memory_size", 0))
-
-    version = (
-        int(facts.get("compute_cap_major", 0)),
-        int(facts.get("compute_cap_minor", 0)),
-    )
+    names = ("compute_cap_major", "compute_cap_minor")
+    version = tuple(int(facts.get(name, 0)) for name in names)
 
     if not units or not memory:
         return ""
 
-    described = f"GPU with {units} multiprocessors, {format_bytes(memory)}"
-    if facts.get("device_vendor") == "AMD":
-        size_gib = round(memory / 2**30)
-        return _AMD.get((*version, units, size_gib), f"AMD {described}")
-
+    vendor = "AMD " if facts.get("device_vendor") == "AMD" else ""
+    described = f"{vendor}GPU with {units} multiprocessors, {format_bytes(memory)}"
     bandwidth = float(facts.get("memory_bandwidth", 0))
-    clock = float(facts.get("clock_rate", 0))
     found = {}
 
     for gpu in all_gpus():
-        away = [abs(memory / gpu.memory_bytes - 1)]
-        if bandwidth:
-            away.append(abs(bandwidth / gpu.bandwidth_bytes_s - 1))
-
         is_alike = gpu.compute_capability == version and gpu.sm_count == units
-        if is_alike and max(away) <= _TOLERANCE:
-            away.append(abs(clock / 1000 / gpu.clock_mhz - 1))
-            found[gpu.name] = sum(away)
+        if is_alike and abs(memory / gpu.memory_bytes - 1) <= _TOLERANCE:
+            found[gpu.name] = abs(bandwidth - gpu.bandwidth_bytes_s)
 
     return min(found, key=lambda name: found[name], default=described)

@@ -13,13 +13,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.contract.fields import MOST_TOTAL
+from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.labels import Mask
 from analyzer.model.recording.records import (
-    Damage,
     DamageReason,
-    Integrity,
     Step,
+    describe_damage,
 )
 from analyzer.model.recording.timeline import (
     UNPAIRED,
@@ -46,7 +46,7 @@ def check_trace(
     steps: Sequence[Step],
     note: RunNote,
     allocator: str,
-) -> Integrity:
+) -> TrustFigures:
     """Check whether a trace is complete.
 
     ``allocations`` are the buffers of its events, with those from before the trace. A TraceError says
@@ -82,25 +82,20 @@ def check_trace(
 
         for reason, wrong in wrong_events:
             if wrong.any():
-                damages.append(
-                    Damage(
-                        reason=reason,
-                        count=int(wrong.sum()),
-                        allocator=name,
-                    )
-                )
+                damages.append(describe_damage(reason, int(wrong.sum()), name))
 
     found = [*_check_steps(raw, steps, note)]
     if note.snapshots:
         found += _check_capture(raw, steps, note)
 
-    damages += [Damage(reason=reason, count=count) for reason, count in found if count]
+    damages += [describe_damage(reason, count) for reason, count in found if count]
 
     count, disagreeing, largest_bytes = counter
 
-    return Integrity(
+    return TrustFigures(
+        is_damaged=bool(damages) or disagreeing > 0,
         events=count,
-        disagreeing=disagreeing,
+        events_disagreeing=disagreeing,
         largest_difference_bytes=largest_bytes,
         damages=tuple(damages),
     )

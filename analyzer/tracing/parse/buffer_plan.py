@@ -48,9 +48,6 @@ class Holder:
     offset_bytes: int
     first: int
     last: int
-    # end of the last of the values that reuse its bytes without a gap, such as a loop's values in
-    # each iteration; ``last`` without such a value
-    until: int
     instruction: str
     opcode: str  # of the instruction that makes it; for a custom call with its target
     op_name: str  # the framework's op; empty if XLA names none
@@ -263,14 +260,7 @@ class _Module:
         for trace in self._assignment.heap_simulator_traces:
             events += [event for event in trace.events if event.buffer_id in place]
 
-        replayed, group = _replay_events(events)
-        spans = [span for span in replayed if span[2] > span[1]]
-        until: dict[tuple[int, int], int] = {}
-
-        for buffer, first, last in sorted(spans, key=lambda span: -span[1]):
-            owner = group[buffer]
-            until[owner, first] = until.get((owner, last), last)
-
+        spans = [span for span in _replay_events(events) if span[2] > span[1]]
         spans.sort(key=lambda span: (span[1], span[0]))
         holders = []
 
@@ -287,7 +277,6 @@ class _Module:
                     offset_bytes=place[buffer].offset,
                     first=first,
                     last=last,
-                    until=until[group[buffer], first],
                     instruction=decode_text(maker.name),
                     opcode=opcode.strip(),
                     op_name=decode_text(named.metadata.op_name),
@@ -346,10 +335,10 @@ def _read_shape(maker: Any, index: Sequence[int]) -> tuple[str, tuple[int, ...]]
 
 def _replay_events(
     events: Sequence[Any],
-) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
+) -> list[tuple[int, int, int]]:
     """Return the spans (buffer, first moment, last moment) in which buffers hold their memory.
 
-    The second result maps each buffer to the first one of those that share its memory.
+    Of buffers that share memory, the last one holds it.
     """
     group: dict[int, int] = {}
     spans: list[tuple[int, int, int]] = []
@@ -384,4 +373,4 @@ def _replay_events(
     end = max(len(events), 1)
     spans += [(buffer, first, end) for buffer, first in since.items()]
 
-    return spans, group
+    return spans

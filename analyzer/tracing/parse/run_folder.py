@@ -19,6 +19,11 @@ from analyzer.model.contract.run_note import (
     read_run_file,
 )
 from analyzer.model.errors import TraceError
+from analyzer.model.graph.graph_index import (
+    GraphIndex,
+    ScopeTable,
+    build_graph_index,
+)
 from analyzer.tracing.parse.buffer_plan import BufferPlan, read_plan
 
 
@@ -73,3 +78,19 @@ def read_run(path: Path) -> RunNote:
 
 def _get_fields(record: Any) -> dict[str, Any]:
     return {one.name: getattr(record, one.name) for one in fields(record)}
+
+
+def index_note_graph(note: RunNote) -> GraphIndex | None:
+    """Return the indexed graph of a note, None without one."""
+    if not note.ops:
+        return None
+
+    names = {op.name for op in note.ops}
+
+    return build_graph_index(
+        [*note.ops, *(op for op in note.inside if op.name not in names)],
+        traced=note.traced,
+        gradients=note.gradients,
+        nested_gradients=note.nested_gradients,
+        scopes=ScopeTable(note.scopes),
+    )

@@ -15,8 +15,9 @@ import pandas as pd
 from google.protobuf.message import DecodeError
 
 from analyzer.model.contract.reading import GZIP_MAGIC, read_regular_file, unpack
+from analyzer.model.contract.report_file import DamageRow
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.records import Damage, DamageReason
+from analyzer.model.recording.records import DamageReason, describe_damage
 from analyzer.model.recording.schema import TextNumbers
 from analyzer.tracing.parse.event_block import EventBlock, Positions, read_blocks
 from analyzer.tracing.parse.event_columns import (
@@ -82,7 +83,7 @@ class RawTrace:
     cards: tuple[Mapping[str, int | float | str], ...] = ()
     # Names of the device planes, such as ``/device:GPU:0``
     devices: tuple[str, ...] = ()
-    damages: tuple[Damage, ...] = ()
+    damages: tuple[DamageRow, ...] = ()
     # Name -> compiled HloProto
     modules: Mapping[str, bytes] = field(default_factory=dict)
     ran_xla: bool = False  # whether any event names an HLO module
@@ -231,7 +232,7 @@ class _Reading:
         damages = []
 
         if lost:
-            damages.append(Damage(reason=DamageReason.UNREADABLE_EVENTS, count=lost))
+            damages.append(describe_damage(DamageReason.UNREADABLE_EVENTS, lost))
 
         return RawTrace(
             events=self._memory.table(base_ps),

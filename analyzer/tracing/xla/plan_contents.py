@@ -45,8 +45,6 @@ from analyzer.tracing.xla.trace_modules import (
     runs_backward,
 )
 
-_LEAST_BYTES: Final = 4096
-"""Smaller buffers of a trace are not divided, because their size does not identify them."""
 _MOST_PARTS: Final = 100_000
 """Limit of the added rows: in a long trace only the last steps are divided."""
 _NAMELESS: Final = ("", ARGUMENTS, "XLA_Retvals")
@@ -98,57 +96,39 @@ def divide_temporaries(
 ) -> Divided:
     """Divide the temporaries of compiled functions into their values.
 
-    In a trace the requests of a compiled step name no op: its temporaries are found by their size,
-    among buffers that are freed in their step. ``plans`` are by the name of the calling op, and
-    ``structure`` has the ops of the functions. ``infer``: whether the step has no backward pass.
+    ``plans`` are by the name of the calling op, and ``structure`` has the ops of the functions.
+    ``infer``: whether the step has no backward pass.
     """
-    by_size: dict[int, list[tuple[str, PlanRegion]]] = {}
+    regions: dict[tuple[str, int], PlanRegion] = {}
 
     for op, plan in plans.items():
         for region in plan.temporaries:
             if region.holders:
-                by_size.setdefault(region.size_bytes, []).append((op, region))
+                regions.setdefault((op, region.size_bytes), region)
 
-    ends = {step.index: step.last for step in steps}
     labels: dict[tuple[str, int], list[dict[str, str]]] = {}
     divisions: list[_Division] = []
-    in_steps = allocations["step"].notna() | allocations["op"].isin(list(plans))
+    own = allocations[allocations["allocator"] == allocator]
+    rows = own[own["op"].isin(list(plans))].sort_values("born", kind="stable")
+    columns = (rows["op"].astype(object), rows["requested_bytes"])
 
-    is_candidate = (
-        allocations["requested_bytes"].isin(list(by_size))
-        & (allocations["allocator"] == allocator)
-        & in_steps
-        & (allocations["variable"] == "")
-        & (allocations["region"] != "output")
-    )
+    for row, op, size in zip(rows.index, *columns, strict=True):
+        key = (op, size)
+        found = regions.get(key)
 
-    rows = allocations[is_candidate].sort_values("born", kind="stable")
-    columns = (
-        rows["op"].astype(object),
-        rows["requested_bytes"],
-        rows["step"],
-        rows["dies"],
-    )
-
-    for row, name, size, step, dies in zip(rows.index, *columns, strict=True):
-        named = [(op, region) for op, region in by_size[int(size)] if op == name]
-        if not named and (name or size < _LEAST_BYTES or dies > ends[int(step)]):
+        if found is None:
             continue
-
-        op, region = (named or by_size[int(size)])[0]
-
-        key = (op, region.index)
 
         if key not in labels:
             # A graph that is derived from a trace has no ops of the module.
-            names = {one.op_name for one in region.holders} - set(_NAMELESS)
+            names = {one.op_name for one in found.holders} - set(_NAMELESS)
             known = structure.phases if structure is not None else {}
             is_known = any(find_inlined(name, known) for name in names)
             graph = structure if is_known else None
             is_forward = infer or (graph is None and not runs_backward(plans[op]))
-            labels[key] = label_holders(region, graph, infer=is_forward)
+            labels[key] = label_holders(found, graph, infer=is_forward)
 
-        divisions.append((int(row), region, labels[key]))
+        divisions.append((int(row), found, labels[key]))
 
     return _divide(allocations, events, steps, divisions)
 
@@ -185,7 +165,7 @@ def label_holders(
         op = structure.ops.get(name) if structure is not None else None
         outputs = op.outputs if op is not None else ()
         own = TensorSpec(holder.dtype, holder.shape)
-        is_kept = holder.first < start < holder.until
+        is_kept = holder.first < start < holder.last
         is_number = is_float(holder.dtype)
         tensors = {f"{name}:{index}" for index in range(len(outputs))}
 

@@ -11,8 +11,8 @@ from msgspec import structs
 
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.verdict import judge
-from analyzer.model.contract.report_file import LimitOf, NeedOf, Outcome
-from analyzer.model.recording.records import Damage, DamageReason, Integrity
+from analyzer.model.contract.report_file import LimitOf, NeedOf, Outcome, TrustFigures
+from analyzer.model.recording.records import DamageReason, describe_damage
 from analyzer.session.opening import open_result
 
 GIB = 2**30
@@ -86,7 +86,8 @@ def test_tensors_of_unknown_size_leave_the_answer_open() -> None:
 def test_a_damaged_trace_is_not_said_to_fit() -> None:
     result = open_result(sample_folder("cnn"), what_if=WhatIf(memory_limit_bytes=GIB))
     assert result.document["fits"] is True
-    integrity = Integrity(damages=(Damage(reason=DamageReason.LOST_EVENTS, count=1),))
+    damage = describe_damage(DamageReason.LOST_EVENTS, 1)
+    integrity = TrustFigures(is_damaged=True, damages=(damage,))
     recording = replace(result.recording, integrity=integrity)
     judged = judge(replace(result.analysis, recording=recording), GIB)
     assert judged.verdict is not None

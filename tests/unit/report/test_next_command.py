@@ -47,13 +47,12 @@ def test_a_name_from_a_trace_stays_one_word() -> None:
     assert shlex.split(command)[2] == "a b; rm -rf /"
 
 
-def test_no_command_or_code_for_tensorflow_follows_a_trace_of_jax() -> None:
+def test_no_code_for_tensorflow_follows_a_trace_of_jax() -> None:
     report = analyzer.open_trace(sample_folder("cnn")).report
     target = replace_fields(report.target, kind=TargetKind.TRACE)
     of_jax = replace_fields(
         report, target=target, step=replace(report.step, is_jax=True)
     )
-    assert "--target" in suggest_next(replace_fields(report, target=target))
-    assert not suggest_next(of_jax)
+    assert options_exist(suggest_next(of_jax))
     assert any(item.code for item in change_items(report))
     assert not any(item.code for item in change_items(of_jax))

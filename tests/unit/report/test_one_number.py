@@ -19,7 +19,7 @@ from analyzer.report.answer import answer_lines
 from analyzer.report.page.build import render, render_inline
 from analyzer.report.render.markdown import to_markdown
 from analyzer.report.render.terminal import print_terminal
-from analyzer.report.report_sections import report_document, summary_document
+from analyzer.report.report_sections import report_document
 from analyzer.session.opening import open_result
 
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
@@ -64,7 +64,7 @@ def outputs_of(result: analyzer.Result) -> dict[str, str]:
     inline = render_inline(result.report)
     return {
         "text": out.getvalue(),
-        "markdown": to_markdown(summary_document(result.report))
+        "markdown": to_markdown(report_document(result.report))
         .replace("\\", "")
         .replace("**", ""),
         "page": plain(

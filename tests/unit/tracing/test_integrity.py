@@ -12,14 +12,14 @@ import pytest
 from builders import SAMPLES, analyze, sample_folder, sample_trace, small_trace
 
 import analyzer
+from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.records import Integrity
 from analyzer.tracing.measure.measured_recording import measure
 from analyzer.tracing.parse.run_folder import read_run
 from analyzer.tracing.parse.xplane import RawTrace, read_trace
 
 
-def integrity_of(raw: RawTrace, name: str = "") -> Integrity:
+def integrity_of(raw: RawTrace, name: str = "") -> TrustFigures:
     note = read_run(sample_folder(name) / "run.json") if name else None
     found = measure(raw, note, Path("trace.xplane.pb")).recording.integrity
     assert found is not None
@@ -29,8 +29,8 @@ def integrity_of(raw: RawTrace, name: str = "") -> Integrity:
 
 def ids(raw: RawTrace, name: str = "") -> set[str]:
     integrity = integrity_of(raw, name)
-    reasons = {str(damage.reason) for damage in integrity.damages}
-    return reasons | ({"sums"} if integrity.disagreeing else set())
+    reasons = {damage.id for damage in integrity.damages}
+    return reasons | ({"sums"} if integrity.events_disagreeing else set())
 
 
 def altered(raw: RawTrace, change: Callable[[pd.DataFrame], pd.DataFrame]) -> RawTrace:
@@ -43,7 +43,7 @@ def test_a_whole_trace_is_not_called_damaged(name: str, noted: bool) -> None:
     raw = read_trace(sample_trace(name))
     found = integrity_of(raw, name if noted else "")
     assert found.damages == ()
-    assert (found.events, found.disagreeing) == (len(raw.events), 0)
+    assert (found.events, found.events_disagreeing) == (len(raw.events), 0)
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])

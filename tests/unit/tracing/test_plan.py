@@ -80,8 +80,8 @@ def test_a_value_that_shares_takes_over_and_hands_on() -> None:
         sizes={1: (0, 64), 2: (0, 64), 3: (64, 32)}, total=128,
     )  # fmt: skip
     (region,) = plan.temporaries
-    spans = [(h.instruction, h.first, h.last, h.until) for h in region.holders]
-    assert spans == [("i1", 0, 1, 4), ("i2", 1, 4, 4), ("i3", 3, 5, 5)]
+    spans = [(h.instruction, h.first, h.last) for h in region.holders]
+    assert spans == [("i1", 0, 1), ("i2", 1, 4), ("i3", 3, 5)]
     assert region.occupied_bytes == [64, 64, 64, 96, 32, 0]
 
 
