@@ -405,19 +405,25 @@ def _explain_missing_trace(
     spec: TargetSpec, request: WatchRequest, end: ScriptEnd
 ) -> str:
     """Return the reason why no step was traced, and the fix."""
-    reason = ", and TensorFlow allocated nothing. If it only defines a model or a step, name that: "
-    reason += f"{spec.text}:name."
+    ended = f"{spec.text} ended with exit code {end.status}"
     if end.unread:
-        reason = f"; its trace cannot be read: {end.unread}"
-    elif not end.has_tensorflow:
-        reason = " and never imported TensorFlow: no step was traced. If it runs TensorFlow in "
-        reason += "another process, name the step itself: file.py:name."
-    elif end.note is None:
+        return f"{ended}; its trace cannot be read: {end.unread}"
+    if not end.has_tensorflow:
+        return (
+            f"{ended} and never imported TensorFlow: no step was traced. If it runs "
+            "TensorFlow in another process, name the step itself: file.py:name."
+        )
+    if end.note is None:
         python = " ".join(("python", spec.text, *request.arguments))
-        reason = " before any step was traced, without a Python error (kill -9, a crash in C++, exec). "
-        reason += f"If it ran out of memory: {python} 2> log, then analyze oom log."
+        return (
+            f"{ended} before any step was traced, without a Python error (kill -9, a crash "
+            f"in C++, exec). If it ran out of memory: {python} 2> log, then analyze oom log."
+        )
 
-    return f"{spec.text} ended with exit code {end.status}{reason}"
+    return (
+        f"{ended}, and TensorFlow allocated nothing. If it only defines a model or a step, "
+        f"name that: {spec.text}:name."
+    )
 
 
 def _print_lines(*lines: str) -> None:

@@ -97,20 +97,13 @@ def append_reproduction(page: Document, found: Reproduction) -> Document:
     """Return the document of a log with the answer of the simulated card."""
     lines = ["The step runs on the simulated card with the limit of the log."]
     if found.fails:
-        size = "more memory"
-        if found.requested_bytes is not None:
-            size = format_bytes(found.requested_bytes)
-
+        size = format_bytes(found.requested_bytes or 0)
         same_op = "the same op" if found.is_same_op else "another op"
         same = "the same request" if found.is_same_request else "another request"
-
         lines = [
             f"The step fails on the simulated card too, in {same_op} with {same}: "
             f"{found.op or 'an op without a name'} asks for {size}."
         ]
-
-        if not found.remedies:
-            lines.append("No single change lets it run.")
 
     blocks: list[Block] = [*map(Paragraph, (*lines, _HISTORY))]
     if found.remedies:

@@ -26,10 +26,6 @@ from analyzer.model.errors import (
 )
 from analyzer.session.estimate_captures import find_obstacle
 from analyzer.simulate.predict.decisions import describe_sizes
-from analyzer.simulated_card.card_environment import (
-    find_smallest_card,
-    has_simulated_card,
-)
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 RUN_STEPS: Final = (
@@ -63,14 +59,8 @@ class StepFacts:
 
 def can_run(access: StepAccess, options: CaptureOptions) -> bool:
     """Say whether the step can run on a simulated card."""
-    if (
-        access.run_sizes is None
-        or not options.gpu
-        or find_smallest_card(options.gpu).is_amd
-    ):
-        return False
-
-    return not find_obstacle(options) and has_simulated_card()
+    is_possible = access.run_sizes is not None and bool(options.gpu)
+    return is_possible and not find_obstacle(options)
 
 
 def answer_sizes(

@@ -5,7 +5,6 @@ import platform
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -64,14 +63,6 @@ def check_simulated_card() -> None:
     check_platform()
     with tempfile.TemporaryDirectory() as own:
         make_library_folder((cache_folder() or Path(own)) / "simulated_card")
-
-
-def has_simulated_card() -> bool:
-    """Say whether a step can run on a simulated card with this machine and TensorFlow."""
-    with suppress(InputError, OSError):
-        check_simulated_card()
-        return True
-    return False
 
 
 def list_cards(text: str) -> tuple[Gpu, ...]:
