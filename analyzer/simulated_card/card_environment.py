@@ -45,7 +45,6 @@ class SimulatedCardOptions:
         0  # numbers for each unit, step and row; 0 for cuDNN's formula
     )
     batch_norm_reserve_bytes: int = 0
-    kernel_ns: int = 0  # duration of each kernel on its stream
 
 
 def check_platform() -> None:
@@ -127,7 +126,6 @@ def make_card_environment(
         "SIMULATED_CARD_PRODUCT_WORKSPACE": str(options.product_workspace_bytes),
         "SIMULATED_CARD_RECURRENT_RESERVE": str(options.recurrent_reserve),
         "SIMULATED_CARD_BATCH_NORM_RESERVE": str(options.batch_norm_reserve_bytes),
-        "SIMULATED_CARD_KERNEL_NS": str(options.kernel_ns),
         "TF_NUM_INTEROP_THREADS": own.get(
             "TF_NUM_INTEROP_THREADS", str(max(count_cores(), _FEWEST_THREADS))
         ),
