@@ -161,6 +161,7 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
     An unknown name is an ``InputError`` that lists similar ones.
     """
     cards = all_gpus()
+
     exact = [
         card for card in cards if name.strip().lower() in (card.id, card.name.lower())
     ]

@@ -54,6 +54,7 @@ def run() -> int:
     try:
         with raise_on_signals(_report_signal):
             code = _guarded(_run)
+
             flushed = _guarded(
                 _flush
             )  # here, while a failed write can still be reported

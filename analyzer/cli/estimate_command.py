@@ -146,10 +146,12 @@ def _add_remedies(
     def keep(remedy: StepRemedy) -> None:
         known.append(remedy)
         saves = f"saves {format_bytes(remedy.saves_bytes or 0)}"
+
         if names is None:
             saves += f" ({describe_figures(remedy)})"
         if remedy.saves_bytes is None or remedy.saves_bytes <= 0:
             saves = "saves nothing"
+
         if remedy.failed:
             saves = f"not possible: {remedy.failed}"
 
@@ -183,6 +185,7 @@ def _capture_options(
 ) -> CaptureOptions:
     """Return the capture's options."""
     is_new = spec.kind is not TargetKind.TRACE
+
     card = normalize_cards(capture.gpu) if capture.gpu else ""
     return step.to_capture(
         batch_size=capture.batch_size,
@@ -203,6 +206,7 @@ def _check_options(
         options.refuse_options(
             reason, "Leave one out.", what_if=capture.what_if, patch=capture.patch
         )
+
         if not chosen.gpu:
             message = "--prove runs the step on a simulated card."
             raise InputError(message, hint="Add --gpu t4 or --gpu a100-80gb.")
@@ -264,4 +268,5 @@ def _make_result(
     path, inter_op = Path(spec.path), capture.inter_op_threads
     if not shared["what_if"].is_asked and inter_op is None:
         return open_finished(path, progress=shared["progress"])
+
     return open_estimate(path, inter_op=inter_op, **shared)

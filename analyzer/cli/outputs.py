@@ -132,10 +132,12 @@ class Outputs(PageOutputs):
             result.to_torch_snapshot,
         ]
         _, *others = zip(self.paths, writers, strict=True)
+
         json = json_output(self.json, result.to_json, is_full=self.full)
         if not write_all(json, *others):
             document = report_document(result.report)
             print_answer(document, quiet=self.quiet, is_verbose=self.verbose)
+
         if limit is not None and peak > limit:
             raise LimitError(peak_limit_words(peak, limit))
 
@@ -250,6 +252,7 @@ class RunPlace:
 
         where = result.folder or folder
         print(f"Wrote {where}, with report.html and report.json.", file=sys.stderr)
+
         if not outputs.quiet:
             command = "estimate" if result.report.kind is Kind.ESTIMATE else "trace"
             print(f"Open it again: analyze {command} {where}", file=sys.stderr)

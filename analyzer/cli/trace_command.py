@@ -184,6 +184,7 @@ def trace(
         for line in describe_assignment(Path(target)):
             typer.echo(printable(line, 2000))
         return
+
     spec = name_module(target) if capture.module else parse_target(target, scripts=True)
     outputs.check(spec.source)
     chosen, what_if = _capture_options(spec, capture, step, replay.what_if)
@@ -230,6 +231,7 @@ def _capture_options(
     chosen = step.to_capture(
         **{name: getattr(capture, name) for name in _OF_THE_CAPTURE}
     )
+
     if not capture.gpu or spec.kind is TargetKind.TRACE:
         reason = "cannot be used without a simulated card"
         hint = "Add --gpu NAME, and name a model or a step."
@@ -248,6 +250,7 @@ def _capture_options(
         raise InputError(message, hint="Leave one out.")
 
     parse_cards(capture.gpu)
+
     chosen = replace(
         chosen,
         memory_limit_bytes=what_if.memory_limit_bytes,
@@ -329,6 +332,7 @@ def _open_trace(
     shared["host"], shared["allocator"] = reading.host, reading.allocator
     if reading.run:
         path = find_run(path, reading.run)
+
     if reading.graph_of:
         from analyzer.session.target_graph import open_with_target
 
@@ -408,11 +412,13 @@ def _explain_missing_trace(
     ended = f"{spec.text} ended with exit code {end.status}"
     if end.unread:
         return f"{ended}; its trace cannot be read: {end.unread}"
+
     if not end.has_tensorflow:
         return (
             f"{ended} and never imported TensorFlow: no step was traced. If it runs "
             "TensorFlow in another process, name the step itself: file.py:name."
         )
+
     if end.note is None:
         python = " ".join(("python", spec.text, *request.arguments))
         return (

@@ -156,6 +156,7 @@ def _combine(
     note = f"The needs are those on {answer.card_name}."
     if len(rows) > 1:
         note += " --gpu NAME runs the sizes on one card, near its own limit."
+
     if len(rows) < total:
         note = f"{total - len(rows)} of {total} cards are not judged. {note}"
 

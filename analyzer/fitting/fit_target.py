@@ -135,6 +135,7 @@ def resolve_limit(
     card = None if gpu is None else memory_limit(gpu)
     if limit_bytes is not None and (card is None or limit_bytes <= card.bytes):
         return "given", BoundedBytes.exactly(limit_bytes)
+
     if card is not None:
         return "card", card
 

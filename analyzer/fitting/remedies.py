@@ -131,6 +131,7 @@ def _try_plan(
         return replace_fields(remedy, failed=error.message[:_LONGEST_REASON])
 
     remedy = _add_figures(remedy, trial, before, after)
+
     file = trial.patch_file
     if file is None or before.requested_bytes <= after.requested_bytes:
         return remedy
@@ -177,6 +178,7 @@ def prove_findings(
 
     for finding in findings:
         trial.report(f"running the change for {finding.id}", 0.5)
+
         plan = plans.get(remedy_of(finding))
         if plan is None:
             remedies.append(_try_edits(trial, finding, before, file))
@@ -198,6 +200,7 @@ def _try_edits(
 ) -> StepRemedy:
     """Return the edit of a finding's line that lowers the peak most, or why there is none."""
     remedy = StepRemedy(id=finding.id, title=finding.title, code="")
+
     runs = [] if file is None else list(run_edits(trial, finding, file))
     if not runs:
         return replace_fields(remedy, failed=_BY_HAND)

@@ -39,6 +39,7 @@ def reproduce(
 ) -> Reproduction:
     """Return whether the step fails as in the log, and the remedies with which it runs."""
     limited = replace(options, device="", memory_limit_bytes=limit_bytes)
+
     failure = _run_step(spec, limited, progress)
     if failure is None:
         return Reproduction(fails=False)
@@ -86,6 +87,7 @@ def _name_op(failure: OomFailure) -> str:
 
 def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:
     asked = failure.asked
+
     other = logged.asked
     if asked is None or other is None:
         return False

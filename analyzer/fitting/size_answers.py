@@ -174,6 +174,7 @@ def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
 
 def _make_point(size: int, run: SizeRun) -> SizePoint:
     peak_bytes = run.peak_bytes
+
     high_bytes = None if peak_bytes is None else int(peak_bytes * _MARGIN)
     return SizePoint(
         size=size,
@@ -188,6 +189,7 @@ def _make_point(size: int, run: SizeRun) -> SizePoint:
 def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePoint:
     """Return the point of a size that failed; raise if the size is not the reason."""
     is_bug = error.exit_code is ExitCode.BUG and error.kind is FailureKind.OTHER
+
     is_general = not search.points and error.kind not in _BY_SIZE
     if is_bug or is_general or error.kind in _NOT_BY_SIZE:
         raise error

@@ -66,6 +66,7 @@ def parse_varied(shapes: Sequence[str]) -> VariedSize:
 
     for shape in shapes:
         name, equals, axes = shape.rpartition("=")
+
         plain = name.strip() + equals + "".join(axes.split()).upper()
         if not _factors_of_n(plain):
             raise InputError(f"The shape {shape!r} has no N.", hint=_FORMAT_HINT)

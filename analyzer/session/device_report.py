@@ -140,6 +140,7 @@ def _read_cards(allocators: Sequence[AllocatorFigures]) -> tuple[CardAccount, ..
 
     try:
         nvml.nvmlInit()
+
         indices = range(nvml.nvmlDeviceGetCount())
         return tuple(_divide_card(nvml, index, allocators) for index in indices)
     except nvml.NVMLError as error:

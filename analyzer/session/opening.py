@@ -90,6 +90,7 @@ def open_result(path: Path, **options: Unpack[OpenOptions]) -> Result:
     saved, _ = read_saved_report(path) if is_plain else (None, "")
     if saved is not None and saved.kind is not Kind.ESTIMATE:
         return Result(cache(lambda: measure().analysis), saved, path)
+
     return measure()
 
 
@@ -132,6 +133,7 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
 
         def predict_again() -> Analysis:
             analysis, peak = open_estimate(path).analysis, saved.peak
+
             found = analysis.peak.requested_bytes, analysis.peak.allocated_bytes
             if found != (peak.requested_bytes, peak.allocated_bytes):
                 hint = (
@@ -150,6 +152,7 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
         return result
 
     message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
+
     notes = (message, *result.report.notes)
     return replace(result, report=structs.replace(result.report, notes=notes))
 
@@ -188,6 +191,7 @@ def analyse_step(
         from analyzer.tracing.measure.measured_recording import open_measured
 
         card = note.simulated_card
+
         has_limit = card is not None and card.memory_limit_bytes
         if card is not None and has_limit and not card.is_unlimited:
             what_if = replace(what_if, memory_limit_bytes=None)  # it ran with it

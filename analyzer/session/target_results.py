@@ -140,6 +140,7 @@ def save_report(result: Result, folder: Path) -> Result:
     """Write the report into a run folder; return the result."""
     result.to_json(folder / report_json.REPORT_JSON)
     result.to_html(folder / report_json.REPORT_HTML)
+
     if result.report.kind is not Kind.ESTIMATE and result.report.what_if is not None:
         return result  # without digests: the next command explains the trace without these settings
 

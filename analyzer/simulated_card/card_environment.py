@@ -135,10 +135,12 @@ def make_card_environment(
         # Before other folders with ptxas: cuDNN's trials op by op do not read XLA_FLAGS.
         "PATH": _join_path(toolkit / "bin", own.get("PATH", "")),
     }
+
     if options.workspace_bytes is not None:
         variables["SIMULATED_CARD_CONVOLUTION_WORKSPACE"] = str(options.workspace_bytes)
     if options.pool_bytes is not None:
         variables[SHORT_POOL] = str(options.pool_bytes)
+
     return variables
 
 
@@ -153,6 +155,7 @@ def _encode_card(gpu: Gpu, options: SimulatedCardOptions) -> str:
     memory_khz = round(gpu.bandwidth_bytes_s * 8 / (2 * _BUS_BITS) / 1000)
     total = gpu.memory_bytes if options.memory_bytes is None else options.memory_bytes
     held = context_bytes() if options.context_bytes is None else options.context_bytes
+
     figures = (
         gpu.name.replace(",", " ").replace(";", " "),
         *gpu.compute_capability,
