@@ -332,10 +332,6 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         ["oom", "run.zip"],
         "run.zip is a zip archive. Unpack it first.",
     ),
-    "all cards": (
-        ["estimate", "keras:VGG16", "--gpu", "all"],
-        "is an option of `analyze fit`",
-    ),
     "several unknown cards": (
         ["estimate", "keras:VGG16", "--gpu", "2xt4x"],
         "Did you mean t4",
