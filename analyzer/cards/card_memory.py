@@ -68,6 +68,7 @@ def system_reserve(
         return 225 * _MIB
     if tegra:
         return 1 << 30
+
     return {6: 500, 7: 1050, 8: 1536}.get(max(compute_capability[0], 6), 1800) * _MIB
 
 
@@ -103,6 +104,7 @@ def memory_limit(gpu: Gpu) -> BoundedBytes:
     usable, tegra = usable_memory(gpu), gpu.memory_kind == "LPDDR"
     context = _context(gpu)
     free = usable.range - context.range
+
     expected, low, high = (
         max(0, size - system_reserve(size, gpu.compute_capability, tegra=tegra))
         for size in (usable.bytes - context.bytes, free.low, free.high)

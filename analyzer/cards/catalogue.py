@@ -161,6 +161,7 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
     An unknown name is an ``InputError`` that lists similar ones.
     """
     cards = all_gpus()
+
     exact = [
         card for card in cards if name.strip().lower() in (card.id, card.name.lower())
     ]
@@ -182,21 +183,14 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
             sorted(found, key=lambda card: (card.nominal_bytes, "sxm" not in card.id))
         )
 
-    if name.strip().lower() == "all":
-        raise InputError(
-            "--gpu all is an option of `analyze fit`.",
-            hint="Name one card, such as t4.",
-        )
+    names: dict[str, str] = {}
+    for card in reversed(cards):
+        first, *rest = card.id.split("-")
+        parts = ([first, *rest[:-2]], [first, *rest[:-1]], rest, [first, *rest])
+        names |= {"-".join(part): card.id for part in parts if part}
 
-    names = {  # each card by its id without its first word or its last words, too
-        short: short if text == card.id else card.id
-        for card in reversed(cards)
-        for text in (card.id, card.id.partition("-")[2])
-        for short in (text, text.rsplit("-", 1)[0], text.rsplit("-", 2)[0])
-    }
-    near = difflib.get_close_matches(
-        "-".join(name.lower().split()), names, n=3, cutoff=0.6
-    )
+    text = "-".join(name.lower().split())
+    near = difflib.get_close_matches(text, names, n=3, cutoff=0.6)
     similar = " or ".join(dict.fromkeys(names[one] for one in near))
     start = (
         f"Did you mean {similar}? " if near else "For example: t4, a100-80gb, h100. "

@@ -8,7 +8,6 @@ Exit codes: 0 fine, 1 a bug of ours, 2 bad input, 3 over a limit, 4 grew against
 
 import contextlib
 import errno
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -22,9 +21,6 @@ from analyzer.model.errors import (
 )
 from analyzer.model.interrupts import Terminated, collect_rarely, raise_on_signals
 
-_NUMBER: Final = re.compile(
-    r"Input should be a valid (\w+), unable to parse string as an? \w+"
-)
 _WRITE_ERRORS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 )
@@ -58,6 +54,7 @@ def run() -> int:
     try:
         with raise_on_signals(_report_signal):
             code = _guarded(_run)
+
             flushed = _guarded(
                 _flush
             )  # here, while a failed write can still be reported
@@ -88,10 +85,7 @@ def _run() -> int:
         return run_app(sys.argv[1:])
     except UsageError as error:
         place = error.ctx.command_path if error.ctx else "analyze"
-        message = _NUMBER.sub(
-            r"give a valid \1", " ".join(error.format_message().split())
-        )
-        message = message.replace("Input should be", "the number should be")
+        message = " ".join(error.format_message().split())
         end = "" if message.endswith((".", "?")) else "."
         param = getattr(error, "param", None)
         meaning = "" if param is None else f"{param.opts[0]}: {param.help}"

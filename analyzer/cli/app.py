@@ -86,6 +86,7 @@ def run_app(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     if COMPLETION in os.environ:  # a shell asks for the completions of its line
         command(prog_name="analyze")
+
     if not arguments and _print_offers():
         return int(ExitCode.OK)
 

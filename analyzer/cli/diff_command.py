@@ -118,6 +118,7 @@ def _find_difference(
 
     needs = "needs a git range: analyze diff v1..HEAD train.py:build_model"
     options.refuse_options(needs, "Leave it out.", batch_size=batch_size, gpu=gpu)
+
     for path in (a, b):
         if not path.exists():
             hint = "Name a run folder, a logdir, an .xplane.pb, or a git range and a target."

@@ -15,13 +15,12 @@ from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import print_news, progress_bar
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
-    DEFAULT_STEPS,
     CaptureOptions,
     TargetKind,
     TargetSpec,
 )
 from analyzer.model.contract.report_file import StepRemedy
-from analyzer.model.contract.run_note import MOST_STEPS, read_run_file
+from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.interrupts import Terminated
 from analyzer.model.units import format_bytes
@@ -36,14 +35,6 @@ class EstimateOptions:
     """Options that only ``estimate`` has."""
 
     batch_size: options.BatchSize = None
-    steps: Annotated[
-        int | None,
-        options.option(
-            f"Steps to predict, 1 to {MOST_STEPS}, default {DEFAULT_STEPS}; more if "
-            "later steps differ.",
-            panel=options.PLACE,
-        ),
-    ] = None
     gpu: Annotated[
         str,
         options.option(
@@ -101,7 +92,7 @@ def estimate(
     outputs.check(spec.source)
     what_if = replay.what_if
     chosen = _capture_options(spec, capture, step, what_if)
-    _check_options(spec, chosen, capture, force=outputs.force)
+    _check_options(spec, chosen, capture)
     place.check(spec)
 
     if capture.gpu:
@@ -155,10 +146,12 @@ def _add_remedies(
     def keep(remedy: StepRemedy) -> None:
         known.append(remedy)
         saves = f"saves {format_bytes(remedy.saves_bytes or 0)}"
+
         if names is None:
             saves += f" ({describe_figures(remedy)})"
         if remedy.saves_bytes is None or remedy.saves_bytes <= 0:
             saves = "saves nothing"
+
         if remedy.failed:
             saves = f"not possible: {remedy.failed}"
 
@@ -192,9 +185,9 @@ def _capture_options(
 ) -> CaptureOptions:
     """Return the capture's options."""
     is_new = spec.kind is not TargetKind.TRACE
+
     card = normalize_cards(capture.gpu) if capture.gpu else ""
     return step.to_capture(
-        steps=capture.steps,
         batch_size=capture.batch_size,
         inter_op_threads=capture.inter_op_threads,
         device="gpu" if card else "cpu",
@@ -205,11 +198,18 @@ def _capture_options(
 
 
 def _check_options(
-    spec: TargetSpec, chosen: CaptureOptions, capture: EstimateOptions, *, force: bool
+    spec: TargetSpec, chosen: CaptureOptions, capture: EstimateOptions
 ) -> None:
     """Refuse options that do not apply to the target or the device."""
     if capture.prove:
-        _check_proof(chosen, capture)
+        reason = "and --prove exclude each other"
+        options.refuse_options(
+            reason, "Leave one out.", what_if=capture.what_if, patch=capture.patch
+        )
+
+        if not chosen.gpu:
+            message = "--prove runs the step on a simulated card."
+            raise InputError(message, hint="Add --gpu t4 or --gpu a100-80gb.")
 
     if capture.patch is not None:
         if spec.kind is not TargetKind.FILE:
@@ -218,16 +218,11 @@ def _check_options(
                 f"--patch cannot edit {spec.text}, which is no Python file.", hint=hint
             )
 
-        is_file = capture.patch.exists() and not capture.patch.is_dir()
-        if is_file or not capture.patch.parent.is_dir():
-            raise InputError(
-                f"{capture.patch} cannot be a folder.", hint="Name a new folder."
-            )
-
-        if not force and any(capture.patch.glob("*.patch")):
-            raise InputError(
-                f"{capture.patch} holds patches.", hint="Add --force to replace."
-            )
+        try:
+            capture.patch.mkdir(exist_ok=True)
+        except OSError as error:
+            reason = f"{capture.patch}: {error.strerror}."
+            raise InputError(reason, hint="Name a new folder.") from None
 
     if spec.kind is not TargetKind.TRACE:
         return
@@ -256,18 +251,6 @@ def _check_options(
         )
 
 
-def _check_proof(chosen: CaptureOptions, capture: EstimateOptions) -> None:
-    """Refuse a proof without a simulated card, or beside other changes."""
-    if not chosen.gpu:
-        message = "--prove runs the step on a simulated card."
-        raise InputError(message, hint="Add --gpu t4 or --gpu a100-80gb.")
-
-    reason = "and --prove exclude each other"
-    options.refuse_options(
-        reason, "Leave one out.", what_if=capture.what_if, patch=capture.patch
-    )
-
-
 def _make_result(
     spec: TargetSpec,
     chosen: CaptureOptions,
@@ -285,4 +268,5 @@ def _make_result(
     path, inter_op = Path(spec.path), capture.inter_op_threads
     if not shared["what_if"].is_asked and inter_op is None:
         return open_finished(path, progress=shared["progress"])
+
     return open_estimate(path, inter_op=inter_op, **shared)

@@ -68,6 +68,7 @@ def _search(folder: Path) -> Iterator[tuple[str, str]]:
 
     for place, folders, names in os.walk(folder):
         path = Path(place).relative_to(folder)
+
         kind = _judge_folder(Path(place), names)
         if kind and place != str(folder):
             folders.clear()  # its files are parts of it
@@ -78,6 +79,7 @@ def _search(folder: Path) -> Iterator[tuple[str, str]]:
         folders[:] = [
             one for one in folders if not (is_deep or _OTHER_FOLDERS.fullmatch(one))
         ]
+
         for name in sorted(names):
             if time.monotonic() > end_s:
                 return
@@ -123,6 +125,7 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - _MOST_BYTES, 0))
+
             return file.read()
     except OSError:
         return b""
@@ -144,6 +147,7 @@ def _list_models(source: bytes) -> Iterator[str]:
             yield from (one.id for one in node.targets if isinstance(one, ast.Name))
         elif isinstance(node, ast.FunctionDef):
             own = node.args
+
             needed = len(own.posonlyargs + own.args) - len(own.defaults)
             if needed == 0 and None not in own.kw_defaults and "return " in text:
                 yield node.name

@@ -127,6 +127,7 @@ class KeptAnswer:
     def keep(self, answer: FitAnswer) -> None:
         """Take the answer so far, and print a line about the cards that are new in it."""
         shown = [] if self.answer is None else [card.id for card in self.answer.cards]
+
         new = [card for card in answer.cards if card.id not in shown]
         if new:
             new.sort(key=lambda card: card.limit_bytes)

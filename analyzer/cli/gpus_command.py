@@ -61,6 +61,7 @@ def gpus(
 
     listing = _list_cards(search)
     text = encode_report(listing)
+
     output = json_output(json, lambda path: write_text(path, text), is_full=full)
     if not write_all(output):
         _print(listing, is_verbose=verbose)

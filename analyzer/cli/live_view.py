@@ -35,6 +35,7 @@ class LiveView:
         words = (self._folder / LIVE_FILE).read_text("ascii").split()
         if len(words) == 4:  # the file is not being written
             self._readings.append([*map(int, words)])
+
         if not self._readings:
             return Text("Waiting for the first step.", "dim")
 

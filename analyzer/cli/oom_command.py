@@ -93,6 +93,7 @@ def _use_target(
     if parse_target(target).kind is TargetKind.TRACE:
         reason, hint = "needs a model, not a trace", "Leave it out."
         options.refuse_options(reason, hint, batch_size=batch_size, reproduce=reproduce)
+
         return _name_sizes(report, open_trace(target), target)
 
     with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
@@ -155,6 +156,7 @@ def _read_log(log: str) -> OomReport:
 def _find_limit(report: OomReport, target: str) -> int | None:
     """Return the limit in the log; InputError if the log does not name the card of its failure."""
     failure = report.failures[0] if report.failures else None
+
     found = None if failure is None else find_fit_options(failure)
     if found is not None and found[0]:
         return found[1]
@@ -205,6 +207,7 @@ def _name_sizes(
 ) -> OomReport:
     """Return the report with the sizes in the log named by the tensors of a result."""
     tensors = _list_tensors(result)
+
     document = add_names(report.document, tensors, model, is_target=is_target)
     return replace(report, document=document)
 

@@ -132,10 +132,12 @@ class Outputs(PageOutputs):
             result.to_torch_snapshot,
         ]
         _, *others = zip(self.paths, writers, strict=True)
+
         json = json_output(self.json, result.to_json, is_full=self.full)
         if not write_all(json, *others):
             document = report_document(result.report)
             print_answer(document, quiet=self.quiet, is_verbose=self.verbose)
+
         if limit is not None and peak > limit:
             raise LimitError(peak_limit_words(peak, limit))
 
@@ -188,13 +190,9 @@ def write_all(*writers: tuple[Path | None, Writer]) -> bool:
             stdout.write_to_stdout(write)
         elif path is not None:
             write(path)
-            _report_written(path)
+            print(f"Wrote {path}", file=sys.stderr)
 
     return has_stdout
-
-
-def _report_written(path: Path, suffix: str = "") -> None:
-    print(f"Wrote {path}{suffix}", file=sys.stderr)
 
 
 def print_answer(document: Document, *, quiet: bool, is_verbose: bool = False) -> None:
@@ -252,11 +250,9 @@ class RunPlace:
         if self.no_save or spec.kind is TargetKind.TRACE:
             return
 
-        command, last = "trace", "a TensorBoard logdir"
-        if result.report.kind is Kind.ESTIMATE:
-            command, last = "estimate", "the graph"
-
         where = result.folder or folder
-        _report_written(where, f" (report.html, report.json, and {last}).")
+        print(f"Wrote {where}, with report.html and report.json.", file=sys.stderr)
+
         if not outputs.quiet:
+            command = "estimate" if result.report.kind is Kind.ESTIMATE else "trace"
             print(f"Open it again: analyze {command} {where}", file=sys.stderr)

@@ -161,6 +161,7 @@ class StepFlags:
     def to_capture(self, **others: Any) -> CaptureOptions:
         """Return the options of a capture; ``others`` are fields that define no step."""
         check_choice("--mode", self.mode, ("train", "infer", "generate"))
+
         own = {
             one.name: getattr(self, one.name)
             for one in fields(self)
@@ -225,6 +226,7 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
+
     return run
 
 

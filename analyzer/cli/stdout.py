@@ -26,7 +26,7 @@ _REPLACEMENTS: Final = "analyzer_ascii"
 _PLAIN: Final = str.maketrans("█▏…·×→", "##~**>")  # noqa: RUF001
 """ASCII for our own characters; Rich draws its lines in ASCII by itself."""
 USUAL_WIDTH: Final = 120  # columns of text printed to a file or a pipe
-_LEAST_WIDTH: Final = 40  # columns that a table of numbers needs
+_WIDTH: Final = re.compile(r"[4-9]\d|[1-9]\d\d")  # columns, at least 40 for a table
 _was_closed = False
 
 
@@ -122,8 +122,7 @@ def terminal() -> Console:
         return Terminal()
 
     asked = os.environ.get("COLUMNS", "")
-    width = int(asked) if asked.isdecimal() and len(asked) <= len("999") else 0
-    width = width if width >= _LEAST_WIDTH else USUAL_WIDTH
+    width = int(asked) if _WIDTH.fullmatch(asked) else USUAL_WIDTH
 
     return Terminal(file=cast("IO[str]", _TrimmedStdout()), width=width, no_color=True)
 

@@ -175,6 +175,7 @@ def trace(
         for line in describe_assignment(Path(target)):
             typer.echo(printable(line, 2000))
         return
+
     spec = name_module(target) if capture.module else parse_target(target, scripts=True)
     outputs.check(spec.source)
     chosen, what_if = _capture_options(spec, capture, step, replay.what_if)
@@ -221,6 +222,7 @@ def _capture_options(
     chosen = step.to_capture(
         **{name: getattr(capture, name) for name in _OF_THE_CAPTURE}
     )
+
     if not capture.gpu or spec.kind is TargetKind.TRACE:
         reason = "cannot be used without a simulated card"
         hint = "Add --gpu NAME, and name a model or a step."
@@ -239,6 +241,7 @@ def _capture_options(
         raise InputError(message, hint="Leave one out.")
 
     parse_cards(capture.gpu)
+
     chosen = replace(
         chosen,
         memory_limit_bytes=what_if.memory_limit_bytes,
@@ -389,19 +392,27 @@ def _explain_missing_trace(
     spec: TargetSpec, request: WatchRequest, end: ScriptEnd
 ) -> str:
     """Return the reason why no step was traced, and the fix."""
-    reason = ", and TensorFlow allocated nothing. If it only defines a model or a step, name that: "
-    reason += f"{spec.text}:name."
+    ended = f"{spec.text} ended with exit code {end.status}"
     if end.unread:
-        reason = f"; its trace cannot be read: {end.unread}"
-    elif not end.has_tensorflow:
-        reason = " and never imported TensorFlow: no step was traced. If it runs TensorFlow in "
-        reason += "another process, name the step itself: file.py:name."
-    elif end.note is None:
-        python = " ".join(("python", spec.text, *request.arguments))
-        reason = " before any step was traced, without a Python error (kill -9, a crash in C++, exec). "
-        reason += f"If it ran out of memory: {python} 2> log, then analyze oom log."
+        return f"{ended}; its trace cannot be read: {end.unread}"
 
-    return f"{spec.text} ended with exit code {end.status}{reason}"
+    if not end.has_tensorflow:
+        return (
+            f"{ended} and never imported TensorFlow: no step was traced. If it runs "
+            "TensorFlow in another process, name the step itself: file.py:name."
+        )
+
+    if end.note is None:
+        python = " ".join(("python", spec.text, *request.arguments))
+        return (
+            f"{ended} before any step was traced, without a Python error (kill -9, a crash "
+            f"in C++, exec). If it ran out of memory: {python} 2> log, then analyze oom log."
+        )
+
+    return (
+        f"{ended}, and TensorFlow allocated nothing. If it only defines a model or a step, "
+        f"name that: {spec.text}:name."
+    )
 
 
 def _print_lines(*lines: str) -> None:

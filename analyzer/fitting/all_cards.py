@@ -26,6 +26,7 @@ from analyzer.fitting.size_search import CardSearch
 from analyzer.fitting.step_access import StepAccess, access_target
 from analyzer.fitting.varied_size import BATCH
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
+from analyzer.session.target_results import share_progress
 
 
 def fit_all_cards(
@@ -50,15 +51,13 @@ def fit_all_cards(
         for number, group in enumerate(kinds):
             words = f"{len(rows)} of {len(cards)} cards known"
 
-            def report(
-                stage: str,
-                share: float,
-                number: int = number,
-                words: str = words,
-            ) -> None:
-                progress(f"{stage}, {words}", (number + share) / len(kinds))
+            def report(stage: str, share: float, words: str = words) -> None:
+                progress(f"{stage}, {words}", share)
 
-            kind_answer = _fit_kind(access, options, question, group, rows, report)
+            part = share_progress(
+                report, number / len(kinds), (number + 1) / len(kinds)
+            )
+            kind_answer = _fit_kind(access, options, question, group, rows, part)
             answer = _combine(kind_answer, rows, question.wanted, len(cards))
             keep(answer)
 
@@ -156,6 +155,7 @@ def _combine(
     note = f"The needs are those on {answer.card_name}."
     if len(rows) > 1:
         note += " --gpu NAME runs the sizes on one card, near its own limit."
+
     if len(rows) < total:
         note = f"{total - len(rows)} of {total} cards are not judged. {note}"
 

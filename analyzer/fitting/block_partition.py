@@ -81,6 +81,7 @@ def _cut(units: Sequence[ChainUnit], bound: int) -> list[Block]:
         is_random = units[stop - 1].is_random
         if not is_random and _bytes_inside(units, (start, stop)) <= bound:
             continue
+
         if stop - 1 > start:
             blocks.append((start, stop - 1))
 
@@ -100,6 +101,7 @@ def chain_of(note: RunNote) -> tuple[ChainUnit, ...]:
         return ()
 
     layers = _skip_constants(graph, _map_forward_layers(graph))
+
     order = _sort_layers(graph, layers)
     if len(order) < 2 or not all(_NAME.fullmatch(layer) for layer in order):
         return ()

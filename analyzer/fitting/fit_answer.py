@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
-from markupsafe import escape
 
 from analyzer.fitting.varied_size import insert_size
 from analyzer.model.contract.report_file import StepRemedy
@@ -128,14 +127,6 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<fit of {self.target}: {self.headline}>"
-
-    def _repr_html_(self) -> str:
-        from analyzer.fitting.fit_document import build_fit_document
-        from analyzer.report.render.page_shell import to_page
-
-        page = escape(to_page(build_fit_document(self)))
-
-        return f'<iframe srcdoc="{page}" style="width: 100%; height: 640px; border: 0"></iframe>'
 
     def label(self, size: int) -> str:
         """Return the text of a size: ``1,024``, ``tokens=64``, ``224,224,3``."""

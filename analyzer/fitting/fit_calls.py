@@ -124,6 +124,7 @@ def _access(target: Any, options: CaptureOptions) -> Iterator[StepAccess]:
         return
 
     name = str(getattr(target, "name", None) or getattr(target, "__name__", "step"))
+
     is_model = hasattr(target, "get_config") and hasattr(target, "layers")
     if options.gpu and is_model:
         with save_model(target) as path:

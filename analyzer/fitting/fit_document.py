@@ -158,6 +158,7 @@ def _explain_limit(answer: FitAnswer) -> str:
     low = answer.limit_low_bytes
     high = answer.limit_high_bytes
     bounds = ""
+
     if low != high:
         bounds = f" ({format_bytes(low)} to {format_bytes(high)})"
 
@@ -209,6 +210,7 @@ def _describe_point(answer: FitAnswer, point: SizePoint) -> str:
         return "ran" if answer.is_run else "fits"
     if point.kind is FailureKind.TIMED_OUT:
         return "did not end in time"
+
     if point.is_refused:
         return f"is not possible ({point.kind})"
 
@@ -282,6 +284,7 @@ def _state_largest(answer: FitAnswer) -> str:
 
     verb = "is the largest that fits" if answer.is_largest_known else "fits"
     failing = "larger ones were not tried"
+
     for point in answer.points:
         if point.size == answer.failing:
             failing = f"{answer.label(point.size)} {_describe_point(answer, point)}"

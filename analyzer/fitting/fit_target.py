@@ -25,6 +25,7 @@ from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.ranges import BoundedBytes
+from analyzer.session.target_results import share_progress
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulated_card.card_environment import find_smallest_card
 
@@ -85,11 +86,10 @@ def fit_step(
         limited_by = (limit_of, limit)
         return describe_sizes(access.name, options, search, facts, limited_by, question)
 
-    def report_search(stage: str, share: float) -> None:
-        report(stage, _SEARCH_SHARE * share)
-
     try:
-        facts = answer_sizes(access, limited, varied, search, report_search)
+        facts = answer_sizes(
+            access, limited, varied, search, share_progress(report, 0.0, _SEARCH_SHARE)
+        )
     except (KeyboardInterrupt, Terminated):
         if search.points:
             known = assume_facts(limited, can_run(access, limited))
@@ -101,12 +101,9 @@ def fit_step(
     keep(add_headline(answer))
 
     if question.remedies is not None:
-
-        def report_remedies(stage: str, share: float) -> None:
-            report(stage, _SEARCH_SHARE + (1 - _SEARCH_SHARE) * share)
-
         chosen = varied.apply(limited, answer.size_of_remedies)
-        trial = RemedyTrial(access, chosen, answer.limit_bytes, report_remedies)
+        rest = share_progress(report, _SEARCH_SHARE, 1.0)
+        trial = RemedyTrial(access, chosen, answer.limit_bytes, rest)
         answer = replace_fields(answer, remedies=try_remedies(trial, question.remedies))
 
     report("done", 1.0)
@@ -135,6 +132,7 @@ def resolve_limit(
     card = None if gpu is None else memory_limit(gpu)
     if limit_bytes is not None and (card is None or limit_bytes <= card.bytes):
         return "given", BoundedBytes.exactly(limit_bytes)
+
     if card is not None:
         return "card", card
 

@@ -14,7 +14,6 @@ from analyzer.fitting.remedy_plans import (
     RECOMPUTING,
     RemedyPlan,
     plan_remedies,
-    read_remedies,
     remedy_names,
     write_code,
 )
@@ -132,6 +131,7 @@ def _try_plan(
         return replace_fields(remedy, failed=error.message[:_LONGEST_REASON])
 
     remedy = _add_figures(remedy, trial, before, after)
+
     file = trial.patch_file
     if file is None or before.requested_bytes <= after.requested_bytes:
         return remedy
@@ -178,6 +178,7 @@ def prove_findings(
 
     for finding in findings:
         trial.report(f"running the change for {finding.id}", 0.5)
+
         plan = plans.get(remedy_of(finding))
         if plan is None:
             remedies.append(_try_edits(trial, finding, before, file))
@@ -199,6 +200,7 @@ def _try_edits(
 ) -> StepRemedy:
     """Return the edit of a finding's line that lowers the peak most, or why there is none."""
     remedy = StepRemedy(id=finding.id, title=finding.title, code="")
+
     runs = [] if file is None else list(run_edits(trial, finding, file))
     if not runs:
         return replace_fields(remedy, failed=_BY_HAND)
@@ -230,7 +232,6 @@ def _write_patch(
         saves = format_bytes(before.requested_bytes - patched.requested_bytes)
         raise InputError(f"The edited file saves {saves}.")
 
-    trial.patch_folder.mkdir(exist_ok=True)
     path = trial.patch_folder / f"{plan.id}.patch"
     write_text(path, write_diff(file, text, edited))
 
@@ -243,23 +244,15 @@ def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[Reme
         return list(plans)
 
     known = {plan.id: plan for plan in plans}
-    rows = read_remedies().remedies
-    modes = {
-        row.id: row.when[0] for row in rows if row.when in (("infer",), ("train",))
-    }
-
     for name in names:
-        if name not in known and name == RECOMPUTING:
-            raise InputError(
-                f"{name} finds no blocks to recompute: the layers are not a chain of three parts or "
-                "more, or XLA compiles them.",
-                hint="Try --no-jit.",
-            )
+        if name in known:
+            continue
 
-        if name not in known:
-            needs = f"It needs --mode {modes[name]}. " if name in modes else ""
-            hint = f"{needs}This step's remedies: {', '.join(known)}."
-            raise InputError(f"This step has no remedy {name!r}.", hint=hint)
+        hint = f"This step's remedies: {', '.join(known)}."
+        if name == RECOMPUTING:
+            hint = "It needs layers in a chain of three parts or more, without XLA."
+
+        raise InputError(f"This step has no remedy {name!r}.", hint=hint)
 
     return [known[name] for name in names]
 

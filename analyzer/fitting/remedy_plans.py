@@ -221,6 +221,7 @@ def write_code(plan: RemedyPlan, *, is_own_step: bool) -> str:
         given = ", ".join(filter(None, ("...", plan.optimizer_option)))
         lines.append(f"optimizer = keras.optimizers.{plan.optimizer}({given})")
         arguments.append("optimizer=optimizer")
+
     if plan.jit is not None:
         arguments.append(f"jit_compile={plan.jit}")
 

@@ -39,6 +39,7 @@ def reproduce(
 ) -> Reproduction:
     """Return whether the step fails as in the log, and the remedies with which it runs."""
     limited = replace(options, device="", memory_limit_bytes=limit_bytes)
+
     failure = _run_step(spec, limited, progress)
     if failure is None:
         return Reproduction(fails=False)
@@ -86,6 +87,7 @@ def _name_op(failure: OomFailure) -> str:
 
 def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:
     asked = failure.asked
+
     other = logged.asked
     if asked is None or other is None:
         return False
@@ -97,20 +99,13 @@ def append_reproduction(page: Document, found: Reproduction) -> Document:
     """Return the document of a log with the answer of the simulated card."""
     lines = ["The step runs on the simulated card with the limit of the log."]
     if found.fails:
-        size = "more memory"
-        if found.requested_bytes is not None:
-            size = format_bytes(found.requested_bytes)
-
+        size = format_bytes(found.requested_bytes or 0)
         same_op = "the same op" if found.is_same_op else "another op"
         same = "the same request" if found.is_same_request else "another request"
-
         lines = [
             f"The step fails on the simulated card too, in {same_op} with {same}: "
             f"{found.op or 'an op without a name'} asks for {size}."
         ]
-
-        if not found.remedies:
-            lines.append("No single change lets it run.")
 
     blocks: list[Block] = [*map(Paragraph, (*lines, _HISTORY))]
     if found.remedies:

@@ -26,10 +26,6 @@ from analyzer.model.errors import (
 )
 from analyzer.session.estimate_captures import find_obstacle
 from analyzer.simulate.predict.decisions import describe_sizes
-from analyzer.simulated_card.card_environment import (
-    find_smallest_card,
-    has_simulated_card,
-)
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 RUN_STEPS: Final = (
@@ -63,14 +59,8 @@ class StepFacts:
 
 def can_run(access: StepAccess, options: CaptureOptions) -> bool:
     """Say whether the step can run on a simulated card."""
-    if (
-        access.run_sizes is None
-        or not options.gpu
-        or find_smallest_card(options.gpu).is_amd
-    ):
-        return False
-
-    return not find_obstacle(options) and has_simulated_card()
+    is_possible = access.run_sizes is not None and bool(options.gpu)
+    return is_possible and not find_obstacle(options)
 
 
 def answer_sizes(
@@ -184,6 +174,7 @@ def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:
 
 def _make_point(size: int, run: SizeRun) -> SizePoint:
     peak_bytes = run.peak_bytes
+
     high_bytes = None if peak_bytes is None else int(peak_bytes * _MARGIN)
     return SizePoint(
         size=size,
@@ -198,6 +189,7 @@ def _make_point(size: int, run: SizeRun) -> SizePoint:
 def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePoint:
     """Return the point of a size that failed; raise if the size is not the reason."""
     is_bug = error.exit_code is ExitCode.BUG and error.kind is FailureKind.OTHER
+
     is_general = not search.points and error.kind not in _BY_SIZE
     if is_bug or is_general or error.kind in _NOT_BY_SIZE:
         raise error

@@ -85,6 +85,7 @@ class SizeSearch:
             return self.first_size
 
         last = next(reversed(self.points.values()))
+
         is_stuck = not last.fits and not last.has_failed
         if is_stuck or len(self.points) >= _MOST_TRIALS:
             return None
@@ -97,6 +98,7 @@ class SizeSearch:
             return self._next_larger(fitting, step)
         if failing - fitting <= step:
             return None
+
         if not fitting:
             return max(failing // 4, 1)
 
@@ -179,6 +181,7 @@ class SizeSearch:
     def fit_line(self) -> tuple[int | None, int | None]:
         """Return the fixed bytes and the bytes per example; None if the need is not a line."""
         needs = {one.size: one.need_bytes for one in self.points.values() if one.fits}
+
         sizes = sorted(size for size, need in needs.items() if need is not None)
         if len(sizes) < 2:
             return None, None
@@ -209,6 +212,7 @@ class CardSearch(SizeSearch):
     def next_size(self) -> int | None:
         """Return the next size to try; None at the end."""
         failing = self.failing
+
         is_done = self.is_one and bool(self.points)
         if is_done or len(self.points) >= _MOST_CARD_TRIALS:
             return None
@@ -217,6 +221,7 @@ class CardSearch(SizeSearch):
 
         for limit_bytes in (self.limit_bytes, self.least_bytes):
             guess = max(self.size_at(int(_APPROACH * limit_bytes)), 1)
+
             distance = min(abs(size - guess) for size in self.points)
             if distance > guess // 16 and guess < (failing or MOST_SIZE):
                 return guess

@@ -41,6 +41,7 @@ def edit_source(text: str, plan: RemedyPlan, batch_size: int) -> str:
     tree = ast.parse(text)
     if plan.model or plan.optimizer_option:
         raise InputError("This change is not one of an argument.")
+
     if plan.dtype_policy:
         return _set_policy(text, tree, plan.dtype_policy)
     if plan.batch_size:
@@ -124,6 +125,7 @@ def _find_batch(tree: ast.Module, before: int) -> ast.expr:
             places.append(node.value)
 
     values = list(dict.fromkeys(assigned.get(ast.unparse(one), one) for one in places))
+
     value = _get_only(values, "batch size")
     if not isinstance(value, ast.Constant) or value.value != before:
         text = ast.unparse(value)
@@ -135,8 +137,8 @@ def _find_batch(tree: ast.Module, before: int) -> ast.expr:
 def _set_policy(text: str, tree: ast.Module, policy: str) -> str:
     calls = _find_calls(tree, "set_dtype_policy", "set_global_policy")
     if calls:
-        call = _get_only(calls, "dtype policy")
-        return _splice(text, call.args[0], f'"{policy}"')
+        values = [call.args[0] for call in calls if call.args]
+        return _splice(text, _get_only(values, "dtype policy"), f'"{policy}"')
 
     imports = [one for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom)]
     end = max((one.end_lineno or 0 for one in imports), default=0)
@@ -157,6 +159,7 @@ def _set_keyword(text: str, tree: ast.Module, name: str, value: str) -> str:
         raise InputError("The arguments of compile() have no names.")
 
     last = call.keywords[-1]
+
     own = ast.get_source_segment(text, last)
     return _splice(text, last, f"{own}, {name}={value}")
 

@@ -102,6 +102,7 @@ def read_requests(path: Path, out: Path) -> list[_Request]:
 def _name_folder(model: str, options: CaptureOptions) -> str:
     """Return the name of a cell's folder, which changes with the options and the model's file."""
     digest = hashlib.sha256(f"{options} {__version__}".encode())
+
     source = parse_target(model).source
     if source.is_file():
         digest.update(source.read_bytes())

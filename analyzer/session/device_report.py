@@ -94,12 +94,11 @@ def device() -> DeviceReport:
 
 def read_machine(allocators: Sequence[AllocatorFigures] = ()) -> DeviceReport:
     """Return the driver's figures of this machine's cards, beside those of TensorFlow's allocators."""
-    notes = [_describe_pool(one) for one in allocators]
+    notes = tuple(_describe_pool(one) for one in allocators)
     try:
         cards = _read_cards(allocators)
     except InputError as error:
-        notes = [error.message, *notes] if notes else []
-        return DeviceReport(DeviceFile(headline=error.message, notes=tuple(notes)))
+        return DeviceReport(DeviceFile(headline=error.message, notes=notes))
 
     total = sum(card.total_bytes for card in cards)
     free = sum(card.rows[-1].size_bytes for card in cards)
@@ -110,9 +109,7 @@ def read_machine(allocators: Sequence[AllocatorFigures] = ()) -> DeviceReport:
         held = format_bytes(sum(one.in_use_bytes for one in allocators))
         headline = f"Tensors hold {held}. {headline}"
 
-    return DeviceReport(
-        DeviceFile(headline=headline, cards=cards, notes=tuple(notes)),
-    )
+    return DeviceReport(DeviceFile(headline=headline, cards=cards, notes=notes))
 
 
 def build_sections(document: DeviceFile) -> Document:
@@ -143,6 +140,7 @@ def _read_cards(allocators: Sequence[AllocatorFigures]) -> tuple[CardAccount, ..
 
     try:
         nvml.nvmlInit()
+
         indices = range(nvml.nvmlDeviceGetCount())
         return tuple(_divide_card(nvml, index, allocators) for index in indices)
     except nvml.NVMLError as error:

@@ -42,6 +42,7 @@ def _estimate(python: str, target: str, options: Sequence[str]) -> None:
     """Estimate a target with another interpreter; InputError with its last line if it fails."""
     command = (python, "-m", "analyzer", "estimate", target, "--quiet", *options)
     path = os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH"))))
+
     try:
         done = subprocess.run(
             command,

@@ -147,6 +147,7 @@ def _run_on_card(capture_step: CaptureStep, options: CaptureOptions) -> Path:
 def _run_to_end(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     """Return the folder of a run; without its error, which is raised instead."""
     folder = capture_step(options, "run")
+
     failure = read_run_file(folder / RUN_FILE).error
     if failure is None:
         return folder
@@ -154,6 +155,7 @@ def _run_to_end(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     remove_run(folder)
     if failure.kind is FailureKind.OUT_OF_MEMORY:
         raise StepOutOfMemory(failure.message)
+
     if failure.kind is FailureKind.EXITED:
         raise TargetError(failure.message, kind=failure.kind)
 

@@ -49,6 +49,7 @@ def find_commit(
     old, _, new = revisions.partition("..")
     first = _git("rev-parse", f"{old or 'HEAD'}^0")
     last = _git("rev-parse", f"{new or 'HEAD'}^0")
+
     log = _git("rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
     if not log:
         raise InputError(f"{revisions} holds no commit.", hint="Write it as OLD..NEW.")
@@ -70,6 +71,7 @@ def find_commit(
 
     subject = _git("show", "--no-patch", "--format=%s (%an, %as)", newer)
     headline = f"{newer[:10]} {subject}: {found.report.headline}"
+
     whole = structs.replace(
         found.report, headline=headline, notes=(*notes, *found.report.notes)
     )
@@ -81,6 +83,7 @@ def _check_out(commit: str, place: Path) -> Iterator[None]:
     """Work in a checkout of a commit, in the folder that the command was started in."""
     here = Path.cwd()
     _git("worktree", "add", "--quiet", "--detach", str(place), commit)
+
     try:
         os.chdir(place / _git("rev-parse", "--show-prefix"))  # for its own modules
         yield

@@ -73,6 +73,7 @@ def read_hosts(
 
     requests = [(os.path.abspath(file), allocator) for file in files]
     rows: list[HostRow] = []
+
     for place, found in engine.run(read_host, requests):
         rows += found or [_make_row(files[place], failed=_DIED)]
 
@@ -80,6 +81,7 @@ def read_hosts(
 
     def order(row: HostRow) -> tuple[bool, int, str]:
         limit_bytes = row.limit_bytes if are_limits_known else 0
+
         over_bytes = (row.allocated_bytes or 0) - (limit_bytes or 0)
         return bool(row.failed), -over_bytes, row.host
 

@@ -90,6 +90,7 @@ def open_result(path: Path, **options: Unpack[OpenOptions]) -> Result:
     saved, _ = read_saved_report(path) if is_plain else (None, "")
     if saved is not None and saved.kind is not Kind.ESTIMATE:
         return Result(cache(lambda: measure().analysis), saved, path)
+
     return measure()
 
 
@@ -132,6 +133,7 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
 
         def predict_again() -> Analysis:
             analysis, peak = open_estimate(path).analysis, saved.peak
+
             found = analysis.peak.requested_bytes, analysis.peak.allocated_bytes
             if found != (peak.requested_bytes, peak.allocated_bytes):
                 hint = (
@@ -150,6 +152,7 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
         return result
 
     message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
+
     notes = (message, *result.report.notes)
     return replace(result, report=structs.replace(result.report, notes=notes))
 
@@ -173,23 +176,6 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
     return Result.of(analysis, build_document(analysis), path)
 
 
-def _open_run(
-    note: RunNote, path: Path, options: PredictOptions
-) -> tuple[Measured, WhatIf]:
-    """Return a recorded run on a simulated card, and the settings that it did not run with."""
-    from analyzer.tracing.measure.measured_recording import open_measured
-
-    what_if = options.get("what_if") or WhatIf()
-    if (
-        note.simulated_card is not None
-        and note.simulated_card.memory_limit_bytes
-        and not note.simulated_card.is_unlimited
-    ):
-        what_if = replace(what_if, memory_limit_bytes=None)
-
-    return open_measured(path), what_if
-
-
 @pause_collector()
 def analyse_step(
     note: RunNote, folder: Path, **options: Unpack[PredictOptions]
@@ -198,16 +184,24 @@ def analyse_step(
 
     A TraceError says that the note has no graph.
     """
+    search = options.get("search", True)
+    what_if = options.get("what_if") or WhatIf()
+
     if not note.is_estimate:
-        measured, what_if = _open_run(note, folder, options)
-        return explain(measured, what_if, search=options.get("search", True))
+        from analyzer.tracing.measure.measured_recording import open_measured
+
+        card = note.simulated_card
+
+        has_limit = card is not None and card.memory_limit_bytes
+        if card is not None and has_limit and not card.is_unlimited:
+            what_if = replace(what_if, memory_limit_bytes=None)  # it ran with it
+
+        return explain(open_measured(folder), what_if, search=search)
 
     from analyzer.explain.pool_facts import replaced_options
     from analyzer.simulate.predict.predicted_recording import predict_note, target_of
 
     report = options.get("progress") or (lambda stage, share: None)
-    search = options.get("search", True)
-    what_if = options.get("what_if") or WhatIf()
     target = target_of(note)
     predicted = predict_note(
         note,

@@ -128,12 +128,14 @@ def estimate(
             return estimate_target(spec, options, place, force=force)
 
         check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(options))
+
         inter_op = options.inter_op_threads
         if inter_op is None:
             return open_finished(Path(spec.path))
         return open_estimate(Path(spec.path), inter_op=inter_op)
 
     check_steps(options)
+
     folder = capture_object(target, options, _to_path(out), force=force)
     return explain_folder(folder)
 

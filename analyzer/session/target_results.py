@@ -53,7 +53,10 @@ def trace_target(
     needs none. A StepOutOfMemory says that the system killed the step's process.
     """
     report = progress or (lambda stage, share: None)
-    capturing, opening = _share(report, 0.0, 0.8), _share(report, 0.8, 0.9)
+    capturing, opening = (
+        share_progress(report, 0.0, 0.8),
+        share_progress(report, 0.8, 0.9),
+    )
     folder = capture(spec, options, out, force=force, progress=capturing)
     result = open_result(folder, what_if=what_if, progress=opening)
 
@@ -108,9 +111,9 @@ def estimate_target(
     """
     check_steps(options)
     report = prediction.get("progress") or (lambda stage, share: None)
-    prediction["progress"] = _share(report, 0.8, 0.9)
+    prediction["progress"] = share_progress(report, 0.8, 0.9)
     folder = capture_target(
-        spec, options, out, force=force, progress=_share(report, 0.0, 0.8)
+        spec, options, out, force=force, progress=share_progress(report, 0.0, 0.8)
     )
     create_cache_folder()
     result = explain_folder(folder, save=save, **prediction)
@@ -119,7 +122,7 @@ def estimate_target(
     return result
 
 
-def _share(report: Progress, begin: float, end: float) -> Progress:
+def share_progress(report: Progress, begin: float, end: float) -> Progress:
     """Return the progress of a part of the work."""
     return lambda stage, share: report(stage, begin + (end - begin) * share)
 
@@ -140,6 +143,7 @@ def save_report(result: Result, folder: Path) -> Result:
     """Write the report into a run folder; return the result."""
     result.to_json(folder / report_json.REPORT_JSON)
     result.to_html(folder / report_json.REPORT_HTML)
+
     if result.report.kind is not Kind.ESTIMATE and result.report.what_if is not None:
         return result  # without digests: the next command explains the trace without these settings
 

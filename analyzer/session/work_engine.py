@@ -93,6 +93,7 @@ class WorkEngine:
         stack.enter_context(
             parallel_config("dask", client=stack.enter_context(client), n_jobs=-1)
         )
+
         killed: type[BaseException] = KilledWorker
         return killed
 

@@ -5,7 +5,6 @@ import platform
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -46,7 +45,6 @@ class SimulatedCardOptions:
         0  # numbers for each unit, step and row; 0 for cuDNN's formula
     )
     batch_norm_reserve_bytes: int = 0
-    kernel_ns: int = 0  # duration of each kernel on its stream
 
 
 def check_platform() -> None:
@@ -64,14 +62,6 @@ def check_simulated_card() -> None:
     check_platform()
     with tempfile.TemporaryDirectory() as own:
         make_library_folder((cache_folder() or Path(own)) / "simulated_card")
-
-
-def has_simulated_card() -> bool:
-    """Say whether a step can run on a simulated card with this machine and TensorFlow."""
-    with suppress(InputError, OSError):
-        check_simulated_card()
-        return True
-    return False
 
 
 def list_cards(text: str) -> tuple[Gpu, ...]:
@@ -136,7 +126,6 @@ def make_card_environment(
         "SIMULATED_CARD_PRODUCT_WORKSPACE": str(options.product_workspace_bytes),
         "SIMULATED_CARD_RECURRENT_RESERVE": str(options.recurrent_reserve),
         "SIMULATED_CARD_BATCH_NORM_RESERVE": str(options.batch_norm_reserve_bytes),
-        "SIMULATED_CARD_KERNEL_NS": str(options.kernel_ns),
         "TF_NUM_INTEROP_THREADS": own.get(
             "TF_NUM_INTEROP_THREADS", str(max(count_cores(), _FEWEST_THREADS))
         ),
@@ -146,10 +135,12 @@ def make_card_environment(
         # Before other folders with ptxas: cuDNN's trials op by op do not read XLA_FLAGS.
         "PATH": _join_path(toolkit / "bin", own.get("PATH", "")),
     }
+
     if options.workspace_bytes is not None:
         variables["SIMULATED_CARD_CONVOLUTION_WORKSPACE"] = str(options.workspace_bytes)
     if options.pool_bytes is not None:
         variables[SHORT_POOL] = str(options.pool_bytes)
+
     return variables
 
 
@@ -164,6 +155,7 @@ def _encode_card(gpu: Gpu, options: SimulatedCardOptions) -> str:
     memory_khz = round(gpu.bandwidth_bytes_s * 8 / (2 * _BUS_BITS) / 1000)
     total = gpu.memory_bytes if options.memory_bytes is None else options.memory_bytes
     held = context_bytes() if options.context_bytes is None else options.context_bytes
+
     figures = (
         gpu.name.replace(",", " ").replace(";", " "),
         *gpu.compute_capability,

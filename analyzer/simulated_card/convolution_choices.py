@@ -61,6 +61,7 @@ def register_convolutions(gpus: Sequence[Gpu]) -> None:
 
     def list_choices(described: Any, card: int, choices: Any) -> int:
         call = _read_convolution(described.contents)
+
         candidates = find_offers(call, gpus[card], _LIMIT_BYTES)[:_MOST_CHOICES]
         for number, candidate in enumerate(candidates):
             choices[number].bytes = candidate.bytes
@@ -83,6 +84,7 @@ def list_likely_workspaces() -> tuple[tuple[int, int, int], ...]:
 def _read_convolution(described: _Convolution) -> Convolution:
     batch_and_channels = 2
     image = tuple(described.image[: described.rank])
+
     filters, group_channels, *window = described.kernel[: described.rank]
     return Convolution(
         direction=PASSES[described.direction - 1],

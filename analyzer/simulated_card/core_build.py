@@ -27,9 +27,11 @@ def find_compiler() -> list[str] | None:
     chosen = os.environ.get("CC", "")
     if chosen and shutil.which(shlex.split(chosen)[0]):
         return shlex.split(chosen)
+
     for name in ("cc", "gcc", "clang"):
         if path := shutil.which(name):
             return [path]
+
     return find_zig()
 
 
@@ -44,13 +46,16 @@ def build(target: Path, compiler: list[str], source: Path = NATIVE) -> None:
     """Compile all C files below ``source`` into ``target``, or raise an OSError with the reason."""
     target.parent.mkdir(parents=True, exist_ok=True)
     files = [str(path) for path in sorted(source.rglob("*.c"))]
+
     with tempfile.TemporaryDirectory(prefix=".building-", dir=target.parent) as folder:
         result = Path(folder) / target.name
         command = [*compiler, *_FLAGS, "-o", str(result), *files, *_LIBRARIES]
+
         process = subprocess.run(
             command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
         if process.returncode or not result.is_file():
             reason = (process.stderr.strip().splitlines() or ["no error message"])[0]
             raise OSError(f"{compiler[0]}: {reason}")
+
         result.replace(target)

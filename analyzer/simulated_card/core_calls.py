@@ -13,6 +13,7 @@ def delay_kernels(launch_ns: int, kernel_ns: int) -> Iterator[None]:
     set_delays = ctypes.CDLL(CORE).simulated_card_delay
     set_delays.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
     set_delays(launch_ns, kernel_ns)
+
     try:
         yield
     finally:
@@ -26,6 +27,7 @@ def read_requested_peak(card: int) -> int:
     """
     read = ctypes.CDLL(CORE).simulated_card_requested_peak
     read.restype = ctypes.c_long
+
     return int(read(card))
 
 
@@ -35,9 +37,11 @@ def describe_refusals() -> str:
     It uses the words of TensorFlow's own error. The errors of its autotuners do not state the size.
     """
     core = ctypes.CDLL(CORE)
+
     count = core.simulated_card_refusals()
     if not count:
         return ""
     core.simulated_card_refused_bytes.restype = ctypes.c_long
+
     size = f"Out of memory while trying to allocate {core.simulated_card_refused_bytes()} bytes"
     return f". {size}; {count} requests were refused."

@@ -41,6 +41,7 @@ def read_exports(path: Path) -> Iterator[bytes]:
             raise ValueError(f"{path} is not a 64-bit ELF file")
         at = struct.unpack_from("<Q", data, 0x28)[0]
         size, count = struct.unpack_from("<HH", data, 0x3A)
+
         heads = [
             _SECTION.unpack_from(data, at + number * size) for number in range(count)
         ]
@@ -49,8 +50,10 @@ def read_exports(path: Path) -> Iterator[bytes]:
                 continue
             text = heads[head[6]]
             strings = data[text[4] : text[4] + text[5]]
+
             for number in range(head[5] // _SYMBOL.size):
                 at = head[4] + number * _SYMBOL.size
+
                 name, info, _, section, _, _ = _SYMBOL.unpack_from(data, at)
                 if section and info & 15 == _STT_FUNC:
                     yield strings[name : strings.index(b"\0", name)]
@@ -72,6 +75,7 @@ def make_library(
     at: Counter[str] = (
         Counter()
     )  # the offset of each part; zero at first, to find the sizes
+
     for _ in range(2):
         stubs = [at["code"] + _STUB_BYTES * number for number in range(len(names))]
         common = _common(at["common"], at["offsets"], at["strings"], at["slot"])
@@ -113,10 +117,12 @@ def make_library(
             "slot": bytes(8),
         }
         image = b""
+
         for name, content in contents.items():
             image += bytes(-len(image) % _MULTIPLES.get(name, 1))
             at[name] = len(image)
             image += content
+
     return image
 
 
@@ -136,6 +142,7 @@ def _common(at: int, offsets_at: int, strings_at: int, slot_at: int) -> bytes:
     code += b"\x48\x01\xf7\x48\x89\xe6"  # add %rsi,%rdi; mov %rsp,%rsi
     relative(b"\xff\x15", slot_at)  # call *slot(%rip)
     code += b"\xc9\xc3"  # leave; ret
+
     return bytes(code)
 
 
@@ -150,5 +157,6 @@ def _header(code_end: int, data_at: int, slot_at: int) -> bytes:
     )
     identity = b"\x7fELF\x02\x01\x01" + bytes(9)
     sizes = (_HEADER_BYTES, _SEGMENT.size, len(segments), 64, 0, 0)
+
     head = struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, _HEADER_BYTES, 0, 0, *sizes)
     return identity + head + b"".join(_SEGMENT.pack(*one) for one in segments)

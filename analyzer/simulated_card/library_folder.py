@@ -52,6 +52,7 @@ def make_library_folder(cache: Path) -> Path:
     tensorflow = find_tensorflow()
     file = tensorflow / "python/platform/build_info.py"
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
+
     found = re.search(r"'cudnn_version', '(\d+)", text)
     if (
         found and int(found[1]) < CUDNN_MAJOR
@@ -60,16 +61,20 @@ def make_library_folder(cache: Path) -> Path:
             f"Simulated cards need TensorFlow 2.18 or newer: the installed one uses cuDNN {found[1]}.",
             hint=f"pip install -U tensorflow; {_PREDICT}",
         )
+
     core = find_core(cache)
     digest = hashlib.sha256(core.read_bytes() + ",".join(SONAMES).encode())
+
     for file in sorted(_STAND_INS.iterdir()):
         digest.update(file.read_bytes())
     for path in list_binaries(tensorflow):
         status = path.stat()
         digest.update(f"{path}:{status.st_size}:{status.st_mtime_ns};".encode())
+
     folder = cache / f"lib-{digest.hexdigest()[:16]}"
     if not (folder / NOTE).is_file():
         _fill_folder(folder, tensorflow, core)
+
     return folder
 
 
@@ -79,6 +84,7 @@ def find_tensorflow() -> Path:
     for place in (spec.submodule_search_locations or ()) if spec else ():
         if all(path.is_file() for path in list_binaries(Path(place))):
             return Path(place)
+
     raise InputError(
         "Simulated cards need TensorFlow's Linux wheel, and its libraries are not installed.",
         hint=f"pip install tensorflow; {_PREDICT}",
@@ -91,15 +97,18 @@ def find_core(cache: Path) -> Path:
     if packaged.is_file():
         return packaged
     sources = b"".join(path.read_bytes() for path in sorted(NATIVE.rglob("*.[ch]")))
+
     core = cache / f"core-{hashlib.sha256(sources).hexdigest()[:16]}" / CORE
     if core.is_file():
         return core
+
     compiler = find_compiler()
     if compiler is None:
         raise InputError(
             "This installation has no simulated card, and no compiler to make it.",
             hint="Install a C compiler, or: pip install ziglang.",
         )
+
     try:
         build(core, compiler)
     except OSError as error:
@@ -107,6 +116,7 @@ def find_core(cache: Path) -> Path:
             f"The simulated card cannot be compiled: {error}",
             hint="Name another compiler with the environment variable CC.",
         ) from None
+
     return core
 
 
@@ -117,12 +127,15 @@ def find_cuda_names(tensorflow: Path) -> frozenset[bytes]:
     are a table of text. A missing name is an error.
     """
     exports = elf.read_exports(tensorflow / _FRAMEWORK)
+
     names = {name for name in exports if _APIS.fullmatch(name)}
     if names:
         with (tensorflow / _LIBRARY).open("rb") as file:
             # Without ``with``: after Ctrl-C the search still holds the map, which cannot be closed.
             data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
         names |= {match[1] for match in _CUSOLVER_TEXT.finditer(data)}
+
     return frozenset(names)
 
 
@@ -138,17 +151,20 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
             f"The TensorFlow in {tensorflow} was built without CUDA: it has no GPU runtime.",
             hint=f"pip install tensorflow; {_PREDICT}",
         )
+
     rest = sorted(names - set(elf.read_exports(core)))
     answer = b"simulated_card_unwritten"  # the core's function for all names without one of their own
     content = elf.make_library(
         rest, answer=answer, needed=CORE.encode(), soname=NAMES.encode()
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
+
     with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as place:
         staging = Path(place) / "lib"
         staging.mkdir()
         shutil.copyfile(core, staging / CORE)
         (staging / NAMES).write_bytes(content)
+
         for soname in SONAMES:
             (staging / soname).symlink_to(NAMES)
         _make_toolkit(staging / TOOLKIT)
@@ -156,6 +172,7 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
             _NOTE_TEXT.format(tensorflow=tensorflow), encoding="utf-8"
         )
         shutil.rmtree(folder, ignore_errors=True)
+
         try:
             staging.rename(folder)
         except OSError:
@@ -168,6 +185,7 @@ def _make_toolkit(folder: Path) -> None:
     programs, libdevice = folder / "bin", folder / "nvvm/libdevice"
     programs.mkdir(parents=True)
     libdevice.mkdir(parents=True)
+
     for tool in _TOOLS:
         shutil.copyfile(_STAND_INS / "tool.sh", programs / tool)
         (programs / tool).chmod(0o755)

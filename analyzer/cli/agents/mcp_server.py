@@ -143,9 +143,11 @@ class ToolCommand:
         """Return the tool's name, description and input schema."""
         properties = {}
         required = []
+
         for key, parameter in self._parameters.items():
             kind = _JSON_TYPES.get(_type(parameter), "string")
             about: dict[str, Any] = {"type": kind, "description": _info(parameter).help}
+
             if kind == "array":
                 about["items"] = {"type": "string"}
             if parameter.default is inspect.Parameter.empty:
@@ -167,6 +169,7 @@ class ToolCommand:
 
         options: list[str] = []
         positions: list[str] = []
+
         for key, parameter in self._parameters.items():
             value = arguments.get(key)
             if value is None:
@@ -259,6 +262,7 @@ async def _end(process: Process) -> None:
         process.terminate()
         with anyio.move_on_after(_GRACE_S):
             await process.wait()
+
     if process.returncode is None:
         process.kill()
 

@@ -58,6 +58,7 @@ def _run_measured(
         ("tf_memory_peak_bytes", measure.peak_bytes),
         ("tf_memory_growth_bytes", measure.growth_bytes),
     ]
+
     excess = describe_excess(
         measure, limits.get("limit_memory"), limits.get("limit_growth")
     )

@@ -79,12 +79,6 @@ def test_an_unknown_name_lists_the_remedies(captured: list[str]) -> None:
     assert "mixed-float16" in raised.value.hint
 
 
-def test_a_remedy_of_the_other_mode_names_that_mode(captured: list[str]) -> None:
-    with pytest.raises(InputError) as raised:
-        try_with("quantize-int8")
-    assert raised.value.hint.startswith("It needs --mode infer. ")
-
-
 @pytest.mark.parametrize(
     ("text", "names"),
     [

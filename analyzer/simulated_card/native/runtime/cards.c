@@ -4,7 +4,7 @@
 //                 below (card_environment.py writes it)
 // SIMULATED_CARD_LOG     1 first calls of functions that only return success; 2 memory requests;
 //                 3 launches; 4 detected outputs
-// SIMULATED_CARD_POOL_MOST, SIMULATED_CARD_COPY_MOST, SIMULATED_CARD_KERNEL_NS,
+// SIMULATED_CARD_POOL_MOST, SIMULATED_CARD_COPY_MOST,
 // SIMULATED_CARD_CONVOLUTION_WORKSPACE, SIMULATED_CARD_PRODUCT_WORKSPACE, SIMULATED_CARD_RECURRENT_RESERVE,
 // SIMULATED_CARD_BATCH_NORM_RESERVE  see simulated_card.h SIMULATED_CARD_CONVOLUTIONS_<card>  see convolutions.c
 #include "simulated_card.h"
@@ -50,7 +50,6 @@ __attribute__((constructor)) static void start(void) {
   verbose = (int)number("SIMULATED_CARD_LOG", 0);
   pool_most = number("SIMULATED_CARD_POOL_MOST", pool_most);
   copy_most = number("SIMULATED_CARD_COPY_MOST", copy_most);
-  kernel_ns = number("SIMULATED_CARD_KERNEL_NS", 0);
   fixed_workspace = getenv("SIMULATED_CARD_CONVOLUTION_WORKSPACE") != 0;
   convolution_workspace = number("SIMULATED_CARD_CONVOLUTION_WORKSPACE", 0);
   product_workspace = number("SIMULATED_CARD_PRODUCT_WORKSPACE", 0);

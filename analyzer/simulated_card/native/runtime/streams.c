@@ -1,7 +1,7 @@
 // Streams, events and callbacks to the host.
 //
 // All work is complete when enqueued, except host callbacks: a worker for each stream calls them in
-// order. SIMULATED_CARD_KERNEL_NS is the duration of every kernel on its stream; events complete after it.
+// order. A kernel takes ``kernel_ns`` on its stream; events complete after it.
 #include "simulated_card.h"
 #include <time.h>
 
