@@ -47,7 +47,6 @@ _OF_A_STEP: Final = (
     amplification.find_kept_by_tape,
     peak_tensors.find_whole_set,
     peak_tensors.find_batch_tensors,
-    peak_tensors.find_overdue,
     peak_tensors.find_growth,
     step_settings.find_workspaces,
     step_settings.find_state,

@@ -8,7 +8,7 @@ from analyzer.model.graph.buffer_sharing import Sharing, find_copies_of_inputs
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.recording.records import Step
 
-NO_USE: Final = {"waits_for": "", "waits_for_type": "", "used_ps": -1, "copied_by": ""}
+NO_USE: Final = {"waits_for": "", "waits_for_type": "", "copied_by": ""}
 """Columns of a buffer without a known consumer."""
 
 
@@ -21,8 +21,8 @@ def with_uses(
 ) -> pd.DataFrame:
     """Return buffers with their columns of ``NO_USE`` filled in.
 
-    They are the consumer that runs last, its op type, its end (-1 if unknown), and the op type that
-    copied an input of the step into the buffer. ``step`` is None for the whole trace.
+    They are the consumer that runs last, its op type, and the op type that copied an input of the step
+    into the buffer. ``step`` is None for the whole trace.
     """
     if structure is None or sharing is None:
         return rows
@@ -45,7 +45,7 @@ def with_uses(
 
         last = max(names, key=lambda name: (ends.get(name, -1), order[name]))
         kind = structure.ops[last].type
-        uses.append((last, kind, ends.get(last, -1), copies.get(tensor, "")))
+        uses.append((last, kind, copies.get(tensor, "")))
 
     found = pd.DataFrame(uses, index=rows.index, columns=list(NO_USE))
     return rows.assign(**found)

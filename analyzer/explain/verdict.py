@@ -327,13 +327,6 @@ def _headline_without_limit(analysis: Analysis) -> str:
     """Return the peak, or the request that failed, in one line."""
     recording, peak, failure = analysis.recording, analysis.peak, failure_of(analysis)
     allocated = format_bytes(peak.allocated_bytes)
-    own_peak_bytes = find_own_peak(recording)
-    if not recording.error and own_peak_bytes:
-        has_steps = recording.watch is not None and not recording.watch.whole_run
-        steady = f", {allocated} in a steady step" if has_steps else ""
-        own = format_bytes(own_peak_bytes)
-        return f"TensorFlow's own peak is {own} since the program's start{steady}"
-
     if not recording.error:
         return (
             f"Peak {allocated} allocated for {format_bytes(peak.requested_bytes)} "
@@ -355,27 +348,16 @@ def _headline_without_limit(analysis: Analysis) -> str:
 
 def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
     """Return reasons for uncertain figures: a wide range, each warning."""
-    stated, peak, cautions = stated_range(analysis), analysis.peak, []
-    if stated is not None and stated.low_bytes is not None:
-        ranges = (
-            ("requested", peak.requested_bytes, stated.low_bytes, stated.high_bytes),
-            (
-                "allocated",
-                peak.allocated_bytes,
-                stated.allocated_low_bytes,
-                stated.allocated_high_bytes,
-            ),
-        )
+    stated, cautions = stated_range(analysis), []
+    if stated is not None and stated.allocated_high_bytes is not None:
+        low, high = stated.allocated_low_bytes or 0, stated.allocated_high_bytes
+        ratio = (high - low) / max(analysis.peak.allocated_bytes, 1)
+        if ratio > _WIDE_RATIO:
+            cautions.append(
+                "the allocated peak may be anywhere from "
+                f"{format_bytes(low)} to {format_bytes(high)}, a range of {ratio:.0%}"
+            )
 
-        for kind, size, low, high in ranges:
-            ratio = ((high or 0) - (low or 0)) / max(size, 1)
-            if ratio > _WIDE_RATIO:
-                ends = f"{format_bytes(low or 0)} to {format_bytes(high or 0)}"
-                cautions.append(
-                    f"the {kind} peak may be anywhere from {ends}, a range of {ratio:.0%}"
-                )
-
-    cautions = cautions[-1:]  # the allocated peak decides
     for warning in analysis.recording.warnings:  # the first clause, without brackets
         clause = _CLAUSE.split(_BRACKETS.sub("", warning.strip()), maxsplit=1)[0]
         cautions.append(clause)

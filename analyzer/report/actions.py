@@ -115,6 +115,10 @@ def find_action(report: ReportFile) -> str:
             "XLA_FLAGS=--xla_dump_to=dump do."
         )
 
+    command = suggest_next(report)
+    if not changes and report.error is not None and command:
+        return f"See what the whole step needs: {command}"
+
     if not changes:
         verdict = report.verdict
         need = None if verdict is None else verdict.need
@@ -255,9 +259,7 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     action, code, remedy = _ACTIONS.get(finding.id, ("", "", ""))
     batch = report.step.batch_size or 0
 
-    if remedy == "half-batch" and not finding.saves_bytes:
-        action = remedy = ""
-    elif remedy == "half-batch" and batch > 1:
+    if remedy == "half-batch" and batch > 1:
         code = f"batch_size = {batch // 2}  # {batch} before"
 
     if report.step.is_jax:

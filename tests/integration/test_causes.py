@@ -56,12 +56,13 @@ def test_the_first_finding_is_the_cause(tmp_path: Path, name: str, cause: str) -
 
     finding = document["findings"][0]
     assert finding["id"] == cause
+    assert not document["integrity"]["is_damaged"]  # repeats have no marks
     # the optimizer's lines are not the user's
     assert "causes.py:" in finding["title"] or cause == "whole-table"
     assert cause not in [other["id"] for other in mended["findings"]]
 
     saved = document["peak"]["requested_bytes"] - mended["peak"]["requested_bytes"]
-    assert finding["saves_bytes"] == pytest.approx(saved, rel=0.1)
+    assert finding["saves_bytes"] == pytest.approx(saved, rel=0.06)
 
 
 def test_a_change_is_proven_by_a_run(tmp_path: Path) -> None:

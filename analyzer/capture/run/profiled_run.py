@@ -274,6 +274,7 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
         )
         return
 
+    state.observed.eager = False  # no trace gets the marks of gradients any more
     began_s, peaks = time.monotonic(), state.repeats
     most_s = max(_REPEAT_SHARE * spent_s, _REPEATS_S)
 

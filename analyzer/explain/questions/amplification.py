@@ -59,6 +59,7 @@ _ELEMENTWISE: Final = frozenset(
     }
 )
 _PRODUCTS: Final = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
+_MATRICES: Final = ("MatMul", "Einsum", *_PRODUCTS)
 _SUMS: Final = frozenset({"Sum", "Mean", "Max", "Min"})
 _COPIES: Final = {
     "OneHot": (
@@ -83,8 +84,13 @@ _COPIES: Final = {
 }
 """Ops whose result can repeat a smaller input, with the words for it and the code to write."""
 
+_FUSED: Final = (
+    "SoftmaxCrossEntropyWithLogits",
+    "SparseSoftmaxCrossEntropyWithLogits",
+)
 _LOGITS: Final = frozenset(
     {
+        *_FUSED,
         "Exp",
         "Log",
         "LogSoftmax",
@@ -92,8 +98,6 @@ _LOGITS: Final = frozenset(
         "BatchMatMulV2",
         "BiasAdd",
         "Softmax",
-        "SparseSoftmaxCrossEntropyWithLogits",
-        "SoftmaxCrossEntropyWithLogits",
     }
 )
 
@@ -203,17 +207,19 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
 
     sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
     rows = rows.assign(sum=sums)
-    rows = rows[rows["sum"] != ""]
-    for (shape, _), equal in rows.groupby(["shape", "sum"], observed=True):
-        saves = _saved_without_rows(analysis, equal, 1 - 1 / len(equal))
-        least = _LEAST_RATIO * analysis.peak.requested_bytes
-        if len(equal) < _SUMMANDS or saves < least:
+    counts = rows["sum"].value_counts()
+    rows = rows[(rows["sum"] != "") & (rows["sum"].map(counts) >= _SUMMANDS)]
+    for where, equal in rows.groupby("source", observed=True):
+        sums = equal["sum"].nunique()
+        saves = _saved_without_rows(analysis, equal, 1 - sums / len(equal))
+        if saves < _LEAST_RATIO * analysis.peak.requested_bytes:
             continue
 
-        where = next((str(line) for line in equal["source"] if line), "")
+        shapes = " and ".join(equal["shape"].astype(str).unique()[:2])
+        total = "one sum" if sums == 1 else f"{sums} sums"
         title = (
-            f"{len(equal)} gradients of {shape} wait for one sum: "
-            f"{_share_of_peak(analysis, equal)}{in_brackets(where)}"
+            f"{len(equal)} gradients of {shapes} wait for {total}: "
+            f"{_share_of_peak(analysis, equal)}{in_brackets(str(where))}"
         )
         detail = (
             "One weight or tensor is used several times in one step, as in an unrolled "
@@ -267,28 +273,23 @@ class _Tensors:
 def _find_pairs(
     analysis: Analysis, row: dict[str, Any], tensors: _Tensors
 ) -> Finding | None:
-    """Return a finding about an elementwise op whose two operands lack an axis each."""
-    if row["op_type"] not in _ELEMENTWISE:
-        return None
-
-    operands = tensors.inputs_of(row["op"])
+    """Return a finding about tensors whose first op pairs the elements of two operands."""
     size = int(row["requested_bytes"])
-    known = [given for _, given in operands if given is not None]
-    if len(operands) != 2 or len(known) != 2 or size < _TIMES * max(known):
+    same = analysis.rows[analysis.rows["requested_bytes"] == size]
+    if same["op_type"].isin(_MATRICES).any():  # a product needs that size anyway
         return None
 
-    left, right = (shape for shape, _ in operands)
+    makers = same.drop_duplicates("op").to_dict("records")
+    found = ((one, _pair_of(one, tensors)) for one in makers)
+    maker, pair = next((both for both in found if both[1]), (row, ()))
+    if not pair:
+        return None
+
+    left, right = pair
     ranks = {_rank(left), _rank(right)}
-    row_shape = row["shape"]
-    shapes = [
-        str(shape) or tensors.size_of(tensor)[0]
-        for shape, tensor in zip(
-            analysis.rows["shape"], analysis.rows["tensor"], strict=True
-        )
-    ]
-    same = analysis.rows[[shape == row_shape for shape in shapes]]
     saves = _saved_without_rows(analysis, same, 1.0)
-    pairing = f"{left} with {right} makes {row_shape}"
+    made, _ = tensors.size_of(maker["tensor"])
+    pairing = f"{left} with {right} makes {made or row['shape']}"
 
     if len(ranks) == 2 and 1 in ranks:
         name, column = "outer-product", max(left, right, key=_rank)
@@ -306,8 +307,19 @@ def _find_pairs(
             "blocks of one operand (tf.map_fn, tf.while_loop), or write the sum over "
             "pairs as a product (tf.matmul, tf.einsum)."
         )
-    title = _with_size_and_line(title, row, tensors.graph)
+    title = _with_size_and_line(title, maker, tensors.graph)
     return _report(analysis, name, title, detail, same, saves)
+
+
+def _pair_of(row: dict[str, Any], tensors: _Tensors) -> tuple[str, ...]:
+    """Return the shapes of an elementwise op's two operands if each lacks an axis; else nothing."""
+    operands = tensors.inputs_of(row["op"])
+    known = [size for _, size in operands if size is not None]
+    is_pair = row["op_type"] in _ELEMENTWISE and len(operands) == len(known) == 2
+    if not is_pair or int(row["requested_bytes"]) < _TIMES * max(known):
+        return ()
+
+    return tuple(shape for shape, _ in operands)
 
 
 def _rank(shape: str) -> int:
@@ -383,7 +395,12 @@ def _find_copied(
     if tensors.is_reused(row["tensor"]):
         copied.discard(row["tensor"])
 
-    rows = analysis.rows[analysis.rows["tensor"].isin(copied)]
+    rows = analysis.rows
+    is_gone = rows["tensor"].isin(copied)
+    if is_one_hot:  # a loss of class numbers needs no scratch memory of that size
+        is_gone |= (rows["op"] == row["waits_for"]) & (rows["tensor"] == "")
+
+    rows = rows[is_gone]
     saves = _saved_without_rows(analysis, rows, 1.0)
     what, detail = words
     name = row["shape"] or "A tensor"
@@ -412,24 +429,34 @@ def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
 
 def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
     """Report numbers for each class of a large vocabulary that are held several times at the peak."""
-    for shape, rows in large.groupby("shape", observed=True):
-        classes = str(shape).strip("[]").rpartition(",")[2]
-        is_wide = classes.isdigit() and int(classes) >= _MANY_CLASSES
+    for size, rows in large.groupby("requested_bytes", observed=True):
+        last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)
+        classes = last.dropna().astype(int).max()
         is_scored = rows["op_type"].isin(_LOGITS).any()
-        if not is_wide or not is_scored or len(rows) < _COPIES_OF_LOGITS:
+        if (
+            not classes >= _MANY_CLASSES
+            or not is_scored
+            or len(rows) < _COPIES_OF_LOGITS
+        ):
             continue
 
         title = (
-            f"{len(rows)} tensors of {shape}, one number for each of {classes} "
-            f"classes: {_share_of_peak(analysis, rows)}"
+            f"{len(rows)} tensors with one number for each of {classes:,} classes: "
+            f"{_share_of_peak(analysis, rows)}{in_brackets(max(rows['source']))}"
         )
+        left = 1 / len(rows)
         detail = (
-            "Logits, their exponentials and their gradient are alive together. Use a "
-            "loss from logits (SparseCategoricalCrossentropy(from_logits=True)), which "
-            "has one op for them, and compute the loss for parts of the positions "
-            f"inside tf.recompute_grad. The saving is that of {_CHUNKS} parts."
+            "Use a loss from logits (SparseCategoricalCrossentropy(from_logits=True), "
+            "tf.nn.sparse_softmax_cross_entropy_with_logits), which has one op for them."
         )
-        saves = _saved_without_rows(analysis, rows, 1 - 1 / _CHUNKS)
+        if rows["op_type"].isin(_FUSED).any():
+            left = 1 / _CHUNKS
+            detail = (
+                "Compute the loss for parts of the positions inside tf.recompute_grad. "
+                f"The saving is that of {_CHUNKS} parts."
+            )
+        same = analysis.rows[analysis.rows["requested_bytes"] == size]
+        saves = _saved_without_rows(analysis, same, 1 - left)
         yield _report(analysis, "logits-held", title, detail, rows, saves)
 
 

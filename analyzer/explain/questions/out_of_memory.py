@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import describe_largest, in_brackets
+from analyzer.explain.buffer_words import describe_largest, evidence_row, in_brackets
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.report_file import UnservedRequest
 from analyzer.model.contract.watch_note import FailedStep, WatchNote
@@ -157,13 +157,7 @@ def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
         "are known: variables and tensors that Python holds by address, other buffers "
         "of the step by the size of the same buffer at the traced peak.",
         evidence=tuple(
-            {
-                "what": what,
-                "name": name or layer,
-                "layer": layer,
-                "where": where,
-                "bytes": size,
-            }
+            evidence_row(what, name=name or layer, where=where, size=size)
             for (what, name, layer, where), size in owners.most_common(_ROWS)
         ),
     )
@@ -171,15 +165,15 @@ def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
 
 def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[Owner]:
     """Return the live bytes at a failed allocation by owner."""
-    rows = analysis.rows
     by_address = {address: held for held in failed.held for address in held.addresses}
     by_variable: dict[str, Owner] = {}
-    for row in rows[rows["variable"] != ""].itertuples():
+    alive = analysis.alive
+    for row in alive[alive["variable"] != ""].itertuples():
         name = f"the variable {row.variable}"
         by_variable[str(row.variable)] = (str(row.category), name, str(row.layer), "")
 
     by_size: dict[int, list[Owner]] = {}  # the buffers of the traced peak
-    for row in analysis.alive[analysis.alive["variable"] == ""].itertuples():
+    for row in alive[alive["variable"] == ""].itertuples():
         owner = (str(row.category), "", str(row.layer), str(row.source))
         by_size.setdefault(int(row.requested_bytes), []).append(owner)
 
@@ -193,10 +187,7 @@ def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[Owner]:
             unseen = ("parameter", f"the variable {chunk.variable}", "", "")
             owner = by_variable.get(chunk.variable, unseen)
         elif held is not None:
-            same = rows[rows["requested_bytes"] == chunk.requested_bytes].tail(1)
-            layer = "".join(same["layer"].astype(str))
-            category = "".join(same["category"].astype(str)) or "input"
-            owner = (category, held.holder, layer, held.where)
+            owner = ("held by Python", held.holder, "", held.where)
         elif alike:
             owner = alike.pop()
 

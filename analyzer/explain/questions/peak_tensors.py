@@ -57,10 +57,14 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     axes = alive["shape"].astype(str).str.extract(r"^\[(\d+),", expand=False)
     sums = alive["requested_bytes"].groupby(axes).sum()
     examples = config.batch_size or int(sums.idxmax() if len(sums) else 0)
-    is_single = watch is not None and (watch.whole_run or watch.steps <= 1)
-    if not is_single or not config.infers or examples < _MANY_EXAMPLES:
+    if watch is None or not (watch.whole_run or watch.steps <= 1):
+        return
+    if not config.infers or examples < _MANY_EXAMPLES:
         return
 
+    # The name of the result is bound where the model is called.
+    results = (one for one in watch.held if (examples,) in {s[:1] for s in one.shapes})
+    where = next((one.where for one in results), watch.where)
     # ``predict`` copies the whole array to the card too (``array_data_adapter.py``).
     rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
     freed = (rows["requested_bytes"] * (1 - _USUAL_BATCH / examples)).astype("int64")
@@ -69,8 +73,7 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         id="whole-set",
         severity=analysis.rate(saves),
-        title=f"One call takes all {examples:,} examples at once"
-        f"{in_brackets(watch.where if watch is not None else '')}",
+        title=f"One call takes all {examples:,} examples at once{in_brackets(where)}",
         detail="Each activation has an entry for each example. model.predict(x) calls "
         f"the model in batches of {_USUAL_BATCH} and returns NumPy arrays; the saving "
         "is that of this batch.",
@@ -92,24 +95,16 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         id_, total = "retained-activations", waiting
         words = "activations wait for the backward pass"
 
-    if (saves or total // 2) < LOW * analysis.limit_bytes:
+    if saves < LOW * analysis.limit_bytes:
         return
-
-    detail = "The batch size is unknown."
-    if saves:
-        detail = (
-            f"Half the batch size ({batch} to {batch // 2}) lowers the peak by about "
-            f"{format_bytes(saves)}."
-        )
-    elif batch:
-        detail = "Half the batch size does not lower the peak."
 
     yield Finding(
         id=id_,
-        severity=analysis.rate(saves or total // 2),
+        severity=analysis.rate(saves),
         title=f"{format_bytes(total)} of {words} ({total / peak:.0%} of the peak)",
-        detail=detail,
-        saves_bytes=saves or None,
+        detail=f"Half the batch size ({batch} to {batch // 2}) lowers the peak by about "
+        f"{format_bytes(saves)}.",
+        saves_bytes=saves,
     )
 
 
@@ -143,9 +138,9 @@ def _freed_by_half(
 ) -> pd.Series[int]:
     """Return the bytes of each buffer that half the batch frees: half, if its first axis is the batch.
 
-    The first axis may be a multiple of the batch, such as batch x sequence length. The second axis of
-    pairs of examples is the batch too, if no variable and no example has an axis of its length; half the
-    batch leaves a quarter. Gradients of variables keep their size.
+    The first axis may be a multiple of the batch, such as batch x sequence length. Pairs of examples
+    have it twice, and half the batch leaves a quarter, if no variable and no example has an axis of
+    that length. Gradients of variables keep their size.
     """
     shapes = rows["shape"].astype(str)
     first = shapes.str.extract(r"^\[(\d+)", expand=False).astype("float64")
@@ -162,51 +157,13 @@ def _freed_by_half(
     is_input = analysis.rows["category"] == Category.INPUT.value
     examples = analysis.rows.loc[is_input, "shape"].astype(str)
     lengths = [*weights, *examples.str.replace(r"^\[\d+", "", regex=True)]
-    is_pair = shapes.str.contains(rf"^\[{batch},{batch}(?:,\d+)?\]")
-    is_pair &= not any(re.search(rf"\b{batch}\b", text) for text in lengths)
-    freed = rows["requested_bytes"] * (0.5 + 0.25 * is_pair) * (batch > 1)
+    pairs = shapes.str.extract(rf"^\[({batch}(?:,{batch})+)(?:,\d+)?\]", expand=False)
+    if any(re.search(rf"\b{batch}\b", text) for text in lengths):
+        pairs[:] = None
+
+    powers = pairs.str.count(",").fillna(0) + 1
+    freed = rows["requested_bytes"] * (1 - 0.5**powers) * (batch > 1)
     return freed.where(is_batch | is_unknown, 0).astype("int64")
-
-
-def find_overdue(analysis: Analysis) -> Iterator[Finding]:
-    """Report tensors that are alive at the peak after their last use."""
-    instant = analysis.peak.requested_instant
-    times = analysis.recording.events["time_ps"].to_numpy()
-    step = analysis.step
-    is_timed = step is not None and step.start_ps is not None
-    # ``held_over`` knows the names of a watched program
-    if (
-        not is_timed
-        or analysis.recording.watch is not None
-        or not 0 <= instant < len(times)
-    ):
-        return
-
-    alive = analysis.alive
-    is_step = (alive["variable"] == "") & ~alive["category"].isin(
-        (Category.INPUT.value, Category.CONSTANT.value)
-    )
-    is_used = alive["used_ps"] > 0
-    overdue = alive[is_step & is_used & (alive["used_ps"] < times[instant])]
-    gone_from = np.searchsorted(times, overdue["used_ps"])
-    saves = saved_without(
-        analysis, overdue["requested_bytes"], gone_from, overdue["dies"]
-    )
-    if saves < LOW * analysis.peak.requested_bytes:
-        return
-
-    yield Finding(
-        id="overdue-tensors",
-        severity=analysis.rate(saves),
-        title=f"{format_bytes(_sum_of(overdue))} of the peak are held by tensors that "
-        "no later op uses",
-        detail=f"All ops that use these {len(overdue)} tensors have finished, but "
-        "something still holds a reference: the function's frame (arguments and "
-        "return values), a loop, a list, or a Python name. Delete the reference "
-        "after the last use.",
-        saves_bytes=saves,
-        evidence=describe_largest(overdue),
-    )
 
 
 def find_growth(analysis: Analysis) -> Iterator[Finding]:
@@ -270,20 +227,23 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     is_table = rows["layer"].isin(gathers) & (rows["variable"] != "")
     tables = rows[is_table & (rows["category"] == Category.PARAMETER.value)]
     is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))
+    is_like_table &= rows["layer"].isin([*gathers, ""])
     is_new = rows["category"].isin(_OF_WEIGHTS) & (rows["born"] >= analysis.first)
     whole = rows[is_like_table & is_new]
     at_peak = whole[whole.index.isin(analysis.alive.index)]
     if tables.empty or at_peak.empty:
         return
 
-    state = rows[is_like_table & (rows["category"] == Category.OPTIMIZER_STATE.value)]
+    state = rows[rows["category"] == Category.OPTIMIZER_STATE.value]
     id_, words = "dense-gradient", "are dense gradients of embedding tables"
     detail = (
         "The gradient of a lookup has few rows, but something converts it to a tensor "
         "of the table's shape: gradient accumulation, clipping by the global norm, or "
         "the loss scaling of mixed precision. Keep the gradient sparse."
     )
-    if len(state):
+    gone = whole
+    if is_like_table[state.index].any():
+        gone = pd.concat([whole, state])
         optimizer = analysis.recording.step_config.optimizer or "the optimizer"
         id_, words = "whole-table", f"are made by {optimizer} for all rows of a table"
         shape = tables["shape"].iloc[0]
@@ -291,10 +251,9 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
             f"A step looks up few rows of the embedding {shape}, but {optimizer} "
             "updates its moments for all of them. Of Keras' optimizers only SGD without "
             "momentum writes the looked-up rows alone. The saving includes the state of "
-            "the table, without the copy that a step with SGD reads."
+            "all variables, without the copy of the table that a step with SGD reads."
         )
 
-    gone = pd.concat([whole, state])
     saves = saved_without(analysis, gone["requested_bytes"], gone["born"], gone["dies"])
     # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
     # ``resource_variable_ops.cc``).

@@ -10,7 +10,6 @@ from analyzer.model.recording.schema import FIXED_ROLES, TRIAL_ROLE
 from analyzer.model.units import format_bytes
 
 _STATE_RATIO: Final = 0.2  # share of the peak from which on optimizer state is reported
-_NAMES: Final = 3  # variables in a detail
 
 
 def find_state(analysis: Analysis) -> Iterator[Finding]:
@@ -22,17 +21,16 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     of_variables = alive[alive["category"] == Category.PARAMETER.value]
     once = of_variables.drop_duplicates("variable")
     parameters = int(once["requested_bytes"].sum())
-    if not peak or state < _STATE_RATIO * peak:
+    if state <= _STATE_RATIO * peak:
         return
 
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
-    one_slot = max(state - parameters, 0)
-    saves = one_slot if one_slot >= LOW * peak else state
-    change = "Plain SGD without momentum needs no state"
-    if saves == one_slot:
+    saves, change = state, "Plain SGD without momentum needs no state"
+    if state > parameters:
+        saves = state - parameters
         change = (
             "An optimizer with one slot per parameter (SGD with momentum, Lion, "
-            f"Adagrad) saves {format_bytes(one_slot)}; plain SGD needs no state"
+            f"Adagrad) saves {format_bytes(saves)}; plain SGD needs no state"
         )
 
     yield Finding(
@@ -85,7 +83,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
         int(row["requested_bytes"]),
         str(row["role"]).partition(", ")[2],
     )
-    where = f"{row['op']}" + (f" with the algorithm {algorithm}" if algorithm else "")
+    where = f"{row['op']} with the algorithm {algorithm}" if algorithm else row["op"]
     limit_mib = largest // 2 >> 20
     advice = ""
     if limit_mib and analysis.recording.device.kind == "gpu":
@@ -110,5 +108,5 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
         f"({total / peak:.0%} of the peak)",
         detail=f"The largest is {format_bytes(largest)} in {where}.{advice} Without any "
         f"workspace the peak falls to {format_bytes(peak - saves)}.{rest}",
-        saves_bytes=saves or None,
+        saves_bytes=saves,
     )
