@@ -92,6 +92,7 @@ def _sections(report: ReportFile) -> Iterator[Section]:
         yield hosts_section(report.hosts, _HOST_ROWS)
 
     yield _categories_section(report)
+
     if report.tensors_at_peak:
         # Who asks for changes sees more of them instead.
         tensors = tensors_section(report, _OWNERS)
@@ -124,6 +125,7 @@ def _details(report: ReportFile) -> Iterator[Section]:
         parts.append(steps_section(report, _SHOWN_STEPS))
 
     parts.append(tensors_section(report, ROWS))
+
     if any(row.layer for row in report.layers):
         parts.append(layers_section(report, ROWS))
 
@@ -284,6 +286,7 @@ def hosts_section(hosts: HostsFigures, most: int) -> Section:
 
     for at, row in enumerate(hosts.rows):
         words = "incomplete trace" if row.damaged else ""
+
         if row.failed:
             failed = Cell(f"not read: {row.failed}", "warning")
             rows.append((0, (row.host, "", None, None, failed)))

@@ -54,7 +54,8 @@ PARAMETER_GRADIENTS: Final = _TYPES["parameter_gradients"]
 _LEAST: Final = {
     **dict.fromkeys(("_Arg", "_DeviceArg", "Const"), (0, 1)),
     **dict.fromkeys(
-        op_types("Enter Exit Identity LoopCond NextIteration RefEnter"), (1, 1)
+        op_types("Enter Exit Identity LoopCond NextIteration RefEnter"),
+        (1, 1),
     ),
     "Merge": (1, 2),
     **dict.fromkeys(("RefSwitch", "Switch"), (2, 2)),
@@ -176,13 +177,18 @@ class GraphFile(msgspec.Struct, frozen=True, kw_only=True):
 def read_graph_file(path: Path) -> GraphFile:
     """Read the graph of a run folder, or raise a TraceError."""
     return read_record(
-        path, GraphFile, version=GRAPH_VERSION, hint=DAMAGED, check=_check
+        path,
+        GraphFile,
+        version=GRAPH_VERSION,
+        hint=DAMAGED,
+        check=_check,
     )
 
 
 def encode_graph(graph: GraphFile) -> bytes:
     """Return a graph as JSON text that ``read_graph_file`` reads."""
     plain = msgspec.to_builtins(graph)
+
     for name in ("ops", "inside"):
         plain[name] = [
             {key: value for key, value in op.items() if value} for op in plain[name]
@@ -201,6 +207,7 @@ def check_tensor(tensor: str) -> None:
 def _check(graph: GraphFile) -> None:
     if len({op.name for op in graph.ops}) < len(graph.ops):
         raise ValueError("two ops have the same name")
+
     for op in (*graph.ops, *graph.inside):
         try:
             _check_op(op)
@@ -214,8 +221,10 @@ def _check(graph: GraphFile) -> None:
 def _check_op(op: Op) -> None:
     for spec in op.outputs:
         check_size(spec.dtype, spec.shape)
+
     for tensor in op.inputs:
         check_tensor(tensor)
+
     least_inputs, least_outputs = _LEAST.get(op.type, (0, 0))
     if len(op.inputs) < least_inputs or len(op.outputs) < least_outputs:
         raise ValueError(f"too few inputs or outputs for the type {op.type}")
