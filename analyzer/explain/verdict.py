@@ -20,9 +20,7 @@ from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.run_range import stated_range
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import trust_figures
-from analyzer.model.contract import capture_request
 from analyzer.model.contract.report_file import (
-    AssumedSetting,
     Basis,
     Fits,
     LimitOf,
@@ -363,20 +361,3 @@ def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
         cautions.append(clause)
 
     return tuple(dict.fromkeys(cautions))
-
-
-def with_assumed_settings(analysis: Analysis) -> Analysis:
-    """Return the analysis of a simulated card with the answers that its libraries gave."""
-    recording = analysis.recording
-    card, note = recording.simulated_card, recording.simulated_run
-    if recording.kind is not Kind.SIMULATED_CARD or card is None or note is None:
-        return analysis
-
-    settings = []
-
-    for one in capture_request.ASSUMPTIONS:
-        value = note.assumed.get(one.name, one.usual)
-        settings.append(AssumedSetting(**structs.asdict(one), value=value))
-
-    card = structs.replace(card, settings=tuple(settings))
-    return replace(analysis, recording=replace(recording, simulated_card=card))

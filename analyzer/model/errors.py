@@ -55,11 +55,16 @@ class AnalyzerError(Exception):
     kind = FailureKind.OTHER
 
     def __init__(
-        self, message: str, *, hint: str = "", kind: FailureKind | None = None
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        kind: FailureKind | None = None,
     ) -> None:
         super().__init__(message)
         self.message = " ".join(message.split())
         self.hint = " ".join(hint.split())
+
         if kind is not None:
             self.kind = kind
 

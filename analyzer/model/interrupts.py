@@ -57,8 +57,10 @@ def raise_on_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         on_signal(number)
+
         if number == signal.SIGINT:
             raise KeyboardInterrupt
+
         raise Terminated(number)
 
     with _handlers(end):
@@ -69,6 +71,7 @@ def raise_on_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
 def delay_signals() -> Iterator[None]:
     """Delay signals that end the process until the block is done; then raise the first one."""
     waiting: list[int] = []
+
     try:
         with _handlers(lambda number, frame: waiting.append(number)):
             yield
@@ -109,6 +112,7 @@ def _handlers(handler: _Handler, numbers: tuple[int, ...] = ENDING) -> Iterator[
     try:
         for number in handled:
             earlier[number] = signal.signal(number, handler)
+
         yield
     finally:
         for number, old in earlier.items():

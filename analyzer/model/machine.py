@@ -36,6 +36,7 @@ def cache_folder() -> Path | None:
     asked = os.environ.get(VARIABLE, "").strip()
     if asked:
         return None if asked.lower() in _OFF else Path(asked).expanduser()
+
     base = os.environ.get("XDG_CACHE_HOME", "")
 
     with contextlib.suppress(RuntimeError):  # no home folder

@@ -77,7 +77,8 @@ class Range:
 
     def intersection(self, other: Range) -> Range | None:
         """Return the part common to both ranges, or None if they do not overlap."""
-        low, high = max(self.low, other.low), min(self.high, other.high)
+        low = max(self.low, other.low)
+        high = min(self.high, other.high)
         return Range(low, high) if low <= high else None
 
 
@@ -91,7 +92,8 @@ class BoundedBytes:
     @classmethod
     def around(cls, size_bytes: int, low_bytes: int, high_bytes: int) -> BoundedBytes:
         """Return a size with its range, widened if the size is outside."""
-        low, high = min(size_bytes, max(low_bytes, 0)), max(size_bytes, high_bytes)
+        low = min(size_bytes, max(low_bytes, 0))
+        high = max(size_bytes, high_bytes)
         return cls(size_bytes, Range(low, high))
 
     @classmethod
@@ -111,6 +113,7 @@ class BoundedBytes:
 
     def __str__(self) -> str:
         shown, low, high = map(
-            format_bytes, (self.bytes, self.range.low, self.range.high)
+            format_bytes,
+            (self.bytes, self.range.low, self.range.high),
         )
         return shown if low == high else f"{shown} ({low} to {high})"

@@ -39,13 +39,16 @@ def format_option_bytes(size_bytes: int) -> str:
 
 def format_bytes(size_bytes: int | float) -> str:
     """Return a size in the largest binary unit in which it is at least 1: ``1.50 KiB``, ``1023 B``."""
-    sign, size, unit = "-" if size_bytes < 0 else "", abs(float(size_bytes)), 0
+    sign = "-" if size_bytes < 0 else ""
+    size = abs(float(size_bytes))
+    unit = 0
     # 1023.995 KiB would be rounded to 1024.00 KiB, so compare after rounding.
     while unit + 1 < len(_BINARY) and round(size, 2 if unit else 0) >= 1024:
         size /= 1024
         unit += 1
 
     digits = 0 if unit == 0 else 2 if size < 100 else 1
+
     return f"{sign}{size:.{digits}f} {_BINARY[unit]}"
 
 
@@ -61,7 +64,8 @@ def parse_bytes(text: str) -> int:
 
     if match is None or unit.lower() not in _FACTORS:
         raise InputError(
-            f"{text!r} is not a size.", hint="Write it as 10GiB, 512MiB or 16GB."
+            f"{text!r} is not a size.",
+            hint="Write it as 10GiB, 512MiB or 16GB.",
         )
 
     if not unit and float(number):

@@ -110,6 +110,7 @@ def _merge_small(
             title = f"{'in use' if is_used else 'free'} at {address:#x}"
 
             look = "pool-used"
+
             if is_used and size == asked_bytes:
                 look = "pool-same"
             elif not is_used:
@@ -313,6 +314,7 @@ def _list_sizes(failure: OomFailure) -> Table:
 
     others = failure.sizes[_MOST_ROWS:]
     caption = ""
+
     if others:
         total = format_bytes(sum(row.total_bytes for row in others))
         caption = f"{len(others):,} other sizes hold {total}; see the JSON."

@@ -56,6 +56,7 @@ def repeat_command(report: ReportFile, command: str, *options: str) -> str:
         return ""
 
     limit: list[str] = []
+
     if verdict is not None and verdict.limit_of == "user":
         asked = verdict.limit_bytes
         if asked:
@@ -76,6 +77,7 @@ def repeat_command(report: ReportFile, command: str, *options: str) -> str:
     if step.own:
         batch_size = None
         mode = ""
+
     if command == "fit":  # it varies the batch
         batch_size = None
 
@@ -93,6 +95,7 @@ def step_options(
 ) -> list[str]:
     """Return the options that repeat a step; ``card`` is empty for the CPU, ``given`` is repeated."""
     options = []
+
     if batch_size is not None and "--batch-size" not in given:
         options += ["--batch-size", str(batch_size)]
     if mode in ("infer", "generate"):
@@ -143,7 +146,8 @@ def find_action(report: ReportFile) -> str:
 
 def _limit_of(report: ReportFile) -> int | None:
     """Return the limit of the verdict or of the card, else the size of the process; None without."""
-    verdict, program = report.verdict, report.program
+    verdict = report.verdict
+    program = report.program
     if verdict is not None and verdict.limit_bytes is not None:
         return verdict.limit_bytes
 
@@ -232,6 +236,7 @@ def _saving_label(saves_bytes: int) -> str:
 def describe_figures(remedy: StepRemedy) -> str:
     """Return the peaks before and after a change, its costs and its patch, in words."""
     parts = []
+
     if remedy.requested_bytes is not None and remedy.saves_bytes is not None:
         before = format_bytes(remedy.requested_bytes + remedy.saves_bytes)
         after = format_bytes(remedy.requested_bytes)
@@ -266,10 +271,12 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
         code = ""
 
     check = ""
+
     if remedy:
         check = repeat_command(report, "estimate", "--what-if", remedy)
 
     gain = ""
+
     if action and code:
         gain = "its saving was not computed"
     if finding.saves_bytes:

@@ -110,11 +110,14 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
         return "No leak: memory rises only while a container with a bound fills."
 
     steps = f"{program.steps:,} steps"
+
     if not program.device.level_bytes:
         return f"Cannot tell whether memory grows: {steps} are too few."
 
-    low, high = program.device.low_bytes, program.device.high_bytes
+    low = program.device.low_bytes
+    high = program.device.high_bytes
     slopes = f"{signed_bytes(low)} and {signed_bytes(high)} a step"
+
     return (
         f"Cannot tell whether memory grows: in {steps} the slope lies between {slopes}."
     )
@@ -131,6 +134,7 @@ def _largest_categories(report: ReportFile) -> str:
     peak = format_bytes(report.peak.requested_bytes)
 
     what = "heap and stack" if report.device.kind == "tpu" else "tensors"
+
     return f"Peak {peak} of {what}: {', '.join(parts)}."
 
 
@@ -149,6 +153,7 @@ def _number_line(report: ReportFile) -> str:
             place = ""
             if need is not None and need.outside_bytes:
                 place = " outside the steps below"
+
             return (
                 f"The process takes up to {format_bytes(program.process_peak_bytes)}: "
                 f"{format_bytes(own)} TensorFlow's tensors{place}, the rest Python, its "
@@ -181,6 +186,7 @@ def _least_need(report: ReportFile) -> str:
         size = max(size, report.peak_ever.allocated_bytes)
 
     limit = ""
+
     if device.kind == "tpu":
         whole = format_bytes(device.memory_limit_bytes or 0)
         return f"Heap and stack take {format_bytes(size)} of {whole} of {device.name}."
@@ -226,6 +232,7 @@ def _parts_of(report: ReportFile, need: Need) -> Iterator[str]:
         yield f"{format_bytes(need.allocator.bytes)} rounding and fragmentation"
     else:
         yield f"{format_bytes(own_bytes)} TensorFlow's own peak (get_memory_info)"
+
         if own_bytes < pool_bytes:
             yield f"{format_bytes(pool_bytes - own_bytes)} fragmentation of its pool"
 
@@ -314,6 +321,7 @@ def list_details(report: ReportFile) -> Iterator[str]:
         yield from _program_details(report.program)
 
     yield _range_words(report)
+
     if report.integrity is not None and report.integrity.replay_says:
         yield report.integrity.replay_says
 
@@ -339,6 +347,7 @@ def _place_words(report: ReportFile) -> str:
         place += f" ({about})"
 
     pool = ""
+
     if peak.pool_bytes is not None:
         pool = f", {format_bytes(peak.pool_bytes)} in the pool"
 
@@ -402,6 +411,7 @@ def _peak_details(report: ReportFile) -> Iterator[str]:
 def _program_details(program: ProgramFigures) -> Iterator[str]:
     """Yield the definition of a step, and the slopes of memory over steps."""
     end = f"; the program ended with {program.ended}" if program.ended else ""
+
     if program.whole_run:
         yield (
             "No call repeats often enough to be a step, so the whole run counts as "
@@ -510,6 +520,7 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
     verdict = report.verdict
     if verdict is not None and verdict.need_bytes is not None:
         meaning = "least pool of TensorFlow"
+
         if verdict.limit_of == "card":
             meaning = "largest memory of the process"
         elif verdict.need is not None and verdict.need.own_peak_bytes is not None:

@@ -110,6 +110,7 @@ def _changes(title: str, rows: Sequence[report_file.LayerOfBoth], most: int) -> 
         return Section("", (Paragraph(words, "muted"),))
 
     cells: list[tuple[CellValue, ...]] = []
+
     for row in changed[:most]:
         change = Cell(row.change, _CHANGE_TONES[row.change])
         cells.append((row.name or "(none)", *_cells(row), change))
@@ -132,10 +133,12 @@ def _cells(row: report_file.BytesOfBoth) -> tuple[CellValue, ...]:
     b = row.b_bytes
     delta = row.delta_bytes
     sizes = ("-" if a is None else a, "-" if b is None else b)
+
     if delta is None:
         return ("-", "", *sizes)
 
     tone: Tone = "muted"
+
     if delta > 0:
         tone = "bad"
     elif delta < 0:

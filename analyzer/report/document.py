@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
@@ -15,8 +15,10 @@ from analyzer.explain.trace_integrity import find_counter_peak, trust_figures
 from analyzer.explain.verdict import FITS
 from analyzer.model.choice import Category
 from analyzer.model.contract import report_file
+from analyzer.model.contract.capture_request import ASSUMPTIONS
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import ReportFile
+from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.recording.records import REPORTED, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.report.actions import suggest_next
@@ -54,12 +56,38 @@ def build_document(analysis: Analysis) -> ReportFile:
         findings=analysis.findings,
         uncertainty=stated_range(analysis),
         integrity=trust_figures(analysis),
+        simulated_card=_describe_simulated_card(recording.simulated_run),
         cards=card_uses(analysis),
         failure=failure_of(analysis),
         program=program_figures(recording),
     )
 
     return replace(report, next_command=suggest_next(report))
+
+
+def _describe_simulated_card(
+    run: SimulatedCardNote | None,
+) -> report_file.SimulatedCardNotice | None:
+    """Return the notice about simulated cards, with the answers of their libraries."""
+    if run is None:
+        return None
+
+    settings = []
+
+    for one in ASSUMPTIONS:
+        value = run.assumed.get(one.name, one.usual)
+        settings.append(report_file.AssumedSetting(**asdict(one), value=value))
+
+    return report_file.SimulatedCardNotice(
+        says=f"TensorFlow's own GPU runtime on a simulated {', '.join(run.cards)}; no kernel ran",
+        cards=run.cards,
+        assumed=(
+            "no workspace for cuFFT, cuSOLVER and cuSPARSE",
+            "the first algorithm that is tried counts as the fastest",
+            "values read back from the card are 0, except counts, shapes and finite gradients",
+        ),
+        settings=tuple(settings),
+    )
 
 
 def _peak(analysis: Analysis) -> report_file.PeakFigures:

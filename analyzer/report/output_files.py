@@ -41,6 +41,7 @@ def output_file(path: Path) -> Iterator[Path]:
 
         try:
             yield temporary
+
             with delay_signals():
                 temporary.replace(os.path.realpath(path))
         finally:
@@ -118,6 +119,7 @@ def _copy_into(content: Path, path: Path) -> None:
         stream.flush()  # keep the order of the output
 
     opened = os.open(path, os.O_WRONLY | os.O_APPEND)
+
     with contextlib.suppress(BrokenPipeError), content.open("rb") as source:
         with os.fdopen(opened, "wb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)

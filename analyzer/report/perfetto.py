@@ -45,7 +45,10 @@ def chrome_trace(recording: Recording) -> str:
 
 
 def _span(
-    name: str, row: int, ends_us: npt.NDArray[np.float64], **more: Any
+    name: str,
+    row: int,
+    ends_us: npt.NDArray[np.float64],
+    **more: Any,
 ) -> dict[str, Any]:
     start, end = map(float, ends_us)
     place = {"pid": _PROCESS, "tid": row, "ts": start, "dur": end - start}

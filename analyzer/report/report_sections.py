@@ -91,6 +91,7 @@ def _sections(report: ReportFile) -> Iterator[Section]:
         yield hosts_section(report.hosts, _HOST_ROWS)
 
     yield _categories_section(report)
+
     if report.tensors_at_peak:
         # Who asks for changes sees more of them instead.
         tensors = tensors_section(report, _OWNERS)
@@ -123,6 +124,7 @@ def _details(report: ReportFile) -> Iterator[Section]:
         parts.append(steps_section(report, _SHOWN_STEPS))
 
     parts.append(tensors_section(report, ROWS))
+
     if any(row.layer for row in report.layers):
         parts.append(layers_section(report, ROWS))
 
@@ -288,6 +290,7 @@ def hosts_section(hosts: Sequence[HostRow], most: int) -> Section:
 
     for place, row in enumerate(hosts[:most]):
         words = "incomplete trace" if row.damaged else ""
+
         if row.failed:
             words = f"not read: {row.failed}"
 

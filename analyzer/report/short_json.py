@@ -55,6 +55,7 @@ def _cut(value: Any, rows: int, path: str, lengths: dict[str, int]) -> Any:
         return value
 
     most = rows
+
     if value and isinstance(value[0], int | float):
         most = len(value) if len(value) <= _MOST_NUMBERS else 0
     if len(value) > most:

@@ -226,7 +226,7 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     from analyzer.explain.pool_facts import add_pool
     from analyzer.explain.run_range import with_run_range
     from analyzer.explain.trace_integrity import check_peak
-    from analyzer.explain.verdict import judge, with_assumed_settings
+    from analyzer.explain.verdict import judge
 
     analysis = analyse(measured.recording)
     check_peak(analysis)
@@ -240,4 +240,4 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     analysis = add_pool(replace(analysis, alive=alive), what_if, search=search)
     analysis = with_run_range(analysis, search=search)
 
-    return collect(judge(with_assumed_settings(analysis), what_if.memory_limit_bytes))
+    return collect(judge(analysis, what_if.memory_limit_bytes))

@@ -167,7 +167,8 @@ class Assumption(ReportRecord, frozen=True):
 
 
 ASSUMPTIONS: Final = read_table(
-    "model/contract/assumptions.toml", dict[str, tuple[Assumption, ...]]
+    "model/contract/assumptions.toml",
+    dict[str, tuple[Assumption, ...]],
 )["assumptions"]
 WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT = (
     ASSUMPTIONS

@@ -82,6 +82,7 @@ def read_message(path: Path, record: type[_Record], version: int) -> _Record:
         plain = json.loads(path.read_bytes())
         if (actual := convert(plain, dict).get("schema_version")) != version:
             raise ValidationError(f"it has version {actual}, expected {version}")
+
         return convert(plain, record)
     except (OSError, ValueError, RecursionError) as error:
         raise AnalyzerError(

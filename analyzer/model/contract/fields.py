@@ -20,30 +20,37 @@ Count = Annotated[int, Meta(ge=0, le=MOST_EVENTS)]  # a number of repetitions
 Index = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]  # a position in a list
 Threads = Annotated[int, Meta(ge=0, le=4096)]  # a number of threads; 0 if unknown
 Integer = Annotated[
-    int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)
+    int,
+    Meta(ge=-(1 << 63), le=(1 << 63) - 1),
 ]  # a signed integer of 64 bits
 Address = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # a memory address
 Axis = Annotated[int, Meta(ge=-1, le=MOST_BYTES)]  # the size of an axis; -1 if unknown
 Shape = Annotated[
-    tuple[Axis, ...], Meta(max_length=MOST_AXES)
+    tuple[Axis, ...],
+    Meta(max_length=MOST_AXES),
 ]  # the sizes of a tensor's axes
 Name = Annotated[
-    str, Meta(max_length=1 << 16)
+    str,
+    Meta(max_length=1 << 16),
 ]  # the name of an op, a tensor, a type, a device
 Text = Annotated[
-    str, Meta(max_length=1 << 20)
+    str,
+    Meta(max_length=1 << 20),
 ]  # a message, or the text of an environment variable
 Total = Annotated[
-    int, Meta(ge=0, le=MOST_TOTAL)
+    int,
+    Meta(ge=0, le=MOST_TOTAL),
 ]  # a sum of bytes, or a number of items
 Signed = Annotated[
-    int, Meta(ge=-MOST_TOTAL, le=MOST_TOTAL)
+    int,
+    Meta(ge=-MOST_TOTAL, le=MOST_TOTAL),
 ]  # a difference of two totals
 
 Instant = Annotated[int, Meta(ge=-1, le=(1 << 40))]
 """The state just after a row of the events table; -1 is the state before the first event."""
 Picoseconds = Annotated[
-    int, Meta(ge=-MOST_TOTAL, le=MOST_TOTAL)
+    int,
+    Meta(ge=-MOST_TOTAL, le=MOST_TOTAL),
 ]  # a time on the trace's clock
 
 Cell = bool | Signed | float | Text | None  # null for a number that JSON does not have
@@ -82,7 +89,8 @@ stores up to 22 characters and points to longer text. Resources and variants hav
 def numpy_name(dtype: str) -> str:
     """Return NumPy's name of a type in a message (``DataTypeString`` in ``types.cc``)."""
     return {"float": "float32", "half": "float16", "double": "float64"}.get(
-        dtype, dtype
+        dtype,
+        dtype,
     )
 
 

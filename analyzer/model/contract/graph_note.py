@@ -5,19 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, TypedDict
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from analyzer.model.contract.fields import (
-    Bytes,
-    Count,
-    Index,
-    Integer,
     Name,
     Shape,
-    check_size,
     tensor_bytes,
 )
 from analyzer.model.contract.reading import read_record
@@ -51,34 +46,6 @@ _TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
 CONVOLUTIONS: Final = _TYPES["convolutions"]
 PARAMETER_GRADIENTS: Final = _TYPES["parameter_gradients"]
 
-_LEAST: Final = {
-    **dict.fromkeys(("_Arg", "_DeviceArg", "Const"), (0, 1)),
-    **dict.fromkeys(
-        op_types("Enter Exit Identity LoopCond NextIteration RefEnter"), (1, 1)
-    ),
-    "Merge": (1, 2),
-    **dict.fromkeys(("RefSwitch", "Switch"), (2, 2)),
-}
-"""Minimum number of inputs and outputs of op types with special treatment in the executor."""
-
-Number = bool | Integer | float
-
-_Values = Annotated[tuple[Number | Name, ...], Meta(max_length=4096)]
-
-
-class Tensor(TypedDict, total=False):
-    """An attribute that is a tensor, or a function with its name.
-
-    A small tensor has flat ``values`` (numbers that JSON cannot hold as text), a large one of equal
-    booleans ``every``.
-    """
-
-    function: Name
-    dtype: Name
-    shape: Shape | None
-    values: _Values
-    every: bool
-
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One output of an op."""
@@ -104,37 +71,6 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return "" if self.shape is None else f"[{','.join(map(str, self.shape))}]"
 
 
-Attribute = (
-    bool
-    | Integer
-    | float
-    | str
-    | Tensor
-    | list[bool | Integer | float | str | Shape | Tensor | None]
-    | None
-)
-"""The value of an attribute; dtypes by name, shapes as lists."""
-
-
-_ATTRIBUTE_TYPES: Final[dict[Any, str]] = {
-    str: "data_format padding frame_name rnn_mode",
-    Count: "N parallel_iterations",
-    Index: "index",
-    list[Bytes]: "dilations strides explicit_paddings",
-    list[str]: "fused_ops",
-    list[Shape | None]: "analyzer_least_shapes",
-}
-_KnownAttributes: Final = msgspec.defstruct(
-    "_KnownAttributes",
-    [
-        (name, kind, None)
-        for kind, names in _ATTRIBUTE_TYPES.items()
-        for name in op_types(names)
-    ],
-)
-"""The attributes that the package reads, with the types of TensorFlow's op registry."""
-
-
 @dataclass(frozen=True, slots=True)
 class Op:
     """One node of the executed graph, in which nested functions are inlined."""
@@ -145,7 +81,9 @@ class Op:
     control_inputs: _Names = ()  # ops that it waits for
     outputs: Annotated[tuple[TensorSpec, ...], Meta(max_length=_MOST_EDGES)] = ()
     device: Name = ""  # empty if not placed
-    attrs: Mapping[str, Any] = field(default_factory=dict)  # as in ``Attribute``
+    # dtypes by name, shapes as lists; a tensor has ``dtype``, ``shape`` and flat ``values``, or
+    # ``every`` if all are equal
+    attrs: Mapping[str, Any] = field(default_factory=dict)
     source: Name = ""  # ``file:line`` of the user's code
 
 
@@ -176,13 +114,17 @@ class GraphFile(msgspec.Struct, frozen=True, kw_only=True):
 def read_graph_file(path: Path) -> GraphFile:
     """Read the graph of a run folder, or raise a TraceError."""
     return read_record(
-        path, GraphFile, version=GRAPH_VERSION, hint=DAMAGED, check=_check
+        path,
+        GraphFile,
+        version=GRAPH_VERSION,
+        hint=DAMAGED,
     )
 
 
 def encode_graph(graph: GraphFile) -> bytes:
     """Return a graph as JSON text that ``read_graph_file`` reads."""
     plain = msgspec.to_builtins(graph)
+
     for name in ("ops", "inside"):
         plain[name] = [
             {key: value for key, value in op.items() if value} for op in plain[name]
@@ -196,35 +138,6 @@ def check_tensor(tensor: str) -> None:
     _, colon, output = tensor.rpartition(":")
     if colon and not (output.isdecimal() and len(output) < _MOST_DIGITS):
         raise ValueError(f"{tensor[:80]!r} is no tensor of an op")
-
-
-def _check(graph: GraphFile) -> None:
-    if len({op.name for op in graph.ops}) < len(graph.ops):
-        raise ValueError("two ops have the same name")
-    for op in (*graph.ops, *graph.inside):
-        try:
-            _check_op(op)
-        except ValueError as error:
-            raise ValueError(f"op {op.name[:80]!r}: {error}") from None
-
-    for name in (name for one in graph.traced for op in one.ops for name in op.inputs):
-        check_tensor(name)
-
-
-def _check_op(op: Op) -> None:
-    for spec in op.outputs:
-        check_size(spec.dtype, spec.shape)
-    for tensor in op.inputs:
-        check_tensor(tensor)
-    least_inputs, least_outputs = _LEAST.get(op.type, (0, 0))
-    if len(op.inputs) < least_inputs or len(op.outputs) < least_outputs:
-        raise ValueError(f"too few inputs or outputs for the type {op.type}")
-    if op.type in ARGUMENT_TYPES and "index" not in op.attrs:
-        raise ValueError("an argument without its index")
-
-    if op.attrs:
-        msgspec.convert(op.attrs, dict[str, Attribute])
-        msgspec.convert(op.attrs, _KnownAttributes)
 
 
 LEAST_SHAPES: Final = "analyzer_least_shapes"

@@ -69,16 +69,19 @@ def unpack_pieces(packed: IO[bytes], rest: bytes) -> Iterator[bytes]:
     A ValueError says that the stream is damaged, after the content before the damage.
     """
     is_over = False
+
     try:
         while rest[:2] == GZIP_MAGIC:
             unpacker = zlib.decompressobj(wbits=31)
             while not unpacker.eof:
                 if not rest:
                     raise ValueError("it is truncated")
+
                 yield unpacker.decompress(rest, _PIECE_BYTES)
                 rest = unpacker.unconsumed_tail or packed.read(_PIECE_BYTES)
 
-            rest, is_over = unpacker.unused_data + rest, True
+            rest = unpacker.unused_data + rest
+            is_over = True
     except zlib.error as error:
         raise ValueError(f"its compression is damaged: {error}") from None
 
@@ -120,11 +123,13 @@ def decode_record(content: bytes, record: type[_Record], version: int) -> _Recor
     if _SURROGATE.search(content):
         # JSON can hold half a surrogate pair, UTF-8 cannot: replace it by "?".
         content = json.dumps(json.loads(content), ensure_ascii=False).encode(
-            "utf-8", "replace"
+            "utf-8",
+            "replace",
         )
 
     if msgspec.json.decode(content, type=_Version).schema_version > version:
         raise _NewerVersionError
+
     return msgspec.json.decode(content, type=record)
 
 

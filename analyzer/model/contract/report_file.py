@@ -292,6 +292,7 @@ class Need(ReportRecord, frozen=True, kw_only=True):
         largest = max((one.bytes for one in sizes.values()), default=0)
         if outside is None or outside.bytes <= 2 * largest:
             return 0
+
         return outside.bytes
 
     @property
@@ -351,7 +352,8 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     processes: Total | None = None  # with this need, at once on the card
     headline: Text
     cautions: tuple[
-        Text, ...
+        Text,
+        ...,
     ] = ()  # reasons to doubt the figures, the most important first
 
     @property
@@ -590,7 +592,11 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
 DIFF_VERSION: Final = 1
 
 Number = Literal[
-    "needs", "requested", "allocated", "pool", "process"
+    "needs",
+    "requested",
+    "allocated",
+    "pool",
+    "process",
 ]  # in the report's order
 Change = Literal["same", "came", "went", "grew", "shrank"]  # of a layer or an op
 

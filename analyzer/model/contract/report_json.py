@@ -44,6 +44,7 @@ def _number(value: object) -> int | float:
 def encode_report(report: Struct) -> str:
     """Return a report as JSON text."""
     text = json.dumps(plain_report(report))
+
     try:
         return indented(text, indent=1) + "\n"
     except DecodeError:  # half a surrogate pair, from a file name that is not UTF-8
@@ -86,6 +87,7 @@ def encode_digests(folder: Path) -> bytes:
 def _digest_files(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file in a folder by its path, without the two files about it."""
     files = {}
+
     for file in sorted(folder.rglob("*")):
         is_own = file.name in (DIGESTS_FILE, REPORT_HTML)
         if file.is_file() and not file.is_symlink() and not is_own:
@@ -103,7 +105,8 @@ def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
 
     try:
         saved = json.loads(read_regular_file(file))
-        version, known = str(saved["analyzer"]), dict(saved["files"])
+        version = str(saved["analyzer"])
+        known = dict(saved["files"])
         if version != __version__:
             return None, f"version {version:.20} saved it"
 
@@ -114,6 +117,7 @@ def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
         added = present.keys() - known.keys()
         if any(name == REPORT_JSON or ".xplane.pb" in name for name in added):
             return None, "a file was added"
+
         return read_report(folder / REPORT_JSON), ""
     except (AnalyzerError, OSError, TypeError, KeyError, ValueError, RecursionError):
         return None, f"a file is missing or damaged, or {DIGESTS_FILE} is"

@@ -53,7 +53,8 @@ class StepConfig:
     optimizer: Name = ""
     dtype_policy: Name = ""
     options: tuple[
-        Text, ...
+        Text,
+        ...,
     ] = ()  # the user's further options, as words: ``--loss``, ``mse``
     eager: bool = False  # whether it runs op by op
     own: bool = (
@@ -160,14 +161,16 @@ class SimulatedCardNote(Struct, frozen=True, kw_only=True):
 
     cards: tuple[Name, ...] = ()
     assumed: Mapping[
-        Name, Bytes
+        Name,
+        Bytes,
     ] = {}  # settings of ``ASSUMPTIONS`` that are not the default
     memory_limit_bytes: Bytes | None = None  # None for TensorFlow's own
     is_unlimited: bool = (
         False  # whether the step ran with room for any step, not the card's
     )
     spare_bytes: tuple[
-        Bytes, ...
+        Bytes,
+        ...,
     ] = ()  # of each card's limit, by which its pool was smaller
     # of each convolution: bytes of the chosen workspace, the least and the most likely ones
     workspaces: tuple[tuple[Bytes, Bytes, Bytes], ...] = ()

@@ -9,8 +9,7 @@ writes one place of it (``ops.slice_update`` in keras-hub's ``CachedMultiHeadAtt
 makes a new tensor for that: the parts of a layer, their updated copies, and the sum of all layers count.
 """
 
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from analyzer.model.contract.graph_note import (
@@ -40,10 +39,12 @@ class Sharing:
                 output = f"{op.name}:{index}"
                 self._parent.setdefault(tensor, tensor)
                 self._parent.setdefault(output, output)
+
                 if (one := self.root(tensor)) != (other := self.root(output)):
                     self._parent[other] = one
 
         self._members: dict[str, list[str]] = {}
+
         for tensor in self._parent:
             self._members.setdefault(self.root(tensor), []).append(tensor)
 
@@ -78,6 +79,7 @@ class Sharing:
     def _find_shared(self, op: Op, own: Collection[str]) -> Iterable[tuple[str, int]]:
         """Yield inputs of an op with the index of an output in the same buffer."""
         outputs = range(len(op.outputs))
+
         if op.type == "IdentityN":
             yield from zip(op.inputs, outputs, strict=False)
         elif op.type in ALIAS_OPS:
@@ -124,6 +126,7 @@ class Sharing:
         """Return the tensor's bytes, without a shape those of the largest input; 0 if unknown."""
         if tensor in self._sizes:
             return self._sizes[tensor]
+
         self._sizes[tensor] = 0  # stops at cycles
         spec = self._structure.spec(tensor)
         size_bytes = spec.size_bytes if spec is not None else 0
@@ -137,6 +140,7 @@ class Sharing:
             size_bytes = max(map(self._size, same), default=0)
 
         self._sizes[tensor] = size_bytes or 0
+
         return self._sizes[tensor]
 
 
@@ -151,6 +155,7 @@ _CARRIES: Final = op_types("NextIteration RefNextIteration") | _LOOPS
 def find_cache(structure: GraphIndex) -> frozenset[str]:
     """Return the tensors of the cache; empty if no loop carries a tensor that an op updates in part."""
     found: set[str] = set()
+
     for op in structure.ops.values():
         seed = f"{op.name}:0"
         if op.type in _UPDATES and seed not in found and _is_value(structure, seed):
@@ -167,7 +172,8 @@ def find_cache(structure: GraphIndex) -> frozenset[str]:
 
 def _is_carried(structure: GraphIndex, name: str) -> bool:
     """Say whether an op passes a value to the next iteration, or is an argument of a loop's body."""
-    kind, loop = structure.ops[name].type, structure.ops.get(name.rpartition("/")[0])
+    kind = structure.ops[name].type
+    loop = structure.ops.get(name.rpartition("/")[0])
     return kind in _CARRIES or (
         kind == "Placeholder" and loop is not None and loop.type in _LOOPS
     )
@@ -217,27 +223,25 @@ MOVES, SCALES = _TABLE["moves"], _TABLE["scales"]
 
 def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
     """Return the copies of the step's inputs: tensor -> op type that made it."""
-    queue = deque(
-        f"{name}:{index}"
-        for name, op in structure.ops.items()
-        if op.type in INPUT_TYPES
-        for index, spec in enumerate(op.outputs)
-        if spec.dtype not in ("resource", "variant", "")
-    )
-    copies: dict[str, str] = {}
-    seen = set(queue)
+    inputs = set()
 
-    while queue:
-        tensor = queue.popleft()
+    for op in structure.ops.values():
+        for index, spec in enumerate(op.outputs if op.type in INPUT_TYPES else ()):
+            if spec.dtype not in ("resource", "variant", ""):
+                inputs.add(f"{op.name}:{index}")
+
+    def find_next(tensor: str) -> Iterator[str]:
         for name in structure.consumers.get(tensor, ()):
             op = structure.ops[name]
-            made = f"{name}:0"
-            if made in seen or not op.outputs or not _is_copy(op, tensor, structure):
-                continue
-            seen.add(made)
-            queue.append(made)
-            if op.type not in ALIAS_OPS and op.type != "_Recv":
-                copies[made] = op.type
+            if op.outputs and _is_copy(op, tensor, structure):
+                yield f"{name}:0"
+
+    copies = {}
+
+    for tensor in sorted(reach(inputs, find_next) - inputs):
+        op_type = structure.ops[split_tensor(tensor)[0]].type
+        if op_type not in ALIAS_OPS and op_type != "_Recv":
+            copies[tensor] = op_type
 
     return copies
 
@@ -248,6 +252,7 @@ def _is_copy(op: Op, tensor: str, structure: GraphIndex) -> bool:
         return op.inputs[0] == tensor
     if op.type not in SCALES:
         return False
+
     spec = structure.spec(next((one for one in op.inputs if one != tensor), ""))
 
     return spec is not None and spec.shape == ()

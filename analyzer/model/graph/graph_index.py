@@ -90,6 +90,7 @@ def find_phases(
                 graph.function, Phase.FORWARD
             )
             phases.setdefault(op.name, phase)
+
             for function in op.calls:
                 inherited.setdefault(function, phase)
 
@@ -226,11 +227,14 @@ def build_graph_index(
     was traced, ``nested_gradients`` inside functions, before inlining added a prefix.
     """
     table = scopes or ScopeTable()
-    gradients, nested = frozenset(gradients), dict.fromkeys(nested_gradients, True)
+    gradients = frozenset(gradients)
+    nested = dict.fromkeys(nested_gradients, True)
     by_name = {op.name: op for op in ops}
     consumers = find_consumers(ops)
+
     if not traced:
         traced = [TracedGraph("", tuple(TracedOp(op.name, op.inputs) for op in ops))]
+
     present = frozenset(
         tensor
         for op in ops
@@ -247,6 +251,7 @@ def build_graph_index(
 def find_consumers(ops: Iterable[Op]) -> dict[str, list[str]]:
     """Return the ops that use each tensor."""
     consumers: dict[str, list[str]] = {}
+
     for op in ops:
         for tensor in op.inputs:
             consumers.setdefault(tensor, []).append(op.name)
@@ -259,6 +264,7 @@ def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
     for _ in range(_DEEPEST):
         if name in table:
             return table[name]
+
         _, slash, name = name.partition("/")
         if not slash:
             break
@@ -355,6 +361,7 @@ def describe_value(
             return Category.GRADIENT, GRADIENT_ROLE
         if carries_gradient and phase is Phase.BACKWARD:
             return Category.GRADIENT, _PASSED_GRADIENT_ROLE
+
         kind = "optimizer" if phase is Phase.UPDATE else "backward"
 
         return Category.TEMPORARY, f"{kind} temporary"

@@ -56,10 +56,12 @@ def runs_on_host(op: Op) -> bool:
 def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
     """Say whether an output lies in host memory; ``inputs`` are None if unknown."""
     dtype = op.outputs[index].dtype if index < len(op.outputs) else ""
+
     if runs_on_host(op) or op.type in _SHAPES or op.type == COPY_BACK:
         return True
     if op.type in _COMPARISONS:
         return bool(inputs) and inputs[0] is not None and inputs[0].dtype in HOST_TYPES
+
     is_on_card = dtype == "int32" and (op.type in _DEVICE_INT32 or op.type == COPY)
 
     return dtype in HOST_TYPES and not is_on_card
@@ -68,6 +70,7 @@ def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -
 def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
     """Say whether the kernel reads an input in host memory; ``inputs`` are None if unknown."""
     spec = inputs[index]
+
     if op.type in (COPY, COPY_BACK):
         return op.type == COPY
     if op.attrs.get("_XlaMustCompile"):  # its arguments lie on the card, except handles
@@ -99,6 +102,7 @@ def place_by_handles(ops: Sequence[Op]) -> list[Op]:
         ]
         if devices and any(spec.dtype == "resource" for spec in op.outputs):
             hosted[op.name] = devices[0]
+
         result.append(replace(op, device=devices[0]) if devices else op)
 
     return result
@@ -123,11 +127,13 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
 
     for op in by_name.values():
         feeds = list(op.inputs)
+
         for index, (tensor, spec) in enumerate(
             zip(op.inputs, inputs[op.name], strict=True)
         ):
             if spec is None:
                 continue
+
             name, output = split_tensor(tensor)
             source = by_name[name]
             reads_host = is_input_on_host(op, index, inputs[op.name])

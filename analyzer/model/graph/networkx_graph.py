@@ -19,6 +19,7 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
     import networkx as nx
 
     graph: nx.MultiDiGraph = nx.MultiDiGraph()
+
     for op in structure.ops.values():
         node = ("op", op.name)
         facts = {
@@ -26,7 +27,12 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
             "phase": str(structure.phases[op.name]),
         }
         graph.add_node(
-            node, kind="op", type=op.type, **facts, source=op.source, device=op.device
+            node,
+            kind="op",
+            type=op.type,
+            **facts,
+            source=op.source,
+            device=op.device,
         )
 
         for index, spec in enumerate(op.outputs):
@@ -51,9 +57,14 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
         for index, tensor in enumerate(op.inputs):
             if ("tensor", tensor) not in graph:
                 graph.add_node(("tensor", tensor), kind="tensor", **unknown)
+
             facts = evidence(tensor, name)
             graph.add_edge(
-                ("tensor", tensor), ("op", name), index=index, control=False, **facts
+                ("tensor", tensor),
+                ("op", name),
+                index=index,
+                control=False,
+                **facts,
             )
 
         for control in op.control_inputs:

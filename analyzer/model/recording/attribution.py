@@ -107,6 +107,7 @@ def label_graph(
         is_eager = regions[row] == "dynamic" and steps[row] < 0
         if op is None or is_eager:
             continue
+
         labels.op_type[row] = op.type
         labels.source[row] = op.source
         labels.layer[row] = labels.layer[row] or structure.layers.get(name, "")
@@ -126,7 +127,9 @@ def label_graph(
 
 
 def match_outputs(
-    allocations: pd.DataFrame, structure: GraphIndex, freers: np.ndarray | None = None
+    allocations: pd.DataFrame,
+    structure: GraphIndex,
+    freers: np.ndarray | None = None,
 ) -> list[str]:
     """Return the tensor of the graph that each buffer was requested for; empty for none.
 
@@ -143,6 +146,7 @@ def match_outputs(
         zip(*columns, strict=True)
     ):
         op = structure.ops.get(name)
+
         if known:
             tensors[row] = str(known)
         elif op is not None and (
@@ -161,9 +165,15 @@ class _Values:
     """The outputs of a graph's ops, as ``describe_value`` names them."""
 
     def __init__(
-        self, structure: GraphIndex, sharing: Sharing, *, infers: bool
+        self,
+        structure: GraphIndex,
+        sharing: Sharing,
+        *,
+        infers: bool,
     ) -> None:
-        self._structure, self._sharing, self._infers = structure, sharing, infers
+        self._structure = structure
+        self._sharing = sharing
+        self._infers = infers
         self._has_backward = Phase.BACKWARD in structure.phases.values()
         self._gradients = structure.gradients
         self._gradient_ops = find_gradient_ops(structure)
@@ -185,9 +195,12 @@ class _Values:
         ``tensor`` is the output that it holds, empty for none; ``is_alive`` says whether it is alive
         when the backward pass begins.
         """
-        structure, phase = self._structure, self._structure.phases[op.name]
-        is_temp, is_convolution = region == "temp", op.type in CONVOLUTIONS
+        structure = self._structure
+        phase = self._structure.phases[op.name]
+        is_temp = region == "temp"
+        is_convolution = op.type in CONVOLUTIONS
         is_scratch = not tensor or (is_temp and tensor not in structure.consumers)
+
         if op.type in CONSTANTS:
             return Category.CONSTANT, "constant"
         if is_convolution and dtype == "uint8":
@@ -219,6 +232,7 @@ class _Values:
             return Category.GRADIENT, self._reduced[tensor]
         if is_scratch:
             return Category.TEMPORARY, f"{phase} scratch"
+
         members = (
             self._sharing.members(tensor) if phase is Phase.BACKWARD else (tensor,)
         )
@@ -263,7 +277,11 @@ class _Values:
 
 
 def match_output(
-    op: Op, used: set[int], dtype: str, shape: str, size_bytes: int
+    op: Op,
+    used: set[int],
+    dtype: str,
+    shape: str,
+    size_bytes: int,
 ) -> str:
     """Return the op's output that a buffer was requested for; empty for none.
 
@@ -272,6 +290,7 @@ def match_output(
     """
     if len(used) >= len(op.outputs):
         used.clear()
+
     left = [
         (index, spec)
         for index, spec in enumerate(op.outputs)
@@ -295,23 +314,28 @@ def match_output(
 def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
     """Return the role of each tensor that is a buffer of an all-reduce."""
     roles: dict[str, str] = {}
+
     for op in structure.ops.values():
         if op.type not in COLLECTIVES:
             continue
+
         roles.update(dict.fromkeys(list_outputs(op), REDUCED_ROLE))
-        packed, source = "", op
+        packed = ""
+        source = op
 
         for _ in structure.ops:  # follow views back to the op that packs the gradients
             packed = source.inputs[0] if source.inputs else ""
             found = structure.ops.get(split_tensor(packed)[0])
             if found is None:
                 break
+
             source = found
             if source.type not in _VIEWS:
                 break
 
         if source.type in ("Concat", "ConcatV2", "Pack", "AddN"):
             roles[packed] = PACKED_ROLE
+
         for user in _find_users(structure, op):
             if user.type in ("Split", "SplitV", "Unpack"):
                 roles.update(dict.fromkeys(list_outputs(user), REDUCED_ROLE))
@@ -349,7 +373,8 @@ def label_eager(
         jit: Whether XLA runs the step.
     """
     op = allocations["op"]
-    named, given = (op != "").to_numpy(), (op == _HOST_CONSTANT).to_numpy()
+    named = (op != "").to_numpy()
+    given = (op == _HOST_CONSTANT).to_numpy()
     is_value = (allocations["region"] == "output").to_numpy()
     is_value = is_value & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
     lives = Lifetimes(allocations, steps, backward)
@@ -398,6 +423,7 @@ def label_eager(
     for rows, category, role in rules:
         if category is not None:
             labels.fill(left & rows, category, role)
+
         left &= ~rows
 
 
@@ -416,7 +442,8 @@ class Lifetimes:
         steps: Sequence[Step],
         backward: Instants,
     ) -> None:
-        born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
+        born = allocations["born"].to_numpy()
+        dies = allocations["dies"].to_numpy()
         step = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
         ends = np.array([step.last for step in steps] or [-1], np.int64)
         self.inside: Mask = step >= 0  # allocated in a step

@@ -41,9 +41,11 @@ class Labels:
         self.tensor, self.variable, self.role = (
             np.full(count, "", object) for _ in range(3)
         )
-        self._turns_at, self._turns = np.zeros(count, np.int64), np.zeros(count, bool)
+        self._turns_at = np.zeros(count, np.int64)
+        self._turns = np.zeros(count, bool)
         self.specs: dict[
-            int, TensorSpec
+            int,
+            TensorSpec,
         ] = {}  # of rows for which the trace may have none
 
     def set(
@@ -78,16 +80,19 @@ class Labels:
             dtype, shape = (
                 allocations[key].astype(object).tolist() for key in ("dtype", "shape")
             )
+
             for row, spec in self.specs.items():
                 if not shape[row]:
                     dtype[row], shape[row] = spec.dtype, spec.shape_text
 
             allocations = allocations.assign(
-                dtype=pd.Categorical(dtype), shape=pd.Categorical(shape)
+                dtype=pd.Categorical(dtype),
+                shape=pd.Categorical(shape),
             )
 
         turns_at = pd.arrays.IntegerArray(self._turns_at, ~self._turns)
         columns = {name: pd.Categorical(getattr(self, name)) for name in _TEXTS}
+
         return allocations.assign(**columns, turns_at=turns_at)
 
 
@@ -111,8 +116,10 @@ def label_variables(
         category, role = roles.get(number, (variable.category, variable.role))
         labels.set(row, category, role=role, turns_at=since)
         labels.variable[row] = variable.path
+
         if variable.shape is not None:
             labels.specs[row] = TensorSpec(variable.dtype, variable.shape)
+
         layer, _, name = paths[number].rpartition("/")
 
         if variable.category != Category.PARAMETER.value:

@@ -16,7 +16,6 @@ from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import (
     DamageRow,
-    SimulatedCardNotice,
     StatedRange,
     TrustFigures,
     UnmodelledType,
@@ -73,7 +72,8 @@ class DamageReason(Choice):
 
 
 _DAMAGE_TEXTS: Final = read_table(
-    "model/recording/damages.toml", dict[DamageReason, str]
+    "model/recording/damages.toml",
+    dict[DamageReason, str],
 )
 
 
@@ -84,17 +84,15 @@ def describe_damage(reason: DamageReason, count: int, allocator: str = "") -> Da
 
 
 REPORTED: Final = (
-    *(
-        "kind",
-        "target",
-        "device",
-        "allocator",
-        "unmodelled",
-        "warnings",
-        "notes",
-        "simulated_card",
-    ),
-    *("error", "versions"),
+    "kind",
+    "target",
+    "device",
+    "allocator",
+    "unmodelled",
+    "warnings",
+    "notes",
+    "error",
+    "versions",
 )
 """Fields that the report of a recording has too."""
 
@@ -123,10 +121,10 @@ class Recording:
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledType, ...] = ()  # op types without a memory rule
     uncertainty: StatedRange | None = None  # None for a trace
-    simulated_card: SimulatedCardNotice | None = None  # for the report
-    simulated_run: SimulatedCardNote | None = None  # as the capture recorded it
+    simulated_run: SimulatedCardNote | None = None  # a run on simulated cards
     repeats: tuple[
-        TwoSizes, ...
+        TwoSizes,
+        ...,
     ] = ()  # peaks of further runs of the step, on a simulated card
     # whether values decide that a simulated card lacks: step ``STEP_WITH_ALL`` takes them for true
     has_unknown_values: bool = False

@@ -76,11 +76,13 @@ def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
     missing = [name for name in columns if name not in table]
     if wrong := set(missing) - _OPTIONAL:
         raise AccountingError(f"the table lacks the columns {', '.join(sorted(wrong))}")
+
     absent = {
         name: "" if columns[name].dtype == "category" else pd.NA for name in missing
     }
     if absent:
         table = table.assign(**absent)
+
     fits = {
         name: str(table[name].dtype) == column.dtype for name, column in columns.items()
     }

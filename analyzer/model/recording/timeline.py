@@ -45,7 +45,10 @@ class Peak:
 
 
 def running_sum(
-    born: Instants, dies: Instants, sizes: Instants, events: int
+    born: Instants,
+    dies: Instants,
+    sizes: Instants,
+    events: int,
 ) -> Instants:
     """Return the live bytes at every instant, shape ``(events + 1,)``, entry 0 before the first."""
     change = np.zeros(events + 2, dtype=np.int64)
@@ -81,8 +84,12 @@ def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
         sums[code] = running_sum(turns[own], dies[own], sizes[own], events)
 
     sums[names.index(Category.TEMPORARY.value)] += running_sum(
-        born, turns, sizes, events
+        born,
+        turns,
+        sizes,
+        events,
     )
+
     return sums
 
 
@@ -108,11 +115,9 @@ def find_peak(line: Timeline, first: int, last: int) -> Peak:
     is constant, it is the instant with the fewest idle bytes.
     """
     span = slice(first + 1, last + 2)
-    requested, allocated, idle = (
-        line.requested[span],
-        line.allocated[span],
-        line.idle[span],
-    )
+    requested = line.requested[span]
+    allocated = line.allocated[span]
+    idle = line.idle[span]
     at_requested = _pick(-requested, -allocated, idle)
     at_allocated = _pick(-allocated, idle)
 
@@ -140,6 +145,7 @@ def alive_at(allocations: pd.DataFrame, instant: int) -> pd.DataFrame:
     later = (alive["turns_at"] > instant).fillna(False).astype(bool)
     if not later.any():
         return alive
+
     categories = alive["category"].astype(object).mask(later, Category.TEMPORARY.value)
 
     return alive.assign(category=categories.astype("category"))
@@ -174,7 +180,9 @@ def card_number(allocator: str) -> int | None:
 
 
 def pair_events(
-    kind: Instants, address: Instants, allocator: Instants | None = None
+    kind: Instants,
+    address: Instants,
+    allocator: Instants | None = None,
 ) -> tuple[Instants, npt.NDArray[np.bool_]]:
     """Return the allocation that each event ends or ``UNPAIRED``, and if its address occurred before.
 
@@ -183,6 +191,7 @@ def pair_events(
     """
     if allocator is None:
         allocator = np.zeros(len(kind), np.int64)
+
     order = np.lexsort((address, allocator))
     again = np.zeros(order.size, bool)
     again[1:] = (np.diff(address[order]) == 0) & (np.diff(allocator[order]) == 0)
@@ -227,6 +236,7 @@ def device_allocators(events: pd.DataFrame) -> list[str]:
 def choose_allocator(events: pd.DataFrame, wanted: str) -> str:
     """Return the wanted allocator or raise a TraceError; without a wish a device's."""
     peaks = find_peaks(events)
+
     if wanted:
         if wanted not in peaks:
             raise TraceError(
@@ -246,17 +256,20 @@ def find_peaks(events: pd.DataFrame) -> dict[str, int]:
 
 
 def find_steps_of_births(
-    born: np.ndarray, steps: Sequence[Step]
+    born: np.ndarray,
+    steps: Sequence[Step],
 ) -> pd.arrays.IntegerArray:
     """Return the index of the step of each birth (an instant), missing outside steps."""
     full = [step for step in steps if step.last >= step.first]
     if not full:
         return pd.arrays.IntegerArray(
-            np.zeros(len(born), np.int64), np.ones(len(born), bool)
+            np.zeros(len(born), np.int64),
+            np.ones(len(born), bool),
         )
 
     first, last, index = np.array(
-        [(s.first, s.last, s.index) for s in full], dtype=np.int64
+        [(s.first, s.last, s.index) for s in full],
+        dtype=np.int64,
     ).T
     # An instant that belongs to two steps counts for the later one.
     place = np.searchsorted(first, born, side="right") - 1

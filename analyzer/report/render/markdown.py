@@ -11,6 +11,7 @@ _CODE_INDENT = "      "
 def to_markdown(document: sections.Document) -> str:
     """Return a document as Markdown, without drawings, bars and folded sections."""
     lines = [f"### {markdown_text(document.headline)}", ""]
+
     for notice in document.notices:
         lines += [f"**{markdown_text(notice)}**", ""]
 
@@ -46,6 +47,7 @@ def _paragraph(paragraph: sections.Paragraph) -> str:
 
     for text, tone in paragraph.pieces:
         shown = markdown_text(text)  # without the spaces at its ends
+
         if tone == "strong":
             parts.append(f"**{shown}**")
             continue
@@ -83,6 +85,7 @@ def _table(table: sections.Table) -> Iterator[str]:
             text = sections.cell_text(cell, kind)
 
             shown = markdown_text(text)
+
             if kind == "path" and text:
                 shown = markdown_code(text)
 
@@ -103,8 +106,10 @@ def _item(item: sections.Item) -> Iterator[str]:
     gain = f" ({markdown_text(item.gain)})" if item.gain else ""
 
     yield f"- **{label}**: {title}{gain}"
+
     if item.code:
         yield ""
+
         for line in item.code.splitlines():
             yield f"{_CODE_INDENT}{plain_text(line)}"
 

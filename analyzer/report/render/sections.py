@@ -21,7 +21,14 @@ Tone = Literal[
 """The look of a text: a weight, a judgement, or the colour of a category."""
 
 ColumnKind = Literal[
-    "text", "path", "whole", "number", "bytes", "change", "percent", "bar"
+    "text",
+    "path",
+    "whole",
+    "number",
+    "bytes",
+    "change",
+    "percent",
+    "bar",
 ]
 """The content of a column. All kinds but ``text``, ``path`` and ``whole`` are numbers, never cut.
 

@@ -62,6 +62,7 @@ def print_terminal(
 
     for line in lines:
         console.print(Segments([*line, Segment.line()]), end="")
+
     if left:
         console.print(_line(f"{left} more lines with -v", "dim"))
     if command:
@@ -76,6 +77,7 @@ def to_terminal(
 ) -> RenderableType:
     """Return a document without its next command as one renderable, ``width`` cells wide."""
     parts: list[RenderableType] = []
+
     if document.headline:
         parts.append(_line(document.headline, f"bold {STYLES[document.tone]}"))
 
@@ -115,6 +117,7 @@ def section_parts(
 ) -> Iterator[RenderableType]:
     """Yield a section, an empty line before it."""
     blocks = list(_blocks(section.blocks, width, is_verbose=is_verbose))
+
     if section.heading:
         note = f"  {printable(section.note, _LONGEST)}" if section.note else ""
         title = (printable(section.heading, _LONGEST), "bold")
@@ -298,6 +301,7 @@ def _draw_column(
 def _shown_text(cell: sections.Cell, kind: sections.ColumnKind) -> str:
     """Return the text of a cell; a bar for a ratio, with its note behind it."""
     text = sections.cell_text(cell, kind)
+
     if kind != "bar" or not isinstance(cell.value, (int, float)):
         return text
 

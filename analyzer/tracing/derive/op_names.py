@@ -64,6 +64,7 @@ def make_type_finder(
     ``guarded`` buffers (``RedzoneAllocator``).
     """
     known = {}
+
     for name in guarded:
         is_fused = name.rpartition("/")[2] in FUSED_INTO
         known[name] = "_FusedConv2D" if is_fused else "Conv2D"
@@ -225,7 +226,8 @@ def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
 
 
 def _group(
-    names: Iterable[str], write_key: Callable[[str], str]
+    names: Iterable[str],
+    write_key: Callable[[str], str],
 ) -> dict[str, list[str]]:
     """Return the names by their key, in the order of their numbers."""
     groups: dict[str, list[str]] = defaultdict(list)

@@ -166,6 +166,7 @@ def _count_slots(structure: GraphIndex) -> int:
 
     for name, op in structure.ops.items():
         scopes.add(re.sub(r"_|\d", "", find_optimizer(name)))
+
         if is_apply(op.type):
             types.add(_APPLY.sub("", op.type))
 

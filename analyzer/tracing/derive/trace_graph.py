@@ -260,12 +260,12 @@ class _Building:
         in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table)
         in_function &= np.array([FOLDED not in name for name in names], bool)
         scoped = np.array(["/" in name for name in names], bool)
-
         in_step = table["step"].notna().to_numpy()
         is_eager = named & ~scoped & ~in_function & in_step & with_eager
 
         self._starts = np.array([step.start_ps or 0 for step in steps], np.int64)
         eager = set(names[is_eager])
+
         if is_eager.any():
             eager |= {op for op in raw.op_types if is_apply(op)}
 
@@ -342,7 +342,8 @@ class _Building:
 
         for at in np.lexsort((self._table["born"].to_numpy(), threads)).tolist():
             row = int(self._rows[at])
-            name, (region, dtype, shape) = str(self._names[row]), facts[at]
+            name = str(self._names[row])
+            (region, dtype, shape) = facts[at]
             if (int(threads[at]), name) != burst:
                 burst = (int(threads[at]), name)
                 used = 0
@@ -502,7 +503,8 @@ class _Building:
 
         for row, tensor in self.tensors.items():
             name, index = split_tensor(tensor)
-            op_type, is_eager = self._find_type(name), "#" in name
+            op_type = self._find_type(name)
+            is_eager = "#" in name
             is_backward = is_in_gradient_scope(name) or (
                 is_eager and self._find_eager_phase(name) is Phase.BACKWARD
             )

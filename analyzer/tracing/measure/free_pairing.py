@@ -85,7 +85,9 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def add_earlier_buffers(
-    events: pd.DataFrame, allocations: pd.DataFrame, *known: Mapping[int, int]
+    events: pd.DataFrame,
+    allocations: pd.DataFrame,
+    *known: Mapping[int, int],
 ) -> pd.DataFrame:
     """Return ``allocations`` with rows for buffers from before the trace.
 

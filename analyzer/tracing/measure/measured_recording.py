@@ -12,10 +12,9 @@ from analyzer.cards import find_gpu, memory_limit
 from analyzer.cards.catalogue import all_gpus
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import TwoSizes, tensor_bytes
-from analyzer.model.contract.report_file import SimulatedCardNotice, TrustFigures
+from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
-    SimulatedCardNote,
     TargetNote,
 )
 from analyzer.model.errors import TraceError
@@ -127,6 +126,7 @@ def open_measured(
             f"The logdir has several runs; this is the newest, {trace.parent.name}. Add --run "
             f"NAME for another one: {', '.join(others[-_MOST_NAMED:])}."
         )
+
     raw = read_trace(trace, progress=progress)
     note_path = find_run_file(trace)
     note = None
@@ -163,8 +163,6 @@ def measure(
     main = choose_allocator(raw.events, allocator)
     events = raw.events
     raw, table, steps, integrity = _pair_and_cut(raw, note, main)
-
-    # The graph names tensors, phases and layers.
     structure = index_note_graph(note)
 
     if structure is None and not is_tpu(main):
@@ -172,23 +170,26 @@ def measure(
 
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
 
-    # A compiled function's buffer is shown by the values in it.
-    infers = note.step.infers
-    plans = modules.plans
     shown, events_shown, steps_shown = divide_temporaries(
-        modules.table, events, steps, plans, structure, allocator=main, infer=infers
+        modules.table,
+        events,
+        steps,
+        modules.plans,
+        structure,
+        allocator=main,
+        infer=note.step.infers,
     )
-    if plans and structure is not None:
+
+    if modules.plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
 
-    all_warnings = [
+    is_derived = structure is not None and not note.is_captured
+    all_warnings = (
         *warnings,
         *_find_warnings(events, modules.table, steps, note, main),
         *modules.warnings,
-    ]
-    if structure is not None and not note.is_captured:
-        all_warnings += _warn_about_cut(shown, len(events_shown), main)
-
+        *(_warn_about_cut(shown, len(events_shown), main) if is_derived else ()),
+    )
     notes = (
         *_describe_tpu(events, main),
         *_describe_graph(note, structure),
@@ -205,13 +206,12 @@ def measure(
         allocator=main,
         steps=steps_shown,
         structure=structure,
-        warnings=tuple(all_warnings),
+        warnings=all_warnings,
         versions=dict(note.versions),
         error=note.error,
         compilations={one.ops[0]: one.compilations for one in note.xla},
         integrity=integrity,
         notes=notes,
-        simulated_card=_describe_simulated_card(note.simulated_card),
         simulated_run=note.simulated_card,
         repeats=note.repeats,
         has_unknown_values=bool(note.unknown_values),
@@ -396,24 +396,6 @@ def _find_earlier_buffers(
     return variables, inputs
 
 
-def _describe_simulated_card(
-    run: SimulatedCardNote | None,
-) -> SimulatedCardNotice | None:
-    """Return the notice about simulated cards; None on other devices."""
-    if run is None:
-        return None
-
-    return SimulatedCardNotice(
-        says=f"TensorFlow's own GPU runtime on a simulated {', '.join(run.cards)}; no kernel ran",
-        cards=run.cards,
-        assumed=(
-            "no workspace for cuFFT, cuSOLVER and cuSPARSE",
-            "the first algorithm that is tried counts as the fastest",
-            "values read back from the card are 0, except counts, shapes and finite gradients",
-        ),
-    )
-
-
 def _target(note: RunNote, named: Path, trace: Path) -> TargetNote:
     if note.target is not None:
         return structs.replace(note.target, trace=str(trace))
@@ -562,6 +544,7 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
 
     if 2 * open_bytes > left_bytes:
         ends = "The trace ends inside a step"
+
     return [
         f"{ends}: {format_bytes(left_bytes)} of its activations are alive after its last "
         "allocation. So the peak is a lower bound, and the trace does not show what reads them."
@@ -569,6 +552,11 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
 
 
 _TOLERANCE: Final = 0.06  # of a card's memory, relative to the catalogue's figure
+_AMD: Final[dict[tuple[int, ...], str]] = {
+    (9, 4, 304, 192): "AMD Instinct MI300X",
+    (9, 5, 256, 288): "AMD Instinct MI355X",
+}
+"""Version of the instruction set, compute units and GiB -> name (AMD's data sheets)."""
 
 
 def name_card(facts: Mapping[str, int | float | str]) -> str:
@@ -581,14 +569,19 @@ def name_card(facts: Mapping[str, int | float | str]) -> str:
     if not units or not memory:
         return ""
 
-    vendor = "AMD " if facts.get("device_vendor") == "AMD" else ""
-    described = f"{vendor}GPU with {units} multiprocessors, {format_bytes(memory)}"
+    described = f"GPU with {units} multiprocessors, {format_bytes(memory)}"
+    if facts.get("device_vendor") == "AMD":
+        size_gib = round(memory / 2**30)
+        return _AMD.get((*version, units, size_gib), f"AMD {described}")
+
+    clock_mhz = float(facts.get("clock_rate", 0)) / 1000
     bandwidth = float(facts.get("memory_bandwidth", 0))
     found = {}
 
     for gpu in all_gpus():
         is_alike = gpu.compute_capability == version and gpu.sm_count == units
         if is_alike and abs(memory / gpu.memory_bytes - 1) <= _TOLERANCE:
-            found[gpu.name] = abs(bandwidth - gpu.bandwidth_bytes_s)
+            away = abs(bandwidth / gpu.bandwidth_bytes_s - 1)
+            found[gpu.name] = away + abs(clock_mhz / gpu.clock_mhz - 1)
 
     return min(found, key=lambda name: found[name], default=described)

@@ -75,6 +75,7 @@ def check_trace(
 
         # With one allocator, avoid a copy of millions of rows.
         own = events if len(rows) == len(events) else events.iloc[rows]
+
         if name == allocator:
             counter = _check_counter(name, own, rows, allocations, len(events))
 
@@ -85,6 +86,7 @@ def check_trace(
                 damages.append(describe_damage(reason, int(wrong.sum()), name))
 
     found = [*_check_steps(raw, steps, note)]
+
     if note.snapshots:
         found += _check_capture(raw, steps, note)
 

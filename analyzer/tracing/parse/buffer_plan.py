@@ -75,6 +75,7 @@ class PlanRegion:
     def occupied_bytes(self) -> list[int]:
         """The bytes that hold a value at each moment; the rest is gaps."""
         change = [0] * (self.moments + 1)
+
         for holder in self.holders:
             change[holder.first] += holder.size_bytes
             change[holder.last] -= holder.size_bytes
@@ -168,6 +169,7 @@ class _Module:
 
         # A result that is the aliased parameter itself is passed through.
         passed = {}
+
         for number, one in enumerate(made):
             if one.opcode == b"parameter":
                 passed[number] = one.parameter_number
@@ -325,6 +327,7 @@ class _Module:
 def _read_shape(maker: Any, index: Sequence[int]) -> tuple[str, tuple[int, ...]]:
     """Return element type and axes of a value in an instruction's result."""
     shape = maker.shape
+
     for position in index:
         shape = shape.tuple_shapes[position]
 
@@ -347,6 +350,7 @@ def _replay_events(
 
     for moment, event in enumerate(events):
         buffer = event.buffer_id
+
         if event.kind != _FREE:
             shared = event.share_with_canonical_id
             is_shared = event.kind == _SHARE
@@ -367,6 +371,7 @@ def _replay_events(
 
         if is_last:
             spans.append((buffer, since.pop(buffer), moment))
+
             if members:
                 since[members[-1]] = moment
 

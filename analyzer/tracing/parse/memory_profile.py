@@ -32,6 +32,7 @@ def read_memory_profile(content: bytes) -> pd.DataFrame:
         raise ValueError(f"an event without {error}") from None
 
     table = pd.DataFrame(rows, columns=list(EVENTS)).drop_duplicates()
+
     return conform(table.sort_values("time_ps", ignore_index=True), EVENTS)
 
 
@@ -42,13 +43,16 @@ def _read_rows(allocator: str, profile: dict[str, Any]) -> Iterator[dict[str, An
         *profile.get("sampledTimelineSnapshots", ()),
     ]
     for snapshot in snapshots:
-        state, event = snapshot["aggregationStats"], snapshot["activityMetadata"]
+        state = snapshot["aggregationStats"]
+        event = snapshot["activityMetadata"]
         kind = _KINDS.get(event["memoryActivity"])
         if kind is None:
             continue
 
-        heap, stack = int(state["heapAllocatedBytes"]), int(state["stackReservedBytes"])
-        dtype, op = event["dataType"], event["tfOpName"]
+        heap = int(state["heapAllocatedBytes"])
+        stack = int(state["stackReservedBytes"])
+        dtype = event["dataType"]
+        op = event["tfOpName"]
         yield {
             "time_ps": int(snapshot["timeOffsetPs"]),
             "kind": kind,

@@ -48,6 +48,7 @@ NO_NOTE: Final = RunNote(is_captured=False)
 def read_run(path: Path) -> RunNote:
     """Read ``run.json`` and its files; a TraceError says that one is damaged or too new."""
     run = read_run_file(path)
+
     try:
         for tensor in (*run.gradients, *run.nested_gradients):
             check_tensor(tensor)

@@ -218,6 +218,7 @@ class _Reading:
                     filled.append(line.timestamp_ns)
 
                 self._count(len(line.events))
+
                 for block in read_blocks(line.events):
                     self._add(block, len(times_ns), names)
 
@@ -289,6 +290,7 @@ class _Reading:
             raise ValueError(f"more than {_MOST_STEPS:,} step markers")
 
         self._kernels.add(block, stat_names, line, names)
+
         if not names.is_host:
             return
 
@@ -344,6 +346,7 @@ def _find_times(times_ns: Sequence[int], filled: Sequence[int]) -> Positions:
     Other writers than the profiler use times since 1970, too long for 64 bits in picoseconds.
     """
     origin_ns = 0
+
     if filled and max(filled) * 1000 >= _MOST_PS:
         origin_ns = min(filled)
 
@@ -386,6 +389,7 @@ def _plain_stats(
 ) -> Iterator[tuple[str, int | float | str]]:
     for stat in stats:
         name = names.get(stat.metadata_id, "")
+
         if stat.ref_value:
             yield name, names.get(stat.ref_value, "")
         elif stat.str_value:

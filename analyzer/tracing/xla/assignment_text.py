@@ -16,10 +16,12 @@ from analyzer.model.units import format_bytes, parse_bytes
 _NAMES: Final = ("buffer-assignment.txt", "memory-usage-report.txt")
 _TOTAL: Final = re.compile(r"^Total bytes(?: used)?: (\d+)", re.MULTILINE)
 _ALLOCATION: Final = re.compile(
-    r"^allocation (\d+): size ([\d.]+)([KMGT]?i?B)?, (.+):$", re.MULTILINE
+    r"^allocation (\d+): size ([\d.]+)([KMGT]?i?B)?, (.+):$",
+    re.MULTILINE,
 )
 _VALUE: Final = re.compile(
-    r"^ value: <\d+ (\S+) @\d+> \(size=(\d+),offset=\d+\): (\S+)$", re.MULTILINE
+    r"^ value: <\d+ (\S+) @\d+> \(size=(\d+),offset=\d+\): (\S+)$",
+    re.MULTILINE,
 )
 _KINDS: Final = {
     "parameter": "parameters",
@@ -45,11 +47,13 @@ def describe_assignment(path: Path) -> list[str]:
     total = _TOTAL.search(text)
     if total is None:
         raise TraceError(
-            f"{path} has no total of XLA's buffers.", hint="Dump the module again."
+            f"{path} has no total of XLA's buffers.",
+            hint="Dump the module again.",
         )
 
     sums: Counter[str] = Counter()
     allocations: list[tuple[int, str, str]] = []
+
     for number, size, unit, facts in _ALLOCATION.findall(text):
         kinds = [name for mark, name in _KINDS.items() if mark in facts]
         kind = kinds[0] if kinds else "temporaries"
@@ -58,6 +62,7 @@ def describe_assignment(path: Path) -> list[str]:
         sums[kind] += size_bytes
 
     values = []
+
     for name, size, shape in _VALUE.findall(text):
         values.append((int(size), name, shape))
 
@@ -80,5 +85,6 @@ def _describe(
         f"Largest of {len(rows)} {what}; values at different times share the bytes of "
         "the temporaries."
     )
+
     for size, name, shape in rows[:_MOST_ROWS]:
         yield f"{format_bytes(size):>10}  {shape}  {name}"

@@ -64,6 +64,7 @@ def find_plans(
 ) -> dict[str, BufferPlan]:
     """Return a note's memory plans by the calling op, also by its name in the graph ``structure``."""
     plans = dict(note.plans)
+
     if structure is None:
         return plans
 
@@ -153,6 +154,7 @@ def label_holders(
     """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
     makers, passing = _find_gradient_makers(structure)
     cache: frozenset[str] = frozenset()
+
     if structure is not None and infer:
         cache = find_cache(structure)
 
@@ -172,9 +174,6 @@ def label_holders(
         if holder.is_argument:
             category = Category.TEMPORARY
             role = "copy of an argument in another layout"
-        elif holder.dtype == "tuple":
-            category = Category.TEMPORARY
-            role = "table of addresses"
         elif is_workspace(holder):
             category = Category.WORKSPACE
             role = "workspace"
@@ -253,6 +252,7 @@ def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase
 def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
     """Return the moment that best separates values of forward ops from all others."""
     made: Counter[int] = Counter()
+
     for holder, phase in zip(region.holders, phases, strict=True):
         is_forward = phase is Phase.FORWARD
         made[holder.first] += -holder.size_bytes if is_forward else holder.size_bytes

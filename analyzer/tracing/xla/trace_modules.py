@@ -54,6 +54,7 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
     ``table`` has attributed allocations with index 0, 1, 2 and so on.
     """
     plans: dict[str, BufferPlan] = {}
+
     for name, content in raw.modules.items():
         with contextlib.suppress(TraceError):
             plans[name] = read_plan(content)
@@ -67,6 +68,7 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
 
     if not plans:
         return ModuleBuffers(table, plans, StepConfig(is_jax=is_jax), warnings)
+
     is_training = any(map(runs_backward, plans.values()))
     named = {}
 
@@ -182,6 +184,7 @@ def name_call_requests(
 
         for row, region in zip(rows, regions, strict=True):
             tensor = ""
+
             if region.is_result and not region.is_tuple:
                 size = region.size_bytes
                 tensor = match_output(ops[name], used, "", "", size)

@@ -35,7 +35,7 @@ def test_every_row_and_column_is_in_the_csv(tmp_path: Any) -> None:
     assert sum(alive) == opened("infer").peak_bytes
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+@pytest.mark.parametrize("start", ["=", "+", "-", "@"])
 def test_a_name_that_is_a_formula_is_text_in_the_csv(start: str, tmp_path: Any) -> None:
     # GIVEN an op whose name a spreadsheet would run
     name = f'{start}HYPERLINK("http://x","y")'

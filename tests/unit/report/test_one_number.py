@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import SAMPLES, sample_folder
+from builders import sample_folder
 from rich.console import Console
 
 import analyzer
@@ -24,23 +24,10 @@ from analyzer.session.opening import open_result
 
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
 CASES = [
-    *((sample_folder(name), None) for name in SAMPLES),
-    *((sample_folder(name), 8 << 20) for name in ("cnn", "oom", "transformer")),
-    *((NOTES / name, None) for name in ("accumulation", "cnn", "gpu", "infer", "jit")),
+    *((sample_folder(name), None) for name in ("cnn", "eager", "jit", "oom")),
+    *((sample_folder(name), 8 << 20) for name in ("cnn", "oom")),
+    *((NOTES / name, None) for name in ("accumulation", "gpu", "infer", "jit")),
     *((NOTES / name, 16 << 20) for name in ("gpu", "jit")),
-]
-SLOW = (
-    sample_folder("transformer"),
-    8 << 20,
-)  # its search of the limit takes ten seconds
-MARKED = [
-    pytest.param(
-        folder,
-        limit,
-        id=f"{folder.parent.name}-{folder.name}-{limit and 'limit'}",
-        marks=pytest.mark.slow if (folder, limit) == SLOW else (),
-    )
-    for folder, limit in CASES
 ]
 
 
@@ -84,7 +71,7 @@ def value_at(document: Any, path: str) -> Any:
     return document
 
 
-@pytest.mark.parametrize(("folder", "limit"), MARKED)
+@pytest.mark.parametrize(("folder", "limit"), CASES)
 def test_every_output_says_the_same_verdict(folder: Path, limit: int | None) -> None:
     document, shown = opened(folder, limit).document, outputs(folder, limit)
     verdict = document["verdict"]
@@ -99,7 +86,7 @@ def test_every_output_says_the_same_verdict(folder: Path, limit: int | None) -> 
     assert shown["text"].splitlines()[:3] == list(lines)
 
 
-@pytest.mark.parametrize(("folder", "limit"), MARKED)
+@pytest.mark.parametrize(("folder", "limit"), CASES)
 def test_every_size_on_the_page_is_the_documents(
     folder: Path, limit: int | None
 ) -> None:

@@ -134,20 +134,3 @@ def test_a_changed_file_predicts_anew(
     result = analyzer.open_trace(folder)
     assert predicted == [folder]
     assert "one of its files has changed" in result.document["notes"][0]
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        ["--limit", "1GiB"],
-        ["--inter-op-threads", "1"],
-        ["--growth"],
-    ],
-)
-def test_other_settings_predict_anew(option: list[str], folder: Path) -> None:
-    from analyzer.cli import estimate_command as estimate
-
-    with patch.object(estimate, "open_estimate", wraps=open_estimate) as counted:
-        done = analyze("estimate", folder, *option, "--quiet")
-    assert done.code == 0
-    assert counted.called

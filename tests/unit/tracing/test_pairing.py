@@ -19,17 +19,6 @@ def lives(table: pd.DataFrame) -> list[tuple[int, int, int]]:
     )
 
 
-def test_a_free_of_an_unknown_address_was_alive_before() -> None:
-    # GIVEN a free of something that the trace did not see being born, while another op ran
-    events = events_of((1, 16, 256), (-1, 99, 1024))
-    # WHEN the events are paired
-    row = pair_frees(events).iloc[1]
-    # THEN it lived from before the trace, and the op that ran at its free is not its maker
-    assert (row["born"], row["dies"], row["allocated_bytes"]) == (-1, 1, 1024)
-    assert pd.isna(row["born_ps"])
-    assert row["op"] == ""
-
-
 def test_every_column_of_an_allocation(tmp_path: Path) -> None:
     # GIVEN a buffer of a step in a trace of others, which has no graph
     trace = TraceBuilder().step(5, 100)

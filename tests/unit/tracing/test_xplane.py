@@ -109,9 +109,7 @@ def test_events_without_an_address_are_counted(tmp_path: Path) -> None:
     trace = small_trace()
     trace.event("MemoryAllocation", 500, bytes_allocated=1, allocator_name="x")
     raw = read_trace(trace.write(tmp_path / "a.pb"))
-    assert [(str(one.reason), one.count) for one in raw.damages] == [
-        ("unreadable-events", 1)
-    ]
+    assert [(one.id, one.count) for one in raw.damages] == [("unreadable-events", 1)]
     assert len(raw.events) == 8
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import ROOT, SAMPLES, sample_folder
+from builders import ROOT, sample_folder
 
 from analyzer.report.result import Result
 from analyzer.session.opening import open_result
 
 ESTIMATE = ROOT / "tests" / "unit" / "predict" / "notes" / "gpu"
-FOLDERS = [*map(sample_folder, SAMPLES), ESTIMATE]
+FOLDERS = [sample_folder("cnn"), sample_folder("jit"), ESTIMATE]
 
 # The instructions that MemoryViz.js implements.
 KNOWN = {
