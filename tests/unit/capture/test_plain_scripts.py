@@ -141,9 +141,6 @@ def test_a_module_runs_as_python_would_run_it(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout == "__main__ from the package ['--epochs', '2']\n"
-    # WHEN the same file runs as a script, its relative import fails and the command is named
-    done = run(tmp_path, code, name="pkg/train.py")
-    assert "analyze trace -m pkg.train" in done.stderr
 
 
 def test_the_scripts_own_usage_stands_alone(tmp_path: Path) -> None:
