@@ -20,7 +20,7 @@ _NAMED: Final = 5  # other cards of the same name that are printed
 class CardRow(msgspec.Struct, frozen=True, kw_only=True):
     """One card of the list: nominal memory, memory that CUDA reports, TensorFlow's default limit.
 
-    ``memory_source`` is empty if ``memory_bytes`` is derived, ``compute_capability`` of an AMD card.
+    The compute capability of an AMD card is empty.
     """
 
     id: str
@@ -29,13 +29,12 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     limit_bytes: int
     compute_capability: str
-    memory_source: str
 
 
 class CardList(msgspec.Struct, frozen=True, kw_only=True):
     """The cards of the search, by name."""
 
-    schema_version: int = 1
+    schema_version: int = 2
     cards: tuple[CardRow, ...]
     next_command: str = ""
     # full length of each list that was shortened
@@ -105,7 +104,6 @@ def _list_cards(search: str) -> CardList:
             memory_bytes=card.memory_bytes,
             limit_bytes=memory_limit(card).bytes,
             compute_capability="" if card.is_amd else card.capability_text,
-            memory_source=card.memory_source,
         )
         rows.append(row)
 
@@ -119,7 +117,7 @@ def _print(listing: CardList, *, is_verbose: bool) -> None:
     first = sections.TableColumn(
         "--gpu", least=max(len(card.id) for card in listing.cards)
     )
-    rows = [msgspec.structs.astuple(row)[:-1] for row in listing.cards]
+    rows = [msgspec.structs.astuple(row) for row in listing.cards]
     count = len(listing.cards)
     headline = "1 card." if count == 1 else f"{count} cards."
     heading = (

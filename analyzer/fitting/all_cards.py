@@ -98,7 +98,6 @@ def _fit_kind(
         rows.append(
             CardAnswer(
                 id=gpu.id,
-                name=gpu.name,
                 memory_bytes=gpu.memory_bytes,
                 limit_bytes=limit.bytes,
                 largest=largest,

@@ -45,7 +45,6 @@ class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one card of the catalogue."""
 
     id: str
-    name: str
     memory_bytes: int
     limit_bytes: int  # the part of its memory that TensorFlow's allocator may use
     # as in ``FitAnswer``, read from a line between needs; None if one size was asked about
@@ -61,7 +60,6 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = 4
     kind: Literal["fit"] = "fit"
     target: str
-    varied: Literal["batch size", "input size"]
     shape: str = ""  # input axes with an N, such as ``tokens=N``; empty for the batch
     batch_size: int | None = None  # of an input-size search; None for the target's own
     mode: str

@@ -201,7 +201,7 @@ def _size_section(answer: FitAnswer) -> Section:
     columns = (TableColumn(answer.noun, "number"), *COLUMNS["sizes"])
     title = "Runs" if answer.is_run else "Estimates"
 
-    return Section(f"{title} by {answer.varied}", (Table(columns, tuple(rows)),))
+    return Section(f"{title} by {answer.noun} size", (Table(columns, tuple(rows)),))
 
 
 def _describe_point(answer: FitAnswer, point: SizePoint) -> str:

@@ -176,7 +176,6 @@ def describe_sizes(
 
     return FitAnswer(
         target=name,
-        varied="batch size" if is_batch else "input size",
         shape=question.varied.template,
         batch_size=None if is_batch else step.batch_size,
         mode=step.mode,

@@ -25,7 +25,6 @@ HOSTILE = "<script>alert(1)</script>\x1b[31m"
 
 ANSWER = FitAnswer(
     target=HOSTILE,
-    varied="batch size",
     mode="train",
     jit=False,
     optimizer="Adam",
@@ -87,7 +86,6 @@ def test_the_page_shows_names_as_text() -> None:
 
 CARD = CardAnswer(
     id="t4",
-    name="Tesla T4",
     memory_bytes=MIB,
     limit_bytes=MIB,
     largest=70,
