@@ -218,11 +218,9 @@ def _check_options(
                 f"--patch cannot edit {spec.text}, which is no Python file.", hint=hint
             )
 
-        try:
-            capture.patch.mkdir(exist_ok=True)
-        except OSError as error:
-            reason = f"{capture.patch}: {error.strerror}."
-            raise InputError(reason, hint="Name a new folder.") from None
+        if capture.patch.is_file() or not capture.patch.parent.is_dir():
+            reason = f"{capture.patch} cannot be a folder."
+            raise InputError(reason, hint="Name a new folder.")
 
     if spec.kind is not TargetKind.TRACE:
         return

@@ -232,6 +232,7 @@ def _write_patch(
         saves = format_bytes(before.requested_bytes - patched.requested_bytes)
         raise InputError(f"The edited file saves {saves}.")
 
+    trial.patch_folder.mkdir(exist_ok=True)
     path = trial.patch_folder / f"{plan.id}.patch"
     write_text(path, write_diff(file, text, edited))
 

@@ -75,7 +75,7 @@ def read_hosts(
     rows: list[HostRow] = []
 
     for place, found in engine.run(read_host, requests):
-        rows += found or [_make_row(files[place], failed=_DIED)]
+        rows += [_make_row(files[place], failed=_DIED)] if found is None else found
 
     are_limits_known = all(row.limit_bytes for row in rows if not row.failed)
 
