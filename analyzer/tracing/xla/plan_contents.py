@@ -36,10 +36,11 @@ from analyzer.model.graph.graph_index import (
 )
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, IDLE_ROLE, conform
-from analyzer.tracing.derive.op_names import find_optimizer, plain_scope
+from analyzer.tracing.derive.op_names import find_optimizer
 from analyzer.tracing.parse.buffer_plan import ARGUMENTS, BufferPlan, PlanRegion
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.trace_modules import (
+    find_layer,
     is_workspace,
     runs_backward,
 )
@@ -214,7 +215,7 @@ def label_holders(
 def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
     """Return the graph's op in XLA's name of it, and its layer; empty if unknown."""
     if structure is None:
-        return "", plain_scope(op_name)
+        return "", find_layer(op_name)
 
     name = op_name  # XLA may add callers' names as prefix
     while name and name not in structure.ops:

@@ -227,13 +227,18 @@ def _label(
 
     return {
         "op_type": "XlaModule",
-        "layer": plain_scope(op_name),
+        "layer": find_layer(op_name),
         "tensor": op_name if is_result else "",
         "category": category.value,
         "role": "result" if is_result else "temporaries",
         "dtype": region.dtype,
         "shape": TensorSpec("", region.shape).shape_text,
     }
+
+
+def find_layer(op_name: str) -> str:
+    """Return the scope in the name of TensorFlow's op; JAX's scopes are functions, not layers."""
+    return "" if "(" in op_name else plain_scope(op_name)
 
 
 def is_workspace(holder: Holder) -> bool:
