@@ -17,10 +17,6 @@ Bytes = Annotated[int, Meta(ge=0, le=MOST_BYTES)]  # a size in bytes
 Count = Annotated[int, Meta(ge=0, le=MOST_EVENTS)]  # a number of repetitions
 Index = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]  # a position in a list
 Threads = Annotated[int, Meta(ge=0, le=4096)]  # a number of threads; 0 if unknown
-Integer = Annotated[
-    int,
-    Meta(ge=-(1 << 63), le=(1 << 63) - 1),
-]  # a signed integer of 64 bits
 Address = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # a memory address
 Axis = Annotated[int, Meta(ge=-1, le=MOST_BYTES)]  # the size of an axis; -1 if unknown
 Shape = Annotated[
