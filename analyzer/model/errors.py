@@ -37,14 +37,12 @@ class FailureKind(Choice):
     INVALID_SHAPE = "invalid-shape"  # TensorFlow or Keras refused the shapes
     FIXED_SIZE = "fixed-size"  # the target fixes its batch size
     CRASHED = "crashed"  # the process died of a signal that its own code caused
-    KILLED = (
-        "killed"  # by another process (kill, a time limit); it may work the next time
-    )
+    # by another process (kill, a time limit); it may work the next time
+    KILLED = "killed"
     EXITED = "exited"  # the user's code ended its own process
     TIMED_OUT = "timed-out"  # ended after a time limit; this says nothing about memory
-    NO_CARD = (
-        "no-simulated-card"  # this TensorFlow cannot run the step on simulated cards
-    )
+    # this TensorFlow cannot run the step on simulated cards
+    NO_CARD = "no-simulated-card"
     OTHER = "other"
 
 

@@ -23,9 +23,8 @@ ENDING: Final = tuple(
 """The signals that ask a process to end."""
 
 EXIT_BASE: Final = 128  # a shell's exit status: this plus the number of the signal
-_PR_SET_PDEATHSIG: Final = (
-    1  # option of ``prctl(2)``: the signal sent when the parent ends
-)
+# option of ``prctl(2)``: the signal sent when the parent ends
+_PR_SET_PDEATHSIG: Final = 1
 
 _Handler = Callable[[int, FrameType | None], None]
 

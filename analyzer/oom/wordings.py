@@ -14,9 +14,8 @@ from analyzer.model.ranges import Range
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, round_up
 
-_NUMBER: Final = (
-    r"(?<!\d)\d{1,19}(?!\d)"  # a number of any pattern; a longer one is damage
-)
+# a number of any pattern; a longer one is damage
+_NUMBER: Final = r"(?<!\d)\d{1,19}(?!\d)"
 _SIZE: Final = (
     r"-?(?<!\d)\d{1,19}(?:,\d{3}){0,6}(?!\d)(?:\.\d{1,9}(?!\d)|\.(?=\s[KMGTPE]iB\b))?"
     r"(?:[KMGTPEk]?i?[Bb]|[KMGTPE]|\s(?:[KMGTPEk]?i?B|[Bb]ytes)\b)?"

@@ -22,9 +22,8 @@ several sizes and answer for each whether it ran."""
 
 DEFAULT_STEPS: Final = 3  # traced steps of a model
 BATCH_SIZE: Final = 32  # examples in a batch if neither the user nor the target says
-SCRIPT_STEPS: Final = (
-    5  # traced; without the first and the last, two pairs of neighbours remain
-)
+# traced; without the first and the last, two pairs of neighbours remain
+SCRIPT_STEPS: Final = 5
 SCRIPT_WARMUP_STEPS: Final = 3
 """Steps of a script before the traced ones: functions are traced, slots made, iterators filled."""
 
@@ -103,17 +102,14 @@ class CaptureOptions:
     inter_op_threads: int | None = None
     device: str = ""  # default: ``gpu`` if there is one
     gpu: str = ""  # simulated card; several as ``t4,t4`` or ``2xt4``
-    memory_limit_bytes: int | None = (
-        None  # of a simulated card or a traced CPU (there whole MiB)
-    )
+    # of a simulated card or a traced CPU (there whole MiB)
+    memory_limit_bytes: int | None = None
     growth: bool | None = None  # whether a simulated card's pool grows
-    has_short_pool: bool = (
-        False  # whether a simulated card's pool may be smaller than its limit
-    )
+    # whether a simulated card's pool may be smaller than its limit
+    has_short_pool: bool = False
     is_unlimited: bool = False  # whether a simulated card has room for any step
-    is_open: bool = (
-        False  # whether the batch axis stays open, so that one step serves all sizes
-    )
+    # whether the batch axis stays open, so that one step serves all sizes
+    is_open: bool = False
     note: str = ""  # sentence for the report
     # trip counts, branches and result sizes by name, or ``ASSUMPTIONS`` of a simulated card
     assume: dict[str, int] = field(default_factory=dict)

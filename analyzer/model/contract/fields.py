@@ -6,12 +6,10 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 MOST_BYTES: Final = 1 << 50  # limit of the size of one buffer: 1 PiB
-MOST_EVENTS: Final = (
-    1_000_000  # limit of a number of repetitions: steps, constants, compilations
-)
-MOST_AXES: Final = (
-    254  # limit of the axes of a tensor (``MaxDimensions`` in ``tensor_shape.h``)
-)
+# limit of a number of repetitions: steps, constants, compilations
+MOST_EVENTS: Final = 1_000_000
+# limit of the axes of a tensor (``MaxDimensions`` in ``tensor_shape.h``)
+MOST_AXES: Final = 254
 MOST_TOTAL: Final = (
     1 << 62
 ) - 1  # limit of a sum, so that the sum of two such still fits 64 bits
@@ -19,10 +17,6 @@ Bytes = Annotated[int, Meta(ge=0, le=MOST_BYTES)]  # a size in bytes
 Count = Annotated[int, Meta(ge=0, le=MOST_EVENTS)]  # a number of repetitions
 Index = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]  # a position in a list
 Threads = Annotated[int, Meta(ge=0, le=4096)]  # a number of threads; 0 if unknown
-Integer = Annotated[
-    int,
-    Meta(ge=-(1 << 63), le=(1 << 63) - 1),
-]  # a signed integer of 64 bits
 Address = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # a memory address
 Axis = Annotated[int, Meta(ge=-1, le=MOST_BYTES)]  # the size of an axis; -1 if unknown
 Shape = Annotated[
@@ -69,9 +63,8 @@ SMALL_ELEMENTS: Final = 64
 A variable made from a Python number may share NumPy's memory on the CPU, which no allocator counts.
 Whether it does depends on the address that NumPy got, so the capture and the prediction exclude it."""
 
-COPIED: Final = (
-    "copied"  # attribute of an argument that is a NumPy array; each call copies it
-)
+# attribute of an argument that is a NumPy array; each call copies it
+COPIED: Final = "copied"
 
 ITEM_BYTES: Final[dict[str, int]] = {
     **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8"), 1),

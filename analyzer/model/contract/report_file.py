@@ -34,9 +34,8 @@ from analyzer.model.ranges import BoundedBytes, Range
 class PeakFigures(TwoSizes, frozen=True, kw_only=True):
     """The peak of the steady step."""
 
-    pool_bytes: Total | None = (
-        None  # size of the allocator's pool; None if the replay failed
-    )
+    # size of the allocator's pool; None if the replay failed
+    pool_bytes: Total | None = None
     process_bytes: Total | None = None  # with the process' other memory on the card
     op: Name | None = ""  # of the requested peak; empty if unknown
     layer: Name | None = ""
@@ -253,9 +252,8 @@ class Need(ReportRecord, frozen=True, kw_only=True):
 
     # TensorFlow's peak since process start, outside the trace
     before_trace: BoundedBytes | None = None
-    building: BoundedBytes | None = (
-        None  # until the first step: variables, initializers, inputs
-    )
+    # until the first step: variables, initializers, inputs
+    building: BoundedBytes | None = None
     first_step: BoundedBytes | None = None  # with the trials of algorithms that fit
     steady_step: (
         BoundedBytes  # of the later steps; of the only step; of a trace without steps
@@ -323,9 +321,8 @@ class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
     external_bytes: Total | None = None  # free bytes outside the largest free chunk
     free_bytes: Total | None = None  # in the pool at the allocated peak
     largest_free_bytes: Total | None = None
-    minimum_limit_bytes: Total | None = (
-        None  # the smallest limit under which a replay succeeds
-    )
+    # the smallest limit under which a replay succeeds
+    minimum_limit_bytes: Total | None = None
     safe_limit_bytes: Total | None = None  # every limit from this one on succeeds
 
 
@@ -336,9 +333,8 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     basis: Basis
     limit_of: LimitOf | None = None
     card: Text | None = None
-    limit_bytes: Total | None = (
-        None  # the card's memory, or the user's limit of the pool
-    )
+    # the card's memory, or the user's limit of the pool
+    limit_bytes: Total | None = None
     limit_low_bytes: Total | None = None
     limit_high_bytes: Total | None = None
     need_of: NeedOf = NeedOf.ALLOCATED
@@ -346,9 +342,8 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     need_low_bytes: Total | None = None
     need_high_bytes: Total | None = None
     need: Need | None = None
-    margin_bytes: Signed | None = (
-        None  # limit minus need; negative if the step does not fit
-    )
+    # limit minus need; negative if the step does not fit
+    margin_bytes: Signed | None = None
     processes: Total | None = None  # with this need, at once on the card
     headline: Text
     cautions: tuple[
@@ -463,9 +458,8 @@ class Finding:
     severity: Severity
     title: Text  # one line with the number of bytes
     detail: Text  # the meaning and what to change
-    saves_bytes: Total | None = (
-        None  # bytes that the change would save; None if unknown
-    )
+    # bytes that the change would save; None if unknown
+    saves_bytes: Total | None = None
     # ``requested`` or ``allocated`` bytes at the peak, or of the least memory ``limit``
     saves_kind: Name = "requested"
     evidence: tuple[EvidenceRow, ...] = ()  # rows that prove it, with values by column

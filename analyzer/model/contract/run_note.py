@@ -57,9 +57,8 @@ class StepConfig:
         ...,
     ] = ()  # the user's further options, as words: ``--loss``, ``mse``
     eager: bool = False  # whether it runs op by op
-    own: bool = (
-        False  # whether it is the user's function, no model's training or inference
-    )
+    # whether it is the user's function, no model's training or inference
+    own: bool = False
     is_jax: bool = False  # whether it is JAX's, and not TensorFlow's
 
     @property
@@ -165,9 +164,8 @@ class SimulatedCardNote(Struct, frozen=True, kw_only=True):
         Bytes,
     ] = {}  # settings of ``ASSUMPTIONS`` that are not the default
     memory_limit_bytes: Bytes | None = None  # None for TensorFlow's own
-    is_unlimited: bool = (
-        False  # whether the step ran with room for any step, not the card's
-    )
+    # whether the step ran with room for any step, not the card's
+    is_unlimited: bool = False
     spare_bytes: tuple[
         Bytes,
         ...,
@@ -192,9 +190,8 @@ class RunFile:
     target: TargetNote | None = None
     versions: dict[Name, Name] = field(default_factory=dict)
     environment: dict[Name, Text] = field(default_factory=dict)
-    from_process_start: bool = (
-        False  # whether the trace has every allocation of the process
-    )
+    # whether the trace has every allocation of the process
+    from_process_start: bool = False
     steps_wanted: Count | None = None
     steps_done: Count = 0
     notes: tuple[Text, ...] = ()

@@ -159,6 +159,5 @@ class WatchNote:
     process_peak_bytes: Bytes = 0  # largest resident memory; 0 if unknown
     whole_run: bool = False  # whether the run counts as one step, as no call repeats
     is_cut: bool = False  # whether the program went on after its trace ended
-    failed: FailedStep | None = (
-        None  # the first step after the traced ones without memory
-    )
+    # the first step after the traced ones without memory
+    failed: FailedStep | None = None

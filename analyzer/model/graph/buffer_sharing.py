@@ -40,7 +40,10 @@ class Sharing:
                 self._parent.setdefault(tensor, tensor)
                 self._parent.setdefault(output, output)
 
-                if (one := self.root(tensor)) != (other := self.root(output)):
+                one = self.root(tensor)
+                other = self.root(output)
+
+                if one != other:
                     self._parent[other] = one
 
         self._members: dict[str, list[str]] = {}
@@ -64,17 +67,12 @@ class Sharing:
     def consumers(self, tensor: str) -> Iterable[str]:
         """Return the names of the ops that use the buffer, except ops that only pass it on."""
         structure = self._structure
-        users = (
-            name
-            for one in self.members(tensor)
-            for name in structure.consumers.get(one, ())
-        )
+        users: dict[str, None] = {}
 
-        return [
-            name
-            for name in dict.fromkeys(users)
-            if structure.ops[name].type not in ALIAS_OPS
-        ]
+        for one in self.members(tensor):
+            users |= dict.fromkeys(structure.consumers.get(one, ()))
+
+        return [name for name in users if structure.ops[name].type not in ALIAS_OPS]
 
     def _find_shared(self, op: Op, own: Collection[str]) -> Iterable[tuple[str, int]]:
         """Yield inputs of an op with the index of an output in the same buffer."""
@@ -83,11 +81,12 @@ class Sharing:
         if op.type == "IdentityN":
             yield from zip(op.inputs, outputs, strict=False)
         elif op.type in ALIAS_OPS:
-            sources = (
-                op.inputs if op.type in ("Merge", "NextIteration") else op.inputs[:1]
-            )
+            has_several = op.type in ("Merge", "NextIteration")
+            sources = op.inputs if has_several else op.inputs[:1]
+            count = 2 if op.type == "Switch" else 1
+
             for tensor in sources:
-                for index in range(2 if op.type == "Switch" else 1):
+                for index in range(count):
                     yield tensor, index
         elif op.type in _LIST_OPS:
             for tensor in op.inputs:
@@ -97,24 +96,30 @@ class Sharing:
                         yield tensor, index
         else:
             for index in outputs:
-                if f"{op.name}:{index}" not in own and (
-                    source := self._find_source(op, index)
-                ):
+                source = ""
+                if f"{op.name}:{index}" not in own:
+                    source = self._find_source(op, index)
+
+                if source:
                     yield source, index
 
     def _find_source(self, op: Op, index: int) -> str:
         """Return the input that a kernel forwards: the matching one with the fewest consumers."""
         structure = self._structure
         size_bytes = self._size(f"{op.name}:{index}")
-        candidates = [
-            tensor
-            for tensor in op.inputs
-            if (spec := structure.spec(tensor)) is not None
-            and spec.dtype == op.outputs[index].dtype
-            and self._size(tensor) == size_bytes > 0
-            and structure.ops[split_tensor(tensor)[0]].type
-            not in ("ReadVariableOp", "Const", "_Arg")
-        ]
+        dtype = op.outputs[index].dtype
+        candidates = []
+
+        for tensor in op.inputs:
+            spec = structure.spec(tensor)
+            if spec is None or spec.dtype != dtype:
+                continue
+
+            maker = structure.ops[split_tensor(tensor)[0]]
+            is_fixed = maker.type in ("ReadVariableOp", "Const", "_Arg")
+
+            if self._size(tensor) == size_bytes > 0 and not is_fixed:
+                candidates.append(tensor)
 
         return min(
             candidates,
@@ -161,11 +166,9 @@ def find_cache(structure: GraphIndex) -> frozenset[str]:
         if op.type in _UPDATES and seed not in found and _is_value(structure, seed):
             related = _find_related(structure, seed)
             makers = {split_tensor(one)[0] for one in related}
-            found |= (
-                related
-                if any(_is_carried(structure, maker) for maker in makers)
-                else set()
-            )
+
+            if any(_is_carried(structure, maker) for maker in makers):
+                found |= related
 
     return frozenset(found)
 
@@ -174,9 +177,9 @@ def _is_carried(structure: GraphIndex, name: str) -> bool:
     """Say whether an op passes a value to the next iteration, or is an argument of a loop's body."""
     kind = structure.ops[name].type
     loop = structure.ops.get(name.rpartition("/")[0])
-    return kind in _CARRIES or (
-        kind == "Placeholder" and loop is not None and loop.type in _LOOPS
-    )
+    is_in_loop = loop is not None and loop.type in _LOOPS
+
+    return kind in _CARRIES or (kind == "Placeholder" and is_in_loop)
 
 
 def _find_related(structure: GraphIndex, seed: str) -> set[str]:
@@ -188,11 +191,10 @@ def _find_related(structure: GraphIndex, seed: str) -> set[str]:
 
         for user in structure.consumers.get(tensor, ()):
             op = structure.ops[user]
-            near += [
-                f"{user}:{output}"
-                for output in range(len(op.outputs))
-                if tensor in _pass_on(op, output)
-            ]
+
+            for output in range(len(op.outputs)):
+                if tensor in _pass_on(op, output):
+                    near.append(f"{user}:{output}")
 
         return [one for one in near if _is_value(structure, one)]
 

@@ -17,7 +17,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Final, TypeVar
 
 from analyzer.model.choice import Category, Choice
@@ -50,9 +49,8 @@ def reach(
 _GRADIENT_SCOPES: Final = frozenset({"gradient_tape", "gradients"})
 _ACCUMULATOR: Final = "accumulator"
 """Name of the lists of a loop's gradient (``while_v2.py``, ``_build_accumulator_name``)."""
-_DEEPEST: Final = (
-    256  # limit of the depth of scopes and of inlined callers; Keras' have about ten
-)
+# limit of the depth of scopes and of inlined callers; Keras' have about ten
+_DEEPEST: Final = 256
 
 Owner = tuple[str, str]  # kind and path of the object that opened a scope
 
@@ -235,17 +233,18 @@ def build_graph_index(
     if not traced:
         traced = [TracedGraph("", tuple(TracedOp(op.name, op.inputs) for op in ops))]
 
-    present = frozenset(
-        tensor
-        for op in ops
-        for tensor in list_outputs(op)
-        if tensor in gradients or (nested and find_inlined(tensor, nested))
-    )
+    present = set()
+
+    for op in ops:
+        for tensor in list_outputs(op):
+            if tensor in gradients or (nested and find_inlined(tensor, nested)):
+                present.add(tensor)
+
     traced_phases = find_phases(traced, gradients, nested, table)
     phases = _find_executed_phases(by_name, consumers, traced_phases)
     layers = {name: table.layer_of(name) for name in by_name}
 
-    return GraphIndex(by_name, consumers, present, phases, layers)
+    return GraphIndex(by_name, consumers, frozenset(present), phases, layers)
 
 
 def find_consumers(ops: Iterable[Op]) -> dict[str, list[str]]:
@@ -253,7 +252,7 @@ def find_consumers(ops: Iterable[Op]) -> dict[str, list[str]]:
     consumers: dict[str, list[str]] = {}
 
     for op in ops:
-        for tensor in op.inputs:
+        for tensor in dict.fromkeys(op.inputs):
             consumers.setdefault(tensor, []).append(op.name)
 
     return consumers
@@ -393,26 +392,25 @@ def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:
     Others compute a value of the forward pass again, or copy it. A graph that is derived from a trace
     lacks edges: there all ops of the tape read a gradient that begin after the loss.
     """
-    backward = {
-        name for name, phase in structure.phases.items() if phase is Phase.BACKWARD
-    }
-    found = {
-        op.name
-        for op in structure.ops.values()
-        if op.name in backward
-        and (
-            _GRADIENT_TYPE.fullmatch(op.type) or _reads_unknown_gradient(structure, op)
-        )
-    }
+    phases = structure.phases
+    backward = {name for name, phase in phases.items() if phase is Phase.BACKWARD}
+    found = set()
+
+    for name in backward & structure.ops.keys():
+        op = structure.ops[name]
+        is_kernel = _GRADIENT_TYPE.fullmatch(op.type)
+
+        if is_kernel or _reads_unknown_gradient(structure, op):
+            found.add(name)
 
     def find_users(name: str) -> set[str]:
-        op = structure.ops[name]
-        floats = (
-            index for index, spec in enumerate(op.outputs) if is_float(spec.dtype)
-        )
-        users = (structure.consumers.get(f"{name}:{index}", ()) for index in floats)
+        users: set[str] = set()
 
-        return backward.intersection(chain.from_iterable(users))
+        for index, spec in enumerate(structure.ops[name].outputs):
+            if is_float(spec.dtype):
+                users.update(structure.consumers.get(f"{name}:{index}", ()))
+
+        return users & backward
 
     return frozenset(reach(found, find_users))
 
@@ -427,14 +425,18 @@ def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:
         is_size = op.type == "Cast" and all(spec.shape == () for spec in op.outputs)
         return not (is_size or op.name in structure.early or _ZEROS.search(op.name))
 
-    specs = {tensor: structure.spec(tensor) for tensor in op.inputs}
-    values = [
-        tensor for tensor, spec in specs.items() if spec is None or is_float(spec.dtype)
-    ]
-    losses = (
-        structure.ops.get(name) for name, at in map(split_tensor, values) if at == 1
-    )
+    has_values = False
 
-    return not values or any(
-        loss and loss.type.endswith(_LOSS_WITH_GRADIENT) for loss in losses
-    )
+    for tensor in op.inputs:
+        spec = structure.spec(tensor)
+        if spec is not None and not is_float(spec.dtype):
+            continue
+
+        has_values = True
+        name, index = split_tensor(tensor)
+        loss = structure.ops.get(name) if index == 1 else None
+
+        if loss is not None and loss.type.endswith(_LOSS_WITH_GRADIENT):
+            return True
+
+    return not has_values

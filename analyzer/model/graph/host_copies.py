@@ -95,11 +95,9 @@ def place_by_handles(ops: Sequence[Op]) -> list[Op]:
     result = []
 
     for op in ops:
-        devices = [
-            hosted[name]
-            for tensor in op.inputs
-            if (name := split_tensor(tensor)[0]) in hosted
-        ]
+        makers = [split_tensor(tensor)[0] for tensor in op.inputs]
+        devices = [hosted[name] for name in makers if name in hosted]
+
         if devices and any(spec.dtype == "resource" for spec in op.outputs):
             hosted[op.name] = devices[0]
 
@@ -111,26 +109,26 @@ def place_by_handles(ops: Sequence[Op]) -> list[Op]:
 def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
     """Return the graph with one copy of each tensor that a kernel reads in the other memory."""
     by_name = {op.name: op for op in ops}
-    specs = {
-        f"{op.name}:{index}": spec
-        for op in by_name.values()
-        for index, spec in enumerate(op.outputs)
-    }
-    inputs = {
-        op.name: tuple(
-            specs.get("{}:{}".format(*split_tensor(tensor))) for tensor in op.inputs
-        )
-        for op in by_name.values()
-    }
+    inputs = {}
+
+    for op in by_name.values():
+        specs = []
+
+        for tensor in op.inputs:
+            name, index = split_tensor(tensor)
+            outputs = by_name[name].outputs if name in by_name else ()
+            specs.append(outputs[index] if index < len(outputs) else None)
+
+        inputs[op.name] = tuple(specs)
+
     result: list[Op] = []
     copies: dict[str, str] = {}
 
     for op in by_name.values():
         feeds = list(op.inputs)
 
-        for index, (tensor, spec) in enumerate(
-            zip(op.inputs, inputs[op.name], strict=True)
-        ):
+        for index, tensor in enumerate(op.inputs):
+            spec = inputs[op.name][index]
             if spec is None:
                 continue
 
@@ -143,9 +141,8 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
                 continue
 
             if tensor not in copies:
-                copies[tensor] = (
-                    f"{name}/copy_to_{'host' if reads_host else 'gpu'}_{output}"
-                )
+                place = "host" if reads_host else "gpu"
+                copies[tensor] = f"{name}/copy_to_{place}_{output}"
                 kind = COPY_BACK if reads_host else COPY
                 copy = Op(copies[tensor], kind, inputs=(tensor,), outputs=(spec,))
                 result.append(replace(copy, device=op.device, source=source.source))

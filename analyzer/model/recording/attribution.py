@@ -142,18 +142,18 @@ def match_outputs(
     used: dict[tuple[int, str], set[int]] = {}
     tensors = [""] * len(allocations)
 
-    for row, (known, name, run, region, dtype, shape, size) in enumerate(
-        zip(*columns, strict=True)
-    ):
+    for row, facts in enumerate(zip(*columns, strict=True)):
+        known, name, run, region, dtype, shape, size = facts
         op = structure.ops.get(name)
+        plain = name.partition("#")[0]
+        frees_itself = freers is not None and freers[row] == plain
 
         if known:
             tensors[row] = str(known)
-        elif op is not None and (
-            freers is None or freers[row] != name.partition("#")[0]
-        ):
+        elif op is not None and not frees_itself:
             taken = used.setdefault((run, name), set())
             tensors[row] = match_output(op, taken, dtype, shape, size)
+
             # The graph of another trace of the function has other shapes.
             if not tensors[row] and region == "output" and len(op.outputs) == 1:
                 tensors[row] = f"{name}:0"
@@ -220,11 +220,10 @@ class _Values:
             sources = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs)
             types = {source.type for source in sources if source is not None}
 
-            if ITERATOR in types or types & INPUT_TYPES:
-                return (
-                    Category.INPUT,
-                    COPIED_BATCH if ITERATOR in types else COPIED_INPUT,
-                )
+            if ITERATOR in types:
+                return Category.INPUT, COPIED_BATCH
+            if types & INPUT_TYPES:
+                return Category.INPUT, COPIED_INPUT
 
         if region == "dynamic" and op.type != "_Recv":
             return Category.INPUT, _COPY_FROM_HOST_ROLE
@@ -233,9 +232,10 @@ class _Values:
         if is_scratch:
             return Category.TEMPORARY, f"{phase} scratch"
 
-        members = (
-            self._sharing.members(tensor) if phase is Phase.BACKWARD else (tensor,)
-        )
+        members: Sequence[str] = (tensor,)
+        if phase is Phase.BACKWARD:
+            members = self._sharing.members(tensor)
+
         readers = {structure.phases[user] for user in self._sharing.consumers(tensor)}
         # TensorFlow prunes an op whose only result no op reads. A convolution may replace its output.
         is_result = (
@@ -291,21 +291,21 @@ def match_output(
     if len(used) >= len(op.outputs):
         used.clear()
 
-    left = [
-        (index, spec)
-        for index, spec in enumerate(op.outputs)
-        if index not in used and spec.dtype not in ("resource", "variant")
-    ]
-    found = [
-        index
-        for index, spec in left
-        if shape and spec.dtype == dtype and spec.shape_text == shape
-    ] or [
-        index
-        for index, spec in left
-        if (not dtype or spec.dtype in ("", dtype))
-        and spec.size_bytes in (None, size_bytes)
-    ]
+    equal = []
+    similar = []
+
+    for index, spec in enumerate(op.outputs):
+        if index in used or spec.dtype in ("resource", "variant"):
+            continue
+
+        has_type = not dtype or spec.dtype in ("", dtype)
+
+        if shape and spec.dtype == dtype and spec.shape_text == shape:
+            equal.append(index)
+        elif has_type and spec.size_bytes in (None, size_bytes):
+            similar.append(index)
+
+    found = equal + similar
     used.update(found[:1])
 
     return f"{op.name}:{found[0]}" if found else ""
@@ -386,13 +386,8 @@ def label_eager(
     )  # JAX names no requests
     on_card = _is_on_card(allocations)
     has_one_card = allocations["allocator"][on_card].nunique() == 1
-    copied = (
-        inside
-        & (op == RECEIVED).to_numpy()
-        & on_card
-        & has_one_card
-        & (not is_captured)
-    )
+    is_from_host = has_one_card and not is_captured  # not from another card
+    copied = inside & (op == RECEIVED).to_numpy() & on_card & is_from_host
     outside = "building the model" if is_captured else "outside the steps"
     # The first rule that matches decides; None leaves a buffer unattributed.
     rules: tuple[tuple[Mask, Category | None, str], ...] = (

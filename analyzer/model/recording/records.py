@@ -63,12 +63,10 @@ class DamageReason(Choice):
     """Why a trace is incomplete or altered."""
 
     LOST_EVENTS = "lost-events"
-    ALTERED_EVENTS = "altered-events"
     UNREADABLE_EVENTS = "unreadable-events"
     LOST_BEGINNING = "lost-beginning"
     LOST_END = "lost-end"
     STEP_MARKS = "step-marks"
-    CAPTURE_MARKS = "capture-marks"
 
 
 _DAMAGE_TEXTS: Final = read_table(

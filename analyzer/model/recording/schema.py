@@ -17,15 +17,12 @@ import pandas as pd
 
 from analyzer.model.errors import AccountingError
 
-TRIAL: Final = (
-    "trial"  # region of buffers for trials of algorithms, which a kernel can do without
-)
-TRIAL_ROLE: Final = (
-    "trial of an algorithm"  # of all buffers of a convolution for trials
-)
-COPY_ROLE: Final = (
-    "layout copy"  # of a convolution's copy of an operand or result for cuDNN
-)
+# region of buffers for trials of algorithms, which a kernel can do without
+TRIAL: Final = "trial"
+# of all buffers of a convolution for trials
+TRIAL_ROLE: Final = "trial of an algorithm"
+# of a convolution's copy of an operand or result for cuDNN
+COPY_ROLE: Final = "layout copy"
 SUMS_ROLE: Final = "partial sums of a bias gradient"
 """Scratch memory as large as the input, for the sums over the points of each channel with channels first
 (``BiasGradOp::ComputeWithReduceSum`` in ``bias_op.cc``)."""

@@ -27,8 +27,7 @@ from analyzer.model.recording.timeline import (
     pair_events,
     running_sum,
 )
-from analyzer.model.units import GRANULE_BYTES, format_bytes, round_up
-from analyzer.tracing.measure.trace_attribution import find_marks
+from analyzer.model.units import format_bytes
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 
@@ -79,16 +78,13 @@ def check_trace(
         if name == allocator:
             counter = _check_counter(name, own, rows, allocations, len(events))
 
-        wrong_events = _check_events(name, own, from_start=note.from_process_start)
+        wrong_events = _check_events(own, from_start=note.from_process_start)
 
         for reason, wrong in wrong_events:
             if wrong.any():
                 damages.append(describe_damage(reason, int(wrong.sum()), name))
 
-    found = [*_check_steps(raw, steps, note)]
-
-    if note.snapshots:
-        found += _check_capture(raw, steps, note)
+    found = _check_steps(raw, steps, note)
 
     damages += [describe_damage(reason, count) for reason, count in found if count]
 
@@ -133,7 +129,6 @@ def _check_counter(
 
 
 def _check_events(
-    name: str,
     own: pd.DataFrame,
     *,
     from_start: bool,
@@ -166,17 +161,6 @@ def _check_events(
 
     yield DamageReason.LOST_EVENTS, lost
 
-    # Some allocators write no chunk size or no request (0).
-    altered = (allocated > 0) & (allocated < requested)
-
-    if ("bfc" in name.lower() or name == "mklcpu") and requested.any():
-        # ``BFCAllocator`` splits a free chunk that is at least twice as large as the rounded request.
-        rounded = round_up(requested)
-        altered |= (allocated % GRANULE_BYTES != 0) | (allocated < rounded)
-        altered |= allocated >= 2 * rounded
-
-    yield DamageReason.ALTERED_EVENTS, birth & altered
-
 
 def _check_steps(
     raw: RawTrace,
@@ -192,6 +176,13 @@ def _check_steps(
 
     if raw.step_markers:
         wrong += sum(step.last < step.first for step in checked)
+
+    # In a watched program only the first and the last step have a snapshot.
+    done = len(note.snapshots) - 1 if note.watch is None else note.steps_done
+    is_failed_step_marked = note.error is not None and len(steps) == done + 1
+
+    if note.snapshots and not is_failed_step_marked:
+        wrong += abs(done - len(steps))
 
     yield DamageReason.STEP_MARKS, wrong
 
@@ -209,29 +200,3 @@ def _check_steps(
         unfinished += last - late > most
 
     yield DamageReason.LOST_END, int(unfinished)
-
-
-def _check_capture(
-    raw: RawTrace,
-    steps: Sequence[Step],
-    note: RunNote,
-) -> Iterator[_Found]:
-    """Yield contradictions between the trace and the note of the capture."""
-    inverted = sum(mark.end_ps < mark.start_ps for mark in raw.markers)
-    yield DamageReason.CAPTURE_MARKS, inverted
-
-    snapshots = find_marks(raw.markers, "snapshot")
-    yield DamageReason.CAPTURE_MARKS, abs(len(note.snapshots) - len(snapshots))
-
-    # Gradients are taken right after a backward pass, or before an update.
-    taken = len(note.eager_gradients)
-    gradients = len(find_marks(raw.markers, "gradients"))
-    phases = len(find_marks(raw.markers, "phase"))
-    wrong = abs(taken - gradients) + max(taken - phases, 0)
-    yield DamageReason.CAPTURE_MARKS, wrong
-
-    # In a watched program only the first and the last step have a snapshot.
-    done = len(note.snapshots) - 1 if note.watch is None else note.steps_done
-    is_failed_step_marked = note.error is not None and len(steps) == done + 1
-    wrong_steps = 0 if is_failed_step_marked else abs(done - len(steps))
-    yield DamageReason.STEP_MARKS, wrong_steps

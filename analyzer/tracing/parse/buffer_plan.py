@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -83,17 +83,8 @@ class PlanRegion:
         return list(accumulate(change[: self.moments]))
 
 
-@dataclass(frozen=True, slots=True)
-class BufferPlan:
-    """The memory plan of one module."""
-
-    regions: tuple[PlanRegion, ...]
-    updates: bool  # whether the module writes a new value into an argument's buffer
-
-    @property
-    def temporaries(self) -> list[PlanRegion]:
-        """The allocations that are freed after the module."""
-        return [region for region in self.regions if not region.is_result]
+BufferPlan: TypeAlias = tuple[PlanRegion, ...]
+"""The memory plan of one module."""
 
 
 def read_plan(content: bytes) -> BufferPlan:
@@ -124,12 +115,6 @@ class _Module:
                 self._instructions[one.id] = one
                 if one.opcode == b"parameter" and computation.id == self._entry:
                     self._arguments.add(one.id)
-
-        entries = proto.hlo_module.input_output_alias.entries
-        self._aliases = {
-            (*entry.output_shape_index, 0)[0]: entry.parameter_number
-            for entry in entries
-        }
 
         self._buffers = dict(self._find_buffers())
 
@@ -167,16 +152,7 @@ class _Module:
             if not is_outside:
                 regions.append(self._make_region(allocation, results))
 
-        # A result that is the aliased parameter itself is passed through.
-        passed = {}
-
-        for number, one in enumerate(made):
-            if one.opcode == b"parameter":
-                passed[number] = one.parameter_number
-
-        updates = any(passed.get(at) != of for at, of in self._aliases.items())
-
-        return BufferPlan(tuple(regions), updates)
+        return tuple(regions)
 
     def _find_maker(
         self,

@@ -114,11 +114,7 @@ def find_places(known: Positions, keys: Positions) -> Positions:
     if not len(known):
         return np.full(len(keys), -1)
 
-    if known[0] >= 0 and known[-1] == len(known) + known[0] - 1:  # keys without a gap
-        places = np.clip(keys - known[0], 0, len(known) - 1)
-    else:
-        places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-
+    places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
     return np.where(known[places] == keys, places, -1)
 
 

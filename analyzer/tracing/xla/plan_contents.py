@@ -40,7 +40,7 @@ from analyzer.tracing.derive.op_names import find_optimizer
 from analyzer.tracing.parse.buffer_plan import ARGUMENTS, BufferPlan, PlanRegion
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.trace_modules import (
-    find_jax_layer,
+    find_layer,
     is_workspace,
     runs_backward,
 )
@@ -103,7 +103,7 @@ def divide_temporaries(
     regions: dict[tuple[str, int], PlanRegion] = {}
 
     for op, plan in plans.items():
-        for region in plan.temporaries:
+        for region in plan:
             if region.holders:
                 regions.setdefault((op, region.size_bytes), region)
 
@@ -215,7 +215,7 @@ def label_holders(
 def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
     """Return the graph's op in XLA's name of it, and its layer; empty if unknown."""
     if structure is None:
-        return "", find_jax_layer(op_name)
+        return "", find_layer(op_name)
 
     name = op_name  # XLA may add callers' names as prefix
     while name and name not in structure.ops:

@@ -22,17 +22,13 @@ from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.graph_index import GraphIndex, is_in_gradient_scope
 from analyzer.model.recording.attribution import match_output
-from analyzer.tracing.derive.op_names import find_optimizer
+from analyzer.tracing.derive.op_names import find_optimizer, plain_scope
 from analyzer.tracing.measure.steps import MODULE_TYPES
 from analyzer.tracing.parse.buffer_plan import BufferPlan, Holder, PlanRegion, read_plan
 from analyzer.tracing.parse.xplane import RawTrace
 
 _NUMBER: Final = re.compile(r"\(\d+\)$")
-_TRANSFORM: Final = re.compile(
-    r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint)\((.*)\)$"
-)
 _JAX_MODULE: Final = ("jit_", "pjit_", "pmap_")  # start of the names of JAX's modules
-_MODULE_NAME: Final = re.compile(r"^[\w.-]+$")
 _BYTES: Final = frozenset({"int8", "uint8"})  # element types of a workspace
 _LEAST_UNIQUE: Final = 4096  # a lone request below this size does not identify a module
 
@@ -76,7 +72,7 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
         # Several modules may fit; if their names differ by more than XLA's number, it is unknown.
         names = {_NUMBER.sub("", name) for name, _ in fits}
         name, regions = fits[0]
-        is_forward = not (runs_backward(plans[name]) or plans[name].updates)
+        is_forward = not runs_backward(plans[name])
 
         for row, region in zip(rows, regions, strict=True):
             facts = _label(region, is_training=is_training, is_forward=is_forward)
@@ -109,7 +105,7 @@ def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:
 
 def runs_backward(plan: BufferPlan) -> bool:
     """Say whether any value of a module is made by an op of the backward pass."""
-    for region in plan.regions:
+    for region in plan:
         names = [region.op_name, *(one.op_name for one in region.holders)]
         if any(map(is_in_gradient_scope, names)):
             return True
@@ -129,7 +125,7 @@ def match_requests(
     by_first: dict[int, list[tuple[str, list[PlanRegion]]]] = {}
 
     for name, plan in plans.items():
-        regions = [one for one in plan.regions if one.size_bytes]
+        regions = [one for one in plan if one.size_bytes]
         if regions:
             by_first.setdefault(regions[0].size_bytes, []).append((name, regions))
 
@@ -208,7 +204,7 @@ def _label(
 ) -> dict[str, str]:
     """Return the columns of a buffer of a module, without the module's name.
 
-    ``is_forward``: whether the module neither runs a backward pass nor updates its arguments.
+    ``is_forward``: whether the module runs no backward pass.
     """
     op_name = region.op_name
     is_result = region.is_result
@@ -231,7 +227,7 @@ def _label(
 
     return {
         "op_type": "XlaModule",
-        "layer": find_jax_layer(op_name),
+        "layer": find_layer(op_name),
         "tensor": op_name if is_result else "",
         "category": category.value,
         "role": "result" if is_result else "temporaries",
@@ -240,20 +236,11 @@ def _label(
     }
 
 
+def find_layer(op_name: str) -> str:
+    """Return the scope in the name of TensorFlow's op; JAX's scopes are functions, not layers."""
+    return "" if "(" in op_name else plain_scope(op_name)
+
+
 def is_workspace(holder: Holder) -> bool:
     """Say whether a value is the workspace of a library's call (``cublas_gemm``, ``cudnn``)."""
     return holder.dtype in _BYTES and holder.opcode.startswith("custom-call __cu")
-
-
-def find_jax_layer(op_name: str) -> str:
-    """Return the module path in a JAX op's name; ``jit(f)/jvp(Net)/Dense_0/dot`` gives Net/Dense_0."""
-    parts = []
-
-    for part in op_name.split("/")[:-1]:
-        inner = part
-        while found := _TRANSFORM.match(inner):
-            inner = "" if inner.startswith(("jit(", "pjit(")) else found[1]
-
-        parts.append(inner)
-
-    return "/".join(part for part in parts if _MODULE_NAME.match(part))

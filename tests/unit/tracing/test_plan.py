@@ -49,14 +49,14 @@ def test_the_temporaries_are_what_the_real_run_asked_for() -> None:
     recording = open_measured(ROOT / "traces" / "jit").recording
     rows = recording.allocations
     last = rows[rows["step"] == len(recording.steps) - 1]
-    assert sum(one.size_bytes for one in step_plan().temporaries) == int(
+    assert sum(one.size_bytes for one in step_plan() if not one.is_result) == int(
         last["requested_bytes"].max()
     )
 
 
 def test_every_byte_counts_once() -> None:
     plan = step_plan()
-    for region in plan.regions:
+    for region in plan:
         assert not (region.is_result and region.holders)
         assert all(0 <= size <= region.size_bytes for size in region.occupied_bytes)
 
@@ -79,7 +79,7 @@ def test_a_value_that_shares_takes_over_and_hands_on() -> None:
         (ALLOC, 1, 0), (SHARE, 2, 1), (FREE, 1, 0), (ALLOC, 3, 0), (FREE, 2, 0), (FREE, 3, 0),
         sizes={1: (0, 64), 2: (0, 64), 3: (64, 32)}, total=128,
     )  # fmt: skip
-    (region,) = plan.temporaries
+    (region,) = plan
     spans = [(h.instruction, h.first, h.last) for h in region.holders]
     assert spans == [("i1", 0, 1), ("i2", 1, 4), ("i3", 3, 5)]
     assert region.occupied_bytes == [64, 64, 64, 96, 32, 0]

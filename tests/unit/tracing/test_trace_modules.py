@@ -109,7 +109,7 @@ def jax_trace(*, with_module: bool, before: int = 0) -> TraceBuilder:
         )
         entry.value.CopyFrom(module)
 
-    sizes = [region.size_bytes for region in read_plan(content).regions]
+    sizes = [region.size_bytes for region in read_plan(content)]
     for run in range(2):
         start = 1000 * run
         for number, size in enumerate(sizes):

@@ -40,14 +40,6 @@ def table(*rows):
         ),
         pytest.param(
             [
-                ("tanh", "Tanh", "", 64 * MIB, 0, 9),
-                ("tanh", "Tanh", "", 16 * MIB, 1, 2),
-            ],
-            [],
-            id="only convolutions try algorithms on a copy",
-        ),
-        pytest.param(
-            [
                 ("left", "Conv2DBackpropFilter", "", 18 * MIB, 0, 6),
                 ("right", "Conv2DBackpropFilter", "", 17 * MIB, 1, 5),
                 ("left", "Conv2DBackpropFilter", "", 16 * MIB, 2, 3),
