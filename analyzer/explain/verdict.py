@@ -326,6 +326,9 @@ def _headline_without_limit(analysis: Analysis) -> str:
     recording, peak, failure = analysis.recording, analysis.peak, failure_of(analysis)
     allocated = format_bytes(peak.allocated_bytes)
     if not recording.error:
+        if own_bytes := find_own_peak(recording):
+            return f"TensorFlow's own peak is {format_bytes(own_bytes)}"
+
         return (
             f"Peak {allocated} allocated for {format_bytes(peak.requested_bytes)} "
             "requested"
