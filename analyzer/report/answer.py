@@ -367,7 +367,8 @@ def _need_details(report: ReportFile) -> Iterator[str]:
     if need is None or verdict is None:
         return
 
-    if len(need.phases) > 1:
+    program = report.program
+    if len(need.phases) > 1 and not (program is not None and program.whole_run):
         sizes = []
         for phase, most in need.phases.items():
             place = _phase_words(report)[phase]
