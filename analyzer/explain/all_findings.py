@@ -19,17 +19,15 @@ from analyzer.explain.running.slope import measure_growth
 from analyzer.model.recording.records import Finding, Severity
 
 _FIRST: Final = ("out-of-memory", "does-not-fit")
-_GROWING: Final = (
+_ALWAYS: Final = (
+    "outer-product",
     "kept-tensors",
     "grows",
     "growth-per-step",
     "tapes-kept",
     "models-kept",
 )
-"""Findings whose saving rises with each step, so that it is reported however small it is."""
-
-_WRONG: Final = ("outer-product",)
-"""Findings that show a wrong result too, so that they are reported however little they save."""
+"""Findings of a wrong result or a saving that rises with each step, reported however small it is."""
 
 _CAUSES: Final = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
@@ -77,7 +75,7 @@ def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:
     least = LOW * analysis.peak.requested_bytes
     if one.id in _CAUSES and (one.saves_bytes or 0) < least:
         return False
-    if one.saves_bytes is None or one.id in (*_GROWING, *_WRONG):
+    if one.saves_bytes is None or one.id in _ALWAYS:
         return True
     return one.saves_bytes >= LOW * analysis.limit_bytes
 

@@ -148,8 +148,9 @@ def _explain_range(
 ) -> list[str]:
     """Return sentences on the requested, allocated and replayed peaks that were seen."""
     because = [
-        f"{runs} {'run' if runs == 1 else 'runs'} of the step in this process requested "
-        f"{_spell(requested)} and allocated {_spell(allocated)}: the order of ops varies."
+        f"{runs} {'run' if runs == 1 else 'runs'} of the step in this process, whose "
+        f"order of ops may vary, requested {_spell(requested)} and allocated "
+        f"{_spell(allocated)}."
     ]
 
     if orders > 1:

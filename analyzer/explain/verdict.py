@@ -326,6 +326,9 @@ def _headline_without_limit(analysis: Analysis) -> str:
     recording, peak, failure = analysis.recording, analysis.peak, failure_of(analysis)
     allocated = format_bytes(peak.allocated_bytes)
     if not recording.error:
+        if own_bytes := find_own_peak(recording):
+            return f"TensorFlow's own peak is {format_bytes(own_bytes)}"
+
         return (
             f"Peak {allocated} allocated for {format_bytes(peak.requested_bytes)} "
             "requested"
@@ -350,7 +353,8 @@ def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
     if stated is not None and stated.allocated_high_bytes is not None:
         low, high = stated.allocated_low_bytes or 0, stated.allocated_high_bytes
         ratio = (high - low) / max(analysis.peak.allocated_bytes, 1)
-        if ratio > _WIDE_RATIO:
+        own_bytes = find_own_peak(analysis.recording) or 0  # decides if it is higher
+        if ratio > _WIDE_RATIO and high > own_bytes:
             cautions.append(
                 "the allocated peak may be anywhere from "
                 f"{format_bytes(low)} to {format_bytes(high)}, a range of {ratio:.0%}"

@@ -200,16 +200,16 @@ def _least_need(report: ReportFile) -> str:
 
 
 def _highest_place(report: ReportFile) -> str:
-    """Return when the highest peak was reached; empty if the step shown has it."""
+    """Return when the highest peak was reached; empty if the step shown has it, not by a trial."""
     ever = report.peak_ever
     need = need_of(report)
     is_outside = need is not None and need.largest_phase is LifePhase.BEFORE_TRACE
 
-    if (
-        ever is None
-        or is_outside
-        or ever.allocated_bytes <= report.peak.allocated_bytes
-    ):
+    if ever is None or is_outside:
+        return ""
+
+    is_higher = ever.allocated_bytes > report.peak.allocated_bytes
+    if not is_higher and " by trials" not in ever.phase:
         return ""
 
     verb = "reached in" if ever.phase.startswith("step") else "reached"
@@ -367,7 +367,8 @@ def _need_details(report: ReportFile) -> Iterator[str]:
     if need is None or verdict is None:
         return
 
-    if len(need.phases) > 1:
+    program = report.program
+    if len(need.phases) > 1 and not (program is not None and program.whole_run):
         sizes = []
         for phase, most in need.phases.items():
             place = _phase_words(report)[phase]
@@ -518,7 +519,8 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
     """Yield label, bytes, meaning and place in the JSON of the main numbers."""
     peak = report.peak
     verdict = report.verdict
-    if verdict is not None and verdict.need_bytes is not None:
+    is_whole = report.error is None
+    if is_whole and verdict is not None and verdict.need_bytes is not None:
         meaning = "least pool of TensorFlow"
 
         if verdict.limit_of == "card":

@@ -20,6 +20,7 @@ from analyzer.explain.buffer_words import (
 from analyzer.explain.running.leaks import tensors_left
 from analyzer.model.choice import Category
 from analyzer.model.graph.graph_index import LEFT_ROLE
+from analyzer.model.recording.labels import BATCH_ROLE
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
@@ -56,7 +57,7 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     alive = analysis.alive
     axes = alive["shape"].astype(str).str.extract(r"^\[(\d+),", expand=False)
     sums = alive["requested_bytes"].groupby(axes).sum()
-    examples = config.batch_size or int(sums.idxmax() if len(sums) else 0)
+    examples = int(sums.idxmax()) if len(sums) else 0
     if watch is None or not (watch.whole_run or watch.steps <= 1):
         return
     if not config.infers or examples < _MANY_EXAMPLES:
@@ -110,9 +111,9 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
 
 def _find_batch(analysis: Analysis) -> int:
     """Return the batch size, else the first axis that most activations share; 0 if unknown."""
-    stated = analysis.recording.step_config.batch_size
-    if stated:
-        return stated
+    stated, watch = analysis.recording.step_config.batch_size, analysis.recording.watch
+    if stated or (watch is not None and watch.whole_run):
+        return stated or 0
 
     alive = analysis.alive
     kept = alive[alive["category"] == Category.ACTIVATION.value]
@@ -150,7 +151,8 @@ def _freed_by_half(
     is_weight = (rows["variable"] != "") | (is_update & shapes.isin(weights))
     is_weight |= rows["op"].astype(str).str.contains(_CAST_OF_WEIGHT)
     # Most activations have the batch as their first axis, so those of unknown shape count too.
-    is_unknown = (shapes == "") & (is_retained(rows) | is_passing(rows))
+    is_example = is_retained(rows) | is_passing(rows) | rows["role"].eq(BATCH_ROLE)
+    is_unknown = (shapes == "") & is_example
     is_batch = (first % max(batch, 1) == 0) & ~is_weight
     # An input of several batches is a data set, whose size the batch does not change.
     is_batch &= (rows["category"] != Category.INPUT.value) | (first == batch)

@@ -62,7 +62,6 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
                 "gradient and adds the result to a slot (Adadelta, RMSprop with momentum). Adam "
                 "does not."
             ),
-            evidence=({"what": "compilations", "count": compilations},),
         )
 
 
@@ -79,11 +78,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
 
     saves = saved_without(analysis, own["requested_bytes"], own["born"], own["dies"])
     row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
-    largest, algorithm = (
-        int(row["requested_bytes"]),
-        str(row["role"]).partition(", ")[2],
-    )
-    where = f"{row['op']} with the algorithm {algorithm}" if algorithm else row["op"]
+    largest = int(row["requested_bytes"])
     limit_mib = largest // 2 >> 20
     advice = ""
     if limit_mib and analysis.recording.device.kind == "gpu":
@@ -106,7 +101,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"Workspaces of convolutions take {format_bytes(total)} "
         f"({total / peak:.0%} of the peak)",
-        detail=f"The largest is {format_bytes(largest)} in {where}.{advice} Without any "
+        detail=f"The largest is {format_bytes(largest)} in {row['op']}.{advice} Without any "
         f"workspace the peak falls to {format_bytes(peak - saves)}.{rest}",
         saves_bytes=saves,
     )

@@ -410,7 +410,7 @@ def label_eager(
         (phases == 2, *describe_value(Phase.UPDATE)),
         (short & infer, *describe_value(Phase.FORWARD, infers=True)),
         (lives.into_backward, *describe_value(Phase.FORWARD, is_kept=True)),
-        (inside & is_read, *describe_value(Phase.FORWARD, is_activation=True)),
+        (inside & is_read, *describe_value(Phase.FORWARD, infers=True)),
         (inside, *describe_value(Phase.FORWARD)),
     )
     left = labels.open_rows()

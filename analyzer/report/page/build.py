@@ -199,9 +199,12 @@ def steps_charts(program: ProgramFigures | None) -> list[Markup]:
 
     charts = []
 
-    for title, trend, points in (
-        ("In use in TensorFlow's allocator", program.device.trend, device),
-        ("Resident memory of the process", program.host.trend, host),
+    # Resident memory settles for long: only a finding says that it grows.
+    trend = f" (trend: {program.device.trend})"
+
+    for title, words, points in (
+        ("In use in TensorFlow's allocator", trend, device),
+        ("Resident memory of the process", "", host),
     ):
         if len(points) < _FEWEST:
             continue
@@ -209,7 +212,7 @@ def steps_charts(program: ProgramFigures | None) -> list[Markup]:
         sizes = [size_bytes for _, size_bytes in points]
         low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
 
-        caption = f"{title}: {low} to {high}, at the end {last} (trend: {trend})"
+        caption = f"{title}: {low} to {high}, at the end {last}{words}"
         charts.append(draw_line(caption, "after each step", points))
 
     return charts

@@ -317,13 +317,17 @@ _SHOWN_BYTES: Final = 1 << 20  # least peak of another allocator that is named
 
 
 def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
-    """Yield a note for each other allocator with a peak that matters."""
+    """Yield a note on the other allocators with a peak that matters."""
+    others = []
     for name, peak_bytes in find_peaks(events).items():
         if name != main and peak_bytes >= _SHOWN_BYTES:
-            yield (
-                f"The allocator {name} peaks at {format_bytes(peak_bytes)} beside {main}; "
-                f"to see it, open this trace with --allocator {name}."
-            )
+            others.append(f"{name} {format_bytes(peak_bytes)}")
+
+    if others:
+        yield (
+            f"Peaks of allocators beside {main}: {', '.join(others)}; to see one, open "
+            "this trace with --allocator NAME."
+        )
 
 
 def _find_step_marks(raw: RawTrace, note: RunNote) -> tuple[Span, ...]:
