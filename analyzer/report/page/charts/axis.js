@@ -2,6 +2,7 @@
 // A position is a state number on the axis of events, and picoseconds on the axis of time.
 
 const AXIS_PADDING = { left: 64, right: 12 };
+const clampX = (x, width) => Math.max(AXIS_PADDING.left, Math.min(width - AXIS_PADDING.right, x));
 
 function createAxis(recording, state) {
   const { states, times } = recording;
@@ -198,7 +199,7 @@ function drawAxisCursor(context, chart, axis, state, width, height) {
   };
   const { window: chosen } = state.values;
   if (chosen) {
-    const [from, to] = chosen.map((s) => Math.max(AXIS_PADDING.left, Math.min(width - AXIS_PADDING.right, axis.xOfState(s, width))));
+    const [from, to] = chosen.map((s) => clampX(axis.xOfState(s, width), width));
     shade(from, to, 0.12);
     line(axis.xOfState(chosen[0], width), colours.accent, []);
   }

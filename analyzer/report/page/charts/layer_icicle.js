@@ -1,7 +1,8 @@
 // An icicle chart: model, blocks, layers, ops and variables; or files, lines and ops.
 
 const ICICLE_ROW = 22;
-const LEAST_BOX = 0.4; // of the boxes that are drawn, in pixels
+const LEAST_BOX = 0.4; // pixels of a box that is drawn
+const LEAST_PARENT = 3; // pixels of a box whose parts are drawn
 const ICICLE_MEASURES = [
   ['instant', 'Alive at the instant'], ['activation', 'Activations at the instant'],
   ['parameter', 'Parameters at the instant'], ['bytetime', 'Bytes × time, in view'],
@@ -14,7 +15,9 @@ function createIcicle(container, recording, axis, state) {
   let boxes = [];
   let hovered = null;
   const order = layerOrder(recording);
+  const paths = { layer: [], source: [] }; // of each buffer, when it is first shown
   const choose = (node) => state.update({ part: partOf(node) });
+  const pick = (node) => { if (node.isLeaf) state.update({ buffer: node.buffer }); else choose(node); };
 
   const crumbs = element('nav', { class: 'crumbs', 'aria-label': 'Path in the chart' });
   const chartBox = element('div', { class: 'chart' });
@@ -22,15 +25,15 @@ function createIcicle(container, recording, axis, state) {
   const unit = element('p', { class: 'note' });
   const table = stateTable(state, {
     name: 'Parts of the chosen layer', rows: () => (focus ? focus.children : []), initialSort: { key: 'bytes', descending: true },
-    onPick: (node) => { if (node.children.length) choose(node); else if (node.buffer !== null) state.update({ buffer: node.buffer }); },
-    bufferOf: (node) => (node.children.length ? null : node.buffer),
-    buffersOf: membersOf,
+    onPick: pick,
+    bufferOf: (node) => (node.isLeaf ? node.buffer : null),
+    buffersOf: (node) => node.members,
     isSmall: (node) => node.bytes < LEAST_SHARE * root.bytes,
     columns: [
       { key: 'name', label: 'Part', kind: 'text', grow: true, value: (node) => node.key },
       { key: 'bytes', label: 'Bytes', csv: 'bytes', kind: 'size', value: (node) => node.bytes },
       { key: 'share', label: 'Share of all', kind: 'count', value: (node) => node.bytes, format: (bytes) => formatShare(bytes, root.bytes) },
-      { key: 'buffers', label: 'Buffers', kind: 'count', value: (node) => node.buffers },
+      { key: 'buffers', label: 'Buffers', kind: 'count', value: (node) => node.members.length },
     ],
   });
   container.append(controls, unit, crumbs, chartBox, table.root);
@@ -46,11 +49,11 @@ function createIcicle(container, recording, axis, state) {
     const marked = new Set(state.values.marked);
     for (const box of boxes) {
       const { node, x, w, depth } = box;
-      const isPicked = !node.children.length && node.buffer !== null && node.buffer === state.values.buffer;
+      const isPicked = node.isLeaf && node.buffer === state.values.buffer;
       const fill = node === hovered ? colours.accent : depth === 0 ? colours.band : colours.category[node.topCategory];
       context.fillStyle = fill;
       context.fillRect(x, depth * ICICLE_ROW, Math.max(0.5, w - 1), ICICLE_ROW - 1);
-      const isMarked = node !== hovered && node.members.some((b) => marked.has(b));
+      const isMarked = node !== hovered && (node.isLeaf || w < LEAST_PARENT) && node.members.some((b) => marked.has(b));
       if (isPicked || isMarked) { context.strokeStyle = colours.ink; context.strokeRect(x + 1, depth * ICICLE_ROW + 1, Math.max(1, w - 3), ICICLE_ROW - 3); }
       box.text = w < 16 ? '' : boxLabel(context, node, w - 8);
       context.fillStyle = inkOn(fill);
@@ -61,6 +64,7 @@ function createIcicle(container, recording, axis, state) {
 
   function place(node, x, w, depth) {
     boxes.push({ node, x, w, depth });
+    if (w < LEAST_PARENT) return;
     let left = x;
     for (const child of node.children) {
       const childWidth = w * child.bytes / node.bytes;
@@ -70,10 +74,10 @@ function createIcicle(container, recording, axis, state) {
   }
 
   // Number of rows with boxes that are wide enough to draw.
-  const depthOf = (node, w) => 1 + node.children.reduce((most, child) => {
+  const depthOf = (node, w) => 1 + (w < LEAST_PARENT ? 0 : node.children.reduce((most, child) => {
     const childWidth = w * child.bytes / node.bytes;
     return childWidth >= LEAST_BOX ? Math.max(most, depthOf(child, childWidth)) : most;
-  }, 0);
+  }, 0));
   const chart = createCanvas(chartBox, { height: 120, label: 'Bytes by layer and op. The table below has the same parts.', draw, focusable: false });
 
   function boxAt(event) {
@@ -86,18 +90,16 @@ function createIcicle(container, recording, axis, state) {
     const box = boxAt(event);
     if (hovered !== (box && box.node)) {
       hovered = box && box.node;
-      markBuffers(state, hovered ? membersOf(hovered) : []);
+      markBuffers(state, hovered ? hovered.members : []);
       chart.redraw();
     }
-    if (box) showTooltip(event, box.node.key, [[null, 'bytes', box.node.bytes], `${formatShare(box.node.bytes, root.bytes)} of all, ${formatCount(box.node.buffers)} ${box.node.buffers === 1 ? 'buffer' : 'buffers'}`]);
+    if (box) showTooltip(event, box.node.key, [[null, 'bytes', box.node.bytes], `${formatShare(box.node.bytes, root.bytes)} of all, ${formatCount(box.node.members.length)} ${box.node.members.length === 1 ? 'buffer' : 'buffers'}`]);
     else hideTooltip();
   });
   chart.canvas.addEventListener('pointerleave', () => { hovered = null; markBuffers(state, []); hideTooltip(); chart.redraw(); });
   chart.canvas.addEventListener('click', (event) => {
     const box = boxAt(event);
-    if (!box) return;
-    if (box.node.children.length === 0) { if (box.node.buffer !== null) state.update({ buffer: box.node.buffer }); return; }
-    choose(box.node === focus && focus.parent ? focus.parent : box.node);
+    if (box) pick(box.node === focus && focus.parent ? focus.parent : box.node);
   });
 
   function show() {
@@ -128,7 +130,7 @@ function createIcicle(container, recording, axis, state) {
     mark() { chart.redraw(); table.mark(); },
     update(keys) {
       if (keys.has('shown') || keys.has('at') || keys.has('window') || keys.has('isSmallShown') || keys.has('measure') || keys.has('layerMode') || (keys.has('viewKey') && state.values.measure === 'bytetime')) {
-        root = buildTree(recording, axis, state.values, order);
+        root = buildTree(recording, axis, state.values, order, paths);
         renderControls();
         show();
       } else if (keys.has('part')) show();
@@ -160,7 +162,7 @@ function findPart(root, part) {
   let node = root;
   let rest = part;
   while (rest) {
-    const next = node.children.find(({ key, children }) => children.length && (rest === key || rest.startsWith(key + PART_SEPARATOR)));
+    const next = node.children.find(({ key, isLeaf }) => !isLeaf && (rest === key || rest.startsWith(key + PART_SEPARATOR)));
     if (!next) break;
     node = next;
     rest = rest.slice(next.key.length + PART_SEPARATOR.length);
@@ -168,70 +170,68 @@ function findPart(root, part) {
   return node;
 }
 
-// The buffers of a part and of the parts in it.
-const membersOf = (node) => [...node.members, ...node.children.flatMap(membersOf)];
-
-function buildTree(recording, axis, values, order) {
+// The tree of the parts. A part finds its children when they are asked for: most parts are too small to draw.
+function buildTree(recording, axis, values, order, paths) {
   const { at, measure, layerMode } = values;
-  const root = treeNode(measure === 'bytetime' ? 'all, on average' : 'all');
-  const shownCategories = { activation: ['activation'], parameter: ['parameter', 'optimizer_state'] }[measure];
-  for (const [b, bytes] of measuredBuffers(recording, axis, values)) {
-    const code = recording.categoryAt(b, measure === 'bytetime' ? recording.states : at);
-    if (shownCategories && !shownCategories.includes(recording.categories[code])) continue;
-    const place = order.get(recording.columns.layer[b]);
-    let node = root;
-    addTo(node, bytes, code, place);
-    for (const { key, isLayer } of pathOf(recording, b, layerMode)) {
-      let child = node.byName.get(key);
-      if (!child) { child = treeNode(key, key, isLayer); node.byName.set(key, child); }
-      node = child;
-      addTo(node, bytes, code, place);
+  const { layer } = recording.columns;
+  const { buffers, sizes } = measuredBuffers(recording, axis, values);
+  const codeOf = (b) => recording.categoryAt(b, measure === 'bytetime' ? recording.states : at);
+  const pathOf = (b) => (paths[layerMode][b] ??= findPath(recording, b, layerMode));
+
+  function part(key, isLayer, parent, members, depth) {
+    const node = { key, label: key, isLayer, parent, members, bytes: 0, order: Infinity, isLeaf: true, buffer: null };
+    for (const b of members) {
+      node.bytes += sizes[b];
+      node.order = Math.min(node.order, order.get(layer[b]));
+      if (pathOf(b).keys.length > depth) node.isLeaf = false; else node.buffer ??= b;
     }
-    node.buffer ??= b;
-    node.members.push(b);
+    return node;
   }
-  finishTree(root, null);
-  return root;
+
+  // Blocks of layers in the order of the model, then everything else, largest first.
+  function split(node, depth) {
+    const groups = new Map();
+    for (const b of node.members) {
+      const { keys, layers } = pathOf(b);
+      if (keys.length === depth) continue;
+      if (!groups.has(keys[depth])) groups.set(keys[depth], { isLayer: depth < layers, members: [] });
+      groups.get(keys[depth]).members.push(b);
+    }
+    const parts = Array.from(groups, ([key, { isLayer, members }]) => withChildren(part(key, isLayer, node, members, depth + 1), (made) => split(made, depth + 1)));
+    const layers = parts.filter(({ isLayer }) => isLayer).sort((a, b) => a.order - b.order);
+    const others = parts.filter(({ isLayer }) => !isLayer).sort((a, b) => b.bytes - a.bytes);
+    return [...gatherBlocks(layers, group), ...others];
+
+    function group(key, label, children) {
+      const block = withChildren(part(key, true, node, children.flatMap((child) => child.members), depth), () => children);
+      for (const child of children) child.parent = block;
+      const { order: place } = children.reduce((most, child) => (child.bytes > most.bytes ? child : most));
+      return Object.assign(block, { label, order: place });
+    }
+  }
+
+  function withChildren(node, find) {
+    let [children, top] = [null, null];
+    return Object.defineProperties(node, {
+      children: { get: () => (children ??= find(node)) },
+      topCategory: { get: () => (top ??= largestCategory(node.members, sizes, codeOf)) },
+    });
+  }
+
+  const shownCategories = { activation: ['activation'], parameter: ['parameter', 'optimizer_state'] }[measure];
+  const members = shownCategories ? buffers.filter((b) => shownCategories.includes(recording.categories[codeOf(b)])) : buffers;
+  return withChildren(part(measure === 'bytetime' ? 'all, on average' : 'all', false, null, members, 0), (root) => split(root, 0));
 }
 
-const treeNode = (key, label = key, isLayer = false) => ({ key, label, isLayer, parent: null, bytes: 0, buffers: 0, order: Infinity, byName: new Map(), children: [], byCategory: new Map(), topCategory: 0, buffer: null, members: [] });
-
-function addTo(node, bytes, code, place) {
-  node.bytes += bytes;
-  node.buffers += 1;
-  node.order = Math.min(node.order, place);
-  node.byCategory.set(code, (node.byCategory.get(code) || 0) + bytes);
-}
-
-function groupNode(key, label, children) {
-  const node = treeNode(key, label, true);
-  for (const child of children) {
-    node.bytes += child.bytes;
-    node.buffers += child.buffers;
-    for (const [code, bytes] of child.byCategory) node.byCategory.set(code, (node.byCategory.get(code) || 0) + bytes);
-  }
-  node.order = children.reduce((most, child) => (child.bytes > most.bytes ? child : most)).order;
-  node.children = children;
-  return node;
-}
-
-// Blocks of layers in the order of the model, then everything else, largest first.
-function finishTree(node, parent) {
-  node.parent = parent;
-  let most = -1;
-  for (const [code, bytes] of node.byCategory) if (bytes > most) { most = bytes; node.topCategory = code; }
-  if (node.byName.size) {
-    const children = [...node.byName.values()];
-    const layers = children.filter(({ isLayer }) => isLayer).sort((a, b) => a.order - b.order);
-    const others = children.filter(({ isLayer }) => !isLayer).sort((a, b) => b.bytes - a.bytes);
-    node.children = [...gatherBlocks(layers), ...others];
-  }
-  node.children.forEach((child) => finishTree(child, node));
+function largestCategory(members, sizes, codeOf) {
+  const bytes = [];
+  for (const b of members) bytes[codeOf(b)] = (bytes[codeOf(b)] || 0) + sizes[b];
+  return bytes.indexOf(bytes.reduce((most, size) => Math.max(most, size), 0));
 }
 
 // Group layers by the first word with a number in their names: block2a_conv and block2a_bn form block2a,
 // conv2_block1_add lies in block1 of conv2.
-function gatherBlocks(nodes) {
+function gatherBlocks(nodes, group) {
   const blocks = new Map();
   for (const node of nodes) {
     const [, block, rest] = /^(.*?\d+[a-z]?)_(.+)$/.exec(node.label) || [];
@@ -243,7 +243,7 @@ function gatherBlocks(nodes) {
   return [...blocks.values()].flatMap(({ block, members, rests }) => {
     if (!block || members.length < 2 || members.length === nodes.length) return members;
     members.forEach((node, place) => { node.label = rests[place]; });
-    return [groupNode(members[0].key.slice(0, members[0].key.length - rests[0].length - 1), block, gatherBlocks(members))];
+    return [group(members[0].key.slice(0, members[0].key.length - rests[0].length - 1), block, gatherBlocks(members, group))];
   });
 }
 
@@ -269,30 +269,27 @@ function layerOrder(recording) {
   return new Map(places.map(({ code }, place) => [code, place]));
 }
 
-function* measuredBuffers(recording, axis, values) {
+// The buffers of the chart, and their measure by the number of the buffer.
+function measuredBuffers(recording, axis, values) {
   const { born, dies, requested } = recording.columns;
-  if (values.measure !== 'bytetime') {
-    for (const b of listedBuffers(recording, values)) yield [b, requested[b]];
-    return;
-  }
+  if (values.measure !== 'bytetime') return { buffers: listedBuffers(recording, values), sizes: requested };
   const [from, to] = axis.view;
-  for (let b = 0; b < born.length; b += 1) {
-    const held = Math.min(to, axis.positionOf(dies[b])) - Math.max(from, axis.positionOf(born[b]));
-    if (held > 0) yield [b, requested[b] * held / (to - from)];
-  }
+  const heldIn = (b) => Math.min(to, axis.positionOf(dies[b])) - Math.max(from, axis.positionOf(born[b]));
+  const sizes = Float64Array.from(requested, (bytes, b) => bytes * Math.max(0, heldIn(b)) / (to - from));
+  return { buffers: [...sizes.keys()].filter((b) => sizes[b] > 0), sizes };
 }
 
-const part = (key, isLayer = false) => ({ key, isLayer });
-
-// The path of a buffer through the tree: source file, line and op, or layer by layer and op.
-function pathOf(recording, b, layerMode) {
+// The path of a buffer through the tree: source file, line and op, or layer by layer and op. The first
+// `layers` keys are layers.
+function findPath(recording, b, layerMode) {
   const { textOf } = recording;
   const leaf = textOf('variable', b) || textOf('op', b) || recording.nameOf(b);
   const layer = textOf('layer', b);
   if (layerMode === 'source') {
     const [, file, line] = /^(.+):(\d+)$/.exec(textOf('source', b)) || [];
-    return [...(file ? [part(file), part(`line ${line}`)] : [part(textOf('source', b) || '(no source line)')]), part(leaf)];
+    return { keys: [...(file ? [file, `line ${line}`] : [textOf('source', b) || '(no source line)']), leaf], layers: 0 };
   }
-  if (!layer) return [part('(no layer)'), ...leaf.split('/', 12).map((key) => part(key))];
-  return [...layer.split('/', 12).map((key) => part(key, true)), part(leaf)];
+  if (!layer) return { keys: ['(no layer)', ...leaf.split('/', 12)], layers: 0 };
+  const keys = layer.split('/', 12);
+  return { keys: [...keys, leaf], layers: keys.length };
 }

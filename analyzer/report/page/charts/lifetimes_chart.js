@@ -18,8 +18,10 @@ function createLifetimes(container, recording, axis, state) {
     for (let b = 0; b < recording.buffers && columns.born[b] <= last; b += 1) {
       if (columns.dies[b] > first && columns.dies[b] - columns.born[b] > 1 && columns.requested[b] >= least) candidates.push(b);
     }
-    candidates.sort((a, b) => columns.requested[b] - columns.requested[a]);
-    rows = candidates.slice(0, LIFETIME_ROWS);
+    const sizes = Float64Array.from(candidates, (b) => columns.requested[b]).sort();
+    const enough = sizes[Math.max(0, sizes.length - LIFETIME_ROWS)];
+    const largest = candidates.filter((b) => columns.requested[b] >= enough);
+    rows = largest.sort((a, b) => columns.requested[b] - columns.requested[a]).slice(0, LIFETIME_ROWS);
     // Always show the chosen tensor if it is alive in the part in view.
     const b = state.values.buffer;
     const isAway = b !== null && (columns.born[b] > last || columns.dies[b] <= first);
@@ -36,9 +38,8 @@ function createLifetimes(container, recording, axis, state) {
     const right = width - AXIS_PADDING.right;
     rows.forEach((b, row) => {
       const y = row * LIFETIME_ROW + 2;
-      const clip = (x) => Math.max(left, Math.min(right, x));
-      const from = clip(axis.xOfState(columns.born[b], width));
-      const to = Math.max(from + 1, clip(axis.xOfState(columns.dies[b], width)));
+      const from = clampX(axis.xOfState(columns.born[b], width), width);
+      const to = Math.max(from + 1, clampX(axis.xOfState(columns.dies[b], width), width));
       const isChosen = b === state.values.buffer;
       if (isChosen) {
         context.fillStyle = colours.accent;

@@ -93,8 +93,7 @@ function createTimeline(container, recording, axis, state) {
     context.textAlign = 'left';
     for (const step of recording.steps) {
       if (step.last < step.first) continue;
-      const from = Math.max(AXIS_PADDING.left, axis.xOfState(step.first + 1, width));
-      const to = Math.min(width - AXIS_PADDING.right, axis.xOfState(step.last + 2, width));
+      const [from, to] = [step.first + 1, step.last + 2].map((s) => clampX(axis.xOfState(s, width), width));
       if (to <= from) continue;
       context.fillStyle = colours.band;
       if (step.index % 2 === 0) context.fillRect(from, 0, to - from, height - TIMELINE_FOOT);

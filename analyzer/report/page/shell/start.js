@@ -59,9 +59,8 @@ function start(decoded) {
       other.panel.hidden = other !== view;
     }
     if (!view.content) { view.content = view.make(view.panel); view.seen = new Set(['shown', 'at', 'window', 'buffer', 'viewKey', 'measure', 'layerMode', 'part']); }
-    for (const key of keys) view.seen.add(key);
     if (keys.has('tab') && view.content.chart) view.content.chart.resize();
-    view.content.update(view.seen);
+    if (view.seen.size) view.content.update(view.seen);
     if (view.asked && tableOf(view)) tableOf(view).choose(view.asked);
     view.asked = null;
     if ((keys.has('tab') || keys.has('buffer')) && tableOf(view)) tableOf(view).reveal();
@@ -89,7 +88,8 @@ function start(decoded) {
     }
     if (keys.has('viewKey')) { timeline.chart.redraw(); minimap.redraw(); } else if (keys.has('at') || keys.has('window')) timeline.chart.redrawOverlay();
     if (keys.has('at') || keys.has('window')) renderInstant(recording, state);
-    for (const view of views) if (view.content) for (const key of keys) view.seen.add(key);
+    const drawn = [...keys].filter((key) => !UNDRAWN.includes(key));
+    for (const view of views) if (view.content) for (const key of drawn) view.seen.add(key);
     const show = () => { if (keys.has('buffer') || keys.has('at')) renderDetail(); showTab(keys); };
     if (keys.has('buffer') && !keys.has('tab')) keepInPlace(current(), detailBox, show); else show();
     renderControls();
@@ -146,15 +146,8 @@ function start(decoded) {
     state.touch('choices');
   }
 
-  function redrawAll() {
-    readColours(recording.categories);
-    timeline.chart.redraw();
-    minimap.redraw();
-    for (const view of views) if (view.content && view.content.chart) view.content.chart.redraw();
-  }
-
   state.subscribe(onChange);
-  attachTheme(redrawAll);
+  attachTheme(() => { readColours(recording.categories); state.touch('viewKey'); });
   attachPrint(timeline.chart, recording.categories);
   attachKeys({ state, recording, axis, currentView: () => current().content, chooseTab: (place) => { if (views[place]) state.update({ tab: views[place].name }); }, resetAll });
   document.addEventListener('click', (event) => {
@@ -200,6 +193,9 @@ function firstMove({ total, peakState }, step) {
   while (s < peakState && Math.abs(total[s] - total[start]) < enough) s += 1;
   return s - start > 0.5 * (step.last - step.first) ? s : start;
 }
+
+// Changes that leave the views as they are.
+const UNDRAWN = ['tab', 'axis', 'drag', 'choices', 'marked'];
 
 function tableView(panel, table, drivenBy) {
   panel.append(table.root);
