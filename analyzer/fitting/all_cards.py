@@ -46,18 +46,19 @@ def fit_all_cards(
 
     rows: list[CardAnswer] = []
 
-    with access_target(spec) as access:
+    number = 0
+    reached = [0.0]  # the share of the search for one kind of card
+
+    def show(stage: str) -> None:
+        known = f"{len(rows)} of {len(cards)} cards known"
+        progress(f"{stage}, {known}", (number + reached[0]) / len(kinds))
+
+    def report(stage: str, share: float) -> None:
+        reached[0] = share
+        show(stage)
+
+    with access_target(spec, show) as access:
         for number, group in enumerate(kinds):
-            words = f"{len(rows)} of {len(cards)} cards known"
-
-            def report(
-                stage: str,
-                share: float,
-                number: int = number,
-                words: str = words,
-            ) -> None:
-                progress(f"{stage}, {words}", (number + share) / len(kinds))
-
             kind_answer = _fit_kind(access, options, question, group, rows, report)
             answer = _combine(kind_answer, rows, question.wanted, len(cards))
             keep(answer)

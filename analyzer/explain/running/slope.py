@@ -77,9 +77,11 @@ def growth_of(
     trend: Literal["grows", "flat", "cannot tell"] = "cannot tell"
     if low > 0 and middle * steps > max(noise, spread):
         trend = "grows"
-    elif high * steps <= noise or high < _SMALL_SLOPE_BYTES:
-        trend = "flat"
-    elif middle <= 0 and np.ptp(size) <= near:
+    elif (
+        high * steps <= noise
+        or high < _SMALL_SLOPE_BYTES
+        or (middle <= 0 and np.ptp(size) <= near)
+    ):
         trend = "flat"
 
     return TrendFigures(
