@@ -46,22 +46,24 @@ def fit_all_cards(
 
     rows: list[CardAnswer] = []
 
-    number = 0
+    judged = 0  # kinds of cards
     reached = [0.0]  # the share of the search for one kind of card
 
     def show(stage: str) -> None:
         known = f"{len(rows)} of {len(cards)} cards known"
-        progress(f"{stage}, {known}", (number + reached[0]) / len(kinds))
+        progress(f"{stage}, {known}", (judged + reached[0]) / len(kinds))
 
     def report(stage: str, share: float) -> None:
         reached[0] = share
         show(stage)
 
     with access_target(spec, show) as access:
-        for number, group in enumerate(kinds):
+        for group in kinds:
             kind_answer = _fit_kind(access, options, question, group, rows, report)
             answer = _combine(kind_answer, rows, question.wanted, len(cards))
             keep(answer)
+            judged += 1
+            reached[0] = 0.0
 
     return answer
 

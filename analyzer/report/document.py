@@ -19,6 +19,7 @@ from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.recording.records import REPORTED, Step
 from analyzer.report.actions import suggest_next
+from analyzer.report.answer import answer_lines
 
 
 def build_document(analysis: Analysis) -> ReportFile:
@@ -58,7 +59,11 @@ def build_document(analysis: Analysis) -> ReportFile:
         program=program_figures(recording),
     )
 
-    return replace(report, next_command=suggest_next(report))
+    return replace(
+        report,
+        answer=answer_lines(report),
+        next_command=suggest_next(report),
+    )
 
 
 def _peak(analysis: Analysis) -> report_file.PeakFigures:
