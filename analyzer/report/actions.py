@@ -37,7 +37,7 @@ def suggest_next(report: ReportFile) -> str:
         cards = report.simulated_card.cards if report.simulated_card else ()
         if report.device.kind != "gpu":
             cards = ("t4",)
-        card = ("--gpu", cards[0]) if cards else ()
+        card = ("--gpu", ",".join(cards)) if cards else ()
 
         return shlex.join(("analyze", "trace", target.text, *card))
 

@@ -10,7 +10,7 @@ function createMap(container, recording, axis, state) {
   const { columns } = recording;
   if (!columns.address.some((address) => address > 0)) {
     container.append(element('p', { class: 'empty', text: 'This recording has no addresses. A trace of a real run has them.' }));
-    return { update() {}, mark() {}, reset() {}, focusSearch() {} };
+    return { update() {} };
   }
   const regions = findRegions(columns);
   const note = element('p', { class: 'note' });
@@ -152,8 +152,6 @@ function createMap(container, recording, axis, state) {
       if (keys.has('buffer')) table.repaint();
       if (keys.has('viewKey') || keys.has('shown')) chart.redraw(); else chart.redrawOverlay();
     },
-    focusSearch: () => table.focusSearch(),
-    reset: () => table.reset(),
   };
 }
 

@@ -136,8 +136,6 @@ function createIcicle(container, recording, axis, state) {
       } else if (keys.has('part')) show();
       else { chart.redraw(); if (keys.has('buffer')) table.repaint(); }
     },
-    focusSearch: () => table.focusSearch(),
-    reset: () => table.reset(),
     table,
     focusName: () => focus.key,
     boxes: () => boxes,

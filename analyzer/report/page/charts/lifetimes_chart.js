@@ -7,8 +7,7 @@ function createLifetimes(container, recording, axis, state) {
   const { columns } = recording;
   const chartBox = element('div', { class: 'chart' });
   const key = element('p', { class: 'note' });
-  const list = element('div');
-  container.append(key, chartBox, list);
+  container.append(key, chartBox);
   let rows = [];
 
   function chooseRows() {
@@ -65,7 +64,7 @@ function createLifetimes(container, recording, axis, state) {
   }
 
   const chart = createCanvas(chartBox, {
-    height: 120, label: 'Lifetimes of the largest buffers. The list below names them.', draw,
+    height: 120, label: 'Lifetimes of the largest buffers. The view of tensors lists them.', draw,
     overlay: (context, width, height) => {
       drawMarked(context, width);
       drawAxisCursor(context, chart, axis, state, width, height);
@@ -91,30 +90,15 @@ function createLifetimes(container, recording, axis, state) {
     },
   });
 
-  const table = stateTable(state, {
-    name: 'Lifetimes in view', rows: () => rows, initialSort: { key: 'born', descending: false },
-    bufferOf: (b) => b,
-    columns: [
-      { key: 'name', label: 'Tensor', kind: 'text', grow: true, value: recording.nameOf },
-      { key: 'requested', label: 'Requested', csv: 'requested_bytes', kind: 'size', value: (b) => columns.requested[b] },
-      { key: 'born', label: 'Born', kind: 'count', value: (b) => columns.born[b] - 1, format: (i) => (i < 0 ? 'before' : formatCount(i)) },
-      { key: 'dies', label: 'Freed', kind: 'count', value: (b) => columns.dies[b] - 1, format: (i) => (i + 1 >= recording.states ? 'after' : formatCount(i)) },
-    ],
-  });
-  list.append(element('details', { class: 'as-table' }, element('summary', { text: 'The same as a table' }), table.root));
-
   container.prepend(element('div', { class: 'controls chart-files' }, chartButtons(chart, 'lifetimes')));
 
   return {
-    chart,
-    mark() { chart.redrawOverlay(); table.mark(); },
+    chart, mark: chart.redrawOverlay, rows: () => rows,
     update(keys) {
-      if (keys.has('viewKey') || keys.has('shown') || keys.has('buffer') || keys.has('isSmallShown')) { chooseRows(); table.update(); }
-      if (keys.has('at') && keys.size === 1) chart.redrawOverlay(); else chart.redraw();
+      if (keys.has('at') && keys.size === 1) { chart.redrawOverlay(); return; }
+      chooseRows();
+      chart.redraw();
     },
-    focusSearch: () => { list.firstChild.open = true; table.focusSearch(); },
-    reset: () => table.reset(),
-    table, rows: () => rows,
   };
 }
 

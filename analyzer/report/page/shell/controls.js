@@ -1,7 +1,6 @@
 // The controls of the timeline. They are created once, so they keep their focus.
 
 function createControls(container, recording, axis, state, timeline, resetAll) {
-  const button = (text, title, onclick) => element('button', { type: 'button', text, title, onclick });
   const steps = recording.steps.filter((step) => step.last >= step.first);
   const partOption = element('option', { value: 'part', text: 'part in view' });
   const stepSelect = steps.length > 1 ? selectElement('Zoom to a step', [['', 'All steps'], ...steps.map((step) => [String(step.index), `step ${step.number ?? step.index}`])], '', (index) => {
@@ -15,9 +14,9 @@ function createControls(container, recording, axis, state, timeline, resetAll) {
   const statesOf = (step) => [step.first + 1, step.last + 2];
   container.replaceChildren(...[
     stepSelect, axisSelect, dragSelect,
-    button('−', 'Zoom out', () => axis.zoom(1 / 0.5)), button('+', 'Zoom in', () => axis.zoom(0.5)),
-    button('Reset', 'Reset the page (Esc)', resetAll),
-    ...chartButtons(timeline.chart, 'timeline'), button('CSV', 'Save the bytes at each instant in view', saveCsv)].filter(Boolean));
+    buttonElement('−', 'Zoom out', () => axis.zoom(1 / 0.5)), buttonElement('+', 'Zoom in', () => axis.zoom(0.5)),
+    buttonElement('Reset', 'Reset the page (Esc)', resetAll),
+    ...chartButtons(timeline.chart, 'timeline'), buttonElement('CSV', 'Save the bytes at each instant in view', saveCsv)].filter(Boolean));
 
   return function update() {
     if (axisSelect) axisSelect.value = state.values.axis;

@@ -74,9 +74,8 @@ function timelineToCsv(recording, axis) {
 
 // Buttons that save a chart.
 function chartButtons(chart, name) {
-  const button = (text, title, onclick) => element('button', { type: 'button', class: 'chart-file', text, title, onclick });
   return [
-    button('PNG', `Save the ${name} as an image`, () => chartToPng(chart, (blob) => download(`${name}.png`, blob))),
-    button('SVG', `Save the ${name} as a drawing`, () => download(`${name}.svg`, new Blob([chartToSvg(chart)], { type: 'image/svg+xml' }))),
+    buttonElement('PNG', `Save the ${name} as an image`, () => chartToPng(chart, (blob) => download(`${name}.png`, blob)), 'chart-file'),
+    buttonElement('SVG', `Save the ${name} as a drawing`, () => download(`${name}.svg`, new Blob([chartToSvg(chart)], { type: 'image/svg+xml' })), 'chart-file'),
   ];
 }

@@ -71,7 +71,7 @@ function start(decoded) {
     const started = performance.now();
     if (keys.has('marked')) {
       timeline.chart.redrawOverlay();
-      current().content?.mark();
+      current().content?.mark?.();
       if (keys.size === 1) return;
     }
     const { at, window: chosen } = state.values;
@@ -142,14 +142,14 @@ function start(decoded) {
     axis.showStates(...openingStates);
     state.update(opening);
     hideTooltip();
-    for (const { content } of views) if (content) content.reset();
+    for (const view of views) tableOf(view)?.choose({});
     state.touch('choices');
   }
 
   state.subscribe(onChange);
   attachTheme(() => { readColours(recording.categories); state.touch('viewKey'); });
   attachPrint(timeline.chart, recording.categories);
-  attachKeys({ state, recording, axis, currentView: () => current().content, chooseTab: (place) => { if (views[place]) state.update({ tab: views[place].name }); }, resetAll });
+  attachKeys({ state, recording, axis, focusSearch: () => tableOf(current())?.focusSearch(), chooseTab: (place) => { if (views[place]) state.update({ tab: views[place].name }); }, resetAll });
   document.addEventListener('click', (event) => {
     const instant = /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest('[data-instant]'));
     if (instant) {
@@ -204,8 +204,7 @@ function tableView(panel, table, drivenBy) {
       if (keys.has('shown') || drivenBy.some((key) => keys.has(key))) table.update();
       else if (keys.has('buffer')) table.repaint();
     },
-    mark: table.mark,
-    focusSearch: table.focusSearch, reset: table.reset, table,
+    mark: table.mark, table,
   };
 }
 

@@ -264,7 +264,6 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
   return {
     root, update, choices, choose, reveal, csv: () => toCsv(columns, sorted(matching)), rows: () => sorted(matching), repaint: () => paint(), mark: paintMarks,
     focusSearch: () => searchBox.focus(),
-    reset: () => choose({}),
   };
 }
 
