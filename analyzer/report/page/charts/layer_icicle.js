@@ -15,7 +15,7 @@ function createIcicle(container, recording, axis, state) {
   let boxes = [];
   let hovered = null;
   const order = layerOrder(recording);
-  const paths = { layer: [], source: [] }; // of each buffer, when it is first shown
+  const paths = { layer: createPaths(recording, 'layer'), source: createPaths(recording, 'source') };
   const choose = (node) => state.update({ part: partOf(node) });
   const pick = (node) => { if (node.isLeaf) state.update({ buffer: node.buffer }); else choose(node); };
 
@@ -137,8 +137,6 @@ function createIcicle(container, recording, axis, state) {
       else { chart.redraw(); if (keys.has('buffer')) table.repaint(); }
     },
     table,
-    focusName: () => focus.key,
-    boxes: () => boxes,
   };
 }
 
@@ -168,68 +166,85 @@ function findPart(root, part) {
   return node;
 }
 
-// The tree of the parts. A part finds its children when they are asked for: most parts are too small to draw.
-function buildTree(recording, axis, values, order, paths) {
-  const { at, measure, layerMode } = values;
-  const { layer } = recording.columns;
-  const { buffers, sizes } = measuredBuffers(recording, axis, values);
-  const codeOf = (b) => recording.categoryAt(b, measure === 'bytetime' ? recording.states : at);
-  const pathOf = (b) => (paths[layerMode][b] ??= findPath(recording, b, layerMode));
+// A part finds its children when they are asked for: most parts are too small to draw.
+class IciclePart {
+  members = []; // buffers
+  bytes = 0;
+  order = Infinity;
+  isLeaf = true;
+  buffer = null; // the first one that ends here
+  found = null; // children
+  top = null; // category
 
-  function part(key, isLayer, parent, members, depth) {
-    const node = { key, label: key, isLayer, parent, members, bytes: 0, order: Infinity, isLeaf: true, buffer: null };
-    for (const b of members) {
-      node.bytes += sizes[b];
-      node.order = Math.min(node.order, order.get(layer[b]));
-      if (pathOf(b).keys.length > depth) node.isLeaf = false; else node.buffer ??= b;
-    }
-    return node;
+  constructor(tree, key, isLayer, parent, depth) {
+    this.tree = tree;
+    this.key = key;
+    this.label = key;
+    this.isLayer = isLayer;
+    this.parent = parent;
+    this.depth = depth;
+  }
+
+  add(b) {
+    const { sizes, order, layer, pathOf } = this.tree;
+    this.members.push(b);
+    this.bytes += sizes[b];
+    this.order = Math.min(this.order, order[layer[b]]);
+    if (pathOf(b).keys.length > this.depth) this.isLeaf = false; else this.buffer ??= b;
   }
 
   // Blocks of layers in the order of the model, then everything else, largest first.
-  function split(node, depth) {
-    const groups = new Map();
-    for (const b of node.members) {
-      const { keys, layers } = pathOf(b);
-      if (keys.length === depth) continue;
-      if (!groups.has(keys[depth])) groups.set(keys[depth], { isLayer: depth < layers, members: [] });
-      groups.get(keys[depth]).members.push(b);
+  get children() {
+    if (this.found) return this.found;
+    const parts = new Map();
+    for (const b of this.members) {
+      const { keys, layers } = this.tree.pathOf(b);
+      const key = keys[this.depth];
+      if (key === undefined) continue;
+      if (!parts.has(key)) parts.set(key, new IciclePart(this.tree, key, this.depth < layers, this, this.depth + 1));
+      parts.get(key).add(b);
     }
-    const parts = Array.from(groups, ([key, { isLayer, members }]) => withChildren(part(key, isLayer, node, members, depth + 1), (made) => split(made, depth + 1)));
-    const layers = parts.filter(({ isLayer }) => isLayer).sort((a, b) => a.order - b.order);
-    const others = parts.filter(({ isLayer }) => !isLayer).sort((a, b) => b.bytes - a.bytes);
-    return [...gatherBlocks(layers, group), ...others];
-
-    function group(key, label, children) {
-      const block = withChildren(part(key, true, node, children.flatMap((child) => child.members), depth), () => children);
-      for (const child of children) child.parent = block;
-      const { order: place } = children.reduce((most, child) => (child.bytes > most.bytes ? child : most));
-      return Object.assign(block, { label, order: place });
-    }
+    const inLayers = [...parts.values()].filter(({ isLayer }) => isLayer).sort((a, b) => a.order - b.order);
+    const others = [...parts.values()].filter(({ isLayer }) => !isLayer).sort((a, b) => b.bytes - a.bytes);
+    this.found = [...gatherBlocks(inLayers), ...others];
+    return this.found;
   }
 
-  function withChildren(node, find) {
-    let [children, top] = [null, null];
-    return Object.defineProperties(node, {
-      children: { get: () => (children ??= find(node)) },
-      topCategory: { get: () => (top ??= largestCategory(node.members, sizes, codeOf)) },
-    });
+  get topCategory() {
+    if (this.top !== null) return this.top;
+    const { sizes, codeOf } = this.tree;
+    const bytes = [];
+    for (const b of this.members) bytes[codeOf(b)] = (bytes[codeOf(b)] || 0) + sizes[b];
+    this.top = bytes.indexOf(bytes.reduce((most, size) => Math.max(most, size), 0));
+    return this.top;
   }
-
-  const shownCategories = { activation: ['activation'], parameter: ['parameter', 'optimizer_state'] }[measure];
-  const members = shownCategories ? buffers.filter((b) => shownCategories.includes(recording.categories[codeOf(b)])) : buffers;
-  return withChildren(part(measure === 'bytetime' ? 'all, on average' : 'all', false, null, members, 0), (root) => split(root, 0));
 }
 
-function largestCategory(members, sizes, codeOf) {
-  const bytes = [];
-  for (const b of members) bytes[codeOf(b)] = (bytes[codeOf(b)] || 0) + sizes[b];
-  return bytes.indexOf(bytes.reduce((most, size) => Math.max(most, size), 0));
+function buildTree(recording, axis, values, order, paths) {
+  const { at, measure, layerMode } = values;
+  const { buffers, sizes } = measuredBuffers(recording, axis, values);
+  const codeOf = (b) => recording.categoryAt(b, measure === 'bytetime' ? recording.states : at);
+  const pathOf = paths[layerMode];
+  const tree = { sizes, order, codeOf, pathOf, layer: recording.columns.layer };
+  const root = new IciclePart(tree, measure === 'bytetime' ? 'all, on average' : 'all', false, null, 0);
+  const shownCategories = { activation: ['activation'], parameter: ['parameter', 'optimizer_state'] }[measure];
+  for (const b of buffers) if (!shownCategories || shownCategories.includes(recording.categories[codeOf(b)])) root.add(b);
+  return root;
+}
+
+// A block of layers, in place of them.
+function blockOf(children, key, label) {
+  const { tree, parent, depth, order } = children.reduce((most, child) => (child.bytes > most.bytes ? child : most));
+  const block = new IciclePart(tree, key, true, parent, depth);
+  const members = children.flatMap((child) => child.members);
+  for (const child of children) child.parent = block;
+  const bytes = children.reduce((sum, child) => sum + child.bytes, 0);
+  return Object.assign(block, { label, order, members, bytes, isLeaf: false, found: children });
 }
 
 // Group layers by the first word with a number in their names: block2a_conv and block2a_bn form block2a,
 // conv2_block1_add lies in block1 of conv2.
-function gatherBlocks(nodes, group) {
+function gatherBlocks(nodes) {
   const blocks = new Map();
   for (const node of nodes) {
     const [, block, rest] = /^(.*?\d+[a-z]?)_(.+)$/.exec(node.label) || [];
@@ -241,11 +256,11 @@ function gatherBlocks(nodes, group) {
   return [...blocks.values()].flatMap(({ block, members, rests }) => {
     if (!block || members.length < 2 || members.length === nodes.length) return members;
     members.forEach((node, place) => { node.label = rests[place]; });
-    return [group(members[0].key.slice(0, members[0].key.length - rests[0].length - 1), block, gatherBlocks(members, group))];
+    return [blockOf(gatherBlocks(members), members[0].key.slice(0, members[0].key.length - rests[0].length - 1), block)];
   });
 }
 
-// The place of each layer in the model: the birth of its largest activation; a layer without activations
+// The place of each layer in the model, by the number of its name: the birth of its largest activation; a layer without activations
 // follows the layer that was built before it.
 function layerOrder(recording) {
   const { category, layer, requested } = recording.columns;
@@ -264,7 +279,9 @@ function layerOrder(recording) {
     return { code, place, at: largest.has(code) ? before : before + 0.5 };
   });
   places.sort((a, b) => a.at - b.at || a.place - b.place);
-  return new Map(places.map(({ code }, place) => [code, place]));
+  const order = new Uint32Array(recording.strings.length);
+  places.forEach(({ code }, place) => { order[code] = place; });
+  return order;
 }
 
 // The buffers of the chart, and their measure by the number of the buffer.
@@ -277,17 +294,26 @@ function measuredBuffers(recording, axis, values) {
   return { buffers: [...sizes.keys()].filter((b) => sizes[b] > 0), sizes };
 }
 
-// The path of a buffer through the tree: source file, line and op, or layer by layer and op. The first
-// `layers` keys are layers.
-function findPath(recording, b, layerMode) {
-  const { textOf } = recording;
-  const leaf = textOf('variable', b) || textOf('op', b) || recording.nameOf(b);
-  const layer = textOf('layer', b);
-  if (layerMode === 'source') {
-    const [, file, line] = /^(.+):(\d+)$/.exec(textOf('source', b)) || [];
-    return { keys: [...(file ? [file, `line ${line}`] : [textOf('source', b) || '(no source line)']), leaf], layers: 0 };
+// A function from a buffer to its path. Buffers of many steps share paths.
+function createPaths({ columns, strings }, mode) {
+  const [byBuffer, byText] = [[], new Map()];
+  return (b) => {
+    if (byBuffer[b]) return byBuffer[b];
+    const leaf = columns.variable[b] || columns.op[b] || columns.name[b];
+    const key = columns[mode][b] * strings.length + leaf;
+    if (!byText.has(key)) byText.set(key, findPath(strings[columns[mode][b]], strings[leaf], mode));
+    byBuffer[b] = byText.get(key);
+    return byBuffer[b];
+  };
+}
+
+// The path through the tree: source file, line and op, or layer by layer and op. The first `layers` keys are layers.
+function findPath(place, leaf, mode) {
+  if (mode === 'source') {
+    const [, file, line] = /^(.+):(\d+)$/.exec(place) || [];
+    return { keys: [...(file ? [file, `line ${line}`] : [place || '(no source line)']), leaf], layers: 0 };
   }
-  if (!layer) return { keys: ['(no layer)', ...leaf.split('/', 12)], layers: 0 };
-  const keys = layer.split('/', 12);
+  if (!place) return { keys: ['(no layer)', ...leaf.split('/', 12)], layers: 0 };
+  const keys = place.split('/', 12);
   return { keys: [...keys, leaf], layers: keys.length };
 }

@@ -2,8 +2,7 @@
 
 function createControls(container, recording, axis, state, timeline, resetAll) {
   const steps = recording.steps.filter((step) => step.last >= step.first);
-  const partOption = element('option', { value: 'part', text: 'part in view' });
-  const stepSelect = steps.length > 1 ? selectElement('Zoom to a step', [['', 'All steps'], ...steps.map((step) => [String(step.index), `step ${step.number ?? step.index}`])], '', (index) => {
+  const stepSelect = steps.length > 1 ? selectElement('Zoom to a step', [['', 'Zoom to a step'], ...steps.map((step) => [String(step.index), `step ${step.number ?? step.index}`])], '', (index) => {
     const step = steps.find((candidate) => String(candidate.index) === index);
     if (step) axis.showStates(...statesOf(step)); else axis.showAll();
   }) : null;
@@ -23,8 +22,6 @@ function createControls(container, recording, axis, state, timeline, resetAll) {
     dragSelect.value = state.values.drag;
     if (!stepSelect) return;
     const shown = steps.find((step) => axis.isView(...statesOf(step).map(axis.positionOf)));
-    const value = shown ? String(shown.index) : axis.isAll() ? '' : 'part';
-    if (value === 'part') stepSelect.append(partOption); else partOption.remove();
-    stepSelect.value = value;
+    stepSelect.value = shown ? String(shown.index) : '';
   };
 }

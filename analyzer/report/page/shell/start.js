@@ -68,7 +68,6 @@ function start(decoded) {
   }
 
   function onChange(keys) {
-    const started = performance.now();
     if (keys.has('marked')) {
       timeline.chart.redrawOverlay();
       current().content?.mark?.();
@@ -94,7 +93,6 @@ function start(decoded) {
     if (keys.has('buffer') && !keys.has('tab')) keepInPlace(current(), detailBox, show); else show();
     renderControls();
     address.save();
-    report.lastChangeMs = performance.now() - started;
   }
 
   function fieldsOfView() {
@@ -170,7 +168,6 @@ function start(decoded) {
   follow(readHash());
   renderDetail();
   requestAnimationFrame(() => requestAnimationFrame(() => {
-    report.readyMs = performance.now();
     document.documentElement.dataset.ready = 'true';
   }));
 }
@@ -211,10 +208,7 @@ function tableView(panel, table, drivenBy) {
 /** @type {any} */
 const report = {};
 Object.assign(window, { memoryReport: report });
-decodePacked(byId('packed').textContent).then((decoded) => {
-  report.decodedMs = performance.now();
-  start(decoded);
-}).catch((problem) => {
+decodePacked(byId('packed').textContent).then(start).catch((problem) => {
   showProblem(`The charts could not be drawn: ${problem.message} The answer and the largest rows are on this page.`);
   document.documentElement.classList.remove('js');
   throw problem;
