@@ -160,14 +160,13 @@ const addressText = (recording, address) => `0x${(recording.header.address_base 
 // Ranges of addresses with chunks; a gap of more than 1 MiB separates two ranges. All chunks that start
 // before a gap also end before it, so starts and ends can be sorted apart.
 function findRegions({ address, allocated }) {
-  const chunks = Array.from(address.keys()).filter((b) => address[b] > 0);
-  const starts = Float64Array.from(chunks, (b) => address[b]).sort();
-  const ends = Float64Array.from(chunks, (b) => address[b] + allocated[b]).sort();
+  const starts = Float64Array.from(address).filter((at) => at > 0).sort();
+  const ends = Float64Array.from(address, (at, b) => (at > 0 ? at + allocated[b] : 0)).filter((end) => end > 0).sort();
   /** @type {{ start: number, end: number, size: number, top?: number, height?: number }[]} */
   const regions = [];
   let from = 0;
-  for (let i = 0; i < chunks.length; i += 1) {
-    if (i + 1 < chunks.length && starts[i + 1] <= ends[i] + REGION_GAP_BYTES) continue;
+  for (let i = 0; i < starts.length; i += 1) {
+    if (i + 1 < starts.length && starts[i + 1] <= ends[i] + REGION_GAP_BYTES) continue;
     regions.push({ start: starts[from], end: ends[i], size: Math.max(1, ends[i] - starts[from]) });
     from = i + 1;
   }
