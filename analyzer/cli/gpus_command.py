@@ -107,7 +107,7 @@ def _list_cards(search: str) -> CardList:
         )
         rows.append(row)
 
-    following = f"analyze fit train.py:build_model --gpu {cards[0].id}"
+    following = f"analyze fit keras:ResNet50 --gpu {cards[0].id}"
     return CardList(cards=tuple(rows), next_command=following)
 
 

@@ -131,9 +131,12 @@ def _compare_categories(a: ReportFile, b: ReportFile) -> tuple[CategoryOfBoth, .
 
 
 def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
-    """Return the need and the peaks; no need if one is that of the pool alone."""
+    """Return the need and the peaks; no need if only one of them is a process."""
     sizes_a, sizes_b = _sizes_of(a), _sizes_of(b)
-    has_process = [sizes["process"] is not None for sizes in (sizes_a, sizes_b)]
+    has_process = [
+        sizes["process"] is not None or _is_program_on_cpu(report)
+        for report, sizes in ((a, sizes_a), (b, sizes_b))
+    ]
     rows = []
 
     for number in get_args(Number):
@@ -145,10 +148,21 @@ def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
     return tuple(rows)
 
 
+def _is_program_on_cpu(report: ReportFile) -> bool:
+    """Return whether the need is the largest resident memory of the program's process."""
+    program = report.program
+    is_known = program is not None and program.process_peak_bytes > 0
+    return is_known and report.device.kind == "cpu"
+
+
 def _sizes_of(report: ReportFile) -> dict[str, int | None]:
     peak = report.peak
+    need = None if report.verdict is None else report.verdict.need_bytes
+    if report.program is not None and _is_program_on_cpu(report):
+        need = report.program.process_peak_bytes
+
     return {
-        "needs": None if report.verdict is None else report.verdict.need_bytes,
+        "needs": need,
         "requested": peak.requested_bytes,
         "allocated": peak.allocated_bytes,
         "pool": peak.pool_bytes,

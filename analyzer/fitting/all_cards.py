@@ -26,7 +26,6 @@ from analyzer.fitting.size_search import CardSearch
 from analyzer.fitting.step_access import StepAccess, access_target
 from analyzer.fitting.varied_size import BATCH
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
-from analyzer.session.target_results import share_progress
 
 
 def fit_all_cards(
@@ -47,19 +46,24 @@ def fit_all_cards(
 
     rows: list[CardAnswer] = []
 
-    with access_target(spec) as access:
-        for number, group in enumerate(kinds):
-            words = f"{len(rows)} of {len(cards)} cards known"
+    judged = 0  # kinds of cards
+    reached = [0.0]  # the share of the search for one kind of card
 
-            def report(stage: str, share: float, words: str = words) -> None:
-                progress(f"{stage}, {words}", share)
+    def show(stage: str) -> None:
+        known = f"{len(rows)} of {len(cards)} cards known"
+        progress(f"{stage}, {known}", (judged + reached[0]) / len(kinds))
 
-            part = share_progress(
-                report, number / len(kinds), (number + 1) / len(kinds)
-            )
-            kind_answer = _fit_kind(access, options, question, group, rows, part)
+    def report(stage: str, share: float) -> None:
+        reached[0] = share
+        show(stage)
+
+    with access_target(spec, show) as access:
+        for group in kinds:
+            kind_answer = _fit_kind(access, options, question, group, rows, report)
             answer = _combine(kind_answer, rows, question.wanted, len(cards))
             keep(answer)
+            judged += 1
+            reached[0] = 0.0
 
     return answer
 

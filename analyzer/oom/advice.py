@@ -15,7 +15,7 @@ from analyzer.model.contract.oom_file import OomAdvice
 from analyzer.model.units import format_bytes
 from analyzer.oom.cause import Words
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
-from analyzer.oom.figures import find_batch, find_dominant_size, is_data_set
+from analyzer.oom.figures import find_batch, find_dominant_size, is_data_set, is_weight
 from analyzer.oom.wordings import OTHER_CAUSES
 
 _ADVICE: Final = {
@@ -55,6 +55,11 @@ _ADVICE: Final = {
     "smaller": (
         "Use a smaller batch, input or model, or a device with more memory.",
         "The device had less free memory than the program asked for.",
+    ),
+    "weight": (
+        "Use a smaller layer or table, an optimizer with less state, or a device with more memory.",
+        "The request has the shape of a variable, which no batch size changes. A smaller batch frees "
+        "only activations.",
     ),
     "smaller_batch": (
         "Use a smaller batch (now {batch:,}, if it is the first axis of {shape}), input or model.",
@@ -202,7 +207,9 @@ def _choose_for_fragments(failure: LoggedFailure) -> Iterator[str]:
 
 def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     """Yield advice for a request that is too large, or whose cause is unknown."""
-    if 0 < words["most"] < words["batch"]:
+    if is_weight(failure):
+        yield "weight"
+    elif 0 < words["most"] < words["batch"]:
         yield "known_batch"
     else:
         yield "smaller_batch" if words["batch"] else "smaller"

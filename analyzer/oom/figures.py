@@ -149,7 +149,7 @@ def find_dominant_size(failure: LoggedFailure) -> OomSize | None:
 
 _LARGEST_BATCH: Final = 1 << 16  # a longer first axis is a data set, or a variable's
 _LARGEST_KERNEL: Final = 16  # elements along an axis of a convolution's kernel
-_VARIABLE_OPS: Final = (
+_WEIGHT_OPS: Final = (
     "adam/",
     "sgd/",
     "rmsprop/",
@@ -161,6 +161,13 @@ _VARIABLE_OPS: Final = (
     "initializer",
     "regularizer",
     "variable",
+    "unsortedsegmentsum",
+)
+"""Parts of the names of ops whose results have the shape of a variable. The last one makes the dense
+gradient of an embedding."""
+
+_VARIABLE_OPS: Final = (
+    *_WEIGHT_OPS,
     "random_uniform",
     "randomuniform",
     "truncatednormal",
@@ -184,17 +191,28 @@ def is_data_set(failure: LoggedFailure) -> bool:
     return has_op and _count_examples(failure) > _LARGEST_BATCH
 
 
+def is_weight(failure: LoggedFailure) -> bool:
+    """Return whether the request has the shape of a variable, which no batch size changes."""
+    names = _names_of(failure)
+    is_product = len(failure.shape or ()) == 2 and "gradient" in names
+    is_gradient = is_product and "matmul" in names
+
+    return is_gradient or any(word in names for word in _WEIGHT_OPS)
+
+
+def _names_of(failure: LoggedFailure) -> str:
+    return f"{failure.op} {failure.op_type} {failure.requested_by}".lower()
+
+
 def _count_examples(failure: LoggedFailure) -> int:
     """Return the first axis of the request; 0 if it does not count examples."""
     shape = failure.shape or ()
-    names = f"{failure.op} {failure.op_type} {failure.requested_by}".lower()
-    is_variable = any(word in names for word in _VARIABLE_OPS)
-    is_weight = len(shape) == 2 and "gradient" in names and "matmul" in names
+    is_variable = any(word in _names_of(failure) for word in _VARIABLE_OPS)
 
     # the kernel of a convolution: height, width, input and output channels
     is_kernel = len(shape) == 4 and shape[0] == shape[1] <= _LARGEST_KERNEL
     is_image = len(shape) == 3 and shape[2] in (1, 3, 4)  # height, width, channels
-    is_other = is_variable or is_weight or is_kernel or is_image
+    is_other = is_variable or is_weight(failure) or is_kernel or is_image
     has_examples = len(shape) > 1 and not is_other
 
     return shape[0] if has_examples else 0

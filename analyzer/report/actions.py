@@ -34,7 +34,10 @@ def suggest_next(report: ReportFile) -> str:
         return shlex.join(("analyze", "trace", target.text, "--html", "report.html"))
 
     if target.kind == TargetKind.SCRIPT and target.text.endswith(".py"):
-        card = [] if report.device.kind == "gpu" else ["--gpu", "t4"]
+        cards = report.simulated_card.cards if report.simulated_card else ()
+        if report.device.kind != "gpu":
+            cards = ("t4",)
+        card = ("--gpu", ",".join(cards)) if cards else ()
 
         return shlex.join(("analyze", "trace", target.text, *card))
 
@@ -125,18 +128,18 @@ def find_action(report: ReportFile) -> str:
     if not changes:
         verdict = report.verdict
         need = None if verdict is None else verdict.need
-        if need is not None and need.outside_bytes:
+
+        of_bytes = _limit_of(report) or report.peak.allocated_bytes
+        if verdict is not None and not _limit_of(report):
+            of_bytes = verdict.need_bytes or of_bytes
+
+        if need is not None and need.outside_bytes > _LEAST_RATIO * of_bytes:
             return (
                 "Look at the calls outside these steps: call models on batches, not on a "
                 "whole data set."
             )
 
-        of_bytes = _limit_of(report)
-        if not of_bytes and verdict is not None:
-            of_bytes = verdict.need_bytes
-
-        of = format_bytes(of_bytes or report.peak.allocated_bytes)
-        return f"Nothing to change: no change is known to save 1 % of {of}."
+        return f"Nothing to change: no change is known to save 1 % of {format_bytes(of_bytes)}."
 
     first = changes[0]
     gain = f": {first.gain}" if first.gain else ""

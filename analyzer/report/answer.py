@@ -105,7 +105,12 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
     if growth:
         return f"Leak: {growth[0].lower()}{growth[1:]}."
     if trend == "flat":
-        return f"No leak in {program.steps:,} steps: memory in use does not grow."
+        slope = "does not grow"
+        if program.device.low_bytes > 0:
+            most = format_bytes(round(program.device.high_bytes))
+            slope = f"grows by less than {most} a step"
+
+        return f"No leak in {program.steps:,} steps: memory in use {slope}."
     if trend == "fills":
         return "No leak: memory rises only while a container with a bound fills."
 

@@ -22,6 +22,7 @@ from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.recording.records import REPORTED, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.report.actions import suggest_next
+from analyzer.report.answer import answer_lines
 
 
 def build_document(analysis: Analysis) -> ReportFile:
@@ -62,7 +63,11 @@ def build_document(analysis: Analysis) -> ReportFile:
         program=program_figures(recording),
     )
 
-    return replace(report, next_command=suggest_next(report))
+    return replace(
+        report,
+        answer=answer_lines(report),
+        next_command=suggest_next(report),
+    )
 
 
 def _describe_simulated_card(

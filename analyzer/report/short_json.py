@@ -10,6 +10,7 @@ SHORT_BYTES: Final = 16 << 10
 """Most bytes of a shortened document: some 5,000 tokens of a language model."""
 
 _MOST_ROWS: Final = 64  # of a list; halved until the document is short enough
+_WHOLE: Final = ("remedies",)  # lists whose rows answer different questions
 _MOST_NUMBERS: Final = 16  # of a list of numbers; a longer one is a curve
 _MOST_CHARACTERS: Final = 2_000
 
@@ -54,8 +55,7 @@ def _cut(value: Any, rows: int, path: str, lengths: dict[str, int]) -> Any:
     if not isinstance(value, list):
         return value
 
-    most = rows
-
+    most = _MOST_ROWS if path in _WHOLE else rows
     if value and isinstance(value[0], int | float):
         most = len(value) if len(value) <= _MOST_NUMBERS else 0
     if len(value) > most:

@@ -314,7 +314,7 @@ def test_the_address_holds_the_view(page: Page, report: Path) -> None:
 def test_layers_are_measured_and_grouped_otherwise(page: Page, report: Path) -> None:
     page.open(report, "#tab=layers")
     page.click_at("#panel-layers canvas", 0.3, 0.35)
-    assert page.js("memoryReport.current().content.focusName()") != "all"
+    assert page.js("memoryReport.state.values.part")
     page.js("memoryReport.state.update({measure: 'activation', layerMode: 'source'})")
     page.settle()
     assert "model.py" in page.text("#panel-layers")

@@ -33,6 +33,10 @@ _NOISE_BYTES: Final = 4096
 
 _NOISE_RATIO: Final = 1e-3  # the same limit as a share of the last floor
 
+_SMALL_SLOPE_BYTES: Final = 1024
+"""Growth a step that is no leak: Keras' ``predict`` leaves some objects of a call to Python's garbage
+collector, and a million such steps take less than 1 GiB."""
+
 _LEVEL_RATIO: Final = 0.01
 """Floors that lie this close, as a share of the last one, and do not rise are flat."""
 
@@ -73,7 +77,11 @@ def growth_of(
     trend: Literal["grows", "flat", "cannot tell"] = "cannot tell"
     if low > 0 and middle * steps > max(noise, spread):
         trend = "grows"
-    elif high * steps <= noise or (middle <= 0 and np.ptp(size) <= near):
+    elif (
+        high * steps <= noise
+        or high < _SMALL_SLOPE_BYTES
+        or (middle <= 0 and np.ptp(size) <= near)
+    ):
         trend = "flat"
 
     return TrendFigures(

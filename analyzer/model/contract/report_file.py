@@ -575,6 +575,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     error: Failure | None = None
     failure: UnservedRequest | None = None
     program: ProgramFigures | None = None
+    answer: tuple[Text, ...] = ()  # the verdict, one number, and one thing to do
     next_command: Text = ""  # continues from this report
     # full length of each list that was shortened
     shortened: Lengths = field(default_factory=dict)

@@ -87,7 +87,7 @@ def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
 
 MAX_TENSORS: Final = 2_000  # whose neighbours the page holds
 MAX_CONSUMERS: Final = 32  # of one tensor
-MAX_BUFFERS: Final = 200_000
+MAX_BUFFERS: Final = 100_000
 """Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums.
 
 Then the page has only the states at which a listed buffer changes: a page with a million states took
@@ -95,6 +95,17 @@ more than 1 GiB in a browser.
 """
 
 _CATEGORIES: Final = [category.value for category in Category]
+_SHOWN: Final = (
+    "device",
+    "failure",
+    "ops",
+    "peak",
+    "pool_timeline",
+    "verdict",
+    "what_if",
+)
+"""Fields of the report that the script reads; the template shows the others."""
+
 _TEXT_COLUMNS: Final = (
     "op",
     "op_type",
@@ -157,8 +168,10 @@ def payload(
     if comparison is not None:
         compared = kept.plain(plain_report(comparison))
 
+    document = plain_report(report)
+
     header = {
-        "document": kept.plain(plain_report(report)),
+        "document": kept.plain({name: document[name] for name in _SHOWN}),
         "comparison": compared,
         "categories": _CATEGORIES,
         "states": len(kept.states),

@@ -34,7 +34,7 @@ def test_options_in_the_text_exist() -> None:
         flag
         for name in COMMANDS
         for one in load_command(name).params
-        for flag in one.opts
+        for flag in (*one.opts, *one.secondary_opts)
     }
     named = {
         word

@@ -10,11 +10,11 @@ function createMap(container, recording, axis, state) {
   const { columns } = recording;
   if (!columns.address.some((address) => address > 0)) {
     container.append(element('p', { class: 'empty', text: 'This recording has no addresses. A trace of a real run has them.' }));
-    return { update() {}, mark() {}, reset() {}, focusSearch() {} };
+    return { update() {} };
   }
-  /** @type {{ start: number, end: number, size?: number, top?: number, height?: number }[]} */
   const regions = findRegions(columns);
   const note = element('p', { class: 'note' });
+  let chunks = []; // of the instant, and the gaps between them
   const chartBox = element('div', { class: 'chart' });
 
   const regionOf = assignRegions(columns, regions);
@@ -34,41 +34,42 @@ function createMap(container, recording, axis, state) {
       if (isNamed) context.fillText(`range ${place}`, left - 6, middle - 7);
       if (region.height >= 10) context.fillText(formatTick(region.size), left - 6, isNamed ? middle + 7 : middle);
     }
-    context.save();
-    context.beginPath();
-    context.rect(left, 0, right - left, canvasHeight - 18);
-    context.clip();
-    drawChunks(context, width);
-    context.restore();
+    context.drawImage(drawChunks(width, canvasHeight), 0, 0, width, canvasHeight);
     drawAxisLabels(context, axis, recording, width, canvasHeight - 8);
   }
 
-  function drawChunks(context, width) {
+  // The chunks as an image. They do not overlap, so the work is that of the pixels, however many they are.
+  function drawChunks(width, canvasHeight) {
+    const ratio = devicePixelRatio || 1;
+    const image = /** @type {HTMLCanvasElement} */ (element('canvas', { width: Math.round(width * ratio), height: Math.round(canvasHeight * ratio) }));
+    const context = image.getContext('2d');
+    const pixels = context.createImageData(image.width, image.height);
+    const across = pixels.width;
+    const points = new Uint32Array(pixels.data.buffer);
+    const [faint, ...inks] = [colours.faint, ...colours.category].map(pixelOf);
     const [first, last] = axis.visibleStates();
-    const boxes = recording.categories.map(() => []); // x, y, width, height of each, one after the other
-    const waste = [];
-    let chosen = null;
+    const pixelX = (s) => Math.floor(ratio * clampX(axis.xOfState(s, width), width));
+
+    function fill(left, top, right, bottom, ink) {
+      for (let y = top; y < bottom; y += 1) {
+        points.fill(ink, y * across + left, y * across + right);
+      }
+    }
+
     for (let b = 0; b < recording.buffers && columns.born[b] <= last; b += 1) {
       if (columns.dies[b] < first || columns.address[b] === 0) continue;
       const region = regions[regionOf[b]];
-      const x = axis.xOfState(columns.born[b], width);
-      const w = Math.max(0.6, axis.xOfState(columns.dies[b], width) - x);
-      const start = columns.address[b];
-      const y = toY(region, start + columns.allocated[b]);
-      const h = toY(region, start) - y;
-      const requestedHeight = h * columns.requested[b] / (columns.allocated[b] || 1);
-      const gap = h > 3 ? 0.5 : 0;
-      boxes[columns.category[b]].push(x, y + h - requestedHeight + gap, w, Math.max(0.6, requestedHeight - gap));
-      if (h - requestedHeight > 0.7) waste.push([x, y + gap, w, h - requestedHeight]);
-      if (b === state.values.buffer) chosen = [x, y, w, h];
+      const left = pixelX(columns.born[b]);
+      const right = Math.max(left + 1, pixelX(columns.dies[b]));
+      const top = Math.floor(ratio * toY(region, columns.address[b] + columns.allocated[b]));
+      const bottom = Math.max(top + 1, Math.floor(ratio * toY(region, columns.address[b])));
+      const used = bottom - Math.ceil((bottom - top) * columns.requested[b] / (columns.allocated[b] || 1));
+      const gap = bottom - top > 3 * ratio ? 1 : 0; // between neighbours
+      fill(left, top + gap, right, used, faint);
+      fill(left, used + gap, right, bottom, inks[columns.category[b]]);
     }
-    for (const [code, flat] of boxes.entries()) {
-      context.fillStyle = colours.category[code];
-      for (let i = 0; i < flat.length; i += 4) context.fillRect(flat[i], flat[i + 1], flat[i + 2], flat[i + 3]);
-    }
-    context.fillStyle = colours.faint;
-    for (const box of waste) context.fillRect(...box);
-    if (chosen) { context.strokeStyle = colours.accent; context.lineWidth = 2; context.strokeRect(...chosen); context.lineWidth = 1; }
+    context.putImageData(pixels, 0, 0);
+    return image;
   }
 
   container.append(note, chartBox);
@@ -82,15 +83,19 @@ function createMap(container, recording, axis, state) {
   container.prepend(element('div', { class: 'controls chart-files' }, chartButtons(chart, 'allocator-map')));
 
   function drawMarked(context, width) {
-    context.strokeStyle = colours.ink;
+    const { marked, buffer } = state.values;
+    for (const b of (marked || []).slice(0, MOST_MARKED)) drawOutline(context, width, b, colours.ink);
+    if (buffer !== null) drawOutline(context, width, buffer, colours.accent);
+  }
+
+  function drawOutline(context, width, b, colour) {
+    if (columns.address[b] === 0) return;
+    const region = regions[regionOf[b]];
+    const [left, right] = [columns.born[b], columns.dies[b]].map((s) => clampX(axis.xOfState(s, width), width));
+    const y = toY(region, columns.address[b] + columns.allocated[b]);
+    context.strokeStyle = colour;
     context.lineWidth = 2;
-    for (const b of (state.values.marked || []).slice(0, MOST_MARKED)) {
-      if (columns.address[b] === 0) continue;
-      const region = regions[regionOf[b]];
-      const ends = [columns.born[b], columns.dies[b]].map((s) => Math.max(AXIS_PADDING.left, Math.min(width - AXIS_PADDING.right, axis.xOfState(s, width))));
-      const y = toY(region, columns.address[b] + columns.allocated[b]);
-      if (ends[1] > ends[0]) context.strokeRect(ends[0], y, ends[1] - ends[0], Math.max(1, toY(region, columns.address[b]) - y));
-    }
+    if (right > left) context.strokeRect(left, y, right - left, Math.max(1, toY(region, columns.address[b]) - y));
     context.lineWidth = 1;
   }
 
@@ -119,7 +124,7 @@ function createMap(container, recording, axis, state) {
 
   const table = stateTable(state, {
     name: 'Chunks and gaps in order of address', initialSort: { key: 'address', descending: false },
-    rows: () => chunkRows(recording, regions, regionOf, state.values.at),
+    rows: () => (chunks = chunkRows(recording, regions, regionOf, state.values.at)),
     onPick: (row) => { if (row.buffer !== null) state.update({ buffer: row.buffer }); },
     isPicked: (row) => row.buffer !== null && row.buffer === state.values.buffer,
     buffersOf: (row) => (row.buffer === null ? [] : [row.buffer]),
@@ -140,32 +145,31 @@ function createMap(container, recording, axis, state) {
     update(keys) {
       if (keys.has('at') || keys.has('shown')) {
         table.update();
-        const free = table.rows().filter((row) => row.free);
+        const free = chunks.filter((row) => row.free);
         const largest = free.reduce((most, row) => Math.max(most, row.free), 0);
         note.textContent = unbroken(`${formatCount(regions.length)} ${regions.length === 1 ? 'range' : 'ranges'} of addresses with chunks. At the instant ${free.length === 1 ? "there is" : "there are"} ${formatCount(free.length)} free ${free.length === 1 ? "gap" : "gaps"}, the largest has ${formatBytes(largest)}. Grey: allocated but not requested.`);
       }
       if (keys.has('buffer')) table.repaint();
-      if (keys.has('at') && keys.size === 1) chart.redrawOverlay(); else chart.redraw();
+      if (keys.has('viewKey') || keys.has('shown')) chart.redraw(); else chart.redrawOverlay();
     },
-    focusSearch: () => table.focusSearch(),
-    reset: () => table.reset(),
   };
 }
 
 const addressText = (recording, address) => `0x${(recording.header.address_base + address - 1).toString(16)}`;
 
-// Ranges of addresses with chunks; a gap of more than 1 MiB separates two ranges.
+// Ranges of addresses with chunks; a gap of more than 1 MiB separates two ranges. All chunks that start
+// before a gap also end before it, so starts and ends can be sorted apart.
 function findRegions({ address, allocated }) {
-  const order = Array.from(address.keys()).filter((b) => address[b] > 0).sort((a, b) => address[a] - address[b]);
-  /** @type {{ start: number, end: number, size?: number }[]} */
+  const starts = Float64Array.from(address).filter((at) => at > 0).sort();
+  const ends = Float64Array.from(address, (at, b) => (at > 0 ? at + allocated[b] : 0)).filter((end) => end > 0).sort();
+  /** @type {{ start: number, end: number, size: number, top?: number, height?: number }[]} */
   const regions = [];
-  let current = null;
-  for (const b of order) {
-    const end = address[b] + allocated[b];
-    if (!current || address[b] > current.end + REGION_GAP_BYTES) regions.push(current = { start: address[b], end });
-    else current.end = Math.max(current.end, end);
+  let from = 0;
+  for (let i = 0; i < starts.length; i += 1) {
+    if (i + 1 < starts.length && starts[i + 1] <= ends[i] + REGION_GAP_BYTES) continue;
+    regions.push({ start: starts[from], end: ends[i], size: Math.max(1, ends[i] - starts[from]) });
+    from = i + 1;
   }
-  for (const region of regions) region.size = Math.max(1, region.end - region.start);
   return regions;
 }
 

@@ -2,6 +2,7 @@
 // A position is a state number on the axis of events, and picoseconds on the axis of time.
 
 const AXIS_PADDING = { left: 64, right: 12 };
+const clampX = (x, width) => Math.max(AXIS_PADDING.left, Math.min(width - AXIS_PADDING.right, x));
 
 function createAxis(recording, state) {
   const { states, times } = recording;
@@ -66,13 +67,11 @@ function createAxis(recording, state) {
       axis.setView(anchor - (anchor - from) * factor, anchor + (to - anchor) * factor);
     },
     pan(positionsMoved) { axis.setView(axis.view[0] + positionsMoved, axis.view[1] + positionsMoved); },
-    toX(position, width) {
-      const inner = width - AXIS_PADDING.left - AXIS_PADDING.right;
-      return AXIS_PADDING.left + (position - axis.view[0]) / (axis.view[1] - axis.view[0]) * inner;
+    toX(position, width, [from, to] = axis.view) {
+      return AXIS_PADDING.left + (position - from) / (to - from) * (width - AXIS_PADDING.left - AXIS_PADDING.right);
     },
-    fromX(x, width) {
-      const inner = width - AXIS_PADDING.left - AXIS_PADDING.right;
-      return axis.view[0] + (x - AXIS_PADDING.left) / inner * (axis.view[1] - axis.view[0]);
+    fromX(x, width, [from, to] = axis.view) {
+      return from + (x - AXIS_PADDING.left) / (width - AXIS_PADDING.left - AXIS_PADDING.right) * (to - from);
     },
     xOfState: (s, width) => axis.toX(positionOf(s), width),
   };
@@ -91,6 +90,20 @@ function drawAxisLabels(context, axis, recording, width, y) {
     const x = axis.toX(tick + origin, width);
     if (x < AXIS_PADDING.left || x > width - AXIS_PADDING.right - 14) continue;
     context.fillText(axis.isTime() ? formatSeconds(tick / 1e12) : formatCount(tick), x, y);
+  }
+}
+
+// Lines at round sizes, with their labels.
+function drawGrid(context, width, top, toY) {
+  const step = 2 ** Math.ceil(Math.log2(Math.max(1, top / 5)));
+  context.textAlign = 'right';
+  context.strokeStyle = colours.line;
+  context.fillStyle = colours.muted;
+  context.lineWidth = 1;
+  for (let level = 0; level <= top; level += step) {
+    const y = Math.round(toY(level)) + 0.5;
+    context.strokeRect(AXIS_PADDING.left, y, width - AXIS_PADDING.left - AXIS_PADDING.right, 0);
+    context.fillText(level ? formatTick(level) : '0', AXIS_PADDING.left - 7, y);
   }
 }
 
@@ -198,7 +211,7 @@ function drawAxisCursor(context, chart, axis, state, width, height) {
   };
   const { window: chosen } = state.values;
   if (chosen) {
-    const [from, to] = chosen.map((s) => Math.max(AXIS_PADDING.left, Math.min(width - AXIS_PADDING.right, axis.xOfState(s, width))));
+    const [from, to] = chosen.map((s) => clampX(axis.xOfState(s, width), width));
     shade(from, to, 0.12);
     line(axis.xOfState(chosen[0], width), colours.accent, []);
   }

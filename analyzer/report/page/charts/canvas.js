@@ -70,6 +70,9 @@ function createCanvas(container, { height, label, draw, overlay = null, focusabl
   return chart;
 }
 
+// A colour written as #rrggbb, as one number of an image's data.
+const pixelOf = (colour) => 0xff000000 + parseInt(colour.slice(5, 7) + colour.slice(3, 5) + colour.slice(1, 3), 16);
+
 // Dark or light ink, the one with more contrast on a colour written as #rrggbb.
 function inkOn(colour) {
   const [red, green, blue] = [1, 3, 5].map((start) => {

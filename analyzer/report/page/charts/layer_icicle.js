@@ -1,7 +1,8 @@
 // An icicle chart: model, blocks, layers, ops and variables; or files, lines and ops.
 
 const ICICLE_ROW = 22;
-const LEAST_BOX = 0.4; // of the boxes that are drawn, in pixels
+const LEAST_BOX = 0.4; // pixels of a box that is drawn
+const LEAST_PARENT = 3; // pixels of a box whose parts are drawn
 const ICICLE_MEASURES = [
   ['instant', 'Alive at the instant'], ['activation', 'Activations at the instant'],
   ['parameter', 'Parameters at the instant'], ['bytetime', 'Bytes × time, in view'],
@@ -14,7 +15,9 @@ function createIcicle(container, recording, axis, state) {
   let boxes = [];
   let hovered = null;
   const order = layerOrder(recording);
+  const paths = { layer: createPaths(recording, 'layer'), source: createPaths(recording, 'source') };
   const choose = (node) => state.update({ part: partOf(node) });
+  const pick = (node) => { if (node.isLeaf) state.update({ buffer: node.buffer }); else choose(node); };
 
   const crumbs = element('nav', { class: 'crumbs', 'aria-label': 'Path in the chart' });
   const chartBox = element('div', { class: 'chart' });
@@ -22,15 +25,15 @@ function createIcicle(container, recording, axis, state) {
   const unit = element('p', { class: 'note' });
   const table = stateTable(state, {
     name: 'Parts of the chosen layer', rows: () => (focus ? focus.children : []), initialSort: { key: 'bytes', descending: true },
-    onPick: (node) => { if (node.children.length) choose(node); else if (node.buffer !== null) state.update({ buffer: node.buffer }); },
-    bufferOf: (node) => (node.children.length ? null : node.buffer),
-    buffersOf: membersOf,
+    onPick: pick,
+    bufferOf: (node) => (node.isLeaf ? node.buffer : null),
+    buffersOf: (node) => node.members,
     isSmall: (node) => node.bytes < LEAST_SHARE * root.bytes,
     columns: [
       { key: 'name', label: 'Part', kind: 'text', grow: true, value: (node) => node.key },
       { key: 'bytes', label: 'Bytes', csv: 'bytes', kind: 'size', value: (node) => node.bytes },
       { key: 'share', label: 'Share of all', kind: 'count', value: (node) => node.bytes, format: (bytes) => formatShare(bytes, root.bytes) },
-      { key: 'buffers', label: 'Buffers', kind: 'count', value: (node) => node.buffers },
+      { key: 'buffers', label: 'Buffers', kind: 'count', value: (node) => node.members.length },
     ],
   });
   container.append(controls, unit, crumbs, chartBox, table.root);
@@ -46,11 +49,11 @@ function createIcicle(container, recording, axis, state) {
     const marked = new Set(state.values.marked);
     for (const box of boxes) {
       const { node, x, w, depth } = box;
-      const isPicked = !node.children.length && node.buffer !== null && node.buffer === state.values.buffer;
+      const isPicked = node.isLeaf && node.buffer === state.values.buffer;
       const fill = node === hovered ? colours.accent : depth === 0 ? colours.band : colours.category[node.topCategory];
       context.fillStyle = fill;
       context.fillRect(x, depth * ICICLE_ROW, Math.max(0.5, w - 1), ICICLE_ROW - 1);
-      const isMarked = node !== hovered && node.members.some((b) => marked.has(b));
+      const isMarked = node !== hovered && (node.isLeaf || w < LEAST_PARENT) && node.members.some((b) => marked.has(b));
       if (isPicked || isMarked) { context.strokeStyle = colours.ink; context.strokeRect(x + 1, depth * ICICLE_ROW + 1, Math.max(1, w - 3), ICICLE_ROW - 3); }
       box.text = w < 16 ? '' : boxLabel(context, node, w - 8);
       context.fillStyle = inkOn(fill);
@@ -61,6 +64,7 @@ function createIcicle(container, recording, axis, state) {
 
   function place(node, x, w, depth) {
     boxes.push({ node, x, w, depth });
+    if (w < LEAST_PARENT) return;
     let left = x;
     for (const child of node.children) {
       const childWidth = w * child.bytes / node.bytes;
@@ -70,10 +74,10 @@ function createIcicle(container, recording, axis, state) {
   }
 
   // Number of rows with boxes that are wide enough to draw.
-  const depthOf = (node, w) => 1 + node.children.reduce((most, child) => {
+  const depthOf = (node, w) => 1 + (w < LEAST_PARENT ? 0 : node.children.reduce((most, child) => {
     const childWidth = w * child.bytes / node.bytes;
     return childWidth >= LEAST_BOX ? Math.max(most, depthOf(child, childWidth)) : most;
-  }, 0);
+  }, 0));
   const chart = createCanvas(chartBox, { height: 120, label: 'Bytes by layer and op. The table below has the same parts.', draw, focusable: false });
 
   function boxAt(event) {
@@ -86,18 +90,16 @@ function createIcicle(container, recording, axis, state) {
     const box = boxAt(event);
     if (hovered !== (box && box.node)) {
       hovered = box && box.node;
-      markBuffers(state, hovered ? membersOf(hovered) : []);
+      markBuffers(state, hovered ? hovered.members : []);
       chart.redraw();
     }
-    if (box) showTooltip(event, box.node.key, [[null, 'bytes', box.node.bytes], `${formatShare(box.node.bytes, root.bytes)} of all, ${formatCount(box.node.buffers)} ${box.node.buffers === 1 ? 'buffer' : 'buffers'}`]);
+    if (box) showTooltip(event, box.node.key, [[null, 'bytes', box.node.bytes], `${formatShare(box.node.bytes, root.bytes)} of all, ${formatCount(box.node.members.length)} ${box.node.members.length === 1 ? 'buffer' : 'buffers'}`]);
     else hideTooltip();
   });
   chart.canvas.addEventListener('pointerleave', () => { hovered = null; markBuffers(state, []); hideTooltip(); chart.redraw(); });
   chart.canvas.addEventListener('click', (event) => {
     const box = boxAt(event);
-    if (!box) return;
-    if (box.node.children.length === 0) { if (box.node.buffer !== null) state.update({ buffer: box.node.buffer }); return; }
-    choose(box.node === focus && focus.parent ? focus.parent : box.node);
+    if (box) pick(box.node === focus && focus.parent ? focus.parent : box.node);
   });
 
   function show() {
@@ -128,17 +130,13 @@ function createIcicle(container, recording, axis, state) {
     mark() { chart.redraw(); table.mark(); },
     update(keys) {
       if (keys.has('shown') || keys.has('at') || keys.has('window') || keys.has('isSmallShown') || keys.has('measure') || keys.has('layerMode') || (keys.has('viewKey') && state.values.measure === 'bytetime')) {
-        root = buildTree(recording, axis, state.values, order);
+        root = buildTree(recording, axis, state.values, order, paths);
         renderControls();
         show();
       } else if (keys.has('part')) show();
       else { chart.redraw(); if (keys.has('buffer')) table.repaint(); }
     },
-    focusSearch: () => table.focusSearch(),
-    reset: () => table.reset(),
     table,
-    focusName: () => focus.key,
-    boxes: () => boxes,
   };
 }
 
@@ -160,7 +158,7 @@ function findPart(root, part) {
   let node = root;
   let rest = part;
   while (rest) {
-    const next = node.children.find(({ key, children }) => children.length && (rest === key || rest.startsWith(key + PART_SEPARATOR)));
+    const next = node.children.find(({ key, isLeaf }) => !isLeaf && (rest === key || rest.startsWith(key + PART_SEPARATOR)));
     if (!next) break;
     node = next;
     rest = rest.slice(next.key.length + PART_SEPARATOR.length);
@@ -168,65 +166,80 @@ function findPart(root, part) {
   return node;
 }
 
-// The buffers of a part and of the parts in it.
-const membersOf = (node) => [...node.members, ...node.children.flatMap(membersOf)];
+// A part finds its children when they are asked for: most parts are too small to draw.
+class IciclePart {
+  members = []; // buffers
+  bytes = 0;
+  order = Infinity;
+  isLeaf = true;
+  buffer = null; // the first one that ends here
+  found = null; // children
+  top = null; // category
 
-function buildTree(recording, axis, values, order) {
-  const { at, measure, layerMode } = values;
-  const root = treeNode(measure === 'bytetime' ? 'all, on average' : 'all');
-  const shownCategories = { activation: ['activation'], parameter: ['parameter', 'optimizer_state'] }[measure];
-  for (const [b, bytes] of measuredBuffers(recording, axis, values)) {
-    const code = recording.categoryAt(b, measure === 'bytetime' ? recording.states : at);
-    if (shownCategories && !shownCategories.includes(recording.categories[code])) continue;
-    const place = order.get(recording.columns.layer[b]);
-    let node = root;
-    addTo(node, bytes, code, place);
-    for (const { key, isLayer } of pathOf(recording, b, layerMode)) {
-      let child = node.byName.get(key);
-      if (!child) { child = treeNode(key, key, isLayer); node.byName.set(key, child); }
-      node = child;
-      addTo(node, bytes, code, place);
-    }
-    node.buffer ??= b;
-    node.members.push(b);
+  constructor(tree, key, isLayer, parent, depth) {
+    this.tree = tree;
+    this.key = key;
+    this.label = key;
+    this.isLayer = isLayer;
+    this.parent = parent;
+    this.depth = depth;
   }
-  finishTree(root, null);
+
+  add(b) {
+    const { sizes, order, layer, pathOf } = this.tree;
+    this.members.push(b);
+    this.bytes += sizes[b];
+    this.order = Math.min(this.order, order[layer[b]]);
+    if (pathOf(b).keys.length > this.depth) this.isLeaf = false; else this.buffer ??= b;
+  }
+
+  // Blocks of layers in the order of the model, then everything else, largest first.
+  get children() {
+    if (this.found) return this.found;
+    const parts = new Map();
+    for (const b of this.members) {
+      const { keys, layers } = this.tree.pathOf(b);
+      const key = keys[this.depth];
+      if (key === undefined) continue;
+      if (!parts.has(key)) parts.set(key, new IciclePart(this.tree, key, this.depth < layers, this, this.depth + 1));
+      parts.get(key).add(b);
+    }
+    const inLayers = [...parts.values()].filter(({ isLayer }) => isLayer).sort((a, b) => a.order - b.order);
+    const others = [...parts.values()].filter(({ isLayer }) => !isLayer).sort((a, b) => b.bytes - a.bytes);
+    this.found = [...gatherBlocks(inLayers), ...others];
+    return this.found;
+  }
+
+  get topCategory() {
+    if (this.top !== null) return this.top;
+    const { sizes, codeOf } = this.tree;
+    const bytes = [];
+    for (const b of this.members) bytes[codeOf(b)] = (bytes[codeOf(b)] || 0) + sizes[b];
+    this.top = bytes.indexOf(bytes.reduce((most, size) => Math.max(most, size), 0));
+    return this.top;
+  }
+}
+
+function buildTree(recording, axis, values, order, paths) {
+  const { at, measure, layerMode } = values;
+  const { buffers, sizes } = measuredBuffers(recording, axis, values);
+  const codeOf = (b) => recording.categoryAt(b, measure === 'bytetime' ? recording.states : at);
+  const pathOf = paths[layerMode];
+  const tree = { sizes, order, codeOf, pathOf, layer: recording.columns.layer };
+  const root = new IciclePart(tree, measure === 'bytetime' ? 'all, on average' : 'all', false, null, 0);
+  const shownCategories = { activation: ['activation'], parameter: ['parameter', 'optimizer_state'] }[measure];
+  for (const b of buffers) if (!shownCategories || shownCategories.includes(recording.categories[codeOf(b)])) root.add(b);
   return root;
 }
 
-const treeNode = (key, label = key, isLayer = false) => ({ key, label, isLayer, parent: null, bytes: 0, buffers: 0, order: Infinity, byName: new Map(), children: [], byCategory: new Map(), topCategory: 0, buffer: null, members: [] });
-
-function addTo(node, bytes, code, place) {
-  node.bytes += bytes;
-  node.buffers += 1;
-  node.order = Math.min(node.order, place);
-  node.byCategory.set(code, (node.byCategory.get(code) || 0) + bytes);
-}
-
-function groupNode(key, label, children) {
-  const node = treeNode(key, label, true);
-  for (const child of children) {
-    node.bytes += child.bytes;
-    node.buffers += child.buffers;
-    for (const [code, bytes] of child.byCategory) node.byCategory.set(code, (node.byCategory.get(code) || 0) + bytes);
-  }
-  node.order = children.reduce((most, child) => (child.bytes > most.bytes ? child : most)).order;
-  node.children = children;
-  return node;
-}
-
-// Blocks of layers in the order of the model, then everything else, largest first.
-function finishTree(node, parent) {
-  node.parent = parent;
-  let most = -1;
-  for (const [code, bytes] of node.byCategory) if (bytes > most) { most = bytes; node.topCategory = code; }
-  if (node.byName.size) {
-    const children = [...node.byName.values()];
-    const layers = children.filter(({ isLayer }) => isLayer).sort((a, b) => a.order - b.order);
-    const others = children.filter(({ isLayer }) => !isLayer).sort((a, b) => b.bytes - a.bytes);
-    node.children = [...gatherBlocks(layers), ...others];
-  }
-  node.children.forEach((child) => finishTree(child, node));
+// A block of layers, in place of them.
+function blockOf(children, key, label) {
+  const { tree, parent, depth, order } = children.reduce((most, child) => (child.bytes > most.bytes ? child : most));
+  const block = new IciclePart(tree, key, true, parent, depth);
+  const members = children.flatMap((child) => child.members);
+  for (const child of children) child.parent = block;
+  const bytes = children.reduce((sum, child) => sum + child.bytes, 0);
+  return Object.assign(block, { label, order, members, bytes, isLeaf: false, found: children });
 }
 
 // Group layers by the first word with a number in their names: block2a_conv and block2a_bn form block2a,
@@ -243,11 +256,11 @@ function gatherBlocks(nodes) {
   return [...blocks.values()].flatMap(({ block, members, rests }) => {
     if (!block || members.length < 2 || members.length === nodes.length) return members;
     members.forEach((node, place) => { node.label = rests[place]; });
-    return [groupNode(members[0].key.slice(0, members[0].key.length - rests[0].length - 1), block, gatherBlocks(members))];
+    return [blockOf(gatherBlocks(members), members[0].key.slice(0, members[0].key.length - rests[0].length - 1), block)];
   });
 }
 
-// The place of each layer in the model: the birth of its largest activation; a layer without activations
+// The place of each layer in the model, by the number of its name: the birth of its largest activation; a layer without activations
 // follows the layer that was built before it.
 function layerOrder(recording) {
   const { category, layer, requested } = recording.columns;
@@ -266,33 +279,41 @@ function layerOrder(recording) {
     return { code, place, at: largest.has(code) ? before : before + 0.5 };
   });
   places.sort((a, b) => a.at - b.at || a.place - b.place);
-  return new Map(places.map(({ code }, place) => [code, place]));
+  const order = new Uint32Array(recording.strings.length);
+  places.forEach(({ code }, place) => { order[code] = place; });
+  return order;
 }
 
-function* measuredBuffers(recording, axis, values) {
+// The buffers of the chart, and their measure by the number of the buffer.
+function measuredBuffers(recording, axis, values) {
   const { born, dies, requested } = recording.columns;
-  if (values.measure !== 'bytetime') {
-    for (const b of listedBuffers(recording, values)) yield [b, requested[b]];
-    return;
-  }
+  if (values.measure !== 'bytetime') return { buffers: listedBuffers(recording, values), sizes: requested };
   const [from, to] = axis.view;
-  for (let b = 0; b < born.length; b += 1) {
-    const held = Math.min(to, axis.positionOf(dies[b])) - Math.max(from, axis.positionOf(born[b]));
-    if (held > 0) yield [b, requested[b] * held / (to - from)];
-  }
+  const heldIn = (b) => Math.min(to, axis.positionOf(dies[b])) - Math.max(from, axis.positionOf(born[b]));
+  const sizes = Float64Array.from(requested, (bytes, b) => bytes * Math.max(0, heldIn(b)) / (to - from));
+  return { buffers: [...sizes.keys()].filter((b) => sizes[b] > 0), sizes };
 }
 
-const part = (key, isLayer = false) => ({ key, isLayer });
+// A function from a buffer to its path. Buffers of many steps share paths.
+function createPaths({ columns, strings }, mode) {
+  const [byBuffer, byText] = [[], new Map()];
+  return (b) => {
+    if (byBuffer[b]) return byBuffer[b];
+    const leaf = columns.variable[b] || columns.op[b] || columns.name[b];
+    const key = columns[mode][b] * strings.length + leaf;
+    if (!byText.has(key)) byText.set(key, findPath(strings[columns[mode][b]], strings[leaf], mode));
+    byBuffer[b] = byText.get(key);
+    return byBuffer[b];
+  };
+}
 
-// The path of a buffer through the tree: source file, line and op, or layer by layer and op.
-function pathOf(recording, b, layerMode) {
-  const { textOf } = recording;
-  const leaf = textOf('variable', b) || textOf('op', b) || recording.nameOf(b);
-  const layer = textOf('layer', b);
-  if (layerMode === 'source') {
-    const [, file, line] = /^(.+):(\d+)$/.exec(textOf('source', b)) || [];
-    return [...(file ? [part(file), part(`line ${line}`)] : [part(textOf('source', b) || '(no source line)')]), part(leaf)];
+// The path through the tree: source file, line and op, or layer by layer and op. The first `layers` keys are layers.
+function findPath(place, leaf, mode) {
+  if (mode === 'source') {
+    const [, file, line] = /^(.+):(\d+)$/.exec(place) || [];
+    return { keys: [...(file ? [file, `line ${line}`] : [place || '(no source line)']), leaf], layers: 0 };
   }
-  if (!layer) return [part('(no layer)'), ...leaf.split('/', 12).map((key) => part(key))];
-  return [...layer.split('/', 12).map((key) => part(key, true)), part(leaf)];
+  if (!place) return { keys: ['(no layer)', ...leaf.split('/', 12)], layers: 0 };
+  const keys = place.split('/', 12);
+  return { keys: [...keys, leaf], layers: keys.length };
 }

@@ -7,8 +7,7 @@ function createLifetimes(container, recording, axis, state) {
   const { columns } = recording;
   const chartBox = element('div', { class: 'chart' });
   const key = element('p', { class: 'note' });
-  const list = element('div');
-  container.append(key, chartBox, list);
+  container.append(key, chartBox);
   let rows = [];
 
   function chooseRows() {
@@ -18,8 +17,10 @@ function createLifetimes(container, recording, axis, state) {
     for (let b = 0; b < recording.buffers && columns.born[b] <= last; b += 1) {
       if (columns.dies[b] > first && columns.dies[b] - columns.born[b] > 1 && columns.requested[b] >= least) candidates.push(b);
     }
-    candidates.sort((a, b) => columns.requested[b] - columns.requested[a]);
-    rows = candidates.slice(0, LIFETIME_ROWS);
+    const sizes = Float64Array.from(candidates, (b) => columns.requested[b]).sort();
+    const enough = sizes[Math.max(0, sizes.length - LIFETIME_ROWS)];
+    const largest = candidates.filter((b) => columns.requested[b] >= enough);
+    rows = largest.sort((a, b) => columns.requested[b] - columns.requested[a]).slice(0, LIFETIME_ROWS);
     // Always show the chosen tensor if it is alive in the part in view.
     const b = state.values.buffer;
     const isAway = b !== null && (columns.born[b] > last || columns.dies[b] <= first);
@@ -36,9 +37,8 @@ function createLifetimes(container, recording, axis, state) {
     const right = width - AXIS_PADDING.right;
     rows.forEach((b, row) => {
       const y = row * LIFETIME_ROW + 2;
-      const clip = (x) => Math.max(left, Math.min(right, x));
-      const from = clip(axis.xOfState(columns.born[b], width));
-      const to = Math.max(from + 1, clip(axis.xOfState(columns.dies[b], width)));
+      const from = clampX(axis.xOfState(columns.born[b], width), width);
+      const to = Math.max(from + 1, clampX(axis.xOfState(columns.dies[b], width), width));
       const isChosen = b === state.values.buffer;
       if (isChosen) {
         context.fillStyle = colours.accent;
@@ -64,7 +64,7 @@ function createLifetimes(container, recording, axis, state) {
   }
 
   const chart = createCanvas(chartBox, {
-    height: 120, label: 'Lifetimes of the largest buffers. The list below names them.', draw,
+    height: 120, label: 'Lifetimes of the largest buffers. The view of tensors lists them.', draw,
     overlay: (context, width, height) => {
       drawMarked(context, width);
       drawAxisCursor(context, chart, axis, state, width, height);
@@ -90,30 +90,15 @@ function createLifetimes(container, recording, axis, state) {
     },
   });
 
-  const table = stateTable(state, {
-    name: 'Lifetimes in view', rows: () => rows, initialSort: { key: 'born', descending: false },
-    bufferOf: (b) => b,
-    columns: [
-      { key: 'name', label: 'Tensor', kind: 'text', grow: true, value: recording.nameOf },
-      { key: 'requested', label: 'Requested', csv: 'requested_bytes', kind: 'size', value: (b) => columns.requested[b] },
-      { key: 'born', label: 'Born', kind: 'count', value: (b) => columns.born[b] - 1, format: (i) => (i < 0 ? 'before' : formatCount(i)) },
-      { key: 'dies', label: 'Freed', kind: 'count', value: (b) => columns.dies[b] - 1, format: (i) => (i + 1 >= recording.states ? 'after' : formatCount(i)) },
-    ],
-  });
-  list.append(element('details', { class: 'as-table' }, element('summary', { text: 'The same as a table' }), table.root));
-
   container.prepend(element('div', { class: 'controls chart-files' }, chartButtons(chart, 'lifetimes')));
 
   return {
-    chart,
-    mark() { chart.redrawOverlay(); table.mark(); },
+    chart, mark: chart.redrawOverlay, rows: () => rows,
     update(keys) {
-      if (keys.has('viewKey') || keys.has('shown') || keys.has('buffer') || keys.has('isSmallShown')) { chooseRows(); table.update(); }
-      if (keys.has('at') && keys.size === 1) chart.redrawOverlay(); else chart.redraw();
+      if (keys.has('at') && keys.size === 1) { chart.redrawOverlay(); return; }
+      chooseRows();
+      chart.redraw();
     },
-    focusSearch: () => { list.firstChild.open = true; table.focusSearch(); },
-    reset: () => table.reset(),
-    table, rows: () => rows,
   };
 }
 

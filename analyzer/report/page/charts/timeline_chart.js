@@ -77,7 +77,7 @@ function createTimeline(container, recording, axis, state) {
     scale(width);
     labels = createLabels(context, { left: AXIS_PADDING.left + 2, right: width - AXIS_PADDING.right - 2, top: 1, bottom: height - TIMELINE_FOOT });
     drawSteps(context, width, height);
-    drawGrid(context, width, height);
+    drawGrid(context, width, top, (bytes) => toY(bytes, height));
     drawStack(context, height);
     drawOutline(context, height, (x) => total[columns.picked[x]], colours.ink, 1, []);
     drawOutline(context, height, (x) => columns.mostAllocated[x], colours.ink, 1.2, [4, 2]);
@@ -93,8 +93,7 @@ function createTimeline(container, recording, axis, state) {
     context.textAlign = 'left';
     for (const step of recording.steps) {
       if (step.last < step.first) continue;
-      const from = Math.max(AXIS_PADDING.left, axis.xOfState(step.first + 1, width));
-      const to = Math.min(width - AXIS_PADDING.right, axis.xOfState(step.last + 2, width));
+      const [from, to] = [step.first + 1, step.last + 2].map((s) => clampX(axis.xOfState(s, width), width));
       if (to <= from) continue;
       context.fillStyle = colours.band;
       if (step.index % 2 === 0) context.fillRect(from, 0, to - from, height - TIMELINE_FOOT);
@@ -106,22 +105,6 @@ function createTimeline(container, recording, axis, state) {
       if (!name) continue;
       context.fillText(name, from + 5, 9);
       labels.reserve(name, from + 5, 9);
-    }
-  }
-
-  function drawGrid(context, width, height) {
-    const step = 2 ** Math.ceil(Math.log2(Math.max(1, top / 5)));
-    context.textAlign = 'right';
-    for (let level = 0; level <= top; level += step) {
-      const y = Math.round(toY(level, height)) + 0.5;
-      context.strokeStyle = colours.line;
-      context.lineWidth = 1;
-      context.beginPath();
-      context.moveTo(AXIS_PADDING.left, y);
-      context.lineTo(width - AXIS_PADDING.right, y);
-      context.stroke();
-      context.fillStyle = colours.muted;
-      context.fillText(level ? formatTick(level) : '0', AXIS_PADDING.left - 7, y);
     }
   }
 
@@ -290,17 +273,8 @@ function instantLines(recording, s) {
 
 // The whole recording in small, with the part in view as a movable window.
 function createMinimap(container, recording, axis) {
-  const wholeAxis = {
-    ...axis,
-    fromX: (x, width) => {
-      const [first, last] = axis.whole();
-      return first + (x - AXIS_PADDING.left) / (width - AXIS_PADDING.left - AXIS_PADDING.right) * (last - first);
-    },
-  };
-  const toX = (position, width) => {
-    const [first, last] = axis.whole();
-    return AXIS_PADDING.left + (position - first) / (last - first) * (width - AXIS_PADDING.left - AXIS_PADDING.right);
-  };
+  const wholeAxis = { ...axis, fromX: (x, width) => axis.fromX(x, width, axis.whole()) };
+  const toX = (position, width) => axis.toX(position, width, axis.whole());
   const highest = recording.total[recording.highestState] || 1;
 
   function draw(context, width, height) {

@@ -1,10 +1,8 @@
 // The controls of the timeline. They are created once, so they keep their focus.
 
 function createControls(container, recording, axis, state, timeline, resetAll) {
-  const button = (text, title, onclick) => element('button', { type: 'button', text, title, onclick });
   const steps = recording.steps.filter((step) => step.last >= step.first);
-  const partOption = element('option', { value: 'part', text: 'part in view' });
-  const stepSelect = steps.length > 1 ? selectElement('Zoom to a step', [['', 'All steps'], ...steps.map((step) => [String(step.index), `step ${step.number ?? step.index}`])], '', (index) => {
+  const stepSelect = steps.length > 1 ? selectElement('Zoom to a step', [['', 'Zoom to a step'], ...steps.map((step) => [String(step.index), `step ${step.number ?? step.index}`])], '', (index) => {
     const step = steps.find((candidate) => String(candidate.index) === index);
     if (step) axis.showStates(...statesOf(step)); else axis.showAll();
   }) : null;
@@ -15,17 +13,15 @@ function createControls(container, recording, axis, state, timeline, resetAll) {
   const statesOf = (step) => [step.first + 1, step.last + 2];
   container.replaceChildren(...[
     stepSelect, axisSelect, dragSelect,
-    button('−', 'Zoom out', () => axis.zoom(1 / 0.5)), button('+', 'Zoom in', () => axis.zoom(0.5)),
-    button('Reset', 'Reset the page (Esc)', resetAll),
-    ...chartButtons(timeline.chart, 'timeline'), button('CSV', 'Save the bytes at each instant in view', saveCsv)].filter(Boolean));
+    buttonElement('−', 'Zoom out', () => axis.zoom(1 / 0.5)), buttonElement('+', 'Zoom in', () => axis.zoom(0.5)),
+    buttonElement('Reset', 'Reset the page (Esc)', resetAll),
+    ...chartButtons(timeline.chart, 'timeline'), buttonElement('CSV', 'Save the bytes at each instant in view', saveCsv)].filter(Boolean));
 
   return function update() {
     if (axisSelect) axisSelect.value = state.values.axis;
     dragSelect.value = state.values.drag;
     if (!stepSelect) return;
     const shown = steps.find((step) => axis.isView(...statesOf(step).map(axis.positionOf)));
-    const value = shown ? String(shown.index) : axis.isAll() ? '' : 'part';
-    if (value === 'part') stepSelect.append(partOption); else partOption.remove();
-    stepSelect.value = value;
+    stepSelect.value = shown ? String(shown.index) : '';
   };
 }

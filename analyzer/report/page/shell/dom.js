@@ -35,6 +35,8 @@ function swatchElement(category) {
     svgElement('rect', { width: 10, height: 10, class: `fill-${category}` }));
 }
 
+const buttonElement = (text, title, onclick, kind = null) => element('button', { type: 'button', class: kind, text, title, onclick });
+
 function selectElement(label, choices, chosen, onchange) {
   const select = element('select', { 'aria-label': label, title: label, onchange: () => onchange(select.value) });
   for (const [value, text] of choices) {

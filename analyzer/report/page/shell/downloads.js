@@ -14,8 +14,6 @@ function createSvgContext(width, height) {
   const parts = [];
   let path = '';
   let dash = '';
-  let clips = 0;
-  let open = 0; // groups that are clipped
   const number = (value) => Number(value.toFixed(2));
   const escape = (text) => String(text).replace(/[&<>"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
   const attributes = (values) => Object.entries(values).map(([name, value]) => ` ${name}="${escape(value)}"`).join('');
@@ -40,13 +38,7 @@ function createSvgContext(width, height) {
     strokeText(text, x, y) { write(text, x, y, { ...stroked(), 'stroke-linejoin': 'round' }); },
     measureText(text) { measuring.font = context.font; return measuring.measureText(text); },
     setLineDash(lengths) { dash = lengths.join(' '); },
-    save() {},
-    clip() {
-      clips += 1;
-      open += 1;
-      parts.push(`<clipPath id="clip${clips}"><path d="${path}"/></clipPath><g clip-path="url(#clip${clips})">`);
-    },
-    restore() { if (open) { parts.push('</g>'); open -= 1; } },
+    drawImage(image, x, y, w, h) { add('image', { href: image.toDataURL(), ...box(x, y, w, h) }); },
   };
   const toText = () => `<svg xmlns="${SVG}" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="system-ui, sans-serif" font-size="11">`
     + `<rect width="${width}" height="${height}" fill="${colours.page}"/>${parts.join('\n')}</svg>\n`;
@@ -82,9 +74,8 @@ function timelineToCsv(recording, axis) {
 
 // Buttons that save a chart.
 function chartButtons(chart, name) {
-  const button = (text, title, onclick) => element('button', { type: 'button', class: 'chart-file', text, title, onclick });
   return [
-    button('PNG', `Save the ${name} as an image`, () => chartToPng(chart, (blob) => download(`${name}.png`, blob))),
-    button('SVG', `Save the ${name} as a drawing`, () => download(`${name}.svg`, new Blob([chartToSvg(chart)], { type: 'image/svg+xml' }))),
+    buttonElement('PNG', `Save the ${name} as an image`, () => chartToPng(chart, (blob) => download(`${name}.png`, blob)), 'chart-file'),
+    buttonElement('SVG', `Save the ${name} as a drawing`, () => download(`${name}.svg`, new Blob([chartToSvg(chart)], { type: 'image/svg+xml' })), 'chart-file'),
   ];
 }

@@ -28,7 +28,7 @@ function formatBytes(sizeBytes) {
   return `${sign}${toFixedEven(size, size < 100 ? 2 : 1)} ${BYTE_UNITS[unit]}`;
 }
 
-const formatCount = (count) => count.toLocaleString('en-US');
+const formatCount = new Intl.NumberFormat('en-US').format;
 const formatExactBytes = (sizeBytes) => `${formatCount(sizeBytes)} bytes`;
 const formatTick = (sizeBytes) => formatBytes(sizeBytes).replace(/\.0+ /, ' ').replace(/(\.\d*?)0+ /, '$1 ');
 const formatShare = (part, whole) => (whole ? `${(100 * part / whole).toFixed(1)} %` : '');

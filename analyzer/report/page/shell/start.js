@@ -59,9 +59,8 @@ function start(decoded) {
       other.panel.hidden = other !== view;
     }
     if (!view.content) { view.content = view.make(view.panel); view.seen = new Set(['shown', 'at', 'window', 'buffer', 'viewKey', 'measure', 'layerMode', 'part']); }
-    for (const key of keys) view.seen.add(key);
     if (keys.has('tab') && view.content.chart) view.content.chart.resize();
-    view.content.update(view.seen);
+    if (view.seen.size) view.content.update(view.seen);
     if (view.asked && tableOf(view)) tableOf(view).choose(view.asked);
     view.asked = null;
     if ((keys.has('tab') || keys.has('buffer')) && tableOf(view)) tableOf(view).reveal();
@@ -69,10 +68,9 @@ function start(decoded) {
   }
 
   function onChange(keys) {
-    const started = performance.now();
     if (keys.has('marked')) {
       timeline.chart.redrawOverlay();
-      current().content?.mark();
+      current().content?.mark?.();
       if (keys.size === 1) return;
     }
     const { at, window: chosen } = state.values;
@@ -89,12 +87,12 @@ function start(decoded) {
     }
     if (keys.has('viewKey')) { timeline.chart.redraw(); minimap.redraw(); } else if (keys.has('at') || keys.has('window')) timeline.chart.redrawOverlay();
     if (keys.has('at') || keys.has('window')) renderInstant(recording, state);
-    for (const view of views) if (view.content) for (const key of keys) view.seen.add(key);
+    const drawn = [...keys].filter((key) => !UNDRAWN.includes(key));
+    for (const view of views) if (view.content) for (const key of drawn) view.seen.add(key);
     const show = () => { if (keys.has('buffer') || keys.has('at')) renderDetail(); showTab(keys); };
     if (keys.has('buffer') && !keys.has('tab')) keepInPlace(current(), detailBox, show); else show();
     renderControls();
     address.save();
-    report.lastChangeMs = performance.now() - started;
   }
 
   function fieldsOfView() {
@@ -142,21 +140,14 @@ function start(decoded) {
     axis.showStates(...openingStates);
     state.update(opening);
     hideTooltip();
-    for (const { content } of views) if (content) content.reset();
+    for (const view of views) tableOf(view)?.choose({});
     state.touch('choices');
   }
 
-  function redrawAll() {
-    readColours(recording.categories);
-    timeline.chart.redraw();
-    minimap.redraw();
-    for (const view of views) if (view.content && view.content.chart) view.content.chart.redraw();
-  }
-
   state.subscribe(onChange);
-  attachTheme(redrawAll);
+  attachTheme(() => { readColours(recording.categories); state.touch('viewKey'); });
   attachPrint(timeline.chart, recording.categories);
-  attachKeys({ state, recording, axis, currentView: () => current().content, chooseTab: (place) => { if (views[place]) state.update({ tab: views[place].name }); }, resetAll });
+  attachKeys({ state, recording, axis, focusSearch: () => tableOf(current())?.focusSearch(), chooseTab: (place) => { if (views[place]) state.update({ tab: views[place].name }); }, resetAll });
   document.addEventListener('click', (event) => {
     const instant = /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest('[data-instant]'));
     if (instant) {
@@ -177,7 +168,6 @@ function start(decoded) {
   follow(readHash());
   renderDetail();
   requestAnimationFrame(() => requestAnimationFrame(() => {
-    report.readyMs = performance.now();
     document.documentElement.dataset.ready = 'true';
   }));
 }
@@ -201,6 +191,9 @@ function firstMove({ total, peakState }, step) {
   return s - start > 0.5 * (step.last - step.first) ? s : start;
 }
 
+// Changes that leave the views as they are.
+const UNDRAWN = ['tab', 'axis', 'drag', 'choices', 'marked'];
+
 function tableView(panel, table, drivenBy) {
   panel.append(table.root);
   return {
@@ -208,18 +201,14 @@ function tableView(panel, table, drivenBy) {
       if (keys.has('shown') || drivenBy.some((key) => keys.has(key))) table.update();
       else if (keys.has('buffer')) table.repaint();
     },
-    mark: table.mark,
-    focusSearch: table.focusSearch, reset: table.reset, table,
+    mark: table.mark, table,
   };
 }
 
 /** @type {any} */
 const report = {};
 Object.assign(window, { memoryReport: report });
-decodePacked(byId('packed').textContent).then((decoded) => {
-  report.decodedMs = performance.now();
-  start(decoded);
-}).catch((problem) => {
+decodePacked(byId('packed').textContent).then(start).catch((problem) => {
   showProblem(`The charts could not be drawn: ${problem.message} The answer and the largest rows are on this page.`);
   document.documentElement.classList.remove('js');
   throw problem;

@@ -20,14 +20,7 @@ function createCompare(container, comparison, state) {
     const left = AXIS_PADDING.left;
     const inner = width - left - AXIS_PADDING.right;
     const toY = (bytes) => 6 + (1 - bytes / (highest * 1.05)) * (height - 26);
-    const step = 2 ** Math.ceil(Math.log2(highest / 4));
-    context.textAlign = 'right';
-    for (let level = 0; level <= highest; level += step) {
-      context.strokeStyle = colours.line;
-      context.strokeRect(left, Math.round(toY(level)) + 0.5, inner, 0);
-      context.fillStyle = colours.muted;
-      context.fillText(level ? formatTick(level) : '0', left - 6, toY(level));
-    }
+    drawGrid(context, width, highest, toY);
     for (const [curve, colour, dash] of [[timelines.a, colours.limit, [5, 3]], [timelines.b, colours.accent, []]]) {
       context.strokeStyle = colour;
       context.lineWidth = 1.6;
@@ -69,8 +62,7 @@ function createCompare(container, comparison, state) {
     table.update();
   }
   build();
-  return {
-    mark() {}, chart, update: () => chart.redraw(), focusSearch: () => table.focusSearch(), reset: () => table.reset(), get table() { return table; } };
+  return { chart, update: chart.redraw, get table() { return table; } };
 }
 
 function compareRow(label, row, path, category = null) {

@@ -34,25 +34,33 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
   let query = '';
   let used = columns; // without hidden columns and columns of text without any text
   let widest = new Map(); // pixels of each column, so that it does not shrink while the table scrolls
+  let applying = null; // the frame that applies the search
   const chosen = {};
 
-  const searchBox = element('input', { type: 'search', placeholder: 'Search', 'aria-label': `Search ${name}`, class: 'search', oninput: () => { query = searchBox.value; apply(); onChoice(); } });
+  const searchBox = element('input', { type: 'search', placeholder: 'Search', 'aria-label': `Search ${name}`, class: 'search', oninput: applySoon });
   const filterBoxes = element('span', { class: 'filters' });
   const summary = element('span', { class: 'summary', role: 'status' });
   const copy = element('button', { type: 'button', text: 'Copy CSV', title: 'Copy the rows that match, with every column, as CSV', onclick: copyCsv });
   const smallButton = element('button', { type: 'button', hidden: true, onclick: onShowSmall });
   const head = element('tr', { 'aria-rowindex': 1 });
-  const body = element('tbody', { onpointerleave: () => onPoint([]) });
   const rowOf = new WeakMap();
+  const withRow = (act) => (event) => { const row = rowOf.get(event.target.closest('tr')); if (row !== undefined) act(row); };
+  const body = element('tbody', { onpointerleave: () => onPoint([]), onpointerover: withRow((row) => onPoint(buffersOf(row))), onclick: onPick && withRow(onPick) });
   const table = element('table', { class: 'virtual', 'aria-label': name }, element('thead', {}, head), body);
-  const scroller = element('div', { class: 'scroller', tabindex: 0, role: 'region', 'aria-label': `${name}, scrollable`, onscroll: () => requestAnimationFrame(paint) }, table);
+  const scroller = element('div', { class: 'scroller', tabindex: 0, role: 'region', 'aria-label': `${name}, scrollable`, onscroll: () => requestAnimationFrame(() => paint()) }, table);
   const root = element('div', { class: 'table-view' },
     element('div', { class: 'controls' }, searchBox, filterBoxes, smallButton, copy, summary),
     note ? element('p', { class: 'note', text: unbroken(note) }) : null, scroller);
   let paintedWidth = 0; // a new table has no width before it is in the page
-  new ResizeObserver(() => { if (scroller.clientWidth !== paintedWidth) { widest = new Map(); renderHead(); paint(); } }).observe(scroller);
+  new ResizeObserver(() => {
+    if (scroller.clientWidth === paintedWidth) return;
+    paintedWidth = scroller.clientWidth;
+    renderHead();
+    paint();
+  }).observe(scroller);
 
   function update() {
+    paintedWidth = scroller.clientWidth;
     all = rows();
     used = columns.filter((column) => !column.hidden && (column === columns[0] || isNumeric(column) || all.length === 0 || all.some((row) => column.value(row))));
     buildFilters();
@@ -70,49 +78,70 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     }).filter(Boolean));
   }
 
-  function apply() {
-    const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-    const textColumns = columns.filter((column) => !isNumeric(column));
-    const textOf = (row) => textColumns.map((column) => column.value(row) ?? '').join(' ').toLowerCase();
-    matching = all.filter((row) => filters.every((filter) => !chosen[filter.label] || String(filter.value(row)) === chosen[filter.label])
-      && (words.length === 0 || words.every((word) => textOf(row).includes(word))));
-    sortRows();
-    renderSummary();
-    widest = new Map();
-    renderHead();
-    toTop();
+  // Apply the search once per frame, however fast the reader types.
+  function applySoon() {
+    query = searchBox.value;
+    applying ??= requestAnimationFrame(() => { applying = null; apply(); onChoice(); });
   }
 
-  function sortRows() {
-    const column = columns.find((candidate) => candidate.key === sort.key) || columns[0];
-    const numeric = isNumeric(column);
-    const direction = sort.descending ? -1 : 1;
-    const keyed = matching.map((row) => [column.value(row), row]);
-    keyed.sort(([a], [b]) => direction * (numeric ? (a ?? -1) - (b ?? -1) : a < b ? -1 : a > b ? 1 : 0));
-    matching = keyed.map(([, row]) => row);
+  function apply() {
+    const top = scroller.scrollTop;
+    const wanted = filters.filter(({ label }) => chosen[label]);
+    const searches = query.toLowerCase().split(/\s+/).filter(Boolean).map(searchFor);
+    matching = all.filter((row) => wanted.every(({ label, value }) => String(value(row)) === chosen[label]) && searches.every((isFound) => isFound(row)));
+    showRows();
+    renderSummary();
+    renderHead();
+    toTop(top);
+  }
+
+  // Whether a row contains a word. Rows share many texts, so each text is searched once.
+  function searchFor(word) {
+    const textColumns = columns.filter((column) => !isNumeric(column));
+    const known = new Map();
+    const isIn = (text) => {
+      if (!known.has(text)) known.set(text, String(text ?? '').toLowerCase().includes(word));
+      return known.get(text);
+    };
+    return (row) => textColumns.some((column) => isIn(column.value(row)));
+  }
+
+  // Only rows that can be seen are sorted.
+  function showRows() {
     const large = isSmall && !query ? matching.filter((row) => !isSmall(row)) : matching;
-    shown = isSmallShown() || large.length === 0 ? matching : large;
     const small = matching.length - large.length;
+    shown = sorted(isSmallShown() || large.length === 0 ? matching : large);
     smallButton.hidden = small === 0 || large.length === 0;
     smallButton.textContent = `${isSmallShown() ? 'Hide' : 'Show'} ${formatCount(small)} below 0.1 %`;
   }
 
+  function sorted(rowsToSort) {
+    const column = columns.find((candidate) => candidate.key === sort.key) || columns[0];
+    const direction = sort.descending ? -1 : 1;
+    const keys = rowsToSort.map(column.value);
+    const compare = isNumeric(column)
+      ? (a, b) => direction * ((keys[a] ?? -1) - (keys[b] ?? -1))
+      : (a, b) => direction * (keys[a] < keys[b] ? -1 : keys[a] > keys[b] ? 1 : 0);
+    return Array.from(Uint32Array.from(keys.keys()).sort(compare), (place) => rowsToSort[place]);
+  }
+
   function renderHead() {
+    widest = new Map();
     head.replaceChildren(...used.map((column) => {
       const sorted = column.key === sort.key;
       const made = element('th', { scope: 'col', class: `col-${column.kind} of-${column.key}`, 'aria-sort': sorted ? (sort.descending ? 'descending' : 'ascending') : 'none' },
         element('button', { type: 'button', title: column.title || `Sort by ${column.label.toLowerCase()}`, onclick: () => sortBy(column) },
           column.label, element('span', { class: 'arrow', 'aria-hidden': 'true', text: sorted ? (sort.descending ? ' ↓' : ' ↑') : '' })));
-      made.style.minWidth = `${widest.get(column) || 0}px`;
       return made;
     }));
   }
 
   function sortBy(column) {
     sort = { key: column.key, descending: sort.key === column.key ? !sort.descending : isNumeric(column) };
-    sortRows();
+    const top = scroller.scrollTop;
+    shown = sorted(shown);
     renderHead();
-    toTop();
+    toTop(top);
     head.children[used.indexOf(column)].querySelector('button').focus();
     onChoice();
   }
@@ -125,30 +154,33 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
       ...sums.flatMap(([label, sum]) => [' ', element('span', { class: 'num', 'data-sum': label }, `· ${label} `, sizeElement(sum))]));
   }
 
-  function toTop() {
-    scroller.scrollTop = Math.min(scroller.scrollTop, Math.max(0, shown.length * ROW_HEIGHT - 40));
-    paint();
+  function toTop(top) {
+    const last = Math.max(0, shown.length * ROW_HEIGHT - 40);
+    if (top > last) scroller.scrollTop = last;
+    paint(Math.min(top, last));
   }
 
-  function paint() {
-    scroller.style.height = `${Math.max(Math.min(shown.length, 18) * ROW_HEIGHT + 34, 90)}px`;
-    paintedWidth = scroller.clientWidth;
+  // Sizes are read before anything is written, so that the browser lays out once.
+  function paint(top = scroller.scrollTop) {
     if (paintedWidth === 0) return;
-    const first = Math.max(0, Math.floor(scroller.scrollTop / ROW_HEIGHT) - 6);
+    const first = Math.max(0, Math.floor(top / ROW_HEIGHT) - 6);
     const last = Math.min(shown.length, first + 34);
     const spacer = (rowsAway) => {
       const row = element('tr', { 'aria-hidden': 'true', class: 'spacer' }, element('td'));
       row.firstChild.style.height = `${rowsAway * ROW_HEIGHT}px`;
       return row;
     };
+    scroller.style.height = `${Math.max(Math.min(shown.length, 18) * ROW_HEIGHT + 34, 90)}px`;
     table.setAttribute('aria-rowcount', shown.length + 1);
     const focused = body.contains(document.activeElement) ? document.activeElement.closest('tr').getAttribute('aria-rowindex') : null;
     if (shown.length) body.replaceChildren(spacer(first), ...shown.slice(first, last).map((row, i) => rowElement(row, first + i)), spacer(shown.length - last));
     else body.replaceChildren(element('tr', {}, element('td', { colspan: used.length, class: 'empty', text: all.length ? 'No rows match.' : 'No rows at this instant.' })));
     if (focused) body.querySelector(`tr[aria-rowindex="${focused}"] button`)?.focus({ preventScroll: true });
+    const widths = Array.from(head.children, (header) => header.offsetWidth);
     used.forEach((column, place) => {
-      const header = head.children[place];
-      if (header.offsetWidth > (widest.get(column) || 0)) { widest.set(column, header.offsetWidth); header.style.minWidth = `${header.offsetWidth}px`; }
+      if (widths[place] <= (widest.get(column) || 0)) return;
+      widest.set(column, widths[place]);
+      head.children[place].style.minWidth = `${widths[place]}px`;
     });
   }
 
@@ -156,8 +188,6 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     const picked = isPicked(row);
     const made = element('tr', { 'aria-rowindex': place + 2, class: picked ? 'picked' : null, 'aria-selected': picked ? 'true' : null },
       used.map((column) => cellElement(column, row)));
-    if (onPick) made.addEventListener('click', () => onPick(row));
-    made.addEventListener('pointerenter', () => onPoint(buffersOf(row)));
     rowOf.set(made, row);
     return made;
   }
@@ -190,7 +220,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
   }
 
   async function copyCsv() {
-    const csv = toCsv(columns, matching);
+    const csv = toCsv(columns, sorted(matching));
     let done = true;
     try {
       await navigator.clipboard.writeText(csv);
@@ -232,9 +262,8 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
   }
 
   return {
-    root, update, choices, choose, reveal, csv: () => toCsv(columns, matching), rows: () => matching, repaint: paint, mark: paintMarks,
+    root, update, choices, choose, reveal, csv: () => toCsv(columns, sorted(matching)), rows: () => sorted(matching), repaint: () => paint(), mark: paintMarks,
     focusSearch: () => searchBox.focus(),
-    reset: () => choose({}),
   };
 }
 

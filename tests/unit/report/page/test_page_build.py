@@ -91,7 +91,8 @@ def test_the_columns_are_the_allocations(made: Made) -> None:
     assert [header["strings"][int(place)] for place in columns["op"]] == table[
         "op"
     ].tolist()
-    assert header["document"] == plain_report(made.report)
+    document = plain_report(made.report)
+    assert header["document"].items() <= document.items()
 
 
 def test_folded_buffers_still_count(
