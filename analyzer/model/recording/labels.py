@@ -9,8 +9,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import TensorSpec
+from analyzer.model.contract.graph_note import Op, TensorSpec, split_tensor
 from analyzer.model.contract.run_note import RunFile
+from analyzer.model.graph.buffer_sharing import ALIAS_OPS
+from analyzer.model.graph.graph_index import GraphIndex, reach
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -133,25 +135,108 @@ def label_variables(
         labels.layer[row] = layer
 
 
-def find_roles_of_state(note: RunFile) -> dict[int, tuple[str, str]]:
+_ADDS: Final = frozenset({"Add", "AddV2", "AddN"})
+# Ops between a gradient and an accumulator: a scale or a change of dtype.
+_SCALES: Final = frozenset(
+    {"Mul", "RealDiv", "DivNoNan", "Cast", "Neg", "Select", "SelectV2"}
+)
+_READS: Final = ("ReadVariableOp", "ResourceGather")
+
+
+def find_roles_of_state(
+    note: RunFile, structure: GraphIndex | None
+) -> dict[int, tuple[str, str]]:
     """Return category and role of the note's plain state variables, by their index in it.
 
-    A user-defined step may keep sums of gradients, moving averages or momentum in plain variables,
-    which have the shapes of parameters.
+    A variable to which the graph adds gradients is their sum. Others with the shape of a parameter are
+    moving averages or momentum.
     """
     parameter = Category.PARAMETER.value
     shapes = {one.shape for one in note.variables if one.category == parameter}
+    sums = set() if structure is None else _find_sums_of_gradients(note, structure)
     roles = {}
 
     for number, variable in enumerate(note.variables):
-        if variable.role != "state" or variable.shape == ():
+        if variable.role != "state":
             continue
 
-        if variable.shape in shapes:
-            kind = (Category.OPTIMIZER_STATE.value, "state with a parameter's shape")
+        if number in sums:
+            roles[number] = (Category.GRADIENT.value, "gradient accumulator")
+        elif variable.shape == ():
+            continue
+        elif variable.shape in shapes:
+            state = Category.OPTIMIZER_STATE.value
+            roles[number] = (state, "state with a parameter's shape")
         else:
-            kind = (parameter, "not trainable")
-
-        roles[number] = kind
+            roles[number] = (parameter, "not trainable")
 
     return roles
+
+
+def _find_sums_of_gradients(note: RunFile, structure: GraphIndex) -> set[int]:
+    """Return the indices of the variables to which an op of the graph adds gradients."""
+    handles = {}
+    for op in structure.ops.values():
+        if op.type == "_Arg":
+            handles[op.attrs.get("index")] = op.name
+
+    found = set()
+    for number, variable in enumerate(note.variables):
+        handle = handles.get(variable.argument)
+        if variable.role != "state" or handle is None:
+            continue
+
+        users = _find_users(structure, handle)
+        if any(_accumulates(structure, op, users) for op in users):
+            found.add(number)
+
+    return found
+
+
+def _find_users(structure: GraphIndex, handle: str) -> list[Op]:
+    """Return the ops that use the handle, also through control flow.
+
+    For a function that XLA compiles, these are its ops, not the call.
+    """
+
+    def pass_on(name: str) -> list[str]:
+        return structure.users_of(name) if structure.ops[name].type in ALIAS_OPS else []
+
+    users = []
+    for name in reach(structure.users_of(handle), pass_on):
+        op = structure.ops[name]
+        if op.type not in ALIAS_OPS and not op.attrs.get("_XlaMustCompile"):
+            users.append(op)
+
+    return users
+
+
+def _accumulates(structure: GraphIndex, op: Op, users: list[Op]) -> bool:
+    """Say whether ``op`` adds a gradient to the variable."""
+    if len(op.inputs) < 2:
+        return False
+    if op.type == "AssignAddVariableOp":
+        return _is_gradient(structure, op.inputs[1])
+
+    total = structure.ops.get(split_tensor(op.inputs[1])[0])
+    if op.type != "AssignVariableOp" or total is None or total.type not in _ADDS:
+        return False
+
+    reads = {user.name for user in users if user.type in _READS}
+    terms = [tensor for tensor in total.inputs if split_tensor(tensor)[0] not in reads]
+    has_own_value = len(terms) < len(total.inputs)
+
+    return has_own_value and any(_is_gradient(structure, one) for one in terms)
+
+
+def _is_gradient(structure: GraphIndex, tensor: str, depth: int = 4) -> bool:
+    """Say whether ``tensor`` is a gradient of a parameter, possibly scaled."""
+    if tensor in structure.gradients:
+        return True
+
+    op = structure.ops.get(split_tensor(tensor)[0])
+    if op is None or depth == 0 or op.type not in _SCALES | ALIAS_OPS:
+        return False
+
+    gradients = [one for one in op.inputs if _is_gradient(structure, one, depth - 1)]
+    return len(gradients) == 1  # a product of two gradients is no gradient

@@ -288,7 +288,7 @@ def _attribute(
         labels,
         note,
         find_holdings(prediction),
-        find_roles_of_state(note),
+        find_roles_of_state(note, structure),
     )
 
     for row, buffer in enumerate(schedule.buffers):

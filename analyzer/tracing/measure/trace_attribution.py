@@ -70,7 +70,7 @@ def attribute(
     freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
     infer = note.step.infers
     in_steps = table["step"].notna().to_numpy()
-    _label_noted(labels, table, raw, note)
+    _label_noted(labels, table, raw, note, structure)
 
     if structure is not None and not note.snapshots:
         for held, kind in find_state(table, structure, steps).items():
@@ -180,10 +180,11 @@ def _label_noted(
     table: pd.DataFrame,
     raw: RawTrace,
     note: RunNote,
+    structure: GraphIndex | None,
 ) -> None:
     """Label the variables and the inputs of a note."""
     moments = find_instants(raw, "snapshot")
-    roles = find_roles_of_state(note)
+    roles = find_roles_of_state(note, structure)
     label_variables(labels, note, find_holdings(table, note, moments), roles)
     index = AddressIndex(table)
     start = moments[0] if moments else -1

@@ -80,12 +80,7 @@ def test_parameters_and_optimizer_state_equal_the_variables(name: str) -> None:
     # GIVEN the variables that the capture listed with dtype and shape
     listed = variables(name)
     parameters = [row for row in listed if row["category"] == "parameter"]
-    # The sums of gradients of a custom step are plain variables.
-    state = [
-        row
-        for row in listed
-        if row["category"] == "optimizer_state" or row["role"] == "state"
-    ]
+    state = [row for row in listed if row["category"] == "optimizer_state"]
     # THEN the peak holds exactly their bytes, each variable once
     categories = opened(name).document["categories_at_peak"]
     assert categories["parameter"] == bytes_of(parameters) > 0
@@ -95,6 +90,21 @@ def test_parameters_and_optimizer_state_equal_the_variables(name: str) -> None:
     assert sorted(held["variable"]) == sorted(row["path"] for row in parameters + state)
     sizes = {row["path"]: bytes_of([row]) for row in parameters + state}
     assert dict(zip(held["variable"], held["requested_bytes"], strict=True)) == sizes
+
+
+def test_accumulators_are_gradients() -> None:
+    result = opened("accumulation")
+    sums = {
+        row["path"]: bytes_of([row])
+        for row in variables("accumulation")
+        if row["path"].startswith("sum_")
+    }
+    alive = result.analysis.alive
+    held = alive[alive["role"] == "gradient accumulator"]
+    assert set(held["category"]) == {"gradient"}
+    assert dict(zip(held["variable"], held["requested_bytes"], strict=True)) == sums
+    assert len(sums) == 4
+    assert result.document["categories_at_peak"]["gradient"] >= sum(sums.values())
 
 
 @pytest.mark.parametrize("name", STEADY)
