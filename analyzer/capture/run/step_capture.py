@@ -240,16 +240,24 @@ def _describe_step(
     program: Program, observed: Observations, *, is_eager: bool
 ) -> StepConfig:
     config = program.config
-    optimizer = type(program.optimizers[0]).__name__ if program.optimizers else ""
     # A step of the user's own trains if it takes gradients.
     mode: Mode = "train" if observed.gradients or observed.eager_gradients else "infer"
     return replace(
         config,
         mode=config.mode or mode,
-        optimizer=config.optimizer or optimizer,
+        optimizer=_name_optimizer(program.optimizers),
         eager=is_eager,
         own=not config.mode,
     )
+
+
+def _name_optimizer(optimizers: Sequence[Any]) -> str:
+    """Return the class of the first optimizer, inside a ``LossScaleOptimizer``; "" without any."""
+    if not optimizers:
+        return ""
+
+    inner = getattr(optimizers[0], "inner_optimizer", optimizers[0])
+    return type(inner).__name__
 
 
 def _check_accumulation(program: Program, steps: int) -> list[str]:

@@ -94,7 +94,6 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
             mode=mode,
             jit=jit,
             batch_size=batch_size,
-            optimizer=type(optimizer).__name__ if optimizer is not None else "",
             dtype_policy=str(getattr(model.dtype_policy, "name", "")),
         ),
     )

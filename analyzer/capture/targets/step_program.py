@@ -171,7 +171,6 @@ def make_function_program(
         config=StepConfig(
             jit=is_jit_compiled(function),
             batch_size=_get_batch_size(args),
-            optimizer=type(optimizers[0]).__name__ if optimizers else "",
             dtype_policy=keras.config.dtype_policy().name,
         ),
     )
