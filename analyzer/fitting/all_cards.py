@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
+from typing import Final
 
 from msgspec.structs import replace as replace_fields
 
@@ -27,6 +28,10 @@ from analyzer.fitting.step_access import StepAccess, access_target
 from analyzer.fitting.varied_size import BATCH
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 
+_QUICK_KIND: Final = 7
+"""Compute capability whose cards come first: XLA tries Triton's kernels from 8.0 on
+(``gemm_fusion.cc``), and compiling a transformer then takes twice as long."""
+
 
 def fit_all_cards(
     spec: TargetSpec,
@@ -37,12 +42,13 @@ def fit_all_cards(
 ) -> FitAnswer:
     """Find the largest batch on each card, or on each one with a price; or judge one batch.
 
-    ``keep`` gets the answer for the cards so far after each kind of card, the most frequent kind first.
+    ``keep`` gets the answer for the cards so far after each kind of card: first a kind that compiles
+    quickly, then the most frequent one.
     """
     cards = list(question.prices) or [gpu for gpu in all_gpus() if not gpu.is_amd]
     cards.sort(key=lambda gpu: (_kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
     kinds = [list(group) for _, group in groupby(cards, _kind_of)]
-    kinds.sort(key=len, reverse=True)
+    kinds.sort(key=lambda group: (_kind_of(group[0]) != _QUICK_KIND, -len(group)))
 
     rows: list[CardAnswer] = []
 
