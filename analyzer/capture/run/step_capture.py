@@ -245,13 +245,13 @@ def _describe_step(
     return replace(
         config,
         mode=config.mode or mode,
-        optimizer=_name_optimizer(program.optimizers),
+        optimizer=name_optimizer(program.optimizers),
         eager=is_eager,
         own=not config.mode,
     )
 
 
-def _name_optimizer(optimizers: Sequence[Any]) -> str:
+def name_optimizer(optimizers: Sequence[Any]) -> str:
     """Return the class of the first optimizer, inside a ``LossScaleOptimizer``; "" without any."""
     if not optimizers:
         return ""

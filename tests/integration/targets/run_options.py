@@ -13,7 +13,11 @@ import option_targets
 import tensorflow as tf
 
 from analyzer.capture.process.capture_worker import convert_error
-from analyzer.capture.run.step_capture import note_compiled_functions, trace_function
+from analyzer.capture.run.step_capture import (
+    name_optimizer,
+    note_compiled_functions,
+    trace_function,
+)
 from analyzer.capture.targets.default_losses import get_loss_name
 from analyzer.capture.targets.resolve_target import resolve
 from analyzer.capture.targets.target_spec import parse_target
@@ -48,7 +52,7 @@ def outcome(target, options):
     model = program.models[0] if program.models else None
     loss = getattr(model, "loss", None)
     return {
-        "optimizer": program.config.optimizer,
+        "optimizer": name_optimizer(program.optimizers),
         "batch_size": program.config.batch_size,
         "mode": program.config.mode,
         "jit": program.config.jit,
