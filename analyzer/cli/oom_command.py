@@ -74,7 +74,7 @@ def oom(
     if target:
         report = _use_target(report, target, batch_size, outputs, reproduce=reproduce)
 
-    _show(report, outputs)
+    _show(report, outputs, batch_size)
 
 
 def _use_target(
@@ -109,7 +109,7 @@ def _use_target(
     return report
 
 
-def _show(report: OomReport, outputs: PageOutputs) -> None:
+def _show(report: OomReport, outputs: PageOutputs, batch_size: int | None) -> None:
     """Write and print the explanation of a log."""
     from analyzer.oom.log_sections import build_sections
     from analyzer.report.render.page_shell import to_page
@@ -121,7 +121,7 @@ def _show(report: OomReport, outputs: PageOutputs) -> None:
 
         from analyzer.fitting.reproduction import append_reproduction
 
-        return append_reproduction(page, report.document.reproduction)
+        return append_reproduction(page, report.document.reproduction, batch_size)
 
     outputs.show(
         report.to_json,

@@ -95,8 +95,13 @@ def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:
     return asked.low_bytes <= other.high_bytes and other.low_bytes <= asked.high_bytes
 
 
-def append_reproduction(page: Document, found: Reproduction) -> Document:
-    """Return the document of a log with the answer of the simulated card."""
+def append_reproduction(
+    page: Document, found: Reproduction, batch_size: int | None
+) -> Document:
+    """Return the document of a log with the answer of the simulated card.
+
+    ``batch_size`` is the one that the user gave; without it, the step had its own.
+    """
     lines = ["The step runs on the simulated card with the limit of the log."]
     if found.fails:
         size = format_bytes(found.requested_bytes or 0)
@@ -106,6 +111,9 @@ def append_reproduction(page: Document, found: Reproduction) -> Document:
             f"The step fails on the simulated card too, in {same_op} with {same}: "
             f"{found.op or 'an op without a name'} asks for {size}."
         ]
+
+    if batch_size is None and not (found.is_same_op and found.is_same_request):
+        lines[0] += " Name the batch size of the log with --batch-size."
 
     blocks: list[Block] = [*map(Paragraph, (*lines, _HISTORY))]
     if found.remedies:
