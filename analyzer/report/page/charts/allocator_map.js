@@ -3,6 +3,7 @@
 
 const MAP_HEIGHT = 380;
 const REGION_GAP_BYTES = 1 << 20;
+const MOST_REGIONS = 12; // more would not be legible
 const REGION_SPACE = 8;
 const MOST_MARKED = 1000; // chunks with an outline
 
@@ -157,16 +158,18 @@ function createMap(container, recording, axis, state) {
 
 const addressText = (recording, address) => `0x${(recording.header.address_base + address - 1).toString(16)}`;
 
-// Ranges of addresses with chunks; a gap of more than 1 MiB separates two ranges. All chunks that start
-// before a gap also end before it, so starts and ends can be sorted apart.
+// Ranges of addresses with chunks; the largest gaps of more than 1 MiB separate them. All chunks that
+// start before a gap also end before it, so starts and ends can be sorted apart.
 function findRegions({ address, allocated }) {
   const starts = Float64Array.from(address).filter((at) => at > 0).sort();
   const ends = Float64Array.from(address, (at, b) => (at > 0 ? at + allocated[b] : 0)).filter((end) => end > 0).sort();
+  const gaps = ends.subarray(0, -1).map((end, i) => starts[i + 1] - end);
+  const shortest = Math.max(REGION_GAP_BYTES, gaps.slice().sort().at(-MOST_REGIONS) ?? 0);
   /** @type {{ start: number, end: number, size: number, top?: number, height?: number }[]} */
   const regions = [];
   let from = 0;
   for (let i = 0; i < starts.length; i += 1) {
-    if (i + 1 < starts.length && starts[i + 1] <= ends[i] + REGION_GAP_BYTES) continue;
+    if (i < gaps.length && gaps[i] <= shortest) continue;
     regions.push({ start: starts[from], end: ends[i], size: Math.max(1, ends[i] - starts[from]) });
     from = i + 1;
   }
