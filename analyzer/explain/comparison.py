@@ -212,10 +212,14 @@ def _matched_rows(
     )
 
     both = set(sums_a.index) & set(sums_b.index)
+    only_a = {_without_numbers(name) for name in set(sums_a.index) - both}
+    only_b = {_without_numbers(name) for name in set(sums_b.index) - both}
+    renumbered = (only_a & only_b) - both
 
     def key(name: str) -> str:
-        """Return the name, without trailing numbers if only one side has it."""
-        return name if name in both else _without_numbers(name)
+        """Return the name, without trailing numbers if the sides differ only in them."""
+        short = _without_numbers(name)
+        return short if name not in both and short in renumbered else name
 
     sums = pd.DataFrame(
         {"a": sums_a.groupby(key).sum(), "b": sums_b.groupby(key).sum()}
@@ -307,10 +311,9 @@ def _headline(
     change = signed_bytes(most.delta_bytes or 0)
     end = f"category {most.category.value.replace('_', ' ')}, {change}"
     if a.kind == b.kind:
-        word = "grew" if delta > 0 else "shrank"
         return (
-            f"The requested peak {word} by {size} to {format_bytes(now)}; the largest "
-            f"change is in the {end}."
+            f"The requested peak {_grew(delta)} by {size} to {format_bytes(now)}; the "
+            f"largest change is in the {end}.{_opposite_need(peak, delta)}"
         )
 
     word = "above" if delta > 0 else "below"
@@ -319,6 +322,23 @@ def _headline(
         f"{word} {format_bytes(before)} ({KIND_WORDS[a.kind]}); the largest difference "
         f"is in the {end}."
     )
+
+
+def _grew(delta_bytes: int) -> str:
+    return "grew" if delta_bytes > 0 else "shrank"
+
+
+def _opposite_need(peak: Sequence[PeakOfBoth], delta_bytes: int) -> str:
+    """Say that the need changed in the other direction than the requested peak, if it did."""
+    for row in peak:
+        change = row.delta_bytes or 0
+        if row.number == "needs" and row.b_bytes and change * delta_bytes < 0:
+            return (
+                f" The need of the whole run, with its first step, {_grew(change)} by "
+                f"{format_bytes(abs(change))} to {format_bytes(row.b_bytes)}."
+            )
+
+    return ""
 
 
 def _timeline(report: ReportFile, recording: Recording) -> StepCurve:

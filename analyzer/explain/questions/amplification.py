@@ -279,7 +279,9 @@ def _find_pairs(
     if same["op_type"].isin(_MATRICES).any():  # a product needs that size anyway
         return None
 
-    makers = same.drop_duplicates("op").to_dict("records")
+    # Not results inside XLA's fusions, whose op names only the last step.
+    results = same[same["tensor"] != ""]
+    makers = results.drop_duplicates("op").to_dict("records")
     found = ((one, _pair_of(one, tensors)) for one in makers)
     maker, pair = next((both for both in found if both[1]), (row, ()))
     if not pair:

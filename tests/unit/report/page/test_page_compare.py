@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from make_recording import Made, make_recording
 
@@ -41,3 +43,21 @@ def test_a_recording_does_not_differ_from_itself(pair: tuple[Made, Made]) -> Non
     assert "the same" in found["headline"]
     assert found["notes"] == []
     assert {row["change"] for row in (*found["layers"], *found["ops"])} == {"same"}
+
+
+def test_a_new_layer_is_not_the_one_before_its_number() -> None:
+    before = make_recording(300)
+    allocations = before.recording.allocations.copy()
+    allocations["layer"] = (
+        allocations["layer"]
+        .astype(str)
+        .replace("model/block0/conv1", "model/block0/conv0_1")
+    )
+    after = replace(before.recording, allocations=allocations)
+
+    found = compare(before.report, before.recording, before.report, after)
+
+    changes = {row.name: row.change for row in found.layers}
+    assert changes["model/block0/conv0"] == "same"
+    assert changes["model/block0/conv1"] == "went"
+    assert changes["model/block0/conv0_1"] == "came"
