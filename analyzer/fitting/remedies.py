@@ -38,7 +38,7 @@ from analyzer.model.contract.capture_request import (
 from analyzer.model.contract.report_file import Finding, StepRemedy
 from analyzer.model.errors import InputError, suggest_names
 from analyzer.model.units import format_bytes
-from analyzer.report.actions import remedy_of
+from analyzer.report.actions import remedy_of, suggest_next
 from analyzer.report.answer import answer_lines
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
@@ -129,7 +129,7 @@ def _try_plan(
     try:
         after = trial.estimate(plan.options, f"remedy-{plan.id}")
     except InputError as error:
-        return replace_fields(remedy, failed=error.message[:_LONGEST_REASON])
+        return replace_fields(remedy, code="", failed=error.message[:_LONGEST_REASON])
 
     remedy = _add_figures(remedy, trial, before, after)
 
@@ -323,5 +323,7 @@ def save_remedies(
 ) -> Result:
     """Return an estimate with remedies, and save the changed report in its folder."""
     report = replace_fields(result.report, remedies=tuple(remedies))
-    report = replace_fields(report, answer=answer_lines(report))
+    report = replace_fields(
+        report, answer=answer_lines(report), next_command=suggest_next(report)
+    )
     return save_report(replace(result, report=report), folder)

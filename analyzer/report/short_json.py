@@ -10,7 +10,7 @@ SHORT_BYTES: Final = 16 << 10
 """Most bytes of a shortened document: some 5,000 tokens of a language model."""
 
 _MOST_ROWS: Final = 64  # of a list; halved until the document is short enough
-_WHOLE: Final = ("remedies",)  # lists whose rows answer different questions
+_WHOLE: Final = ("answer", "remedies")  # lists whose rows answer different questions
 _MOST_NUMBERS: Final = 16  # of a list of numbers; a longer one is a curve
 _MOST_CHARACTERS: Final = 2_000
 

@@ -65,16 +65,27 @@ class Recomputed(keras.layers.Layer):  # type: ignore[misc]
 
 def recompute_blocks(model: keras.Model, blocks: list[list[str]]) -> keras.Model:
     """Return a model of the same layers that recomputes each block: a run of layers by name."""
+    ends = {}
+    if isinstance(model, keras.Sequential):  # add() connects the layers anew each time
+        x = model.inputs[0]
+        for layer in model.layers:
+            before, x = x, layer(x)
+            ends[layer.name] = before, x
+        model = keras.Model(model.input, x, name=model.name)
+
+    def ends_of(name: str) -> Any:
+        layer = model.get_layer(name)
+        return ends.get(name) or (layer.input, layer.output)
+
     start = model.inputs[0] if len(model.inputs) == 1 else model.inputs
     x = start
     for names in blocks:
-        first, last = model.get_layer(names[0]), model.get_layer(names[-1])
-        if first.input is not start:
-            x = keras.Model(start, first.input)(x)
+        first, last = ends_of(names[0])[0], ends_of(names[-1])[1]
+        if first is not start:
+            x = keras.Model(start, first)(x)
 
-        block = keras.Model(first.input, last.output)
-        x = Recomputed(block, name=f"recomputed_{names[0]}")(x)
-        start = last.output
+        x = Recomputed(keras.Model(first, last), name=f"recomputed_{names[0]}")(x)
+        start = last
 
     if [start] != model.outputs:
         x = keras.Model(start, model.outputs)(x)

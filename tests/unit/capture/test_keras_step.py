@@ -80,3 +80,21 @@ def test_the_graphs_of_a_block_are_collected_and_no_later_ones() -> None:
     with collect_executed_graphs(later):
         pass
     assert not later
+
+
+@pytest.mark.tf
+def test_recomputed_blocks_of_a_grown_sequential_model_give_its_outputs() -> None:
+    """``Sequential.add`` connects all layers anew, so that each has several outputs."""
+    import numpy as np
+
+    from analyzer.capture.targets.recomputed_blocks import recompute_blocks
+
+    model = keras.Sequential([keras.Input((4,))])
+    for name in "abcd":
+        model.add(keras.layers.Dense(4, name=name))
+
+    recomputed = recompute_blocks(model, [["a", "b"], ["c", "d"]])
+
+    examples = np.ones((2, 4), "float32")
+    assert np.allclose(recomputed(examples), model(examples))
+    assert len(recomputed.trainable_variables) == len(model.trainable_variables)
