@@ -38,8 +38,8 @@ from analyzer.model.contract.capture_request import (
 from analyzer.model.contract.report_file import Finding, StepRemedy
 from analyzer.model.errors import InputError, suggest_names
 from analyzer.model.units import format_bytes
-from analyzer.report.actions import remedy_of, suggest_next
-from analyzer.report.answer import answer_lines
+from analyzer.report.actions import remedy_of
+from analyzer.report.answer import add_answer
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.target_results import save_report
@@ -323,7 +323,4 @@ def save_remedies(
 ) -> Result:
     """Return an estimate with remedies, and save the changed report in its folder."""
     report = replace_fields(result.report, remedies=tuple(remedies))
-    report = replace_fields(
-        report, answer=answer_lines(report), next_command=suggest_next(report)
-    )
-    return save_report(replace(result, report=report), folder)
+    return save_report(replace(result, report=add_answer(report)), folder)

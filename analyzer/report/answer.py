@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from analyzer.model.contract.report_file import (
     Basis,
     LifePhase,
@@ -19,7 +21,7 @@ from analyzer.model.contract.report_file import (
 )
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_slope, signed_bytes
-from analyzer.report.actions import find_action
+from analyzer.report.actions import find_action, suggest_next
 from analyzer.report.render.sections import Tone
 
 _LONGEST_ERROR: Final = 300  # characters
@@ -56,6 +58,13 @@ _LEAST_RATIO: Final = 0.01  # of the peak, of a category in a verdict
 def answer_lines(report: ReportFile) -> tuple[str, str, str]:
     """Return the verdict, one number for the reader's machine, and one thing to do."""
     return verdict_line(report), _number_line(report), find_action(report)
+
+
+def add_answer(report: ReportFile) -> ReportFile:
+    """Return a report with its three lines and its next command, which follow from the rest."""
+    return replace(
+        report, answer=answer_lines(report), next_command=suggest_next(report)
+    )
 
 
 def answer_tone(report: ReportFile) -> Tone:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
@@ -21,8 +21,7 @@ from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.recording.records import REPORTED, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
-from analyzer.report.actions import suggest_next
-from analyzer.report.answer import answer_lines
+from analyzer.report.answer import add_answer
 
 
 def build_document(analysis: Analysis) -> ReportFile:
@@ -63,11 +62,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         program=program_figures(recording),
     )
 
-    return replace(
-        report,
-        answer=answer_lines(report),
-        next_command=suggest_next(report),
-    )
+    return add_answer(report)
 
 
 def _describe_simulated_card(
