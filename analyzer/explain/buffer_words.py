@@ -87,14 +87,20 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
         return "a variable, in all steps"
 
     if category == Category.INPUT:
-        if pd.isna(row["step"]) and int(row["dies"]) >= end:
-            return "an input that the program holds"
         is_batch = role.startswith("batch")
-        return f"an input, until {(is_batch and reader) or 'the step returns'}"
+        if int(row["dies"]) >= end and (is_batch or pd.isna(row["step"])):
+            owner = "the data pipeline" if is_batch else "the program"
+            return f"an input that {owner} holds"
+
+        if is_batch and reader:
+            return f"a batch, until {reader} in its step"
+        return "an input, until the step returns"
 
     if category == Category.CONSTANT:
         return f"{role or 'constant'}, until its owner is freed"
 
+    if not reader and category == Category.WORKSPACE and role in ("", category):
+        return "scratch memory of its op"
     if not reader:
         return "no known reader" if role in ("", category) else role
 
