@@ -541,13 +541,14 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
     """Yield label, bytes, meaning and place in the JSON of the main numbers."""
     peak = report.peak
     verdict = report.verdict
+    need = need_of(report)
     is_whole = report.error is None
     if is_whole and verdict is not None and verdict.need_bytes is not None:
         meaning = "least pool of TensorFlow"
 
         if verdict.limit_of == "card":
             meaning = "largest memory of the process"
-        elif verdict.need is not None and verdict.need.own_peak_bytes is not None:
+        elif need is not None and need.own_peak_bytes == verdict.need_bytes:
             meaning = "TensorFlow's own peak"
 
         yield "needs", verdict.need_bytes, meaning, "verdict.need_bytes"

@@ -207,7 +207,7 @@ def steps_charts(program: ProgramFigures | None) -> list[Markup]:
 
     for title, words, points in (
         ("In use in TensorFlow's allocator", trend, device),
-        ("Resident memory of the process", "", host),
+        ("Resident memory of the process, with its trace", "", host),
     ):
         if len(points) < _FEWEST:
             continue
