@@ -37,6 +37,7 @@ _ALWAYS: Final = (
 _CAUSES: Final = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
+    "input-resized",
 )
 """Findings with an equivalent program, which come before others of the next higher severity."""
 

@@ -388,7 +388,8 @@ def _need_details(report: ReportFile) -> Iterator[str]:
         return
 
     processes = verdict.processes
-    if processes and processes > 1:  # each with a CUDA context
+    fits = verdict.outcome is Outcome.FITS
+    if fits and processes and processes > 1:  # each with a CUDA context
         yield (
             f"{processes} such processes fit on the card at once, if each limits "
             f"TensorFlow's pool to {format_bytes(need.pool.range.high)}; without a "

@@ -53,10 +53,7 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
         row = evidence_row("varies by", name=name, where=where, size=int(width))
         evidence.append(row)
 
-    where = step_words = ""
-    if watch is not None:
-        where, step_words = watch.where, f"A step is {watch.step}. "
-
+    where = "" if watch is None else watch.where
     ops = f"{len(widths)} op{'s' * (len(widths) != 1)}"
 
     yield Finding(
@@ -64,7 +61,7 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
         severity=Severity.MEDIUM,
         title=f"Shapes vary from step to step in {ops}: the steps peak at "
         f"{format_bytes(low)} to {format_bytes(high)}{in_brackets(where)}",
-        detail=f"{step_words}A chunk freed by a short batch is too small for a longer "
+        detail="A chunk freed by a short batch is too small for a longer "
         "one, so the pool grows beyond the need of the largest step, and a tf.function "
         "with fixed shapes is traced again for each shape. Pad to a few lengths "
         "(padded_batch, bucket_by_sequence_length) and drop the last partial batch "

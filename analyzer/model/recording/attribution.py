@@ -234,7 +234,7 @@ class _Values:
         if tensor in self._reduced:
             return Category.GRADIENT, self._reduced[tensor]
         if is_scratch:
-            return Category.TEMPORARY, f"{phase} scratch"
+            return Category.TEMPORARY, _describe_scratch(op, phase)
 
         members: Sequence[str] = (tensor,)
         if phase is Phase.BACKWARD:
@@ -278,6 +278,11 @@ class _Values:
         # Layers have small letters, types of ops begin with a capital.
         is_user = user in structure.ops or user.rpartition("/")[2][:1].isupper()
         return own == "Cast" and is_user
+
+
+def _describe_scratch(op: Op, phase: Phase) -> str:
+    is_list = op.type.startswith("TensorList")
+    return "element of a tensor list" if is_list else f"{phase} scratch"
 
 
 def match_output(
@@ -418,7 +423,11 @@ def label_eager(
         (inside & is_read, *describe_value(Phase.FORWARD, infers=True)),
         (inside & ~lives.until_next, Category.TEMPORARY, "outlives its step"),
         # A program runs other functions than the step's.
-        (inside & of_function, Category.TEMPORARY, "temporary outside the step"),
+        (
+            inside & of_function,
+            Category.TEMPORARY,
+            "temporary outside the step's graph",
+        ),
         (inside, *describe_value(Phase.FORWARD)),
     )
     left = labels.open_rows()
