@@ -272,7 +272,7 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
     notices = [] if integrity is None else list(integrity.says)
 
     if verdict is not None and verdict.cautions:
-        notices.append(f"Caution: {'; '.join(verdict.cautions)}.")
+        notices.append(f"Caution: {'. '.join(verdict.cautions)}.")
     if has_limit(report) and _find_growth(report):
         notices.append(f"{_find_growth(report)}.")
 
@@ -414,17 +414,15 @@ def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
     """Yield the peaks of several cards; neighbours with the same figures share a line."""
     for figures, group in groupby(cards, key=_card_figures):
         uses = list(group)
-        first, last = uses[0], uses[-1]
-        name = f" ({first.card})" if first.card else ""
+        name = f" ({uses[0].card})" if uses[0].card else ""
 
-        numbers = f"Card {first.number}"
-        if last is not first:
-            numbers = f"Cards {first.number} to {last.number}"
+        word = "Card" if len(uses) == 1 else "Cards"
+        numbers = ", ".join(str(use.number) for use in uses)
 
         shown = [use for use in uses if use.is_shown]
         end = f"; this report shows {shown[0].allocator}" if shown else ""
 
-        yield f"{numbers}{name}: {figures}{end}."
+        yield f"{word} {numbers}{name}: {figures}{end}."
 
 
 def _card_figures(use: CardUse) -> str:
