@@ -13,7 +13,7 @@ from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.recording.records import Finding, Severity, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
-from analyzer.model.recording.timeline import alive_at, find_peak
+from analyzer.model.recording.timeline import find_peak, timeline
 from analyzer.model.units import format_bytes
 
 _ROWS: Final = 8
@@ -96,11 +96,16 @@ def describe_differences(analysis: Analysis) -> Iterator[str]:
     if recording.device.kind != "cpu" or not recording.kind.ran:
         return
 
-    steps = analysis.full_steps[0 if recording.watch else 1 :]
-    peaks = [_find_own_peak(analysis, step) for step in steps] or [0]
-    least = _ORDER_RATIO * analysis.peak.requested_bytes
+    # A step of a program may contain other functions.
     ops = () if recording.structure is None else recording.structure.ops
     own = analysis.rows[analysis.rows["op"].isin(ops)]
+    tensors = own[~own["category"].isin(PERSISTENT)]
+    line = timeline(tensors, len(recording.events))
+
+    steps = analysis.full_steps[0 if recording.watch else 1 :]
+    peaks = [find_peak(line, one.first, one.last).requested_bytes for one in steps]
+    peaks = peaks or [0]
+    least = _ORDER_RATIO * analysis.peak.requested_bytes
     is_same = (_find_sizes(own, steps).nunique(axis=1) <= 1).all()
 
     if max(peaks) - min(peaks) > least and is_same:
@@ -136,11 +141,3 @@ def _find_uncounted_batch(analysis: Analysis) -> int:
     inputs = analysis.rows[analysis.rows["category"] == Category.INPUT.value]
     held = inputs["requested_bytes"].max() if len(inputs) else 0
     return max(sizes) if held < max(sizes) else 0
-
-
-def _find_own_peak(analysis: Analysis, step: Step) -> int:
-    """Return the bytes at the step's peak without variables and inputs."""
-    peak = find_peak(analysis.line, step.first, step.last)
-    alive = alive_at(analysis.rows, peak.requested_instant)
-    own = alive[~alive["category"].isin(PERSISTENT)]
-    return int(own["requested_bytes"].sum())
