@@ -99,7 +99,8 @@ def describe_differences(analysis: Analysis) -> Iterator[str]:
     # A step of a program may contain other functions.
     ops = () if recording.structure is None else recording.structure.ops
     own = analysis.rows[analysis.rows["op"].isin(ops)]
-    tensors = own[~own["category"].isin(PERSISTENT)]
+    is_kept = own["category"].isin(PERSISTENT) | (own["variable"] != "")
+    tensors = own[~is_kept]
     line = timeline(tensors, len(recording.events))
 
     steps = analysis.full_steps[0 if recording.watch else 1 :]
