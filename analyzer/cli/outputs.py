@@ -136,6 +136,9 @@ class Outputs(PageOutputs):
         json = json_output(self.json, result.to_json, is_full=self.full)
         if not write_all(json, *others):
             document = report_document(result.report)
+            if self.html and result.report.target.kind == TargetKind.TRACE:
+                document = replace(document, next_command="")  # it writes the page
+
             print_answer(document, quiet=self.quiet, is_verbose=self.verbose)
 
         if limit is not None and peak > limit:

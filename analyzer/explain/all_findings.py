@@ -14,7 +14,12 @@ from analyzer.explain.questions import (
     peak_tensors,
     step_settings,
 )
-from analyzer.explain.running import data_held, kept_objects, leaks
+from analyzer.explain.running import (
+    data_held,
+    kept_objects,
+    leaks,
+    step_differences,
+)
 from analyzer.explain.running.slope import measure_growth
 from analyzer.model.recording.records import Finding, Severity
 
@@ -32,6 +37,7 @@ _ALWAYS: Final = (
 _CAUSES: Final = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
+    "input-resized",
 )
 """Findings with an equivalent program, which come before others of the next higher severity."""
 
@@ -85,7 +91,7 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     yield from peak_tensors.find_wide_numbers(analysis)
     yield from peak_tensors.find_whole_tables(analysis)
     yield from peak_tensors.find_input_copies(analysis)
-    yield from kept_objects.find_varying_shapes(analysis)
+    yield from step_differences.find_varying_shapes(analysis)
     watch = analysis.recording.watch
     if watch is None:
         return
@@ -96,7 +102,7 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
 
     causes = [
         *leaks.find_leaks(analysis, watch, device),
-        *kept_objects.find_retracing(watch, device, host_slope),
+        *kept_objects.find_retracing(watch, host_slope),
         *kept_objects.find_tapes(analysis, watch),
         *kept_objects.find_models(watch, host_slope),
     ]

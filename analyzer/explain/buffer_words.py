@@ -15,6 +15,12 @@ from analyzer.model.contract.watch_note import HeldTensors
 from analyzer.model.graph.graph_index import PASSING_ROLES
 
 _Row = TypeVar("_Row", bound=BufferRow)
+_WITHOUT_READER: Final = {
+    Category.WORKSPACE.value: "scratch memory of its op",
+    Category.GRADIENT.value: "gradient of a variable, until the update",
+}
+"""Why a buffer of a category without a known reader is alive."""
+
 _TEXT_COLUMNS: Final = (
     *("op", "op_type", "layer", "source"),
     *("role", "instruction", "dtype", "shape"),
@@ -87,16 +93,21 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
         return "a variable, in all steps"
 
     if category == Category.INPUT:
-        if pd.isna(row["step"]) and int(row["dies"]) >= end:
-            return "an input that the program holds"
         is_batch = role.startswith("batch")
-        return f"an input, until {(is_batch and reader) or 'the step returns'}"
+        if int(row["dies"]) >= end and (is_batch or pd.isna(row["step"])):
+            owner = "the data pipeline" if is_batch else "the program"
+            return f"an input that {owner} holds"
+
+        if is_batch and reader:
+            return f"a batch, until {reader} in its step"
+        return "an input, until its step returns"
 
     if category == Category.CONSTANT:
         return f"{role or 'constant'}, until its owner is freed"
 
     if not reader:
-        return "no known reader" if role in ("", category) else role
+        unsaid = _WITHOUT_READER.get(category, "no known reader")
+        return unsaid if role in ("", category) else role
 
     is_kept = category == Category.ACTIVATION and role not in PASSING_ROLES
     verb = "kept for" if is_kept else "waits for"

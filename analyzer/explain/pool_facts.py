@@ -66,6 +66,11 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
             analysis, asked if card_of(recording) is not None else own
         )
 
+    # A replay that differs from the trace gives no need, except under settings that the user asks for.
+    check = analysis.replay_check
+    differs = check is not None and check.equal < check.events
+    searched = searched and (what_if.is_asked or not differs)
+
     # No limit is known for a program whose peak is outside its trace.
     if (
         searched

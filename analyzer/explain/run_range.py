@@ -97,17 +97,15 @@ def _state_peaks(
     because = _explain_range(
         len(runs), len(orders), seen_requested, seen_allocated, replayed
     )
-    most = max((one.requested_bytes for one in with_all), default=0)
-    if most > seen_requested.high:
+    changes = []
+    if below_bytes:
+        changes.append(f"lowers the peak by up to {format_bytes(below_bytes)}")
+    if above_bytes:
+        changes.append(f"raises the peak by up to {format_bytes(above_bytes)}")
+    if changes:
         because.append(
-            "The step's unknown values decide: if they select everything, the peak is "
-            f"{format_bytes(most)}."
-        )
-    if below_bytes or above_bytes:
-        because.append(
-            "Another algorithm of cuDNN, as likely on a real card, lowers the peak by "
-            f"up to {format_bytes(below_bytes)} or raises it by up to "
-            f"{format_bytes(above_bytes)}."
+            "Another algorithm of cuDNN, as likely on a real card, "
+            f"{' or '.join(changes)}."
         )
 
     return StatedRange(
@@ -147,26 +145,17 @@ def _explain_range(
     runs: int, orders: int, requested: Range, allocated: Range, replayed: Range
 ) -> list[str]:
     """Return sentences on the requested, allocated and replayed peaks that were seen."""
-    because = [
+    replays = ""
+    if orders > 1:
+        highest = format_bytes(replayed.high)
+        replays = f"; {orders - 1} replays with delayed ops allocated up to {highest}"
+
+    return [
         f"{runs} {'run' if runs == 1 else 'runs'} of the step in this process, whose "
         f"order of ops may vary, requested {_spell(requested)} and allocated "
-        f"{_spell(allocated)}."
+        f"{_spell(allocated)}{replays}. The likely range is wider: {_CHANCE:.0%} of "
+        "further runs lie outside."
     ]
-
-    if orders > 1:
-        because.append(
-            "Another process places its long-lived tensors in other chunks: "
-            f"{orders - 1} replays with delayed ops allocated up to "
-            f"{format_bytes(replayed.high)}. "
-            "No layout takes less than the rounded requests."
-        )
-
-    because.append(
-        f"The range is wider than these runs, so that {_CHANCE:.0%} of further runs lie"
-        f" outside if runs are evenly spread, and by {format_bytes(FLOOR_BYTES)} for "
-        "small buffers."
-    )
-    return because
 
 
 def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:

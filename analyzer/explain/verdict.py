@@ -322,17 +322,11 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
 
 
 def _headline_without_limit(analysis: Analysis) -> str:
-    """Return the peak, or the request that failed, in one line."""
-    recording, peak, failure = analysis.recording, analysis.peak, failure_of(analysis)
-    allocated = format_bytes(peak.allocated_bytes)
+    """Return the request that failed, in one line; empty if the step ended."""
+    recording, failure = analysis.recording, failure_of(analysis)
+    allocated = format_bytes(analysis.peak.allocated_bytes)
     if not recording.error:
-        if own_bytes := find_own_peak(recording):
-            return f"TensorFlow's own peak is {format_bytes(own_bytes)}"
-
-        return (
-            f"Peak {allocated} allocated for {format_bytes(peak.requested_bytes)} "
-            "requested"
-        )
+        return ""
     if failure is None or failure.memory_limit_bytes is None:
         return f"The step did not finish. Peak {allocated} allocated until then"
 
@@ -353,8 +347,10 @@ def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
     if stated is not None and stated.allocated_high_bytes is not None:
         low, high = stated.allocated_low_bytes or 0, stated.allocated_high_bytes
         ratio = (high - low) / max(analysis.peak.allocated_bytes, 1)
-        own_bytes = find_own_peak(analysis.recording) or 0  # decides if it is higher
-        if ratio > _WIDE_RATIO and high > own_bytes:
+        # A higher peak, of the process or of trials in the first step, decides.
+        own_bytes = find_own_peak(analysis.recording) or 0
+        decisive = max(own_bytes, analysis.peak_ever.allocated_bytes)
+        if ratio > _WIDE_RATIO and high > decisive:
             cautions.append(
                 "the allocated peak may be anywhere from "
                 f"{format_bytes(low)} to {format_bytes(high)}, a range of {ratio:.0%}"

@@ -77,12 +77,6 @@ def parse_bytes(text: str) -> int:
     return round(float(number) * _FACTORS[unit.lower()])
 
 
-def format_slope(per_step_bytes: float, low_bytes: float, high_bytes: float) -> str:
-    """Return a growth with its range: ``+25.75 KiB a step (+7.25 KiB to +81.00 KiB)``."""
-    slope, low, high = map(signed_bytes, (per_step_bytes, low_bytes, high_bytes))
-    return f"{slope} a step ({low} to {high})"
-
-
 def format_seconds(seconds: float) -> str:
     """Return a duration in seconds or milliseconds."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"

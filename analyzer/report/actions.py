@@ -33,13 +33,13 @@ def suggest_next(report: ReportFile) -> str:
     if target.kind == TargetKind.TRACE:
         return shlex.join(("analyze", "trace", target.text, "--html", "report.html"))
 
-    if target.kind == TargetKind.SCRIPT and target.text.endswith(".py"):
-        cards = report.simulated_card.cards if report.simulated_card else ()
-        if report.device.kind != "gpu":
-            cards = ("t4",)
-        card = ("--gpu", ",".join(cards)) if cards else ()
+    script, *arguments = target.text.split(" -- ", 1)
+    if target.kind == TargetKind.SCRIPT and script.endswith(".py"):
+        if report.device.kind == "gpu":
+            return ""
 
-        return shlex.join(("analyze", "trace", target.text, *card))
+        command = shlex.join(("analyze", "trace", script, "--gpu", "t4"))
+        return " -- ".join((command, *arguments))
 
     if report.remedies and verdict is not None and verdict.limit_bytes is not None:
         return repeat_command(report, "fit")
@@ -267,7 +267,7 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     action, code, remedy = _ACTIONS.get(finding.id, ("", "", ""))
     batch = report.step.batch_size or 0
 
-    if remedy == "half-batch" and batch > 1:
+    if remedy == "half-batch" and batch > 1 and report.program is None:
         code = f"batch_size = {batch // 2}  # {batch} before"
 
     if report.step.is_jax:

@@ -6,13 +6,15 @@ are for ``-v`` and the page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 from msgspec.structs import replace
 
 from analyzer.model.contract.report_file import (
     Basis,
+    CardUse,
     LifePhase,
     Need,
     Outcome,
@@ -20,7 +22,7 @@ from analyzer.model.contract.report_file import (
     ReportFile,
 )
 from analyzer.model.tables import read_table
-from analyzer.model.units import format_bytes, format_slope, signed_bytes
+from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.report.actions import find_action, suggest_next
 from analyzer.report.render.sections import Tone
 
@@ -183,6 +185,12 @@ def _number_line(report: ReportFile) -> str:
     if report.error is not None:
         return "The step ended early: what it requests later is not in these figures."
     when = _highest_place(report)
+    if has_limit(report) and _is_own_peak(need):  # the verdict is about the pool
+        beside = (
+            "" if need.beside_pool is None else format_bytes(need.beside_pool.bytes)
+        )
+        rest = f"With {beside} beside the pool, the process needs {total}."
+        return rest if beside else f"That is {' + '.join(parts)}{when}."
     if has_limit(report):  # the verdict has the sum
         return f"That is {' + '.join(parts)}{when}."
     if len(parts) == 1:
@@ -235,12 +243,18 @@ def _phase_words(report: ReportFile) -> dict[LifePhase, str]:
     return _PHASES if report.program is None else _OF_PROGRAM
 
 
+def _is_own_peak(need: Need) -> bool:
+    """Return whether TensorFlow's own peak decides, not the peaks of the steps."""
+    own_bytes = need.own_peak_bytes
+    return own_bytes is not None and own_bytes <= need.pool.bytes
+
+
 def _parts_of(report: ReportFile, need: Need) -> Iterator[str]:
     pool_bytes = need.pool.bytes
-    own_bytes = need.own_peak_bytes
+    own_bytes = need.own_peak_bytes or 0
     phase = need.largest_phase
 
-    if own_bytes is None or own_bytes > pool_bytes:
+    if not _is_own_peak(need):
         place = _phase_words(report)[phase]
         yield f"{format_bytes(need.phases[phase].bytes)} requested {place}"
         yield f"{format_bytes(need.allocator.bytes)} rounding and fragmentation"
@@ -267,7 +281,7 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
     notices = [] if integrity is None else list(integrity.says)
 
     if verdict is not None and verdict.cautions:
-        notices.append(f"Caution: {'; '.join(verdict.cautions)}.")
+        notices.append(f"Caution: {'. '.join(verdict.cautions)}.")
     if has_limit(report) and _find_growth(report):
         notices.append(f"{_find_growth(report)}.")
 
@@ -336,8 +350,9 @@ def list_details(report: ReportFile) -> Iterator[str]:
 
     yield _range_words(report)
 
-    if report.integrity is not None and report.integrity.replay_says:
-        yield report.integrity.replay_says
+    integrity = report.integrity
+    if integrity is not None and integrity.replay_says not in ("", *integrity.says):
+        yield integrity.replay_says
 
 
 def _place_words(report: ReportFile) -> str:
@@ -381,17 +396,9 @@ def _need_details(report: ReportFile) -> Iterator[str]:
     if need is None or verdict is None:
         return
 
-    program = report.program
-    if len(need.phases) > 1 and not (program is not None and program.whole_run):
-        sizes = []
-        for phase, most in need.phases.items():
-            place = _phase_words(report)[phase]
-            sizes.append(f"{format_bytes(most.bytes)} {place}")
-
-        yield f"Requested at most: {', '.join(sizes)}."
-
     processes = verdict.processes
-    if processes and processes > 1:  # each with a CUDA context
+    fits = verdict.outcome is Outcome.FITS
+    if fits and processes and processes > 1:  # each with a CUDA context
         yield (
             f"{processes} such processes fit on the card at once, if each limits "
             f"TensorFlow's pool to {format_bytes(need.pool.range.high)}; without a "
@@ -409,22 +416,37 @@ def _peak_details(report: ReportFile) -> Iterator[str]:
                 "allocated."
             )
 
-    for use in report.cards:
-        name = f" ({use.card})" if use.card else ""
-        limit = ""
+    yield from _card_lines(report.cards)
 
-        if use.memory_limit_bytes:
-            limit = f", limit {format_bytes(use.memory_limit_bytes)}"
 
-        end = "; this report shows this card." if use.is_shown else "."
-        yield (
-            f"Card {use.number}{name}: peak {format_bytes(use.requested_bytes)} "
-            f"requested, {format_bytes(use.allocated_bytes)} allocated{limit}{end}"
-        )
+def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
+    """Yield the peaks of several cards; neighbours with the same figures share a line."""
+    for figures, group in groupby(cards, key=_card_figures):
+        uses = list(group)
+        name = f" ({uses[0].card})" if uses[0].card else ""
+
+        word = "Card" if len(uses) == 1 else "Cards"
+        numbers = ", ".join(str(use.number) for use in uses)
+
+        shown = [use for use in uses if use.is_shown]
+        end = f"; this report shows {shown[0].allocator}" if shown else ""
+
+        yield f"{word} {numbers}{name}: {figures}{end}."
+
+
+def _card_figures(use: CardUse) -> str:
+    limit = ""
+    if use.memory_limit_bytes:
+        limit = f", limit {format_bytes(use.memory_limit_bytes)}"
+
+    return (
+        f"peak {format_bytes(use.requested_bytes)} requested, "
+        f"{format_bytes(use.allocated_bytes)} allocated{limit}"
+    )
 
 
 def _program_details(program: ProgramFigures) -> Iterator[str]:
-    """Yield the definition of a step, and the slopes of memory over steps."""
+    """Yield the definition of a step."""
     end = f"; the program ended with {program.ended}" if program.ended else ""
 
     if program.whole_run:
@@ -437,12 +459,6 @@ def _program_details(program: ProgramFigures) -> Iterator[str]:
 
     where = f" ({program.where})" if program.where else ""
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
-
-    trend = program.device
-    if trend.trend != "cannot tell":
-        slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
-        steps = f"steps {trend.first_step} to {trend.last_step}"
-        yield f"The slope of the bytes in use over {steps}: {slope}."
 
 
 def _range_words(report: ReportFile) -> str:
@@ -495,11 +511,11 @@ def list_reasons(report: ReportFile) -> Iterator[str]:
     for one in settings:
         if one.value:
             write = format_bytes if one.is_bytes else str
-            value, usual, most = map(write, (one.value, one.usual, one.most))
+            value, most = map(write, (one.value, one.most))
 
             yield (
-                f"Assumed ({one.name}): {one.what}: {value}; default {usual}, at most "
-                f"{most} ({one.source})."
+                f"Assumed ({one.name}): {one.what}: {value}, at most {most} "
+                f"({one.source})."
             )
 
     yield from report.notes
@@ -533,13 +549,14 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
     """Yield label, bytes, meaning and place in the JSON of the main numbers."""
     peak = report.peak
     verdict = report.verdict
+    need = need_of(report)
     is_whole = report.error is None
     if is_whole and verdict is not None and verdict.need_bytes is not None:
         meaning = "least pool of TensorFlow"
 
         if verdict.limit_of == "card":
             meaning = "largest memory of the process"
-        elif verdict.need is not None and verdict.need.own_peak_bytes is not None:
+        elif need is not None and need.own_peak_bytes == verdict.need_bytes:
             meaning = "TensorFlow's own peak"
 
         yield "needs", verdict.need_bytes, meaning, "verdict.need_bytes"

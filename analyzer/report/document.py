@@ -195,15 +195,19 @@ def tensor_rows(analysis: Analysis) -> tuple[report_file.TensorAtPeak, ...]:
 
 def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
     """Return the bytes of each op in the steady step, and those alive at the peak."""
-    rows = analysis.rows
-    in_step = rows["born"].between(analysis.first, analysis.last)
-    inside = rows[in_step & (rows["op"] != "")]
-    requested = inside["requested_bytes"]
+    rows = analysis.rows[analysis.rows["op"] != ""]
+    is_own = rows["born"].between(analysis.first, analysis.last)
+    is_alive = rows.index.to_series().isin(analysis.alive.index)
+    inside = rows[is_own | is_alive]
+    counts = is_own[inside.index].astype(int)
+    requested = inside["requested_bytes"] * counts
 
-    work = inside[["op", "requested_bytes", "allocated_bytes"]].assign(
+    work = inside[["op"]].assign(
+        requested_bytes=requested,
+        allocated_bytes=inside["allocated_bytes"] * counts,
         temporary_bytes=requested.where(inside["category"] == "temporary", 0),
-        alive_at_peak_bytes=requested.where(inside.index.isin(analysis.alive.index), 0),
-        allocations=1,
+        alive_at_peak_bytes=inside["requested_bytes"].where(is_alive[inside.index], 0),
+        allocations=counts,
     )
 
     sums = work.groupby("op", observed=True).sum()

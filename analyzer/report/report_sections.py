@@ -92,10 +92,8 @@ def _sections(report: ReportFile) -> Iterator[Section]:
 
     yield _categories_section(report)
 
-    if report.tensors_at_peak:
-        # Who asks for changes sees more of them instead.
-        tensors = tensors_section(report, _OWNERS)
-        yield replace(tensors, is_folded=bool(report.remedies))
+    if not report.remedies:  # who asks for changes sees more of them instead
+        yield tensors_section(report, _OWNERS)
 
     verdict = answer_lines(report)[0].lower()
     items = change_items(report)
@@ -109,11 +107,11 @@ def _sections(report: ReportFile) -> Iterator[Section]:
     if told:
         yield Section("The first problem", told, is_folded=True)
 
-    yield from _details(report)
+    yield from _details(report, 0 if report.remedies else _OWNERS)
 
 
-def _details(report: ReportFile) -> Iterator[Section]:
-    """Yield the sections that a terminal shows with ``-v``."""
+def _details(report: ReportFile, shown: int) -> Iterator[Section]:
+    """Yield the sections that a terminal shows with ``-v``, after ``shown`` rows of tensors."""
     sentences = [Paragraph(one) for one in list_details(report) if one]
     sentences += [
         Paragraph(one, "warning", "! ") for one in notices_of(report)[_NOTICES:]
@@ -123,7 +121,7 @@ def _details(report: ReportFile) -> Iterator[Section]:
     if report.steps:
         parts.append(steps_section(report, _SHOWN_STEPS))
 
-    parts.append(tensors_section(report, ROWS))
+    parts.append(tensors_section(report, ROWS, skipped=shown))
 
     if any(row.layer for row in report.layers):
         parts.append(layers_section(report, ROWS))
@@ -209,8 +207,11 @@ def _size_cells(row: StepPeak | HostRow, place: str) -> tuple[Cell, Cell]:
     )
 
 
-def tensors_section(report: ReportFile, most: int) -> Section:
-    """Return the largest tensors at the peak; equal ones whose owners differ by numbers are one row."""
+def tensors_section(report: ReportFile, most: int, *, skipped: int = 0) -> Section:
+    """Return the largest tensors at the peak; equal ones whose owners differ by numbers are one row.
+
+    The first ``skipped`` rows are left out, because another table has them.
+    """
     tensors = report.tensors_at_peak
     groups: dict[tuple[str, ...], list[TensorAtPeak]] = {}
 
@@ -219,7 +220,7 @@ def tensors_section(report: ReportFile, most: int) -> Section:
         key = (pattern, tensor.category, str(tensor.requested_bytes), tensor.shape)
         groups.setdefault(key, []).append(tensor)
 
-    ordered = sorted(groups.values(), key=_sum_of, reverse=True)
+    ordered = sorted(groups.values(), key=_sum_of, reverse=True)[skipped:]
     rows = [_tensors_row(group) for group in ordered[:most]]
 
     if len(ordered) > most:
@@ -228,9 +229,10 @@ def tensors_section(report: ReportFile, most: int) -> Section:
         rows.append((rest, "", "", Cell(f"{count} more", "muted"), "", ""))
 
     columns = list(COLUMNS["tensors"])
-    columns[3] = TableColumn(f"largest of {len(tensors)} tensors", "path", least=20)
+    words = "next largest" if skipped else f"largest of {len(tensors)} tensors"
+    columns[3] = TableColumn(words, "path", least=20)
 
-    return Section("", (Table(tuple(columns), tuple(rows)),))
+    return Section("", (Table(tuple(columns), tuple(rows)),) if rows else ())
 
 
 def _sum_of(group: Sequence[TensorAtPeak]) -> int:

@@ -46,6 +46,8 @@ def estimate(folder: Path, name: str, *options: str) -> dict[str, Any]:
                 ("unrolled", "waits-for-sum"),
                 ("table", "whole-table"),
                 ("converted", "input-copies"),
+                ("untrained", "kept-by-tape"),
+                ("resized", "input-resized"),
             )
         ),
     ],

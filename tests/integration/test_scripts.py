@@ -314,3 +314,20 @@ def test_one_call_with_all_data_is_named(tmp_path: Path) -> None:
     assert "20,000 examples" in first["title"]
     assert first["saves_bytes"] == pytest.approx(saved, rel=0.05)
     assert "whole-set" not in [one["id"] for one in batches["findings"]]
+
+
+def test_the_state_of_an_optimizer_of_another_function_is_known(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "two_functions.py")
+    of_weights = int(done.stdout.splitlines()[0])
+    sizes = report["categories_at_peak"]
+    assert report["step"]["optimizer"] == "Adam"
+    assert (
+        0 <= sizes["optimizer_state"] - 2 * of_weights < 1024
+    )  # two slots, and numbers
+    assert sizes["parameter"] == of_weights
+
+    shown = report["tensors_at_peak"]
+    handles = [one for one in shown if one["op"] == "VarHandleOp"]
+    assert handles
+    assert {one["category"] for one in handles} == {"constant"}
+    assert {one["layer"] for one in handles} == {""}

@@ -109,9 +109,12 @@ class StepVariables:
             captured = list(self.function.variables)
             if self._unread is None:
                 self._unread = _find_sparse_variables(self.function)
-        elif self.program.function is None:  # a step run from Python may use any
+
+        if (
+            self.program.function is None
+        ):  # a program may use any, outside its steps too
             variables = find_live_objects(tf.Variable)
-            captured = [one for one in variables if hasattr(one, "handle")]
+            captured += [one for one in variables if hasattr(one, "handle")]
 
         unknown = []
         for one in captured:

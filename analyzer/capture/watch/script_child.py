@@ -12,6 +12,7 @@ import importlib.machinery
 import itertools
 import math
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -234,11 +235,15 @@ class ScriptRun:
                 options.inter_op_threads
             )
 
+        # The next command repeats the script's arguments.
+        arguments = shlex.join(self._request.arguments)
+        text = f"{script} -- {arguments}" if arguments else script
+
         return Watcher(
             self._folder,
             steps=self._request.steps,
             warmup=self._request.warmup,
-            target=TargetNote(text=script, kind="script", name=Path(script).stem[:60]),
+            target=TargetNote(text=text, kind="script", name=Path(script).stem[:60]),
             dump=self._folder / DUMP,
             simulated_card=make_card_note(options) if options.gpu else None,
         )

@@ -220,7 +220,7 @@ class StepTrace:
                 jit = True
 
         config = StepConfig(jit=jit)
-        program = Program(call=lambda: None, args=(), config=config, function=function)
+        program = Program(call=lambda: None, args=(), config=config)
         self.variables = StepVariables(program, function=function)
         self.variables.refresh()
 

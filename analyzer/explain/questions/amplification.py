@@ -20,7 +20,11 @@ import numpy as np
 
 from analyzer.explain.analysis import Analysis, saved_without
 from analyzer.explain.buffer_words import describe_largest, in_brackets
-from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.graph.graph_index import (
+    GRADIENT_ROLE,
+    PASSED_GRADIENT_ROLE,
+    GraphIndex,
+)
 from analyzer.model.recording.records import Finding
 from analyzer.model.units import format_bytes
 
@@ -126,6 +130,7 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
             _find_pairs(analysis, row, tensors)
             or _find_reduced(analysis, row, tensors)
             or _find_copied(analysis, row, tensors)
+            or _find_resized(analysis, row, tensors)
         )
         if finding is not None:
             reported |= {shape, *graph.inputs_of(row["op"])}
@@ -135,21 +140,32 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
 
 
 def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
-    """Report results of an eager forward pass that no gradient needs and a tape keeps.
+    """Report results of an eager forward pass that no wanted gradient needs and a tape keeps.
 
-    ``tape.gradient`` releases them before it computes the first gradient (``ComputeGradient`` in
-    ``tape.h``), so that they all die between the last op of the forward pass and that gradient.
+    ``tape.gradient`` releases those without a gradient before it computes the first one
+    (``ComputeGradient`` in ``tape.h``), so that they all die between the last op of the forward pass and
+    that gradient. It also computes the gradients of each variable that the tape watched: those after
+    the last wanted one are for others.
     """
     step, rows = analysis.step, analysis.rows
     has_graph = analysis.recording.structure is not None
     of_step = rows[rows["born"].between(analysis.first, analysis.last)]
-    gradients = of_step.loc[of_step["category"] == "gradient", "born"]
+    gradients = of_step[of_step["category"] == "gradient"]
     if step is None or has_graph or gradients.empty:
         return
 
-    forward = of_step[of_step["born"] < gradients.min()]
-    is_released = forward["dies"].between(forward["born"].max(), gradients.min())
-    kept = forward[is_released & forward.index.isin(analysis.alive.index)]
+    first = gradients["born"].min()
+    wanted = gradients.loc[gradients["role"] == GRADIENT_ROLE, "born"]
+    is_other = (of_step["born"] > wanted.max()) & of_step["role"].isin(_OF_BACKWARD)
+    others = of_step[is_other]
+
+    forward = of_step[of_step["born"] < first]
+    is_kept = forward["dies"].between(forward["born"].max(), first)
+    if len(others):
+        is_late = forward["dies"] > wanted.max()
+        is_kept |= is_late & (forward["category"] == "activation")
+
+    kept = forward[is_kept & forward.index.isin(analysis.alive.index)]
     total = int(kept["requested_bytes"].sum())
     if total < max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
         return
@@ -160,25 +176,27 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
         where = watch.where
 
     title = (
-        f"A GradientTape keeps {len(kept):,} results that no gradient needs: "
+        f"A GradientTape keeps {len(kept):,} results that no wanted gradient needs: "
         f"{_share_of_peak(analysis, kept)}{in_brackets(where)}"
     )
     detail = (
         "A tape keeps the operands of each op that it records, also of those before "
-        "tf.stop_gradient and inside a custom gradient. Compute them before the tape "
-        "begins, or under tape.stop_recording()."
+        "tf.stop_gradient, inside a custom gradient, and of layers that are trainable but "
+        "not trained. Compute them before the tape begins, or under "
+        "tape.stop_recording()."
     )
-    saves = _saved_after_use(analysis, kept, forward)
+    saves = _saved_after_use(analysis, kept, forward, others)
     yield _report(analysis, "kept-by-tape", title, detail, kept, saves)
 
 
+_OF_BACKWARD: Final = (PASSED_GRADIENT_ROLE, "backward temporary")
 _TENSORS_IN_USE: Final = 3  # operand, intermediate and result of a line
 
 
 def _saved_after_use(
-    analysis: Analysis, kept: pd.DataFrame, forward: pd.DataFrame
+    analysis: Analysis, kept: pd.DataFrame, forward: pd.DataFrame, others: pd.DataFrame
 ) -> int:
-    """Return the saving if each tensor lives until a few later ones of its size are made.
+    """Return the saving without ``others``, if each tensor lives until a few later ones are made.
 
     A model of Keras holds the results of its layers until its call ends (``run_through_graph`` in
     ``keras/src/ops/function.py``).
@@ -190,7 +208,10 @@ def _saved_after_use(
     models = forward["layer"].astype(str).str.extract("^([^/]+)/", expand=False)
     call_ends = forward["born"].groupby(models).max()
     ends = np.maximum(ends, models[kept.index].map(call_ends).fillna(0))
-    return saved_without(analysis, kept["requested_bytes"], ends, kept["dies"])
+
+    sizes = [*kept["requested_bytes"], *others["requested_bytes"]]
+    deaths = [*kept["dies"], *others["dies"]]
+    return saved_without(analysis, sizes, [*ends, *others["born"]], deaths)
 
 
 def find_summands(analysis: Analysis) -> Iterator[Finding]:
@@ -411,6 +432,31 @@ def _find_copied(
         title += f", {size // copied_bytes} times as large as its input"
     title = _with_size_and_line(title, row, tensors.graph)
     return _report(analysis, "small-copied", title, detail, rows, saves)
+
+
+def _find_resized(
+    analysis: Analysis, row: dict[str, Any], tensors: _Tensors
+) -> Finding | None:
+    """Return a finding about an input, or a copy of it, that the step resizes to fewer bytes."""
+    reader = row["waits_for"]
+    _, written = tensors.size_of(f"{reader}:0")
+    is_resized = row["waits_for_type"].startswith("Resize") and row["copied_by"]
+    if not is_resized or not written or row["requested_bytes"] < _TIMES * written:
+        return None
+
+    alive = analysis.alive
+    is_image = (alive["category"] == "input") | (alive["copied_by"] != "")
+    rows = alive[is_image & (alive["requested_bytes"] > written)]
+    title = (
+        f"The images take {_share_of_peak(analysis, rows)} until the step resizes them to "
+        f"{format_bytes(written)}{in_brackets(_line_of({'op': reader, **row}, tensors.graph))}"
+    )
+    detail = (
+        "Convert and resize images in the data pipeline, so that the step gets the "
+        "resized ones."
+    )
+    saves = _saved_without_rows(analysis, rows, 1.0)
+    return _report(analysis, "input-resized", title, detail, rows, saves)
 
 
 def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:

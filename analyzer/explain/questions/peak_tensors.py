@@ -85,7 +85,7 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
 def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     """Report the tensors that a smaller batch makes smaller, and the saving of half the batch."""
     alive, peak = analysis.alive, analysis.peak.requested_bytes
-    batch = _find_batch(analysis)
+    batch = find_batch(analysis)
     has_reader = ~alive["role"].isin(_WITHOUT_READER)
     waiting = _sum_of(alive[is_retained(alive) & has_reader])
     growing = _sum_of(alive[_freed_by_half(analysis, alive, batch) > 0])
@@ -103,13 +103,13 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
         id=id_,
         severity=analysis.rate(saves),
         title=f"{format_bytes(total)} of {words} ({total / peak:.0%} of the peak)",
-        detail=f"Half the batch size ({batch} to {batch // 2}) lowers the peak by about "
-        f"{format_bytes(saves)}.",
+        detail=f"The saving is that of half the batch size: {batch // 2} instead of "
+        f"{batch}.",
         saves_bytes=saves,
     )
 
 
-def _find_batch(analysis: Analysis) -> int:
+def find_batch(analysis: Analysis) -> int:
     """Return the batch size, else the first axis that most activations share; 0 if unknown."""
     stated, watch = analysis.recording.step_config.batch_size, analysis.recording.watch
     if stated or (watch is not None and watch.whole_run):

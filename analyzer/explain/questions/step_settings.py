@@ -88,20 +88,11 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
             "8192 in newer releases) to exclude it."
         )
 
-    alive = analysis.alive[analysis.alive["category"] == Category.WORKSPACE.value]
-    others = alive[~alive.index.isin(at_peak.index)]
-    rest = ""
-    if len(others):
-        kinds = ", ".join(others["role"].astype(str).unique())
-        size = format_bytes(int(others["requested_bytes"].sum()))
-        rest = f" Another {size} of this category: {kinds}."
-
     yield Finding(
         id="workspace",
         severity=analysis.rate(saves),
         title=f"Workspaces of convolutions take {format_bytes(total)} "
         f"({total / peak:.0%} of the peak)",
-        detail=f"The largest is {format_bytes(largest)} in {row['op']}.{advice} Without any "
-        f"workspace the peak falls to {format_bytes(peak - saves)}.{rest}",
+        detail=f"The largest is {format_bytes(largest)} in {row['op']}.{advice}",
         saves_bytes=saves,
     )

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import evidence_row
-from analyzer.explain.running.leaks import find_filling, growth_words
+from analyzer.explain.running.leaks import find_filling
 from analyzer.explain.running.slope import find_own_peak, measure_growth
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import (
@@ -60,10 +60,9 @@ def find_data(
 
     filled = find_filling_stage(analysis.recording, watch, growth)
     for stage in watch.stages:
-        if stage is filled:
-            yield _report_stage(stage, growth_words(growth))
-        elif _stage_bytes(stage) >= _LEAST_HOST * least:
-            yield _report_stage(stage)
+        is_filling = stage is filled
+        if is_filling or _stage_bytes(stage) >= _LEAST_HOST * least:
+            yield _report_stage(stage, is_filling=is_filling)
 
 
 def find_filling_stage(
@@ -145,11 +144,11 @@ _STAGE_ADVICE: Final = {
 }
 
 
-def _report_stage(one: DataStage, slope: str = "") -> Finding:
-    """Report a stage; ``slope`` is not empty if memory grows because the stage is filling."""
+def _report_stage(one: DataStage, *, is_filling: bool) -> Finding:
+    """Report a stage; ``is_filling`` is whether memory grows because of it."""
     size_bytes = _stage_bytes(one)
-    verb = "is filling and holds" if slope else "holds"
-    filling = f"{slope} The growth ends when the stage is full. " if slope else ""
+    verb = "is filling and holds" if is_filling else "holds"
+    filling = "The growth ends when the stage is full. " if is_filling else ""
     element = format_bytes(one.element_bytes or 0)
     stage = f"The tf.data stage {one.kind}"
     if one.kind == "queue":
@@ -157,7 +156,7 @@ def _report_stage(one: DataStage, slope: str = "") -> Finding:
 
     return Finding(
         id="data-stage",
-        severity=Severity.MEDIUM if slope else Severity.LOW,
+        severity=Severity.MEDIUM if is_filling else Severity.LOW,
         title=f"{stage} {verb} up to {format_bytes(size_bytes)} on"
         f" the host ({one.where})",
         detail=f"{one.elements} elements of {element}. "

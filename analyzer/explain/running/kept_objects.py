@@ -1,4 +1,4 @@
-"""Objects that hold memory (tapes, models, names, retraced functions), and varying shapes."""
+"""Objects that hold memory: tapes, models, names, retraced functions."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,15 +9,12 @@ from analyzer.explain.analysis import PERSISTENT, Analysis
 from analyzer.explain.buffer_words import (
     evidence_row,
     holder_row,
-    in_brackets,
     is_passing,
 )
-from analyzer.explain.running.leaks import growth_words, leaks_by_holder, tensors_left
+from analyzer.explain.running.leaks import leaks_by_holder, tensors_left
 from analyzer.model.contract.fields import EvidenceRow
-from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.watch_note import TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.model.units import format_bytes
 
 _TAPES: Final = (
@@ -200,11 +197,8 @@ _RETRACE_ADVICE: Final = {
 }
 
 
-def find_retracing(
-    watch: WatchNote, growth: TrendFigures, host_slope: str = ""
-) -> Iterator[Finding]:
+def find_retracing(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
     """Report functions that are traced in many of their calls, or created many times."""
-    slope = growth_words(growth)
     start = f"{host_slope}: " if host_slope else ""
 
     for one in watch.functions:
@@ -214,12 +208,12 @@ def find_retracing(
         repeats = one.traces - one.objects
         if one.objects >= _COPIES:
             if one.traces >= _CALLS_RATIO * one.calls:
-                yield _report_created(one, slope, start)
+                yield _report_created(one, start)
         elif repeats > _FEW_TRACES and repeats >= _CALLS_RATIO * one.calls:
-            yield _report_retraced(one, slope, start)
+            yield _report_retraced(one, start)
 
 
-def _report_created(one: TracedFunction, slope: str, start: str) -> Finding:
+def _report_created(one: TracedFunction, start: str) -> Finding:
     holder = f", held by {one.holder}" if one.holder else ""
     is_kept = one.alive >= _COPIES
     kept = f"; {one.alive} are still alive{holder}" if is_kept else ""
@@ -230,14 +224,13 @@ def _report_created(one: TracedFunction, slope: str, start: str) -> Finding:
         title=f"{start}{one.objects} tf.functions were created from `{one.name}` "
         f"({_place_of(one)}){kept}",
         detail=f"Each one is traced and has its own graph ({one.nodes} nodes, "
-        f"{_graph_size(one)} when saved) and its own executor. {slope} Create the "
-        "tf.function once, outside the loop, and pass the values that change as "
-        "tensors.",
+        f"{_graph_size(one)} when saved) and its own executor. Create the tf.function "
+        "once, outside the loop, and pass the values that change as tensors.",
         evidence=_calls_of(one),
     )
 
 
-def _report_retraced(one: TracedFunction, slope: str, start: str) -> Finding:
+def _report_retraced(one: TracedFunction, start: str) -> Finding:
     reason, cause = "", "object"
     if one.retraces:
         last = one.retraces[-1]
@@ -251,7 +244,7 @@ def _report_retraced(one: TracedFunction, slope: str, start: str) -> Finding:
         f"({_place_of(one)})",
         detail=f"Each trace runs the Python code and stores a graph of {one.nodes} "
         f"nodes: {_graph_size(one)} of host memory when saved, and more in the "
-        f"executor.{reason} {slope} {_RETRACE_ADVICE[cause]}",
+        f"executor.{reason} {_RETRACE_ADVICE[cause]}",
         evidence=_calls_of(one),
     )
 
@@ -285,70 +278,3 @@ def _calls_of(one: TracedFunction) -> tuple[EvidenceRow, ...]:
         rows.append(evidence_row(call, name=retrace.changed, where=one.called_at))
 
     return tuple(rows)
-
-
-_SIZES: Final = 3
-"""Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two."""
-
-_SPREAD_RATIO: Final = (
-    0.1  # difference between the steps' peaks, as a share of the largest peak
-)
-
-
-def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
-    """Report steps without trials whose tensor sizes differ, with the range of their peaks."""
-    rows, watch = analysis.rows, analysis.recording.watch
-    tried = set(rows.loc[rows["role"] == TRIAL_ROLE, "step"].dropna())
-    steps = [step for step in analysis.full_steps if step.index not in tried]
-    if len(steps) < _SIZES:
-        return
-
-    allocated = analysis.line.allocated
-    peaks = []
-    for step in steps:
-        inside = allocated[step.first + 1 : step.last + 2]
-        peaks.append(int(inside.max()))
-
-    low, high = min(peaks), max(peaks)
-    widths = _varying_widths(rows, [step.index for step in steps])
-    if widths.empty or high - low < _SPREAD_RATIO * high:
-        return
-
-    sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
-    evidence = []
-
-    for op, width in widths.nlargest(_ROWS).items():
-        name, where = str(op), sources[str(op)]
-        row = evidence_row("varies by", name=name, where=where, size=int(width))
-        evidence.append(row)
-
-    where = step_words = ""
-    if watch is not None:
-        where, step_words = watch.where, f"A step is {watch.step}. "
-
-    ops = f"{len(widths)} op{'s' * (len(widths) != 1)}"
-
-    yield Finding(
-        id="varying-shapes",
-        severity=Severity.MEDIUM,
-        title=f"Shapes vary from step to step in {ops}: the steps peak at "
-        f"{format_bytes(low)} to {format_bytes(high)}{in_brackets(where)}",
-        detail=f"{step_words}A chunk freed by a short batch is too small for a longer "
-        "one, so the pool grows beyond the need of the largest step, and a tf.function "
-        "with fixed shapes is traced again for each shape. Pad to a few lengths "
-        "(padded_batch, bucket_by_sequence_length) and drop the last partial batch "
-        "(drop_remainder=True).",
-        evidence=tuple(evidence),
-    )
-
-
-def _varying_widths(rows: pd.DataFrame, steps: list[int]) -> pd.Series:
-    """Return the range of each op whose size varies over the steps, without growing lists."""
-    made = rows[rows["step"].isin(steps) & (rows["op"] != "")]
-    groups = made.groupby(["op", "step"], observed=True)["requested_bytes"]
-    sizes = groups.max().unstack("step")
-
-    is_growing = (sizes.diff(axis=1).iloc[:, 1:] > 0).all(axis=1)
-    is_varied = sizes.nunique(axis=1) >= _SIZES
-    varied = sizes[is_varied & ~is_growing]
-    return varied.max(axis=1) - varied.min(axis=1)

@@ -13,7 +13,7 @@ from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.watch_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.units import format_bytes, format_slope, signed_bytes, times
+from analyzer.model.units import format_bytes, signed_bytes, times
 
 _FEWEST_STEPS: Final = (
     2  # a holder leaks if it keeps tensors of more traced steps than this
@@ -85,7 +85,6 @@ def find_leaks(
     if growth.trend != "grows":
         return
 
-    slope = growth_words(growth)
     filling = find_filling(watch, growth)
     if filling is not None:
         full = (
@@ -103,7 +102,7 @@ def find_leaks(
             severity=Severity.LOW,
             title=f"Memory rises by {format_bytes(round(growth.per_step_bytes))} a step"
             f" while {filling.holder} fills{in_brackets(filling.where)}",
-            detail=f"{slope} {full}",
+            detail=full,
             evidence=(holder_row("kept by", filling),),
         )
 
@@ -120,7 +119,7 @@ def find_leaks(
             growth,
             _accumulate_in(held),
             f"In {traced} traced steps a tensor was added {times(held.count)} and none "
-            f"was removed. {slope} {_advise(held)}",
+            f"was removed. {_advise(held)}",
             (kept,),
             per_step_bytes=per_step_bytes,
         )
@@ -230,22 +229,6 @@ def host_growth_words(watch: WatchNote, host: TrendFigures) -> str:
     return f"Host memory of the process grows by {slope} a step"
 
 
-def growth_words(growth: TrendFigures) -> str:
-    """Return a sentence on the bytes in use over all steps, with the range of the slope."""
-    if growth.trend == "cannot tell" and not growth.level_bytes:
-        return "There were too few steps for a slope over all steps."
-
-    verb = {
-        "grows": "grow",
-        "flat": "hardly change",
-        "cannot tell": "show no clear trend",
-    }
-
-    slope = format_slope(growth.per_step_bytes, growth.low_bytes, growth.high_bytes)
-    steps = f"steps {growth.first_step} to {growth.last_step}"
-    return f"Over {steps} the bytes in use {verb[growth.trend]}: {slope}."
-
-
 def _report_growth(
     growth: TrendFigures,
     cause: str,
@@ -285,8 +268,7 @@ def _find_rare_leak(
         growth,
         _accumulate_in(largest),
         f"In {steps} steps a tensor was added {times(largest.count)}, "
-        f"{format_bytes(largest.size_bytes)} in total. {growth_words(growth)} "
-        f"{_advise(largest)}",
+        f"{format_bytes(largest.size_bytes)} in total. {_advise(largest)}",
         tuple(holder_row("kept by", one) for one in watch.held_later[:_ROWS]),
     )
 
@@ -322,9 +304,8 @@ def _find_growing_tensor(
             growth,
             f"{held.holder}{in_brackets(held.where)} gets a larger tensor each time",
             f"{op} made {first} in the first traced step and {last} in the last. "
-            f"{growth_words(growth)} Each time, the old and the new tensor are alive "
-            "together. Write into a tf.Variable or an array of the final size, or "
-            "store numbers.",
+            "Each time, the old and the new tensor are alive together. Write into a "
+            "tf.Variable or an array of the final size, or store numbers.",
             (holder_row("held by", held), evidence_row("made by", name=op)),
         )
 
@@ -350,8 +331,8 @@ def _report_unknown_holder(
     finding = _report_growth(
         growth,
         f"the holder is unknown{step}",
-        f"{growth_words(growth)} No container of the program holds the bytes. Check the"
-        " ops in the evidence: their buffers outlive their step.",
+        "No container of the program holds the bytes. Check the ops in the evidence: "
+        "their buffers outlive their step.",
         tuple(evidence),
     )
 

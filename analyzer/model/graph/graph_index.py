@@ -304,12 +304,12 @@ def _find_executed_phases(
 
 
 GRADIENT_ROLE: Final = "gradient"  # of a variable
-_PASSED_GRADIENT_ROLE: Final = "gradient read in the backward pass"  # of an activation
+PASSED_GRADIENT_ROLE: Final = "gradient read in the backward pass"  # of an activation
 _KEPT_ROLE: Final = "kept for the backward pass"  # by readers
 ALIVE_ROLE: Final = "alive in backward"  # by lifetime, without known readers
 LEFT_ROLE: Final = "its readers are not in the trace"  # of a step that was cut
 FORWARD_ROLE: Final = "read in the forward pass only"
-PASSING_ROLES: Final = frozenset({_PASSED_GRADIENT_ROLE, FORWARD_ROLE})
+PASSING_ROLES: Final = frozenset({PASSED_GRADIENT_ROLE, FORWARD_ROLE})
 """Roles of activations and gradients that are freed in the pass that made them."""
 _FLOATS: Final = frozenset(
     {
@@ -359,7 +359,7 @@ def describe_value(
         if of_variable:
             return Category.GRADIENT, GRADIENT_ROLE
         if carries_gradient and phase is Phase.BACKWARD:
-            return Category.GRADIENT, _PASSED_GRADIENT_ROLE
+            return Category.GRADIENT, PASSED_GRADIENT_ROLE
 
         kind = "optimizer" if phase is Phase.UPDATE else "backward"
 

@@ -51,6 +51,7 @@ REDUCED_ROLE: Final = "all-reduced gradients"
 
 _VIEWS: Final = op_types("Identity Reshape Squeeze ExpandDims")
 CONSTANTS: Final = frozenset({"Const", "HostConst"})
+HANDLE: Final = "VarHandleOp"
 RECEIVED: Final = "SameWorkerRecvDone"
 """Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``)."""
 FUSED_INTO: Final = ("Relu", "Relu6", "Elu", "LeakyRelu", "BiasAdd", "Sigmoid", "Tanh")
@@ -103,9 +104,12 @@ def label_graph(
 
     for row, name in enumerate(ops):
         op = structure.ops.get(name)
+        if op is None:
+            continue
+
         # An eager op before the steps may have the name of an op in the graph.
-        is_eager = regions[row] == "dynamic" and steps[row] < 0
-        if op is None or is_eager:
+        is_copied = regions[row] == "dynamic" and op.type not in CONSTANTS
+        if is_copied and steps[row] < 0:
             continue
 
         labels.op_type[row] = op.type
@@ -230,7 +234,7 @@ class _Values:
         if tensor in self._reduced:
             return Category.GRADIENT, self._reduced[tensor]
         if is_scratch:
-            return Category.TEMPORARY, f"{phase} scratch"
+            return Category.TEMPORARY, _describe_scratch(op, phase)
 
         members: Sequence[str] = (tensor,)
         if phase is Phase.BACKWARD:
@@ -274,6 +278,11 @@ class _Values:
         # Layers have small letters, types of ops begin with a capital.
         is_user = user in structure.ops or user.rpartition("/")[2][:1].isupper()
         return own == "Cast" and is_user
+
+
+def _describe_scratch(op: Op, phase: Phase) -> str:
+    is_list = op.type.startswith("TensorList")
+    return "element of a tensor list" if is_list else f"{phase} scratch"
 
 
 def match_output(
@@ -388,6 +397,7 @@ def label_eager(
     has_one_card = allocations["allocator"][on_card].nunique() == 1
     is_from_host = has_one_card and not is_captured  # not from another card
     copied = inside & (op == RECEIVED).to_numpy() & on_card & is_from_host
+    of_function = is_captured & (len(backward) == 0) & named
     outside = "building the model" if is_captured else "outside the steps"
     # The first rule that matches decides; None leaves a buffer unattributed.
     rules: tuple[tuple[Mask, Category | None, str], ...] = (
@@ -398,7 +408,7 @@ def label_eager(
         (unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
         (unnamed, Category.TEMPORARY, POOL_THREAD_ROLE),
         (_is_folded(allocations), Category.CONSTANT, "constant computed beforehand"),
-        (lives.before & is_captured, Category.CONSTANT, "tensor held by Python"),
+        (lives.before & is_captured, Category.CONSTANT, "made before the steps"),
         (~named, None, ""),
         (lives.before, Category.UNATTRIBUTED, outside),
         (~inside, Category.TEMPORARY, outside),
@@ -411,6 +421,13 @@ def label_eager(
         (short & infer, *describe_value(Phase.FORWARD, infers=True)),
         (lives.into_backward, *describe_value(Phase.FORWARD, is_kept=True)),
         (inside & is_read, *describe_value(Phase.FORWARD, infers=True)),
+        (inside & ~lives.until_next, Category.TEMPORARY, "outlives its step"),
+        # A program runs other functions than the step's.
+        (
+            inside & of_function,
+            Category.TEMPORARY,
+            "temporary outside the step's graph",
+        ),
         (inside, *describe_value(Phase.FORWARD)),
     )
     left = labels.open_rows()

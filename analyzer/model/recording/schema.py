@@ -26,7 +26,7 @@ COPY_ROLE: Final = "layout copy"
 SUMS_ROLE: Final = "partial sums of a bias gradient"
 """Scratch memory as large as the input, for the sums over the points of each channel with channels first
 (``BiasGradOp::ComputeWithReduceSum`` in ``bias_op.cc``)."""
-DROPPED_ROLE: Final = "output that the kernel drops for another"
+DROPPED_ROLE: Final = "unused output: the op returns scratch memory instead"
 """Role of the output of a convolution that returns the memory in which it computed."""
 FIXED_ROLES: Final = (
     COPY_ROLE,

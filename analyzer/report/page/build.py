@@ -14,6 +14,7 @@ from typing import Final
 
 from markupsafe import Markup
 
+from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report_file import DiffFile, ProgramFigures, ReportFile
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes
@@ -140,7 +141,9 @@ def render(
         script=_script(),
         subtitle=step_words(report),
         footer=versions_line(report.versions),
-        next_command=suggest_next(report),
+        next_command=""
+        if report.target.kind == TargetKind.TRACE
+        else suggest_next(report),
         document=report,
         basis=basis_of(report),
         tone=answer_tone(report),
@@ -204,7 +207,7 @@ def steps_charts(program: ProgramFigures | None) -> list[Markup]:
 
     for title, words, points in (
         ("In use in TensorFlow's allocator", trend, device),
-        ("Resident memory of the process", "", host),
+        ("Resident memory of the process, with its trace", "", host),
     ):
         if len(points) < _FEWEST:
             continue

@@ -182,7 +182,7 @@ def _make_variables(prepared: Prepared, ledger: Ledger) -> None:
         handle = ledger.hold(
             device.handle_bytes,
             Category.CONSTANT,
-            "tensor held by Python",
+            "made before the steps",
             node,
         )
 

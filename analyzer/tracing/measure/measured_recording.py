@@ -317,10 +317,11 @@ _SHOWN_BYTES: Final = 1 << 20  # least peak of another allocator that is named
 
 
 def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
-    """Yield a note on the other allocators with a peak that matters."""
+    """Yield a note on the other allocators with a peak that matters; cards have lines of their own."""
     others = []
     for name, peak_bytes in find_peaks(events).items():
-        if name != main and peak_bytes >= _SHOWN_BYTES:
+        is_card = card_number(name) is not None
+        if name != main and not is_card and peak_bytes >= _SHOWN_BYTES:
             others.append(f"{name} {format_bytes(peak_bytes)}")
 
     if others:

@@ -6,7 +6,7 @@ reads it): the old buffer is the variable's until it is freed, then the new one.
 snapshot after it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,8 @@ from analyzer.model.graph.graph_index import (
     GraphIndex,
 )
 from analyzer.model.recording.attribution import (
+    FOLDED,
+    HANDLE,
     RECEIVED,
     find_first_births,
     label_eager,
@@ -67,6 +69,8 @@ def attribute(
     labels.fill(earlier, Category.UNATTRIBUTED, "allocated before the trace began")
     is_stack = table["allocator"].astype(str).map(is_tpu) & (table["op"] == STACK)
     labels.fill(is_stack.to_numpy(bool), Category.TEMPORARY, STACK_ROLE)
+    is_handle = (table["op"] == HANDLE).to_numpy()
+    labels.fill(is_handle, Category.CONSTANT, "handle of a variable")
     freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
     infer = note.step.infers
     in_steps = table["step"].notna().to_numpy()
@@ -92,12 +96,15 @@ def attribute(
         _label_by_graph(labels, table, structure, sharing, tensors, infer=infer)
         _label_batches(labels, table, structure)
         _label_pipeline(labels, table, raw, structure, by_python)
+        _label_arguments(labels, table, structure)
 
     if not note.is_captured:  # the readers come after the end
         is_left = (table["dies"] == len(raw.events)).to_numpy()
-        labels.role[is_left & (labels.role == FORWARD_ROLE)] = LEFT_ROLE
+        is_forward = np.isin(labels.role, [FORWARD_ROLE, Category.ACTIVATION.value])
+        labels.role[is_left & is_forward] = LEFT_ROLE
 
     phases = _label_marked(labels, table, raw)
+    labels.layer[is_handle] = ""  # a layer has its variable's bytes, not the handle's
 
     _label_gradients(labels, table, raw, note)
     _label_lines(labels, table, note)
@@ -148,8 +155,11 @@ def _label_by_graph(
         backward_starts={**starts, **(cut if structure.evidence else {})},
     )
 
-    is_cut = table["step"].isin(list(cut)).to_numpy(bool)
-    labels.role[is_cut & (labels.role == ALIVE_ROLE)] = LEFT_ROLE
+    cut_ends = table["step"].map(cut).fillna(-1).to_numpy(np.int64)
+    is_cut = (cut_ends >= 0) & (table["dies"].to_numpy() > cut_ends)
+    is_forward = np.isin(labels.role, [ALIVE_ROLE, Category.ACTIVATION.value])
+    if not infer:
+        labels.role[is_cut & is_forward] = LEFT_ROLE
 
 
 def _label_marked(
@@ -290,16 +300,18 @@ def _label_batches(
     allocations: pd.DataFrame,
     structure: GraphIndex,
 ) -> None:
-    """Label the batches of a data set, which is not in the step's graph.
+    """Label the batches and examples of a data set, which is not in the step's graph.
 
-    Their buffers have type and shape of an output of the graph's iterator.
+    Their buffers have type and shape of an output of the graph's iterator, or of one row of it.
     """
     batches: dict[tuple[str, str], str] = {}
 
-    for op in structure.ops.values():
-        for index, spec in enumerate(op.outputs if op.type == ITERATOR else ()):
-            if spec.shape:
-                batches[spec.dtype, spec.shape_text] = f"{op.name}:{index}"
+    for tensor, spec in _find_batches(structure):
+        if spec.shape:
+            batches[spec.dtype, spec.shape_text] = tensor
+        if spec.shape and len(spec.shape) > 2:  # not a vector, like many variables
+            example = TensorSpec(spec.dtype, spec.shape[1:])
+            batches.setdefault((spec.dtype, example.shape_text), "")
 
     if not batches:
         return
@@ -308,12 +320,39 @@ def _label_batches(
 
     for row, (name, dtype, shape) in enumerate(zip(*columns, strict=True)):
         open_shape = f"[-1{shape[shape.find(',') :]}"
-        tensor = batches.get((dtype, shape)) or batches.get((dtype, open_shape))
+        known = batches.get((dtype, shape), batches.get((dtype, open_shape)))
+        is_outside = name and name not in structure.ops and FOLDED not in name
 
-        if tensor and name and name not in structure.ops and labels.is_open(row):
+        if known is not None and is_outside and labels.is_open(row):
             role = COPIED_BATCH if name == RECEIVED else BATCH_ROLE
             labels.set(row, Category.INPUT, role=role)
-            labels.tensor[row] = tensor
+            labels.tensor[row] = known
+
+
+def _find_batches(structure: GraphIndex) -> Iterator[tuple[str, TensorSpec]]:
+    """Yield the tensors that the iterators of the graph return."""
+    for op in structure.ops.values():
+        for index, spec in enumerate(op.outputs if op.type == ITERATOR else ()):
+            yield f"{op.name}:{index}", spec
+
+
+def _label_arguments(
+    labels: Labels, table: pd.DataFrame, structure: GraphIndex
+) -> None:
+    """Label the tensors that eager ops make before a call of the step's function and free after it."""
+    of_graph = table[table["op"].isin(structure.ops) & table["step"].notna()]
+    births = of_graph.groupby("step")["born"]
+    first = table["step"].map(births.min())
+    last = table["step"].map(births.max())
+
+    # The allocator gets the type of an eager op as its name, such as ``AddV2``.
+    is_eager = table["op"].astype(str).str.fullmatch(r"[A-Z]\w*")
+    is_given = (table["born"] < first) & (last < table["dies"]) & is_eager
+    labels.fill(
+        labels.open_rows() & is_given.fillna(False).to_numpy(bool),
+        Category.INPUT,
+        "step input",
+    )
 
 
 def _label_pipeline(
@@ -344,6 +383,13 @@ def _label_pipeline(
 
     is_on_host = table["allocator"].isin(list(HOST_ALLOCATORS)).to_numpy(bool)
     by_pipeline = np.isin(born_on, list(pipeline)) & is_on_host
+
+    # The threads of the step may run the pipeline too.
+    if not raw.ran_xla:
+        sizes = {spec.size_bytes for _, spec in _find_batches(structure)}
+        is_batch = table["requested_bytes"].isin(sizes - {None}).to_numpy(bool)
+        by_pipeline |= is_batch & is_on_host
+
     rows = labels.open_rows() & by_pipeline & is_unnamed & ~from_python
     labels.fill(rows, Category.INPUT, BATCH_ROLE)
 

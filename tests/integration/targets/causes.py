@@ -111,6 +111,13 @@ def taped_mended():
     return stopped(features)
 
 
+def untrained():
+    return stopped(lambda tape, x, weights: squash(x, weights))
+
+
+untrained_mended = taped_mended
+
+
 def classifier(convert, images):
     """Return a step of a dense layer on images."""
     weights = tf.Variable(draw(WIDTH, 4))
@@ -163,3 +170,19 @@ def frozen_base():
     model = keras.Sequential([base, keras.layers.Dense(2)])
     model.compile("adam", "mse")
     return model
+
+
+def resized():
+    images = tf.cast(draw(16, 512, 512, 3), "uint8")
+    size = (16, 32)
+
+    def convert(x):
+        small = tf.image.resize(tf.cast(x, "float32") / 255, size)
+        return tf.reshape(small, (-1, WIDTH))
+
+    return classifier(convert, images)
+
+
+def resized_mended():
+    images = draw(16, 16, 32, 3)
+    return classifier(lambda x: tf.reshape(x, (-1, WIDTH)), images)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analyzer.explain.running.kept_objects import find_retracing
-from analyzer.model.contract.report_file import TrendFigures
 from analyzer.model.contract.watch_note import Retrace, TracedFunction, WatchNote
-
-GROWTH = TrendFigures(trend="cannot tell")
 
 
 def watched(**figures: object) -> WatchNote:
@@ -39,11 +36,11 @@ def watched(**figures: object) -> WatchNote:
     ],
 )
 def test_what_is_traced_a_few_times_is_no_matter(figures: dict[str, int]) -> None:
-    assert not list(find_retracing(watched(**figures), GROWTH))
+    assert not list(find_retracing(watched(**figures)))
 
 
 def test_what_is_traced_in_many_calls_is_told_with_what_was_new() -> None:
-    (found,) = find_retracing(watched(calls=100, traces=80), GROWTH)
+    (found,) = find_retracing(watched(calls=100, traces=80))
     assert found.id == "retraced"
     assert "`step` 80 times in 100 calls" in found.title
     assert "train.py:9" in found.title

@@ -148,7 +148,7 @@ function createMap(container, recording, axis, state) {
         table.update();
         const free = chunks.filter((row) => row.free);
         const largest = free.reduce((most, row) => Math.max(most, row.free), 0);
-        note.textContent = unbroken(`${formatCount(regions.length)} ${regions.length === 1 ? 'range' : 'ranges'} of addresses with chunks. At the instant ${free.length === 1 ? "there is" : "there are"} ${formatCount(free.length)} free ${free.length === 1 ? "gap" : "gaps"}, the largest has ${formatBytes(largest)}. Grey: allocated but not requested.`);
+        note.textContent = unbroken(`${formatCount(regions.length)} ${regions.length === 1 ? 'range' : 'ranges'} of addresses with chunks. ${free.length ? `Free gaps at the instant: ${formatCount(free.length)}, the largest has ${formatBytes(largest)}. ` : ''}Grey: allocated but not requested.`);
       }
       if (keys.has('buffer')) table.repaint();
       if (keys.has('viewKey') || keys.has('shown')) chart.redraw(); else chart.redrawOverlay();

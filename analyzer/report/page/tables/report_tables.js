@@ -66,7 +66,7 @@ function createOpTable(recording, state) {
       { key: 'layer', label: 'Layer', kind: 'text', value: (op) => op.layer },
       { key: 'source', label: 'Source', kind: 'text', value: (op) => op.source },
       { key: 'alive_now', label: 'Alive now', csv: 'alive_at_instant_bytes', kind: 'size', title: 'All requested bytes alive at the chosen instant', value: (op) => aliveByOp.get(op.name) || 0 },
-      { key: 'alive_at_peak_bytes', label: 'At the peak', csv: 'alive_at_peak_bytes', kind: 'size', title: 'Requested in the step of the peak and alive at it', value: (op) => op.alive_at_peak_bytes },
+      { key: 'alive_at_peak_bytes', label: 'At the peak', csv: 'alive_at_peak_bytes', kind: 'size', title: 'Requested bytes alive at the peak', value: (op) => op.alive_at_peak_bytes },
       { key: 'requested_bytes', label: 'Asked for', csv: 'requested_bytes', kind: 'size', title: 'All requested bytes, dead or alive', value: (op) => op.requested_bytes },
       { key: 'temporary_bytes', label: 'Temporary', csv: 'temporary_bytes', kind: 'size', value: (op) => op.temporary_bytes },
     ],

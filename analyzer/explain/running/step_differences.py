@@ -1,0 +1,144 @@
+"""Differences between steps: varying shapes, and other orders of the same ops."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pandas as pd
+
+from analyzer.explain.analysis import PERSISTENT, Analysis
+from analyzer.explain.buffer_words import evidence_row, in_brackets
+from analyzer.explain.questions.peak_tensors import find_batch
+from analyzer.model.choice import Category
+from analyzer.model.contract.fields import tensor_bytes
+from analyzer.model.graph.buffer_sharing import ITERATOR
+from analyzer.model.recording.records import Finding, Severity, Step
+from analyzer.model.recording.schema import TRIAL_ROLE
+from analyzer.model.recording.timeline import find_peak, timeline
+from analyzer.model.units import format_bytes
+
+_ROWS: Final = 8
+
+_SIZES: Final = 3
+"""Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two."""
+
+_SPREAD_RATIO: Final = (
+    0.1  # difference between the steps' peaks, as a share of the largest peak
+)
+
+
+def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
+    """Report steps without trials whose tensor sizes differ, with the range of their peaks."""
+    rows, watch = analysis.rows, analysis.recording.watch
+    tried = set(rows.loc[rows["role"] == TRIAL_ROLE, "step"].dropna())
+    steps = [step for step in analysis.full_steps if step.index not in tried]
+    if len(steps) < _SIZES:
+        return
+
+    allocated = analysis.line.allocated
+    peaks = []
+    for step in steps:
+        inside = allocated[step.first + 1 : step.last + 2]
+        peaks.append(int(inside.max()))
+
+    low, high = min(peaks), max(peaks)
+    widths = _find_varying_widths(_find_sizes(rows, steps))
+    if widths.empty or high - low < _SPREAD_RATIO * high:
+        return
+
+    sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
+    evidence = []
+
+    for op, width in widths.nlargest(_ROWS).items():
+        name, where = str(op), sources[str(op)]
+        row = evidence_row("varies by", name=name, where=where, size=int(width))
+        evidence.append(row)
+
+    where = "" if watch is None else watch.where
+    ops = f"{len(widths)} op{'s' * (len(widths) != 1)}"
+
+    yield Finding(
+        id="varying-shapes",
+        severity=Severity.MEDIUM,
+        title=f"Shapes vary from step to step in {ops}: the steps peak at "
+        f"{format_bytes(low)} to {format_bytes(high)}{in_brackets(where)}",
+        detail="A chunk freed by a short batch is too small for a longer "
+        "one, so the pool grows beyond the need of the largest step, and a tf.function "
+        "with fixed shapes is traced again for each shape. Pad to a few lengths "
+        "(padded_batch, bucket_by_sequence_length) and drop the last partial batch "
+        "(drop_remainder=True).",
+        evidence=tuple(evidence),
+    )
+
+
+def _find_sizes(rows: pd.DataFrame, steps: Sequence[Step]) -> pd.DataFrame:
+    """Return the largest buffer of each op, one column per step."""
+    of_steps = rows["step"].isin([step.index for step in steps])
+    made = rows[of_steps & (rows["op"] != "")]
+    groups = made.groupby(["op", "step"], observed=True)["requested_bytes"]
+    return groups.max().unstack("step")
+
+
+def _find_varying_widths(sizes: pd.DataFrame) -> pd.Series:
+    """Return the range of each op whose size varies over the steps, without growing lists."""
+    is_growing = (sizes.diff(axis=1).iloc[:, 1:] > 0).all(axis=1)
+    is_varied = sizes.nunique(axis=1) >= _SIZES
+    varied = sizes[is_varied & ~is_growing]
+    return varied.max(axis=1) - varied.min(axis=1)
+
+
+_ORDER_RATIO: Final = 0.02
+"""Difference between the peaks of equal steps, as a share of the peak, that is named."""
+
+
+def describe_differences(analysis: Analysis) -> Iterator[str]:
+    """Yield why another run of the step, or another form of it, has another peak on the CPU."""
+    recording = analysis.recording
+    if recording.device.kind != "cpu" or not recording.kind.ran:
+        return
+
+    # A step of a program may contain other functions.
+    ops = () if recording.structure is None else recording.structure.ops
+    own = analysis.rows[analysis.rows["op"].isin(ops)]
+    is_kept = own["category"].isin(PERSISTENT) | (own["variable"] != "")
+    tensors = own[~is_kept]
+    line = timeline(tensors, len(recording.events))
+
+    steps = analysis.full_steps[0 if recording.watch else 1 :]
+    peaks = [find_peak(line, one.first, one.last).requested_bytes for one in steps]
+    peaks = peaks or [0]
+    least = _ORDER_RATIO * analysis.peak.requested_bytes
+    is_same = (_find_sizes(own, steps).nunique(axis=1) <= 1).all()
+
+    if max(peaks) - min(peaks) > least and is_same:
+        low, high = format_bytes(min(peaks)), format_bytes(max(peaks))
+        yield (
+            "The order of parallel ops varies: besides variables and inputs, the traced "
+            f"steps with equal tensors peak at {low} to {high}."
+        )
+
+    batch_bytes = _find_uncounted_batch(analysis)
+    if batch_bytes > least:
+        yield (
+            f"The batch ({format_bytes(batch_bytes)}) is not in these figures: TensorFlow "
+            "reads it in NumPy's memory, because its address is aligned."
+        )
+
+
+def _find_uncounted_batch(analysis: Analysis) -> int:
+    """Return the bytes of a batch that no buffer of TensorFlow's allocator holds; 0 without one.
+
+    The tensors of a Python generator share the memory of aligned arrays (``py_func.cc``).
+    """
+    graph, batch = analysis.recording.structure, find_batch(analysis)
+    ops = () if graph is None or not batch else graph.ops.values()
+    sizes = [0]
+
+    for op in ops:
+        for spec in op.outputs if op.type == ITERATOR else ():
+            if spec.shape:
+                shape = (batch, *spec.shape[1:])
+                sizes.append(tensor_bytes(spec.dtype, shape) or 0)
+
+    inputs = analysis.rows[analysis.rows["category"] == Category.INPUT.value]
+    held = inputs["requested_bytes"].max() if len(inputs) else 0
+    return max(sizes) if held < max(sizes) else 0

@@ -1,0 +1,32 @@
+"""Gradients are added up by one function, and another one updates the variables."""
+
+import keras
+import tensorflow as tf
+
+layers = [keras.layers.Dense(width, activation="relu") for width in (512, 256)]
+model = keras.Sequential([keras.Input((128,)), *layers])
+optimizer = keras.optimizers.Adam()
+sums = [tf.Variable(tf.zeros_like(one), trainable=False) for one in model.weights]
+
+
+@tf.function
+def add(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x, training=True) ** 2)
+    for total, one in zip(sums, tape.gradient(loss, model.weights), strict=True):
+        total.assign_add(one)
+
+
+@tf.function
+def update():
+    optimizer.apply_gradients(zip(sums, model.weights, strict=True))
+    for total in sums:
+        total.assign(tf.zeros_like(total))
+
+
+for _ in range(4):
+    for _ in range(4):
+        add(tf.random.normal((64, 128)))
+    update()
+
+print(sum(one.numpy().nbytes for one in model.weights))
