@@ -13,7 +13,6 @@ from markupsafe import Markup
 from analyzer.model.contract.oom_file import OomDocument, OomFailure, OomPlan
 from analyzer.model.units import format_bytes
 from analyzer.oom.failures import LoggedFailure
-from analyzer.report.render.charts import frame
 from analyzer.report.render.sections import (
     COLUMNS,
     Block,
@@ -24,6 +23,7 @@ from analyzer.report.render.sections import (
     Table,
     TableColumn,
 )
+from analyzer.report.untrusted import unbroken
 
 _WIDTH: Final = 1000  # units of a row
 _ROWS: Final = 24  # rows for the whole pool
@@ -42,9 +42,15 @@ _LEGEND: Final = (
 _RECT: Final = Markup(
     '<rect x="{}" y="{}" width="{}" height="{}" class="{}"><title>{}</title></rect>'
 )
-_SVG: Final = Markup(
-    '<svg class="pool" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
-    'aria-label="Chunks of the allocator by address">{}</svg>'
+_KEY: Final = Markup(
+    '<span class="key"><svg class="swatch" width="12" height="12" aria-hidden="true">'
+    '<rect width="12" height="12" class="{}"/></svg> {}</span> '
+)
+_FIGURE: Final = Markup(
+    '<figure class="drawing"><figcaption>The pool when the request failed, to scale '
+    '<small>{note}</small></figcaption><svg class="pool" viewBox="0 0 {width} {height}" '
+    'preserveAspectRatio="none" role="img" aria-label="Chunks of the allocator by address">'
+    '{marks}</svg><p class="legend">{keys}</p><p class="pointed" aria-live="polite"></p></figure>'
 )
 
 
@@ -79,10 +85,15 @@ def draw_pool(failure: LoggedFailure) -> Markup | None:
         note += " The chunk list is incomplete."
 
     height = 2 * _TOP + -(-end // row_bytes) * _STEP
-    svg = _SVG.format(_WIDTH, height, Markup("").join(marks))
-    caption = "The pool when the request failed, to scale"
+    keys = Markup("").join(_KEY.format(*one) for one in _LEGEND)
 
-    return frame(caption, svg, _LEGEND, note)
+    return _FIGURE.format(
+        note=unbroken(note),
+        width=_WIDTH,
+        height=height,
+        marks=Markup("").join(marks),
+        keys=keys,
+    )
 
 
 def _merge_small(
