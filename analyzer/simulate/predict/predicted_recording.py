@@ -188,8 +188,8 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
     prepared = prediction.prepared
 
     empty = {
-        name: "" if of.dtype == "category" else pd.NA
-        for name, of in ALLOCATIONS.items()
+        name: "" if dtype == "category" else pd.NA
+        for name, dtype in ALLOCATIONS.items()
     }
 
     empty |= {"allocator": prepared.device.allocator, "run_id": 0}

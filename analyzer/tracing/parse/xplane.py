@@ -81,8 +81,6 @@ class RawTrace:
     calls: tuple[Span, ...] = ()
     # Properties such as ``core_count``
     cards: tuple[Mapping[str, int | float | str], ...] = ()
-    # Names of the device planes, such as ``/device:GPU:0``
-    devices: tuple[str, ...] = ()
     damages: tuple[DamageRow, ...] = ()
     # Name -> compiled HloProto
     modules: Mapping[str, bytes] = field(default_factory=dict)
@@ -228,7 +226,6 @@ class _Reading:
 
         self._progress(1.0)
         base_ps = _find_times(times_ns, filled)
-        devices = [decode_text(plane.name) for plane in self._planes]
         lost = self._memory.unreadable + self._unnamed
         damages = []
 
@@ -245,7 +242,6 @@ class _Reading:
             function_runs=self._kernels.function_runs(base_ps),
             calls=self._sort("calls", base_ps),
             cards=tuple(cards),
-            devices=tuple(name for name in devices if name.startswith("/device:")),
             damages=tuple(damages),
             modules=_find_modules(self._planes),
             ran_xla=ran_xla,
