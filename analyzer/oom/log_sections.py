@@ -199,13 +199,12 @@ def build_sections(
         notes.append("Below, SCRIPT is your script, such as train.py.")
 
     sections.append(Section("", tuple(map(Paragraph, notes))))
-    model = f", matched with {document.matched_with}" if document.matched_with else ""
 
     return Document(
         document.log,
         document.headline,
         tone="bad" if count else "strong",
-        subtitle=f"{document.lines:,} lines{model}",
+        subtitle=f"{document.lines:,} lines",
         badge="out of memory" if count else "",
         sections=tuple(sections),
         next_command=command,
@@ -246,12 +245,7 @@ def _describe_parts(
 
     rows = tuple(_list_figures(failure))
     parts["Figures"] = [Table(COLUMNS["oom-figures"], rows)] if rows else []
-    sizes: list[Block] = [Paragraph(line) for line in failure.matched]
-
-    if failure.sizes:
-        sizes.append(_list_sizes(failure))
-
-    parts["Chunks in use by size"] = sizes
+    parts["Chunks in use by size"] = [_list_sizes(failure)] if failure.sizes else []
 
     if failure.compiled is not None:
         parts["Buffers of the program"] = [*_list_buffers(failure.compiled)]
@@ -319,9 +313,8 @@ def _list_sizes(failure: OomFailure) -> Table:
     rows = []
 
     for row in failure.sizes[:_MOST_ROWS]:
-        notes = ["requested size"] if row.is_asked else []
-        notes += row.names[:1]  # the likeliest tensor
-        rows.append((row.count, row.size_bytes, row.total_bytes, ", ".join(notes)))
+        note = "requested size" if row.is_asked else ""
+        rows.append((row.count, row.size_bytes, row.total_bytes, note))
 
     others = failure.sizes[_MOST_ROWS:]
     caption = ""
