@@ -15,6 +15,7 @@ from analyzer.model.contract.fields import TwoSizes, tensor_bytes
 from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
+    StepConfig,
     TargetNote,
 )
 from analyzer.model.errors import TraceError
@@ -73,7 +74,7 @@ from analyzer.tracing.xla.plan_contents import (
     find_step_tensors,
 )
 from analyzer.tracing.xla.trace_modules import (
-    describe_step,
+    describe_modules,
     name_call_requests,
     name_module_buffers,
     read_modules,
@@ -178,27 +179,19 @@ def measure(
     if plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
 
-    step_config = note.step
     all_warnings = [*warnings, *_find_warnings(events, table, steps, note, main)]
 
     if not note.is_captured:
-        step_config = describe_step(raw, plans)
         all_warnings += warn_about_modules(raw, plans)
 
         if structure is not None:
             all_warnings += _warn_about_cut(shown, len(events_shown), main)
 
-    notes = (
-        *_describe_tpu(events, main),
-        *_describe_graph(note, structure),
-        *_describe_allocators(events, main),
-    )
-
     return Recording(
         kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
-        step_config=replace(step_config, eager=_is_eager(note, structure)),
+        step_config=_describe_step(note, raw, plans, structure),
         events=events_shown,
         allocations=shown,
         allocator=main,
@@ -209,7 +202,11 @@ def measure(
         error=note.error,
         compilations={one.ops[0]: one.compilations for one in note.xla},
         integrity=integrity,
-        notes=notes,
+        notes=(
+            *_describe_tpu(events, main),
+            *_describe_graph(note, structure),
+            *_describe_allocators(events, main),
+        ),
         simulated_run=note.simulated_card,
         repeats=note.repeats,
         has_unknown_values=bool(note.unknown_values),
@@ -268,14 +265,20 @@ def _label_buffers(
     return name_module_buffers(table, raw, plans), sharing
 
 
-def _is_eager(note: RunNote, structure: GraphIndex | None) -> bool:
-    """Say whether the step ran op by op: by the note, else by most ops of the derived graph."""
+def _describe_step(
+    note: RunNote,
+    raw: RawTrace,
+    plans: Mapping[str, BufferPlan],
+    structure: GraphIndex | None,
+) -> StepConfig:
+    """Return the settings in the note, else those that the modules and the derived graph show."""
     if note.is_captured:
-        return note.step.eager
+        return note.step
 
     names = [] if structure is None else list(structure.ops)
+    eager = sum("#" in name for name in names)
 
-    return 2 * sum("#" in name for name in names) > len(names)
+    return replace(describe_modules(raw, plans), eager=2 * eager > len(names))
 
 
 def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def read_modules(raw: RawTrace) -> dict[str, BufferPlan]:
     return plans
 
 
-def describe_step(raw: RawTrace, plans: Mapping[str, BufferPlan]) -> StepConfig:
+def describe_modules(raw: RawTrace, plans: Mapping[str, BufferPlan]) -> StepConfig:
     """Return what a trace's modules show of its step: JAX, and inference without a backward pass."""
     has_jax_module = any(name.startswith(_JAX_MODULE) for name in raw.modules)
     is_jax = bool(raw.calls) or has_jax_module
