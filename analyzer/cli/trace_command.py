@@ -41,9 +41,7 @@ from analyzer.report.untrusted import printable
 from analyzer.session.many_hosts import open_hosts
 from analyzer.session.opening import OpenOptions
 from analyzer.session.work_engine import WorkEngine
-from analyzer.simulated_card.card_environment import parse_cards
-from analyzer.tracing.parse.logdir import find_run
-from analyzer.tracing.xla.assignment_text import describe_assignment, is_assignment
+from analyzer.tracing.parse.logdir import find_run, is_assignment
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView
@@ -75,9 +73,7 @@ class TraceOptions:
     ] = None
     live: Annotated[
         bool,
-        options.option(
-            "With a script: show its memory, the slope and the largest layers while it runs."
-        ),
+        options.option("With a script: show its memory and the slope while it runs."),
     ] = False
     device: Annotated[
         str,
@@ -164,7 +160,9 @@ def trace(
     A Python file without a name (script.py, not script.py:name) runs as Python would run it, with its
     own arguments, input, output and exit code. A few of its steps are traced, and the report follows.
     """
-    if is_assignment(Path(target)) and Path(target).is_file():
+    if is_assignment(Path(target)):
+        from analyzer.tracing.xla.assignment_text import describe_assignment
+
         for line in describe_assignment(Path(target)):
             typer.echo(printable(line, 2000))
         return
@@ -232,6 +230,8 @@ def _capture_options(
     if what_if.growth and what_if.memory_limit_bytes is not None:
         message = "--limit and --growth exclude each other on a simulated card, as in TensorFlow."
         raise InputError(message, hint="Leave one out.")
+
+    from analyzer.simulated_card.card_environment import parse_cards
 
     parse_cards(capture.gpu)
 

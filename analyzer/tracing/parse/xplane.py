@@ -34,7 +34,6 @@ from analyzer.tracing.parse.event_columns import (
 from analyzer.tracing.parse.event_columns import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
 from analyzer.tracing.parse.logdir import suggest_command
-from analyzer.tracing.parse.memory_profile import read_memory_profile
 from analyzer.tracing.parse.protobuf import Event, PlainLine, PlainSpace, decode_text
 
 _LEAST_EVENT_BYTES: Final = 8
@@ -100,6 +99,8 @@ def read_trace(
     try:
         content = _read_content(path)
         if content.lstrip()[:1] == b"{":
+            from analyzer.tracing.parse.memory_profile import read_memory_profile
+
             empty = _Reading(PlainSpace(), lambda share: None).trace()
             return replace(empty, events=read_memory_profile(content))
 
