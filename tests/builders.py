@@ -245,12 +245,10 @@ def events_of(
             "op": [f"op{index}" for index in range(len(rows))],
         }
     )
-    for name, column in EVENTS.items():
+    for name, dtype in EVENTS.items():
         if name not in table:
-            table[name] = "" if column.dtype == "category" else 0
-    return table.astype({name: column.dtype for name, column in EVENTS.items()})[
-        list(EVENTS)
-    ]
+            table[name] = "" if dtype == "category" else 0
+    return table.astype(EVENTS)[list(EVENTS)]
 
 
 @dataclass(frozen=True)

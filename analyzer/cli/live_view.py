@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
@@ -12,23 +12,17 @@ from rich.live import Live
 from rich.text import Text
 
 from analyzer.capture.watch.script_launch import LIVE_FILE
-from analyzer.model.errors import AnalyzerError
 from analyzer.model.units import format_bytes, signed_bytes
-from analyzer.report.render.terminal import section_parts
-from analyzer.report.report_sections import layers_section
-from analyzer.tracing.parse.logdir import RUN_FILE
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
-_LAYERS: Final = 8
 
 
 class LiveView:
-    """Bytes in use, their slope and the largest layers of the script whose run folder is ``folder``."""
+    """Bytes in use and their slope of the script whose run folder is ``folder``."""
 
-    def __init__(self, folder: Path, width: int = 80) -> None:
-        self._folder, self._width = folder, width
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._readings: deque[list[int]] = deque(maxlen=60)
-        self._layers: list[RenderableType] | None = None
 
     def render(self) -> RenderableType:
         """Return the view of the latest reading."""
@@ -38,16 +32,6 @@ class LiveView:
 
         if not self._readings:
             return Text("Waiting for the first step.", "dim")
-
-        if self._layers is None and (self._folder / RUN_FILE).is_file():
-            self._layers = []
-            with suppress(AnalyzerError):  # the report after the run states the reason
-                from analyzer.session.opening import open_result
-
-                section = layers_section(
-                    open_result(self._folder, search=False).report, _LAYERS
-                )
-                self._layers = [*section_parts(section, self._width)]
 
         earlier, (step, in_use, peak, resident) = self._readings[0], self._readings[-1]
         slope = (in_use - earlier[1]) // max(step - earlier[0], 1)
@@ -59,7 +43,7 @@ class LiveView:
         )
         curve = Text("".join(_BLOCKS[level] for level in levels), "cyan")
 
-        return Group(curve, Text(figures, "bold"), *self._layers or ())
+        return Group(curve, Text(figures, "bold"))
 
 
 @contextmanager
@@ -74,7 +58,7 @@ def show_live(
             for line in output:
                 console.print(Text(line.decode("utf-8", "replace").rstrip("\n")))
 
-    render = LiveView(folder, console.width).render
+    render = LiveView(folder).render
     with Live(
         get_renderable=render, console=console, refresh_per_second=2, transient=True
     ):

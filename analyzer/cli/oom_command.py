@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,18 +16,15 @@ from analyzer.cards.catalogue import look_up_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
-from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.errors import InputError
 from analyzer.oom import OomReport, read_oom_log
 from analyzer.oom.advice import find_fit_options, write_fit_command
 from analyzer.oom.failures import LoggedFailure
-from analyzer.oom.model_names import ModelTensor, add_names
 from analyzer.report.output_files import write_text
 
 if TYPE_CHECKING:
     from analyzer.model.contract.oom_file import Reproduction
     from analyzer.report.render.sections import Document
-    from analyzer.report.result import Result
 
 
 def oom(
@@ -42,8 +38,7 @@ def oom(
     target: Annotated[
         str,
         options.option(
-            "Match sizes to the tensors of this model, estimated as in `analyze estimate "
-            "TARGET`, or of a run folder.",
+            "The model of the log, for the next command and for --reproduce.",
             metavar="TARGET",
         ),
     ] = "",
@@ -59,54 +54,29 @@ def oom(
     *,
     outputs: PageOutputs,
 ) -> None:
-    """Explain an out-of-memory log: the request, the cause, and the fixes that its numbers support.
-
-    With --target the sizes in the log have the names of the model's tensors.
-    """
+    """Explain an out-of-memory log: the request, the cause, and the fixes that its numbers support."""
     outputs.check(*([] if log == "-" else [Path(log)]))
     if not target:
         hint = "Name the model: --target TARGET."
+        options.refuse_options("needs --target", hint, reproduce=reproduce)
+    if not reproduce:
         options.refuse_options(
-            "needs --target", hint, batch_size=batch_size, reproduce=reproduce
+            "needs --target TARGET --reproduce", "Add them.", batch_size=batch_size
         )
 
     report = _read_log(log)
-    if target:
-        report = _use_target(report, target, batch_size, outputs, reproduce=reproduce)
+    document = report.document
 
-    _show(report, outputs, batch_size)
-
-
-def _use_target(
-    report: OomReport,
-    target: str,
-    batch_size: int | None,
-    outputs: PageOutputs,
-    *,
-    reproduce: bool,
-) -> OomReport:
-    """Return the report with the names of a model's tensors, and with its run on the log's card."""
-    from analyzer.capture.targets.target_spec import parse_target
-    from analyzer.session.public_calls import estimate, open_trace
-
-    limit_bytes = _find_limit(report, target) if reproduce else None
-    if parse_target(target).kind is TargetKind.TRACE:
-        reason, hint = "needs a model, not a trace", "Leave it out."
-        options.refuse_options(reason, hint, batch_size=batch_size, reproduce=reproduce)
-
-        return _name_sizes(report, open_trace(target), target)
-
-    with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
-        settings = _step_settings(report, batch_size)
-        result = estimate(target, out=Path(folder) / "model", **settings)
-        report = _name_sizes(report, result, target, is_target=True)
+    if target and document.next_command is not None:
+        command = document.next_command.replace("TARGET", shlex.quote(target))
+        document = structs.replace(document, next_command=command)
 
     if reproduce:
+        limit_bytes = _find_limit(report, target)
         found = _reproduce(report, target, batch_size, limit_bytes, outputs)
-        document = structs.replace(report.document, reproduction=found)
-        report = replace(report, document=document)
+        document = structs.replace(document, reproduction=found)
 
-    return report
+    _show(replace(report, document=document), outputs, batch_size)
 
 
 def _show(report: OomReport, outputs: PageOutputs, batch_size: int | None) -> None:
@@ -179,13 +149,17 @@ def _reproduce(
     """Return the run of a target on the log's card, under the log's limit."""
     from analyzer.capture.targets.target_spec import parse_target
     from analyzer.fitting.reproduction import reproduce
-    from analyzer.model.contract.capture_request import CaptureOptions
+    from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
+
+    spec = parse_target(target)
+    if spec.kind is TargetKind.TRACE:
+        raise InputError(f"{target} is a trace.", hint="Name a model: --target TARGET.")
 
     chosen = CaptureOptions(device="gpu", **_step_settings(report, batch_size))
     logged = report.document.failures[0]
 
     with progress_bar(outputs.progress) as progress:
-        return reproduce(parse_target(target), chosen, limit_bytes, logged, progress)
+        return reproduce(spec, chosen, limit_bytes, logged, progress)
 
 
 def _step_settings(report: OomReport, batch_size: int | None) -> dict[str, Any]:
@@ -200,24 +174,3 @@ def _step_settings(report: OomReport, batch_size: int | None) -> dict[str, Any]:
     if is_op_by_op and failures[0].op != "StatefulPartitionedCall":
         settings["jit"] = False
     return settings
-
-
-def _name_sizes(
-    report: OomReport, result: Result, model: str, *, is_target: bool = False
-) -> OomReport:
-    """Return the report with the sizes in the log named by the tensors of a result."""
-    tensors = _list_tensors(result)
-
-    document = add_names(report.document, tensors, model, is_target=is_target)
-    return replace(report, document=document)
-
-
-def _list_tensors(result: Result) -> Iterator[ModelTensor]:
-    """Yield the named tensors of a result, variables included."""
-    columns = ["variable", "tensor", "op", "category", "requested_bytes"]
-    rows = result.analysis.rows[columns].drop_duplicates()
-
-    for variable, tensor, op, category, size in rows.itertuples(index=False, name=None):
-        name = str(variable or tensor or op or "")
-        if name:
-            yield name, str(category), int(size)

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from analyzer.capture.process.run_folders import make_default_path
 from analyzer.cli import shared_options as options
 from analyzer.cli import stdout
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
@@ -20,7 +19,6 @@ from analyzer.report.answer import peak_limit_words
 from analyzer.report.output_files import check_output, is_regular
 from analyzer.report.render.sections import Document
 from analyzer.report.result import Result
-from analyzer.report.short_json import shorten_file
 from analyzer.report.untrusted import printable
 
 Writer = Callable[[Path], object]
@@ -178,6 +176,8 @@ def json_output(
 
     def write_short(file: Path) -> None:
         write(file)
+        from analyzer.report.short_json import shorten_file
+
         shorten_file(file)
 
     is_short = path == stdout.DASH and not is_full
@@ -239,6 +239,8 @@ class RunPlace:
     def folder_for(self, spec: TargetSpec) -> Iterator[Path]:
         """Yield the folder's path; with --no-save it is temporary."""
         if not self.no_save or spec.kind is TargetKind.TRACE:
+            from analyzer.capture.process.run_folders import make_default_path
+
             yield self.out or make_default_path(spec)
             return
 

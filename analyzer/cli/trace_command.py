@@ -41,9 +41,7 @@ from analyzer.report.untrusted import printable
 from analyzer.session.many_hosts import open_hosts
 from analyzer.session.opening import OpenOptions
 from analyzer.session.work_engine import WorkEngine
-from analyzer.simulated_card.card_environment import parse_cards
-from analyzer.tracing.parse.logdir import find_run
-from analyzer.tracing.xla.assignment_text import describe_assignment, is_assignment
+from analyzer.tracing.parse.logdir import find_run, is_assignment
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView
@@ -54,7 +52,7 @@ _OF_THE_CAPTURE: Final = ("steps", "batch_size", "inter_op_threads", "device", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """Options of a capture that only ``trace`` has."""
+    """Options that only ``trace`` has: of a capture, then of the reading of an existing trace."""
 
     batch_size: options.BatchSize = None
     steps: Annotated[
@@ -75,9 +73,7 @@ class TraceOptions:
     ] = None
     live: Annotated[
         bool,
-        options.option(
-            "With a script: show its memory, the slope and the largest layers while it runs."
-        ),
+        options.option("With a script: show its memory and the slope while it runs."),
     ] = False
     device: Annotated[
         str,
@@ -111,12 +107,6 @@ class TraceOptions:
             metavar="NAME=N",
         ),
     ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """Options that select data of an existing trace."""
-
     host: Annotated[
         str,
         options.option("Host to open, if a logdir has several; default all of them."),
@@ -161,7 +151,6 @@ def trace(
     place: RunPlace,
     outputs: Outputs,
     replay: options.ReplayOptions,
-    reading: ReadOptions,
 ) -> None:
     """Capture the memory of a step, or open a trace, and explain its use and how to reduce it.
 
@@ -171,7 +160,9 @@ def trace(
     A Python file without a name (script.py, not script.py:name) runs as Python would run it, with its
     own arguments, input, output and exit code. A few of its steps are traced, and the report follows.
     """
-    if is_assignment(Path(target)) and Path(target).is_file():
+    if is_assignment(Path(target)):
+        from analyzer.tracing.xla.assignment_text import describe_assignment
+
         for line in describe_assignment(Path(target)):
             typer.echo(printable(line, 2000))
         return
@@ -179,7 +170,7 @@ def trace(
     spec = name_module(target) if capture.module else parse_target(target, scripts=True)
     outputs.check(spec.source)
     chosen, what_if = _capture_options(spec, capture, step, replay.what_if)
-    _check_options(spec, chosen, reading)
+    _check_options(spec, chosen, capture)
     place.check(spec)
 
     if spec.kind is TargetKind.SCRIPT:
@@ -211,7 +202,7 @@ def trace(
     options.refuse_options(
         reason, "Leave it out.", warmup=capture.warmup, live=capture.live
     )
-    _trace_step(spec, chosen, what_if, place, outputs, reading)
+    _trace_step(spec, chosen, what_if, place, outputs, capture)
 
 
 def _capture_options(
@@ -240,6 +231,8 @@ def _capture_options(
         message = "--limit and --growth exclude each other on a simulated card, as in TensorFlow."
         raise InputError(message, hint="Leave one out.")
 
+    from analyzer.simulated_card.card_environment import parse_cards
+
     parse_cards(capture.gpu)
 
     chosen = replace(
@@ -252,18 +245,18 @@ def _capture_options(
 
 
 def _check_options(
-    spec: TargetSpec, chosen: CaptureOptions, reading: ReadOptions
+    spec: TargetSpec, chosen: CaptureOptions, capture: TraceOptions
 ) -> None:
     """Refuse options that do not apply to the target."""
     if spec.kind is not TargetKind.TRACE:
         options.refuse_options(
             f"cannot be used with {spec.text}, which is not a trace",
             "Leave it out, or open the trace afterwards.",
-            host=reading.host,
-            run=reading.run,
-            allocator=reading.allocator,
-            scheduler=reading.scheduler,
-            redact=reading.redact,
+            host=capture.host,
+            run=capture.run,
+            allocator=capture.allocator,
+            scheduler=capture.scheduler,
+            redact=capture.redact,
         )
     else:
         check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
@@ -278,7 +271,7 @@ def _trace_step(
     what_if: WhatIf,
     place: RunPlace,
     outputs: Outputs,
-    reading: ReadOptions,
+    capture: TraceOptions,
 ) -> None:
     """Trace a target's step or open its trace, write the outputs, and exit with its status."""
     is_trace = spec.kind is TargetKind.TRACE
@@ -287,7 +280,7 @@ def _trace_step(
             if is_trace:
                 search = any(outputs.paths)
                 shared = OpenOptions(what_if=what_if, search=search, progress=progress)
-                result = _open_trace(Path(spec.path), reading, shared)
+                result = _open_trace(Path(spec.path), capture, shared)
             else:
                 from analyzer.session.target_results import trace_target
 
@@ -302,7 +295,7 @@ def _trace_step(
                     progress=progress,
                 )
 
-        if reading.redact:
+        if capture.redact:
             from analyzer.report.redaction import redact_result
 
             result = redact_result(result)
@@ -315,13 +308,13 @@ def _trace_step(
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 
-def _open_trace(path: Path, reading: ReadOptions, shared: OpenOptions) -> Result:
+def _open_trace(path: Path, capture: TraceOptions, shared: OpenOptions) -> Result:
     """Open a trace of one or many hosts."""
-    shared["host"], shared["allocator"] = reading.host, reading.allocator
-    if reading.run:
-        path = find_run(path, reading.run)
+    shared["host"], shared["allocator"] = capture.host, capture.allocator
+    if capture.run:
+        path = find_run(path, capture.run)
 
-    engine = WorkEngine(scheduler=reading.scheduler, workers=count_cores())
+    engine = WorkEngine(scheduler=capture.scheduler, workers=count_cores())
     return open_hosts(path, engine=engine, **shared)
 
 

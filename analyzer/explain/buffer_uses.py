@@ -4,9 +4,8 @@ from typing import Final
 
 import pandas as pd
 
-from analyzer.model.graph.buffer_sharing import Sharing, find_copies_of_inputs
-from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.recording.records import Step
+from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
+from analyzer.model.recording.records import Recording, Step
 
 NO_USE: Final = {"waits_for": "", "waits_for_type": "", "copied_by": ""}
 """Columns of a buffer without a known consumer."""
@@ -14,9 +13,7 @@ NO_USE: Final = {"waits_for": "", "waits_for_type": "", "copied_by": ""}
 
 def with_uses(
     rows: pd.DataFrame,
-    structure: GraphIndex | None,
-    sharing: Sharing | None,
-    op_runs: pd.DataFrame,
+    recording: Recording,
     step: Step | None,
 ) -> pd.DataFrame:
     """Return buffers with their columns of ``NO_USE`` filled in.
@@ -24,7 +21,11 @@ def with_uses(
     They are the consumer that runs last, its op type, and the op type that copied an input of the step
     into the buffer. ``step`` is None for the whole trace.
     """
-    if structure is None or sharing is None:
+    structure = recording.structure
+    sharing = recording.sharing
+    op_runs = recording.op_runs
+
+    if structure is None or sharing is None or op_runs is None:
         return rows
 
     if step is not None and step.start_ps is not None and step.end_ps is not None:

@@ -20,11 +20,12 @@ def count_cores() -> int:
     )
 
 
-def read_memory_bytes(pages: str = "SC_PHYS_PAGES") -> int:
-    """Return the machine's memory, or with ``SC_AVPHYS_PAGES`` its free part; 0 if it is unknown."""
-    if hasattr(os, "sysconf") and pages in getattr(os, "sysconf_names", ()):
-        return int(os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE"))
-    return 0  # on Windows, and for the free part on macOS
+def read_memory_bytes() -> int:
+    """Return the machine's memory; 0 on Windows, where it is unknown."""
+    if hasattr(os, "sysconf"):
+        return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+    return 0
 
 
 VARIABLE: Final = "TF_MEMORY_ANALYZER_CACHE"

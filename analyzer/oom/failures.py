@@ -189,11 +189,11 @@ class Log:
         """Return the process that writes lines with a tag."""
         return self._processes.setdefault(tag, Process(self, tag))
 
-    def add_tolerated(self, allocator: str, size: Range, count: int = 1) -> None:
+    def add_tolerated(self, allocator: str, size: Range) -> None:
         """Count failed requests that the caller could do without."""
         times, largest = self.tolerated.pop(allocator, (0, size))
         larger = max(largest, size, key=lambda each: each.middle)
-        self.tolerated[allocator] = (times + count, larger)
+        self.tolerated[allocator] = (times + 1, larger)
 
 
 class Process:

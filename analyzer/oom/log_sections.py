@@ -13,7 +13,6 @@ from markupsafe import Markup
 from analyzer.model.contract.oom_file import OomDocument, OomFailure, OomPlan
 from analyzer.model.units import format_bytes
 from analyzer.oom.failures import LoggedFailure
-from analyzer.report.render.charts import frame
 from analyzer.report.render.sections import (
     COLUMNS,
     Block,
@@ -24,6 +23,7 @@ from analyzer.report.render.sections import (
     Table,
     TableColumn,
 )
+from analyzer.report.untrusted import unbroken
 
 _WIDTH: Final = 1000  # units of a row
 _ROWS: Final = 24  # rows for the whole pool
@@ -42,9 +42,15 @@ _LEGEND: Final = (
 _RECT: Final = Markup(
     '<rect x="{}" y="{}" width="{}" height="{}" class="{}"><title>{}</title></rect>'
 )
-_SVG: Final = Markup(
-    '<svg class="pool" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
-    'aria-label="Chunks of the allocator by address">{}</svg>'
+_KEY: Final = Markup(
+    '<span class="key"><svg class="swatch" width="12" height="12" aria-hidden="true">'
+    '<rect width="12" height="12" class="{}"/></svg> {}</span> '
+)
+_FIGURE: Final = Markup(
+    '<figure class="drawing"><figcaption>The pool when the request failed, to scale '
+    '<small>{note}</small></figcaption><svg class="pool" viewBox="0 0 {width} {height}" '
+    'preserveAspectRatio="none" role="img" aria-label="Chunks of the allocator by address">'
+    '{marks}</svg><p class="legend">{keys}</p><p class="pointed" aria-live="polite"></p></figure>'
 )
 
 
@@ -79,10 +85,15 @@ def draw_pool(failure: LoggedFailure) -> Markup | None:
         note += " The chunk list is incomplete."
 
     height = 2 * _TOP + -(-end // row_bytes) * _STEP
-    svg = _SVG.format(_WIDTH, height, Markup("").join(marks))
-    caption = "The pool when the request failed, to scale"
+    keys = Markup("").join(_KEY.format(*one) for one in _LEGEND)
 
-    return frame(caption, svg, _LEGEND, note)
+    return _FIGURE.format(
+        note=unbroken(note),
+        width=_WIDTH,
+        height=height,
+        marks=Markup("").join(marks),
+        keys=keys,
+    )
 
 
 def _merge_small(
@@ -188,13 +199,12 @@ def build_sections(
         notes.append("Below, SCRIPT is your script, such as train.py.")
 
     sections.append(Section("", tuple(map(Paragraph, notes))))
-    model = f", matched with {document.matched_with}" if document.matched_with else ""
 
     return Document(
         document.log,
         document.headline,
         tone="bad" if count else "strong",
-        subtitle=f"{document.lines:,} lines{model}",
+        subtitle=f"{document.lines:,} lines",
         badge="out of memory" if count else "",
         sections=tuple(sections),
         next_command=command,
@@ -235,12 +245,7 @@ def _describe_parts(
 
     rows = tuple(_list_figures(failure))
     parts["Figures"] = [Table(COLUMNS["oom-figures"], rows)] if rows else []
-    sizes: list[Block] = [Paragraph(line) for line in failure.matched]
-
-    if failure.sizes:
-        sizes.append(_list_sizes(failure))
-
-    parts["Chunks in use by size"] = sizes
+    parts["Chunks in use by size"] = [_list_sizes(failure)] if failure.sizes else []
 
     if failure.compiled is not None:
         parts["Buffers of the program"] = [*_list_buffers(failure.compiled)]
@@ -308,9 +313,8 @@ def _list_sizes(failure: OomFailure) -> Table:
     rows = []
 
     for row in failure.sizes[:_MOST_ROWS]:
-        notes = ["requested size"] if row.is_asked else []
-        notes += row.names[:1]  # the likeliest tensor
-        rows.append((row.count, row.size_bytes, row.total_bytes, ", ".join(notes)))
+        note = "requested size" if row.is_asked else ""
+        rows.append((row.count, row.size_bytes, row.total_bytes, note))
 
     others = failure.sizes[_MOST_ROWS:]
     caption = ""

@@ -44,6 +44,7 @@ def redact_result(result: Result) -> Result:
         events=_redact_table(recording.events, rename),
         allocations=_redact_table(recording.allocations, rename),
         structure=None,
+        sharing=None,
         compilations={},
         warnings=(),
         notes=(),

@@ -99,7 +99,7 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
 
     path, allocator = Path(request[0]), request[1]
     try:
-        recording = open_measured(path, allocator=allocator).recording
+        recording = open_measured(path, allocator=allocator)
     except AnalyzerError as error:
         return [_make_row(path, failed=str(error).replace(f"{path} ", "It ", 1))]
     except MemoryError:

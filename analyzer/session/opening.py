@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from analyzer.explain.analysis import Analysis
-    from analyzer.tracing.measure.measured_recording import Measured
+    from analyzer.model.recording.records import Recording
     from analyzer.tracing.parse.run_folder import RunNote
 
 Progress = Callable[
@@ -99,7 +99,7 @@ def _last_stage(search: bool) -> str:
 
 
 def make_result(
-    measured: Measured,
+    recording: Recording,
     path: Path,
     what_if: WhatIf | None = None,
     *,
@@ -108,7 +108,7 @@ def make_result(
     """Explain a measured trace and return its result."""
     from analyzer.report.document import build_document
 
-    analysis = explain(measured, what_if or WhatIf(), search=search)
+    analysis = explain(recording, what_if or WhatIf(), search=search)
     report = build_document(analysis)
 
     return Result.of(analysis, report, path if path.is_dir() else None)
@@ -218,7 +218,7 @@ def analyse_step(
     return explain(predicted, what_if, search=search)
 
 
-def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
+def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     """Compute peak, pool and findings of a recording; ``search`` also finds the least limit."""
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse
@@ -229,15 +229,9 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     from analyzer.explain.trace_integrity import check_peak
     from analyzer.explain.verdict import judge
 
-    analysis = analyse(measured.recording)
+    analysis = analyse(recording)
     check_peak(analysis)
-    alive = with_uses(
-        analysis.alive,
-        measured.recording.structure,
-        measured.sharing,
-        measured.op_runs,
-        analysis.step,
-    )
+    alive = with_uses(analysis.alive, recording, analysis.step)
     analysis = add_pool(replace(analysis, alive=alive), what_if, search=search)
     analysis = with_run_range(analysis, search=search)
     recording = analysis.recording

@@ -145,9 +145,9 @@ def save_report(result: Result, folder: Path) -> Result:
     result.to_html(folder / report_json.REPORT_HTML)
 
     if result.report.kind is not Kind.ESTIMATE and result.report.what_if is not None:
-        return result  # without digests: the next command explains the trace without these settings
+        return result  # without a digest: the next command explains the trace without these settings
 
     write_text(
-        folder / report_json.DIGESTS_FILE, report_json.encode_digests(folder).decode()
+        folder / report_json.DIGEST_FILE, report_json.encode_digest(folder).decode()
     )
     return result

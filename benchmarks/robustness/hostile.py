@@ -41,9 +41,9 @@ from typing import Any, Final
 import numpy as np
 
 from analyzer.model.contract.report_json import (
-    DIGESTS_FILE,
+    DIGEST_FILE,
     convert_report,
-    encode_digests,
+    encode_digest,
 )
 from analyzer.model.errors import AccountingError, AnalyzerError
 from analyzer.tracing.parse.buffer_plan import HloProto
@@ -159,7 +159,7 @@ def damage(folder: Path, rng: random.Random) -> str:
 def _seal(folder: Path) -> str:
     """Make the digests of a finished estimate those of its files, as whoever damaged it would."""
     try:
-        (folder / DIGESTS_FILE).write_bytes(encode_digests(folder))
+        (folder / DIGEST_FILE).write_bytes(encode_digest(folder))
     except Exception as error:  # damaged too far to be sealed
         return f"not sealed ({type(error).__name__})"
     return "sealed"

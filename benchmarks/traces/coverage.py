@@ -52,7 +52,7 @@ def own_rows(recording: Recording) -> pd.DataFrame:
 
 def cover(path: Path, samples: list[list[object]]) -> tuple[Counter[str], int, int, bool]:
     """Print one line about a trace; return shares by category, tensors with a layer, named, problem."""
-    recording = open_measured(path).recording
+    recording = open_measured(path)
     rows = own_rows(recording)
     named = rows[rows["op"].astype(str).str.contains("/") & rows["part_of"].isna()]
     layers = int((named["layer"] != "").sum())
@@ -105,7 +105,7 @@ def compare(run: Path, *, bare: bool) -> float:
         else:
             note = json.loads((copy / "run.json").read_text())
             (copy / "run.json").write_text(json.dumps({**note, "graph": ""}))
-        with_graph, without = (own_rows(open_measured(path).recording) for path in (run, copy))
+        with_graph, without = (own_rows(open_measured(path)) for path in (run, copy))
     with_graph, without = (
         rows.assign(number=rows.groupby(["address", "instruction"], observed=True).cumcount())
         for rows in (with_graph, without)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 from builders import sample_folder
 from byte_cases import CASES
@@ -18,7 +19,7 @@ from page_driver import Page
 import analyzer
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.report_json import convert_report
-from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, empty
+from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
 from analyzer.model.units import format_bytes
 from analyzer.report.page import payload
 from analyzer.report.result import Result
@@ -524,11 +525,11 @@ def test_a_recording_may_lack_nearly_everything(
     page: Page, made: Made, written: Callable[..., Path], is_empty: bool
 ) -> None:
     table = made.recording.allocations.assign(address=None, born_ps=None, dies_ps=None)
-    table = table.astype({name: column.dtype for name, column in ALLOCATIONS.items()})
+    table = table.astype(ALLOCATIONS)
     bare = dataclasses.replace(
         made.recording,
-        events=empty(EVENTS),
-        allocations=empty(ALLOCATIONS) if is_empty else table,
+        events=pd.DataFrame(columns=list(EVENTS)).astype(EVENTS),
+        allocations=table.iloc[:0] if is_empty else table,
         structure=None,
         steps=(),
     )

@@ -48,7 +48,7 @@ def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(
     used = [int(size) for size in re.findall(r"\] InUse at \w+ of size (\d+)", dump)]
     free = [int(size) for size in re.findall(r"\] Free  at \w+ of size (\d+)", dump)]
     assert used
-    told = analyze("oom", tmp_path / "run", "--target", tmp_path / "run", "--json", "-")
+    told = analyze("oom", tmp_path / "run", "--json", "-")
     (failure,) = json.loads(told.out)["failures"]
     least, most = failure["ranges"]["limit_bytes"]  # this TensorFlow prints 48.00MiB
     assert least <= 48 << 20 <= most
@@ -56,8 +56,6 @@ def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(
     assert failure["largest_hole_bytes"] == max(free)
     assert failure["asked"]["requested_bytes"] == 16 * 64 * 64 * 64 * 4
     assert failure["asked"]["is_exact"]
-    named = {row["size_bytes"]: row["names"] for row in failure["sizes"]}
-    assert any("kernel" in name for names in named.values() for name in names)
 
 
 @pytest.mark.slow

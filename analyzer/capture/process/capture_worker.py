@@ -31,7 +31,7 @@ from analyzer.capture.run.source_frames import (
     find_culprit,
 )
 from analyzer.capture.run.xla_dumps import add_dump_flags
-from analyzer.model.contract.capture_request import REQUEST_VERSION, CaptureRequest
+from analyzer.model.contract.capture_request import CaptureRequest
 from analyzer.model.contract.child_messages import (
     CaptureDone,
     ChildFailed,
@@ -121,7 +121,7 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
     target = "the target"
 
     try:
-        request = read_message(Path(request_path), CaptureRequest, REQUEST_VERSION)
+        request = read_message(Path(request_path), CaptureRequest)
         target = request.target.text
         _capture(request, places, channel)
     except AnalyzerError as error:

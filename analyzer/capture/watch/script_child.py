@@ -36,7 +36,7 @@ from analyzer.capture.watch.script_launch import (
     USAGE_FILE,
     write_fault,
 )
-from analyzer.model.contract.capture_request import WATCH_VERSION, WatchRequest
+from analyzer.model.contract.capture_request import WatchRequest
 from analyzer.model.contract.child_messages import read_message
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.interrupts import EXIT_BASE, REPEAT_S, delay_signals
@@ -339,5 +339,5 @@ def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
 def main(request_path: str, places: list[str], modules: frozenset[str]) -> NoReturn:
     """Run the script of a request file; see ``ScriptRun.run``."""
-    request = read_message(Path(request_path), WatchRequest, WATCH_VERSION)
+    request = read_message(Path(request_path), WatchRequest)
     ScriptRun(request).run(places, modules)

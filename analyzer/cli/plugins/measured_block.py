@@ -33,7 +33,7 @@ class BlockMeasure:
 
     def read(self, folder: Path) -> None:
         """Fill the figures from the block's trace."""
-        recording = open_measured(folder).recording
+        recording = open_measured(folder)
         events, rows = recording.events, main_allocator_rows(recording)
         requested = timeline(rows, len(events)).requested
         requested = requested - requested[0]

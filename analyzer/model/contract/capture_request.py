@@ -1,4 +1,4 @@
-"""Versioned requests to the child processes that capture a step or watch a script."""
+"""Requests to the child processes that capture a step or watch a script."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import Name, ReportRecord, Text, Total
 from analyzer.model.tables import read_table
 
-REQUEST_VERSION: Final = 1
-WATCH_VERSION: Final = 1
 CaptureKind: TypeAlias = Literal["run", "static", "sizes"]
 """``run``: run the step and trace it. ``static``: take its graph and run nothing. ``sizes``: run it at
 several sizes and answer for each whether it ran."""
@@ -134,7 +132,6 @@ class CaptureRequest:
     options: CaptureOptions
     folder: str
     kind: CaptureKind = "run"
-    schema_version: int = REQUEST_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +145,6 @@ class WatchRequest:
     steps: int = SCRIPT_STEPS
     warmup: int = SCRIPT_WARMUP_STEPS
     options: CaptureOptions = field(default_factory=CaptureOptions)
-    schema_version: int = WATCH_VERSION
 
 
 class Assumption(ReportRecord, frozen=True):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import Struct, convert, to_builtins
 
 from analyzer.model.contract.fields import Bytes, Name
 from analyzer.model.errors import AnalyzerError, FailureKind
@@ -70,20 +70,16 @@ _Record = TypeVar("_Record")
 
 
 def write_message(path: Path, message: object) -> None:
-    """Write a record with a version as a JSON file, atomically."""
+    """Write a record as a JSON file, atomically."""
     unfinished = path.with_name(f"{path.name}.part")
     unfinished.write_text(json.dumps(to_builtins(message)), encoding="utf-8")
     unfinished.replace(path)
 
 
-def read_message(path: Path, record: type[_Record], version: int) -> _Record:
-    """Read a file that ``write_message`` wrote, of exactly this version, or raise AnalyzerError."""
+def read_message(path: Path, record: type[_Record]) -> _Record:
+    """Read a file that ``write_message`` wrote, or raise AnalyzerError."""
     try:
-        plain = json.loads(path.read_bytes())
-        if (actual := convert(plain, dict).get("schema_version")) != version:
-            raise ValidationError(f"it has version {actual}, expected {version}")
-
-        return convert(plain, record)
+        return convert(json.loads(path.read_bytes()), record)
     except (OSError, ValueError, RecursionError) as error:
         raise AnalyzerError(
             f"The message in {path} cannot be read: {error}.",

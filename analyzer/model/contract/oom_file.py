@@ -27,13 +27,12 @@ class AskedFor(ReportRecord, frozen=True):
 
 
 class OomSize(ReportRecord, frozen=True):
-    """All chunks in use of one size, and the model's tensors of that size, if a model was given."""
+    """All chunks in use of one size."""
 
     size_bytes: int
     count: int
     total_bytes: int
     is_asked: bool = False
-    names: tuple[str, ...] = ()
 
 
 class OomAdvice(ReportRecord, frozen=True):
@@ -109,7 +108,6 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     sizes: tuple[OomSize, ...]
     remedies: tuple[OomAdvice, ...]
     compiled: OomPlan | None = None
-    matched: tuple[str, ...] = ()
     words: str = ""
     component: str = "TensorFlow"
 
@@ -157,7 +155,6 @@ class OomDocument(ReportRecord, frozen=True, kw_only=True):
     refusals: tuple[OomRefusals, ...]
     survived: tuple[OomSurvived, ...]
     notes: tuple[str, ...]
-    matched_with: str | None = None
     next_command: str | None = None
     # full length of each list that was shortened
     shortened: Lengths = field(default_factory=dict)

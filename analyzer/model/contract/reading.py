@@ -29,10 +29,6 @@ _MOST_RATIO: Final = 24
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-class _Version(msgspec.Struct):
-    schema_version: int = 0
-
-
 class _NewerVersionError(ValueError):
     """A newer version of the package wrote the record."""
 
@@ -127,7 +123,10 @@ def decode_record(content: bytes, record: type[_Record], version: int) -> _Recor
             "replace",
         )
 
-    if msgspec.json.decode(content, type=_Version).schema_version > version:
+    fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+    written = msgspec.json.decode(fields.get("schema_version", b"0"), type=int)
+
+    if written > version:
         raise _NewerVersionError
 
     return msgspec.json.decode(content, type=record)

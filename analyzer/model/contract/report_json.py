@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 from operator import index
 from pathlib import Path
 from typing import Any, Final, SupportsIndex
@@ -74,50 +75,49 @@ def replace_non_finite(value: Any) -> Any:
     return value
 
 
-DIGESTS_FILE: Final = "kept.json"
+DIGEST_FILE: Final = "kept.json"
 REPORT_JSON: Final = "report.json"
 REPORT_HTML: Final = "report.html"
 
 
-def encode_digests(folder: Path) -> bytes:
-    """Return the content of ``kept.json``: this version, and a digest of each file in the folder."""
-    return encode({"analyzer": __version__, "files": _digest_files(folder)})
+def encode_digest(folder: Path) -> bytes:
+    """Return the content of ``kept.json``: this version, and a digest of the files in the folder."""
+    return encode({"analyzer": __version__, "digest": _digest_files(folder)})
 
 
-def _digest_files(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file in a folder by its path, without the two files about it."""
-    files = {}
+def _digest_files(folder: Path) -> str:
+    """Return the SHA-256 of the files in a folder with their paths, without the two files about it."""
+    digest = hashlib.sha256()
 
     for file in sorted(folder.rglob("*")):
-        is_own = file.name in (DIGESTS_FILE, REPORT_HTML)
-        if file.is_file() and not file.is_symlink() and not is_own:
-            digest = hashlib.sha256(read_regular_file(file)).hexdigest()
-            files[file.relative_to(folder).as_posix()] = digest
+        is_own = file.name in (DIGEST_FILE, REPORT_HTML)
 
-    return files
+        if file.is_file() and not file.is_symlink() and not is_own:
+            content = read_regular_file(file)
+            digest.update(
+                os.fsencode(f"{file.relative_to(folder).as_posix()} {len(content)}\n")
+            )
+            digest.update(content)
+
+    return digest.hexdigest()
 
 
 def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
     """Return the report that is saved in ``folder``, and why it cannot be used (empty without one)."""
-    file = folder / DIGESTS_FILE
+    file = folder / DIGEST_FILE
     if not file.is_file():
         return None, ""
 
     try:
         saved = json.loads(read_regular_file(file))
         version = str(saved["analyzer"])
-        known = dict(saved["files"])
+
         if version != __version__:
             return None, f"version {version:.20} saved it"
 
-        present = _digest_files(folder)
-        if any(present.get(name) != digest for name, digest in known.items()):
+        if saved["digest"] != _digest_files(folder):
             return None, "one of its files has changed"
-
-        added = present.keys() - known.keys()
-        if any(name == REPORT_JSON or ".xplane.pb" in name for name in added):
-            return None, "a file was added"
 
         return read_report(folder / REPORT_JSON), ""
     except (AnalyzerError, OSError, TypeError, KeyError, ValueError, RecursionError):
-        return None, f"a file is missing or damaged, or {DIGESTS_FILE} is"
+        return None, f"a file is missing or damaged, or {DIGEST_FILE} is"

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import networkx as nx
     import pandas as pd
 
+    from analyzer.model.graph.buffer_sharing import Sharing
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -127,6 +129,9 @@ class Recording:
     # whether values decide that a simulated card lacks: step ``STEP_WITH_ALL`` takes them for true
     has_unknown_values: bool = False
     watch: WatchNote | None = None
+    sharing: Sharing | None = None  # tensors of ``structure`` that share a buffer
+    # runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``; None if unknown
+    op_runs: pd.DataFrame | None = None
 
     @property
     def ran_under_limit(self) -> bool:

@@ -7,7 +7,6 @@
 """
 
 import csv
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
 
@@ -40,18 +39,12 @@ IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
 """Role of the rows for bytes of a compiled step's buffer that hold no value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its pandas dtype, and its meaning with the unit."""
-
-    dtype: str
-    meaning: str
-
-
-def _read_columns(table: str) -> dict[str, Column]:
+def _read_columns(table: str) -> dict[str, str]:
+    """Return the columns of a table, each with its pandas dtype."""
     text = (files("analyzer.model.recording") / "columns.csv").read_text("utf-8")
-    rows = [row for row in csv.DictReader(text.splitlines()) if row["table"] == table]
-    return {row["column"]: Column(row["dtype"], row["meaning"]) for row in rows}
+    rows = csv.DictReader(text.splitlines())
+
+    return {row["column"]: row["dtype"] for row in rows if row["table"] == table}
 
 
 EVENTS: Final = _read_columns("events")
@@ -61,33 +54,22 @@ _OPTIONAL: Final = frozenset({"part_of", "instruction"})
 """Columns that a table may lack if no row is part of another."""
 
 
-def empty(columns: dict[str, Column]) -> pd.DataFrame:
-    """Return a table with these columns and no rows."""
-    return pd.DataFrame(
-        {name: pd.Series([], dtype=col.dtype) for name, col in columns.items()}
-    )
-
-
-def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
+def conform(table: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
     """Return ``table`` with exactly these columns and dtypes, in this order."""
     missing = [name for name in columns if name not in table]
     if wrong := set(missing) - _OPTIONAL:
         raise AccountingError(f"the table lacks the columns {', '.join(sorted(wrong))}")
 
-    absent = {
-        name: "" if columns[name].dtype == "category" else pd.NA for name in missing
-    }
+    absent = {name: "" if columns[name] == "category" else pd.NA for name in missing}
     if absent:
         table = table.assign(**absent)
 
-    fits = {
-        name: str(table[name].dtype) == column.dtype for name, column in columns.items()
-    }
+    fits = {name: str(table[name].dtype) == dtype for name, dtype in columns.items()}
 
     return pd.DataFrame(
         {
-            name: table[name] if fits[name] else table[name].astype(column.dtype)
-            for name, column in columns.items()
+            name: table[name] if fits[name] else table[name].astype(dtype)
+            for name, dtype in columns.items()
         },
         copy=False,
     )

@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from markupsafe import Markup
-
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report_file import DiffFile, ProgramFigures, ReportFile
 from analyzer.model.recording.records import Recording
@@ -36,7 +34,6 @@ from analyzer.report.answer import (
 )
 from analyzer.report.diff_sections import diff_document
 from analyzer.report.page.payload import pack, payload
-from analyzer.report.render.charts import draw_line, draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
 from analyzer.report.render.sections import (
     Section,
@@ -133,8 +130,6 @@ def render(
     if any(row.layer for row in report.layers):
         static.append(report_sections.layers_section(report, STATIC_ROWS))
 
-    stack = ((f"fill-{name}", ratio) for name, _, _, ratio in shares)
-
     return fill_page(
         _PAGE,
         "assets/template.html",
@@ -163,7 +158,6 @@ def render(
         hosts=hosts and report_sections.hosts_section(hosts, _ALL_HOSTS),
         steps=report_sections.steps_section(report, _STEPS) if report.steps else None,
         static=static,
-        stack=draw_shares(stack, "Categories at the peak, listed below"),
         steps_charts=steps_charts(report.program),
         packed=pack(header, columns),
     )
@@ -187,8 +181,12 @@ def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> 
     return writable(text)
 
 
-def steps_charts(program: ProgramFigures | None) -> list[Markup]:
-    """Return charts of the device's allocator and of the process, if there are enough readings."""
+def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
+    """Return caption and points of a chart of the device's allocator, and of one of the process.
+
+    A point is a pair of shares of the width and the height, from the upper left corner. A chart needs
+    some readings.
+    """
     if program is None:
         return []
 
@@ -212,11 +210,24 @@ def steps_charts(program: ProgramFigures | None) -> list[Markup]:
         if len(points) < _FEWEST:
             continue
 
-        sizes = [size_bytes for _, size_bytes in points]
-        low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
+        steps, sizes = zip(*points, strict=True)
+        first, end = steps[0], steps[-1]
+        most = max(*sizes, 1)
 
-        caption = f"{title}: {low} to {high}, at the end {last}{words}"
-        charts.append(draw_line(caption, "after each step", points))
+        low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
+        caption = (
+            f"{title}, steps {first:,} to {end:,}, from 0 to {high}: least {low}, "
+            f"at the end {last}{words}"
+        )
+
+        places = []
+
+        for step, size_bytes in points:
+            along = (step - first) / max(end - first, 1)
+            down = 1 - size_bytes / most
+            places.append(f"{along:.4f},{down:.4f}")
+
+        charts.append((caption, " ".join(places)))
 
     return charts
 

@@ -101,7 +101,7 @@ def to_terminal(
 
     for section in document.sections:
         if is_verbose or not section.is_folded:
-            parts += section_parts(section, width, is_verbose=is_verbose)
+            parts += _section_parts(section, width, is_verbose=is_verbose)
 
     if document.footer and is_verbose:
         parts.append(Padding(_line(document.footer, "dim"), (1, 0, 0, 0)))
@@ -109,7 +109,7 @@ def to_terminal(
     return Group(*parts)
 
 
-def section_parts(
+def _section_parts(
     section: sections.Section,
     width: int,
     *,

@@ -49,7 +49,6 @@ from analyzer.simulate.predict.stated_range import (
     describe_notes,
     state_range,
 )
-from analyzer.tracing.measure.measured_recording import Measured
 from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
 
 
@@ -98,7 +97,7 @@ def predict_note(
     allocator: BfcOptions | None = None,
     search: bool = False,
     progress: Callable[[float], None] = lambda share: None,
-) -> Measured:
+) -> Recording:
     """Predict the allocations of a noted step, from the process's start to the end of the last step.
 
     ``inter_op`` threads are those of the noted machine by default. ``search``: whether to find the
@@ -134,7 +133,7 @@ def _make_recording(
     structure: GraphIndex,
     prediction: Prediction,
     target: Target,
-) -> Measured:
+) -> Recording:
     schedule = prediction.middle
     prepared = prediction.prepared
     table, sharing = _attribute(note, structure, prediction)
@@ -148,7 +147,10 @@ def _make_recording(
     names = [prepared.wiring.ops[node].name for node in schedule.nodes]
     limit_of = options if target.gpu is None else target.options
 
-    recording = Recording(
+    order = np.arange(len(names), dtype=np.int64)  # times are ranks
+    runs = pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
+
+    return Recording(
         kind=Kind.ESTIMATE,
         target=note.target or TargetNote(),
         device=Device(
@@ -171,12 +173,9 @@ def _make_recording(
         notes=(*note.notes, *describe_card(note)),
         unmodelled=find_unmodelled(prepared),
         uncertainty=state_range(prediction, card_limit_bytes),
+        sharing=sharing,
+        op_runs=runs,
     )
-
-    order = np.arange(len(names), dtype=np.int64)  # times are ranks
-    runs = pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
-
-    return Measured(recording, sharing, runs)
 
 
 def make_table(prediction: Prediction) -> pd.DataFrame:
@@ -189,8 +188,8 @@ def make_table(prediction: Prediction) -> pd.DataFrame:
     prepared = prediction.prepared
 
     empty = {
-        name: "" if of.dtype == "category" else pd.NA
-        for name, of in ALLOCATIONS.items()
+        name: "" if dtype == "category" else pd.NA
+        for name, dtype in ALLOCATIONS.items()
     }
 
     empty |= {"allocator": prepared.device.allocator, "run_id": 0}

@@ -130,7 +130,7 @@ def add_earlier_buffers(
     )
 
     for column in allocations.columns.difference(more.columns):
-        is_text = ALLOCATIONS[column].dtype == "category"
+        is_text = ALLOCATIONS[column] == "category"
         more[column] = "" if is_text else pd.NA
 
     added = conform(more, ALLOCATIONS)

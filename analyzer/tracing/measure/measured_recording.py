@@ -1,7 +1,7 @@
 """From a trace file and the capture's note to a ``Recording``."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from analyzer.model.contract.fields import TwoSizes, tensor_bytes
 from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
+    StepConfig,
     TargetNote,
 )
 from analyzer.model.errors import TraceError
@@ -51,6 +52,7 @@ from analyzer.tracing.measure.trace_attribution import (
     label_workspaces,
 )
 from analyzer.tracing.measure.trace_checks import check_trace
+from analyzer.tracing.parse.buffer_plan import BufferPlan
 from analyzer.tracing.parse.event_columns import STACK
 from analyzer.tracing.parse.logdir import (
     GRAPH_FILE,
@@ -72,9 +74,11 @@ from analyzer.tracing.xla.plan_contents import (
     find_step_tensors,
 )
 from analyzer.tracing.xla.trace_modules import (
-    ModuleBuffers,
+    describe_modules,
     name_call_requests,
     name_module_buffers,
+    read_modules,
+    warn_about_modules,
 )
 
 _TEXTS: Final = read_table("tracing/measure/trace_texts.toml", dict[str, str])
@@ -86,22 +90,13 @@ _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A recording of a trace, with data for the findings."""
-
-    recording: Recording
-    sharing: Sharing | None
-    op_runs: pd.DataFrame  # runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``
-
-
 def open_measured(
     path: Path,
     *,
     host: str = "",
     allocator: str = "",
     progress: Callable[[float], None] | None = None,
-) -> Measured:
+) -> Recording:
     """Read the trace at ``path`` (a file, a run folder or a logdir).
 
     ``host`` is a prefix of the file's name, an empty ``allocator`` the device's own; ``progress`` gets
@@ -154,7 +149,7 @@ def measure(
     named: Path | None = None,
     allocator: str = "",
     warnings: Sequence[str] = (),
-) -> Measured:
+) -> Recording:
     """Pair, cut into steps, check and attribute the events of one trace.
 
     ``note`` is None for a trace of another program; see ``open_measured`` for the other arguments.
@@ -168,57 +163,57 @@ def measure(
     if structure is None and not is_tpu(main):
         table, structure = derive_graph(table, raw, steps, note)
 
-    modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
+    plans = find_plans(note, structure) if note.is_captured else read_modules(raw)
+    table, sharing = _label_buffers(table, raw, note, structure, steps, plans, main)
 
     shown, events_shown, steps_shown = divide_temporaries(
-        modules.table,
+        table,
         events,
         steps,
-        modules.plans,
+        plans,
         structure,
         allocator=main,
         infer=note.step.infers,
     )
 
-    if modules.plans and structure is not None:
+    if plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
 
-    is_derived = structure is not None and not note.is_captured
-    all_warnings = (
-        *warnings,
-        *_find_warnings(events, modules.table, steps, note, main),
-        *modules.warnings,
-        *(_warn_about_cut(shown, len(events_shown), main) if is_derived else ()),
-    )
-    notes = (
-        *_describe_tpu(events, main),
-        *_describe_graph(note, structure),
-        *_describe_allocators(events, main),
-    )
+    all_warnings = [*warnings, *_find_warnings(events, table, steps, note, main)]
 
-    recording = Recording(
+    if not note.is_captured:
+        all_warnings += warn_about_modules(raw, plans)
+
+        if structure is not None:
+            all_warnings += _warn_about_cut(shown, len(events_shown), main)
+
+    return Recording(
         kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
-        step_config=replace(modules.step_config, eager=_is_eager(note, structure)),
+        step_config=_describe_step(note, raw, plans, structure),
         events=events_shown,
         allocations=shown,
         allocator=main,
         steps=steps_shown,
         structure=structure,
-        warnings=all_warnings,
+        warnings=tuple(all_warnings),
         versions=dict(note.versions),
         error=note.error,
         compilations={one.ops[0]: one.compilations for one in note.xla},
         integrity=integrity,
-        notes=notes,
+        notes=(
+            *_describe_tpu(events, main),
+            *_describe_graph(note, structure),
+            *_describe_allocators(events, main),
+        ),
         simulated_run=note.simulated_card,
         repeats=note.repeats,
         has_unknown_values=bool(note.unknown_values),
         watch=note.watch,
+        sharing=sharing,
+        op_runs=raw.op_runs,
     )
-
-    return Measured(recording, sharing, raw.op_runs)
 
 
 def _pair_and_cut(
@@ -251,31 +246,39 @@ def _label_buffers(
     note: RunNote,
     structure: GraphIndex | None,
     steps: Sequence[Step],
+    plans: Mapping[str, BufferPlan],
     main: str,
-) -> tuple[ModuleBuffers, Sharing | None]:
-    plans = find_plans(note, structure)
-    table = name_call_requests(table, raw, plans, structure)
+) -> tuple[pd.DataFrame, Sharing | None]:
+    if note.is_captured:
+        table = name_call_requests(table, raw, plans, structure)
+
     table, sharing = attribute(table, raw, note, structure, steps)
     table = label_workspaces(table)
 
     if note.is_captured:
-        return ModuleBuffers(table, plans, note.step), sharing
+        return table, sharing
 
     if structure is not None:
         own = table[table["allocator"] == main]
         table = take_parts(table, find_parts(own, structure), main)
 
-    return name_module_buffers(table, raw), sharing
+    return name_module_buffers(table, raw, plans), sharing
 
 
-def _is_eager(note: RunNote, structure: GraphIndex | None) -> bool:
-    """Say whether the step ran op by op: by the note, else by most ops of the derived graph."""
+def _describe_step(
+    note: RunNote,
+    raw: RawTrace,
+    plans: Mapping[str, BufferPlan],
+    structure: GraphIndex | None,
+) -> StepConfig:
+    """Return the settings in the note, else those that the modules and the derived graph show."""
     if note.is_captured:
-        return note.step.eager
+        return note.step
 
     names = [] if structure is None else list(structure.ops)
+    eager = sum("#" in name for name in names)
 
-    return 2 * sum("#" in name for name in names) > len(names)
+    return replace(describe_modules(raw, plans), eager=2 * eager > len(names))
 
 
 def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:

@@ -264,7 +264,7 @@ class MemoryColumns:
             "thread": line[order] + np.int64(1),
         }
 
-        for name, column in EVENTS.items():
+        for name, dtype in EVENTS.items():
             if name in columns:
                 continue
 
@@ -279,7 +279,7 @@ class MemoryColumns:
                 shapes = [text.replace(" ", "") for text in texts]
                 shapes = ["" if text == _NO_SHAPE else text for text in shapes]
                 columns[name] = text_category(numbers, shapes)
-            elif column.dtype == "category":
+            elif dtype == "category":
                 columns[name] = text_category(numbers, texts)
             else:
                 columns[name] = numbers

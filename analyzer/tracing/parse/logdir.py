@@ -19,6 +19,15 @@ _PRODUCTS: Final = re.compile(
 """End of the names of files that the profiler derives from a trace; they have no memory events."""
 
 
+_ASSIGNMENTS: Final = ("buffer-assignment.txt", "memory-usage-report.txt")
+"""Ends of the names of the files in which XLA dumps the buffers of a module."""
+
+
+def is_assignment(path: Path) -> bool:
+    """Say whether a file is a dump of XLA's buffers, by its name."""
+    return path.name.endswith(_ASSIGNMENTS) and path.is_file()
+
+
 def is_trace(path: Path) -> bool:
     """Say whether ``path`` has the name of a trace file or of a file that may be one."""
     is_profile = "memory_profile.json" in path.name

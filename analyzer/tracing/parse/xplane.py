@@ -34,7 +34,6 @@ from analyzer.tracing.parse.event_columns import (
 from analyzer.tracing.parse.event_columns import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
 from analyzer.tracing.parse.logdir import suggest_command
-from analyzer.tracing.parse.memory_profile import read_memory_profile
 from analyzer.tracing.parse.protobuf import Event, PlainLine, PlainSpace, decode_text
 
 _LEAST_EVENT_BYTES: Final = 8
@@ -81,8 +80,6 @@ class RawTrace:
     calls: tuple[Span, ...] = ()
     # Properties such as ``core_count``
     cards: tuple[Mapping[str, int | float | str], ...] = ()
-    # Names of the device planes, such as ``/device:GPU:0``
-    devices: tuple[str, ...] = ()
     damages: tuple[DamageRow, ...] = ()
     # Name -> compiled HloProto
     modules: Mapping[str, bytes] = field(default_factory=dict)
@@ -102,6 +99,8 @@ def read_trace(
     try:
         content = _read_content(path)
         if content.lstrip()[:1] == b"{":
+            from analyzer.tracing.parse.memory_profile import read_memory_profile
+
             empty = _Reading(PlainSpace(), lambda share: None).trace()
             return replace(empty, events=read_memory_profile(content))
 
@@ -228,7 +227,6 @@ class _Reading:
 
         self._progress(1.0)
         base_ps = _find_times(times_ns, filled)
-        devices = [decode_text(plane.name) for plane in self._planes]
         lost = self._memory.unreadable + self._unnamed
         damages = []
 
@@ -245,7 +243,6 @@ class _Reading:
             function_runs=self._kernels.function_runs(base_ps),
             calls=self._sort("calls", base_ps),
             cards=tuple(cards),
-            devices=tuple(name for name in devices if name.startswith("/device:")),
             damages=tuple(damages),
             modules=_find_modules(self._planes),
             ran_xla=ran_xla,

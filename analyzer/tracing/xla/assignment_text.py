@@ -13,7 +13,6 @@ from analyzer.model.contract.reading import read_regular_file
 from analyzer.model.errors import TraceError
 from analyzer.model.units import format_bytes, parse_bytes
 
-_NAMES: Final = ("buffer-assignment.txt", "memory-usage-report.txt")
 _TOTAL: Final = re.compile(r"^Total bytes(?: used)?: (\d+)", re.MULTILINE)
 _ALLOCATION: Final = re.compile(
     r"^allocation (\d+): size ([\d.]+)([KMGT]?i?B)?, (.+):$",
@@ -30,11 +29,6 @@ _KINDS: Final = {
     "maybe-live-out": "results",
 }
 _MOST_ROWS: Final = 12
-
-
-def is_assignment(path: Path) -> bool:
-    """Say whether a file has the name of one of these dumps."""
-    return path.name.endswith(_NAMES)
 
 
 def describe_assignment(path: Path) -> list[str]:

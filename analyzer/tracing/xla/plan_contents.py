@@ -339,7 +339,7 @@ def _list_parts(
     """Return the rows inside the buffer of a row; its first moment is instant ``first``."""
     whole = table.loc[row]
     last = int(whole["dies"])
-    texts = [name for name, one in ALLOCATIONS.items() if one.dtype == "category"]
+    texts = [name for name, dtype in ALLOCATIONS.items() if dtype == "category"]
 
     common = {
         **dict.fromkeys(texts, ""),

@@ -11,7 +11,6 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import pandas as pd
@@ -33,42 +32,43 @@ _BYTES: Final = frozenset({"int8", "uint8"})  # element types of a workspace
 _LEAST_UNIQUE: Final = 4096  # a lone request below this size does not identify a module
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleBuffers:
-    """The allocations with the modules' names, and the modules' plans by name."""
-
-    table: pd.DataFrame
-    plans: Mapping[str, BufferPlan]
-    # Inference if no module has ops of a backward pass, else unknown.
-    step_config: StepConfig
-    warnings: tuple[str, ...] = ()  # sentences about buffers that cannot be named
-
-
-def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
-    """Name the buffers without an op that a compiled module of a trace requested.
-
-    ``table`` has attributed allocations with index 0, 1, 2 and so on.
-    """
+def read_modules(raw: RawTrace) -> dict[str, BufferPlan]:
+    """Return the memory plans of a trace's modules by name, without those that cannot be read."""
     plans: dict[str, BufferPlan] = {}
 
     for name, content in raw.modules.items():
         with contextlib.suppress(TraceError):
             plans[name] = read_plan(content)
 
-    warnings = tuple(_find_warnings(raw, len(raw.modules) - len(plans)))
+    return plans
+
+
+def describe_modules(raw: RawTrace, plans: Mapping[str, BufferPlan]) -> StepConfig:
+    """Return what a trace's modules show of its step: JAX, and inference without a backward pass."""
     has_jax_module = any(name.startswith(_JAX_MODULE) for name in raw.modules)
     is_jax = bool(raw.calls) or has_jax_module
 
     # Programs of other languages have no ops of TensorFlow either.
     is_jax |= bool(raw.modules) and set(raw.op_types.values()) <= MODULE_TYPES
 
-    if not plans:
-        return ModuleBuffers(table, plans, StepConfig(is_jax=is_jax), warnings)
+    infers = bool(plans) and not any(map(runs_backward, plans.values()))
 
+    return StepConfig(mode="infer" if infers else "", is_jax=is_jax)
+
+
+def name_module_buffers(
+    table: pd.DataFrame,
+    raw: RawTrace,
+    plans: Mapping[str, BufferPlan],
+) -> pd.DataFrame:
+    """Name the buffers without an op that a compiled module of a trace requested.
+
+    ``table`` has attributed allocations with index 0, 1, 2 and so on.
+    """
     is_training = any(map(runs_backward, plans.values()))
     named = {}
 
-    for rows, fits in match_requests(table, raw, plans):
+    for rows, fits in match_requests(table, raw, plans) if plans else ():
         # Several modules may fit; if their names differ by more than XLA's number, it is unknown.
         names = {_NUMBER.sub("", name) for name, _ in fits}
         name, regions = fits[0]
@@ -77,27 +77,31 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
         for row, region in zip(rows, regions, strict=True):
             facts = _label(region, is_training=is_training, is_forward=is_forward)
             known = name if len(names) == 1 else ""
-
             role = f"{facts['role']} of {known or 'a compiled module'}"
             named[row] = {**facts, "op": known, "role": role}
 
-    if named:
-        labels = pd.DataFrame.from_dict(named, orient="index")
-        old = table[labels.columns].astype(object)
-        old.loc[labels.index] = labels
-        table = table.assign(**{name: pd.Categorical(old[name]) for name in old})
+    if not named:
+        return table
 
-    config = StepConfig(mode="" if is_training else "infer", is_jax=is_jax)
+    labels = pd.DataFrame.from_dict(named, orient="index")
+    old = table[labels.columns].astype(object)
+    old.loc[labels.index] = labels
 
-    return ModuleBuffers(table, plans, config, warnings)
+    return table.assign(**{name: pd.Categorical(old[name]) for name in old})
 
 
-def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:
+def warn_about_modules(
+    raw: RawTrace,
+    plans: Mapping[str, BufferPlan],
+) -> Iterator[str]:
+    """Yield sentences about buffers that cannot be named."""
     if raw.ran_xla and not raw.modules:
         yield (
             "XLA compiled the program, and the trace has no HLO modules: its buffers have no names. "
             "Keep the whole .xplane.pb; its plane /host:metadata holds the modules."
         )
+
+    unreadable = len(raw.modules) - len(plans)
 
     if unreadable:
         yield f"{unreadable} HLO modules of the trace cannot be read."

@@ -1,16 +1,15 @@
-"""The view of a running script: its latest reading, the slope, and the layers of its traced steps."""
+"""The view of a running script: its latest reading and the slope."""
 
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import pytest
-from builders import analyze, sample_folder
+from builders import analyze
 from rich.console import Console
 
 from analyzer.capture.watch.script_launch import LIVE_FILE, run_script
@@ -29,12 +28,15 @@ def text_of(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_it_shows_the_layers_once_steps_are_traced(tmp_path: Path) -> None:
-    folder = shutil.copytree(sample_folder("cnn"), tmp_path / "run")
-    (folder / LIVE_FILE).write_text(f"7 {MIB} {MIB} {MIB}")
+def test_it_shows_the_latest_reading_and_the_slope(tmp_path: Path) -> None:
+    view = LiveView(tmp_path)
     console = make_console()
-    console.print(LiveView(folder).render())
-    assert "Layers with the most bytes alive at the peak" in text_of(console)
+    for words in (f"7 {MIB} {MIB} {MIB}", f"9 {3 * MIB} {4 * MIB} {MIB}"):
+        (tmp_path / LIVE_FILE).write_text(words)
+        console.print(view.render())
+    shown = " ".join(text_of(console).split())
+    assert "peak 4.00 MiB" in shown
+    assert "slope +1.00 MiB a step" in shown
 
 
 def test_output_of_the_script_stays_above_it(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from analyzer.model.recording.records import (
     Recording,
     Step,
 )
-from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
+from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform
 
 MIB = 1 << 20
 Row = tuple[
@@ -34,11 +34,7 @@ def analysis_of(*rows: Row, batch: int | None = None, mode: str = "train") -> An
     )
     table = pd.DataFrame(
         {
-            **{
-                name: ""
-                for name, column in ALLOCATIONS.items()
-                if column.dtype == "category"
-            },
+            **{name: "" for name, dtype in ALLOCATIONS.items() if dtype == "category"},
             "allocator": "a",
             "requested_bytes": sizes,
             "allocated_bytes": sizes,
@@ -56,7 +52,7 @@ def analysis_of(*rows: Row, batch: int | None = None, mode: str = "train") -> An
     ).assign(
         **dict.fromkeys(("address", "born_ps", "dies_ps", "turns_at", "part_of"), pd.NA)
     )
-    events = empty(EVENTS).reindex(range(100))
+    events = pd.DataFrame(columns=list(EVENTS)).astype(EVENTS).reindex(range(100))
     recording = Recording(
         kind=Kind.ESTIMATE,
         target={},

@@ -15,7 +15,6 @@ from unit.oom.dump_wordings import FULL, PIECES, Scene, log_of
 
 from analyzer.oom import OomDocument, OomReport, read_oom_log
 from analyzer.oom.log_sections import build_sections
-from analyzer.oom.model_names import add_names
 from analyzer.report.render.page_shell import to_page
 from analyzer.report.render.terminal import print_terminal
 
@@ -60,6 +59,11 @@ def test_the_log_is_explained_and_its_json_is_the_document(tmp_path: Path) -> No
     )
 
 
+def test_the_next_command_names_the_target() -> None:
+    done = analyze("oom", LOG, "--target", "train.py:build")
+    assert "Next: analyze fit train.py:build --gpu t4" in done.out
+
+
 def test_a_log_without_a_failure_is_code_0(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("epoch 1\nloss 0.1\n")
@@ -74,10 +78,9 @@ def test_a_log_without_a_failure_is_code_0(tmp_path: Path) -> None:
     [
         ["missing.log"],
         ["."],
-        [LOG, "--target", ".", "--batch-size", "4"],
         [LOG, "--batch-size", "4"],
         [LOG, "--reproduce"],
-        [LOG, "--target", "missing"],
+        [LOG, "--target", "missing", "--reproduce"],
         [LOG, "--json", LOG],
     ],
 )
@@ -128,17 +131,3 @@ def test_hostile_names_reach_no_terminal_and_no_page() -> None:
     text = page_of(found)
     assert "<script>alert" not in text
     assert text.count("<script") == 1
-
-
-def test_sizes_are_named_by_the_models_tensors() -> None:
-    tensors = [(f"b{n}", "temporary", 90 << 20) for n in range(9)]
-    tensors.append(("kernel", "parameter", 90 << 20))
-    tensors.append(("conv1/Relu:0", "activation", FULL.asked))
-    found = report(log_of(FULL, "2.9")).document
-    named = add_names(found, tensors, "m.py:net", is_target=True)
-    (failure,) = named.failures
-    names = {row.size_bytes: row.names for row in failure.sizes}
-    assert names[90 << 20][0] == "kernel (parameter)"
-    assert any("conv1/Relu:0 (activation)" in sentence for sentence in failure.matched)
-    assert any("47%" in sentence for sentence in failure.matched)
-    assert str(named.next_command).startswith("analyze fit m.py:net --gpu CARD")

@@ -33,7 +33,7 @@ def document(measured):
 
 
 def requests(measured, step: int) -> dict[str, list[int]]:
-    rows = measured.recording.allocations
+    rows = measured.allocations
     rows = rows[rows["step"] == step].sort_values("born")
     found: dict[str, list[int]] = {}
     for op, size in zip(rows["op"].astype(str), rows["requested_bytes"], strict=True):
@@ -51,7 +51,7 @@ def test_the_peak_is_the_runtimes_but_for_scalars_that_python_holds(document):
 
 
 def test_every_convolution_and_pooling_asks_for_what_it_really_asks_for(measured):
-    last = requests(measured, measured.recording.steps[-1].index)
+    last = requests(measured, measured.steps[-1].index)
     for op, sizes in TRUTH["last_step"].items():
         assert sorted(last[op]) == sorted(sizes), op
 

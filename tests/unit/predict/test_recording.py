@@ -26,7 +26,7 @@ def predicted(name):
 
 @pytest.mark.parametrize("name", ["infer", "cnn", "accumulation"])
 def test_the_sample_traces_lie_in_the_stated_range(name):
-    recording = predicted(name).recording
+    recording = predicted(name)
     analysis = explain(open_measured(TRACES / name), WhatIf(), search=False)
     stated = recording.uncertainty
     assert stated.low_bytes <= analysis.peak.requested_bytes <= stated.high_bytes
@@ -48,14 +48,13 @@ def test_inference_is_predicted_to_the_category():
 
 @pytest.mark.parametrize("name", ["infer", "cnn", "accumulation"])
 def test_a_prediction_is_a_recording_like_any_other(name):
-    made = predicted(name)
-    recording = made.recording
+    recording = predicted(name)
     assert recording.kind is Kind.ESTIMATE
     assert list(recording.events) == list(EVENTS)
     assert list(recording.allocations) == list(ALLOCATIONS)
     assert len(recording.steps) == 3
     assert (recording.allocations["born"] >= 0).all()
-    analysis = explain(made, WhatIf(), search=False)
+    analysis = explain(recording, WhatIf(), search=False)
     assert np.array_equal(analysis.line.allocated[1:], recording.events["in_use_bytes"])
     assert analysis.categories[Category.UNATTRIBUTED.value] == 0
     assert compare(from_recording(recording), recording.events).is_exact
@@ -63,7 +62,7 @@ def test_a_prediction_is_a_recording_like_any_other(name):
 
 
 def test_a_prediction_is_the_same_each_time():
-    assert predicted("cnn").recording.events.equals(predicted("cnn").recording.events)
+    assert predicted("cnn").events.equals(predicted("cnn").events)
 
 
 def test_a_note_without_a_graph_is_refused():

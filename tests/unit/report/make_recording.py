@@ -291,12 +291,12 @@ def _finish(
     table = pd.DataFrame(tape.buffers)
     table["dies"] = table["dies"].fillna(n_events).astype("int64")
     table = table.assign(allocator=ALLOCATOR, run_id=0, role="")
-    for name, column in ALLOCATIONS.items():
+    for name, dtype in ALLOCATIONS.items():
         if name not in table:
             table[name] = pd.Series(
-                pd.NA if column.dtype == "Int64" else "", index=table.index
+                pd.NA if dtype == "Int64" else "", index=table.index
             )
-        if column.dtype == "category":
+        if dtype == "category":
             table[name] = table[name].fillna("")
     recording = Recording(
         **{

@@ -9,18 +9,19 @@ import pytest
 from builders import sample_folder, sample_trace
 
 import analyzer
+from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import (
     alive_at,
     main_allocator_rows,
     sum_by_category,
     timeline,
 )
-from analyzer.tracing.measure.measured_recording import Measured, measure
+from analyzer.tracing.measure.measured_recording import measure
 from analyzer.tracing.parse.run_folder import read_run
 from analyzer.tracing.parse.xplane import read_trace
 
 
-def begun_late(name: str, *, noted: bool) -> Measured:
+def begun_late(name: str, *, noted: bool) -> Recording:
     """Return a sample without the events before the first note of the variables."""
     raw = read_trace(sample_trace(name))
     start = next(
@@ -35,7 +36,7 @@ def begun_late(name: str, *, noted: bool) -> Measured:
 @pytest.mark.parametrize("noted", [True, False])
 @pytest.mark.parametrize("name", ["cnn", "jit", "eager", "infer", "transformer"])
 def test_bytes_in_use_equal_tensorflows_all_the_same(name: str, noted: bool) -> None:
-    recording = begun_late(name, noted=noted).recording
+    recording = begun_late(name, noted=noted)
     line = timeline(main_allocator_rows(recording), len(recording.events))
     assert np.array_equal(
         line.allocated[1:], recording.events["in_use_bytes"].to_numpy()
@@ -54,7 +55,7 @@ def test_bytes_in_use_equal_tensorflows_all_the_same(name: str, noted: bool) -> 
 def test_variables_are_known_by_their_addresses(name: str) -> None:
     # GIVEN the same run traced from its start and from its first step
     whole = analyzer.open_trace(sample_folder(name))
-    recording = begun_late(name, noted=True).recording
+    recording = begun_late(name, noted=True)
     # WHEN the last instants are compared
     late = sum_by_category(alive_at(recording.allocations, len(recording.events) - 1))
     full = sum_by_category(
@@ -68,7 +69,7 @@ def test_variables_are_known_by_their_addresses(name: str) -> None:
 @pytest.mark.parametrize("name", ["cnn", "infer"])
 def test_inputs_are_known_by_their_addresses(name: str) -> None:
     whole = analyzer.open_trace(sample_folder(name))
-    recording = begun_late(name, noted=True).recording
+    recording = begun_late(name, noted=True)
     late = sum_by_category(alive_at(recording.allocations, recording.steps[-1].first))
     full = sum_by_category(
         alive_at(whole.recording.allocations, whole.recording.steps[-1].first)
@@ -83,9 +84,7 @@ def test_variables_are_known_without_a_note_and_none_is_invented(
     name: str, least: float
 ) -> None:
     """Nothing implies the size of the transformer's embedding."""
-    noted, bare = (
-        begun_late(name, noted=is_noted).recording for is_noted in (True, False)
-    )
+    noted, bare = (begun_late(name, noted=is_noted) for is_noted in (True, False))
     known, found = (
         sum_by_category(alive_at(one.allocations, len(one.events) - 1))
         for one in (noted, bare)

@@ -21,7 +21,7 @@ from analyzer.tracing.parse.xplane import RawTrace, read_trace
 
 def integrity_of(raw: RawTrace, name: str = "") -> TrustFigures:
     note = read_run(sample_folder(name) / "run.json") if name else None
-    found = measure(raw, note, Path("trace.xplane.pb")).recording.integrity
+    found = measure(raw, note, Path("trace.xplane.pb")).integrity
     assert found is not None
 
     return found

@@ -9,9 +9,10 @@ import pytest
 from builders import TraceBuilder
 
 from analyzer.model.errors import TraceError
+from analyzer.model.recording.records import Recording
 from analyzer.report.answer import answer_lines
 from analyzer.session.public_calls import open_trace
-from analyzer.tracing.measure.measured_recording import Measured, open_measured
+from analyzer.tracing.measure.measured_recording import open_measured
 from analyzer.tracing.parse.logdir import find_run
 from analyzer.tracing.parse.xplane import read_trace
 from analyzer.tracing.xla.assignment_text import describe_assignment
@@ -21,7 +22,7 @@ GIB = 1 << 30
 HALF, FLOAT = 19, 1  # TensorFlow's numbers of element types
 
 
-def measured(trace: TraceBuilder, folder: Path) -> Measured:
+def measured(trace: TraceBuilder, folder: Path) -> Recording:
     return open_measured(trace.write(folder / "host.xplane.pb"))
 
 
@@ -95,7 +96,7 @@ def test_a_window_that_cuts_a_step_says_so(tmp_path: Path) -> None:
         )
     trace.free(20, 1 << 20)
     # WHEN it is measured THEN no role states who reads them
-    recording = measured(trace, tmp_path).recording
+    recording = measured(trace, tmp_path)
     assert any("ends inside a step" in warning for warning in recording.warnings)
     table = recording.allocations
     left = table[(table["category"] == "activation") & (table["dies"] > 3)]
@@ -147,7 +148,7 @@ def mixed_step() -> TraceBuilder:
 
 
 def test_mixed_precision_has_each_variable_once(tmp_path: Path) -> None:
-    table = measured(mixed_step(), tmp_path).recording.allocations
+    table = measured(mixed_step(), tmp_path).allocations
     old = table[table["born"] < 0]
     sizes = old.groupby("category", observed=True)["requested_bytes"].sum()
     # The gradient in half precision is of the same variable, which has two slots.
@@ -164,7 +165,7 @@ def test_a_logdir_with_runs_names_them(tmp_path: Path) -> None:
         folder = tmp_path / "plugins/profile" / run
         folder.mkdir(parents=True)
         mixed_step().write(folder / "host.xplane.pb")
-    (warning, *_) = open_measured(tmp_path).recording.warnings
+    (warning, *_) = open_measured(tmp_path).warnings
     assert "the newest, 2024_02" in warning
     assert "--run" in warning
     assert find_run(tmp_path, "2024_01").name == "2024_01"

@@ -33,7 +33,7 @@ def test_every_column_of_an_allocation(tmp_path: Path) -> None:
         run_id=3,
     ).free(20, 64, op="other")
     # WHEN it is measured
-    table = open_measured(trace.write(tmp_path / "a.xplane.pb")).recording.allocations
+    table = open_measured(trace.write(tmp_path / "a.xplane.pb")).allocations
     # THEN each column is filled as far as the trace tells
     assert list(table.columns) == list(ALLOCATIONS)
     assert [str(dtype) for dtype in table.dtypes] == [

@@ -46,7 +46,7 @@ def made(
 
 
 def test_the_temporaries_are_what_the_real_run_asked_for() -> None:
-    recording = open_measured(ROOT / "traces" / "jit").recording
+    recording = open_measured(ROOT / "traces" / "jit")
     rows = recording.allocations
     last = rows[rows["step"] == len(recording.steps) - 1]
     assert sum(one.size_bytes for one in step_plan() if not one.is_result) == int(

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from builders import TraceBuilder
 
+from analyzer.model.recording.records import Recording
 from analyzer.tracing.measure.measured_recording import (
-    Measured,
     name_card,
     open_measured,
 )
@@ -94,12 +94,12 @@ def add_training(trace: Card, start: int, run: int) -> Card:
     return trace
 
 
-def measured(trace: TraceBuilder, folder: Path) -> Measured:
+def measured(trace: TraceBuilder, folder: Path) -> Recording:
     return open_measured(trace.write(folder / "host.xplane.pb"))
 
 
-def labels_of(result: Measured) -> dict[tuple[str, str], tuple[str, str, str]]:
-    table = result.recording.allocations
+def labels_of(result: Recording) -> dict[tuple[str, str], tuple[str, str, str]]:
+    table = result.allocations
     return {
         (str(row["op"]), str(row["region"])): (
             row["category"],
@@ -115,7 +115,7 @@ def test_a_run_of_a_function_is_a_step(tmp_path: Path) -> None:
     trace = add_training(training(), 2000, RUN + 1)
     trace.allocate(4000, 0x9000, 256, op="LogicalAnd").free(4010, 0x9000)
     # WHEN the trace is measured THEN each run is a step, and nothing is said about marks
-    recording = measured(trace, tmp_path).recording
+    recording = measured(trace, tmp_path)
     assert [(step.start_ps, step.end_ps) for step in recording.steps] == [
         (1_000, 901_000),
         (2_001_000, 2_901_000),
