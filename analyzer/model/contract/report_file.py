@@ -151,6 +151,11 @@ class ReplayCheck(ReportRecord, frozen=True, kw_only=True):
     events: Total
     equal: Total
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether all events are equal."""
+        return self.equal == self.events
+
 
 class DamageRow(ReportRecord, frozen=True, kw_only=True):
     """A ``DamageReason`` why a trace is incomplete or altered, and how many events show it."""
