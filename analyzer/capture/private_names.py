@@ -193,10 +193,7 @@ def get_device_limits() -> dict[str, int]:
 @contextlib.contextmanager
 def disable_python_tracing() -> Iterator[None]:
     """Keep the profiler from writing an event of each conversion to a tensor (60,000 for ResNet50)."""
-    off = (
-        (lambda: False) if callable(python_trace.enabled) else False
-    )  # a value up to 2.16
-    with patch.object(python_trace, "enabled", off):
+    with patch.object(python_trace, "enabled", lambda: False):
         yield
 
 
