@@ -1,11 +1,11 @@
 """Small graphs by hand, and the schedules of a process that runs them."""
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.run_note import VariableNote
+from analyzer.model.contract.run_note import ThreadsNote, VariableNote
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.kernels.cpu_kernels import CPU
 from analyzer.simulate.predict.prediction import predict
-from analyzer.simulate.predict.prepared_step import prepare
+from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.schedule import play
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -40,8 +40,16 @@ def variable(path, argument, dtype="float32", shape=(256,), category="parameter"
 
 def prepare_ops(ops, *variables, device=CPU, threads=1, assumed=None):
     """Return a graph ready to be executed."""
-    note = RunNote(ops=tuple(ops), variables=variables, assumed=assumed or {})
-    return prepare(note, device, inter_op=threads)
+    return Prepared(_make_note(ops, variables, threads, assumed), device)
+
+
+def _make_note(ops, variables, threads, assumed):
+    return RunNote(
+        ops=tuple(ops),
+        variables=variables,
+        threads=ThreadsNote(inter_op=threads),
+        assumed=assumed or {},
+    )
 
 
 def play_ops(ops, *variables, seed=0, **options):
@@ -51,8 +59,8 @@ def play_ops(ops, *variables, seed=0, **options):
 
 def predict_ops(ops, *variables, device=CPU, threads=1, assumed=None):
     """Return the prediction of a graph."""
-    note = RunNote(ops=tuple(ops), variables=variables, assumed=assumed or {})
-    return predict(note, device, BfcOptions.cpu(), inter_op=threads)
+    note = _make_note(ops, variables, threads, assumed)
+    return predict(note, device, BfcOptions.cpu())
 
 
 def requests_of(prepared, schedule, step=-1):
@@ -60,7 +68,7 @@ def requests_of(prepared, schedule, step=-1):
     first = schedule.steps[step].first
     last = schedule.steps[step].last
     return [
-        (prepared.wiring.ops[buffer.node].name, buffer.size_bytes)
+        (prepared.ops[buffer.node].name, buffer.size_bytes)
         for buffer in schedule.buffers
         if buffer.node >= 0 and first <= buffer.born <= last
     ]

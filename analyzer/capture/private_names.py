@@ -20,7 +20,6 @@ import tensorflow as tf
 from keras.src import backend as keras_backend
 from keras.src.backend import tensorflow as keras_tensorflow
 from keras.src.trainers import trainer as keras_trainer
-from keras.src.trainers.data_adapters import py_dataset_adapter
 from tensorflow.core.framework import attr_value_pb2 as attr_value_pb2
 from tensorflow.core.framework import graph_pb2 as graph_pb2
 from tensorflow.core.protobuf import bfc_memory_map_pb2 as bfc_memory_map_pb2
@@ -57,7 +56,6 @@ __all__ = [
     "keras_backend",
     "keras_trainer",
 ]
-PyDatasetEnqueuer: Final = py_dataset_adapter.PyDatasetEnqueuer
 EagerTensorBase: Final = framework_ops._EagerTensorBase
 Function: Final = polymorphic_function.Function
 BaseResourceVariable: Final = resource_variable_ops.BaseResourceVariable
@@ -105,10 +103,9 @@ def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[s
 
     for package, version in versions.items():
         newest = READ_IN[package]
-        if (
-            tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-            > newest
-        ):
+        parts = [int(part) for part in version.split(".")[:2] if part.isdecimal()]
+
+        if tuple(parts) > newest:
             yield (
                 f"{package} {version} is newer than {newest[0]}.{newest[1]}, the newest supported "
                 "release: the record of a step may be incomplete."
@@ -193,9 +190,10 @@ def get_device_limits() -> dict[str, int]:
 @contextlib.contextmanager
 def disable_python_tracing() -> Iterator[None]:
     """Keep the profiler from writing an event of each conversion to a tensor (60,000 for ResNet50)."""
-    off = (
-        (lambda: False) if callable(python_trace.enabled) else False
-    )  # a value up to 2.16
+    off: Any = False  # a value up to TensorFlow 2.20
+    if callable(python_trace.enabled):
+        off = lambda: False  # noqa: E731
+
     with patch.object(python_trace, "enabled", off):
         yield
 
@@ -323,15 +321,6 @@ get_output_structure = _make_reader("_outputs_struct")  # the symbolic outputs
 get_compiled_loss = _make_reader("_compile_loss")
 """The object that every use of a model's loss goes through."""
 closes_scope = _make_reader("_pop_on_exit")  # False in an inner scope of a layer
-
-
-def peek_queue(enqueuer: Any) -> Any:
-    """Return a batch that waits in the queue of a ``PyDataset``; None if none is ready."""
-    for result in list(enqueuer.future_queue.queue):
-        if hasattr(result, "ready") and result.ready() and result.successful():
-            return result.get()
-
-    return None
 
 
 def get_eager_device() -> Any:

@@ -5,7 +5,6 @@ Restrictions: never starts a program, creates a CUDA context or imports TensorFl
 """
 
 from analyzer.cards.card_memory import check_limit as check_limit
-from analyzer.cards.card_memory import context_bytes as context_bytes
 from analyzer.cards.card_memory import memory_beside_pool as memory_beside_pool
 from analyzer.cards.card_memory import memory_limit as memory_limit
 from analyzer.cards.card_memory import process_overhead as process_overhead

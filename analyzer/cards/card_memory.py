@@ -50,11 +50,6 @@ def _context(gpu: Gpu) -> BoundedBytes:
     return _HIP_CONTEXT if gpu.is_amd else _CUDA_CONTEXT
 
 
-def context_bytes() -> int:
-    """Return the memory of a CUDA context before any allocation."""
-    return _CUDA_CONTEXT.bytes
-
-
 def system_reserve(
     free_bytes: int, compute_capability: tuple[int, int], *, tegra: bool = False
 ) -> int:

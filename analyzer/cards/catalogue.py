@@ -39,16 +39,6 @@ _SYNONYM: Final = {"mobile": "laptop", "notebook": "laptop"}
 _MOST_PRICE: Final = 1e9  # per hour
 
 
-class Architecture(msgspec.Struct, frozen=True):
-    """Limits of one multiprocessor, which all cards of one compute capability share."""
-
-    fp32_lanes: int  # single-precision operations per clock
-    max_threads: int  # most resident threads and blocks
-    max_blocks: int
-    shared_bytes: int  # shared memory, and the part that one block may opt in to
-    block_optin_bytes: int
-
-
 def _read_rows(name: str) -> list[dict[str, str]]:
     """Return the rows of a table of the package, without empty cells."""
     rows = csv.DictReader(
@@ -57,18 +47,13 @@ def _read_rows(name: str) -> list[dict[str, str]]:
     return [{name: value for name, value in row.items() if value} for row in rows]
 
 
-ARCHITECTURES: Final = {
-    (int(row["major"]), int(row["minor"])): msgspec.convert(
-        row, Architecture, strict=False
-    )
-    for row in _read_rows("architectures.csv")
-}
-"""By compute capability: CUDA C++ Programming Guide, table "Technical Specifications per Compute
-Capability" and the section of each architecture; the descriptions that XLA embeds agree."""
-
-
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One card; the fields are the columns of the catalogue."""
+    """One card; the fields are the columns of both tables.
+
+    All cards of one compute capability share the limits of a multiprocessor: CUDA C++ Programming Guide,
+    table "Technical Specifications per Compute Capability" and the section of each architecture; the
+    descriptions that XLA embeds agree.
+    """
 
     # for the command line (``a100-80gb-sxm``), and the driver's (``NVIDIA A100-SXM4-80GB``)
     id: str
@@ -86,6 +71,12 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     # source of ``reported_bytes``; empty without
     memory_source: str = field(name="reported_source", default="")
     specs_source: str = ""  # source of the other figures
+    # of one multiprocessor
+    fp32_lanes: int  # single-precision operations per clock
+    max_threads: int  # most resident threads and blocks
+    max_blocks: int
+    shared_bytes: int  # shared memory, and the part that one block may opt in to
+    block_optin_bytes: int
 
     @property
     def compute_capability(self) -> tuple[int, int]:
@@ -97,11 +88,6 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def is_amd(self) -> bool:
         """Whether TensorFlow uses it by ROCm, which knows no compute capability."""
         return self.compute_capability == (0, 0)
-
-    @property
-    def architecture(self) -> Architecture:
-        """Limits of its compute capability."""
-        return ARCHITECTURES[self.compute_capability]
 
     @property
     def bandwidth_bytes_s(self) -> int:
@@ -134,8 +120,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 @cache
 def all_gpus() -> tuple[Gpu, ...]:
     """Return all cards in the order of the table."""
-    rows = _read_rows("card_figures.csv")
-    return tuple(msgspec.convert(row, Gpu, strict=False) for row in rows)
+    limits = {row["compute_capability"]: row for row in _read_rows("architectures.csv")}
+    cards = []
+
+    for row in _read_rows("card_figures.csv"):
+        figures = row | limits[row["compute_capability"]]
+        cards.append(msgspec.convert(figures, Gpu, strict=False))
+
+    return tuple(cards)
 
 
 def find_gpu(name: str) -> Gpu:

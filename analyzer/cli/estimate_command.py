@@ -108,7 +108,7 @@ def estimate(
         with progress_bar(outputs.progress) as progress:
             saving = {"force": outputs.force, "save": not place.no_save}
             shared: dict[str, Any] = {"progress": progress, "what_if": what_if}
-            result = _make_result(spec, chosen, folder, capture, saving, **shared)
+            result = _make_result(spec, chosen, folder, saving, **shared)
 
         if names is not None or capture.prove:
             result = _add_remedies(
@@ -253,7 +253,6 @@ def _make_result(
     spec: TargetSpec,
     chosen: CaptureOptions,
     out: Path,
-    capture: EstimateOptions,
     saving: dict[str, Any],
     **shared: Any,
 ) -> Result:
@@ -263,8 +262,8 @@ def _make_result(
 
         return estimate_target(spec, chosen, out, **saving, **shared)
 
-    path, inter_op = Path(spec.path), capture.inter_op_threads
-    if not shared["what_if"].is_asked and inter_op is None:
+    path = Path(spec.path)
+    if not shared["what_if"].is_asked:
         return open_finished(path, progress=shared["progress"])
 
-    return open_estimate(path, inter_op=inter_op, **shared)
+    return open_estimate(path, **shared)

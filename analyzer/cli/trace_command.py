@@ -39,7 +39,6 @@ from analyzer.model.machine import count_cores
 from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
 from analyzer.session.many_hosts import open_hosts
-from analyzer.session.opening import OpenOptions
 from analyzer.session.work_engine import WorkEngine
 from analyzer.tracing.parse.logdir import find_run, is_assignment
 
@@ -278,9 +277,13 @@ def _trace_step(
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress) as progress:
             if is_trace:
-                search = any(outputs.paths)
-                shared = OpenOptions(what_if=what_if, search=search, progress=progress)
-                result = _open_trace(Path(spec.path), capture, shared)
+                result = _open_trace(
+                    Path(spec.path),
+                    capture,
+                    what_if=what_if,
+                    search=any(outputs.paths),
+                    progress=progress,
+                )
             else:
                 from analyzer.session.target_results import trace_target
 
@@ -308,14 +311,19 @@ def _trace_step(
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 
-def _open_trace(path: Path, capture: TraceOptions, shared: OpenOptions) -> Result:
+def _open_trace(path: Path, capture: TraceOptions, **shared: Any) -> Result:
     """Open a trace of one or many hosts."""
-    shared["host"], shared["allocator"] = capture.host, capture.allocator
     if capture.run:
         path = find_run(path, capture.run)
 
     engine = WorkEngine(scheduler=capture.scheduler, workers=count_cores())
-    return open_hosts(path, engine=engine, **shared)
+    return open_hosts(
+        path,
+        engine=engine,
+        host=capture.host,
+        allocator=capture.allocator,
+        **shared,
+    )
 
 
 def _choose_view(*, is_live: bool) -> ScriptView | None:

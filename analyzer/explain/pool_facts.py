@@ -7,9 +7,7 @@ and is used only if all of them agree.
 
 from dataclasses import asdict, replace
 
-import msgspec
 import numpy as np
-import pandas as pd
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
@@ -21,7 +19,6 @@ from analyzer.explain.verdict import card_of, card_options
 from analyzer.model.contract.report_file import (
     OtherSettings,
     PoolChange,
-    ReplayCheck,
     ReplayFailure,
 )
 from analyzer.model.recording.records import Finding, Recording, Severity
@@ -30,7 +27,6 @@ from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.limits import minimum_limit
 from analyzer.simulate.allocator.replay import (
-    FailedRequest,
     Replay,
     Sequence,
     compare,
@@ -118,18 +114,21 @@ def _add_measured_pool(
     """
     recording = analysis.recording
     sequence = from_recording(recording)
-    match = compare(sequence, recording.events, own)
-    if not match.is_exact:
+    check, result = compare(sequence, recording.events, own)
+    if not check.is_exact:
         # Newer TensorFlow pads the pool to 2 MiB of virtual memory (GpuVirtualMemAllocator::Alloc).
         padded = replace(own, memory_limit_bytes=-(-own.memory_limit_bytes >> 21) << 21)
-        again = compare(sequence, recording.events, padded)
-        match = again if again.is_exact else match
+        again, padded_result = compare(sequence, recording.events, padded)
+        if again.is_exact:
+            check, result = again, padded_result
 
-    check = ReplayCheck(events=match.events, equal=match.equal)
     analysis = replace(analysis, replay_check=check)
-    if not match.is_exact:
+    if not check.is_exact:
         return analysis
-    result = match.replay if whole == own else replay(sequence, whole)
+
+    if whole != own:
+        result = replay(sequence, whole)
+
     return _add_replay(analysis, result)
 
 
@@ -212,24 +211,27 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
         peak_allocated_bytes=result.peak_in_use_bytes,
         peak_pool_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
-        failure=msgspec.convert(failure, ReplayFailure | None, from_attributes=True),
+        failure=failure,
     )
 
     analysis = replace(analysis, what_if=facts)
     if failure is None:
         return analysis
 
-    found = _describe_failure(failure, options, recording.allocations)
+    name = "a tensor"
+    if result.failed_row >= 0:
+        name = name_of(recording.allocations.iloc[result.failed_row].to_dict())
+
+    found = _describe_failure(failure, options, name)
     return replace(analysis, findings=(*analysis.findings, found))
 
 
 def _describe_failure(
-    failure: FailedRequest, options: BfcOptions, rows: pd.DataFrame
+    failure: ReplayFailure, options: BfcOptions, name: str
 ) -> Finding:
-    """Return the finding of a request that fails, and whether free memory is fragmented."""
+    """Return the finding that a tensor's request fails, and whether free memory is fragmented."""
     limit = format_bytes(options.memory_limit_bytes)
     free, asked = map(format_bytes, (failure.free_bytes, failure.requested_bytes))
-    name = name_of(rows.iloc[failure.row].to_dict()) if failure.row >= 0 else "a tensor"
     is_fragmented = failure.free_bytes >= round_up(failure.requested_bytes)
     largest = format_bytes(failure.largest_free_bytes)
     detail = (

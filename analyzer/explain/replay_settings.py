@@ -1,6 +1,7 @@
 """Allocator settings that the user asked about."""
 
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,4 +14,7 @@ class WhatIf:
     @property
     def is_asked(self) -> bool:
         """Whether any setting is given."""
-        return self != WhatIf()
+        return self != NOTHING_ASKED
+
+
+NOTHING_ASKED: Final = WhatIf()

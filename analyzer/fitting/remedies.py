@@ -93,10 +93,11 @@ def try_remedies(
     report = trial.report
     report("estimating the unchanged step", 0.0)
 
-    if captured is None:
-        before = trial.estimate(options, "unchanged")
-    else:
-        before = estimate_folder(captured, options)
+    before = (
+        trial.estimate(options, "unchanged")
+        if captured is None
+        else estimate_folder(captured)
+    )
 
     plans = choose_plans(list(plan_remedies(options, before.note)), names)
     remedies: list[StepRemedy] = []
@@ -173,7 +174,7 @@ def prove_findings(
 
     ``captured`` is a capture of the unchanged step, ``file`` the target's file; None if it has none.
     """
-    before = estimate_folder(captured, trial.options)
+    before = estimate_folder(captured)
     plans = {plan.id: plan for plan in plan_remedies(trial.options, before.note)}
     remedies: list[StepRemedy] = []
 

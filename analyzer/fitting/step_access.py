@@ -124,13 +124,13 @@ def estimate_step(
 ) -> StepEstimate:
     """Capture a step into the subfolder ``name``, and estimate it."""
     folder = access.capture(options, access.folder / name)
-    return estimate_folder(folder, options)
+    return estimate_folder(folder)
 
 
-def estimate_folder(folder: Path, options: CaptureOptions) -> StepEstimate:
+def estimate_folder(folder: Path) -> StepEstimate:
     """Estimate the step that was captured in a folder."""
     note = read_run(folder / RUN_FILE)
-    analysis = analyse_step(note, folder, inter_op=options.inter_op_threads)
+    analysis = analyse_step(note, folder)
     recording = analysis.recording
     pool = find_need(analysis)[0].pool
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import structs
 
+from analyzer.explain.replay_settings import NOTHING_ASKED, WhatIf
 from analyzer.model.contract.report_file import HostRow
 from analyzer.model.errors import AnalyzerError, TraceError
 from analyzer.report.result import Result
-from analyzer.session.opening import OpenOptions, is_estimate, open_result
+from analyzer.session.opening import Progress, is_estimate, open_result, report_nothing
 from analyzer.session.work_engine import WorkEngine
 from analyzer.tracing.parse.logdir import find_traces
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _SMALL_BYTES: Final = (
     4 << 20
@@ -27,20 +26,27 @@ _DIED: Final = "The process that read it died; it may be short of memory."
 
 
 def open_hosts(
-    path: Path, *, engine: WorkEngine | None = None, **options: Unpack[OpenOptions]
+    path: Path,
+    *,
+    engine: WorkEngine | None = None,
+    host: str = "",
+    allocator: str = "",
+    what_if: WhatIf = NOTHING_ASKED,
+    search: bool = True,
+    progress: Progress = report_nothing,
 ) -> Result:
     """Open a trace; if it has several hosts, compare all and explain the one with the least room.
 
     Without ``engine`` this process reads the traces. An empty ``host`` stands for all. A TraceError
     says that no host's trace can be read.
     """
-    files = [] if options.get("host") or is_estimate(path) else find_traces(path)
+    open_one = partial(open_result, what_if=what_if, search=search, progress=progress)
+    files = [] if host or is_estimate(path) else find_traces(path)
     if len(files) < 2:
-        return open_result(path, **options)
+        return open_one(path, host=host, allocator=allocator)
 
-    report = options.get("progress") or (lambda stage, share: None)
-    report("reading the hosts' traces", 0.0)
-    rows = read_hosts(files, options.get("allocator", ""), engine or WorkEngine())
+    progress("reading the hosts' traces", 0.0)
+    rows = read_hosts(files, allocator, engine or WorkEngine())
     worst = rows[0]
 
     if worst.failed:
@@ -50,10 +56,8 @@ def open_hosts(
             hint="Copy the traces once more, or repeat the capture.",
         )
 
-    options["allocator"] = worst.allocator
-    result = open_result(
-        next(one for one in files if one.name == worst.file), **options
-    )
+    file = next(one for one in files if one.name == worst.file)
+    result = open_one(file, allocator=worst.allocator)
     whole = structs.replace(
         result.report,
         hosts=rows,

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from analyzer.explain.replay_settings import WhatIf
+from analyzer.explain.replay_settings import NOTHING_ASKED, WhatIf
 from analyzer.model.contract.report_file import Kind
 from analyzer.model.contract.report_json import REPORT_JSON, read_saved_report
 from analyzer.model.contract.run_note import read_run_file
@@ -23,8 +23,6 @@ from analyzer.report.result import Result
 from analyzer.tracing.parse.logdir import RUN_FILE, check_note, suggest_command
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from analyzer.explain.analysis import Analysis
     from analyzer.model.recording.records import Recording
     from analyzer.tracing.parse.run_folder import RunNote
@@ -34,38 +32,26 @@ Progress = Callable[
 ]  # takes the stage and the share of the work done, 0 to 1
 
 
-class OpenOptions(TypedDict, total=False):
-    """Options of opening a trace or an estimate.
+def report_nothing(stage: str, share: float) -> None:
+    """Ignore the progress."""
 
-    ``host`` is the start of the trace file's name, empty for the first; an empty ``allocator`` is the
-    device's own. ``search`` also finds the least memory limit, which takes seconds for a long trace.
+
+def open_result(
+    path: Path,
+    *,
+    host: str = "",
+    allocator: str = "",
+    what_if: WhatIf = NOTHING_ASKED,
+    search: bool = True,
+    progress: Progress = report_nothing,
+) -> Result:
+    """Open the trace of one host or an estimate, or raise a TraceError.
+
+    Args:
+        host: The start of the trace file's name; empty for the first.
+        allocator: Empty for the device's own.
+        search: Whether to find the least memory limit, which takes seconds for a long trace.
     """
-
-    host: str
-    allocator: str
-    what_if: WhatIf | None
-    search: bool
-    progress: Progress | None
-
-
-class PredictOptions(TypedDict, total=False):
-    """Options of a prediction.
-
-    ``inter_op`` threads are those of the machine that captured the step if None. ``search`` also finds
-    the least memory limit.
-    """
-
-    inter_op: int | None
-    what_if: WhatIf | None
-    search: bool
-    progress: Progress | None
-
-
-def open_result(path: Path, **options: Unpack[OpenOptions]) -> Result:
-    """Open the trace of one host or an estimate, or raise a TraceError."""
-    what_if, progress = options.get("what_if") or WhatIf(), options.get("progress")
-    search = options.get("search", True)
-    host, allocator = options.get("host", ""), options.get("allocator", "")
     is_plain = not (host or allocator or what_if.is_asked)
 
     if is_estimate(path):
@@ -76,14 +62,13 @@ def open_result(path: Path, **options: Unpack[OpenOptions]) -> Result:
     def measure() -> Result:
         from analyzer.tracing.measure.measured_recording import open_measured
 
-        report = progress or (lambda stage, share: None)
         measured = open_measured(
             path,
             host=host,
             allocator=allocator,
-            progress=lambda share: report("reading the trace", share),
+            progress=lambda share: progress("reading the trace", share),
         )
-        report(_last_stage(search), 1.0)
+        progress(_last_stage(search), 1.0)
 
         return make_result(measured, path, what_if, search=search)
 
@@ -101,14 +86,14 @@ def _last_stage(search: bool) -> str:
 def make_result(
     recording: Recording,
     path: Path,
-    what_if: WhatIf | None = None,
+    what_if: WhatIf = NOTHING_ASKED,
     *,
     search: bool = True,
 ) -> Result:
     """Explain a measured trace and return its result."""
     from analyzer.report.document import build_document
 
-    analysis = explain(recording, what_if or WhatIf(), search=search)
+    analysis = explain(recording, what_if, search=search)
     report = build_document(analysis)
 
     return Result.of(analysis, report, path if path.is_dir() else None)
@@ -120,7 +105,7 @@ def is_estimate(path: Path) -> bool:
     return file.is_file() and read_run_file(file).is_estimate
 
 
-def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
+def open_finished(path: Path, *, progress: Progress = report_nothing) -> Result:
     """Open a finished estimate as it was saved, or raise a TraceError.
 
     If another version saved it or a file has changed, it is predicted again and a note says so.
@@ -157,8 +142,14 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
     return replace(result, report=structs.replace(result.report, notes=notes))
 
 
-def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
-    """Predict again from the folder of an estimate, or raise an error as ``predict_step`` does."""
+def open_estimate(
+    path: Path,
+    *,
+    what_if: WhatIf = NOTHING_ASKED,
+    search: bool = True,
+    progress: Progress = report_nothing,
+) -> Result:
+    """Predict again from the folder of an estimate, or raise a TraceError."""
     from analyzer.report.document import build_document
     from analyzer.tracing.parse.run_folder import read_run
 
@@ -172,21 +163,25 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
             f"{path} holds neither an estimate nor a SavedModel.", hint=hint
         )
 
-    analysis = analyse_step(note, path, **options)
+    analysis = analyse_step(
+        note, path, what_if=what_if, search=search, progress=progress
+    )
     return Result.of(analysis, build_document(analysis), path)
 
 
 @pause_collector()
 def analyse_step(
-    note: RunNote, folder: Path, **options: Unpack[PredictOptions]
+    note: RunNote,
+    folder: Path,
+    *,
+    what_if: WhatIf = NOTHING_ASKED,
+    search: bool = True,
+    progress: Progress = report_nothing,
 ) -> Analysis:
     """Explain the capture of an estimate: the recorded run on a simulated card, or a prediction.
 
     A TraceError says that the note has no graph.
     """
-    search = options.get("search", True)
-    what_if = options.get("what_if") or WhatIf()
-
     if not note.is_estimate:
         from analyzer.tracing.measure.measured_recording import open_measured
 
@@ -198,22 +193,17 @@ def analyse_step(
 
         return explain(open_measured(folder), what_if, search=search)
 
-    from analyzer.explain.pool_facts import replaced_options
-    from analyzer.simulate.predict.predicted_recording import predict_note, target_of
+    from analyzer.simulate.predict.predicted_recording import predict_note
 
-    report = options.get("progress") or (lambda stage, share: None)
-    target = target_of(note)
     predicted = predict_note(
         note,
-        inter_op=options.get("inter_op"),
-        # a limit and growth apply to the card itself: they decide which chunk fits best
-        allocator=None
-        if target.gpu is None
-        else replaced_options(target.options, what_if),
+        # they apply to the card itself: they decide which chunk fits best
+        limit_bytes=what_if.memory_limit_bytes,
+        growth=bool(what_if.growth),
         search=search,
-        progress=lambda share: report("predicting", 0.8 * share),
+        progress=lambda share: progress("predicting", 0.8 * share),
     )
-    report(_last_stage(search), 0.9)
+    progress(_last_stage(search), 0.9)
 
     return explain(predicted, what_if, search=search)
 

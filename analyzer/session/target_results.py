@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
-from analyzer.explain.replay_settings import WhatIf
+from analyzer.explain.replay_settings import NOTHING_ASKED, WhatIf
 from analyzer.model.contract import report_json
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
@@ -26,15 +25,12 @@ from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_target
 from analyzer.session.opening import (
-    PredictOptions,
     Progress,
     open_estimate,
     open_result,
+    report_nothing,
 )
 from analyzer.tracing.parse.logdir import RUN_FILE
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 def trace_target(
@@ -44,27 +40,25 @@ def trace_target(
     *,
     force: bool = False,
     save: bool = True,
-    what_if: WhatIf | None = None,
-    progress: Progress | None = None,
+    what_if: WhatIf = NOTHING_ASKED,
+    progress: Progress = report_nothing,
 ) -> Result:
     """Trace a target's step in a child process and explain it.
 
     ``force`` replaces an earlier run in ``out``. ``save`` writes the report into it; a temporary folder
     needs none. A StepOutOfMemory says that the system killed the step's process.
     """
-    report = progress or (lambda stage, share: None)
-    capturing, opening = (
-        share_progress(report, 0.0, 0.8),
-        share_progress(report, 0.8, 0.9),
-    )
+    capturing = share_progress(progress, 0.0, 0.8)
     folder = capture(spec, options, out, force=force, progress=capturing)
+
+    opening = share_progress(progress, 0.8, 0.9)
     result = open_result(folder, what_if=what_if, progress=opening)
 
     if save:
-        report("writing the report", 0.95)
+        progress("writing the report", 0.95)
         save_report(result, folder)
 
-    report("done", 1.0)
+    progress("done", 1.0)
     return result
 
 
@@ -73,7 +67,7 @@ def trace_script(
     out: Path,
     *,
     force: bool = False,
-    what_if: WhatIf | None = None,
+    what_if: WhatIf = NOTHING_ASKED,
     view: ScriptView | None = None,
 ) -> tuple[ScriptEnd, Result | None]:
     """Run a script in this terminal; return its end, and the result of a few traced steps, if any."""
@@ -103,21 +97,21 @@ def estimate_target(
     *,
     force: bool = False,
     save: bool = True,
-    **prediction: Unpack[PredictOptions],
+    what_if: WhatIf = NOTHING_ASKED,
+    progress: Progress = report_nothing,
 ) -> Result:
     """Estimate a target's memory: run it on a simulated card, or predict it from its graph.
 
     ``force`` and ``save`` as in ``trace_target``.
     """
     check_steps(options)
-    report = prediction.get("progress") or (lambda stage, share: None)
-    prediction["progress"] = share_progress(report, 0.8, 0.9)
-    folder = capture_target(
-        spec, options, out, force=force, progress=share_progress(report, 0.0, 0.8)
-    )
+    capturing = share_progress(progress, 0.0, 0.8)
+    folder = capture_target(spec, options, out, force=force, progress=capturing)
     create_cache_folder()
-    result = explain_folder(folder, save=save, **prediction)
-    report("done", 1.0)
+
+    opening = share_progress(progress, 0.8, 0.9)
+    result = explain_folder(folder, save=save, what_if=what_if, progress=opening)
+    progress("done", 1.0)
 
     return result
 
@@ -128,11 +122,15 @@ def share_progress(report: Progress, begin: float, end: float) -> Progress:
 
 
 def explain_folder(
-    folder: Path, *, save: bool = True, **options: Unpack[PredictOptions]
+    folder: Path,
+    *,
+    save: bool = True,
+    what_if: WhatIf = NOTHING_ASKED,
+    progress: Progress = report_nothing,
 ) -> Result:
     """Explain a new capture of an estimate and write the report; on failure remove the folder."""
     try:
-        result = open_estimate(folder, **options)
+        result = open_estimate(folder, what_if=what_if, progress=progress)
         return save_report(result, folder) if save else result
     except BaseException:
         remove_run(folder)

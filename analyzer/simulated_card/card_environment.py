@@ -4,12 +4,19 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from analyzer.cards import Gpu, context_bytes, find_gpu, memory_limit
+from analyzer.cards import Gpu, check_limit, find_gpu, memory_limit
+from analyzer.model.contract.capture_request import (
+    ASSUMPTIONS,
+    BATCH_NORM_RESERVE,
+    CONTEXT,
+    PRODUCT_WORKSPACE,
+    RECURRENT_RESERVE,
+    WORKSPACE,
+    CaptureOptions,
+)
 from analyzer.model.errors import InputError
 from analyzer.model.machine import cache_folder, count_cores
 from analyzer.model.xla_flags import path_flag, read_flags
@@ -25,26 +32,12 @@ _BUS_BITS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedCardOptions:
-    """The cards by device number, and the assumed needs of CUDA's libraries."""
-
-    gpus: tuple[Gpu, ...]
-    pool_bytes: int | None = None  # most free memory that TensorFlow sees; None: all
-    memory_bytes: int | None = (
-        None  # of each card as CUDA reports it; None: the catalogue's
-    )
-    context_bytes: int | None = (
-        None  # of the driver; None: the catalogue's middle figure
-    )
-    workspace_bytes: int | None = (
-        None  # of each cuDNN plan; None: that of its algorithms
-    )
-    product_workspace_bytes: int = 0  # of each cuBLASLt product
-    recurrent_reserve: int = (
-        0  # numbers for each unit, step and row; 0 for cuDNN's formula
-    )
-    batch_norm_reserve_bytes: int = 0
+_UNLIMITED_BYTES: Final = 1 << 40
+"""Memory of a simulated card for a step that does not fit the real one. Its pool grows on demand."""
+SHORT_BYTES: Final = 16 << 30
+"""Free memory of a larger simulated card, until a step needs more. TensorFlow's allocator keeps 8 bytes
+of host memory for each 256 of its pool (``AllocationRegion`` in bfc_allocator.h): 4.4 GiB for an H200.
+The size of the pool changes no address, because the allocator takes the smallest chunk that fits."""
 
 
 def check_platform() -> None:
@@ -110,25 +103,35 @@ def find_smallest_card(text: str) -> Gpu:
     return min(list_cards(text), key=lambda card: memory_limit(card).bytes)
 
 
-def make_card_environment(
-    options: SimulatedCardOptions, cache: Path, own: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Return the variables to set in a child process, or raise an InputError."""
+def make_card_environment(options: CaptureOptions, cache: Path) -> dict[str, str]:
+    """Return the variables of a child process that sees the simulated cards ``options.gpu``.
+
+    InputError if this machine cannot run simulated cards, or if they are smaller than the limit.
+    """
     check_platform()
-    own = os.environ if own is None else own
+    assumed = {one.name: options.assume.get(one.name, one.usual) for one in ASSUMPTIONS}
+    context_bytes = assumed[CONTEXT.name]
+    cards = []
+
+    for gpu in parse_cards(options.gpu):
+        check_limit(gpu, options.memory_limit_bytes, context_bytes)
+        size_bytes = _UNLIMITED_BYTES if options.is_unlimited else gpu.memory_bytes
+        cards.append(encode_card(gpu, size_bytes, context_bytes))
+
+    own = os.environ
     folder = make_library_folder(cache / "simulated_card")
     toolkit = folder / TOOLKIT
     data_dir = path_flag("--xla_gpu_cuda_data_dir", toolkit)
+    threads = max(count_cores(), _FEWEST_THREADS)
+
     variables = {
         "LD_LIBRARY_PATH": _join_path(folder, own.get("LD_LIBRARY_PATH", "")),
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(len(options.gpus)))),
-        "SIMULATED_CARDS": ";".join(_encode_card(gpu, options) for gpu in options.gpus),
-        "SIMULATED_CARD_PRODUCT_WORKSPACE": str(options.product_workspace_bytes),
-        "SIMULATED_CARD_RECURRENT_RESERVE": str(options.recurrent_reserve),
-        "SIMULATED_CARD_BATCH_NORM_RESERVE": str(options.batch_norm_reserve_bytes),
-        "TF_NUM_INTEROP_THREADS": own.get(
-            "TF_NUM_INTEROP_THREADS", str(max(count_cores(), _FEWEST_THREADS))
-        ),
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(len(cards)))),
+        "SIMULATED_CARDS": ";".join(cards),
+        "SIMULATED_CARD_PRODUCT_WORKSPACE": str(assumed[PRODUCT_WORKSPACE.name]),
+        "SIMULATED_CARD_RECURRENT_RESERVE": str(assumed[RECURRENT_RESERVE.name]),
+        "SIMULATED_CARD_BATCH_NORM_RESERVE": str(assumed[BATCH_NORM_RESERVE.name]),
+        "TF_NUM_INTEROP_THREADS": own.get("TF_NUM_INTEROP_THREADS", str(threads)),
         # XLA compiles on many threads, each of which would keep free memory of its own.
         "MALLOC_ARENA_MAX": own.get("MALLOC_ARENA_MAX", "2"),
         "XLA_FLAGS": f"{read_flags(own.get('XLA_FLAGS', ''))} {data_dir}".strip(),
@@ -136,10 +139,11 @@ def make_card_environment(
         "PATH": _join_path(toolkit / "bin", own.get("PATH", "")),
     }
 
-    if options.workspace_bytes is not None:
-        variables["SIMULATED_CARD_CONVOLUTION_WORKSPACE"] = str(options.workspace_bytes)
-    if options.pool_bytes is not None:
-        variables[SHORT_POOL] = str(options.pool_bytes)
+    if WORKSPACE.name in options.assume:
+        workspace_bytes = options.assume[WORKSPACE.name]
+        variables["SIMULATED_CARD_CONVOLUTION_WORKSPACE"] = str(workspace_bytes)
+    if options.has_short_pool:
+        variables[SHORT_POOL] = str(SHORT_BYTES)
 
     return variables
 
@@ -149,12 +153,9 @@ def _join_path(first: Path, rest: str) -> str:
     return os.pathsep.join([str(first), *filter(None, rest.split(os.pathsep))])
 
 
-def _encode_card(gpu: Gpu, options: SimulatedCardOptions) -> str:
+def encode_card(gpu: Gpu, memory_bytes: int, context_bytes: int) -> str:
     """Return a card in the format that ``native/runtime/cards.c`` reads."""
-    chip = gpu.architecture
     memory_khz = round(gpu.bandwidth_bytes_s * 8 / (2 * _BUS_BITS) / 1000)
-    total = gpu.memory_bytes if options.memory_bytes is None else options.memory_bytes
-    held = context_bytes() if options.context_bytes is None else options.context_bytes
 
     figures = (
         gpu.name.replace(",", " ").replace(";", " "),
@@ -164,11 +165,11 @@ def _encode_card(gpu: Gpu, options: SimulatedCardOptions) -> str:
         memory_khz,
         _BUS_BITS,
         gpu.l2_bytes // 1024,
-        chip.max_threads,
-        chip.max_blocks,
-        chip.shared_bytes // 1024,
-        chip.block_optin_bytes // 1024,
-        total,
-        min(held, total),
+        gpu.max_threads,
+        gpu.max_blocks,
+        gpu.shared_bytes // 1024,
+        gpu.block_optin_bytes // 1024,
+        memory_bytes,
+        min(context_bytes, memory_bytes),
     )
     return ",".join(map(str, figures))

@@ -332,15 +332,10 @@ def simulate(gpu: str, folder: Path) -> dict[str, str]:
     """Return the environment of a simulated card; empty for the machine's own."""
     if not gpu:
         return {}
-    from analyzer.simulated_card.card_environment import (
-        SimulatedCardOptions,
-        make_card_environment,
-        parse_cards,
-    )
+    from analyzer.model.contract.capture_request import CaptureOptions
+    from analyzer.simulated_card.card_environment import make_card_environment
 
-    variables = make_card_environment(
-        SimulatedCardOptions(gpus=parse_cards(gpu)), folder
-    )
+    variables = make_card_environment(CaptureOptions(gpu=gpu), folder)
     return {**variables, SIMULATED: gpu}
 
 

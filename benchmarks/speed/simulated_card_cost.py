@@ -22,12 +22,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.machine import cache_folder, create_cache_folder
-from analyzer.simulated_card.card_environment import (
-    SimulatedCardOptions,
-    make_card_environment,
-    parse_cards,
-)
+from analyzer.simulated_card.card_environment import make_card_environment
 
 HERE = Path(__file__).resolve()
 COMMAND = HERE.parents[2] / "cli.py"
@@ -123,9 +120,8 @@ def compare(folder: Path, wanted: str, repeat: int) -> float:
         repeat: How often each is run.
     """
     create_cache_folder()
-    variables = make_card_environment(
-        SimulatedCardOptions(gpus=parse_cards(CARD)), cache_folder() or folder
-    )
+    cache = cache_folder() or folder
+    variables = make_card_environment(CaptureOptions(gpu=CARD), cache)
     largest = 0.0
     for number, (name, (target, batch, way)) in enumerate(CASES.items()):
         if wanted not in name:

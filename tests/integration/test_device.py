@@ -14,11 +14,8 @@ from builders import INSTALLED, analyze_in_child
 from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu, memory_limit
-from analyzer.simulated_card.card_environment import (
-    SimulatedCardOptions,
-    make_card_environment,
-    parse_cards,
-)
+from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.simulated_card.card_environment import make_card_environment
 
 pytestmark = [
     pytest.mark.tf,
@@ -41,7 +38,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(cache: Path, gpu: str = "t4", **more: str) -> dict[str, str]:
-    cards = SimulatedCardOptions(gpus=parse_cards(gpu), context_bytes=CONTEXT + OTHERS)
+    cards = CaptureOptions(gpu=gpu, assume={"context": CONTEXT + OTHERS})
     own = {
         "PYTHONPATH": str(INSTALLED),
         "SIMULATED_CARD_NEIGHBOURS": f"{os.getppid()}:{OTHERS}",

@@ -31,11 +31,6 @@ SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"mode": "infer", "optimizer": "sgd"},
         "inference uses",
     ),
-    "own step, optimizer": (
-        T + "passing",
-        {"optimizer": "lion"},
-        "--optimizer lion cannot be",
-    ),
     "own policy": (
         T + "own_policy",
         {"dtype_policy": "mixed_bfloat16"},

@@ -275,35 +275,6 @@ def test_an_interrupted_estimate_leaves_nothing(tmp_path: Path) -> None:
     assert listing(tmp_path) == set()
 
 
-def test_an_interrupted_run(captures: Captures) -> None:
-    # GIVEN a run of many steps
-    target = ("steps.py:endless", "--steps", "500", "--out", "stopped")
-    # WHEN Ctrl-C reaches the command and its child while steps are running
-    code, err = interrupted(
-        captures.folder,
-        "trace",
-        *target,
-        wait=lambda child: _wait_for_steps(captures.folder, child),
-    )
-    # THEN the trace up to there is written
-    assert code == 130, err
-    result = analyzer.open_trace(captures.folder / "stopped")
-    assert result.document["error"]["type"] == "Interrupted"
-    assert len(result.recording.steps) >= 1
-    assert (captures.folder / "stopped" / "report.html").is_file()
-
-
-def _wait_for_steps(folder: Path, child: subprocess.Popen[bytes]) -> None:
-    """Wait until a step has printed into the log of the run in the making."""
-    limit = time.monotonic() + 600
-    while time.monotonic() < limit and child.poll() is None:
-        for log in folder.glob(".analyze-*/capture.log"):
-            if "stepped" in log.read_text(errors="replace"):
-                return
-        time.sleep(0.2)
-    raise AssertionError("no step was run")
-
-
 BAD = {  # more of them, all in one process: test_options.py
     "syntax": ("bad.py:x", "def (:\n", "SyntaxError"),
 }

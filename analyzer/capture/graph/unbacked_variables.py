@@ -8,19 +8,18 @@ its shape and dropped. Small variables are real: Python may read them (a learnin
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import mmap
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
-from unittest.mock import patch
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
+from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.model.contract.fields import SMALL_ELEMENTS
 
 _CPU_DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -39,31 +38,18 @@ def leave_out_values() -> Iterator[None]:
     """Make the variables and inputs in the block without memory."""
     initialize = private.INITIALIZE_KERAS_VARIABLE
     with contextlib.ExitStack() as stack:
-        _replace(stack, private.KerasVariable, initialize, _initialize)
+        stack.enter_context(wrap_calls(private.KerasVariable, initialize, _initialize))
         for owner in (private.KerasVariable, private.BaseResourceVariable):
-            _replace(stack, owner, "assign", _assign)
-            _replace(stack, owner, "numpy", _read_zeros)
+            stack.enter_context(wrap_calls(owner, "assign", _assign))
+            stack.enter_context(wrap_calls(owner, "numpy", _read_zeros))
 
         optimizers = keras.optimizers
         for owner in (optimizers.Optimizer, optimizers.LossScaleOptimizer):
-            _replace(stack, owner, "apply", _build_and_apply)
+            stack.enter_context(wrap_calls(owner, "apply", _build_and_apply))
 
         _blocks.append(stack)
         stack.callback(_blocks.pop)
         yield
-
-
-def _replace(
-    stack: contextlib.ExitStack, owner: Any, name: str, new: Callable[..., Any]
-) -> None:
-    """Let ``new`` make the calls of a method, with the method as its first argument."""
-    old = getattr(owner, name)
-
-    @functools.wraps(old)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return new(old, *args, **kwargs)
-
-    stack.enter_context(patch.object(owner, name, method))
 
 
 def make_unbacked_value(dtype: Any, shape: tuple[int, ...]) -> Any:

@@ -11,7 +11,6 @@ import errno
 import faulthandler
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -19,12 +18,11 @@ import traceback
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from analyzer.capture.process import child_environment
 from analyzer.capture.process.child_process import end_with_parent
-from analyzer.capture.process.launch import SIZES_PIPE, STOPPING
+from analyzer.capture.process.launch import SIZES_PIPE
 from analyzer.capture.run.source_frames import (
     clean_message,
     describe_user_error,
@@ -99,12 +97,6 @@ class Channel:
         self.send(ChildFailed(error.message, error.hint, int(error.exit_code), kind))
         return int(error.exit_code)
 
-    def interrupt_once(self, number: int, frame: FrameType | None) -> None:
-        """Stop the step at the first Ctrl-C and report it; ignore further ones."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self.send(StageBegun(STOPPING, 0.0))
-        raise KeyboardInterrupt
-
 
 def main(request_path: str, places: list[str], modules: frozenset[str]) -> int:
     """Serve a request file in a process of its own; return the exit code."""
@@ -116,8 +108,6 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
     """Serve a request file, with ``places`` as ``sys.path`` for the user's code."""
     channel.owner = os.getpid()
     faulthandler.enable()
-    # A shell starts background jobs with Ctrl-C ignored; the trace must be written nevertheless.
-    signal.signal(signal.SIGINT, channel.interrupt_once)
     target = "the target"
 
     try:
@@ -126,9 +116,6 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
         _capture(request, places, channel)
     except AnalyzerError as error:
         return channel.fail(error)
-    except KeyboardInterrupt:
-        channel.send(ChildFailed("Interrupted.", "", int(ExitCode.INTERRUPTED)))
-        return int(ExitCode.INTERRUPTED)
     except BaseException as error:  # also sys.exit() in the user's code
         traceback.print_exc()
         return channel.fail(convert_error(error, target, channel.stage))

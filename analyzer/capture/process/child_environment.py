@@ -10,19 +10,13 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.cards import check_limit, system_reserve
+from analyzer.cards import system_reserve
 from analyzer.model.contract.capture_request import (
-    ASSUMPTIONS,
-    BATCH_NORM_RESERVE,
     CONTEXT,
-    PRODUCT_WORKSPACE,
-    RECURRENT_RESERVE,
-    WORKSPACE,
     CaptureKind,
     CaptureOptions,
     TargetKind,
@@ -82,12 +76,6 @@ def check_packages() -> None:
 
 SIMULATED_CARD_FOLDER: Final = ".simulated_card"
 """Folder for the simulated card's libraries in the staging folder, if the user has no cache."""
-_UNLIMITED_BYTES: Final = 1 << 40
-"""Memory of a simulated card for a step that does not fit the real one. Its pool grows on demand."""
-_SHORT_BYTES: Final = 16 << 30
-"""Free memory of a larger simulated card, until a step needs more. TensorFlow's allocator keeps 8 bytes
-of host memory for each 256 of its pool (``AllocationRegion`` in bfc_allocator.h): 4.4 GiB for an H200.
-The size of the pool changes no address, because the allocator takes the smallest chunk that fits."""
 _NCCL_BY_NAME: Final = (2, 21)
 """First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
 features that only a real card has, and ends the process."""
@@ -185,33 +173,9 @@ def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, 
 
 
 def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, str]:
-    """Return the variables of a child that sees the simulated cards ``options.gpu``.
-
-    InputError if this machine cannot run simulated cards, or if they are smaller than the limit.
-    """
-    assumed = {one.name: options.assume.get(one.name, one.usual) for one in ASSUMPTIONS}
-    context_bytes = assumed[CONTEXT.name]
-    gpus = card_environment.parse_cards(options.gpu)
-
-    for gpu in gpus:
-        check_limit(gpu, options.memory_limit_bytes, context_bytes)
-
-    cards = card_environment.SimulatedCardOptions(
-        gpus=gpus,
-        context_bytes=context_bytes,
-        workspace_bytes=options.assume.get(WORKSPACE.name),
-        product_workspace_bytes=assumed[PRODUCT_WORKSPACE.name],
-        recurrent_reserve=assumed[RECURRENT_RESERVE.name],
-        batch_norm_reserve_bytes=assumed[BATCH_NORM_RESERVE.name],
-    )
-
-    if options.is_unlimited:
-        cards = replace(cards, memory_bytes=_UNLIMITED_BYTES)
-    elif options.has_short_pool:
-        cards = replace(cards, pool_bytes=_SHORT_BYTES)
-
-    own = staging / SIMULATED_CARD_FOLDER
-    return card_environment.make_card_environment(cards, cache_folder() or own)
+    """Return the variables of a child that sees the simulated cards; their tools are in the cache."""
+    cache = cache_folder() or staging / SIMULATED_CARD_FOLDER
+    return card_environment.make_card_environment(options, cache)
 
 
 def find_spare_bytes(options: CaptureOptions) -> tuple[int, ...]:
@@ -224,13 +188,13 @@ def find_spare_bytes(options: CaptureOptions) -> tuple[int, ...]:
         free = gpu.memory_bytes - held
         whole, short = (
             size - system_reserve(size, gpu.compute_capability)
-            for size in (free, min(free, _SHORT_BYTES))
+            for size in (free, min(free, card_environment.SHORT_BYTES))
         )
 
         if options.memory_limit_bytes is not None:
             whole, short = (
                 options.memory_limit_bytes,
-                min(options.memory_limit_bytes, _SHORT_BYTES),
+                min(options.memory_limit_bytes, card_environment.SHORT_BYTES),
             )
 
         spare.append(whole - short)
@@ -275,7 +239,7 @@ def configure_cards(options: CaptureOptions, tf: Any) -> None:
         if options.memory_limit_bytes is not None and not options.is_unlimited:
             limit_bytes = options.memory_limit_bytes
             if options.has_short_pool:
-                limit_bytes = min(limit_bytes, _SHORT_BYTES)
+                limit_bytes = min(limit_bytes, card_environment.SHORT_BYTES)
 
             limit = tf.config.LogicalDeviceConfiguration(limit_bytes / (1 << 20))
             tf.config.set_logical_device_configuration(card, [limit])

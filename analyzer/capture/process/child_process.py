@@ -1,9 +1,9 @@
 """A child process with the processes that it starts: its messages and its end.
 
-The child runs in a session of its own, so that a terminal's Ctrl-C reaches it only through
-``interrupt``. Each of its descendants inherits a mark in its environment, by which ``end_marked`` finds
-it, even in another session. The child's standard input ends when this process does, perhaps by
-``kill -9``: then the child ends itself and its descendants (``end_with_parent``).
+The child runs in a session of its own, so that a terminal's Ctrl-C does not reach it. Each of its
+descendants inherits a mark in its environment, by which ``end_marked`` finds it in any session.
+The child's standard input ends when this process does, perhaps by ``kill -9``. Then the child ends
+itself and its descendants (``end_with_parent``).
 """
 
 import contextlib
@@ -108,10 +108,6 @@ class Child:
         with contextlib.suppress(OSError):
             os.write(self._process.stdin.fileno(), line + b"\n")
 
-    def interrupt(self) -> None:
-        """Pass Ctrl-C on to it."""
-        self._process.send_signal(signal.SIGINT)
-
     def close(self) -> None:
         """End it and all that it started, if necessary, and release its pipes."""
         with delay_signals(), self._process:
@@ -145,10 +141,6 @@ class Fork:
             yield message
 
         self.has_ended, self.code = self._server.has_ended, self._server.code
-
-    def interrupt(self) -> None:
-        """End the server: the user has interrupted the whole series of captures."""
-        self._server.close()
 
     def close(self) -> None:
         """End the server if the fork still runs or the server has ended."""

@@ -47,7 +47,6 @@ from analyzer.model.contract.child_messages import (
 from analyzer.model.contract.run_note import TargetNote, read_run_file
 from analyzer.model.errors import (
     AnalyzerError,
-    ExitCode,
     FailureKind,
     StepOutOfMemory,
     TargetError,
@@ -59,14 +58,8 @@ if TYPE_CHECKING:
     from analyzer.capture.targets.step_program import Program
 
 
-STOPPING: Final = "stopping"
-"""Stage that the child reports in answer to Ctrl-C, before it writes the trace so far."""
 SIZES_PIPE: Final = ".sizes"  # in the run folder: sizes to run, one a line
 _INTERRUPTED: Final = "Interrupted; no run was written."
-_ANSWER_S: Final = (
-    3.0  # for the child to answer Ctrl-C; inside TensorFlow it never does
-)
-_WRITING_S: Final = 60.0  # for the child to write its trace after its answer
 _PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
 Progress = Callable[
     [str, float], None
@@ -211,7 +204,6 @@ def _wait(
     kills_before = child_ending.count_memory_kills()
     last: Message | None = None
     stage = "starting"
-    is_interrupted = False
     child.limit_time(limit_s)
 
     try:
@@ -227,8 +219,7 @@ def _wait(
 
         is_late = not child.has_ended
     except KeyboardInterrupt:
-        is_interrupted = True
-        last = _interrupt(child, progress) if request.kind == "run" else None
+        raise KeyboardInterrupt(_INTERRUPTED) from None
     finally:
         child.close()
 
@@ -236,13 +227,9 @@ def _wait(
         Path(request.folder, "request.json").unlink(missing_ok=True)
         return
 
-    failed = last if isinstance(last, ChildFailed) else None
-    if is_interrupted or (failed and failed.exit_code == ExitCode.INTERRUPTED):
-        raise KeyboardInterrupt(_INTERRUPTED) from None
-
     log = Path(request.folder, run_folders.LOG_FILE)
-    if failed:
-        raise _make_error(failed, log)
+    if isinstance(last, ChildFailed):
+        raise _make_error(last, log)
 
     target = request.target.text
     if is_late:
@@ -254,21 +241,6 @@ def _wait(
     kills = child_ending.count_memory_kills() - kills_before
     text, hint = child_ending.read_tail(log), _save_log(log)
     raise child_ending.explain_end(child.code, stage, target, text, hint, kills=kills)
-
-
-def _interrupt(child: Child | Fork, progress: Progress) -> Message | None:
-    """Pass Ctrl-C on, and wait for the trace so far; return the last message."""
-    child.interrupt()
-    child.limit_time(_ANSWER_S)
-    last: Message | None = None
-
-    for last in child.messages():
-        if isinstance(last, StageBegun) and last.stage == STOPPING:
-            child.limit_time(_WRITING_S)
-        elif isinstance(last, StageBegun):
-            progress(last.stage, last.share)
-
-    return last
 
 
 def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from unittest.mock import patch
 
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
 from analyzer.capture.graph.plain_graphs import find_op_line
 from analyzer.capture.run.step_capture import Capturing, trace_function
+from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.model.contract.graph_note import read_op_types
 
@@ -760,15 +760,6 @@ def give_true_values(values: HostValues) -> Iterator[None]:
         stack.callback(sys.setrecursionlimit, limit)
         sys.setrecursionlimit(max(limit, _MOST_FRAMES))
 
-        def replace(owner: Any, name: str, call: Callable[..., Any]) -> None:
-            old = getattr(owner, name)
-
-            @functools.wraps(old)
-            def new(*args: Any, **kwargs: Any) -> Any:
-                return call(old, *args, **kwargs)
-
-            stack.enter_context(patch.object(owner, name, new))
-
         def capture(
             old: Any, graph: Any, tensor: Any, *args: Any, **kwargs: Any
         ) -> Any:
@@ -789,10 +780,14 @@ def give_true_values(values: HostValues) -> Iterator[None]:
             return variable
 
         stack.enter_context(tf.variable_creator_scope(record_initial))
-        replace(private.FuncGraph, "_create_op_internal", values.create)
-        replace(private.FuncGraph, "capture", capture)
-        replace(private.Function, "__call__", functools.partial(_call_function, values))
-        replace(private.while_v2, "while_loop", functools.partial(make_loop, values))
+        for owner, name, call in (
+            (private.FuncGraph, "_create_op_internal", values.create),
+            (private.FuncGraph, "capture", capture),
+            (private.Function, "__call__", functools.partial(_call_function, values)),
+            (private.while_v2, "while_loop", functools.partial(make_loop, values)),
+        ):
+            stack.enter_context(wrap_calls(owner, name, call))
+
         yield
 
 

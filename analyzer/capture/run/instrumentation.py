@@ -5,12 +5,9 @@ The graph does not say which tensors are gradients or which layer a name scope b
 """
 
 import contextlib
-import functools
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
-from unittest.mock import patch
 
 import keras
 import tensorflow as tf
@@ -22,6 +19,7 @@ from analyzer.capture.private_names import (
     op_callbacks,
 )
 from analyzer.capture.run.step_variables import find_address, find_variable_address
+from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.watch.user_lines import find_calling_line
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
@@ -97,33 +95,6 @@ class Observations:
                 self._marks += 1
 
 
-def replace_attribute(
-    owner: Any, name: str, make: Callable[[Any], Any]
-) -> Callable[[], None]:
-    """Replace a function of a class or module by ``make(function)``; return an undo function."""
-    old = getattr(owner, name, None)
-    if old is None:
-        return lambda: None
-
-    new: Any = functools.wraps(old)(make(old))
-    if isinstance(inspect.getattr_static(owner, name), staticmethod):
-        new = staticmethod(new)
-
-    replaced = patch.object(owner, name, new)
-    replaced.start()
-
-    return replaced.stop
-
-
-def wrap_attribute(
-    owner: Any, name: str, call: Callable[..., Any]
-) -> Callable[[], None]:
-    """Let ``call`` make the calls of a function, with the function and their own arguments."""
-    return replace_attribute(
-        owner, name, lambda old: lambda *args, **kwargs: call(old, *args, **kwargs)
-    )
-
-
 @contextlib.contextmanager
 def observe_step() -> Iterator[Observations]:
     """Observe the steps that are traced or run in the block."""
@@ -170,13 +141,13 @@ def observe_step() -> Iterator[Observations]:
         return old(tape, *args)
 
     with contextlib.ExitStack() as undo:
-        undo.callback(wrap_attribute(tf.GradientTape, "__enter__", begin_tape))
-        undo.callback(wrap_attribute(tf.GradientTape, "__exit__", end_tape))
-        undo.callback(wrap_attribute(tf.GradientTape, "gradient", gradient))
-        undo.callback(wrap_attribute(tf, "gradients", gradient))
-        undo.callback(wrap_attribute(keras.optimizers.Optimizer, "apply", apply))
-        undo.callback(wrap_attribute(keras_name_scope, "__enter__", enter))
-        undo.callback(wrap_attribute(keras_name_scope, "__exit__", leave))
+        undo.enter_context(wrap_calls(tf.GradientTape, "__enter__", begin_tape))
+        undo.enter_context(wrap_calls(tf.GradientTape, "__exit__", end_tape))
+        undo.enter_context(wrap_calls(tf.GradientTape, "gradient", gradient))
+        undo.enter_context(wrap_calls(tf, "gradients", gradient))
+        undo.enter_context(wrap_calls(keras.optimizers.Optimizer, "apply", apply))
+        undo.enter_context(wrap_calls(keras_name_scope, "__enter__", enter))
+        undo.enter_context(wrap_calls(keras_name_scope, "__exit__", leave))
         yield observed
 
 

@@ -130,10 +130,7 @@ def run_steps(
             )
         except InputError:
             raise
-        except (KeyboardInterrupt, SystemExit, Exception) as failure:
-            if isinstance(failure, KeyboardInterrupt) and not state.started:
-                raise  # nothing ran: there is nothing to show
-
+        except (SystemExit, Exception) as failure:
             state.error = describe_failure(failure)
 
         if then is not None:
@@ -211,13 +208,8 @@ def _run(
         for index in range(state.wanted):
             share = 0.3 + 0.6 * index / state.wanted
             report(f"running step {index + 1} of {state.wanted}", share)
-            state.started = True
             _run_step(state, index, partitions)
             state.done += 1
-            if index == 0 and state.function is None:
-                for promise in state.program.promises:
-                    promise(None)
-
             state.variables.snapshot()
 
         if is_on_simulated_card and partitions is not None:

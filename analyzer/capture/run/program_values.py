@@ -8,10 +8,10 @@ Functions that the program calls are traced as a step is (``host_values.py``).
 from __future__ import annotations
 
 import contextlib
+import functools
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Final
-from unittest.mock import patch
 
 import tensorflow as tf
 
@@ -25,6 +25,7 @@ from analyzer.capture.run.host_values import (
     select_all_or_none,
 )
 from analyzer.capture.run.source_frames import find_own_line
+from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.targets.host_setup import SetupValues
 
 _READS: Final = {
@@ -57,19 +58,15 @@ class ProgramValues:
     def give(self) -> Iterator[None]:
         """Give eager ops in the block their sizes."""
         with contextlib.ExitStack() as stack:
+            execute = private.pywrap_tfe, "TFE_Py_FastPathExecute", self._execute
+            stack.enter_context(wrap_calls(*execute))
+            call = private.Function, "__call__", self.call_function
+            stack.enter_context(wrap_calls(*call))
 
-            def replace(owner: Any, name: str, call: Callable[..., Any]) -> None:
-                old = getattr(owner, name)
-                stack.enter_context(
-                    patch.object(
-                        owner, name, lambda *args, **kwargs: call(old, *args, **kwargs)
-                    )
-                )
-
-            replace(private.pywrap_tfe, "TFE_Py_FastPathExecute", self._execute)
-            replace(private.Function, "__call__", self.call_function)
             for name, decides in _READS.items():
-                self._watch_read(replace, name, decides)
+                read = functools.partial(self._read, name, decides)
+                stack.enter_context(wrap_calls(private.EagerTensorBase, name, read))
+
             yield
 
     def call_function(
@@ -148,23 +145,18 @@ class ProgramValues:
             op_type, tensor.dtype, place, shape, selects_all, parts
         )
 
-    def _watch_read(
-        self, replace: Callable[..., None], method: str, decides: str
-    ) -> None:
-        """Name the values of the card that Python reads with a method of a tensor."""
-
-        def read(old: Any, tensor: Any) -> Any:
-            if "GPU" not in tensor.backing_device or self._is_running:
-                return old(tensor)
-
-            line = self._note(method.strip("_"), decides)
-            is_first = line not in self._true_lines
-            if method == "__bool__" and self._selects_all and is_first:
-                self._true_lines.add(line)  # once: a loop may end at this value
-                return True
+    def _read(self, method: str, decides: str, old: Any, tensor: Any) -> Any:
+        """Name a value of the card that Python reads with a method of a tensor."""
+        if "GPU" not in tensor.backing_device or self._is_running:
             return old(tensor)
 
-        replace(private.EagerTensorBase, method, read)
+        line = self._note(method.strip("_"), decides)
+        is_first = line not in self._true_lines
+        if method == "__bool__" and self._selects_all and is_first:
+            self._true_lines.add(line)  # once: a loop may end at this value
+            return True
+
+        return old(tensor)
 
     def _note(self, name: str, decides: str) -> str:
         """Note an unknown value; return the line of the user's code."""

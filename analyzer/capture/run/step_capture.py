@@ -84,7 +84,6 @@ class Capturing:
     inputs: list[int | None]  # address of each
     wanted: int  # steps
     function: Any = None  # concrete; None if the step runs eagerly
-    started: bool = False
     done: int = 0
     error: Failure | None = None
     setup: SetupValues | None = (
@@ -110,7 +109,7 @@ def trace_function(program: Program) -> Any:
     ):  # already concrete (a SavedModel's)
         return program.function
     try:
-        function = program.function.get_concrete_function(*program.traced_args)
+        return program.function.get_concrete_function(*program.traced_args)
     except tf.errors.ResourceExhaustedError:
         raise  # variables are made while the step is traced
     except Exception as error:
@@ -119,9 +118,6 @@ def trace_function(program: Program) -> Any:
             hint="Correct the model or the step; TensorFlow refuses it before any run.",
             kind=classify_failure(error),
         ) from error
-    for promise in program.promises:
-        promise(function)
-    return function
 
 
 def describe_capture(

@@ -6,17 +6,18 @@ No kernel of a simulated card computes, so a vocabulary or an adapted layer woul
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
-from unittest.mock import patch
 
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
+from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.targets.keras_api import get_classes
 
 _CARD: Final = "/GPU:0"
@@ -147,35 +148,26 @@ def run_setup_on_host() -> Iterator[None]:
 
         stack.enter_context(tf.variable_creator_scope(create))
         for model_class in get_classes("Model"):
-            call = _call_on_card(model_class.__call__, own_scope)
-            stack.enter_context(patch.object(model_class, "__call__", call))
+            call = functools.partial(_call_on_card, own_scope)
+            stack.enter_context(wrap_calls(model_class, "__call__", call))
 
-        convert = _mark_constants(private.constant_op.convert_to_eager_tensor)
-        stack.enter_context(
-            patch.object(private.constant_op, convert.__name__, convert)
-        )
+        convert = private.constant_op, "convert_to_eager_tensor", _mark_constant
+        stack.enter_context(wrap_calls(*convert))
         yield
 
 
-def _call_on_card(call: Any, own_scope: Any) -> Any:
-    """Return a model's ``__call__`` that runs on the card: only to build it, at no cost."""
+def _call_on_card(own_scope: Any, old: Any, model: Any, *args: Any, **kw: Any) -> Any:
+    """Call a model on the card: only to build it, at no cost."""
+    is_free = tf.executing_eagerly() and private.get_eager_device() is own_scope
+    device = _CARD if is_free and model.weights else None
 
-    def call_model(model: Any, *args: Any, **kwargs: Any) -> Any:
-        is_free = tf.executing_eagerly() and private.get_eager_device() is own_scope
-        with (
-            tf.device(_CARD) if is_free and model.weights else contextlib.nullcontext()
-        ):
-            return call(model, *args, **kwargs)
-
-    return call_model
+    with contextlib.nullcontext() if device is None else tf.device(device):
+        return old(model, *args, **kw)
 
 
-def _mark_constants(convert: Any) -> Any:
-    def convert_to_eager_tensor(value: Any, *args: Any, **kwargs: Any) -> Any:
-        tensor = convert(value, *args, **kwargs)
-        if private.is_eager(tensor) and tensor.dtype == tf.int32:
-            setattr(tensor, _IS_CONSTANT, True)
+def _mark_constant(old: Any, *args: Any, **kwargs: Any) -> Any:
+    tensor = old(*args, **kwargs)
+    if private.is_eager(tensor) and tensor.dtype == tf.int32:
+        setattr(tensor, _IS_CONSTANT, True)
 
-        return tensor
-
-    return convert_to_eager_tensor
+    return tensor

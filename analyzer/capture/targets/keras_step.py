@@ -20,9 +20,7 @@ from analyzer.capture.targets.keras_api import has_own_step
 from analyzer.capture.targets.model_changes import change_layers, rebuild
 from analyzer.capture.targets.step_program import (
     Program,
-    Promise,
     is_tf_function,
-    promise_use,
 )
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import Mode, StepConfig
@@ -88,7 +86,6 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         models=[model],
         optimizers=[optimizer] if optimizer is not None else [],
         messages=messages,
-        promises=_make_promises(model, options) if train else [],
         resize=partial(_resize, model, opened) if opened else None,
         config=StepConfig(
             mode=mode,
@@ -344,25 +341,3 @@ def _compile(model: Any, arguments: dict[str, Any]) -> None:
             f"{describe_user_error(error)}",
             hint="Compile it in its code, and leave out --optimizer and --loss.",
         ) from error
-
-
-def _make_promises(model: Any, options: CaptureOptions) -> list[Promise]:
-    """Return checks that a custom train_step uses the requested optimizer and loss."""
-    if not has_own_step(model):
-        return []
-
-    return [
-        promise_use(
-            owner,
-            InputError(
-                f"{option} {value} cannot be used: the train_step of the model {model.name!r} never "
-                "calls it.",
-                hint="Leave it out, and change the model's own train_step or compile.",
-            ),
-        )
-        for option, value, owner in (
-            (target_spec.Option.OPTIMIZER, options.optimizer, model.optimizer),
-            (target_spec.Option.LOSS, options.loss, private.get_compiled_loss(model)),
-        )
-        if value and owner is not None
-    ]

@@ -10,11 +10,9 @@ A remedy is written ``KIND=VALUE``; several are separated by commas:
 """
 
 import contextlib
-import functools
 import warnings
 from collections.abc import Iterator
 from typing import Any, Final
-from unittest.mock import patch
 
 import keras
 
@@ -23,6 +21,7 @@ from analyzer.capture.private_names import (
     get_layers,
 )
 from analyzer.capture.run.source_frames import describe_user_error
+from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.targets.recomputed_blocks import recompute_blocks
 from analyzer.model.errors import TargetError
 
@@ -62,19 +61,16 @@ def check_step_remedy(remedy: str, text: str) -> None:
 def _accumulate(steps: int) -> Iterator[list[str]]:
     """Let each Keras optimizer in the block accumulate gradients; yield the names of their classes."""
     made: list[str] = []
-    base = keras.optimizers.Optimizer
-    old = base.__init__
 
-    @functools.wraps(old)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(old: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         # A wrapper for loss scales has an inner optimizer that takes the option.
-        if not isinstance(self, keras.optimizers.LossScaleOptimizer):
-            made.append(type(self).__name__)
+        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            made.append(type(optimizer).__name__)
             kwargs["gradient_accumulation_steps"] = steps
 
-        old(self, *args, **kwargs)
+        old(optimizer, *args, **kwargs)
 
-    with patch.object(base, "__init__", init):
+    with wrap_calls(keras.optimizers.Optimizer, "__init__", init):
         yield made
 
 

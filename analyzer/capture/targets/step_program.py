@@ -1,10 +1,10 @@
-"""A callable step, and checks that the traced step follows the options."""
+"""A callable step."""
 
 import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import keras
 import numpy as np
@@ -21,23 +21,7 @@ from analyzer.capture.targets.target_spec import (
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.fields import COPIED
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.model.errors import InputError, TargetError
-
-Promise: TypeAlias = Callable[[Any], None]
-"""Raises InputError if the traced step lacks a requested property.
-
-Its argument is the concrete function; None for an eager step, once it has run.
-"""
-
-
-def promise_use(owner: Any, error: InputError) -> Promise:
-    """Return a promise that the step uses an optimizer or a loss, which Keras builds at first use."""
-
-    def check(function: Any) -> None:
-        if not getattr(owner, "built", True):
-            raise error
-
-    return check
+from analyzer.model.errors import TargetError
 
 
 @dataclass(kw_only=True)
@@ -57,7 +41,6 @@ class Program:
     messages: list[str] = field(
         default_factory=list
     )  # choices for the user, one sentence each
-    promises: list[Promise] = field(default_factory=list)
     # returns the call for another size of an open batch axis; None if the axis is not open
     resize: Callable[[int], Callable[[], Any]] | None = None
 

@@ -5,6 +5,7 @@ Each wrapper passes its arguments, result and exceptions through unchanged.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -20,7 +21,7 @@ from analyzer.capture.private_names import (
     keras_trainer,
     profiler_v2,
 )
-from analyzer.capture.run.instrumentation import replace_attribute, wrap_attribute
+from analyzer.capture.run.wrapped_calls import wrap_calls
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.watcher import Watcher
@@ -34,7 +35,7 @@ class Hooks:
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._undo: list[Callable[[], None]] = []
+        self._wrappers = contextlib.ExitStack()
         self._local = threading.local()
 
     def install(self) -> None:
@@ -48,8 +49,7 @@ class Hooks:
 
     def remove(self) -> None:
         """Remove all wrappers."""
-        while self._undo:
-            self._undo.pop()()
+        self._wrappers.close()
 
     def install_lasting(self, *, has_tapes: bool) -> None:
         """Install the wrappers that count steps, functions, models, data sets, and maybe tapes."""
@@ -94,23 +94,20 @@ class Hooks:
         """Let ``call(old, thing, args, kwargs)`` make the outermost calls of a method."""
         is_outermost, local, watcher = self._is_outermost, self._local, self._watcher
 
-        def make(old: Any) -> Callable[..., Any]:
-            def wrapper(thing: Any, *args: Any, **kwargs: Any) -> Any:
-                if not is_outermost():
-                    return old(thing, *args, **kwargs)
+        def wrapper(old: Any, thing: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_outermost():
+                return old(thing, *args, **kwargs)
 
-                local.inside = True
-                try:
-                    return call(old, thing, args, kwargs)
-                except Exception as error:
-                    watcher.note_failure(error)
-                    raise
-                finally:
-                    local.inside = False
+            local.inside = True
+            try:
+                return call(old, thing, args, kwargs)
+            except Exception as error:
+                watcher.note_failure(error)
+                raise
+            finally:
+                local.inside = False
 
-            return wrapper
-
-        self._undo.append(replace_attribute(owner, name, make))
+        self._wrappers.enter_context(wrap_calls(owner, name, wrapper))
 
     def _report(
         self, owner: Any, name: str, report: Report, *, first: bool = False
@@ -128,4 +125,4 @@ class Hooks:
 
             return result
 
-        self._undo.append(wrap_attribute(owner, name, wrapper))
+        self._wrappers.enter_context(wrap_calls(owner, name, wrapper))

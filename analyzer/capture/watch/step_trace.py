@@ -310,7 +310,6 @@ class StepTrace:
                 inputs=[],
                 function=function,
                 wanted=self._wanted,
-                started=True,
                 done=self.done,
                 error=self.failure,
                 unknown=None if self._values is None else self._values.unknown,

@@ -137,19 +137,16 @@ class OpBytes(TwoSizes, frozen=True, kw_only=True):
     alive_at_peak_bytes: Total  # the requested part that is alive at the peak
 
 
-class UnmodelledType(ReportRecord, frozen=True, kw_only=True):
-    """An op type without a memory rule, the number of such ops and the bytes of their results."""
-
-    op_type: Name
-    count: Total
-    bytes: Total | None = None
-
-
 class ReplayCheck(ReportRecord, frozen=True, kw_only=True):
     """How many events have the same address, size and counters in a replay of the trace."""
 
     events: Total
     equal: Total
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all events are equal."""
+        return self.equal == self.events
 
 
 class DamageRow(ReportRecord, frozen=True, kw_only=True):
@@ -562,7 +559,6 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     what_if: OtherSettings | None = None
     findings: tuple[Finding, ...] = ()
     remedies: tuple[StepRemedy, ...] = ()  # tried changes, the largest saving first
-    unmodelled: tuple[UnmodelledType, ...] = ()
     uncertainty: StatedRange | None = None
     # whether a trace is complete; None for a prediction
     integrity: TrustFigures | None = None

@@ -18,7 +18,6 @@ from analyzer.model.contract.report_file import (
     DamageRow,
     StatedRange,
     TrustFigures,
-    UnmodelledType,
 )
 from analyzer.model.contract.report_file import Device as Device
 from analyzer.model.contract.report_file import Finding as Finding
@@ -88,7 +87,6 @@ REPORTED: Final = (
     "target",
     "device",
     "allocator",
-    "unmodelled",
     "warnings",
     "notes",
     "error",
@@ -119,7 +117,6 @@ class Recording:
     # whether a trace is complete, without a replay; None for a prediction
     integrity: TrustFigures | None = None
     notes: tuple[str, ...] = ()
-    unmodelled: tuple[UnmodelledType, ...] = ()  # op types without a memory rule
     uncertainty: StatedRange | None = None  # None for a trace
     simulated_run: SimulatedCardNote | None = None  # a run on simulated cards
     repeats: tuple[

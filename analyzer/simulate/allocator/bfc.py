@@ -18,13 +18,14 @@ from analyzer.model.units import GRANULE_BYTES, round_up
 
 FIRST_REGION_BYTES: Final = 2 << 20  # first region of a pool that grows on demand
 
-DEFAULT_MAX_SPARE_BYTES: Final = 128 << 20
+_MAX_SPARE_BYTES: Final = 128 << 20
 """A chunk with this many spare bytes is split even if it is under twice the request."""
 
 UNLIMITED_BYTES: Final = 1 << 46  # 64 TiB: stands for "no limit", far above any machine
 
-UPPER_ADDRESS: Final = 1 << 50
-"""End of the regions that are placed downwards if the trace gives no address."""
+_FIRST_ADDRESS: Final = 1 << 40  # of the first region, if no trace gives it
+_UPPER_ADDRESS: Final = 1 << 50  # end of the regions that are placed downwards
+_GAP_BYTES: Final = 4096  # between regions, if no trace gives their addresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,33 +36,17 @@ class BfcOptions:
     # take regions on demand, each twice the one before (``allow_growth``). Without it, the first
     # allocation takes one region of the whole limit.
     growth: bool = True
-    # whether neighbouring regions become one; false on a GPU: no allocation spans two regions there
-    coalesce_regions: bool = True
-    garbage_collection: bool = (
-        False  # give wholly free regions back to the driver before failing
-    )
-    # share of the limit; a chunk with more spare bytes is always split
-    # (``internal_fragmentation_fraction``). 0 for the default of 128 MiB.
-    fragmentation_fraction: float = 0.0
-    # place regions as Linux places large blocks of a CPU process: the first lowest, on the heap,
-    # each later one below the one before. Addresses matter because the lowest of several free
-    # chunks of one size is taken.
-    descending: bool = False
-    first_address: int = 1 << 40  # address of the first region if no trace gives it
-    # gap between regions if no trace gives their addresses; 0 makes them neighbours
-    gap_bytes: int = 4096
+    # A card's allocator joins no regions, and gives free ones back to the driver before it fails.
+    # On a CPU, neighbouring regions become one. Linux places the first region on the heap, and each
+    # later one below the one before. Addresses matter because the lowest of several free chunks of
+    # one size is taken.
+    on_card: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.memory_limit_bytes <= UNLIMITED_BYTES:
             raise InputError(
                 f"A memory limit of {self.memory_limit_bytes} bytes cannot be simulated.",
                 hint="Give more than 0 bytes and at most 64 TiB.",
-            )
-
-        if not 0 <= self.fragmentation_fraction < 1:
-            raise InputError(
-                f"The fragmentation fraction {self.fragmentation_fraction} is not a share.",
-                hint="Give a share of the limit: 0 (the default) or more, under 1.",
             )
 
     def under(self, memory_limit_bytes: int) -> BfcOptions:
@@ -75,25 +60,16 @@ class BfcOptions:
     @classmethod
     def cpu(cls, memory_limit_bytes: int = 64 << 30) -> BfcOptions:
         """Return the settings of ``TF_CPU_ALLOCATOR_USE_BFC=1``, by default with 64 GiB."""
-        return cls(memory_limit_bytes=memory_limit_bytes, descending=True)
+        return cls(memory_limit_bytes=memory_limit_bytes)
 
     @classmethod
     def gpu(cls, memory_limit_bytes: int, *, growth: bool = False) -> BfcOptions:
-        """Return the settings of a GPU: one region unless ``growth``; free regions are collected."""
+        """Return the settings of a GPU: one region unless ``growth``."""
         return cls(
             memory_limit_bytes=memory_limit_bytes,
             growth=growth,
-            coalesce_regions=False,
-            garbage_collection=True,
+            on_card=True,
         )
-
-    @property
-    def max_spare_bytes(self) -> int:
-        """Spare bytes from which on a chunk is always split."""
-        if self.fragmentation_fraction > 0:
-            return max(int(self.fragmentation_fraction * self.memory_limit_bytes), 1)
-
-        return DEFAULT_MAX_SPARE_BYTES
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +98,6 @@ class BfcAllocator:
         self.region_bytes: list[int] = []  # bytes of each region taken, in order
         first_bytes = FIRST_REGION_BYTES if options.growth else UNLIMITED_BYTES
         self._next_region_bytes = round_up(min(options.memory_limit_bytes, first_bytes))
-        self._max_spare_bytes = options.max_spare_bytes
         # Bytes and address of each free chunk, ascending
         self._free: list[tuple[int, int]] = []
         self._free_chunks: dict[int, Chunk] = {}  # free chunks by address
@@ -173,7 +148,7 @@ class BfcAllocator:
         chunk.is_free = False
         spare_bytes = size_bytes - rounded_bytes
 
-        if spare_bytes >= rounded_bytes or spare_bytes >= self._max_spare_bytes:
+        if spare_bytes >= rounded_bytes or spare_bytes >= _MAX_SPARE_BYTES:
             self._split(chunk, rounded_bytes)
 
         return chunk
@@ -242,19 +217,18 @@ class BfcAllocator:
 
     def _choose_address(self, size_bytes: int, known_address: int | None) -> int:
         """Return the address of a new region: the known one if it is free, else beside the others."""
-        options = self.options
         count = len(self.region_bytes)
         address = known_address
 
         if address is None or self._overlaps(address, size_bytes):
             if count == 0:
-                address = options.first_address
-            elif not options.descending:
-                address = self._highest + options.gap_bytes
+                address = _FIRST_ADDRESS
+            elif self.options.on_card:
+                address = self._highest + _GAP_BYTES
             elif count == 1:
-                address = UPPER_ADDRESS - size_bytes
+                address = _UPPER_ADDRESS - size_bytes
             else:
-                address = self._lowest - options.gap_bytes - size_bytes
+                address = self._lowest - _GAP_BYTES - size_bytes
 
         self._lowest = address if count < 2 else min(self._lowest, address)
         self._highest = max(self._highest, address + size_bytes)
@@ -279,19 +253,18 @@ class BfcAllocator:
 
     def _add_region(self, chunk: Chunk) -> None:
         """Add a region of one chunk, or append it to the region that ends at its address."""
-        if self.options.coalesce_regions:
-            for _, last in self._find_region_ends():
-                if last.end == chunk.address:
-                    last.above = chunk
-                    chunk.below = last
+        for _, last in self._find_region_ends():
+            if last.end == chunk.address and not self.options.on_card:
+                last.above = chunk
+                chunk.below = last
 
-                    return
+                return
 
         self.regions.append(chunk)
 
     def _return_free_regions(self, rounded_bytes: int) -> bool:
         """Give wholly free regions back to the driver if the request then fits; return whether so."""
-        if not self.options.garbage_collection:
+        if not self.options.on_card:
             return False
 
         idle = [

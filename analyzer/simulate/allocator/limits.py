@@ -35,18 +35,16 @@ OPERATIONS: Final = 2_000_000
 
 def minimum_limit(
     sequence: Sequence,
-    options: BfcOptions | None = None,
+    options: BfcOptions,
     *,
     also: Iterable[int] = (),
 ) -> Range:
     """Return the smallest limit under which ``sequence`` succeeds, and the safe one.
 
     One step less than the first fails. The second is the smallest above which no limit tried failed.
-    ``options`` are the CPU's by default; their limit is ignored, and a fragmentation fraction is a
-    share of the limit being tried. Limits in ``also`` are tried too, so that the safe limit agrees with
-    the result under each.
+    The limit of ``options`` is ignored. Limits in ``also`` are tried too, so that the safe limit agrees
+    with the result under each.
     """
-    options = BfcOptions.cpu() if options is None else options
     search = _Search(sequence, options, _find_bound(sequence))
     search.try_all(also)
     changes = search.find_changes()
@@ -123,11 +121,10 @@ def _find_bound(sequence: Sequence) -> int:
 
 def _find_sufficient_limit(sequence: Sequence, options: BfcOptions) -> int:
     """Return a limit that most likely suffices: the span of addresses in a single region."""
-    single = replace(options.unlimited(), growth=False, fragmentation_fraction=0.0)
-    result = replay(sequence, single)
+    result = replay(sequence, replace(options.unlimited(), growth=False))
     ends = result.address + result.chunk_bytes
 
-    return int(ends.max(initial=options.first_address)) - options.first_address
+    return int(ends.max() - result.address.min())
 
 
 def find_shared_limits(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
+from analyzer.model.contract.report_file import ReplayCheck, ReplayFailure
 from analyzer.model.errors import InputError, TraceError
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
@@ -213,20 +214,6 @@ def _choose_rows(allocations: pd.DataFrame, allocator: str | None) -> Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedRequest:
-    """The request that did not fit, and the pool just before it."""
-
-    instant: int
-    row: int
-    requested_bytes: int
-    in_use_bytes: int
-    pool_bytes: int
-    free_bytes: int
-    largest_free_bytes: int
-    available_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """The result of a replay. Columns have one entry for each operation done."""
 
@@ -247,7 +234,12 @@ class Replay:
         return self.sequence.instant[: len(self)]
 
     @property
-    def failure(self) -> FailedRequest | None:
+    def failed_row(self) -> int:
+        """Row of the request that did not fit, in the source table."""
+        return int(self.sequence.row[self.sequence.slot[len(self)]])
+
+    @property
+    def failure(self) -> ReplayFailure | None:
         """The request that did not fit; None if all did. Columns end before it."""
         sequence = self.sequence
         op = len(self)
@@ -257,9 +249,8 @@ class Replay:
         columns = (self.in_use_bytes, self.pool_bytes, self.largest_free_bytes)
         in_use, pool, largest = (int(column[-1]) if op else 0 for column in columns)
 
-        return FailedRequest(
+        return ReplayFailure(
             instant=int(sequence.instant[op]),
-            row=int(sequence.row[sequence.slot[op]]),
             requested_bytes=int(sequence.request[op]),
             in_use_bytes=in_use,
             pool_bytes=pool,
@@ -374,35 +365,23 @@ DETECTION_EVENTS: Final = (
 FRAGMENTATION_DIGITS: Final = 6  # significant digits of the fragmentation in a trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
-    """The events of a trace that a replay reproduces."""
-
-    events: int
-    equal: int  # number of events with equal address, chunk, bytes in use, peak and fragmentation
-    replay: Replay
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether all events are equal and no request failed."""
-        return self.equal == self.events and self.replay.failure is None
-
-
 def compare(
     sequence: Sequence,
     events: pd.DataFrame,
-    options: BfcOptions | None = None,
-) -> Match:
+    options: BfcOptions,
+) -> tuple[ReplayCheck, Replay]:
     """Replay the sequence of a trace and compare each operation with its event.
 
     Regions get the addresses of the trace; all else follows from the requests alone. The sequence's
-    instants are rows of ``events``. ``options`` are those of the run; the CPU's by default.
+    instants are rows of ``events``. ``options`` are those of the run.
     """
-    result = replay(sequence, options or BfcOptions.cpu(), follow_addresses=True)
-    shown = result.instant != NOWHERE
+    result = replay(sequence, options, follow_addresses=True)
+    shown = sequence.instant != NOWHERE
 
     # Of an event with two operations (an implied free and an allocation) the last is compared.
-    shown[:-1] &= np.diff(result.instant) != 0
+    shown[:-1] &= np.diff(sequence.instant) != 0
+    count = int(shown.sum())
+    shown = shown[: len(result)]
     rows = result.instant[shown]
 
     def column(name: str) -> NDArray[Any]:
@@ -420,11 +399,7 @@ def compare(
     is_equal &= result.in_use_bytes[shown] == column("in_use_bytes")
     is_equal &= peak[shown] == column("peak_in_use_bytes")
 
-    return Match(
-        events=rows.size,
-        equal=int(is_equal.sum()),
-        replay=result,
-    )
+    return ReplayCheck(events=count, equal=int(is_equal.sum())), result
 
 
 def recorded_options(sequence: Sequence, events: pd.DataFrame) -> BfcOptions:
@@ -443,8 +418,9 @@ def recorded_options(sequence: Sequence, events: pd.DataFrame) -> BfcOptions:
         return BfcOptions.cpu(limit)
 
     whole, growing = (BfcOptions.gpu(limit, growth=growth) for growth in (False, True))
-    match = compare(part, events, whole)
-    if match.is_exact:
+    check, _ = compare(part, events, whole)
+    if check.is_exact:
         return whole
 
-    return growing if compare(part, events, growing).equal > match.equal else whole
+    other, _ = compare(part, events, growing)
+    return growing if other.equal > check.equal else whole

@@ -92,7 +92,7 @@ class ConvolutionOnCard:
         self.capability_text = gpu.capability_text
         self.multiprocessors = gpu.sm_count
 
-        lanes = gpu.sm_count * gpu.architecture.fp32_lanes
+        lanes = gpu.sm_count * gpu.fp32_lanes
         self.operations = 2 * lanes * gpu.clock_mhz  # in float32, in a microsecond
         self.bandwidth = gpu.bandwidth_bytes_s / 1e6  # bytes in a microsecond
 

@@ -13,7 +13,7 @@ from analyzer.model.contract.graph_note import LEAST_SHAPES, Op, TensorSpec
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
-from analyzer.simulate.predict.prepared_step import Prepared, assume
+from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -26,14 +26,14 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
 
     The dictionary has a sentence about each branch and loop, by name.
     """
-    ops = prepared.wiring.ops
+    ops = prepared.ops
     by_user = prepared.assumed
     assumed = dict(by_user)
     top = play(prepared)
     peaks_bytes = [top.peak_bytes]
 
     def try_out(name: str, outcome: int) -> Schedule:
-        schedule = play(assume(prepared, assumed | {name: outcome}))
+        schedule = play(prepared.assume(assumed | {name: outcome}))
         peaks_bytes.append(schedule.peak_bytes)
 
         return schedule
@@ -69,7 +69,7 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
             f"(--assume {name}=N changes it)."
         )
 
-    return assume(prepared, assumed), sentences, peaks_bytes if sentences else []
+    return prepared.assume(assumed), sentences, peaks_bytes if sentences else []
 
 
 def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:

@@ -25,7 +25,6 @@ from analyzer.simulate.predict.prepared_step import (
     ORDERED_EDGES,
     SWITCHES,
     TYPES,
-    Wiring,
 )
 from analyzer.simulate.predict.scalar_values import (
     LISTS,
@@ -99,15 +98,19 @@ class EdgeOrder:
     edges in another order (``mkl_layout_pass.cc``).
     """
 
-    def __init__(self, wiring: Wiring, random: Random) -> None:
-        self.roots = _shuffle(wiring.roots, random)
-        self.data = list(wiring.data_out)
-        self.control = list(wiring.control_out)
+    def __init__(self, prepared: Prepared, random: Random) -> None:
+        waits = zip(prepared.inputs, prepared.control, strict=True)
+        roots = [
+            node for node, (data, control) in enumerate(waits) if not data + control
+        ]
+        self.roots = _shuffle(roots, random)
+        self.data = list(prepared.data_out)
+        self.control = list(prepared.control_out)
 
-        for node in range(len(wiring.ops)):
+        for node in range(len(prepared.ops)):
             data = self.data[node]
             control = self.control[node]
-            types = [wiring.ops[consumer].type for consumer, _, _ in data]
+            types = [prepared.ops[consumer].type for consumer, _, _ in data]
             is_rewritten = any(kind.startswith("_Mkl") for kind in types)
 
             if is_rewritten or len(data) + len(control) > ORDERED_EDGES:
@@ -130,16 +133,15 @@ class Executor:
         edges: EdgeOrder,
         random: Random,
     ) -> None:
-        wiring = prepared.wiring
         self._ledger = ledger
         self._random = random
         self._threads = prepared.threads
-        self._ops = wiring.ops
-        self._inputs = wiring.inputs
-        self._types = [op.type for op in wiring.ops]
+        self._ops = prepared.ops
+        self._inputs = prepared.inputs
+        self._types = [op.type for op in prepared.ops]
 
         self._waits_for = []
-        columns = zip(self._types, wiring.inputs, wiring.control, strict=True)
+        columns = zip(self._types, prepared.inputs, prepared.control, strict=True)
 
         for kind, data, waits in columns:
             is_merge = kind in MERGES
@@ -152,16 +154,18 @@ class Executor:
             not is_cheap and kind not in inexpensive for kind in self._types
         ]
 
-        names = (str(op.attrs["frame_name"]) for op in wiring.ops if op.type in ENTERS)
+        names = (
+            str(op.attrs["frame_name"]) for op in prepared.ops if op.type in ENTERS
+        )
         self._enters = Counter(names)
         self._edges = edges
 
         self._values: NodeValues | None = None
-        if wiring.has_control_flow:
+        if prepared.has_control_flow:
             self._values = NodeValues(prepared, counters)
 
-        self.decisions = DecisionLog(wiring, prepared.assumed)
-        self._reached = [False] * len(wiring.ops)
+        self.decisions = DecisionLog(prepared)
+        self._reached = [False] * len(prepared.ops)
         self._ready: list[Task] = []
 
     @property

@@ -135,7 +135,7 @@ class Ledger:
         if node in self.held:
             return [share(self.held[node])], []
 
-        if self._prepared.wiring.ops[node].type in RESULT_TYPES:
+        if self._prepared.ops[node].type in RESULT_TYPES:
             self._returned += [buffer for buffer in inputs if buffer is not None]
             return [], []
 

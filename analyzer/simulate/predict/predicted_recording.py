@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from analyzer.cards import Gpu, find_gpu, memory_limit
+from analyzer.cards import find_gpu, memory_limit
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES
-from analyzer.model.contract.report_file import UnmodelledType
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
@@ -40,7 +37,6 @@ from analyzer.simulate.allocator.replay import Replay, from_allocations, replay
 from analyzer.simulate.kernels.cpu_kernels import CPU
 from analyzer.simulate.kernels.cudnn_calls import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu_kernels import gpu_device
-from analyzer.simulate.kernels.op_call import KernelDevice
 from analyzer.simulate.predict.buffers import Buffer
 from analyzer.simulate.predict.decisions import check_assumptions, describe_sizes
 from analyzer.simulate.predict.prediction import Prediction, predict
@@ -50,32 +46,6 @@ from analyzer.simulate.predict.stated_range import (
     state_range,
 )
 from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A device to predict for."""
-
-    device: KernelDevice
-    options: BfcOptions
-    gpu: Gpu | None = None
-
-
-def target_of(note: RunNote) -> Target:
-    """Return the device of a note."""
-    device = note.device
-    if device.kind != "gpu":
-        return Target(device=CPU, options=BfcOptions.cpu())
-
-    gpu = find_gpu(device.id or device.name)
-    text = note.environment.get(LIMIT_VARIABLE, "").strip()
-    limit_bytes = int(text) << 20 if text.isdecimal() else None  # of a cuDNN workspace
-
-    return Target(
-        device=gpu_device(gpu, limit_bytes),
-        options=BfcOptions.gpu(memory_limit(gpu).bytes),
-        gpu=gpu,
-    )
 
 
 def describe_card(note: RunNote) -> Iterator[str]:
@@ -93,15 +63,15 @@ _MOST_DECISIONS: Final = 6  # most decisions to describe one by one
 def predict_note(
     note: RunNote,
     *,
-    inter_op: int | None = None,
-    allocator: BfcOptions | None = None,
+    limit_bytes: int | None = None,
+    growth: bool = False,
     search: bool = False,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Recording:
     """Predict the allocations of a noted step, from the process's start to the end of the last step.
 
-    ``inter_op`` threads are those of the noted machine by default. ``search``: whether to find the
-    limits under which some and all schedules run.
+    ``search``: whether to find the limits under which some and all schedules run. ``limit_bytes`` and
+    ``growth`` are of a card's pool; its default limit if None.
     """
     structure = index_note_graph(note)
     if structure is None:
@@ -110,42 +80,42 @@ def predict_note(
             hint="Estimate again.",
         )
 
-    target = target_of(note)
-    if allocator is not None:
-        target = replace(target, options=allocator)
+    device = CPU
+    options = BfcOptions.cpu()
 
-    prediction = predict(
-        note,
-        target.device,
-        target.options,
-        inter_op=inter_op or max(note.threads.inter_op, 1),
-        search=search,
-        progress=progress,
-    )
+    if note.device.kind == "gpu":
+        gpu = find_gpu(note.device.id or note.device.name)
+        device = gpu_device(gpu, _read_workspace_limit(note))
+        limit_bytes = limit_bytes or memory_limit(gpu).bytes
+        options = BfcOptions.gpu(limit_bytes, growth=growth)
+
+    prediction = predict(note, device, options, search=search, progress=progress)
 
     check_assumptions(note, prediction.decisions)
 
-    return _make_recording(note, structure, prediction, target)
+    return _make_recording(note, structure, prediction, options)
+
+
+def _read_workspace_limit(note: RunNote) -> int | None:
+    """Return the user's limit of a cuDNN workspace in bytes; None for TensorFlow's."""
+    text = note.environment.get(LIMIT_VARIABLE, "").strip()
+    return int(text) << 20 if text.isdecimal() else None
 
 
 def _make_recording(
     note: RunNote,
     structure: GraphIndex,
     prediction: Prediction,
-    target: Target,
+    options: BfcOptions,
 ) -> Recording:
     schedule = prediction.middle
     prepared = prediction.prepared
+    device = prepared.device
     table, sharing = _attribute(note, structure, prediction)
-    card_limit_bytes = None
+    allocations, events, placed = place(table, schedule.instants, options)
 
-    if target.gpu is not None:
-        card_limit_bytes = target.options.memory_limit_bytes
-
-    allocations, events, options = place(table, schedule.instants, target.options)
-
-    names = [prepared.wiring.ops[node].name for node in schedule.nodes]
-    limit_of = options if target.gpu is None else target.options
+    names = [prepared.ops[node].name for node in schedule.nodes]
+    card_limit_bytes = options.memory_limit_bytes if options.on_card else None
 
     order = np.arange(len(names), dtype=np.int64)  # times are ranks
     runs = pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
@@ -154,14 +124,14 @@ def _make_recording(
         kind=Kind.ESTIMATE,
         target=note.target or TargetNote(),
         device=Device(
-            kind=target.device.kind,
+            kind=device.kind,
             name=note.device.name or "host",
-            memory_limit_bytes=limit_of.memory_limit_bytes,
+            memory_limit_bytes=card_limit_bytes or placed.memory_limit_bytes,
         ),
         step_config=note.step,
         events=events,
         allocations=allocations,
-        allocator=target.device.allocator,
+        allocator=device.allocator,
         steps=schedule.steps,
         structure=structure,
         warnings=(
@@ -171,7 +141,6 @@ def _make_recording(
         ),
         versions=dict(note.versions),
         notes=(*note.notes, *describe_card(note)),
-        unmodelled=find_unmodelled(prepared),
         uncertainty=state_range(prediction, card_limit_bytes),
         sharing=sharing,
         op_runs=runs,
@@ -220,7 +189,7 @@ def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
     described: dict[str, object] = {}
 
     if buffer.node >= 0:
-        op = prepared.wiring.ops[buffer.node]
+        op = prepared.ops[buffer.node]
         described |= {"op": op.name, "op_type": op.type, "source": op.source}
 
         if op.type in ARGUMENT_TYPES or op.type == "Placeholder":
@@ -389,21 +358,3 @@ def _make_events(table: pd.DataFrame, result: Replay) -> pd.DataFrame:
     }
 
     return conform(pd.DataFrame(columns | {"run_id": 0, "thread": 0}), EVENTS)
-
-
-def find_unmodelled(prepared: Prepared) -> tuple[UnmodelledType, ...]:
-    """Return op types without a rule, with the bytes of their outputs."""
-    counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-
-    for op, plan in zip(prepared.wiring.ops, prepared.plans, strict=True):
-        if plan.modelled:
-            continue
-
-        counts[op.type] += 1
-        sizes[op.type] += sum(spec.size_bytes or 0 for spec in op.outputs)
-
-    return tuple(
-        UnmodelledType(op_type=kind, count=count, bytes=sizes[kind])
-        for kind, count in sorted(counts.items())
-    )

@@ -9,14 +9,13 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.graph_note import Op
 from analyzer.model.ranges import Range
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
 from analyzer.simulate.kernels.op_call import KernelDevice
 from analyzer.simulate.predict.decisions import decide, with_least_shapes
-from analyzer.simulate.predict.prepared_step import Prepared, assume, prepare
+from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -52,21 +51,18 @@ def predict(
     device: KernelDevice,
     options: BfcOptions,
     *,
-    inter_op: int = 1,
     search: bool = False,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Prediction:
     """Play schedules of a step on a device, and replay them in its allocator."""
-
-    def make(ops: tuple[Op, ...] | None = None) -> Prepared:
-        return prepare(note, device, inter_op=inter_op, ops=ops)
-
-    prepared, decisions, peaks_bytes = decide(make())
+    whole = Prepared(note, device)
+    prepared, decisions, peaks_bytes = decide(whole)
     least_bytes = None
 
     least_ops = with_least_shapes(note.ops)
     if least_ops is not None:
-        least_bytes = play(assume(make(least_ops), prepared.assumed)).peak_bytes
+        least = Prepared(note, device, least_ops)
+        least_bytes = play(least.assume(prepared.assumed)).peak_bytes
         peaks_bytes.append(least_bytes)
 
     schedules: list[Schedule] = []

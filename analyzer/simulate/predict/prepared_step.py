@@ -8,7 +8,7 @@ processes (``edgeset.h``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
 from typing import Final
 
 from analyzer.model.contract.fields import COPIED
@@ -45,19 +45,118 @@ _CONTROL_FLOW: Final = SWITCHES | MERGES | ENTERS | EXITS
 ORDERED_EDGES: Final = 8  # out-edges that a node keeps in order (``EdgeSet::kInline``)
 
 
-@dataclass(frozen=True)
-class Wiring:
-    """Numbered nodes with their edges."""
+STEPS: Final = 3
+"""Default number of steps. The second may differ from the first (trials of algorithms), the third from
+the second (chunks). Gradient accumulation needs more: a counter decides a branch."""
 
-    ops: Sequence[Op]
-    # For each node, the (node, output) behind each data input
-    inputs: list[list[tuple[int, int]]]
-    control: list[list[int]]
-    # for each node, its data edges as (node, output, input), in order of creation
-    data_out: list[list[tuple[int, int, int]]]
-    # For each node, the nodes that wait for it, in order of creation
-    control_out: list[list[int]]
-    roots: list[int]
+_HANDLE_SOURCES: Final = (*ARGUMENT_TYPES, "VarHandleOp")
+
+CONSTANTS: Final = ("Const", "HostConst", "ImmutableConst")
+_HELD: Final = (*CONSTANTS, *ARGUMENT_TYPES, "Placeholder")
+"""Op types whose output lives outside the step: a kernel's constant, or an argument in Python."""
+
+
+class Prepared:
+    """A step's graph ready to be executed; ``ops`` replaces the ops of the note.
+
+    Attributes:
+        threads: Inter-op threads.
+        assumed: Outcomes of branches and loops by name.
+        inputs: For each node, the (node, output) behind each data input.
+        control: For each node, the nodes that it waits for.
+        data_out: For each node, its data edges as (node, output, input), in order of creation.
+        control_out: For each node, the nodes that wait for it, in order of creation.
+        plans: The memory plan of each node's kernel.
+        handles: For each node, the node that brings in the variable handle of its first input, or -1.
+        variable_of: The number in the note of the variable of each handle.
+        held_bytes: Bytes of each node's output that lives outside the step.
+        copied_bytes: Bytes of each argument that is a copy of a NumPy array.
+    """
+
+    def __init__(
+        self,
+        note: RunNote,
+        device: KernelDevice,
+        ops: Sequence[Op] | None = None,
+    ) -> None:
+        self.note = note
+        self.device = device
+        self.threads = max(note.threads.inter_op, 1)
+        self.steps = STEPS if note.steps_wanted is None else note.steps_wanted
+        self.assumed: Mapping[str, int] = note.assumed
+
+        self.ops = note.ops if ops is None else ops
+        self.inputs, self.control = _resolve_inputs(self.ops)
+        self.data_out: list[list[tuple[int, int, int]]] = [[] for _ in self.ops]
+        self.control_out: list[list[int]] = [[] for _ in self.ops]
+
+        for node, feeds in enumerate(self.inputs):
+            for slot, (source, output) in enumerate(feeds):
+                self.data_out[source].append((node, output, slot))
+
+            for source in self.control[node]:
+                self.control_out[source].append(node)
+
+        self.plans = [self._plan(node) for node in range(len(self.ops))]
+        self.handles: list[int] = []
+        self.variable_of: dict[int, int] = {}
+        self.held_bytes: dict[int, int] = {}
+        self.copied_bytes: dict[int, int] = {}
+        self._find_memory_outside()
+
+    def assume(self, assumed: Mapping[str, int]) -> Prepared:
+        """Return the step with other outcomes of branches and loops."""
+        other = copy(self)
+        other.assumed = assumed
+
+        return other
+
+    def _plan(self, node: int) -> MemoryPlan:
+        """Return the memory plan of a node's kernel."""
+        op = self.ops[node]
+        read = {output for _, output, _ in self.data_out[node]}
+        if op.type in RESULT_TYPES and read:
+            raise _damage(op, "an op reads its result")
+
+        call = Call(
+            op=op,
+            inputs=tuple(self.specs(node)),
+            unused=frozenset(range(len(op.outputs))) - read,
+        )
+
+        return _plan(self.device, call, max(read, default=-1))
+
+    def _find_memory_outside(self) -> None:
+        """Find the handles of variables, and the outputs that live outside the step."""
+        arguments: dict[int, int] = {}
+
+        for node, op in enumerate(self.ops):
+            feeds = self.inputs[node]
+            self.handles.append(self._find_handle(*feeds[0]) if feeds else -1)
+
+            if op.type in ARGUMENT_TYPES:
+                arguments[int(op.attrs["index"])] = node
+            if op.type in _HELD and op.outputs:
+                size_bytes = self.device.held_bytes(op)
+                kept = self.copied_bytes if COPIED in op.attrs else self.held_bytes
+                if size_bytes:
+                    kept[node] = size_bytes
+
+        for number, row in enumerate(self.note.variables):
+            # An argument is one variable: the first of two that name it.
+            node = arguments.pop(-1 if row.argument is None else row.argument, -1)
+            if node >= 0:
+                self.variable_of[node] = number
+
+    def _find_handle(self, node: int, output: int) -> int:
+        """Trace an input of type resource back to the argument that brings in the handle; else -1."""
+        if self.ops[node].outputs[output].dtype != "resource":
+            return -1
+
+        while self.ops[node].type not in _HANDLE_SOURCES and self.inputs[node]:
+            node = self.inputs[node][0][0]
+
+        return node
 
     @property
     def has_control_flow(self) -> bool:
@@ -66,27 +165,29 @@ class Wiring:
 
     def specs(self, node: int) -> list[TensorSpec]:
         """Return dtype and shape of each data input."""
-        return [
-            self.ops[source].outputs[output] for source, output in self.inputs[node]
-        ]
+        feeds = self.inputs[node]
+        return [self.ops[source].outputs[output] for source, output in feeds]
 
+    def find_variable(self, node: int) -> int:
+        """Return the number in the note of the variable behind a node's first input; -1 for none."""
+        return self.variable_of.get(self.handles[node], -1)
 
-def wire(ops: Sequence[Op]) -> Wiring:
-    """Number the nodes and rebuild their edges; refuse an impossible graph."""
-    inputs, control = _resolve_inputs(ops)
-    data_out: list[list[tuple[int, int, int]]] = [[] for _ in ops]
-    control_out: list[list[int]] = [[] for _ in ops]
+    def find_variables(self, node: int) -> Iterator[int]:
+        """Yield the same for every input."""
+        for feed in self.inputs[node]:
+            yield self.variable_of.get(self._find_handle(*feed), -1)
 
-    for node in range(len(ops)):
-        for slot, (source, output) in enumerate(inputs[node]):
-            data_out[source].append((node, output, slot))
+    @property
+    def counters(self) -> dict[int, tuple[int | float, ...]]:
+        """Start values of the integer variables that may decide a branch, by the node of the handle."""
+        counters: dict[int, tuple[int | float, ...]] = {}
 
-        for source in control[node]:
-            control_out[source].append(node)
+        for node, number in self.variable_of.items():
+            row = self.note.variables[number]
+            if row.dtype in ("int32", "int64") and not row.shape:
+                counters[node] = (0,)
 
-    roots = [node for node in range(len(ops)) if not inputs[node] and not control[node]]
-
-    return Wiring(ops, inputs, control, data_out, control_out, roots)
+        return counters
 
 
 def _resolve_inputs(
@@ -123,34 +224,6 @@ def _resolve_inputs(
             )
 
     return inputs, control
-
-
-STEPS: Final = 3
-"""Default number of steps. The second may differ from the first (trials of algorithms), the third from
-the second (chunks). Gradient accumulation needs more: a counter decides a branch."""
-
-_HANDLE_SOURCES: Final = (*ARGUMENT_TYPES, "VarHandleOp")
-
-
-def plan_kernels(wiring: Wiring, device: KernelDevice) -> list[MemoryPlan]:
-    """Return the memory plan of every node's kernel."""
-    ops = wiring.ops
-    plans: list[MemoryPlan] = []
-
-    for node, op in enumerate(ops):
-        read = {output for _, output, _ in wiring.data_out[node]}
-        if op.type in RESULT_TYPES and read:
-            raise _damage(op, "an op reads its result")
-
-        call = Call(
-            op=op,
-            inputs=tuple(wiring.specs(node)),
-            unused=frozenset(range(len(op.outputs))) - read,
-        )
-
-        plans.append(_plan(device, call, max(read, default=-1)))
-
-    return plans
 
 
 def _plan(device: KernelDevice, call: Call, last_read: int) -> MemoryPlan:
@@ -192,112 +265,3 @@ def _damage(op: Op, why: str) -> TraceError:
         f"The graph is damaged: its op {op.name[:80]!r} does not fit the type {op.type[:80]!r} ({why}).",
         hint="Estimate again.",
     )
-
-
-def _find_handle(wiring: Wiring, feed: tuple[int, int]) -> int:
-    """Trace an input of type resource back to the argument that brings in the handle; else -1."""
-    node, output = feed
-    if wiring.ops[node].outputs[output].dtype != "resource":
-        return -1
-
-    while wiring.ops[node].type not in _HANDLE_SOURCES and wiring.inputs[node]:
-        node = wiring.inputs[node][0][0]
-
-    return node
-
-
-CONSTANTS: Final = ("Const", "HostConst", "ImmutableConst")
-_HELD: Final = (*CONSTANTS, *ARGUMENT_TYPES, "Placeholder")
-"""Op types whose output lives outside the step: a kernel's constant, or an argument in Python."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A graph ready to be executed."""
-
-    note: RunNote
-    device: KernelDevice
-    wiring: Wiring
-    plans: list[MemoryPlan]  # of the kernel of each node
-    threads: int  # inter-op threads
-    steps: int
-    assumed: Mapping[str, int]  # outcomes of branches and loops by name
-    # for each node, the node that brings in the variable handle of its first input; -1 for none
-    handles: list[int]
-    variable_of: Mapping[int, int]  # number in the note of the variable of each handle
-    # bytes of each node's output that lives outside the step
-    held_bytes: Mapping[int, int]
-    # bytes of each argument that is a copy of a NumPy array
-    copied_bytes: Mapping[int, int]
-
-    def find_variable(self, node: int) -> int:
-        """Return the number in the note of the variable behind a node's first input; -1 for none."""
-        return self.variable_of.get(self.handles[node], -1)
-
-    def find_variables(self, node: int) -> Iterator[int]:
-        """Yield the same for every input."""
-        for feed in self.wiring.inputs[node]:
-            yield self.variable_of.get(_find_handle(self.wiring, feed), -1)
-
-    @property
-    def counters(self) -> dict[int, tuple[int | float, ...]]:
-        """Start values of the integer variables that may decide a branch, by the node of the handle."""
-        counters: dict[int, tuple[int | float, ...]] = {}
-
-        for node, number in self.variable_of.items():
-            row = self.note.variables[number]
-            if row.dtype in ("int32", "int64") and not row.shape:
-                counters[node] = (0,)
-
-        return counters
-
-
-def prepare(
-    note: RunNote,
-    device: KernelDevice,
-    *,
-    inter_op: int,
-    ops: tuple[Op, ...] | None = None,
-) -> Prepared:
-    """Rebuild the graph's edges and look up its kernels; ``ops`` replaces those of the note."""
-    wiring = wire(note.ops if ops is None else ops)
-    arguments: dict[int, int] = {}
-    held: dict[int, int] = {}
-    copied: dict[int, int] = {}
-    handles: list[int] = []
-
-    for node, op in enumerate(wiring.ops):
-        feeds = wiring.inputs[node]
-        handles.append(_find_handle(wiring, feeds[0]) if feeds else -1)
-
-        if op.type in ARGUMENT_TYPES:
-            arguments[int(op.attrs["index"])] = node
-        if op.type in _HELD and op.outputs and (size := device.held_bytes(op)):
-            (copied if COPIED in op.attrs else held)[node] = size
-
-    variable_of: dict[int, int] = {}
-
-    for number, row in enumerate(note.variables):
-        # An argument is one variable: the first of two that name it.
-        node = arguments.pop(-1 if row.argument is None else row.argument, -1)
-        if node >= 0:
-            variable_of[node] = number
-
-    return Prepared(
-        note=note,
-        device=device,
-        wiring=wiring,
-        plans=plan_kernels(wiring, device),
-        threads=inter_op,
-        steps=STEPS if note.steps_wanted is None else note.steps_wanted,
-        assumed=note.assumed,
-        handles=handles,
-        variable_of=variable_of,
-        held_bytes=held,
-        copied_bytes=copied,
-    )
-
-
-def assume(prepared: Prepared, assumed: Mapping[str, int]) -> Prepared:
-    """Return the step with other outcomes of branches and loops."""
-    return replace(prepared, assumed=assumed)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
@@ -25,7 +25,6 @@ from analyzer.simulate.predict.prepared_step import (
     SWITCHES,
     TYPES,
     Prepared,
-    Wiring,
 )
 
 if TYPE_CHECKING:
@@ -236,8 +235,8 @@ class NodeValues:
     """Known values in one step: of nodes, of list elements, and of integer variables by node."""
 
     def __init__(self, prepared: Prepared, counters: dict[int, Value]) -> None:
-        self._ops = prepared.wiring.ops
-        self._wiring = prepared.wiring
+        self._ops = prepared.ops
+        self._prepared = prepared
         self._handles = prepared.handles
         self._counters = counters
         self._stored: dict[Any, Value | None] = {}  # values of buffers in lists
@@ -286,7 +285,7 @@ class NodeValues:
         may_evaluate = is_computable or op.type in LISTS
 
         if outputs and found == [None] and may_evaluate:
-            return [evaluate(op, values, self._wiring.specs(node))]
+            return [evaluate(op, values, self._prepared.specs(node))]
 
         return found
 
@@ -317,18 +316,18 @@ UNBOUNDED_TRIPS: Final = 1  # trips of a loop if its condition has no known boun
 
 
 class DecisionLog:
-    """Decides unknown predicates by assumption; ``assumed`` has trips and branches by name.
+    """Decides unknown predicates by assumption.
 
     ``trips`` are the trips of each loop with an unknown condition, ``unbounded`` the loops whose
     condition has no known bound, and ``branches`` the number of branches by the node of an unknown
     predicate. An unknown value of a ``watched`` node needs an assumption.
     """
 
-    def __init__(self, wiring: Wiring, assumed: Mapping[str, int]) -> None:
-        self._assumed = assumed
-        self._ops = wiring.ops
-        self._branch_counts = _find_predicates(wiring)
-        self.conditions = _find_conditions(wiring)
+    def __init__(self, prepared: Prepared) -> None:
+        self._assumed = prepared.assumed
+        self._ops = prepared.ops
+        self._branch_counts = _find_predicates(prepared)
+        self.conditions = _find_conditions(prepared)
         self.watched = frozenset(self._branch_counts) | self.conditions
         self.trips: dict[str, int] = {}
         self.unbounded: set[str] = set()
@@ -373,33 +372,33 @@ class DecisionLog:
         return is_continued
 
 
-def _find_predicates(wiring: Wiring) -> dict[int, int]:
+def _find_predicates(prepared: Prepared) -> dict[int, int]:
     """Return the number of branches for each node that computes a branch's predicate."""
     counts: dict[int, int] = {}
 
-    for node, op in enumerate(wiring.ops):
+    for node, op in enumerate(prepared.ops):
         if op.type not in SWITCHES:
             continue
 
-        source = wiring.inputs[node][1][0]
-        if wiring.ops[source].type != "LoopCond":
+        source = prepared.inputs[node][1][0]
+        if prepared.ops[source].type != "LoopCond":
             counts[source] = len(op.outputs)
-            while wiring.ops[source].type in _PASSES_ON and wiring.inputs[source]:
-                source = wiring.inputs[source][0][0]
+            while prepared.ops[source].type in _PASSES_ON and prepared.inputs[source]:
+                source = prepared.inputs[source][0][0]
 
             counts[source] = len(op.outputs)
 
     return counts
 
 
-def _find_conditions(wiring: Wiring) -> frozenset[int]:
+def _find_conditions(prepared: Prepared) -> frozenset[int]:
     """Return the ``LogicalAnd`` nodes in the conditions of loops, and the ends of branches in them."""
     conditions: set[int] = set()
-    queue = [node for node, op in enumerate(wiring.ops) if op.type == "LoopCond"]
+    queue = [node for node, op in enumerate(prepared.ops) if op.type == "LoopCond"]
 
     while queue:
-        for source, _ in wiring.inputs[queue.pop()]:
-            kind = wiring.ops[source].type
+        for source, _ in prepared.inputs[queue.pop()]:
+            kind = prepared.ops[source].type
             if kind == "LogicalAnd" and source not in conditions:
                 conditions.add(source)
                 queue.append(source)

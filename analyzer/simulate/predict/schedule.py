@@ -74,7 +74,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
     _start_process(prepared, ledger)
 
     random = Random(seed)
-    edges = EdgeOrder(prepared.wiring, random)
+    edges = EdgeOrder(prepared, random)
     counters = prepared.counters
 
     trips: dict[str, int] = {}
@@ -121,7 +121,7 @@ def _start_process(prepared: Prepared, ledger: Ledger) -> None:
     """Allocate everything that exists before the first step: variables, inputs and constants."""
     note = prepared.note
     device = prepared.device
-    ops = prepared.wiring.ops
+    ops = prepared.ops
 
     if device.scratch_bytes:
         role = "scratch of TensorFlow's device"

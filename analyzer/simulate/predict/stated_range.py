@@ -136,18 +136,15 @@ def _describe_schedules(prediction: Prediction) -> list[str]:
 
 def describe_notes(prediction: Prediction) -> Iterator[str]:
     """Yield sentences about ops whose memory is unknown."""
-    ops = prediction.prepared.wiring.ops
+    ops = prediction.prepared.ops
     plans = prediction.prepared.plans
 
     stranded = [ops[node].name for node in prediction.middle.stranded]
     if stranded:
         yield SENTENCES["stranded"].format(len(stranded), ", ".join(stranded[:3]))
 
-    kinds = set()
-    for op, plan in zip(ops, plans, strict=True):
-        if not plan.modelled:
-            kinds.add(op.type)
-
+    pairs = zip(ops, plans, strict=True)
+    kinds = {op.type for op, plan in pairs if not plan.modelled}
     if kinds:
         yield SENTENCES["no_rule"].format(", ".join(sorted(kinds)[:5]))
 
@@ -165,7 +162,7 @@ _TINY_RESULTS: Final = frozenset({"BroadcastGradientArgs"})
 def find_unsized(prediction: Prediction) -> list[str]:
     """Return the tensors of ops that ran whose size neither graph nor kernel rule defines."""
     plans = prediction.prepared.plans
-    ops = prediction.prepared.wiring.ops
+    ops = prediction.prepared.ops
     unsized: list[str] = []
 
     for node in dict.fromkeys(prediction.middle.nodes):

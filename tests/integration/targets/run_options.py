@@ -43,8 +43,6 @@ def outcome(target, options):
         function = trace_function(program)
         if program.function is None:
             program.call()
-            for promise in program.promises:
-                promise(None)
     except InputError as error:
         return {"error": str(error)}
     except BaseException as error:  # as the child that captures tells it

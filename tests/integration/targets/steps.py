@@ -74,21 +74,6 @@ def failing():
     return step, (tf.ones((8, 64)),)
 
 
-def endless():
-    @tf.function
-    def step(x):
-        return tf.nn.relu(x @ x)
-
-    def call(x):
-        import time
-
-        step(x)
-        print("stepped", flush=True)
-        time.sleep(1.0)
-
-    return call, (tf.ones((64, 64)),)
-
-
 def large() -> keras.Model:
     made = keras.Sequential(
         [

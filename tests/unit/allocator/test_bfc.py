@@ -21,11 +21,7 @@ setups = st.builds(
     BfcOptions,
     memory_limit_bytes=st.sampled_from([MIB, 5 * MIB + 77, 64 * MIB, 1 << 30]),
     growth=st.booleans(),
-    coalesce_regions=st.booleans(),
-    garbage_collection=st.booleans(),
-    fragmentation_fraction=st.sampled_from([0.0, 0.01, 0.5]),
-    descending=st.booleans(),
-    gap_bytes=st.sampled_from([0, 4096]),
+    on_card=st.booleans(),
 )
 
 
@@ -39,15 +35,6 @@ def test_a_rest_of_128_mib_is_split_off(spare, size):
     assert bfc.allocate(200 * MIB).size_bytes == size
 
 
-def test_the_fragmentation_fraction_replaces_the_128_mib():
-    bfc = BfcAllocator(
-        BfcOptions(memory_limit_bytes=100 * MIB, fragmentation_fraction=0.01)
-    )
-    hole, _ = bfc.allocate(20 * MIB), bfc.allocate(1)
-    bfc.free(hole)
-    assert bfc.allocate(18 * MIB).size_bytes == 18 * MIB
-
-
 def test_without_growth_one_region_of_the_whole_limit_is_taken_at_the_first_request():
     bfc = BfcAllocator(BfcOptions.gpu(10 * MIB + 100))
     assert bfc.pool_bytes == 0
@@ -56,37 +43,30 @@ def test_without_growth_one_region_of_the_whole_limit_is_taken_at_the_first_requ
     assert bfc.allocate(10 * MIB) is None
 
 
-@pytest.mark.parametrize("coalesce", [True, False])
-def test_neighbouring_regions_join_only_if_the_device_allows_it(coalesce):
-    bfc = BfcAllocator(
-        BfcOptions(coalesce_regions=coalesce, gap_bytes=0, first_address=0)
-    )
-    for chunk in [bfc.allocate(2 * MIB), bfc.allocate(4 * MIB)]:
+@pytest.mark.parametrize("on_card", [True, False])
+def test_neighbouring_regions_join_only_on_a_cpu(on_card):
+    bfc = BfcAllocator(BfcOptions(on_card=on_card))
+    chunks = [bfc.allocate(2 * MIB, MIB), bfc.allocate(4 * MIB, 3 * MIB)]
+    for chunk in chunks:
         bfc.free(chunk)
     check(bfc)
-    assert len(bfc.regions) == (1 if coalesce else 2)
-    assert bfc.largest_free_bytes == (6 if coalesce else 4) * MIB
+    assert len(bfc.regions) == (2 if on_card else 1)
+    assert bfc.largest_free_bytes == (4 if on_card else 6) * MIB
 
 
-@pytest.mark.parametrize("collect", [True, False])
-def test_free_regions_return_to_the_driver_before_a_failure(collect):
-    options = BfcOptions(
-        memory_limit_bytes=15 * MIB, coalesce_regions=False, garbage_collection=collect
-    )
-    bfc = BfcAllocator(options)
+@pytest.mark.parametrize("on_card", [True, False])
+def test_a_card_gets_free_regions_back_before_a_failure(on_card):
+    bfc = BfcAllocator(BfcOptions(memory_limit_bytes=15 * MIB, on_card=on_card))
     for chunk in [bfc.allocate(n * MIB) for n in (2, 4, 8)]:
         bfc.free(chunk)
-    assert (bfc.allocate(12 * MIB) is not None) is collect
+    assert (bfc.allocate(12 * MIB) is not None) is on_card
     check(bfc)
-    assert bfc.pool_bytes == (15 if collect else 14) * MIB
+    assert bfc.pool_bytes == (15 if on_card else 14) * MIB
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"memory_limit_bytes": 0}, {"fragmentation_fraction": 1.5}]
-)
-def test_impossible_settings_are_refused(wrong):
+def test_an_impossible_limit_is_refused():
     with pytest.raises(InputError):
-        BfcOptions(**wrong)
+        BfcOptions(memory_limit_bytes=0)
 
 
 def check(bfc):

@@ -31,7 +31,7 @@ def test_worked_examples(operations, expected):
 @given(seed=st.integers(0, 1000), growth=st.booleans())
 def test_an_exhaustive_search_finds_limits_inside_the_range(seed, growth):
     sequence = sequence_of(random_operations(120, 12, seed=seed, largest=23))
-    options = BfcOptions(growth=growth, descending=growth)
+    options = BfcOptions(growth=growth)
     found = minimum_limit(sequence, options)
     assert fits(sequence, options.under(found.low))
     assert fits(sequence, options.under(found.high))
@@ -44,7 +44,7 @@ def test_an_exhaustive_search_finds_limits_inside_the_range(seed, growth):
 @pytest.mark.parametrize("growth", [True, False])
 def test_recorded_traces(name, growth):
     sequence = from_events(sample(name))
-    options = BfcOptions(growth=growth, descending=growth)
+    options = BfcOptions(growth=growth)
     found = minimum_limit(sequence, options)
     assert fits(sequence, options.under(found.low))
     assert not fits(sequence, options.under(found.low - MIB))
@@ -76,7 +76,7 @@ def test_all_of_several_orders_run_under_their_shared_limit(growth):
     orders = [
         sequence_of(random_operations(200, 14, seed=n, largest=23)) for n in range(4)
     ]
-    options = BfcOptions(growth=growth, descending=growth)
+    options = BfcOptions(growth=growth)
     found = find_shared_limits(orders, options)
     assert all(fits(order, options.under(found.high)) for order in orders)
     assert not any(fits(order, options.under(found.low - 256)) for order in orders)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from workloads import from_events, sample
 
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import compare
 
 
@@ -21,10 +22,8 @@ def with_moments(events: pd.DataFrame, every: int = 7) -> pd.DataFrame:
 def test_a_replay_passes_them_over() -> None:
     events = sample("graph")
     more = with_moments(events)
-    plain, grown = (
-        compare(from_events(events), events),
-        compare(from_events(more), more),
-    )
+    plain, _ = compare(from_events(events), events, BfcOptions.cpu())
+    grown, _ = compare(from_events(more), more, BfcOptions.cpu())
     assert plain.is_exact
     assert grown.is_exact
     assert grown.events == plain.events

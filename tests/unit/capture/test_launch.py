@@ -78,7 +78,6 @@ def test_signals(
     number: int, code: int, command: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A child that is stuck, and deaf, and has started another."""
-    monkeypatch.setattr(launch, "_ANSWER_S", 0.5)
 
     def send() -> None:
         wait_until((place / "begun").exists)

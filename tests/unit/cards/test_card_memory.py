@@ -9,13 +9,13 @@ import pytest
 from analyzer.cards import (
     all_gpus,
     check_limit,
-    context_bytes,
     find_gpu,
     memory_beside_pool,
     memory_limit,
     process_overhead,
 )
 from analyzer.cards.card_memory import system_reserve, usable_memory
+from analyzer.model.contract.capture_request import CONTEXT
 from analyzer.model.errors import InputError
 
 MIB = 1024**2
@@ -135,7 +135,7 @@ def test_the_range_of_a_class_of_cards_contains_nine_in_ten_logs(
 def test_pool_and_the_memory_beside_it_are_on_the_card() -> None:
     for gpu in all_gpus():
         beside = memory_beside_pool(gpu)
-        assert context_bytes() < beside <= process_overhead(gpu)
+        assert CONTEXT.usual < beside <= process_overhead(gpu)
         assert memory_limit(gpu).bytes + beside <= usable_memory(gpu).bytes
 
 
@@ -160,10 +160,10 @@ def test_a_limit_above_what_a_card_has_free_is_refused_in_a_line() -> None:
     t4 = find_gpu("t4")
     check_limit(t4, None)
     check_limit(t4, memory_limit(t4).bytes)
-    check_limit(t4, t4.memory_bytes - context_bytes(), context_bytes())
+    check_limit(t4, t4.memory_bytes - CONTEXT.usual, CONTEXT.usual)
     with pytest.raises(
         InputError, match=r"--limit 20\.00 GiB exceeds the free memory of Tesla T4"
     ):
         check_limit(t4, 20 << 30)
     with pytest.raises(InputError):
-        check_limit(t4, t4.memory_bytes - context_bytes() + 1, context_bytes())
+        check_limit(t4, t4.memory_bytes - CONTEXT.usual + 1, CONTEXT.usual)

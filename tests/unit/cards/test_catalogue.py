@@ -8,7 +8,6 @@ from importlib.resources import files
 import pytest
 
 from analyzer.cards import all_gpus, find_gpu, gpus_named
-from analyzer.cards.catalogue import ARCHITECTURES
 from analyzer.model.errors import InputError
 
 
@@ -69,7 +68,7 @@ def test_every_row_is_whole_and_has_its_source() -> None:
     cards = all_gpus()
     assert len({card.id for card in cards}) == len(cards)
     for card in cards:
-        assert card.compute_capability in ARCHITECTURES, card.id
+        assert card.fp32_lanes > 0, card.id
         assert card.sm_count > 0, card.id
         assert card.clock_mhz > 500, card.id
         assert card.bandwidth_bytes_s > 50e9, card.id

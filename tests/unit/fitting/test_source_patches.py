@@ -144,7 +144,7 @@ def test_an_edited_copy_sees_the_files_neighbours(
         name="", folder=tmp_path, capture=lambda *_: Path(), capture_file=capture_file
     )
     step = "analyzer.fitting.step_access.estimate_folder"
-    monkeypatch.setattr(step, lambda folder, options: None)
+    monkeypatch.setattr(step, lambda folder: None)
     text = "from helper import SIZE\nprint(SIZE)\n"
     estimate_edited(access, CaptureOptions(), file, text, "copy")
     assert printed == ["4\n"]

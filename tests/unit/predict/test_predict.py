@@ -19,12 +19,11 @@ from small_graphs import (
 )
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.report_file import UnmodelledType
 from analyzer.model.errors import InputError
 from analyzer.simulate.kernels.cpu_kernels import HANDLE_BYTES
-from analyzer.simulate.predict.predicted_recording import find_unmodelled, make_table
-from analyzer.simulate.predict.prepared_step import wire
+from analyzer.simulate.predict.predicted_recording import make_table
 from analyzer.simulate.predict.schedule import play
+from analyzer.simulate.predict.stated_range import describe_notes
 
 
 def names_of(ops, *variables, **options):
@@ -216,16 +215,14 @@ def test_every_schedule_frees_what_it_allocates(threads):
         assert all(one.dies > one.born for one in earlier)
 
 
-def test_unknown_types_are_counted_with_their_bytes():
+def test_unknown_types_are_named():
     found = predict_ops([arg("x", 0), op("a", "SomethingNew", "x"), result("a", "a:0")])
-    assert find_unmodelled(found.prepared) == (
-        UnmodelledType(op_type="SomethingNew", count=1, bytes=KIB),
-    )
+    assert "SomethingNew have no rule" in " ".join(describe_notes(found))
 
 
 def test_a_graph_that_names_a_missing_op_is_refused():
     with pytest.raises(InputError, match="names the missing op"):
-        wire([op("a", "Exp", "x")])
+        prepare_ops([op("a", "Exp", "x")])
 
 
 def switch_case(index, branches=3):

@@ -11,6 +11,7 @@ from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Kind
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
 from analyzer.session.opening import explain
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import compare, from_recording
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.tracing.measure.measured_recording import open_measured
@@ -57,7 +58,8 @@ def test_a_prediction_is_a_recording_like_any_other(name):
     analysis = explain(recording, WhatIf(), search=False)
     assert np.array_equal(analysis.line.allocated[1:], recording.events["in_use_bytes"])
     assert analysis.categories[Category.UNATTRIBUTED.value] == 0
-    assert compare(from_recording(recording), recording.events).is_exact
+    check, _ = compare(from_recording(recording), recording.events, BfcOptions.cpu())
+    assert check.is_exact
     assert analysis.findings
 
 

@@ -100,7 +100,7 @@ def test_a_finished_trace_opens_as_it_was_saved(traced: Path) -> None:
 
 @pytest.mark.parametrize("change", ["note", "trace", "another trace", "what-if"])
 def test_a_trace_that_is_another_is_explained_anew(change: str, traced: Path) -> None:
-    asked = WhatIf(memory_limit_bytes=1 << 30) if change == "what-if" else None
+    asked = WhatIf(memory_limit_bytes=1 << 30) if change == "what-if" else WhatIf()
     save_report(open_result(traced, what_if=asked), traced)
     file = next(traced.rglob("*.xplane.pb*"))
     if change == "note":

@@ -6,10 +6,10 @@ import pytest
 
 from analyzer.capture.targets.target_spec import parse_card_assumptions
 from analyzer.cards import find_gpu
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.simulated_card import card_environment as environment
 from analyzer.simulated_card.card_environment import (
-    SimulatedCardOptions,
     make_card_environment,
     parse_cards,
 )
@@ -37,9 +37,7 @@ def test_another_machine_is_told_what_remains(monkeypatch, tmp_path, system, mac
     monkeypatch.setattr(environment.sys, "platform", system)
     monkeypatch.setattr(environment.platform, "machine", lambda: machine)
     with pytest.raises(InputError) as caught:
-        make_card_environment(
-            SimulatedCardOptions(gpus=(find_gpu("t4"),)), tmp_path, {}
-        )
+        make_card_environment(CaptureOptions(gpu="t4"), tmp_path)
     assert "Linux on x86-64" in caught.value.message
     assert "estimate" in caught.value.hint
 

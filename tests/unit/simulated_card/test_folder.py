@@ -10,14 +10,12 @@ import pytest
 from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.simulated_card import core_build as compiling
 from analyzer.simulated_card import elf
 from analyzer.simulated_card import library_folder as folder
-from analyzer.simulated_card.card_environment import (
-    SimulatedCardOptions,
-    make_card_environment,
-)
+from analyzer.simulated_card.card_environment import make_card_environment
 
 pytestmark = NEEDS_CARDS
 WANTED = frozenset(
@@ -97,7 +95,7 @@ def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path, monke
 
     monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
     card = find_gpu("t4")
-    told = make_card_environment(SimulatedCardOptions(gpus=(card, card)), tmp_path, {})
+    told = make_card_environment(CaptureOptions(gpu="2xt4"), tmp_path)
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env=told,
@@ -152,9 +150,7 @@ def test_what_is_read_off_a_card_was_put_there_or_is_zero(made, tmp_path, monkey
     from analyzer.simulated_card import card_environment as environment
 
     monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
-    told = make_card_environment(
-        SimulatedCardOptions(gpus=(find_gpu("t4"),)), tmp_path, {}
-    )
+    told = make_card_environment(CaptureOptions(gpu="t4"), tmp_path)
     ended = subprocess.run(
         [sys.executable, "-c", KERNEL],
         env=told,
@@ -226,7 +222,7 @@ def test_cudnn_offers_the_algorithms_of_the_estimate(made, tmp_path, monkeypatch
 
     monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
     card = find_gpu("t4")
-    variables = make_card_environment(SimulatedCardOptions(gpus=(card,)), tmp_path, {})
+    variables = make_card_environment(CaptureOptions(gpu="t4"), tmp_path)
     ended = subprocess.run(
         [sys.executable, "-c", CONVOLUTION],
         env={**os.environ, **variables},

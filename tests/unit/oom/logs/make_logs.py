@@ -19,22 +19,25 @@ from typing import Any
 
 def on_cards(gpus: str, memory: str, context: str, *job: str) -> None:
     """Run the job in the place of this process, with simulated cards."""
+    from analyzer.model.contract.capture_request import CONTEXT, CaptureOptions
     from analyzer.simulated_card.card_environment import (
-        SimulatedCardOptions,
+        encode_card,
         make_card_environment,
         parse_cards,
     )
 
-    options = SimulatedCardOptions(
-        gpus=parse_cards(gpus),
-        memory_bytes=None if memory == "-" else int(memory) << 20,
-        context_bytes=None if context == "-" else int(context) << 20,
-    )
     cache = Path(tempfile.mkdtemp(prefix="simulated_card-"))
+    variables = make_card_environment(CaptureOptions(gpu=gpus), cache)
+    context_bytes = CONTEXT.usual if context == "-" else int(context) << 20
+    cards = []
+    for gpu in parse_cards(gpus):
+        size = gpu.memory_bytes if memory == "-" else int(memory) << 20
+        cards.append(encode_card(gpu, size, context_bytes))
+
     os.execve(
         sys.executable,
         [sys.executable, __file__, *job],
-        {**os.environ, **make_card_environment(options, cache)},
+        {**os.environ, **variables, "SIMULATED_CARDS": ";".join(cards)},
     )
 
 

@@ -1,0 +1,25 @@
+"""Let another function make the calls of a function of TensorFlow or Keras. Needs no TensorFlow."""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+
+@contextlib.contextmanager
+def wrap_calls(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
+    """In the block, let ``call`` make the calls of a function of a class or module.
+
+    It gets the function and the arguments of the call.
+    """
+    old = getattr(owner, name)
+
+    @functools.wraps(old)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return call(old, *args, **kwargs)
+
+    is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+    with patch.object(owner, name, staticmethod(wrapper) if is_static else wrapper):
+        yield
