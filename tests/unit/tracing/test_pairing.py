@@ -36,9 +36,7 @@ def test_every_column_of_an_allocation(tmp_path: Path) -> None:
     table = open_measured(trace.write(tmp_path / "a.xplane.pb")).allocations
     # THEN each column is filled as far as the trace tells
     assert list(table.columns) == list(ALLOCATIONS)
-    assert [str(dtype) for dtype in table.dtypes] == [
-        column.dtype for column in ALLOCATIONS.values()
-    ]
+    assert [str(dtype) for dtype in table.dtypes] == list(ALLOCATIONS.values())
     row = table.iloc[0].to_dict()
     assert pd.isna(row.pop("turns_at"))
     assert pd.isna(row.pop("part_of"))
