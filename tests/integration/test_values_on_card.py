@@ -63,7 +63,8 @@ def test_an_unknown_value_is_named_and_gives_a_range(
     assert "Where at value_steps.py" in warning
     assert ("taken for 0" in warning) != target.endswith("eagerly")
 
-    none, most = (step["requested_bytes"] for step in document["steps"][:2])
+    # The order of the first step may differ from those that the range describes.
+    most, none = (step["requested_bytes"] for step in document["steps"][1:3])
     assert most >= none + ROWS_BYTES / 2
     stated = document["uncertainty"]
     assert stated["low_bytes"] <= none < most <= stated["high_bytes"]
