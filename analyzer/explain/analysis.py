@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from analyzer.cards import Gpu
+from analyzer.cards.catalogue import look_up_gpu
 from analyzer.explain.buffer_uses import NO_USE
 from analyzer.model.contract.report_file import (
     CardUse,
@@ -22,7 +24,7 @@ from analyzer.model.contract.report_file import (
 )
 from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.errors import AccountingError
-from analyzer.model.recording.records import Finding, Recording, Severity, Step
+from analyzer.model.recording.records import Finding, Kind, Recording, Severity, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.model.recording.timeline import (
     Peak,
@@ -36,6 +38,9 @@ from analyzer.model.recording.timeline import (
     timeline,
     undivided_rows,
 )
+from analyzer.simulate.allocator.bfc import BfcOptions
+from analyzer.simulate.allocator.replay import Sequence as Operations
+from analyzer.simulate.allocator.replay import recorded_options
 
 Instants = npt.NDArray[np.int64]
 
@@ -270,3 +275,26 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
         uses.append(use)
 
     return tuple(uses)
+
+
+def card_of(recording: Recording) -> Gpu | None:
+    """Return the card of a prediction or a run on a simulated card; None for any other recording."""
+    if recording.kind is Kind.TRACE or recording.device.kind != "gpu":
+        return None
+    return look_up_gpu(recording.device.name)
+
+
+def card_options(recording: Recording) -> BfcOptions | None:
+    """Return the default allocator of a card: one region of the whole limit.
+
+    None for a recording that ran under a limit: its events show its settings.
+    """
+    limit = recording.device.memory_limit_bytes
+    if recording.ran_under_limit or card_of(recording) is None or not limit:
+        return None
+    return BfcOptions.gpu(limit)
+
+
+def own_options(recording: Recording, sequence: Operations) -> BfcOptions:
+    """Return the settings of the card's default pool, or those of the run if it had a limit."""
+    return card_options(recording) or recorded_options(sequence, recording.events)

@@ -10,12 +10,11 @@ from dataclasses import asdict, replace
 import numpy as np
 from msgspec import structs
 
-from analyzer.explain.analysis import Analysis
+from analyzer.explain.analysis import Analysis, card_of, card_options, own_options
 from analyzer.explain.buffer_words import name_of
 from analyzer.explain.need import begins_with_process
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.running.slope import find_own_peak
-from analyzer.explain.verdict import card_of, card_options
 from analyzer.model.contract.report_file import (
     OtherSettings,
     PoolChange,
@@ -31,7 +30,6 @@ from analyzer.simulate.allocator.replay import (
     Sequence,
     compare,
     from_recording,
-    recorded_options,
     replay,
 )
 
@@ -50,7 +48,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         return analysis
 
     sequence = from_recording(recording)
-    own = card_options(recording) or recorded_options(sequence, recording.events)
+    own = own_options(recording, sequence)
     whole = _with_whole_pool(own, recording)
     asked = replaced_options(whole, what_if)
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from msgspec import structs
 
-from analyzer.explain.analysis import Analysis, held_in_step, held_without
+from analyzer.explain.analysis import Analysis, held_in_step, held_without, own_options
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import StatedRange
@@ -27,7 +27,7 @@ from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import FLOOR_BYTES, find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence as Operations
-from analyzer.simulate.allocator.replay import from_recording, recorded_options, replay
+from analyzer.simulate.allocator.replay import from_recording, replay
 
 _CHANCE: Final = 0.05  # of a run outside the stated range
 _REPLAYS: Final = 8  # orders whose allocated peaks are computed
@@ -48,7 +48,7 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
         return analysis
 
     orders = _sample_orders(recording)
-    options = recorded_options(orders[0], recording.events)
+    options = own_options(recording, orders[0])
     stated = _state_peaks(analysis, orders, options)
     safe_bytes = analysis.fragmentation.safe_limit_bytes
     if search and safe_bytes is not None:

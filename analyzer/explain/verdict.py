@@ -13,8 +13,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from analyzer.cards import Gpu, memory_beside_pool, memory_limit, process_overhead
-from analyzer.cards.catalogue import look_up_gpu
-from analyzer.explain.analysis import Analysis
+from analyzer.explain.analysis import Analysis, card_of
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.run_range import stated_range
@@ -30,9 +29,8 @@ from analyzer.model.contract.report_file import (
     VerdictFigures,
 )
 from analyzer.model.ranges import BoundedBytes
-from analyzer.model.recording.records import Kind, Recording
+from analyzer.model.recording.records import Kind
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator.bfc import BfcOptions
 
 FITS: Final[dict[Outcome, Fits]] = {
     Outcome.FITS: True,
@@ -113,24 +111,6 @@ class Question:
         )
         sizes = f"{format_bytes(size.bytes)} of {format_bytes(limit.bytes)}"
         return outcome, f"{head} {place}: {verb} {sizes}, {spare}"
-
-
-def card_of(recording: Recording) -> Gpu | None:
-    """Return the card of a prediction or a run on a simulated card; None for any other recording."""
-    if recording.kind is Kind.TRACE or recording.device.kind != "gpu":
-        return None
-    return look_up_gpu(recording.device.name)
-
-
-def card_options(recording: Recording) -> BfcOptions | None:
-    """Return the default allocator of a card: one region of the whole limit.
-
-    None for a recording that ran under a limit: its events show its settings.
-    """
-    limit = recording.device.memory_limit_bytes
-    if recording.ran_under_limit or card_of(recording) is None or not limit:
-        return None
-    return BfcOptions.gpu(limit)
 
 
 def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
