@@ -371,8 +371,8 @@ class HostValues:
 
     def _make(self, tensor: Any) -> Any:
         graph, op = tensor.graph, tensor.op
-        if op.name in get_tables(graph).moved:
-            return tensor
+        if op.name in get_tables(graph).moved or op.type == "OptionalHasValue":
+            return tensor  # its kernel on a card writes it to the host's memory
         if op.type == "Placeholder":
             return self._find_argument(graph, tensor)
         if op.type == "ReadVariableOp":

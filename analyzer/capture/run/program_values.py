@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
@@ -33,6 +34,10 @@ _READS: Final = {
     "__int__": "a number in Python",
     "__index__": "a number in Python",
 }
+
+
+_FEW: Final = 64
+"""Elements of an integer tensor up to which its value may be a shape."""
 
 
 class ProgramValues:
@@ -87,8 +92,16 @@ class ProgramValues:
         """Run an eager op; if its values decide a size, also on the host."""
         places = SIZED.get(op_type)
         is_on_host = "CPU" in private.context.context().device_name
-        if places is None or self._is_running or is_on_host:
+        if self._is_running or is_on_host:
             return old(context, op_type, name, *args)
+
+        if places is None:
+            own = old(context, op_type, name, *args)
+            if not _is_small_integer(own):
+                return own
+
+            run = functools.partial(old, context, op_type, None)
+            return self._keep_value(own, run, args, private.count_inputs(op_type))
 
         self._is_running = True
         try:
@@ -105,6 +118,25 @@ class ProgramValues:
             return own
         tf.nest.map_structure(_link, results, own)
         return results
+
+    def _keep_value(
+        self, own: Any, run: Callable[..., Any], args: tuple[Any, ...], count: int
+    ) -> Any:
+        """Return an integer of the card with its value, if the host has all inputs of its op.
+
+        A shape that is transposed, for example, lies on the card afterwards.
+        """
+        if not args[:count] or not all(map(_is_on_host, args[:count])):
+            return own
+
+        self._is_running = True
+        try:
+            with private.stop_recording(), tf.device(HOST):
+                result = run(*args)
+
+            return _copy_to_card(result)
+        finally:
+            self._is_running = False
 
     def _find_results(
         self,
@@ -166,6 +198,27 @@ class ProgramValues:
         line = find_own_line(frames)
         self.unknown[f"{name} at {line}" if line else name] = decides
         return line
+
+
+def _is_small_integer(result: Any) -> bool:
+    """Return whether an op's result is one tensor of a few integers in the card's memory."""
+    return (
+        isinstance(result, tf.Tensor)
+        and result.dtype.is_integer
+        and result.shape.num_elements() <= _FEW
+        and "GPU" in result.backing_device
+    )
+
+
+def _is_on_host(value: Any) -> bool:
+    """Return whether an op's input consists of integers that the host has."""
+    if isinstance(value, tf.Tensor):
+        return value.dtype.is_integer and "GPU" not in value.backing_device
+
+    if isinstance(value, list | tuple):
+        return all(map(_is_on_host, value))
+
+    return isinstance(value, int | np.ndarray | np.integer)
 
 
 def _copy_to_card(result: Any) -> Any:

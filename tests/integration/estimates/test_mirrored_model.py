@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from builders import ROOT
+from builders import ROOT, analyze_in_child
 
 import analyzer
 
@@ -15,12 +16,16 @@ WEIGHTS_BYTES = 4 * (512 * 1024 + 1024 + 1024 * 256 + 256)
 SMALL_BYTES = 1024  # counters and metrics
 
 
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.skipif(
-    tuple(map(int, version("tensorflow").split(".")[:2])) < (2, 21),
-    reason="NCCL is built in",
-)
+pytestmark = [
+    pytest.mark.tf,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        tuple(map(int, version("tensorflow").split(".")[:2])) < (2, 21),
+        reason="NCCL is built in",
+    ),
+]
+
+
 def test_two_cards_share_the_batch_and_hold_the_variables(tmp_path: Path) -> None:
     traced = analyzer.trace(
         TARGET, batch_size=64, gpu="2xt4", jit=False, out=tmp_path / "two"
@@ -38,3 +43,14 @@ def test_two_cards_share_the_batch_and_hold_the_variables(tmp_path: Path) -> Non
             ), category
         inputs = own.loc[own["category"] == "input", "requested_bytes"]
         assert inputs.max() <= 32 * 512 * 4
+
+
+def test_a_script_on_two_cards_reaches_the_end_of_its_data(tmp_path: Path) -> None:
+    script, out = TARGET.removesuffix(":build"), tmp_path / "two"
+    ended = analyze_in_child(
+        "trace", script, "--gpu", "2xt4", "--out", str(out), cwd=tmp_path
+    )
+    assert ended.code == 0, ended.err
+    report = json.loads((out / "report.json").read_text())
+    assert report["error"] is None
+    assert report["program"]["steps"] == 4 * 3
