@@ -115,8 +115,8 @@ def make_card_environment(options: CaptureOptions, cache: Path) -> dict[str, str
 
     for gpu in parse_cards(options.gpu):
         check_limit(gpu, options.memory_limit_bytes, context_bytes)
-        size_bytes = _UNLIMITED_BYTES if options.is_unlimited else gpu.memory_bytes
-        cards.append(encode_card(gpu, size_bytes, context_bytes))
+        room_bytes = _UNLIMITED_BYTES if options.is_unlimited else gpu.memory_bytes
+        cards.append(encode_card(gpu, room_bytes, context_bytes))
 
     own = os.environ
     folder = make_library_folder(cache / "simulated_card")
@@ -153,8 +153,11 @@ def _join_path(first: Path, rest: str) -> str:
     return os.pathsep.join([str(first), *filter(None, rest.split(os.pathsep))])
 
 
-def encode_card(gpu: Gpu, memory_bytes: int, context_bytes: int) -> str:
-    """Return a card in the format that ``native/runtime/cards.c`` reads."""
+def encode_card(gpu: Gpu, room_bytes: int, context_bytes: int) -> str:
+    """Return a card in the format that ``native/runtime/cards.c`` reads.
+
+    A process may take ``room_bytes``; XLA plans for the memory of the card itself.
+    """
     memory_khz = round(gpu.bandwidth_bytes_s * 8 / (2 * _BUS_BITS) / 1000)
 
     figures = (
@@ -169,7 +172,8 @@ def encode_card(gpu: Gpu, memory_bytes: int, context_bytes: int) -> str:
         gpu.max_blocks,
         gpu.shared_bytes // 1024,
         gpu.block_optin_bytes // 1024,
-        memory_bytes,
-        min(context_bytes, memory_bytes),
+        gpu.memory_bytes,
+        room_bytes,
+        min(context_bytes, room_bytes),
     )
     return ",".join(map(str, figures))

@@ -118,8 +118,8 @@ API(nvmlDeviceGetMemoryInfo)(void *h, unsigned long long *m) { // total, free, u
   if (!c)
     return NVML_INVALID;
   processes(c, all, &used);
-  m[0] = c->total;
-  m[1] = c->total - used;
+  m[0] = c->room;
+  m[1] = c->room - used;
   m[2] = used;
   return OK;
 }

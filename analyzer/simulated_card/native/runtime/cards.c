@@ -37,13 +37,14 @@ static uint64_t number(const char *name, uint64_t otherwise) {
 }
 
 static int read_card(const char *text, Card *c) {
-  unsigned long long total, held;
-  int found = sscanf(text, "%127[^,],%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%llu,%llu", c->name, &c->major,
+  unsigned long long total, room, held;
+  int found = sscanf(text, "%127[^,],%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%llu,%llu,%llu", c->name, &c->major,
                      &c->minor, &c->sms, &c->clock_khz, &c->memory_khz, &c->bus_bits, &c->l2_kib,
-                     &c->threads, &c->blocks, &c->shared_kib, &c->optin_kib, &total, &held);
+                     &c->threads, &c->blocks, &c->shared_kib, &c->optin_kib, &total, &room, &held);
   c->total = total;
+  c->room = room;
   c->held = held;
-  return found == 14;
+  return found == 15;
 }
 
 __attribute__((constructor)) static void start(void) {

@@ -27,7 +27,7 @@ static long take(int d, void **out, uint64_t size, int charge) {
   pthread_mutex_lock(&lock);
   Card *v = &cards[d];
   void *p = 0;
-  if (v->held + v->used + charged > v->total || !(p = reserve(size)))
+  if (v->held + v->used + charged > v->room || !(p = reserve(size)))
     r = NO_MEMORY;
   else {
     Block *b = calloc(1, sizeof *b);
@@ -64,11 +64,11 @@ static long give(void *p) {
 }
 static long info(uint64_t *f, uint64_t *t) {
   Card *d = &cards[current];
-  uint64_t rest = d->total - d->held - d->used;
+  uint64_t rest = d->room - d->held - d->used;
   if (f)
     *f = rest < pool_most ? rest : pool_most;
   if (t)
-    *t = d->total;
+    *t = d->room;
   return OK;
 }
 API(cuMemGetInfo_v2)(uint64_t *f, uint64_t *t) { return info(f, t); }
@@ -179,7 +179,7 @@ API(cuMemCreate)(Physical **h, uint64_t n, const void *prop, uint64_t f) {
     d = current;
   pthread_mutex_lock(&lock);
   Card *v = &cards[d];
-  long r = v->held + v->used + n > v->total ? NO_MEMORY : OK;
+  long r = v->held + v->used + n > v->room ? NO_MEMORY : OK;
   if (!r) {
     *h = calloc(1, sizeof **h);
     **h = (Physical){n, n, d};

@@ -35,7 +35,8 @@ typedef struct {
   int l2_kib;                 // L2 cache
   int threads, blocks;        // maximum resident on one multiprocessor
   int shared_kib, optin_kib;  // shared memory of a multiprocessor, and the limit of one block
-  uint64_t total, held;       // bytes that CUDA reports, bytes of the context among them
+  uint64_t total;             // bytes of the device, by which XLA plans
+  uint64_t room, held;        // bytes that a process may take, bytes of the context among them
   uint64_t used, peak, calls; // bytes allocated, their maximum so far, number of requests
 } Card;
 extern Card cards[MOST_CARDS];
