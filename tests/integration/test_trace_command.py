@@ -249,18 +249,13 @@ def test_an_interrupted_estimate_leaves_nothing(tmp_path: Path) -> None:
     assert listing(tmp_path) == set()
 
 
-BAD = {  # more of them, all in one process: test_options.py
-    "syntax": ("bad.py:x", "def (:\n", "SyntaxError"),
-}
-
-
-@pytest.mark.parametrize(("target", "code", "says"), BAD.values(), ids=BAD)
-def test_bad_targets(target: str, code: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(code)
-    before = listing(tmp_path)
-    done = analyze_in_child("trace", *target.split(), cwd=tmp_path)
+def test_a_file_with_a_wrong_syntax(workbench: Workbench) -> None:
+    """More of its kind, all in one process: test_options.py."""
+    (workbench.folder / "bad.py").write_text("def (:\n")
+    before = listing(workbench.folder)
+    done = workbench.analyze("trace", "bad.py:x")
     assert (done.code, done.out) == (2, "")
     assert done.err.count("\n") == 1, done.err
-    assert says in done.err
+    assert "SyntaxError" in done.err
     assert "Traceback" not in done.err
-    assert listing(tmp_path) == before
+    assert listing(workbench.folder) == before
