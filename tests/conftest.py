@@ -59,8 +59,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
-_SECONDS = {"tf": 8.0, "browser": 2.0}
-"""About what a test with such a mark takes on one core; one without takes a tenth of a second."""
+_SECONDS = {"tf": 6.0, "browser": 2.0, "workbench": 4.0}
+"""About what a test with such a mark or fixture takes on one core; others take a tenth of a second."""
+
+
+def _estimate_seconds(item: pytest.Item) -> float:
+    if "workbench" in getattr(item, "fixturenames", ()):
+        return _SECONDS["workbench"]
+
+    marks = [_SECONDS.get(mark.name, 0.1) for mark in item.iter_markers()]
+    return max(marks, default=0.1)
 
 
 @pytest.hookimpl(trylast=True)
@@ -69,9 +77,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     others without work."""
     lasts: Counter[Path] = Counter()
     for item in items:
-        lasts[item.path] += max(
-            [_SECONDS.get(mark.name, 0.1) for mark in item.iter_markers()] or [0.1]
-        )
+        lasts[item.path] += _estimate_seconds(item)
+
     items.sort(key=lambda item: -lasts[item.path])
 
 

@@ -103,7 +103,8 @@ class Workbench(AbstractContextManager["Workbench"]):
             return _START(request, copies)
 
         options = request.options
-        key = (request.kind, options.gpu)
+        is_static = request.kind == "static"  # with the same variables for any card
+        key = (request.kind, "" if is_static else options.gpu)
         if key not in self._servers:
             self._servers[key] = self._stack.enter_context(ForkServers(self._place))
 
