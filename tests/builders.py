@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +28,12 @@ LIMIT_BYTES = 1 << 30
 
 def sample_folder(name: str) -> Path:
     return ROOT / "traces" / name
+
+
+@cache
+def opened_sample(name: str) -> analyzer.Result:
+    """Return the result of a sample, opened once for all tests of a worker, which leave it as it is."""
+    return analyzer.open_trace(sample_folder(name))
 
 
 def sample_trace(name: str) -> Path:

@@ -1,9 +1,13 @@
 """What every test sees: the helpers beside this file, and an environment without TensorFlow's knobs."""
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from hypothesis import HealthCheck, settings
 import analyzer
 
 sys.path.insert(0, str(Path(__file__).parent))
+from workbench import TARGETS, Workbench
 
 # Neither chance nor a busy machine decides: the examples are the same each time and may take long.
 settings.register_profile(
@@ -41,8 +46,29 @@ _KNOBS = (
 )
 
 
-_SECONDS = {"tf": 8.0, "browser": 2.0}
-"""About what a test with such a mark takes on one core; one without takes a tenth of a second."""
+_CACHE = "TF_MEMORY_ANALYZER_CACHE"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give all workers one cache: the simulated card is made once, and the user's stays as it is."""
+    if hasattr(config, "workerinput"):
+        return
+
+    folder = tempfile.mkdtemp(prefix="tests-cache-")
+    os.environ[_CACHE] = folder
+    config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+
+
+_SECONDS = {"tf": 6.0, "browser": 2.0, "workbench": 4.0}
+"""About what a test with such a mark or fixture takes on one core; others take a tenth of a second."""
+
+
+def _estimate_seconds(item: pytest.Item) -> float:
+    if "workbench" in getattr(item, "fixturenames", ()):
+        return _SECONDS["workbench"]
+
+    marks = [_SECONDS.get(mark.name, 0.1) for mark in item.iter_markers()]
+    return max(marks, default=0.1)
 
 
 @pytest.hookimpl(trylast=True)
@@ -51,9 +77,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     others without work."""
     lasts: Counter[Path] = Counter()
     for item in items:
-        lasts[item.path] += max(
-            [_SECONDS.get(mark.name, 0.1) for mark in item.iter_markers()] or [0.1]
-        )
+        lasts[item.path] += _estimate_seconds(item)
+
     items.sort(key=lambda item: -lasts[item.path])
 
 
@@ -86,6 +111,14 @@ def clean_environment(
     for name in list(os.environ):
         if name.startswith(_KNOBS):
             monkeypatch.delenv(name)
-    monkeypatch.setenv(
-        "TF_MEMORY_ANALYZER_CACHE", "off"
-    )  # nothing of ours in the user's folder
+
+
+@pytest.fixture(scope="session")
+def workbench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    """Commands that share their captures, and processes that have imported TensorFlow."""
+    folder = tmp_path_factory.mktemp("workbench")
+    for target in TARGETS.glob("*.py"):
+        shutil.copy(target, folder)
+
+    with Workbench(folder, tmp_path_factory.mktemp("servers")) as commands:
+        yield commands

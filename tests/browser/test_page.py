@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
-from builders import sample_folder
+from builders import opened_sample, sample_folder
 from byte_cases import CASES
 from hostile_name import HOSTILE
 from make_recording import Made
@@ -80,7 +80,7 @@ def open_sample(name: str) -> Result:
     if name == "replayed":
         limit = WhatIf(memory_limit_bytes=8 << 20)
         return open_result(sample_folder("transformer"), what_if=limit)
-    return analyzer.open_trace(sample_folder(name))
+    return opened_sample(name)
 
 
 @pytest.mark.parametrize("name", ["transformer", "oom", "replayed"])

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import analyze_in_child
 from simulated_cards import NEEDS_CARDS
+from workbench import Workbench
 
 pytestmark = [pytest.mark.tf, NEEDS_CARDS]
-TARGETS = Path(__file__).parent / "targets" / "causes.py"
 
 
-def estimate(folder: Path, name: str, *options: str) -> dict[str, Any]:
-    answer = folder / f"{name}.json"
-    ended = analyze_in_child(
-        "estimate",
-        f"{TARGETS}:{name}",
-        "--gpu",
-        "t4",
-        "--no-jit",
-        "--limit",
-        "256MiB",  # a change of less than 1 % is not reported
-        *options,
-        "--json",
-        str(answer),
-        cwd=folder,
-    )
-    assert ended.code == 0, ended.err
-    document: dict[str, Any] = json.loads(answer.read_text())
-    return document
+def estimate(workbench: Workbench, name: str, *options: str) -> dict[str, Any]:
+    # A change of less than 1 % of the limit is not reported.
+    card = ("--gpu", "t4", "--no-jit", "--limit", "256MiB")
+    return workbench.run("estimate", f"causes.py:{name}", *card, *options).document
 
 
 @pytest.mark.parametrize(
@@ -52,9 +35,11 @@ def estimate(folder: Path, name: str, *options: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_the_first_finding_is_the_cause(tmp_path: Path, name: str, cause: str) -> None:
-    document = estimate(tmp_path, name)
-    mended = estimate(tmp_path, f"{name}_mended")
+def test_the_first_finding_is_the_cause(
+    workbench: Workbench, name: str, cause: str
+) -> None:
+    document = estimate(workbench, name)
+    mended = estimate(workbench, f"{name}_mended")
 
     finding = document["findings"][0]
     assert finding["id"] == cause
@@ -67,9 +52,9 @@ def test_the_first_finding_is_the_cause(tmp_path: Path, name: str, cause: str) -
     assert finding["saves_bytes"] == pytest.approx(saved, rel=0.06)
 
 
-def test_a_change_is_proven_by_a_run(tmp_path: Path) -> None:
-    proven = estimate(tmp_path, "pairs", "--prove")
-    mended = estimate(tmp_path, "pairs_mended")
+def test_a_change_is_proven_by_a_run(workbench: Workbench) -> None:
+    proven = estimate(workbench, "pairs", "--prove")
+    mended = estimate(workbench, "pairs_mended")
 
     (change,) = proven["remedies"]
     assert change["id"] == "outer-product"

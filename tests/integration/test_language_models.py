@@ -92,6 +92,7 @@ def test_preset_without_weights_needs_what_tensorflow_allocates(tmp_path: Path) 
         )
 
 
+@pytest.mark.slow  # the extra for tests lacks keras-hub
 @pytest.mark.skipif(
     not importlib.util.find_spec("keras_hub"), reason="keras-hub is not installed"
 )

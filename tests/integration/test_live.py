@@ -45,7 +45,8 @@ def answer(result, model, before, environment, threads):
 """
 
 
-def run(code: str, folder: Path, **environment: str) -> Any:
+def run(code: str, folder: Path, **environment: str) -> list[Any]:
+    """Return what a script printed, as JSON."""
     done = subprocess.run(
         [sys.executable, "-c", COMMON + code],
         cwd=folder,
@@ -60,7 +61,7 @@ def run(code: str, folder: Path, **environment: str) -> Any:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return [json.loads(line) for line in done.stdout.splitlines() if line[0] in "{["]
 
 
 MODEL = """
@@ -95,7 +96,7 @@ def assert_unchanged(told: dict[str, Any]) -> None:
 
 def test_a_model_is_captured_in_a_process_of_its_own(tmp_path: Path) -> None:
     # GIVEN a process whose allocator writes no events
-    told = run(REFUSED + MODEL, tmp_path)
+    (told,) = run(REFUSED + MODEL, tmp_path)
     # THEN a step that lives there alone is refused; nothing of a model is touched, and its variables
     # are known
     assert told["same variables"]
@@ -106,26 +107,7 @@ def test_a_model_is_captured_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert {path for path in listing(tmp_path) if "/" not in path} == {"out"}
 
 
-def test_a_step_is_captured_in_this_process(tmp_path: Path) -> None:
-    # GIVEN a step whose process writes memory events, and whose variables were made long before
-    code = """
-step, args = steps.make_step()
-before, environment, threads = state(step.model), dict(os.environ), set(threading.enumerate())
-result = analyzer.trace((step, args), out="out")
-answer(result, step.model, before, environment, threads)
-"""
-    told = run(code, tmp_path, TF_CPU_ALLOCATOR_USE_BFC="1")
-    # THEN the books balance, and what was there before is known by its address
-    assert_unchanged(told)
-    assert told["same variables"]
-    assert told["categories"]["parameter"] == PARAMETERS
-    assert told["categories"]["optimizer_state"] == ADAM
-    assert {path for path in listing(tmp_path) if "/" not in path} == {"out"}
-
-
-def test_a_step_that_ran_is_estimated_in_this_process(tmp_path: Path) -> None:
-    # GIVEN a function with transposed operands, of which TensorFlow has an executor already
-    code = """
+IN_PLACE = """
 shapes = [(4, 50, 64), (64, 4, 32)]
 einsum = tf.function(
     lambda left, right: tf.raw_ops.Einsum(inputs=[left, right], equation="...ni,iho->...nho"),
@@ -133,8 +115,24 @@ einsum = tf.function(
 )
 results = [call(einsum) for call in (analyzer.trace, analyzer.estimate)]
 print(json.dumps([result.report.steps[-1].requested_bytes for result in results]))
+
+step, args = steps.make_step()
+before, environment, threads = state(step.model), dict(os.environ), set(threading.enumerate())
+result = analyzer.trace((step, args), out="out")
+answer(result, step.model, before, environment, threads)
 """
-    measured, predicted = run(code, tmp_path, TF_CPU_ALLOCATOR_USE_BFC="1")
+
+
+def test_steps_are_captured_and_estimated_in_this_process(tmp_path: Path) -> None:
+    # GIVEN a process that writes memory events, and variables that were made before the trace
+    (measured, predicted), told = run(IN_PLACE, tmp_path, TF_CPU_ALLOCATOR_USE_BFC="1")
+    # THEN a function with transposed operands, of which TensorFlow has an executor, is estimated
     assert predicted == pytest.approx(measured, rel=0.01)
-    # THEN each call of one second has a folder of its own
+    # AND the books of another step balance, and what was there before is known by its address
+    assert_unchanged(told)
+    assert told["same variables"]
+    assert told["categories"]["parameter"] == PARAMETERS
+    assert told["categories"]["optimizer_state"] == ADAM
+    # AND each call of one second has a folder of its own
+    assert {path for path in listing(tmp_path) if "/" not in path} == {"out", "traces"}
     assert len(list((tmp_path / "traces").iterdir())) == 2

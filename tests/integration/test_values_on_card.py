@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import analyze_in_child
 from simulated_cards import NEEDS_CARDS
+from workbench import Workbench
 
 pytestmark = [pytest.mark.tf, NEEDS_CARDS]
-TARGETS = Path(__file__).parent / "targets"
 ROWS_BYTES = 16 * 4096 * 64 * 4  # the rows that ``undecided`` may select
 
 
-def trace(folder: Path, target: str, *options: str) -> dict[str, Any]:
-    shutil.copy(TARGETS / "value_steps.py", folder)
-    out = folder / "-".join((target, *options))
-    if ":" in target:
-        options = ("--no-jit", *options)
-    ended = analyze_in_child(
-        "trace",
-        target,
-        "--out",
-        str(out),
-        *options,
-        cwd=folder,
-    )
+def trace(workbench: Workbench, target: str, *options: str) -> dict[str, Any]:
+    return workbench.run("trace", target, "--no-jit", *options).document
+
+
+def trace_script(workbench: Workbench, script: str, *options: str) -> dict[str, Any]:
+    words = ("trace", script, "--out", "of-a-script", *options)
+    ended = analyze_in_child(*words, cwd=workbench.folder)
     assert ended.code == 0, ended.err
-    document: dict[str, Any] = json.loads((out / "report.json").read_text())
+    report = workbench.folder / "of-a-script" / "report.json"
+    document: dict[str, Any] = json.loads(report.read_text())
     return document
 
 
-def test_values_of_inputs_and_counters_decide_as_on_the_cpu(tmp_path: Path) -> None:
-    on_card = trace(tmp_path, "value_steps.py:decided", "--gpu", "t4")
-    on_cpu = trace(tmp_path, "value_steps.py:decided", "--device", "cpu")
+def test_values_of_inputs_and_counters_decide_as_on_the_cpu(
+    workbench: Workbench,
+) -> None:
+    on_card = trace(workbench, "value_steps.py:decided", "--gpu", "t4")
+    on_cpu = trace(workbench, "value_steps.py:decided", "--device", "cpu")
     for card, cpu in zip(on_card["steps"], on_cpu["steps"], strict=True):
         assert card["requested_bytes"] == pytest.approx(
             cpu["requested_bytes"],
@@ -54,9 +49,11 @@ def test_values_of_inputs_and_counters_decide_as_on_the_cpu(tmp_path: Path) -> N
     ],
 )
 def test_an_unknown_value_is_named_and_gives_a_range(
-    tmp_path: Path, target: str
+    workbench: Workbench, target: str
 ) -> None:
-    document = trace(tmp_path, target, "--gpu", "t4")
+    is_script = ":" not in target
+    run = trace_script if is_script else trace
+    document = run(workbench, target, "--gpu", "t4")
     (warning,) = [
         text for text in document["warnings"] if "depend on the weights" in text
     ]
@@ -70,6 +67,6 @@ def test_an_unknown_value_is_named_and_gives_a_range(
     assert stated["low_bytes"] <= none < most <= stated["high_bytes"]
 
 
-def test_values_of_freed_memory_are_no_counts(tmp_path: Path) -> None:
-    document = trace(tmp_path, "value_steps.py:reuse_memory", "--gpu", "t4")
+def test_values_of_freed_memory_are_no_counts(workbench: Workbench) -> None:
+    document = trace(workbench, "value_steps.py:reuse_memory", "--gpu", "t4")
     assert document["error"] is None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import SAMPLES, sample_folder, sample_trace
+from builders import SAMPLES, opened_sample, sample_trace
 
 import analyzer
 from analyzer.tracing.parse.protobuf import Space
@@ -35,11 +34,6 @@ def peak_of(profile: dict[str, Any]) -> int:
     return int(profile["profileSummary"]["peakStats"]["heapAllocatedBytes"])
 
 
-@cache
-def opened(name: str) -> analyzer.Result:
-    return analyzer.open_trace(sample_folder(name))
-
-
 @pytest.mark.parametrize("name", SAMPLES)
 def test_same_peak_and_capacity(name: str, tmp_path: Path) -> None:
     # GIVEN XProf's reading of a sample
@@ -47,7 +41,7 @@ def test_same_peak_and_capacity(name: str, tmp_path: Path) -> None:
     profile = memory_profile(content, tmp_path)
     summary = profile["profileSummary"]
     # THEN the peak and the capacity are ours
-    document = opened(name).document
+    document = opened_sample(name).document
     assert peak_of(profile) == document["peak_ever"]["allocated_bytes"]
     assert (
         int(summary["peakBytesUsageLifetime"])
@@ -55,7 +49,10 @@ def test_same_peak_and_capacity(name: str, tmp_path: Path) -> None:
     )
     assert int(summary["memoryCapacity"]) == document["device"]["memory_limit_bytes"]
     # AND its time is one at which our books, too, are at the peak
-    events, line = opened(name).recording.events, opened(name).analysis.line
+    events, line = (
+        opened_sample(name).recording.events,
+        opened_sample(name).analysis.line,
+    )
     at_peak = events["time_ps"][line.allocated[1:] == line.allocated.max()]
     space = Space.FromString(content)
     zero = min(
@@ -80,7 +77,7 @@ def test_a_real_trace_with_its_lines_reversed(tmp_path: Path) -> None:
     ours = analyzer.open_trace(path).document
     assert (
         ours["peak_ever"]["allocated_bytes"]
-        == (opened("accumulation").document["peak_ever"]["allocated_bytes"])
+        == (opened_sample("accumulation").document["peak_ever"]["allocated_bytes"])
     )
 
 
@@ -88,7 +85,7 @@ def test_the_memory_profile_of_xprof_alone(tmp_path: Path) -> None:
     # GIVEN the file that XProf derives from a sample, which holds all of its events
     content = gzip.decompress(sample_trace("infer").read_bytes())
     profile = memory_profile(content, tmp_path)
-    allocator = opened("infer").recording.allocator
+    allocator = opened_sample("infer").recording.allocator
     path = tmp_path / "memory_profile.json.gz"
     text = json.dumps({"memoryProfilePerAllocator": {allocator: profile}})
     path.write_bytes(gzip.compress(text.encode()))

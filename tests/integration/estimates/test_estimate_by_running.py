@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
-from builders import analyze_in_child
 from simulated_cards import NEEDS_CARDS
+from workbench import Workbench
 
 from analyzer.cards import find_gpu, memory_limit
 
@@ -38,68 +34,59 @@ def refused():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("running")
-    (folder / "steps.py").write_text(SOURCE)
-    return folder
+def bench(workbench: Workbench) -> Workbench:
+    (workbench.folder / "steps_on_cards.py").write_text(SOURCE)
+    return workbench
 
 
-def run(
-    folder: Path, command: str, out: str, *options: str, code: int = 0
-) -> dict[str, Any]:
-    if (folder / out).exists():  # another test has run it
-        return dict(json.loads((folder / out / "report.json").read_text()))
-    ended = analyze_in_child(command, *options, "--out", out, cwd=folder, timeout_s=600)
-    assert ended.code == code, ended.err
-    document: dict[str, Any] = json.loads((folder / out / "report.json").read_text())
-    return {**document, "printed": ended.out}
-
-
-STEP = ("steps.py:network", "--gpu", "t4", "--inter-op-threads", "1")
+STEP = ("steps_on_cards.py:network", "--gpu", "t4", "--inter-op-threads", "1")
 
 
 @pytest.mark.parametrize("jit", ["--jit", "--no-jit"])
-def test_an_estimate_is_the_run_on_the_simulated_card(folder: Path, jit: str) -> None:
-    said, ran = (
-        run(folder, one, one + jit, *STEP, jit) for one in ("estimate", "trace")
-    )
+def test_an_estimate_is_the_run_on_the_simulated_card(
+    bench: Workbench, jit: str
+) -> None:
+    estimate, trace = (bench.run(one, *STEP, jit) for one in ("estimate", "trace"))
+    said, ran = estimate.document, trace.document
     assert said["kind"] == "simulated_card"
     assert said["verdict"]["card"] == find_gpu("t4").name
     assert said["verdict"]["limit_bytes"] > memory_limit(find_gpu("t4")).bytes
     assert said["peak"]["requested_bytes"] == ran["peak"]["requested_bytes"]
     assert said["step"]["jit"] is (jit == "--jit")
-    opened = analyze_in_child("estimate", "estimate" + jit, cwd=folder)
-    assert opened.out.splitlines()[0] == said["printed"].splitlines()[0]
+    opened = bench.analyze("estimate", estimate.folder.name)
+    assert opened.out.splitlines()[0] == estimate.ended.out.splitlines()[0]
 
 
-def test_a_step_that_does_not_fit_has_a_need_and_remedies(folder: Path) -> None:
-    options = (*STEP, "--no-jit", "--limit", "20MiB", "--what-if", "half-batch")
-    said = run(folder, "estimate", "small", *options, code=3)
-    ran = run(folder, "trace", "trace--no-jit", *STEP, "--no-jit")
+def test_a_step_that_does_not_fit_has_a_need_and_remedies(bench: Workbench) -> None:
+    options = ("--no-jit", "--limit", "20MiB", "--what-if", "half-batch")
+    estimate = bench.run("estimate", *STEP, *options, code=3)
+    said = estimate.document
+    ran = bench.run("trace", *STEP, "--no-jit").document
     need, verdict = said["verdict"]["need_bytes"], ran["verdict"]
     least = verdict["need_bytes"] - verdict["need"]["beside_pool"]["bytes"]
-    assert said["printed"].startswith(
-        "DOES NOT FIT the given limit on Tesla T4: needs "
-    )
+    answer = "DOES NOT FIT the given limit on Tesla T4: needs "
+    assert estimate.ended.out.startswith(answer)
     assert need == pytest.approx(least, rel=0.1)
     assert [remedy["id"] for remedy in said["remedies"]] == ["half-batch"]
 
 
-def test_a_step_that_cannot_run_is_estimated_from_its_graph(folder: Path) -> None:
-    said = run(folder, "estimate", "refused", "steps.py:refused", "--gpu", "t4")
+def test_a_step_that_cannot_run_is_estimated_from_its_graph(bench: Workbench) -> None:
+    target = "steps_on_cards.py:refused"
+    said = bench.run("estimate", target, "--gpu", "t4").document
     assert said["kind"] == "estimate"
     assert any("without a run on a simulated card" in note for note in said["notes"])
 
 
-def test_a_failure_of_the_targets_own_code_is_reported_at_once(folder: Path) -> None:
-    ended = analyze_in_child("estimate", "steps.py:broken", "--gpu", "t4", cwd=folder)
+def test_a_failure_of_the_targets_own_code_is_reported_at_once(
+    bench: Workbench,
+) -> None:
+    ended = bench.analyze("estimate", "steps_on_cards.py:broken", "--gpu", "t4")
     assert ended.code == 2
     assert "has no attribute 'Missing'" in ended.err
-    assert (folder / "builds.txt").read_text() == "built\n"
+    assert (bench.folder / "builds.txt").read_text() == "built\n"
 
 
-def test_several_cards(folder: Path) -> None:
-    said = run(
-        folder, "estimate", "two", "steps.py:network", "--gpu", "2xt4", "--no-jit"
-    )
+def test_several_cards(bench: Workbench) -> None:
+    target = "steps_on_cards.py:network"
+    said = bench.run("estimate", target, "--gpu", "2xt4", "--no-jit").document
     assert said["simulated_card"]["cards"] == ["t4", "t4"]

@@ -124,6 +124,7 @@ def fit(folder: Path, name: str, *options: str) -> tuple[Ended, FitAnswer]:
         f"models.py:{name}",
         "--json",
         str(file),
+        "--force",
         "-q",
         *options,
         cwd=folder,

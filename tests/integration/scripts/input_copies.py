@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow as tf
 
-pixels = np.random.default_rng(1).integers(0, 255, (512, 1024), "uint8")
+pixels = np.random.default_rng(1).integers(0, 255, (8192, 1024), "uint8")
 weight = tf.Variable(tf.ones((1024, 64)) / 1024)
 
 

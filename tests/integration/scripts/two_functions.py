@@ -15,6 +15,7 @@ def add(x):
         loss = tf.reduce_mean(model(x, training=True) ** 2)
     for total, one in zip(sums, tape.gradient(loss, model.weights), strict=True):
         total.assign_add(one)
+    return loss
 
 
 @tf.function
@@ -24,9 +25,14 @@ def update():
         total.assign(tf.zeros_like(total))
 
 
-for _ in range(4):
-    for _ in range(4):
-        add(tf.random.normal((64, 128)))
-    update()
-
+rows = tf.data.Dataset.from_tensor_slices(tf.random.normal((1024, 128)))
+data = rows.shuffle(500).batch(64).prefetch(2)
 print(sum(one.numpy().nbytes for one in model.weights))
+
+for epoch in range(3):
+    total = 0.0
+    for number, x in enumerate(data, 1):
+        total += float(add(x))
+        if number % 4 == 0:
+            update()
+    print(epoch, total)

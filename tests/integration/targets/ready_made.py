@@ -4,7 +4,7 @@
 
 import keras
 import tensorflow as tf
-from steps import network
+from steps import compiled, network
 
 model: keras.Model = network()
 weight = tf.Variable(tf.ones((16, 32)), name="weight")
@@ -28,3 +28,12 @@ def looked_up():
         return loss
 
     return step, (tf.range(8),)
+
+
+def saved():
+    """Return a compiled model that has been saved in each form."""
+    made = compiled()
+    made.save("saved.keras")
+    made.save("saved.h5")
+    made.export("saved_model", verbose=False)
+    return made

@@ -47,7 +47,7 @@ ENTRY = "from analyzer.cli import main\nmain()\n"
     "arguments",
     [
         ["--help"],
-        ["trace", str(sample_folder("transformer")), "--json", "-"],
+        ["trace", str(sample_folder("infer")), "--json", "-"],
         [
             "trace",
             str(sample_folder("cnn")),

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 
 import networkx as nx
 import pytest
-from builders import sample_folder
+from builders import opened_sample
 
-import analyzer
 from analyzer.model.contract.graph_note import (
     Op,
     TensorSpec,
@@ -18,11 +16,6 @@ from analyzer.model.graph.graph_index import ScopeTable, build_graph_index
 from analyzer.model.graph.networkx_graph import build_graph, node_name
 
 WITH_GRAPH = ["cnn", "jit", "lstm"]
-
-
-@cache
-def opened(name: str) -> analyzer.Result:
-    return analyzer.open_trace(sample_folder(name))
 
 
 def small_ops() -> list[Op]:
@@ -76,8 +69,8 @@ def test_ops_tensors_and_edges() -> None:
 
 @pytest.mark.parametrize("name", ["infer", "jit"])
 def test_node_link_can_be_read_back(name: str, tmp_path: Path) -> None:
-    graph = opened(name).graph
-    opened(name).to_graph(tmp_path / "a.graph.json")
+    graph = opened_sample(name).graph
+    opened_sample(name).to_graph(tmp_path / "a.graph.json")
     again = nx.node_link_graph(
         json.loads((tmp_path / "a.graph.json").read_text()), edges="edges"
     )
@@ -90,7 +83,7 @@ def test_node_link_can_be_read_back(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", WITH_GRAPH)
 def test_traced_allocations_join_the_graph(name: str) -> None:
     # GIVEN the buffers of the steady step that have an op
-    result = opened(name)
+    result = opened_sample(name)
     rows = result.allocations
     named = rows[(rows["tensor"] != "") & (rows["op_type"] != "")]
     # THEN each one's tensor is a node of the graph, as is its op, and the types agree
@@ -102,7 +95,7 @@ def test_traced_allocations_join_the_graph(name: str) -> None:
 
 
 def test_a_tensors_size_is_what_was_asked_for() -> None:
-    result = opened("cnn")
+    result = opened_sample("cnn")
     rows = result.allocations
     exact = rows[
         (rows["tensor"] != "") & (rows["step"] == 2) & (rows["role"] != "step input")
@@ -121,7 +114,7 @@ def test_a_tensors_size_is_what_was_asked_for() -> None:
 
 def test_a_trace_without_a_graph_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no graph"):
-        opened("eager").to_graph(tmp_path / "a.graph.json")
+        opened_sample("eager").to_graph(tmp_path / "a.graph.json")
     assert not list(tmp_path.iterdir())
 
 

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import csv
-from functools import cache
 from typing import Any
 
 import pytest
-from builders import TraceBuilder, sample_folder
+from builders import TraceBuilder, opened_sample
 
 import analyzer
 from analyzer.model.recording.schema import ALLOCATIONS
 
 
-@cache
-def opened(name: str) -> analyzer.Result:
-    return analyzer.open_trace(sample_folder(name))
-
-
 def test_every_row_and_column_is_in_the_csv(tmp_path: Any) -> None:
-    opened("infer").to_csv(tmp_path / "a.csv")
+    opened_sample("infer").to_csv(tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    table = opened("infer").allocations
+    table = opened_sample("infer").allocations
     assert list(rows[0]) == [*ALLOCATIONS, "alive_at_peak"]
     assert len(rows) == len(table)
     assert (
@@ -32,7 +26,7 @@ def test_every_row_and_column_is_in_the_csv(tmp_path: Any) -> None:
     alive = [
         int(row["requested_bytes"]) for row in rows if row["alive_at_peak"] == "True"
     ]
-    assert sum(alive) == opened("infer").peak_bytes
+    assert sum(alive) == opened_sample("infer").peak_bytes
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@"])

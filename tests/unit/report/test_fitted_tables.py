@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-from functools import cache
-from typing import Any
 
 import pytest
-from builders import SAMPLES, sample_folder
+from builders import SAMPLES, opened_sample
 from msgspec import structs
 from rich.console import Console
 
-import analyzer
 from analyzer.report.answer import answer_lines
 from analyzer.report.render.terminal import print_terminal
 from analyzer.report.report_sections import report_document, tensors_section
@@ -21,13 +18,8 @@ CUT = re.compile(r"(?<![\w/,.\[:…-])[+-]?\d[\d.,]*…|…[\d.,]+ (?:B|[KMGT]iB
 UNIT_FIRST = re.compile(r"\s*(?:B|[KMGT]iB|%)(?![A-Za-z])")
 
 
-@cache
-def opened(name: str) -> Any:
-    return analyzer.open_trace(sample_folder(name))
-
-
 def lines_of(name: str, width: int, *, is_verbose: bool) -> list[str]:
-    document = report_document(opened(name).report)
+    document = report_document(opened_sample(name).report)
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     with console.capture() as captured:
         print_terminal(document, console, is_verbose=is_verbose)
@@ -51,12 +43,12 @@ def test_an_answer_has_28_lines_and_repeats_no_sentence(name: str) -> None:
     shown = lines_of(name, 80, is_verbose=False)
     assert len(shown) <= 28
     text = " ".join(" ".join(shown).split())
-    for line in answer_lines(opened(name).report):
+    for line in answer_lines(opened_sample(name).report):
         assert text.count(line) == 1
 
 
 def test_equal_tensors_of_numbered_layers_are_one_row() -> None:
-    report = opened("cnn").report
+    report = opened_sample("cnn").report
     first = report.tensors_at_peak[0]
     rows = [
         structs.replace(first, layer=f"block1/layer_{number}/attention")

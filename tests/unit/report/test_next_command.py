@@ -6,10 +6,9 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from builders import analyze, sample_folder
+from builders import analyze, opened_sample
 from msgspec.structs import replace as replace_fields
 
-import analyzer
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report_file import Kind, SimulatedCardNotice
 from analyzer.report.actions import change_items, suggest_next
@@ -23,7 +22,7 @@ def options_exist(command: str) -> bool:
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_an_estimate_is_followed_by_a_run_of_the_same_step(jit: bool) -> None:
-    report = analyzer.open_trace(sample_folder("cnn")).report
+    report = opened_sample("cnn").report
     card = SimulatedCardNotice(says="x", cards=("t4",))
     step = replace(
         report.step,
@@ -41,14 +40,14 @@ def test_an_estimate_is_followed_by_a_run_of_the_same_step(jit: bool) -> None:
 
 
 def test_a_name_from_a_trace_stays_one_word() -> None:
-    report = analyzer.open_trace(sample_folder("cnn")).report
+    report = opened_sample("cnn").report
     target = replace_fields(report.target, text="a b; rm -rf /")
     command = suggest_next(replace_fields(report, target=target))
     assert shlex.split(command)[2] == "a b; rm -rf /"
 
 
 def test_no_code_for_tensorflow_follows_a_trace_of_jax() -> None:
-    report = analyzer.open_trace(sample_folder("cnn")).report
+    report = opened_sample("cnn").report
     target = replace_fields(report.target, kind=TargetKind.TRACE)
     of_jax = replace_fields(
         report, target=target, step=replace(report.step, is_jax=True)

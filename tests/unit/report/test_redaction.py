@@ -8,15 +8,17 @@ import re
 from pathlib import Path
 
 import pytest
-from builders import analyze, sample_folder
+from builders import analyze, opened_sample
 
-import analyzer
 from analyzer.report.redaction import redact_result
 
 
-@pytest.mark.parametrize("name", ["transformer", "lstm", "accumulation"])
+@pytest.mark.parametrize(
+    "name",
+    ["lstm", "accumulation", pytest.param("transformer", marks=pytest.mark.slow)],
+)
 def test_no_name_is_left_and_no_number_changes(name: str, tmp_path: Path) -> None:
-    result = analyzer.open_trace(sample_folder(name))
+    result = opened_sample(name)
     op_types = {str(one) for one in result.allocations["op_type"].unique()}
     private = {
         part

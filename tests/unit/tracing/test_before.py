@@ -6,9 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from builders import sample_folder, sample_trace
+from builders import opened_sample, sample_folder, sample_trace
 
-import analyzer
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import (
     alive_at,
@@ -54,7 +53,7 @@ def test_bytes_in_use_equal_tensorflows_all_the_same(name: str, noted: bool) -> 
 @pytest.mark.parametrize("name", ["cnn", "jit", "eager", "infer"])
 def test_variables_are_known_by_their_addresses(name: str) -> None:
     # GIVEN the same run traced from its start and from its first step
-    whole = analyzer.open_trace(sample_folder(name))
+    whole = opened_sample(name)
     recording = begun_late(name, noted=True)
     # WHEN the last instants are compared
     late = sum_by_category(alive_at(recording.allocations, len(recording.events) - 1))
@@ -68,7 +67,7 @@ def test_variables_are_known_by_their_addresses(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cnn", "infer"])
 def test_inputs_are_known_by_their_addresses(name: str) -> None:
-    whole = analyzer.open_trace(sample_folder(name))
+    whole = opened_sample(name)
     recording = begun_late(name, noted=True)
     late = sum_by_category(alive_at(recording.allocations, recording.steps[-1].first))
     full = sum_by_category(

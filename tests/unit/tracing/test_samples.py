@@ -8,18 +8,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from builders import SAMPLES, sample_folder
+from builders import SAMPLES, opened_sample, sample_folder
 
-import analyzer
 from analyzer.model.choice import Category
 
 STEADY = [name for name in SAMPLES if name != "oom"]
 ITEM_BYTES = {"float32": 4, "int32": 4, "int64": 8, "uint32": 4, "bool": 1}
-
-
-@cache
-def opened(name: str) -> analyzer.Result:
-    return analyzer.open_trace(sample_folder(name))
 
 
 @cache
@@ -33,7 +27,7 @@ def bytes_of(rows: list[dict]) -> int:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_bytes_in_use_equal_tensorflows_at_every_event(name: str) -> None:
-    recording, line = opened(name).recording, opened(name).analysis.line
+    recording, line = opened_sample(name).recording, opened_sample(name).analysis.line
     own = recording.events[recording.events["allocator"] == recording.allocator]
     ours = line.allocated[1:][own.index.to_numpy()]
     assert np.array_equal(ours, own["in_use_bytes"].to_numpy())
@@ -47,7 +41,7 @@ def test_bytes_in_use_equal_tensorflows_at_every_event(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_peak_and_its_time_equal_tensorflows(name: str) -> None:
     # GIVEN the bytes in use that TensorFlow wrote in the steady step
-    document, recording = opened(name).document, opened(name).recording
+    document, recording = opened_sample(name).document, opened_sample(name).recording
     step = recording.steps[-1]
     inside = recording.events.iloc[step.first : step.last + 1]
     first = inside["in_use_bytes"].idxmax()
@@ -65,7 +59,7 @@ def test_the_peak_and_its_time_equal_tensorflows(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_categories_add_up_to_the_peak(name: str) -> None:
-    document = opened(name).document
+    document = opened_sample(name).document
     total = document["peak"]["requested_bytes"]
     categories = document["categories_at_peak"]
     assert list(categories) == [category.value for category in Category]
@@ -82,10 +76,10 @@ def test_parameters_and_optimizer_state_equal_the_variables(name: str) -> None:
     parameters = [row for row in listed if row["category"] == "parameter"]
     state = [row for row in listed if row["category"] == "optimizer_state"]
     # THEN the peak holds exactly their bytes, each variable once
-    categories = opened(name).document["categories_at_peak"]
+    categories = opened_sample(name).document["categories_at_peak"]
     assert categories["parameter"] == bytes_of(parameters) > 0
     assert categories["optimizer_state"] == bytes_of(state)
-    alive = opened(name).analysis.alive
+    alive = opened_sample(name).analysis.alive
     held = alive[alive["category"].isin(["parameter", "optimizer_state"])]
     assert sorted(held["variable"]) == sorted(row["path"] for row in parameters + state)
     sizes = {row["path"]: bytes_of([row]) for row in parameters + state}
@@ -93,7 +87,7 @@ def test_parameters_and_optimizer_state_equal_the_variables(name: str) -> None:
 
 
 def test_accumulators_are_gradients() -> None:
-    result = opened("accumulation")
+    result = opened_sample("accumulation")
     sums = {
         row["path"]: bytes_of([row])
         for row in variables("accumulation")
@@ -110,7 +104,7 @@ def test_accumulators_are_gradients() -> None:
 @pytest.mark.parametrize("name", STEADY)
 def test_nothing_is_lost_or_doubled(name: str) -> None:
     # GIVEN a trace from the start of the process
-    recording = opened(name).recording
+    recording = opened_sample(name).recording
     table = recording.allocations
     # THEN every event is the birth or the death of one buffer, and none was there before
     assert (table["born"] >= 0).all()
@@ -127,24 +121,24 @@ def test_nothing_is_lost_or_doubled(name: str) -> None:
     ("name", "size"), [("cnn", 16), ("infer", 16), ("jit", 64), ("lstm", 8)]
 )
 def test_inputs_have_the_bytes_of_what_is_fed(name: str, size: int) -> None:
-    document = opened(name).document
+    document = opened_sample(name).document
     run = json.loads((sample_folder(name) / "run.json").read_text())
     assert document["step"]["batch_size"] == size
     assert document["categories_at_peak"]["input"] == bytes_of(run["inputs"])
 
 
 def test_layers_and_lines_of_code_are_known() -> None:
-    document = opened("cnn").document
+    document = opened_sample("cnn").document
     layers = {row["layer"] for row in document["layers"]}
     assert {"cnn/conv2d", "cnn/batch_normalization", "cnn/dense"} <= layers
     conv = next(row for row in document["ops"] if row["type"] == "_MklNativeConv2D")
     assert conv["layer"].startswith("cnn/conv2d")
-    sources = {row["source"] for row in opened("accumulation").document["ops"]}
+    sources = {row["source"] for row in opened_sample("accumulation").document["ops"]}
     assert any(source.startswith("traces/models.py:") for source in sources)
 
 
 def test_the_step_that_ran_out_of_memory() -> None:
-    result = opened("oom")
+    result = opened_sample("oom")
     assert int(result.exit_code) == 5
     finding = next(
         row for row in result.document["findings"] if row["id"] == "out-of-memory"
