@@ -13,7 +13,7 @@ import pandas as pd
 
 from analyzer.cards import Gpu
 from analyzer.cards.catalogue import look_up_gpu
-from analyzer.explain.buffer_uses import NO_USE
+from analyzer.explain.buffer_words import NO_USE
 from analyzer.model.contract.report_file import (
     CardUse,
     FragmentationFigures,

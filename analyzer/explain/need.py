@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.slope import find_own_peak
-from analyzer.explain.trace_integrity import counted_peak
+from analyzer.explain.trace_integrity import highest_counter
 from analyzer.model.contract.report_file import LifePhase, Need
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Kind, Recording
@@ -60,7 +60,7 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
 def _find_earlier_peak(recording: Recording, least: Need) -> BoundedBytes | None:
     """Return the requested peak outside the trace, by TensorFlow's counter; None if it is lower."""
     allocator, seen = least.allocator.bytes, least.pool
-    own_bytes, counted = find_own_peak(recording), counted_peak(recording)
+    own_bytes, counted = find_own_peak(recording), highest_counter(recording)
     if own_bytes is not None and own_bytes > seen.bytes:
         return BoundedBytes.exactly(own_bytes - allocator)
 

@@ -35,7 +35,7 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
     )
 
 
-def counted_peak(recording: Recording) -> int:
+def highest_counter(recording: Recording) -> int:
     """Return the highest peak that TensorFlow's counter has in the events; 0 without events."""
     own = recording.events["allocator"] == recording.allocator
     return int(recording.events.loc[own, "peak_in_use_bytes"].max()) if own.any() else 0
@@ -45,7 +45,7 @@ def find_counter_peak(recording: Recording) -> int | None:
     """Return TensorFlow's peak of allocated bytes since the start of the process; None if unknown."""
     if not recording.kind.ran:
         return None
-    return max(counted_peak(recording), find_own_peak(recording) or 0) or None
+    return max(highest_counter(recording), find_own_peak(recording) or 0) or None
 
 
 def _counter_peak(analysis: Analysis) -> int | None:

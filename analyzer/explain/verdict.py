@@ -214,7 +214,6 @@ def make_verdict(
         **_bounded("limit", whole),
         **_bounded("need", need.total),
         margin_bytes=whole.bytes - need.total.bytes,
-        processes=whole.range.low // max(need.total.range.high, 1) if on_card else None,
         headline=headline,
     )
 
@@ -234,10 +233,7 @@ def _answer_need(
         is_own=question.is_own,
     )
 
-    skipped = max(most.pool.bytes - need.pool.bytes, 0)
-    return structs.replace(
-        need, beside_pool=question.beside_pool, skipped_bytes=skipped
-    )
+    return structs.replace(need, beside_pool=question.beside_pool)
 
 
 def _bounded(name: str, size: BoundedBytes) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from analyzer.explain.buffer_words import buffer_row, why_alive
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_tensors import peak_op
 from analyzer.explain.run_range import stated_range
-from analyzer.explain.running.data_held import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trust_figures
 from analyzer.explain.verdict import FITS
 from analyzer.model.choice import Category
@@ -19,7 +18,7 @@ from analyzer.model.contract.capture_request import ASSUMPTIONS
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.contract.run_note import SimulatedCardNote
-from analyzer.model.recording.records import REPORTED, Step
+from analyzer.model.recording.records import REPORTED, Recording, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.report.answer import add_answer
 
@@ -59,10 +58,20 @@ def build_document(analysis: Analysis) -> ReportFile:
         simulated_card=_describe_simulated_card(recording.simulated_run),
         cards=card_uses(analysis),
         failure=failure_of(analysis),
-        program=program_figures(recording),
+        program=_describe_program(recording),
     )
 
     return add_answer(report)
+
+
+def _describe_program(recording: Recording) -> report_file.ProgramFigures | None:
+    """Return the figures on a program's steps; None if its own steps were not traced."""
+    if recording.watch is None:
+        return None
+
+    from analyzer.explain.running.data_held import program_figures
+
+    return program_figures(recording, recording.watch)
 
 
 def _describe_simulated_card(

@@ -1,4 +1,4 @@
-"""The op of the peak, and findings about tensors that are alive at it and could be smaller or absent."""
+"""The op of the peak, and findings about memory that is alive at it and could be smaller or absent."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from analyzer.explain.buffer_words import (
     is_passing,
     is_retained,
 )
-from analyzer.explain.running.leaks import tensors_left
 from analyzer.model.choice import Category
 from analyzer.model.graph.graph_index import LEFT_ROLE
 from analyzer.model.recording.labels import BATCH_ROLE
 from analyzer.model.recording.records import Finding, Severity
+from analyzer.model.recording.schema import FIXED_ROLES, TRIAL_ROLE
 from analyzer.model.units import format_bytes
 
 _LEAST_BYTES: Final = 1 << 20
@@ -38,6 +38,7 @@ _OF_WEIGHTS: Final = (Category.GRADIENT.value, Category.TEMPORARY.value)
 _WITHOUT_READER: Final = ("activation", LEFT_ROLE)  # roles
 _CAST_OF_WEIGHT: Final = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
 """Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight."""
+_STATE_RATIO: Final = 0.2  # share of the peak from which on optimizer state is reported
 _GATHERS: Final = ("GatherV2", "ResourceGather")
 
 
@@ -280,6 +281,8 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
         inputs = alive[alive["category"] == Category.INPUT.value]
         saves_bytes = min(_sum_of(inputs), _sum_of(rows))
     else:
+        from analyzer.explain.running.leaks import tensors_left
+
         left = tensors_left(analysis)
         kept = left.loc[left["op"].isin(set(rows["op"])), "address"]
         addresses = set(kept.astype("int64"))
@@ -300,6 +303,71 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
         "the whole data set.",
         saves_bytes=saves_bytes,
         where=where,
+    )
+
+
+def find_state(analysis: Analysis) -> Iterator[Finding]:
+    """Report optimizer state that is a large share of the peak."""
+    alive = analysis.alive
+    peak = analysis.peak.requested_bytes
+    state = analysis.categories[Category.OPTIMIZER_STATE.value]
+    # While an update runs, a variable may have two buffers.
+    of_variables = alive[alive["category"] == Category.PARAMETER.value]
+    once = of_variables.drop_duplicates("variable")
+    parameters = int(once["requested_bytes"].sum())
+    if state <= _STATE_RATIO * peak:
+        return
+
+    optimizer = analysis.recording.step_config.optimizer or "The optimizer"
+    saves, change = state, "Plain SGD without momentum needs no state"
+    if state > parameters:
+        saves = state - parameters
+        change = (
+            "An optimizer with one slot per parameter (SGD with momentum, Lion, "
+            f"Adagrad) saves {format_bytes(saves)}; plain SGD needs no state"
+        )
+
+    yield Finding(
+        id="optimizer-state",
+        severity=analysis.rate(saves),
+        title=f"{optimizer}'s state takes {format_bytes(state)} ({state / peak:.0%} of "
+        "the peak)",
+        detail=f"A smaller batch does not reduce it. {change}. Training fewer "
+        "parameters (freezing, LoRA) reduces it in proportion.",
+        saves_bytes=saves,
+    )
+
+
+def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
+    """Report workspaces that are alive at the peak, and the most that smaller ones can save."""
+    rows, peak = analysis.rows, analysis.peak.requested_bytes
+    own = rows[
+        (rows["category"] == Category.WORKSPACE.value) & ~rows["role"].isin(FIXED_ROLES)
+    ]
+    at_peak = own[own.index.isin(analysis.alive.index) & (own["role"] != TRIAL_ROLE)]
+    total = int(at_peak["requested_bytes"].sum())
+    if not total or total < LOW * peak:
+        return
+
+    saves = saved_without(analysis, own["requested_bytes"], own["born"], own["dies"])
+    row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
+    largest = int(row["requested_bytes"])
+    limit_mib = largest // 2 >> 20
+    advice = ""
+    if limit_mib and analysis.recording.device.kind == "gpu":
+        advice = (
+            " cuDNN's fastest algorithm may need more memory than a slower one. Start "
+            f"with TF_CUDNN_WORKSPACE_LIMIT_IN_MB={limit_mib} (by default 4096, and "
+            "8192 in newer releases) to exclude it."
+        )
+
+    yield Finding(
+        id="workspace",
+        severity=analysis.rate(saves),
+        title=f"Workspaces of convolutions take {format_bytes(total)} "
+        f"({total / peak:.0%} of the peak)",
+        detail=f"The largest is {format_bytes(largest)} in {row['op']}.{advice}",
+        saves_bytes=saves,
     )
 
 

@@ -165,12 +165,8 @@ def _report_stage(one: DataStage, *, is_filling: bool) -> Finding:
     )
 
 
-def program_figures(recording: Recording) -> ProgramFigures | None:
-    """Return the report's figures on a program's steps; None if its own steps were not traced."""
-    watch = recording.watch
-    if watch is None:
-        return None
-
+def program_figures(recording: Recording, watch: WatchNote) -> ProgramFigures:
+    """Return the report's figures on a program's steps."""
     device, host = measure_growth(recording, watch)
     readings = watch.readings
     if find_filling(watch, device) or find_filling_stage(recording, watch, device):

@@ -259,7 +259,6 @@ class Need(ReportRecord, frozen=True, kw_only=True):
     # CUDA context, libraries and loaded kernels, expected; None if the limit is for the pool alone,
     # or there is no card
     beside_pool: BoundedBytes | None = None
-    skipped_bytes: Total = 0  # for trials that TensorFlow skips because they do not fit
     # of a program: TensorFlow's own peak (``get_memory_info``); the rest of its pool is fragmentation
     own_peak_bytes: Total | None = None
 
@@ -341,7 +340,6 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     need: Need | None = None
     # limit minus need; negative if the step does not fit
     margin_bytes: Signed | None = None
-    processes: Total | None = None  # with this need, at once on the card
     headline: Text
     cautions: tuple[
         Text,
