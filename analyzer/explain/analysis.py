@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import structs
 
 from analyzer.cards import Gpu
 from analyzer.cards.catalogue import look_up_gpu
@@ -20,10 +21,12 @@ from analyzer.model.contract.report_file import (
     OtherSettings,
     PoolChange,
     ReplayCheck,
+    StatedRange,
     VerdictFigures,
 )
 from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.errors import AccountingError
+from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Finding, Kind, Recording, Severity, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.model.recording.timeline import (
@@ -237,6 +240,27 @@ def held_without(
     end = np.clip(np.asarray(gone_until, dtype=np.int64) - first, 0, count)
     size = np.where(end > start, np.asarray(sizes, dtype=np.int64), 0)
     return held - running_sum(start - 1, end - 1, size, count - 1)
+
+
+def stated_range(analysis: Analysis) -> StatedRange | None:
+    """Return the stated range of a prediction, widened to contain the figures shown."""
+    stated, peak = analysis.recording.uncertainty, analysis.peak
+    if stated is None:
+        return None
+
+    low, high = stated.low_bytes, stated.high_bytes
+    if low is not None and high is not None:
+        both = Range(low, high).including(peak.requested_bytes)
+        stated = structs.replace(stated, low_bytes=both.low, high_bytes=both.high)
+
+    low, high = stated.allocated_low_bytes, stated.allocated_high_bytes
+    if low is not None and high is not None:
+        both = Range(low, high).including(peak.allocated_bytes)
+        stated = structs.replace(
+            stated, allocated_low_bytes=both.low, allocated_high_bytes=both.high
+        )
+
+    return stated
 
 
 def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:

@@ -171,17 +171,11 @@ def _sizes_of(report: ReportFile) -> dict[str, int | None]:
 
 
 def _side(report: ReportFile, label: str) -> DiffSide:
-    step_s = None
-    if report.kind is Kind.TRACE:  # its kernels ran
-        own = [one for one in report.steps if one.index == report.peak.step]
-        step_s = own[0].duration_s if own else None
-
     return DiffSide(
         label=label,
         kind=report.kind,
         batch_size=report.step.batch_size,
         peak=report.peak,
-        step_s=step_s,
     )
 
 

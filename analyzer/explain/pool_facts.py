@@ -172,7 +172,6 @@ def _add_replay(analysis: Analysis, result: Replay) -> Analysis:
         analysis.fragmentation,
         free_bytes=free_bytes,
         largest_free_bytes=largest_bytes,
-        external_bytes=free_bytes - largest_bytes,
     )
 
     return replace(

@@ -21,7 +21,7 @@ from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import STEP_WITH_ALL
 from analyzer.model.ranges import Range
-from analyzer.model.recording.records import Kind, Recording
+from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import Peak, find_peak
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
@@ -40,10 +40,8 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     ``search`` is whether to search for the least limits.
     """
     recording = analysis.recording
-    if (
-        recording.kind is not Kind.SIMULATED_CARD
-        or recording.error is not None
-        or not (recording.repeats or recording.has_unknown_values)
+    if recording.error is not None or not (
+        recording.repeats or recording.has_unknown_values
     ):
         return analysis
 
@@ -191,27 +189,6 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
 
     peak_bytes = int(held_in_step(analysis).max())
     return max(peak_bytes - low, 0), max(high - peak_bytes, 0)
-
-
-def stated_range(analysis: Analysis) -> StatedRange | None:
-    """Return the stated range of a prediction, widened to contain the figures shown."""
-    stated, peak = analysis.recording.uncertainty, analysis.peak
-    if stated is None:
-        return None
-
-    low, high = stated.low_bytes, stated.high_bytes
-    if low is not None and high is not None:
-        both = Range(low, high).including(peak.requested_bytes)
-        stated = structs.replace(stated, low_bytes=both.low, high_bytes=both.high)
-
-    low, high = stated.allocated_low_bytes, stated.allocated_high_bytes
-    if low is not None and high is not None:
-        both = Range(low, high).including(peak.allocated_bytes)
-        stated = structs.replace(
-            stated, allocated_low_bytes=both.low, allocated_high_bytes=both.high
-        )
-
-    return stated
 
 
 def _spell(size: Range) -> str:

@@ -28,7 +28,6 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
 
     return structs.replace(
         check,
-        counter_peak_bytes=counter,
         replay=replay,
         says=tuple(_notices(analysis, check, counter)),
         replay_says="" if replay is None else _replay_words(replay),

@@ -13,10 +13,9 @@ from typing import Any, Final
 from msgspec import structs
 
 from analyzer.cards import Gpu, memory_beside_pool, memory_limit, process_overhead
-from analyzer.explain.analysis import Analysis, card_of
+from analyzer.explain.analysis import Analysis, card_of, stated_range
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of
-from analyzer.explain.run_range import stated_range
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import trust_figures
 from analyzer.model.contract.report_file import (

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import asdict
 
-from analyzer.explain.analysis import Analysis, card_uses
+from analyzer.explain.analysis import Analysis, card_uses, stated_range
 from analyzer.explain.buffer_words import buffer_row, why_alive
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_tensors import peak_op
-from analyzer.explain.run_range import stated_range
 from analyzer.explain.trace_integrity import find_counter_peak, trust_figures
 from analyzer.explain.verdict import FITS
 from analyzer.model.choice import Category
@@ -101,14 +100,7 @@ def _describe_simulated_card(
 
 def _peak(analysis: Analysis) -> report_file.PeakFigures:
     peak = analysis.peak
-    recording = analysis.recording
     op, layer, source = peak_op(analysis)
-    time_ps = time_s = None
-
-    if recording.kind.ran and peak.allocated_instant >= 0:
-        times_ps = recording.events["time_ps"]
-        time_ps = int(times_ps.iloc[peak.allocated_instant])
-        time_s = (time_ps - int(times_ps.iloc[0])) / 1e12
 
     return report_file.PeakFigures(
         requested_bytes=peak.requested_bytes,
@@ -119,8 +111,6 @@ def _peak(analysis: Analysis) -> report_file.PeakFigures:
         layer=layer,
         source=source,
         step=None if analysis.step is None else analysis.step.index,
-        time_s=time_s,
-        time_ps=time_ps,
         instant=peak.requested_instant,
         allocated_instant=peak.allocated_instant,
     )

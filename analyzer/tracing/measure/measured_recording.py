@@ -184,8 +184,8 @@ def measure(
     if not note.is_captured:
         all_warnings += warn_about_modules(raw, plans)
 
-        if structure is not None:
-            all_warnings += _warn_about_cut(shown, len(events_shown), main)
+    if not note.is_captured and structure is not None:
+        all_warnings += _warn_about_cut(shown, len(events_shown), main)
 
     return Recording(
         kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
@@ -202,11 +202,7 @@ def measure(
         error=note.error,
         compilations={one.ops[0]: one.compilations for one in note.xla},
         integrity=integrity,
-        notes=(
-            *_describe_tpu(events, main),
-            *_describe_graph(note, structure),
-            *_describe_allocators(events, main),
-        ),
+        notes=tuple(_list_notes(events, main, note, structure)),
         simulated_run=note.simulated_card,
         repeats=note.repeats,
         has_unknown_values=bool(note.unknown_values),
@@ -281,11 +277,8 @@ def _describe_step(
     return replace(describe_modules(raw, plans), eager=2 * eager > len(names))
 
 
-def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
-    """Return a note about the parts of a TPU's memory; empty for another device."""
-    if not is_tpu(allocator):
-        return ()
-
+def _describe_tpu(events: pd.DataFrame, allocator: str) -> str:
+    """Return a note about the parts of a TPU's memory."""
     own = events[events["allocator"] == allocator]
     stack = own.loc[own["op"] == STACK, "requested_bytes"].max()
     heap_bytes = own["peak_in_use_bytes"].max()
@@ -298,22 +291,29 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
         f"{allocator}: by the runtime's counters the heap held at most {heap}, and XLA "
         f"reserved a stack of up to {reserved} for its programs, perhaps at another "
         f"time, of {limit} in all. A TPU has no pool of TensorFlow's allocator, so there "
-        "is no replay and no need.",
+        "is no replay and no need."
     )
 
 
-def _describe_graph(
+def _list_notes(
+    events: pd.DataFrame,
+    main: str,
     note: RunNote,
     structure: GraphIndex | None,
-) -> tuple[str, ...]:
-    """Return the notes of the capture, or the source of a derived graph."""
-    if note.notes or structure is None or not structure.evidence:
-        return note.notes
+) -> Iterator[str]:
+    """Yield notes on a TPU, those of the capture or on a derived graph, and on other allocators."""
+    if is_tpu(main):
+        yield _describe_tpu(events, main)
 
-    return (
-        f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
-        "the op before a tensor's free counts as its last user.",
-    )
+    yield from note.notes
+
+    if not note.notes and structure is not None and structure.evidence:
+        yield (
+            f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
+            "the op before a tensor's free counts as its last user."
+        )
+
+    yield from _describe_allocators(events, main)
 
 
 _SHOWN_BYTES: Final = 1 << 20  # least peak of another allocator that is named
