@@ -11,7 +11,7 @@ from msgspec import structs
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.cards.catalogue import all_gpus
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import TwoSizes, tensor_bytes
+from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
@@ -85,7 +85,6 @@ _TEXTS: Final = read_table("tracing/measure/trace_texts.toml", dict[str, str])
 _MOST_NAMED: Final = 3  # ops in a warning
 _LEAST_ACTIVATIONS: Final = 3
 """A program with fewer may return them all."""
-_ALIKE: Final = 1.03  # ratio of the peaks of two runs that need no warning
 _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
 
@@ -485,11 +484,7 @@ def _find_warnings(
     if before > _NOTABLE * most:
         warnings.append(_TEXTS["before"].format(before / most, format_bytes(before)))
 
-    return [
-        *warnings,
-        *_warn_about_values(note),
-        *_warn_about_order(note.repeats),
-    ]
+    return [*warnings, *_warn_about_values(note)]
 
 
 def _warn_about_values(note: RunNote) -> list[str]:
@@ -517,18 +512,6 @@ def _warn_about_values(note: RunNote) -> list[str]:
         text += ", with sizes without a bound taken for 0"
 
     return [f"{text}."]
-
-
-def _warn_about_order(repeats: Sequence[TwoSizes]) -> list[str]:
-    """Return a warning if the repeats of the step need different memory."""
-    peaks = [one.requested_bytes for one in repeats]
-    if not peaks or max(peaks) <= _ALIKE * min(peaks):
-        return []
-
-    return [
-        f"The peak depends on the order in which ops run: {len(peaks)} repeats of the step needed "
-        f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}."
-    ]
 
 
 def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
