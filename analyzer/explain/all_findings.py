@@ -77,6 +77,7 @@ def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:
         return False
     if one.saves_bytes is None or one.id in _ALWAYS:
         return True
+
     return one.saves_bytes >= LOW * analysis.limit_bytes
 
 

@@ -93,7 +93,8 @@ class Analysis:
     @property
     def limit_bytes(self) -> int:
         """The memory that savings are compared with: the limit, else the process or the need."""
-        verdict, device = self.verdict, self.recording.device
+        verdict = self.verdict
+        device = self.recording.device
         watch = self.recording.watch
         limit = None if verdict is None else verdict.limit_bytes
         if limit is None and device.kind == "gpu":
@@ -113,6 +114,7 @@ class Analysis:
             return Severity.INFO
         if share < MEDIUM:
             return Severity.LOW
+
         return Severity.MEDIUM if share < HIGH else Severity.HIGH
 
     @property
@@ -166,6 +168,7 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
     """
     steps = [step for step in recording.steps if step.last >= step.first]
     peaks = {}
+
     for step in steps:
         peaks[step] = find_peak(line, step.first, step.last).allocated_bytes
 
@@ -175,7 +178,8 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
     if _is_peak_between(steps, line):
         return None
 
-    table, chosen = recording.allocations, steps or recording.steps
+    table = recording.allocations
+    chosen = steps or recording.steps
     is_trial = (table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)
     trying = set(table.loc[is_trial, "step"].dropna())
     steady = [step for step in chosen if step.index not in trying] or chosen
@@ -183,6 +187,7 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
         return steady[-1] if steady else None
 
     typical = sorted(peaks[step] for step in steady)[len(steady) // 2]
+
     return next(step for step in reversed(steady) if peaks[step] == typical)
 
 
@@ -198,6 +203,7 @@ def _is_peak_between(steps: Sequence[Step], line: Timeline) -> bool:
     inside = max(
         find_peak(line, step.first, step.last).requested_bytes for step in steps
     )
+
     return span.requested_bytes > inside
 
 
@@ -217,6 +223,7 @@ def saved_without(
     """
     held = held_in_step(analysis)
     rest = held_without(analysis, sizes, gone_from, gone_until)
+
     return int(held.max()) - int(rest.max())
 
 
@@ -234,26 +241,31 @@ def held_without(
     gone_until: Sequence[int] | Instants,
 ) -> Instants:
     """Return ``held_in_step`` without buffers; the arguments are those of ``saved_without``."""
-    held, first = held_in_step(analysis), analysis.first
+    held = held_in_step(analysis)
+    first = analysis.first
     count = len(held)
     start = np.clip(np.asarray(gone_from, dtype=np.int64) - first, 0, count)
     end = np.clip(np.asarray(gone_until, dtype=np.int64) - first, 0, count)
     size = np.where(end > start, np.asarray(sizes, dtype=np.int64), 0)
+
     return held - running_sum(start - 1, end - 1, size, count - 1)
 
 
 def stated_range(analysis: Analysis) -> StatedRange | None:
     """Return the stated range of a prediction, widened to contain the figures shown."""
-    stated, peak = analysis.recording.uncertainty, analysis.peak
+    stated = analysis.recording.uncertainty
+    peak = analysis.peak
     if stated is None:
         return None
 
-    low, high = stated.low_bytes, stated.high_bytes
+    low = stated.low_bytes
+    high = stated.high_bytes
     if low is not None and high is not None:
         both = Range(low, high).including(peak.requested_bytes)
         stated = structs.replace(stated, low_bytes=both.low, high_bytes=both.high)
 
-    low, high = stated.allocated_low_bytes, stated.allocated_high_bytes
+    low = stated.allocated_low_bytes
+    high = stated.allocated_high_bytes
     if low is not None and high is not None:
         both = Range(low, high).including(peak.allocated_bytes)
         stated = structs.replace(
@@ -266,7 +278,8 @@ def stated_range(analysis: Analysis) -> StatedRange | None:
 def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     """Return the use of each card, by its number; empty for a single card."""
     recording = analysis.recording
-    table, events = recording.allocations, recording.events
+    table = recording.allocations
+    events = recording.events
     names = map(str, table["allocator"].unique())
     found = [
         (number, name) for name in names if (number := card_number(name)) is not None
@@ -316,6 +329,7 @@ def card_options(recording: Recording) -> BfcOptions | None:
     limit = recording.device.memory_limit_bytes
     if recording.ran_under_limit or card_of(recording) is None or not limit:
         return None
+
     return BfcOptions.gpu(limit)
 
 

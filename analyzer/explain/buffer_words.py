@@ -68,9 +68,11 @@ def with_uses(
 
         last = max(names, key=lambda name: (ends.get(name, -1), order[name]))
         kind = structure.ops[last].type
+
         uses.append((last, kind, copies.get(tensor, "")))
 
     found = pd.DataFrame(uses, index=rows.index, columns=list(NO_USE))
+
     return rows.assign(**found)
 
 
@@ -130,7 +132,9 @@ def is_retained(rows: pd.DataFrame) -> pd.Series[bool]:
 
 def why_alive(row: Mapping[str, Any], *, end: int) -> str:
     """Return why a buffer is alive, in words; one that dies at ``end`` or later is never freed."""
-    category, role, reader = str(row["category"]), str(row["role"]), row["waits_for"]
+    category = str(row["category"])
+    role = str(row["role"])
+    reader = row["waits_for"]
 
     if row["variable"]:
         if category == Category.TEMPORARY:
@@ -158,6 +162,8 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
 
     is_kept = category == Category.ACTIVATION and role not in PASSING_ROLES
     verb = "kept for" if is_kept else "waits for"
-    kind, name = row["waits_for_type"], reader.rpartition("/")[2].rstrip("_0123456789")
+    kind = row["waits_for_type"]
+    name = reader.rpartition("/")[2].rstrip("_0123456789")
     is_said = not kind or (name and name in kind)
+
     return f"{verb} {reader}" if is_said else f"{verb} {reader} ({kind})"

@@ -68,7 +68,8 @@ def _state_peaks(
     analysis: Analysis, orders: Sequence[Operations], options: BfcOptions
 ) -> StatedRange:
     """Return the ranges of the peaks: of the runs in the process, and of replays in other orders."""
-    runs, with_all = _peaks_of_runs(analysis), _peaks_with_all(analysis)
+    runs = _peaks_of_runs(analysis)
+    with_all = _peaks_with_all(analysis)
     seen_requested = Range.spanning(one.requested_bytes for one in runs)
     seen_allocated = Range.spanning(one.allocated_bytes for one in runs)
     replayed = Range.spanning(
@@ -77,6 +78,7 @@ def _state_peaks(
     requested = widen(seen_requested, len(runs))
     tries = len(runs) + len(orders) - 1
     allocated = widen(seen_allocated.including(replayed.low, replayed.high), tries)
+
     for one in with_all:  # the most that unknown values can select
         requested = requested.including(one.requested_bytes)
         allocated = allocated.including(one.allocated_bytes)
@@ -126,6 +128,7 @@ def _peaks_of_runs(analysis: Analysis) -> list[Peak | TwoSizes]:
     if recording.has_unknown_values:
         steps = [step for step in steps if step.index != STEP_WITH_ALL] or steps
     peaks = [find_peak(analysis.line, one.first, one.last) for one in steps]
+
     return [*peaks, *recording.repeats]
 
 
@@ -163,6 +166,7 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
     """
     run = analysis.recording.simulated_run
     likely: dict[int, Range] = {}
+
     for chosen, least, most in run.workspaces if run is not None else ():
         if chosen:
             known = likely.get(chosen, Range(least, most))
@@ -177,7 +181,8 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
         return 0, 0
 
     sizes = rows["requested_bytes"].to_numpy()
-    born, dies = rows["born"].to_numpy(), rows["dies"].to_numpy()
+    born = rows["born"].to_numpy()
+    dies = rows["dies"].to_numpy()
     bare = held_without(analysis, sizes, born, dies)
     low = high = int(bare.max())
 
@@ -188,6 +193,7 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
         high = max(high, beside_bytes + likely[int(size)].high)
 
     peak_bytes = int(held_in_step(analysis).max())
+
     return max(peak_bytes - low, 0), max(high - peak_bytes, 0)
 
 
@@ -209,6 +215,7 @@ def widen(seen: Range, runs: int) -> Range:
 
     ratio = (2 / ((runs + 1) * _CHANCE)) ** (1 / (runs - 1))
     beyond = int(max(ratio - 1, 0) * seen.width)
+
     return seen.widened(beyond, beyond)
 
 
@@ -224,12 +231,14 @@ def _sample_orders(recording: Recording) -> list[Operations]:
     threads = recording.events["thread"].to_numpy()[sequence.instant]
     places = [np.flatnonzero(threads == thread) for thread in np.unique(threads)]
     passed = np.zeros(len(sequence))
+
     for own in places:
         passed[own] = np.diff(times[own], prepend=times[own[0]])
 
     duration = np.minimum(passed, passed.mean())
     generator = np.random.default_rng(0)
     orders = [sequence]
+
     for _ in range(_REPLAYS if len(places) > 1 else 0):
         late = times + duration * generator.exponential(size=len(sequence))
         orders.append(_sort_by(sequence, late, places))

@@ -55,6 +55,7 @@ def _counter_peak(analysis: Analysis) -> int | None:
     )
     in_use = np.where(own, events["in_use_bytes"].to_numpy(), -1)
     inside = in_use[max(analysis.first, 0) : analysis.last + 1].max(initial=-1)
+
     return int(inside) if inside >= 0 else None
 
 

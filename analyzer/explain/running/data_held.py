@@ -59,6 +59,7 @@ def find_data(
             yield _report_held(one, on_card=on_card)
 
     filled = find_filling_stage(analysis.recording, watch, growth)
+
     for stage in watch.stages:
         is_filling = stage is filled
         if is_filling or _stage_bytes(stage) >= _LEAST_HOST * least:
@@ -77,6 +78,7 @@ def find_filling_stage(
 
     grown_bytes = growth.per_step_bytes * (growth.last_step - growth.first_step)
     largest = max(watch.stages, key=_stage_bytes, default=None)
+
     return None if largest is None or _stage_bytes(largest) < grown_bytes else largest
 
 

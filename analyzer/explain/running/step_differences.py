@@ -27,7 +27,8 @@ _SPREAD_RATIO: Final = (
 
 def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     """Report steps without trials whose tensor sizes differ, with the range of their peaks."""
-    rows, watch = analysis.rows, analysis.recording.watch
+    rows = analysis.rows
+    watch = analysis.recording.watch
     tried = set(rows.loc[rows["role"] == TRIAL_ROLE, "step"].dropna())
     steps = [step for step in analysis.full_steps if step.index not in tried]
     if len(steps) < _SIZES:
@@ -35,11 +36,13 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
 
     allocated = analysis.line.allocated
     peaks = []
+
     for step in steps:
         inside = allocated[step.first + 1 : step.last + 2]
         peaks.append(int(inside.max()))
 
-    low, high = min(peaks), max(peaks)
+    low = min(peaks)
+    high = max(peaks)
     widths = _find_varying_widths(_find_sizes(rows, steps))
     if widths.empty or high - low < _SPREAD_RATIO * high:
         return
@@ -48,7 +51,8 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     evidence = []
 
     for op, width in widths.nlargest(_ROWS).items():
-        name, where = str(op), sources[str(op)]
+        name = str(op)
+        where = sources[str(op)]
         row = evidence_row("varies by", name=name, where=where, size=int(width))
         evidence.append(row)
 
@@ -88,6 +92,7 @@ def _find_varying_widths(sizes: pd.DataFrame) -> pd.Series:
 def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
     """Report functions that XLA compiles again in every step."""
     count = len(analysis.recording.steps)
+
     for op, compilations in analysis.recording.compilations.items():
         if compilations < max(count, 2):
             continue
@@ -128,7 +133,8 @@ def _find_uncounted_batch(analysis: Analysis) -> int:
 
     The tensors of a Python generator share the memory of aligned arrays (``py_func.cc``).
     """
-    graph, batch = analysis.recording.structure, find_batch(analysis)
+    graph = analysis.recording.structure
+    batch = find_batch(analysis)
     ops = () if graph is None or not batch else graph.ops.values()
     sizes = [0]
 
@@ -140,4 +146,5 @@ def _find_uncounted_batch(analysis: Analysis) -> int:
 
     inputs = analysis.rows[analysis.rows["category"] == Category.INPUT.value]
     held = inputs["requested_bytes"].max() if len(inputs) else 0
+
     return max(sizes) if held < max(sizes) else 0

@@ -410,7 +410,8 @@ def label_eager(
     is_value = (allocations["region"] == "output").to_numpy()
     is_value = is_value & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
     lives = Lifetimes(allocations, steps, backward)
-    inside, short = lives.inside, lives.short
+    inside = lives.inside
+    short = lives.short
     is_read = is_value & bool(len(backward))
     result = Category.ACTIVATION if infer else Category.TEMPORARY
     unnamed = (

@@ -210,7 +210,8 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
             continue
 
         steps, sizes = zip(*points, strict=True)
-        first, end = steps[0], steps[-1]
+        first = steps[0]
+        end = steps[-1]
         most = max(*sizes, 1)
 
         low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
