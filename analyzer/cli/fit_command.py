@@ -170,14 +170,14 @@ def _make_question(
             "Name one card.",
             limit=asked.limit,
             what_if=asked.what_if,
-            shape=varied.template,
+            shape=" ".join(varied),
         )
     else:
         options.refuse_options("needs --gpu all", "Add it.", prices=asked.prices)
 
     question = FitQuestion(
         limit_bytes=None if asked.limit is None else parse_bytes(asked.limit),
-        wanted=None if varied.shapes else asked.batch_size,
+        wanted=None if varied else asked.batch_size,
         remedies=parse_remedies(asked.what_if),
         varied=varied,
         prices={} if asked.prices is None else read_prices(asked.prices),

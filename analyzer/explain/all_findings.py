@@ -12,15 +12,9 @@ from analyzer.explain.questions import (
     amplification,
     out_of_memory,
     peak_tensors,
-    step_settings,
 )
-from analyzer.explain.running import (
-    data_held,
-    kept_objects,
-    leaks,
-    step_differences,
-)
-from analyzer.explain.running.slope import measure_growth
+from analyzer.explain.running import step_differences
+from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.recording.records import Finding, Severity
 
 _FIRST: Final = ("out-of-memory", "does-not-fit")
@@ -45,15 +39,15 @@ _AHEAD: Final = 1.5
 
 _OF_A_STEP: Final = (
     out_of_memory.find_out_of_memory,
-    step_settings.find_recompiled,
+    step_differences.find_recompiled,
     amplification.find_amplified,
     amplification.find_summands,
     amplification.find_kept_by_tape,
     peak_tensors.find_whole_set,
     peak_tensors.find_batch_tensors,
     peak_tensors.find_growth,
-    step_settings.find_workspaces,
-    step_settings.find_state,
+    peak_tensors.find_workspaces,
+    peak_tensors.find_state,
 )
 
 
@@ -83,6 +77,7 @@ def _is_worth_saying(one: Finding, analysis: Analysis) -> bool:
         return False
     if one.saves_bytes is None or one.id in _ALWAYS:
         return True
+
     return one.saves_bytes >= LOW * analysis.limit_bytes
 
 
@@ -93,11 +88,16 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     yield from peak_tensors.find_input_copies(analysis)
     yield from step_differences.find_varying_shapes(analysis)
     watch = analysis.recording.watch
-    if watch is None:
-        return
+    if watch is not None:
+        yield from _of_watched_steps(analysis, watch)
+
+
+def _of_watched_steps(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
+    """Yield the problems of a program whose own steps were traced."""
+    from analyzer.explain.running import data_held, kept_objects, leaks
+    from analyzer.explain.running.slope import measure_growth
 
     device, host = measure_growth(analysis.recording, watch)
-
     host_slope = leaks.host_growth_words(watch, host)
 
     causes = [

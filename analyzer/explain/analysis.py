@@ -10,20 +10,23 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import structs
 
 from analyzer.cards import Gpu
 from analyzer.cards.catalogue import look_up_gpu
-from analyzer.explain.buffer_uses import NO_USE
+from analyzer.explain.buffer_words import NO_USE
 from analyzer.model.contract.report_file import (
     CardUse,
     FragmentationFigures,
     OtherSettings,
     PoolChange,
     ReplayCheck,
+    StatedRange,
     VerdictFigures,
 )
 from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.errors import AccountingError
+from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Finding, Kind, Recording, Severity, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.model.recording.timeline import (
@@ -90,7 +93,8 @@ class Analysis:
     @property
     def limit_bytes(self) -> int:
         """The memory that savings are compared with: the limit, else the process or the need."""
-        verdict, device = self.verdict, self.recording.device
+        verdict = self.verdict
+        device = self.recording.device
         watch = self.recording.watch
         limit = None if verdict is None else verdict.limit_bytes
         if limit is None and device.kind == "gpu":
@@ -110,6 +114,7 @@ class Analysis:
             return Severity.INFO
         if share < MEDIUM:
             return Severity.LOW
+
         return Severity.MEDIUM if share < HIGH else Severity.HIGH
 
     @property
@@ -163,6 +168,7 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
     """
     steps = [step for step in recording.steps if step.last >= step.first]
     peaks = {}
+
     for step in steps:
         peaks[step] = find_peak(line, step.first, step.last).allocated_bytes
 
@@ -172,7 +178,8 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
     if _is_peak_between(steps, line):
         return None
 
-    table, chosen = recording.allocations, steps or recording.steps
+    table = recording.allocations
+    chosen = steps or recording.steps
     is_trial = (table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)
     trying = set(table.loc[is_trial, "step"].dropna())
     steady = [step for step in chosen if step.index not in trying] or chosen
@@ -180,6 +187,7 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
         return steady[-1] if steady else None
 
     typical = sorted(peaks[step] for step in steady)[len(steady) // 2]
+
     return next(step for step in reversed(steady) if peaks[step] == typical)
 
 
@@ -195,6 +203,7 @@ def _is_peak_between(steps: Sequence[Step], line: Timeline) -> bool:
     inside = max(
         find_peak(line, step.first, step.last).requested_bytes for step in steps
     )
+
     return span.requested_bytes > inside
 
 
@@ -214,6 +223,7 @@ def saved_without(
     """
     held = held_in_step(analysis)
     rest = held_without(analysis, sizes, gone_from, gone_until)
+
     return int(held.max()) - int(rest.max())
 
 
@@ -231,18 +241,45 @@ def held_without(
     gone_until: Sequence[int] | Instants,
 ) -> Instants:
     """Return ``held_in_step`` without buffers; the arguments are those of ``saved_without``."""
-    held, first = held_in_step(analysis), analysis.first
+    held = held_in_step(analysis)
+    first = analysis.first
     count = len(held)
     start = np.clip(np.asarray(gone_from, dtype=np.int64) - first, 0, count)
     end = np.clip(np.asarray(gone_until, dtype=np.int64) - first, 0, count)
     size = np.where(end > start, np.asarray(sizes, dtype=np.int64), 0)
+
     return held - running_sum(start - 1, end - 1, size, count - 1)
+
+
+def stated_range(analysis: Analysis) -> StatedRange | None:
+    """Return the stated range of a prediction, widened to contain the figures shown."""
+    stated = analysis.recording.uncertainty
+    peak = analysis.peak
+    if stated is None:
+        return None
+
+    low = stated.low_bytes
+    high = stated.high_bytes
+    if low is not None and high is not None:
+        both = Range(low, high).including(peak.requested_bytes)
+        stated = structs.replace(stated, low_bytes=both.low, high_bytes=both.high)
+
+    low = stated.allocated_low_bytes
+    high = stated.allocated_high_bytes
+    if low is not None and high is not None:
+        both = Range(low, high).including(peak.allocated_bytes)
+        stated = structs.replace(
+            stated, allocated_low_bytes=both.low, allocated_high_bytes=both.high
+        )
+
+    return stated
 
 
 def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     """Return the use of each card, by its number; empty for a single card."""
     recording = analysis.recording
-    table, events = recording.allocations, recording.events
+    table = recording.allocations
+    events = recording.events
     names = map(str, table["allocator"].unique())
     found = [
         (number, name) for name in names if (number := card_number(name)) is not None
@@ -292,6 +329,7 @@ def card_options(recording: Recording) -> BfcOptions | None:
     limit = recording.device.memory_limit_bytes
     if recording.ran_under_limit or card_of(recording) is None or not limit:
         return None
+
     return BfcOptions.gpu(limit)
 
 

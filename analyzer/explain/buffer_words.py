@@ -1,4 +1,4 @@
-"""Names, descriptions and rows of evidence, the same everywhere."""
+"""The last use of a buffer; names, descriptions and rows of evidence, the same everywhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import BufferRow
 from analyzer.model.contract.watch_note import HeldTensors
+from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
 from analyzer.model.graph.graph_index import PASSING_ROLES
+from analyzer.model.recording.records import Recording, Step
 
 _Row = TypeVar("_Row", bound=BufferRow)
 _WITHOUT_READER: Final = {
@@ -25,6 +27,53 @@ _TEXT_COLUMNS: Final = (
     *("op", "op_type", "layer", "source"),
     *("role", "instruction", "dtype", "shape"),
 )
+
+
+NO_USE: Final = {"waits_for": "", "waits_for_type": "", "copied_by": ""}
+"""Columns of a buffer without a known consumer."""
+
+
+def with_uses(
+    rows: pd.DataFrame,
+    recording: Recording,
+    step: Step | None,
+) -> pd.DataFrame:
+    """Return buffers with their columns of ``NO_USE`` filled in.
+
+    They are the consumer that runs last, its op type, and the op type that copied an input of the step
+    into the buffer. ``step`` is None for the whole trace.
+    """
+    structure = recording.structure
+    sharing = recording.sharing
+    op_runs = recording.op_runs
+
+    if structure is None or sharing is None or op_runs is None:
+        return rows
+
+    if step is not None and step.start_ps is not None and step.end_ps is not None:
+        op_runs = op_runs[op_runs["start_ps"].between(step.start_ps, step.end_ps)]
+
+    last_ends = op_runs.groupby("op", observed=True)["end_ps"].max()
+    ends = dict(zip(last_ends.index, last_ends.astype("int64").tolist(), strict=True))
+    order = {name: number for number, name in enumerate(structure.ops)}
+    copies = find_copies_of_inputs(structure)
+
+    uses = []
+
+    for tensor in rows["tensor"].astype(str):
+        names = list(sharing.consumers(tensor)) if tensor else []
+        if not names:
+            uses.append(tuple(NO_USE.values()))
+            continue
+
+        last = max(names, key=lambda name: (ends.get(name, -1), order[name]))
+        kind = structure.ops[last].type
+
+        uses.append((last, kind, copies.get(tensor, "")))
+
+    found = pd.DataFrame(uses, index=rows.index, columns=list(NO_USE))
+
+    return rows.assign(**found)
 
 
 def name_of(row: Mapping[str, Any]) -> str:
@@ -83,7 +132,9 @@ def is_retained(rows: pd.DataFrame) -> pd.Series[bool]:
 
 def why_alive(row: Mapping[str, Any], *, end: int) -> str:
     """Return why a buffer is alive, in words; one that dies at ``end`` or later is never freed."""
-    category, role, reader = str(row["category"]), str(row["role"]), row["waits_for"]
+    category = str(row["category"])
+    role = str(row["role"])
+    reader = row["waits_for"]
 
     if row["variable"]:
         if category == Category.TEMPORARY:
@@ -111,6 +162,8 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
 
     is_kept = category == Category.ACTIVATION and role not in PASSING_ROLES
     verb = "kept for" if is_kept else "waits for"
-    kind, name = row["waits_for_type"], reader.rpartition("/")[2].rstrip("_0123456789")
+    kind = row["waits_for_type"]
+    name = reader.rpartition("/")[2].rstrip("_0123456789")
     is_said = not kind or (name and name in kind)
+
     return f"{verb} {reader}" if is_said else f"{verb} {reader} ({kind})"

@@ -64,6 +64,7 @@ def compare(
     both = report_a, report_b
     alive_a = _alive_at_peak(report_a, recording_a)
     alive_b = _alive_at_peak(report_b, recording_b)
+
     for column in ("made", "layer"):
         names_a, names_b = (one[column].astype(str) for one in (alive_a, alive_b))
         names = match_names(names_b.unique(), names_a.unique())
@@ -83,11 +84,13 @@ def compare(
     categories = _compare_categories(*both)
 
     facts: dict[str, tuple[str, str]] = {}  # type and layer
+
     for made in pd.concat([alive_a, alive_b]).itertuples():
         for name in (made.made, _without_numbers(made.made)):
             facts.setdefault(name, (str(made.op_type), str(made.layer)))
 
     ops = []
+
     for row in _matched_rows(alive_a, alive_b, "made"):
         kind, layer = facts[row["name"]]
         ops.append(OpOfBoth(**row, type=kind, layer=layer))
@@ -122,7 +125,8 @@ def _compare_categories(a: ReportFile, b: ReportFile) -> tuple[CategoryOfBoth, .
     rows = []
 
     for category in Category:
-        size_a, size_b = sizes_a[category], sizes_b[category]
+        size_a = sizes_a[category]
+        size_b = sizes_b[category]
         if size_a or size_b:
             sizes = _difference(size_a, size_b)
             rows.append(CategoryOfBoth(category=category, **sizes))
@@ -132,7 +136,8 @@ def _compare_categories(a: ReportFile, b: ReportFile) -> tuple[CategoryOfBoth, .
 
 def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
     """Return the need and the peaks; no need if only one of them is a process."""
-    sizes_a, sizes_b = _sizes_of(a), _sizes_of(b)
+    sizes_a = _sizes_of(a)
+    sizes_b = _sizes_of(b)
     has_process = [
         sizes["process"] is not None or _is_program_on_cpu(report)
         for report, sizes in ((a, sizes_a), (b, sizes_b))
@@ -140,7 +145,8 @@ def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
     rows = []
 
     for number in get_args(Number):
-        size_a, size_b = sizes_a[number], sizes_b[number]
+        size_a = sizes_a[number]
+        size_b = sizes_b[number]
         is_unlike = number == "needs" and has_process[0] != has_process[1]
         if not is_unlike and (size_a is not None or size_b is not None):
             rows.append(PeakOfBoth(number=number, **_difference(size_a, size_b)))
@@ -171,17 +177,11 @@ def _sizes_of(report: ReportFile) -> dict[str, int | None]:
 
 
 def _side(report: ReportFile, label: str) -> DiffSide:
-    step_s = None
-    if report.kind is Kind.TRACE:  # its kernels ran
-        own = [one for one in report.steps if one.index == report.peak.step]
-        step_s = own[0].duration_s if own else None
-
     return DiffSide(
         label=label,
         kind=report.kind,
         batch_size=report.step.batch_size,
         peak=report.peak,
-        step_s=step_s,
     )
 
 
@@ -197,6 +197,7 @@ def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
     )
     made = np.where(text["op"] != "", text["op"], text["role"])
     made = np.where((text["category"] == Category.INPUT.value) & (fed != ""), fed, made)
+
     return alive.assign(made=np.where(text["variable"] != "", text["variable"], made))
 
 
@@ -228,6 +229,7 @@ def _matched_rows(
         {"name": str(name), "change": _change(a, b), **_difference(a, b)}
         for name, a, b in sums.fillna(0).astype("int64").itertuples()
     ]
+
     return sorted(rows, key=lambda row: (-abs(row["delta_bytes"]), row["name"]))
 
 
@@ -252,8 +254,10 @@ def _label(report: ReportFile) -> str:
 
 def _messages(a: ReportFile, b: ReportFile) -> list[str]:
     """Return notes on other differences: settings, failed steps, incomplete traces."""
-    notes, differing = [], []
+    notes = []
+    differing = []
     settings_b = _settings(b)
+
     for name, value in _settings(a).items():
         other = settings_b[name]
         if value and other and value != other:
@@ -298,12 +302,14 @@ def _headline(
     b: ReportFile,
 ) -> str:
     requested = next(row for row in peak if row.number == "requested")
-    before, now = requested.a_bytes or 0, requested.b_bytes or 0
+    before = requested.a_bytes or 0
+    now = requested.b_bytes or 0
     delta = now - before
     if not delta:
         return f"The requested peak is the same: {format_bytes(now)}."
 
-    size, ratio = format_bytes(abs(delta)), delta / max(before, 1)
+    size = format_bytes(abs(delta))
+    ratio = delta / max(before, 1)
     if abs(ratio) >= 0.0005:
         size += f" ({ratio:+.1%})"
 
@@ -317,6 +323,7 @@ def _headline(
         )
 
     word = "above" if delta > 0 else "below"
+
     return (
         f"The requested peak is {format_bytes(now)} ({KIND_WORDS[b.kind]}), {size} "
         f"{word} {format_bytes(before)} ({KIND_WORDS[a.kind]}); the largest difference "
@@ -354,7 +361,8 @@ def _timeline(report: ReportFile, recording: Recording) -> StepCurve:
     if steps:
         window = slice(steps[-1].first + 1, steps[-1].last + 2)
 
-    requested, allocated = line.requested[window], line.allocated[window]
+    requested = line.requested[window]
+    allocated = line.allocated[window]
     edges = np.linspace(
         0, len(requested), min(TIMELINE_COLUMNS, len(requested)) + 1
     ).astype(int)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.slope import find_own_peak
-from analyzer.explain.trace_integrity import counted_peak
+from analyzer.explain.trace_integrity import highest_counter
 from analyzer.model.contract.report_file import LifePhase, Need
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Kind, Recording
@@ -30,7 +30,8 @@ def begins_with_process(recording: Recording) -> bool:
 
 def find_need(analysis: Analysis) -> tuple[Need, Need]:
     """Return the need in the pool without trials of algorithms, and with all of them."""
-    recording, rows = analysis.recording, analysis.rows
+    recording = analysis.recording
+    rows = analysis.rows
     is_trial = rows["region"].astype(str) == TRIAL
     all_peaks = peaks = _phase_peaks(analysis, analysis.line.requested)
     if is_trial.any():
@@ -52,15 +53,19 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
             first = _widen(most.first_step, stated.workspace.first_step)
             most = replace(most, first_step=first)
 
-    own_bytes, outside = find_own_peak(recording), _find_earlier_peak(recording, least)
+    own_bytes = find_own_peak(recording)
+    outside = _find_earlier_peak(recording, least)
     least = replace(least, before_trace=outside, own_peak_bytes=own_bytes)
+
     return least, replace(most, before_trace=outside, own_peak_bytes=own_bytes)
 
 
 def _find_earlier_peak(recording: Recording, least: Need) -> BoundedBytes | None:
     """Return the requested peak outside the trace, by TensorFlow's counter; None if it is lower."""
-    allocator, seen = least.allocator.bytes, least.pool
-    own_bytes, counted = find_own_peak(recording), counted_peak(recording)
+    allocator = least.allocator.bytes
+    seen = least.pool
+    own_bytes = find_own_peak(recording)
+    counted = highest_counter(recording)
     if own_bytes is not None and own_bytes > seen.bytes:
         return BoundedBytes.exactly(own_bytes - allocator)
 
@@ -78,18 +83,21 @@ def _make_need(
     peaks: Mapping[LifePhase, int], pool: BoundedBytes, highest: int
 ) -> Need:
     """Return the need whose part in the pool is ``highest``, with the width of ``pool``."""
-    below, above = pool.bytes - pool.range.low, pool.range.high - pool.bytes
+    below = pool.bytes - pool.range.low
+    above = pool.range.high - pool.bytes
     phases: dict[str, Any] = {
         phase.name.lower(): BoundedBytes.around(size, size - below, size + above)
         for phase, size in peaks.items()
     }
+
     return Need(
         **phases, allocator=BoundedBytes.exactly(max(highest - max(peaks.values()), 0))
     )
 
 
 def _widen(size: BoundedBytes, bounds: Range) -> BoundedBytes:
-    low, high = min(size.range.low, bounds.low), max(size.range.high, bounds.high)
+    low = min(size.range.low, bounds.low)
+    high = max(size.range.high, bounds.high)
     return BoundedBytes.around(size.bytes, low, high)
 
 
@@ -102,12 +110,14 @@ def _phase_peaks(analysis: Analysis, requested: np.ndarray) -> dict[LifePhase, i
     if not steps or not begins_with_process(analysis.recording):
         return {LifePhase.STEADY_STEP: int(requested.max())}
 
-    start, end = steps[0].first + 1, steps[0].last + 2
+    start = steps[0].first + 1
+    end = steps[0].last + 2
     peaks = {LifePhase.BUILDING: int(requested[:start].max())}
     if len(steps) == 1:
         return {**peaks, LifePhase.STEADY_STEP: int(requested[start:].max())}
 
     peaks[LifePhase.FIRST_STEP] = int(requested[start:end].max())
+
     return {**peaks, LifePhase.STEADY_STEP: int(requested[end:].max(initial=0))}
 
 
@@ -117,7 +127,8 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
     If the sampled schedules were replayed under limits, they give the range; else it is as wide as the
     range of the allocated peak.
     """
-    ever, stated = analysis.peak_ever.allocated_bytes, analysis.recording.uncertainty
+    ever = analysis.peak_ever.allocated_bytes
+    stated = analysis.recording.uncertainty
     central = analysis.fragmentation.safe_limit_bytes or ever
     if (
         find_own_peak(analysis.recording) is not None
@@ -134,6 +145,7 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
     allocated = analysis.peak.allocated_bytes
     low = stated.allocated_low_bytes or allocated
     high = (stated.allocated_high_bytes or allocated) - (stated.workspace_bytes or 0)
+
     return BoundedBytes.around(
         central, central - max(allocated - low, 0), central + max(high - allocated, 0)
     )
@@ -149,7 +161,8 @@ def with_replay(
     whether it was the run itself, which waits for frees as a replay does not; another run may need
     more.
     """
-    pool, part = need.pool, need.allocator
+    pool = need.pool
+    part = need.allocator
     if runs and is_own:
         if pool.bytes <= limit.range.high:
             return need
@@ -159,9 +172,12 @@ def with_replay(
             phase.name.lower(): _lower(size, room)
             for phase, size in need.phases.items()
         }
+
         return replace(need, **parts, allocator=_lower(part, limit.range.high))
 
-    low, size, high = part.range.low, part.bytes, part.range.high
+    low = part.range.low
+    size = part.bytes
+    high = part.range.high
     if runs:
         low -= max(pool.range.low - limit.bytes, 0) if is_measured else 0
     else:

@@ -118,7 +118,8 @@ def _add_measured_pool(
         padded = replace(own, memory_limit_bytes=-(-own.memory_limit_bytes >> 21) << 21)
         again, padded_result = compare(sequence, recording.events, padded)
         if again.is_exact:
-            check, result = again, padded_result
+            check = again
+            result = padded_result
 
     analysis = replace(analysis, replay_check=check)
     if not check.is_exact:
@@ -172,7 +173,6 @@ def _add_replay(analysis: Analysis, result: Replay) -> Analysis:
         analysis.fragmentation,
         free_bytes=free_bytes,
         largest_free_bytes=largest_bytes,
-        external_bytes=free_bytes - largest_bytes,
     )
 
     return replace(
@@ -221,6 +221,7 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
         name = name_of(recording.allocations.iloc[result.failed_row].to_dict())
 
     found = _describe_failure(failure, options, name)
+
     return replace(analysis, findings=(*analysis.findings, found))
 
 

@@ -21,7 +21,7 @@ from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import STEP_WITH_ALL
 from analyzer.model.ranges import Range
-from analyzer.model.recording.records import Kind, Recording
+from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import Peak, find_peak
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
@@ -40,10 +40,8 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     ``search`` is whether to search for the least limits.
     """
     recording = analysis.recording
-    if (
-        recording.kind is not Kind.SIMULATED_CARD
-        or recording.error is not None
-        or not (recording.repeats or recording.has_unknown_values)
+    if recording.error is not None or not (
+        recording.repeats or recording.has_unknown_values
     ):
         return analysis
 
@@ -70,7 +68,8 @@ def _state_peaks(
     analysis: Analysis, orders: Sequence[Operations], options: BfcOptions
 ) -> StatedRange:
     """Return the ranges of the peaks: of the runs in the process, and of replays in other orders."""
-    runs, with_all = _peaks_of_runs(analysis), _peaks_with_all(analysis)
+    runs = _peaks_of_runs(analysis)
+    with_all = _peaks_with_all(analysis)
     seen_requested = Range.spanning(one.requested_bytes for one in runs)
     seen_allocated = Range.spanning(one.allocated_bytes for one in runs)
     replayed = Range.spanning(
@@ -79,6 +78,7 @@ def _state_peaks(
     requested = widen(seen_requested, len(runs))
     tries = len(runs) + len(orders) - 1
     allocated = widen(seen_allocated.including(replayed.low, replayed.high), tries)
+
     for one in with_all:  # the most that unknown values can select
         requested = requested.including(one.requested_bytes)
         allocated = allocated.including(one.allocated_bytes)
@@ -128,6 +128,7 @@ def _peaks_of_runs(analysis: Analysis) -> list[Peak | TwoSizes]:
     if recording.has_unknown_values:
         steps = [step for step in steps if step.index != STEP_WITH_ALL] or steps
     peaks = [find_peak(analysis.line, one.first, one.last) for one in steps]
+
     return [*peaks, *recording.repeats]
 
 
@@ -165,6 +166,7 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
     """
     run = analysis.recording.simulated_run
     likely: dict[int, Range] = {}
+
     for chosen, least, most in run.workspaces if run is not None else ():
         if chosen:
             known = likely.get(chosen, Range(least, most))
@@ -179,7 +181,8 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
         return 0, 0
 
     sizes = rows["requested_bytes"].to_numpy()
-    born, dies = rows["born"].to_numpy(), rows["dies"].to_numpy()
+    born = rows["born"].to_numpy()
+    dies = rows["dies"].to_numpy()
     bare = held_without(analysis, sizes, born, dies)
     low = high = int(bare.max())
 
@@ -190,28 +193,8 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
         high = max(high, beside_bytes + likely[int(size)].high)
 
     peak_bytes = int(held_in_step(analysis).max())
+
     return max(peak_bytes - low, 0), max(high - peak_bytes, 0)
-
-
-def stated_range(analysis: Analysis) -> StatedRange | None:
-    """Return the stated range of a prediction, widened to contain the figures shown."""
-    stated, peak = analysis.recording.uncertainty, analysis.peak
-    if stated is None:
-        return None
-
-    low, high = stated.low_bytes, stated.high_bytes
-    if low is not None and high is not None:
-        both = Range(low, high).including(peak.requested_bytes)
-        stated = structs.replace(stated, low_bytes=both.low, high_bytes=both.high)
-
-    low, high = stated.allocated_low_bytes, stated.allocated_high_bytes
-    if low is not None and high is not None:
-        both = Range(low, high).including(peak.allocated_bytes)
-        stated = structs.replace(
-            stated, allocated_low_bytes=both.low, allocated_high_bytes=both.high
-        )
-
-    return stated
 
 
 def _spell(size: Range) -> str:
@@ -232,6 +215,7 @@ def widen(seen: Range, runs: int) -> Range:
 
     ratio = (2 / ((runs + 1) * _CHANCE)) ** (1 / (runs - 1))
     beyond = int(max(ratio - 1, 0) * seen.width)
+
     return seen.widened(beyond, beyond)
 
 
@@ -247,12 +231,14 @@ def _sample_orders(recording: Recording) -> list[Operations]:
     threads = recording.events["thread"].to_numpy()[sequence.instant]
     places = [np.flatnonzero(threads == thread) for thread in np.unique(threads)]
     passed = np.zeros(len(sequence))
+
     for own in places:
         passed[own] = np.diff(times[own], prepend=times[own[0]])
 
     duration = np.minimum(passed, passed.mean())
     generator = np.random.default_rng(0)
     orders = [sequence]
+
     for _ in range(_REPLAYS if len(places) > 1 else 0):
         late = times + duration * generator.exponential(size=len(sequence))
         orders.append(_sort_by(sequence, late, places))

@@ -28,14 +28,13 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
 
     return structs.replace(
         check,
-        counter_peak_bytes=counter,
         replay=replay,
         says=tuple(_notices(analysis, check, counter)),
         replay_says="" if replay is None else _replay_words(replay),
     )
 
 
-def counted_peak(recording: Recording) -> int:
+def highest_counter(recording: Recording) -> int:
     """Return the highest peak that TensorFlow's counter has in the events; 0 without events."""
     own = recording.events["allocator"] == recording.allocator
     return int(recording.events.loc[own, "peak_in_use_bytes"].max()) if own.any() else 0
@@ -45,7 +44,7 @@ def find_counter_peak(recording: Recording) -> int | None:
     """Return TensorFlow's peak of allocated bytes since the start of the process; None if unknown."""
     if not recording.kind.ran:
         return None
-    return max(counted_peak(recording), find_own_peak(recording) or 0) or None
+    return max(highest_counter(recording), find_own_peak(recording) or 0) or None
 
 
 def _counter_peak(analysis: Analysis) -> int | None:
@@ -56,6 +55,7 @@ def _counter_peak(analysis: Analysis) -> int | None:
     )
     in_use = np.where(own, events["in_use_bytes"].to_numpy(), -1)
     inside = in_use[max(analysis.first, 0) : analysis.last + 1].max(initial=-1)
+
     return int(inside) if inside >= 0 else None
 
 

@@ -13,10 +13,9 @@ from typing import Any, Final
 from msgspec import structs
 
 from analyzer.cards import Gpu, memory_beside_pool, memory_limit, process_overhead
-from analyzer.explain.analysis import Analysis, card_of
+from analyzer.explain.analysis import Analysis, card_of, stated_range
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of
-from analyzer.explain.run_range import stated_range
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import trust_figures
 from analyzer.model.contract.report_file import (
@@ -79,9 +78,11 @@ class Question:
         damaged); empty if it is not.
         """
         own_bytes = need.own_peak_bytes
-        limit, size = self.whole, need.total
+        limit = self.whole
+        size = need.total
         if own_bytes is not None:
-            limit, size = self.limit, need.pool
+            limit = self.limit
+            size = need.pool
 
         is_least = bool(incomplete) or (
             own_bytes is not None and need.before_trace is not None
@@ -94,9 +95,11 @@ class Question:
 
         is_below = size.range.high <= limit.range.low
         if size.range.low > limit.range.high:
-            outcome, head = Outcome.DOES_NOT_FIT, "DOES NOT FIT"
+            outcome = Outcome.DOES_NOT_FIT
+            head = "DOES NOT FIT"
         elif is_below and not incomplete:
-            outcome, head = Outcome.FITS, "FITS"
+            outcome = Outcome.FITS
+            head = "FITS"
         else:
             head = "CANNOT TELL if it fits" if is_below else "MAY NOT FIT"
             reason = f"; {incomplete}" if incomplete else ""
@@ -110,6 +113,7 @@ class Question:
             f"{format_bytes(abs(margin))} {'to spare' if margin >= 0 else 'too much'}"
         )
         sizes = f"{format_bytes(size.bytes)} of {format_bytes(limit.bytes)}"
+
         return outcome, f"{head} {place}: {verb} {sizes}, {spare}"
 
 
@@ -118,7 +122,8 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
 
     ``limit_bytes`` is the memory limit that the user asked about; None for none.
     """
-    recording, pool_bytes = analysis.recording, analysis.pool_ever_bytes
+    recording = analysis.recording
+    pool_bytes = analysis.pool_ever_bytes
     gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
     is_searched = analysis.fragmentation.safe_limit_bytes is not None
@@ -149,8 +154,10 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
 
 def _find_gap(analysis: Analysis, question: Question | None) -> str:
     """Return why the need is only a lower bound; empty if it is not."""
-    recording, trust = analysis.recording, trust_figures(analysis)
-    watch, stated = recording.watch, recording.uncertainty
+    recording = analysis.recording
+    trust = trust_figures(analysis)
+    watch = recording.watch
+    stated = recording.uncertainty
     if recording.error:
         return "the step did not end"
     if watch is not None and watch.failed is not None:
@@ -190,10 +197,8 @@ def make_verdict(
         return base
 
     need = _answer_need(question, least, most, is_measured=base.basis is Basis.MEASURED)
-    has_failed, on_card = (
-        base.outcome is Outcome.FAILED,
-        question.limit_of is LimitOf.CARD,
-    )
+    has_failed = base.outcome is Outcome.FAILED
+    on_card = question.limit_of is LimitOf.CARD
     place = base.card or "" if on_card else "the given limit"
     if base.card and not on_card:
         place += f" on {base.card}"
@@ -202,7 +207,8 @@ def make_verdict(
     if question.is_own and has_failed:
         headline = f"{headline.partition(':')[0]}. {base.headline}"
         if not has_run_out:
-            outcome, headline = Outcome.FAILED, base.headline
+            outcome = Outcome.FAILED
+            headline = base.headline
 
     whole = question.whole
 
@@ -214,7 +220,6 @@ def make_verdict(
         **_bounded("limit", whole),
         **_bounded("need", need.total),
         margin_bytes=whole.bytes - need.total.bytes,
-        processes=whole.range.low // max(need.total.range.high, 1) if on_card else None,
         headline=headline,
     )
 
@@ -223,7 +228,8 @@ def _answer_need(
     question: Question, least: Need, most: Need, *, is_measured: bool
 ) -> Need:
     """Return the need with all trials of algorithms if they fit, else without the others."""
-    runs, limit = question.runs_at_limit, question.limit
+    runs = question.runs_at_limit
+    limit = question.limit
     has_trials = runs and most.pool.range.high <= limit.range.low
 
     need = with_replay(
@@ -234,10 +240,7 @@ def _answer_need(
         is_own=question.is_own,
     )
 
-    skipped = max(most.pool.bytes - need.pool.bytes, 0)
-    return structs.replace(
-        need, beside_pool=question.beside_pool, skipped_bytes=skipped
-    )
+    return structs.replace(need, beside_pool=question.beside_pool)
 
 
 def _bounded(name: str, size: BoundedBytes) -> dict[str, Any]:
@@ -258,6 +261,7 @@ def _question(
         return card
 
     replayed = analysis.what_if
+
     return Question(
         limit_of=LimitOf.USER,
         limit=BoundedBytes.exactly(limit_bytes),
@@ -303,7 +307,8 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
 
 def _headline_without_limit(analysis: Analysis) -> str:
     """Return the request that failed, in one line; empty if the step ended."""
-    recording, failure = analysis.recording, failure_of(analysis)
+    recording = analysis.recording
+    failure = failure_of(analysis)
     allocated = format_bytes(analysis.peak.allocated_bytes)
     if not recording.error:
         return ""
@@ -318,14 +323,17 @@ def _headline_without_limit(analysis: Analysis) -> str:
         return f"Out of memory: {in_use} are in use"
 
     wanted = format_bytes(failure.requested_bytes)
+
     return f"Out of memory: a request for {wanted} failed with {in_use} in use"
 
 
 def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
     """Return reasons for uncertain figures: a wide range, each warning."""
-    stated, cautions = stated_range(analysis), []
+    stated = stated_range(analysis)
+    cautions = []
     if stated is not None and stated.allocated_high_bytes is not None:
-        low, high = stated.allocated_low_bytes or 0, stated.allocated_high_bytes
+        low = stated.allocated_low_bytes or 0
+        high = stated.allocated_high_bytes
         ratio = (high - low) / max(analysis.peak.allocated_bytes, 1)
         # A higher peak, of the process or of trials in the first step, decides.
         own_bytes = find_own_peak(analysis.recording) or 0

@@ -25,7 +25,7 @@ from analyzer.fitting.fit_target import (
 from analyzer.fitting.size_answers import answer_sizes
 from analyzer.fitting.size_search import CardSearch
 from analyzer.fitting.step_access import StepAccess, access_target
-from analyzer.fitting.varied_size import BATCH
+from analyzer.fitting.varied_size import choose_first_size
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 
 _QUICK_KIND: Final = 7
@@ -93,8 +93,8 @@ def _fit_kind(
     own_access = replace(access, folder=access.folder / largest_card.id)
     is_one = question.wanted is not None
     all_bytes = [limit.bytes for limit in limits]
-    search = CardSearch(all_bytes, BATCH.first_size(options), is_one=is_one)
-    facts = answer_sizes(own_access, chosen, BATCH, search, report)
+    search = CardSearch(all_bytes, choose_first_size((), options), is_one=is_one)
+    facts = answer_sizes(own_access, chosen, (), search, report)
 
     for gpu, limit in zip(cards, limits, strict=True):
         largest = safe = holds_wanted = None

@@ -20,7 +20,7 @@ from analyzer.fitting.fit_target import (
 from analyzer.fitting.size_answers import answer_sizes
 from analyzer.fitting.size_search import CardSearch
 from analyzer.fitting.step_access import StepAccess, access_target, make_workplace
-from analyzer.fitting.varied_size import BATCH, parse_varied
+from analyzer.fitting.varied_size import parse_varied
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
     StepOptions,
@@ -104,7 +104,7 @@ def fits(
     search = CardSearch([bounds.bytes], size, is_one=True)
 
     with _access(target, options) as access:
-        answer_sizes(access, options, BATCH, search, lambda stage, share: None)
+        answer_sizes(access, options, (), search, lambda stage, share: None)
 
     high_bytes = search.points[size].need_high_bytes
 

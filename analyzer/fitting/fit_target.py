@@ -20,7 +20,7 @@ from analyzer.fitting.size_answers import (
 )
 from analyzer.fitting.size_search import SizeSearch
 from analyzer.fitting.step_access import StepAccess, access_target
-from analyzer.fitting.varied_size import BATCH, VariedSize
+from analyzer.fitting.varied_size import Varied, apply_size, choose_first_size
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
@@ -42,7 +42,7 @@ class FitQuestion:
     limit_bytes: int | None = None  # None for the card's own, or this machine's memory
     wanted: int | None = None  # a size to judge
     remedies: tuple[str, ...] | None = None  # names; empty for all, None for none
-    varied: VariedSize = BATCH
+    varied: Varied = ()
     # Per hour; of all cards to judge
     prices: Mapping[Gpu, float] = field(default_factory=dict)
 
@@ -79,8 +79,8 @@ def fit_step(
     limited = limit_options(options, question.limit_bytes)
 
     # Right for the side of an image, and for attention.
-    power = 2 if varied.shapes else 1
-    search = SizeSearch(limit.bytes, varied.first_size(options), power)
+    power = 2 if varied else 1
+    search = SizeSearch(limit.bytes, choose_first_size(varied, options), power)
 
     def describe(facts: StepFacts) -> FitAnswer:
         limited_by = (limit_of, limit)
@@ -101,7 +101,7 @@ def fit_step(
     keep(add_headline(answer))
 
     if question.remedies is not None:
-        chosen = varied.apply(limited, answer.size_of_remedies)
+        chosen = apply_size(varied, limited, answer.size_of_remedies)
         rest = share_progress(report, _SEARCH_SHARE, 1.0)
         trial = RemedyTrial(access, chosen, answer.limit_bytes, rest)
         answer = replace_fields(answer, remedies=try_remedies(trial, question.remedies))
@@ -170,13 +170,13 @@ def describe_sizes(
     limit_of, limit = limited_by
     largest = search.fitting
     step = facts.step
-    is_batch = not question.varied.shapes
+    is_batch = not question.varied
     fixed_bytes, bytes_per_example = search.fit_line() if is_batch else (None, None)
     wanted = question.wanted
 
     return FitAnswer(
         target=name,
-        shape=question.varied.template,
+        shape=" ".join(question.varied),
         batch_size=None if is_batch else step.batch_size,
         mode=step.mode,
         jit=bool(step.jit),

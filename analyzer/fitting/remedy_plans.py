@@ -23,6 +23,8 @@ from analyzer.model.tables import read_table
 from analyzer.tracing.parse.run_folder import RunNote
 
 _ACCUMULABLE_BATCH: Final = 4
+_OPTIMIZERS: Final = ("SGD", "Lion", "Adafactor", "RMSprop", "Adagrad")
+"""Keras' classes, each of which is a remedy ``optimizer-NAME``, in lower case."""
 
 RECOMPUTING: Final = "recompute-blocks"
 """The remedy that recomputes blocks of layers; it needs the order of the layers."""
@@ -60,26 +62,19 @@ class RemedyPlan(RemedyRow, frozen=True, kw_only=True):
     optimizer: str = ""
 
 
-class RemedyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The table; the optimizers are names of Keras' classes."""
-
-    optimizers: tuple[str, ...]
-    remedies: tuple[RemedyRow, ...]
-
-
 @cache
-def read_remedies() -> RemedyTable:
-    """Return ``remedies.toml``."""
-    return read_table("fitting/remedies.toml", RemedyTable)
+def read_remedies() -> tuple[RemedyRow, ...]:
+    """Return the remedies of ``remedies.toml``."""
+    table = read_table("fitting/remedies.toml", dict[str, tuple[RemedyRow, ...]])
+    return table["remedies"]
 
 
 @cache
 def remedy_names() -> tuple[str, ...]:
     """Return the name of every remedy that some step may have."""
-    table = read_remedies()
     return (
-        *(row.id for row in table.remedies),
-        *(f"optimizer-{name.lower()}" for name in table.optimizers),
+        *(row.id for row in read_remedies()),
+        *(f"optimizer-{name.lower()}" for name in _OPTIMIZERS),
         RECOMPUTING,
     )
 
@@ -90,9 +85,8 @@ def plan_remedies(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan
     A graph without XLA shows the order of the layers, so no blocks of a compiled step are recomputed.
     """
     conditions = _conditions_of(options, note)
-    table = read_remedies()
 
-    for row in table.remedies:
+    for row in read_remedies():
         if conditions.issuperset(row.when):
             yield _plan_row(row, options, note)
 
@@ -102,7 +96,7 @@ def plan_remedies(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan
     current = _optimizer_class(note)
 
     # The optimizer of a custom step is part of its code.
-    for name in () if note.step.own else table.optimizers:
+    for name in () if note.step.own else _OPTIMIZERS:
         if name == current:
             continue
 
@@ -207,7 +201,7 @@ def read_recomputing_code() -> str:
 def _optimizer_class(note: RunNote) -> str:
     """Return the class of a step's optimizer: the recorded one, else by the paths of its variables."""
     heads = {variable.path.split("/")[0] for variable in note.variables}
-    by_path = (name for name in read_remedies().optimizers if name.lower() in heads)
+    by_path = (name for name in _OPTIMIZERS if name.lower() in heads)
 
     return note.step.optimizer or next(by_path, "Adam")
 

@@ -13,7 +13,7 @@ from analyzer.capture.process.launch import Progress
 from analyzer.fitting.fit_answer import SizePoint
 from analyzer.fitting.size_search import SizeSearch
 from analyzer.fitting.step_access import StepAccess, StepEstimate, estimate_step
-from analyzer.fitting.varied_size import VariedSize
+from analyzer.fitting.varied_size import Varied, apply_size
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.child_messages import SizeRun
 from analyzer.model.contract.run_note import RunFile, StepConfig, read_run_file
@@ -66,7 +66,7 @@ def can_run(access: StepAccess, options: CaptureOptions) -> bool:
 def answer_sizes(
     access: StepAccess,
     options: CaptureOptions,
-    varied: VariedSize,
+    varied: Varied,
     search: SizeSearch,
     report: Progress,
 ) -> StepFacts:
@@ -90,13 +90,13 @@ def answer_sizes(
 def _run(
     access: StepAccess,
     options: CaptureOptions,
-    varied: VariedSize,
+    varied: Varied,
     search: SizeSearch,
     report: Progress,
 ) -> StepFacts:
     """Run the sizes of a search, each process as many as it can."""
     assert access.run_sizes is not None
-    options = replace(options, steps=RUN_STEPS, is_open=not varied.shapes)
+    options = replace(options, steps=RUN_STEPS, is_open=not varied)
     run_file: RunFile | None = None
     size = search.next_size()
     repeated: set[int] = set()  # sizes that ended a process
@@ -127,7 +127,7 @@ def _run(
             break
 
         folder = access.folder / f"runs-{number}"
-        chosen = varied.apply(options, size)
+        chosen = apply_size(varied, options, size)
 
         try:
             access.run_sizes(chosen, folder, limit_s=_LIMIT_S, next_size=take_run)
@@ -207,7 +207,7 @@ def _make_failure(size: int, error: AnalyzerError, search: SizeSearch) -> SizePo
 def _estimate(
     access: StepAccess,
     options: CaptureOptions,
-    varied: VariedSize,
+    varied: Varied,
     search: SizeSearch,
     report: Progress,
 ) -> StepFacts:
@@ -215,7 +215,7 @@ def _estimate(
     last: StepEstimate | None = None
     while (size := search.next_size()) is not None:
         _report(report, search, f"estimating size {size}")
-        chosen = varied.apply(options, size)
+        chosen = apply_size(varied, options, size)
 
         try:
             last = estimate_step(access, chosen, f"size-{size}")

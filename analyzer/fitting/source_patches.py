@@ -47,9 +47,11 @@ def edit_source(text: str, plan: RemedyPlan, batch_size: int) -> str:
     if plan.batch_size:
         return _splice(text, _find_batch(tree, batch_size), plan.batch_size)
 
-    name, value = "optimizer", f'"{plan.optimizer.lower()}"'
+    name = "optimizer"
+    value = f'"{plan.optimizer.lower()}"'
     if plan.jit is not None:
-        name, value = "jit_compile", str(plan.jit)
+        name = "jit_compile"
+        value = str(plan.jit)
 
     return _set_keyword(text, tree, name, value)
 

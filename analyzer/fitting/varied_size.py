@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from analyzer.capture.targets.target_spec import parse_shapes
@@ -18,41 +18,32 @@ _FIRST_LENGTH: Final = 128
 _FORMAT_HINT: Final = "Write it as tokens=N or 32N,32N,3."
 
 
-@dataclass(frozen=True, slots=True)
-class VariedSize:
-    """The shapes with an N, such as ``32N,32N,3``; none if the batch varies."""
-
-    shapes: tuple[str, ...] = ()
-
-    @property
-    def template(self) -> str:
-        """The shapes as one text, empty for the batch."""
-        return " ".join(self.shapes)
-
-    def apply(self, options: CaptureOptions, size: int) -> CaptureOptions:
-        """Return the options of the step at a size."""
-        if not self.shapes:
-            return replace(options, batch_size=size)
-
-        shapes = parse_shapes([insert_size(shape, size) for shape in self.shapes])
-        return replace(options, shapes={**options.shapes, **shapes})
-
-    def first_size(self, options: CaptureOptions) -> int:
-        """Return the size at which a search starts."""
-        if not self.shapes:
-            return max(options.open_batch_size, 1)
-
-        factors = []
-        for shape in self.shapes:
-            factors += [int(factor or 1) for factor in _factors_of_n(shape)]
-
-        return max(_FIRST_LENGTH // max(factors), 2)
+Varied = tuple[str, ...]
+"""The shapes with an N, such as ``32N,32N,3``; none if the batch varies."""
 
 
-BATCH: Final = VariedSize()
+def apply_size(varied: Varied, options: CaptureOptions, size: int) -> CaptureOptions:
+    """Return the options of the step at a size."""
+    if not varied:
+        return replace(options, batch_size=size)
+
+    shapes = parse_shapes([insert_size(shape, size) for shape in varied])
+    return replace(options, shapes={**options.shapes, **shapes})
 
 
-def split_shapes(shapes: Sequence[str]) -> tuple[list[str], VariedSize]:
+def choose_first_size(varied: Varied, options: CaptureOptions) -> int:
+    """Return the size at which a search starts."""
+    if not varied:
+        return max(options.open_batch_size, 1)
+
+    factors = []
+    for shape in varied:
+        factors += [int(factor or 1) for factor in _factors_of_n(shape)]
+
+    return max(_FIRST_LENGTH // max(factors), 2)
+
+
+def split_shapes(shapes: Sequence[str]) -> tuple[list[str], Varied]:
     """Separate shapes without an N from those with one."""
     varied = [shape for shape in shapes if _factors_of_n(shape)]
     fixed = [shape for shape in shapes if shape not in varied]
@@ -60,7 +51,7 @@ def split_shapes(shapes: Sequence[str]) -> tuple[list[str], VariedSize]:
     return fixed, parse_varied(varied)
 
 
-def parse_varied(shapes: Sequence[str]) -> VariedSize:
+def parse_varied(shapes: Sequence[str]) -> Varied:
     """Return the meaning of a size for shapes with an N."""
     parsed = []
 
@@ -74,7 +65,7 @@ def parse_varied(shapes: Sequence[str]) -> VariedSize:
         parse_shapes([insert_size(plain, 1)])  # raises if it is not a shape
         parsed.append(plain)
 
-    return VariedSize(tuple(parsed))
+    return tuple(parsed)
 
 
 def _factors_of_n(shape: str) -> list[str]:

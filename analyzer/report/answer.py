@@ -342,7 +342,6 @@ def list_details(report: ReportFile) -> Iterator[str]:
     """Yield sentences on the figures: their basis, place and range, and the program's steps."""
     yield basis_words(report)
     yield _place_words(report)
-    yield from _need_details(report)
     yield from _peak_details(report)
 
     if report.program is not None:
@@ -388,22 +387,6 @@ def _place_words(report: ReportFile) -> str:
         sizes = f"{format_bytes(peak.allocated_bytes)} of heap and stack"
 
     return f"The peak is {sizes}{', reached' + place if place else ''}."
-
-
-def _need_details(report: ReportFile) -> Iterator[str]:
-    need = need_of(report)
-    verdict = report.verdict
-    if need is None or verdict is None:
-        return
-
-    processes = verdict.processes
-    fits = verdict.outcome is Outcome.FITS
-    if fits and processes and processes > 1:  # each with a CUDA context
-        yield (
-            f"{processes} such processes fit on the card at once, if each limits "
-            f"TensorFlow's pool to {format_bytes(need.pool.range.high)}; without a "
-            "limit the first one takes the card."
-        )
 
 
 def _peak_details(report: ReportFile) -> Iterator[str]:

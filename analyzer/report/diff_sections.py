@@ -12,7 +12,6 @@ from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import (
     format_bytes,
-    format_seconds,
     parse_bytes,
     signed_bytes,
 )
@@ -67,14 +66,7 @@ def _distance(row: report_file.BytesOfBoth) -> int:
 
 
 def _lead(report: report_file.DiffFile) -> Iterator[Paragraph]:
-    """Yield the time of the step, and the layer to look at."""
-    first = report.a.step_s
-    second = report.b.step_s
-    if first and second:
-        before = format_seconds(first)
-        now = format_seconds(second)
-        yield Paragraph(f"Time of the steady step: {before}, then {now}.")
-
+    """Yield the layer to look at."""
     grown = max(report.layers, key=lambda row: row.delta_bytes or 0, default=None)
     if grown is not None and (grown.delta_bytes or 0) > 0:
         name = grown.name or "tensors without a layer"

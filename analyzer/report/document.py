@@ -5,12 +5,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import asdict
 
-from analyzer.explain.analysis import Analysis, card_uses
+from analyzer.explain.analysis import Analysis, card_uses, stated_range
 from analyzer.explain.buffer_words import buffer_row, why_alive
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_tensors import peak_op
-from analyzer.explain.run_range import stated_range
-from analyzer.explain.running.data_held import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trust_figures
 from analyzer.explain.verdict import FITS
 from analyzer.model.choice import Category
@@ -19,7 +17,7 @@ from analyzer.model.contract.capture_request import ASSUMPTIONS
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.contract.run_note import SimulatedCardNote
-from analyzer.model.recording.records import REPORTED, Step
+from analyzer.model.recording.records import REPORTED, Recording, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.report.answer import add_answer
 
@@ -59,10 +57,20 @@ def build_document(analysis: Analysis) -> ReportFile:
         simulated_card=_describe_simulated_card(recording.simulated_run),
         cards=card_uses(analysis),
         failure=failure_of(analysis),
-        program=program_figures(recording),
+        program=_describe_program(recording),
     )
 
     return add_answer(report)
+
+
+def _describe_program(recording: Recording) -> report_file.ProgramFigures | None:
+    """Return the figures on a program's steps; None if its own steps were not traced."""
+    if recording.watch is None:
+        return None
+
+    from analyzer.explain.running.data_held import program_figures
+
+    return program_figures(recording, recording.watch)
 
 
 def _describe_simulated_card(
@@ -92,14 +100,7 @@ def _describe_simulated_card(
 
 def _peak(analysis: Analysis) -> report_file.PeakFigures:
     peak = analysis.peak
-    recording = analysis.recording
     op, layer, source = peak_op(analysis)
-    time_ps = time_s = None
-
-    if recording.kind.ran and peak.allocated_instant >= 0:
-        times_ps = recording.events["time_ps"]
-        time_ps = int(times_ps.iloc[peak.allocated_instant])
-        time_s = (time_ps - int(times_ps.iloc[0])) / 1e12
 
     return report_file.PeakFigures(
         requested_bytes=peak.requested_bytes,
@@ -110,8 +111,6 @@ def _peak(analysis: Analysis) -> report_file.PeakFigures:
         layer=layer,
         source=source,
         step=None if analysis.step is None else analysis.step.index,
-        time_s=time_s,
-        time_ps=time_ps,
         instant=peak.requested_instant,
         allocated_instant=peak.allocated_instant,
     )

@@ -12,9 +12,8 @@ from analyzer.model.contract.report_file import (
     TensorAtPeak,
 )
 from analyzer.model.units import format_bytes, format_seconds
-from analyzer.report.actions import change_items, suggest_next
+from analyzer.report.actions import change_items
 from analyzer.report.answer import (
-    answer_lines,
     answer_tone,
     basis_words,
     error_line,
@@ -53,7 +52,7 @@ def report_document(report: ReportFile, max_peak_bytes: int | None = None) -> Do
 
     If an allocated peak of at most ``max_peak_bytes`` is allowed, the comparison is the headline.
     """
-    verdict, number, action = answer_lines(report)
+    verdict, number, action = report.answer
     lead = [Paragraph(number), Paragraph(action, "strong")]
 
     if max_peak_bytes is not None:
@@ -72,7 +71,7 @@ def report_document(report: ReportFile, max_peak_bytes: int | None = None) -> Do
         notices=notices_of(report)[:_NOTICES],
         lead=tuple(lead),
         sections=tuple(_sections(report)),
-        next_command=suggest_next(report),
+        next_command=report.next_command,
     )
 
 
@@ -95,7 +94,7 @@ def _sections(report: ReportFile) -> Iterator[Section]:
     if not report.remedies:  # who asks for changes sees more of them instead
         yield tensors_section(report, _OWNERS)
 
-    verdict = answer_lines(report)[0].lower()
+    verdict = report.answer[0].lower()
     items = change_items(report)
     told = tuple(item for item in items if item.title.lower() in verdict)
 

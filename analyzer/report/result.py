@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -97,15 +96,10 @@ class Result(ReportOutput):
         """Write every allocation, in order of birth; ``alive_at_peak`` is for the requested peak."""
         rows = self.allocations.sort_values("born", kind="stable")
         is_alive = rows.index.isin(self.analysis.alive.index)
-        rows = rows.assign(alive_at_peak=is_alive).astype(object)
+        cells = rows.assign(alive_at_peak=is_alive).astype(object).map(csv_cell)
 
         with output_file(Path(path)) as temporary:
-            with temporary.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
-                writer.writerow(list(rows.columns))
-
-                for values in rows.itertuples(index=False, name=None):
-                    writer.writerow(map(csv_cell, values))
+            cells.to_csv(temporary, index=False, lineterminator="\r\n")
 
     def to_markdown(
         self,
@@ -148,10 +142,8 @@ class Result(ReportOutput):
             temporary.write_bytes(torch_snapshot(self.recording))
 
     def __repr__(self) -> str:
-        from analyzer.report.answer import verdict_line
-
-        headline = verdict_line(self.report)
-        return f"<{self.report.kind} of {self.report.target.text}: {headline}>"
+        report = self.report
+        return f"<{report.kind} of {report.target.text}: {report.answer[0]}>"
 
     def _repr_html_(self) -> str:
         from analyzer.report.page.build import render_inline

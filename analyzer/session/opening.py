@@ -212,10 +212,9 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     """Compute peak, pool and findings of a recording; ``search`` also finds the least limit."""
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse
-    from analyzer.explain.buffer_uses import with_uses
+    from analyzer.explain.buffer_words import with_uses
     from analyzer.explain.pool_facts import add_pool
-    from analyzer.explain.run_range import with_run_range
-    from analyzer.explain.running.step_differences import describe_differences
+    from analyzer.explain.running.step_differences import describe_uncounted_batch
     from analyzer.explain.trace_integrity import check_peak
     from analyzer.explain.verdict import judge
 
@@ -223,9 +222,13 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     check_peak(analysis)
     alive = with_uses(analysis.alive, recording, analysis.step)
     analysis = add_pool(replace(analysis, alive=alive), what_if, search=search)
-    analysis = with_run_range(analysis, search=search)
+    if recording.kind is Kind.SIMULATED_CARD:
+        from analyzer.explain.run_range import with_run_range
+
+        analysis = with_run_range(analysis, search=search)
+
     recording = analysis.recording
-    notes = (*recording.notes, *describe_differences(analysis))
+    notes = (*recording.notes, *describe_uncounted_batch(analysis))
     analysis = replace(analysis, recording=replace(recording, notes=notes))
 
     return collect(judge(analysis, what_if.memory_limit_bytes))

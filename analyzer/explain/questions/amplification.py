@@ -147,7 +147,8 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     that gradient. It also computes the gradients of each variable that the tape watched: those after
     the last wanted one are for others.
     """
-    step, rows = analysis.step, analysis.rows
+    step = analysis.step
+    rows = analysis.rows
     has_graph = analysis.recording.structure is not None
     of_step = rows[rows["born"].between(analysis.first, analysis.last)]
     gradients = of_step[of_step["category"] == "gradient"]
@@ -186,6 +187,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
         "tape.stop_recording()."
     )
     saves = _saved_after_use(analysis, kept, forward, others)
+
     yield _report(analysis, "kept-by-tape", title, detail, kept, saves)
 
 
@@ -211,6 +213,7 @@ def _saved_after_use(
 
     sizes = [*kept["requested_bytes"], *others["requested_bytes"]]
     deaths = [*kept["dies"], *others["dies"]]
+
     return saved_without(analysis, sizes, [*ends, *others["born"]], deaths)
 
 
@@ -230,6 +233,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     rows = rows.assign(sum=sums)
     counts = rows["sum"].value_counts()
     rows = rows[(rows["sum"] != "") & (rows["sum"].map(counts) >= _SUMMANDS)]
+
     for where, equal in rows.groupby("source", observed=True):
         sums = equal["sum"].nunique()
         saves = _saved_without_rows(analysis, equal, 1 - sums / len(equal))
@@ -248,6 +252,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             "apply the op once, or write the loop with tf.while_loop or tf.scan, whose "
             "gradient adds up trip by trip."
         )
+
         yield _report(analysis, "waits-for-sum", title, detail, equal, saves)
 
 
@@ -315,7 +320,8 @@ def _find_pairs(
     pairing = f"{left} with {right} makes {made or row['shape']}"
 
     if len(ranks) == 2 and 1 in ranks:
-        name, column = "outer-product", max(left, right, key=_rank)
+        name = "outer-product"
+        column = max(left, right, key=_rank)
         title = f"Accidental outer product: {pairing}"
         detail = (
             f"One operand lacks the last axis of the other ({column}), so that each "
@@ -324,13 +330,15 @@ def _find_pairs(
             "tf.squeeze(x, -1)."
         )
     else:
-        name, title = "all-pairs", f"All pairs at once: {pairing}"
+        name = "all-pairs"
+        title = f"All pairs at once: {pairing}"
         detail = (
             "Each element of one operand is combined with each of the other. Work on "
             "blocks of one operand (tf.map_fn, tf.while_loop), or write the sum over "
             "pairs as a product (tf.matmul, tf.einsum)."
         )
     title = _with_size_and_line(title, maker, tensors.graph)
+
     return _report(analysis, name, title, detail, same, saves)
 
 
@@ -389,6 +397,7 @@ def _find_reduced(
             "without the tensor between."
         )
     title = _with_size_and_line(title, row, tensors.graph)
+
     return _report(analysis, "reduced-at-once", title, detail, rows, saves)
 
 
@@ -409,6 +418,7 @@ def _find_copied(
         return None
 
     copied = {row["tensor"]}
+
     for tensor in tensors.graph.inputs_of(row["op"]):
         maker = tensors.graph.maker_of(tensor)
         if maker is not None and maker.type in _COPIES:
@@ -431,6 +441,7 @@ def _find_copied(
     if not is_one_hot:
         title += f", {size // copied_bytes} times as large as its input"
     title = _with_size_and_line(title, row, tensors.graph)
+
     return _report(analysis, "small-copied", title, detail, rows, saves)
 
 
@@ -456,6 +467,7 @@ def _find_resized(
         "resized ones."
     )
     saves = _saved_without_rows(analysis, rows, 1.0)
+
     return _report(analysis, "input-resized", title, detail, rows, saves)
 
 
@@ -472,6 +484,7 @@ def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
 
     operands = [size for reader in readers for _, size in tensors.inputs_of(reader)]
     large = [one for one in operands if one and one >= int(row["requested_bytes"])]
+
     return len(large) > len(readers)
 
 
@@ -505,6 +518,7 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
             )
         same = analysis.rows[analysis.rows["requested_bytes"] == size]
         saves = _saved_without_rows(analysis, same, 1 - left)
+
         yield _report(analysis, "logits-held", title, detail, rows, saves)
 
 
@@ -550,8 +564,10 @@ def _line_of(row: dict[str, Any], graph: GraphIndex) -> str:
     (``backprop.py``, ``_gradient_function``).
     """
     forward = str(row["op"]).replace("gradient_tape/", "").rpartition("/")[0]
+
     for op in (forward, str(row["op"])):
         known = graph.ops.get(op)
         if known is not None and known.source:
             return known.source
+
     return str(row["source"])

@@ -39,14 +39,16 @@ def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
     if failure is None:
         return
 
-    wanted, in_use = failure.requested_bytes, failure.in_use_bytes
+    wanted = failure.requested_bytes
+    in_use = failure.in_use_bytes
     requested, _ = analysis.line.at(failure.instant)
     detail = (
         f"Just before, live tensors requested {format_bytes(requested)} and their "
         f"chunks took {format_bytes(in_use)}."
     )
     if failure.memory_limit_bytes is not None:
-        free, short = failure.memory_limit_bytes - in_use, ""
+        free = failure.memory_limit_bytes - in_use
+        short = ""
         if wanted is not None and wanted <= free:
             short = ", but no free chunk is large enough: the pool is fragmented"
         elif wanted is not None:
@@ -95,6 +97,7 @@ def requested_by(message: str) -> int | None:
         return tensor_bytes(numpy_name(match[2]), axes)
 
     block = _BLOCK.search(message)
+
     return None if block is None else parse_bytes(block[1] + block[2])
 
 
@@ -108,10 +111,8 @@ def _instant_of_failure(analysis: Analysis, last: int) -> int:
     Without such a wait, it is the instant of the highest allocated bytes.
     """
     first = analysis.first if analysis.step is not None else 0
-    events, window = (
-        analysis.recording.events,
-        analysis.line.allocated[first + 1 : last + 2],
-    )
+    events = analysis.recording.events
+    window = analysis.line.allocated[first + 1 : last + 2]
     is_own = (events["allocator"] == analysis.recording.allocator).to_numpy()[
         first : last + 1
     ]
@@ -168,11 +169,13 @@ def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[Owner]:
     by_address = {address: held for held in failed.held for address in held.addresses}
     by_variable: dict[str, Owner] = {}
     alive = analysis.alive
+
     for row in alive[alive["variable"] != ""].itertuples():
         name = f"the variable {row.variable}"
         by_variable[str(row.variable)] = (str(row.category), name, str(row.layer), "")
 
     by_size: dict[int, list[Owner]] = {}  # the buffers of the traced peak
+
     for row in alive[alive["variable"] == ""].itertuples():
         owner = (str(row.category), "", str(row.layer), str(row.source))
         by_size.setdefault(int(row.requested_bytes), []).append(owner)

@@ -1,4 +1,4 @@
-"""The op of the peak, and findings about tensors that are alive at it and could be smaller or absent."""
+"""The op of the peak, and findings about memory that is alive at it and could be smaller or absent."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from analyzer.explain.buffer_words import (
     is_passing,
     is_retained,
 )
-from analyzer.explain.running.leaks import tensors_left
 from analyzer.model.choice import Category
 from analyzer.model.graph.graph_index import LEFT_ROLE
 from analyzer.model.recording.labels import BATCH_ROLE
 from analyzer.model.recording.records import Finding, Severity
+from analyzer.model.recording.schema import FIXED_ROLES, TRIAL_ROLE
 from analyzer.model.units import format_bytes
 
 _LEAST_BYTES: Final = 1 << 20
@@ -38,6 +38,7 @@ _OF_WEIGHTS: Final = (Category.GRADIENT.value, Category.TEMPORARY.value)
 _WITHOUT_READER: Final = ("activation", LEFT_ROLE)  # roles
 _CAST_OF_WEIGHT: Final = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
 """Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight."""
+_STATE_RATIO: Final = 0.2  # share of the peak from which on optimizer state is reported
 _GATHERS: Final = ("GatherV2", "ResourceGather")
 
 
@@ -48,12 +49,14 @@ def peak_op(analysis: Analysis) -> tuple[str, str, str]:
         return "", "", ""
 
     row = born.iloc[0]
+
     return str(row["op"]), str(row["layer"]), str(row["source"])
 
 
 def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     """Report a program that calls a model once, with all of its data."""
-    watch, config = analysis.recording.watch, analysis.recording.step_config
+    watch = analysis.recording.watch
+    config = analysis.recording.step_config
     alive = analysis.alive
     axes = alive["shape"].astype(str).str.extract(r"^\[(\d+),", expand=False)
     sums = alive["requested_bytes"].groupby(axes).sum()
@@ -84,16 +87,20 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
 
 def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     """Report the tensors that a smaller batch makes smaller, and the saving of half the batch."""
-    alive, peak = analysis.alive, analysis.peak.requested_bytes
+    alive = analysis.alive
+    peak = analysis.peak.requested_bytes
     batch = find_batch(analysis)
     has_reader = ~alive["role"].isin(_WITHOUT_READER)
     waiting = _sum_of(alive[is_retained(alive) & has_reader])
     growing = _sum_of(alive[_freed_by_half(analysis, alive, batch) > 0])
     saves = _save_by_half(analysis, batch)
     infers = analysis.recording.step_config.infers
-    id_, total, words = "batch-tensors", growing, "tensors grow with the batch size"
+    id_ = "batch-tensors"
+    total = growing
+    words = "tensors grow with the batch size"
     if not infers and waiting >= growing // 2:
-        id_, total = "retained-activations", waiting
+        id_ = "retained-activations"
+        total = waiting
         words = "activations wait for the backward pass"
 
     if saves < LOW * analysis.limit_bytes:
@@ -111,7 +118,8 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
 
 def find_batch(analysis: Analysis) -> int:
     """Return the batch size, else the first axis that most activations share; 0 if unknown."""
-    stated, watch = analysis.recording.step_config.batch_size, analysis.recording.watch
+    stated = analysis.recording.step_config.batch_size
+    watch = analysis.recording.watch
     if stated or (watch is not None and watch.whole_run):
         return stated or 0
 
@@ -131,6 +139,7 @@ def _save_by_half(analysis: Analysis, batch: int) -> int:
     is_own = rows["born"].between(analysis.first, analysis.last)
     own = rows[is_own | (rows["category"] == Category.INPUT.value)]
     freed = _freed_by_half(analysis, own, batch)
+
     return saved_without(analysis, freed, own["born"], own["dies"])
 
 
@@ -165,12 +174,14 @@ def _freed_by_half(
 
     powers = pairs.str.count(",").fillna(0) + 1
     freed = rows["requested_bytes"] * (1 - 0.5**powers) * (batch > 1)
+
     return freed.where(is_batch | is_unknown, 0).astype("int64")
 
 
 def find_growth(analysis: Analysis) -> Iterator[Finding]:
     """Report memory that grows from step to step; ``leaks`` does for a watched program."""
-    steps, rows = analysis.full_steps, analysis.rows
+    steps = analysis.full_steps
+    rows = analysis.rows
     if len(steps) < 3 or analysis.recording.watch is not None:
         return
 
@@ -178,7 +189,8 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
     if rises.min() <= 0:
         return
 
-    last, rise = steps[-1].last, int(rises.mean())
+    last = steps[-1].last
+    rise = int(rises.mean())
     is_new = (rows["born"] > steps[-2].last) & (rows["born"] <= last)
 
     yield Finding(
@@ -237,7 +249,8 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         return
 
     state = rows[rows["category"] == Category.OPTIMIZER_STATE.value]
-    id_, words = "dense-gradient", "are dense gradients of embedding tables"
+    id_ = "dense-gradient"
+    words = "are dense gradients of embedding tables"
     detail = (
         "The gradient of a lookup has few rows, but something converts it to a tensor "
         "of the table's shape: gradient accumulation, clipping by the global norm, or "
@@ -247,7 +260,8 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     if is_like_table[state.index].any():
         gone = pd.concat([whole, state])
         optimizer = analysis.recording.step_config.optimizer or "the optimizer"
-        id_, words = "whole-table", f"are made by {optimizer} for all rows of a table"
+        id_ = "whole-table"
+        words = f"are made by {optimizer} for all rows of a table"
         shape = tables["shape"].iloc[0]
         detail = (
             f"A step looks up few rows of the embedding {shape}, but {optimizer} "
@@ -271,15 +285,19 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
     A step that no program was watched for needs its inputs; without copies it gets them converted. A
     gradient needs such a copy, which then saves the input. The layout of a convolution is no such copy.
     """
-    alive, watch = analysis.alive, analysis.recording.watch
+    alive = analysis.alive
+    watch = analysis.recording.watch
     rows = alive[alive["copied_by"] != ""]
-    saves_bytes, where = _sum_of(rows), ""
+    saves_bytes = _sum_of(rows)
+    where = ""
     if watch is None:
         is_layout = rows["op"].astype(str).str.contains("LayoutOptimizer")
         rows = rows[is_retained(rows) & ~is_layout]
         inputs = alive[alive["category"] == Category.INPUT.value]
         saves_bytes = min(_sum_of(inputs), _sum_of(rows))
     else:
+        from analyzer.explain.running.leaks import tensors_left
+
         left = tensors_left(analysis)
         kept = left.loc[left["op"].isin(set(rows["op"])), "address"]
         addresses = set(kept.astype("int64"))
@@ -300,6 +318,73 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
         "the whole data set.",
         saves_bytes=saves_bytes,
         where=where,
+    )
+
+
+def find_state(analysis: Analysis) -> Iterator[Finding]:
+    """Report optimizer state that is a large share of the peak."""
+    alive = analysis.alive
+    peak = analysis.peak.requested_bytes
+    state = analysis.categories[Category.OPTIMIZER_STATE.value]
+    # While an update runs, a variable may have two buffers.
+    of_variables = alive[alive["category"] == Category.PARAMETER.value]
+    once = of_variables.drop_duplicates("variable")
+    parameters = int(once["requested_bytes"].sum())
+    if state <= _STATE_RATIO * peak:
+        return
+
+    optimizer = analysis.recording.step_config.optimizer or "The optimizer"
+    saves = state
+    change = "Plain SGD without momentum needs no state"
+    if state > parameters:
+        saves = state - parameters
+        change = (
+            "An optimizer with one slot per parameter (SGD with momentum, Lion, "
+            f"Adagrad) saves {format_bytes(saves)}; plain SGD needs no state"
+        )
+
+    yield Finding(
+        id="optimizer-state",
+        severity=analysis.rate(saves),
+        title=f"{optimizer}'s state takes {format_bytes(state)} ({state / peak:.0%} of "
+        "the peak)",
+        detail=f"A smaller batch does not reduce it. {change}. Training fewer "
+        "parameters (freezing, LoRA) reduces it in proportion.",
+        saves_bytes=saves,
+    )
+
+
+def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
+    """Report workspaces that are alive at the peak, and the most that smaller ones can save."""
+    rows = analysis.rows
+    peak = analysis.peak.requested_bytes
+    own = rows[
+        (rows["category"] == Category.WORKSPACE.value) & ~rows["role"].isin(FIXED_ROLES)
+    ]
+    at_peak = own[own.index.isin(analysis.alive.index) & (own["role"] != TRIAL_ROLE)]
+    total = int(at_peak["requested_bytes"].sum())
+    if not total or total < LOW * peak:
+        return
+
+    saves = saved_without(analysis, own["requested_bytes"], own["born"], own["dies"])
+    row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
+    largest = int(row["requested_bytes"])
+    limit_mib = largest // 2 >> 20
+    advice = ""
+    if limit_mib and analysis.recording.device.kind == "gpu":
+        advice = (
+            " cuDNN's fastest algorithm may need more memory than a slower one. Start "
+            f"with TF_CUDNN_WORKSPACE_LIMIT_IN_MB={limit_mib} (by default 4096, and "
+            "8192 in newer releases) to exclude it."
+        )
+
+    yield Finding(
+        id="workspace",
+        severity=analysis.rate(saves),
+        title=f"Workspaces of convolutions take {format_bytes(total)} "
+        f"({total / peak:.0%} of the peak)",
+        detail=f"The largest is {format_bytes(largest)} in {row['op']}.{advice}",
+        saves_bytes=saves,
     )
 
 
@@ -324,8 +409,10 @@ def _report_tensors(
     evidence = []
 
     for row in largest:
-        what, name = f"{row['dtype']} {row['shape']}", row["tensor"] or row["op"]
-        size, source = int(row["requested_bytes"]), str(row["source"])
+        what = f"{row['dtype']} {row['shape']}"
+        name = row["tensor"] or row["op"]
+        size = int(row["requested_bytes"])
+        source = str(row["source"])
         evidence.append(evidence_row(what, name=str(name), where=source, size=size))
 
     yield Finding(

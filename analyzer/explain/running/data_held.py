@@ -59,6 +59,7 @@ def find_data(
             yield _report_held(one, on_card=on_card)
 
     filled = find_filling_stage(analysis.recording, watch, growth)
+
     for stage in watch.stages:
         is_filling = stage is filled
         if is_filling or _stage_bytes(stage) >= _LEAST_HOST * least:
@@ -77,6 +78,7 @@ def find_filling_stage(
 
     grown_bytes = growth.per_step_bytes * (growth.last_step - growth.first_step)
     largest = max(watch.stages, key=_stage_bytes, default=None)
+
     return None if largest is None or _stage_bytes(largest) < grown_bytes else largest
 
 
@@ -165,12 +167,8 @@ def _report_stage(one: DataStage, *, is_filling: bool) -> Finding:
     )
 
 
-def program_figures(recording: Recording) -> ProgramFigures | None:
-    """Return the report's figures on a program's steps; None if its own steps were not traced."""
-    watch = recording.watch
-    if watch is None:
-        return None
-
+def program_figures(recording: Recording, watch: WatchNote) -> ProgramFigures:
+    """Return the report's figures on a program's steps."""
     device, host = measure_growth(recording, watch)
     readings = watch.readings
     if find_filling(watch, device) or find_filling_stage(recording, watch, device):

@@ -42,14 +42,16 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
             watch.whole_run and watch.ended
         )  # an error's traceback may hold the tape
         if one.alive >= _TAPES:
-            id_, holder = "tapes-kept", f" in {one.holder}" if one.holder else ""
+            id_ = "tapes-kept"
+            holder = f" in {one.holder}" if one.holder else ""
             title = f"{one.alive} gradient tapes accumulate{holder} and hold {size}"
             advice = (
                 "Delete each tape after its gradients: del tape, and store no "
                 "reference to it."
             )
         elif is_idle and not is_failed:
-            id_, kind = "tape-outlives-use", "An unused"
+            id_ = "tape-outlives-use"
+            kind = "An unused"
             advice = "Remove the tape if no gradient is computed."
             if one.persistent:
                 kind = "A persistent"
@@ -85,6 +87,7 @@ def _bytes_of_tapes(analysis: Analysis, watch: WatchNote) -> int:
     )
     is_own = rows["allocator"] == analysis.recording.allocator
     is_kept = (is_result | is_passing(rows)) & is_own & ~rows["address"].isin(named)
+
     return int(rows.loc[is_kept, "allocated_bytes"].sum())
 
 
@@ -93,7 +96,9 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
     for one in watch.models:
         holder = f", held by {one.holder}" if one.holder else ""
         made = max(one.made, one.alive)
-        id_, severity, saves_bytes = "models-made-anew", Severity.LOW, None
+        id_ = "models-made-anew"
+        severity = Severity.LOW
+        saves_bytes = None
         advice = (
             "Earlier models are gone, but each one was traced. If they have the same "
             "layers, build one model and restore its first weights: "
@@ -101,7 +106,8 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
         )
 
         if one.alive > 1:
-            id_, severity = "models-kept", Severity.MEDIUM
+            id_ = "models-kept"
+            severity = Severity.MEDIUM
             saves_bytes = one.size_bytes * (one.alive - 1) // one.alive
             advice = (
                 "Between two models of a search or of folds: del model, then "
@@ -136,7 +142,8 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     if analysis.step is None:
         return
 
-    alive, peak = analysis.alive, analysis.peak.requested_bytes
+    alive = analysis.alive
+    peak = analysis.peak.requested_bytes
     is_older = alive["step"].notna() & (alive["step"].fillna(-1) < analysis.step.index)
     of_old = _ops_and_sizes(alive[is_older & ~alive["category"].isin(PERSISTENT)])
     # A name is matched by op and size. Loaded batches are skipped: their name is reassigned before the
@@ -145,7 +152,8 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     left = left[~left["op"].isin(_LOADERS)]
     made = dict(zip(left["address"], _ops_and_sizes(left), strict=True))
     growing = [held for held, _ in leaks_by_holder(analysis, watch)]
-    names, known = [], set()
+    names = []
+    known = set()
 
     for held in watch.held:
         tensors = {made[one] for one in held.addresses if one in made}
@@ -231,7 +239,8 @@ def _report_created(one: TracedFunction, start: str) -> Finding:
 
 
 def _report_retraced(one: TracedFunction, start: str) -> Finding:
-    reason, cause = "", "object"
+    reason = ""
+    cause = "object"
     if one.retraces:
         last = one.retraces[-1]
         cause = last.cause

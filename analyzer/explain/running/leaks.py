@@ -47,9 +47,11 @@ def leaks_by_holder(
     for held in watch.held:
         kept = rows[rows["address"].isin(held.addresses)]
         sums = kept.groupby("step", observed=True)["allocated_bytes"].sum()
-        steps, per_step = len(sums), int(np.median(sums)) if len(sums) else 0
+        steps = len(sums)
+        per_step = int(np.median(sums)) if len(sums) else 0
         if not held.addresses:  # outside the allocator: memory shared with NumPy
-            steps, per_step = held.count, held.size_bytes // traced
+            steps = held.count
+            per_step = held.size_bytes // traced
 
         is_repeated = min(steps, held.count) > min(_FEWEST_STEPS, traced)
         if held.grows and per_step and is_repeated:
@@ -73,6 +75,7 @@ def _outliving(analysis: Analysis) -> pd.DataFrame:
     """
     table = analysis.recording.allocations
     end = len(analysis.recording.events)
+
     return table[
         table["step"].notna() & (table["dies"] >= end) & table["address"].notna()
     ]
@@ -153,6 +156,7 @@ def find_filling(watch: WatchNote, growth: TrendFigures) -> HeldTensors | None:
     ]
     largest = max(bounded, key=lambda one: one.size_bytes, default=None)
     least_bytes = _EXPLAINS_RATIO * growth.per_step_bytes
+
     return None if largest is None or largest.size_bytes < least_bytes else largest
 
 
@@ -217,7 +221,8 @@ def host_growth_words(watch: WatchNote, host: TrendFigures) -> str:
     if host.trend != "grows":
         return ""
 
-    steps, least = host.last_step - host.first_step, _STEADY_RATIO * host.per_step_bytes
+    steps = host.last_step - host.first_step
+    least = _STEADY_RATIO * host.per_step_bytes
     late = [one for one in watch.readings if one.step >= host.last_step - steps // 3]
     sizes = [one.host_bytes for one in late if one.host_bytes is not None] or [0]
     is_large = host.per_step_bytes * steps >= _HOST_BYTES
@@ -226,6 +231,7 @@ def host_growth_words(watch: WatchNote, host: TrendFigures) -> str:
         return ""
 
     slope = format_bytes(round(host.per_step_bytes))
+
     return f"Host memory of the process grows by {slope} a step"
 
 
@@ -277,7 +283,8 @@ def _find_growing_tensor(
     analysis: Analysis, watch: WatchNote, growth: TrendFigures
 ) -> Finding | None:
     """Report a name that gets a larger tensor in each step; None if it does not explain the growth."""
-    left, rows = _outliving(analysis), analysis.recording.allocations
+    left = _outliving(analysis)
+    rows = analysis.recording.allocations
 
     for held in watch.held:
         op = next(
@@ -295,10 +302,8 @@ def _find_growing_tensor(
         if not is_rising or rises.median() < _EXPLAINS_RATIO * growth.per_step_bytes:
             continue
 
-        first, last = (
-            format_bytes(int(sizes.iloc[0])),
-            format_bytes(int(sizes.iloc[-1])),
-        )
+        first = format_bytes(int(sizes.iloc[0]))
+        last = format_bytes(int(sizes.iloc[-1]))
 
         return _report_growth(
             growth,
@@ -320,8 +325,10 @@ def _report_unknown_holder(
     sums = rows.groupby("op", observed=True)["allocated_bytes"].sum()
     sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
     evidence = []
+
     for op, size in sums.sort_values(ascending=False).head(_ROWS).items():
-        name, where = str(op) or "without a name", sources[str(op)]
+        name = str(op) or "without a name"
+        where = sources[str(op)]
         evidence.append(
             evidence_row("outlives its step", name=name, where=where, size=int(size))
         )

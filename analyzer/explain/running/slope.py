@@ -68,7 +68,8 @@ def growth_of(
 
     low, middle, high = _find_slopes(floors)
     step, size = floors.T
-    steps, level = step[-1] - step[0], int(size[-1])
+    steps = step[-1] - step[0]
+    level = int(size[-1])
     noise = max(_NOISE_BYTES, _NOISE_RATIO * level)
     near = _LEVEL_RATIO * level
     rest = size - middle * step
@@ -102,6 +103,7 @@ def _find_floors(points: Sequence[tuple[int, int]]) -> np.ndarray:
         count = min(_BLOCKS, count // 2)
 
     blocks = np.array_split(np.array(points), count) if count else []
+
     return np.array([block[block[:, 1].argmin()] for block in blocks])
 
 
@@ -116,6 +118,7 @@ def _find_slopes(floors: np.ndarray) -> tuple[float, float, float]:
     spread = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     low = max(math.floor((len(slopes) - spread) / 2), 0)
     high = min(math.ceil((len(slopes) + spread) / 2), len(slopes) - 1)
+
     return float(slopes[low]), float(np.median(slopes)), float(slopes[high])
 
 
@@ -128,6 +131,7 @@ def measure_growth(
     """
     highest_bytes = 0
     rest = []
+
     for one in watch.readings:
         if recording.device.kind == "cpu":
             highest_bytes = max(highest_bytes, one.in_use_bytes)
@@ -135,6 +139,7 @@ def measure_growth(
             rest.append(replace(one, host_bytes=max(one.host_bytes - highest_bytes, 0)))
 
     device = growth_of(watch.readings, watch.warmup)
+
     return device, growth_of(rest, watch.warmup, lambda one: one.host_bytes)
 
 
@@ -144,4 +149,5 @@ def find_own_peak(recording: Recording) -> int | None:
     if recording.allocator in HOST_ALLOCATORS - {CPU_DEVICE}:
         return None
     index = card_number(recording.allocator) or 0
+
     return peaks[index] or None if index < len(peaks) else None

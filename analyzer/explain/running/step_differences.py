@@ -1,11 +1,11 @@
-"""Differences between steps: varying shapes, and other orders of the same ops."""
+"""Steps that differ: shapes that vary, compiled functions; a batch outside the figures."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pandas as pd
 
-from analyzer.explain.analysis import PERSISTENT, Analysis
+from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import evidence_row, in_brackets
 from analyzer.explain.questions.peak_tensors import find_batch
 from analyzer.model.choice import Category
@@ -13,7 +13,6 @@ from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.recording.records import Finding, Severity, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
-from analyzer.model.recording.timeline import find_peak, timeline
 from analyzer.model.units import format_bytes
 
 _ROWS: Final = 8
@@ -28,7 +27,8 @@ _SPREAD_RATIO: Final = (
 
 def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     """Report steps without trials whose tensor sizes differ, with the range of their peaks."""
-    rows, watch = analysis.rows, analysis.recording.watch
+    rows = analysis.rows
+    watch = analysis.recording.watch
     tried = set(rows.loc[rows["role"] == TRIAL_ROLE, "step"].dropna())
     steps = [step for step in analysis.full_steps if step.index not in tried]
     if len(steps) < _SIZES:
@@ -36,11 +36,13 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
 
     allocated = analysis.line.allocated
     peaks = []
+
     for step in steps:
         inside = allocated[step.first + 1 : step.last + 2]
         peaks.append(int(inside.max()))
 
-    low, high = min(peaks), max(peaks)
+    low = min(peaks)
+    high = max(peaks)
     widths = _find_varying_widths(_find_sizes(rows, steps))
     if widths.empty or high - low < _SPREAD_RATIO * high:
         return
@@ -49,7 +51,8 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     evidence = []
 
     for op, width in widths.nlargest(_ROWS).items():
-        name, where = str(op), sources[str(op)]
+        name = str(op)
+        where = sources[str(op)]
         row = evidence_row("varies by", name=name, where=where, size=int(width))
         evidence.append(row)
 
@@ -86,38 +89,39 @@ def _find_varying_widths(sizes: pd.DataFrame) -> pd.Series:
     return varied.max(axis=1) - varied.min(axis=1)
 
 
-_ORDER_RATIO: Final = 0.02
-"""Difference between the peaks of equal steps, as a share of the peak, that is named."""
+def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
+    """Report functions that XLA compiles again in every step."""
+    count = len(analysis.recording.steps)
+
+    for op, compilations in analysis.recording.compilations.items():
+        if compilations < max(count, 2):
+            continue
+        yield Finding(
+            id="compiled-anew",
+            severity=Severity.HIGH,
+            title=f"XLA compiled {op} {compilations} times in {count} steps",
+            detail=(
+                "A value that changes in every step is part of the compiled code, so each step "
+                "compiles again, as slowly as the first, and the old values stay in the host's "
+                "memory. Turn XLA off for this step (jit_compile=False, --no-jit), or use another "
+                "optimizer: a frequent cause is an optimizer that divides an Embedding's sparse "
+                "gradient and adds the result to a slot (Adadelta, RMSprop with momentum). Adam "
+                "does not."
+            ),
+        )
 
 
-def describe_differences(analysis: Analysis) -> Iterator[str]:
-    """Yield why another run of the step, or another form of it, has another peak on the CPU."""
+_LEAST_RATIO: Final = 0.02  # of the peak, of a batch that is named
+
+
+def describe_uncounted_batch(analysis: Analysis) -> Iterator[str]:
+    """Yield a note on a batch of the CPU that is not in the figures."""
     recording = analysis.recording
     if recording.device.kind != "cpu" or not recording.kind.ran:
         return
 
-    # A step of a program may contain other functions.
-    ops = () if recording.structure is None else recording.structure.ops
-    own = analysis.rows[analysis.rows["op"].isin(ops)]
-    is_kept = own["category"].isin(PERSISTENT) | (own["variable"] != "")
-    tensors = own[~is_kept]
-    line = timeline(tensors, len(recording.events))
-
-    steps = analysis.full_steps[0 if recording.watch else 1 :]
-    peaks = [find_peak(line, one.first, one.last).requested_bytes for one in steps]
-    peaks = peaks or [0]
-    least = _ORDER_RATIO * analysis.peak.requested_bytes
-    is_same = (_find_sizes(own, steps).nunique(axis=1) <= 1).all()
-
-    if max(peaks) - min(peaks) > least and is_same:
-        low, high = format_bytes(min(peaks)), format_bytes(max(peaks))
-        yield (
-            "The order of parallel ops varies: besides variables and inputs, the traced "
-            f"steps with equal tensors peak at {low} to {high}."
-        )
-
     batch_bytes = _find_uncounted_batch(analysis)
-    if batch_bytes > least:
+    if batch_bytes > _LEAST_RATIO * analysis.peak.requested_bytes:
         yield (
             f"The batch ({format_bytes(batch_bytes)}) is not in these figures: TensorFlow "
             "reads it in NumPy's memory, because its address is aligned."
@@ -129,7 +133,8 @@ def _find_uncounted_batch(analysis: Analysis) -> int:
 
     The tensors of a Python generator share the memory of aligned arrays (``py_func.cc``).
     """
-    graph, batch = analysis.recording.structure, find_batch(analysis)
+    graph = analysis.recording.structure
+    batch = find_batch(analysis)
     ops = () if graph is None or not batch else graph.ops.values()
     sizes = [0]
 
@@ -141,4 +146,5 @@ def _find_uncounted_batch(analysis: Analysis) -> int:
 
     inputs = analysis.rows[analysis.rows["category"] == Category.INPUT.value]
     held = inputs["requested_bytes"].max() if len(inputs) else 0
+
     return max(sizes) if held < max(sizes) else 0

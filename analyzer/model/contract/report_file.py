@@ -41,8 +41,6 @@ class PeakFigures(TwoSizes, frozen=True, kw_only=True):
     layer: Name | None = ""
     source: Name | None = ""
     step: Total | None = None
-    time_s: float | None = None  # of the allocated peak after the first event
-    time_ps: Picoseconds | None = None
     instant: Instant
     allocated_instant: Instant
 
@@ -159,13 +157,12 @@ class DamageRow(ReportRecord, frozen=True, kw_only=True):
 
 
 class TrustFigures(ReportRecord, frozen=True, kw_only=True):
-    """Whether a trace is complete: ``counter_peak_bytes`` is TensorFlow's own figure."""
+    """Whether a trace is complete."""
 
     is_damaged: bool
     events: Total = 0  # compared with TensorFlow's bytes in use; 0 if it wrote none
     events_disagreeing: Total = 0  # events after which the sum differs
     largest_difference_bytes: Total = 0
-    counter_peak_bytes: Total | None = None
     damages: tuple[DamageRow, ...] = ()
     replay: ReplayCheck | None = None
     says: tuple[Text, ...] = ()
@@ -259,7 +256,6 @@ class Need(ReportRecord, frozen=True, kw_only=True):
     # CUDA context, libraries and loaded kernels, expected; None if the limit is for the pool alone,
     # or there is no card
     beside_pool: BoundedBytes | None = None
-    skipped_bytes: Total = 0  # for trials that TensorFlow skips because they do not fit
     # of a program: TensorFlow's own peak (``get_memory_info``); the rest of its pool is fragmentation
     own_peak_bytes: Total | None = None
 
@@ -315,7 +311,6 @@ class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
     """
 
     internal_bytes: Total  # allocated less requested bytes
-    external_bytes: Total | None = None  # free bytes outside the largest free chunk
     free_bytes: Total | None = None  # in the pool at the allocated peak
     largest_free_bytes: Total | None = None
     # the smallest limit under which a replay succeeds
@@ -341,7 +336,6 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     need: Need | None = None
     # limit minus need; negative if the step does not fit
     margin_bytes: Signed | None = None
-    processes: Total | None = None  # with this need, at once on the card
     headline: Text
     cautions: tuple[
         Text,
@@ -599,7 +593,6 @@ class DiffSide(ReportRecord, frozen=True, kw_only=True):
     kind: Kind
     batch_size: Total | None
     peak: PeakFigures
-    step_s: float | None = None  # duration of the steady step, if one was measured
 
 
 class BytesOfBoth(ReportRecord, frozen=True, kw_only=True):

@@ -199,24 +199,42 @@ class _Values:
         ``tensor`` is the output that it holds, empty for none; ``is_alive`` says whether it is alive
         when the backward pass begins.
         """
+        known = self._describe_by_type(op, tensor, dtype, region, on_card=on_card)
+        if known is not None:
+            return known
+
         structure = self._structure
-        phase = self._structure.phases[op.name]
-        is_temp = region == "temp"
+        is_unread = region == "temp" and tensor not in structure.consumers
+
+        if tensor in self._reduced:
+            return Category.GRADIENT, self._reduced[tensor]
+        if not tensor or is_unread:
+            scratch = _describe_scratch(op, structure.phases[op.name])
+            return Category.TEMPORARY, scratch
+
+        return self._describe_output(op, tensor, dtype, region, is_alive=is_alive)
+
+    def _describe_by_type(
+        self, op: Op, tensor: str, dtype: str, region: str, *, on_card: bool
+    ) -> tuple[Category, str] | None:
+        """Return the category and the role that follow from the op's type; None for most types."""
+        structure = self._structure
         is_convolution = op.type in CONVOLUTIONS
-        is_scratch = not tensor or (is_temp and tensor not in structure.consumers)
 
         if op.type in CONSTANTS:
             return Category.CONSTANT, "constant"
         if is_convolution and dtype == "uint8":
-            return Category.WORKSPACE, f"{phase} workspace"
+            return Category.WORKSPACE, f"{structure.phases[op.name]} workspace"
         if is_convolution and on_card and not tensor and region in _COPY_ROLES:
             return Category.WORKSPACE, _COPY_ROLES[region]
         if dtype in _HALVES and self._is_cast_of_weight(op):
             return Category.TEMPORARY, "weight in half precision"
         if tensor in self._cache:
             return Category.KV_CACHE, CACHE_ROLE
-        if op.type == "BiasAddGrad" and is_temp and on_card and is_float(dtype):
+        is_sum = op.type == "BiasAddGrad" and region == "temp" and is_float(dtype)
+        if is_sum and on_card:
             return Category.WORKSPACE, SUMS_ROLE
+
         if op.type == ITERATOR:
             return Category.INPUT, BATCH_ROLE
 
@@ -231,11 +249,15 @@ class _Values:
 
         if region == "dynamic" and op.type != "_Recv":
             return Category.INPUT, _COPY_FROM_HOST_ROLE
-        if tensor in self._reduced:
-            return Category.GRADIENT, self._reduced[tensor]
-        if is_scratch:
-            return Category.TEMPORARY, _describe_scratch(op, phase)
 
+        return None
+
+    def _describe_output(
+        self, op: Op, tensor: str, dtype: str, region: str, *, is_alive: bool
+    ) -> tuple[Category, str]:
+        """Return the category and the role of an output, by its phase and its readers."""
+        structure = self._structure
+        phase = structure.phases[op.name]
         members: Sequence[str] = (tensor,)
         if phase is Phase.BACKWARD:
             members = self._sharing.members(tensor)
@@ -246,7 +268,8 @@ class _Values:
             bool(structure.evidence) and region == "output" and len(op.outputs) == 1
         )
         of_floats = is_float(dtype, op.type)
-        is_read = (bool(readers) or (is_result and not is_convolution)) and of_floats
+        is_read_later = is_result and op.type not in CONVOLUTIONS
+        is_read = (bool(readers) or is_read_later) and of_floats
         is_activation = is_read and makes_activation(op.type)
 
         return describe_value(
@@ -387,7 +410,8 @@ def label_eager(
     is_value = (allocations["region"] == "output").to_numpy()
     is_value = is_value & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
     lives = Lifetimes(allocations, steps, backward)
-    inside, short = lives.inside, lives.short
+    inside = lives.inside
+    short = lives.short
     is_read = is_value & bool(len(backward))
     result = Category.ACTIVATION if infer else Category.TEMPORARY
     unnamed = (

@@ -17,10 +17,9 @@ from analyzer.model.contract.report_file import DiffFile, ProgramFigures, Report
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes
 from analyzer.report import report_sections
-from analyzer.report.actions import change_items, suggest_next
+from analyzer.report.actions import change_items
 from analyzer.report.answer import (
     CATEGORY_LABELS,
-    answer_lines,
     answer_tone,
     basis_of,
     error_line,
@@ -138,11 +137,11 @@ def render(
         footer=versions_line(report.versions),
         next_command=""
         if report.target.kind == TargetKind.TRACE
-        else suggest_next(report),
+        else report.next_command,
         document=report,
         basis=basis_of(report),
         tone=answer_tone(report),
-        answer=answer_lines(report),
+        answer=report.answer,
         notices=notices_of(report),
         figures=list(list_figures(report)),
         details=list(filter(None, list_details(report))),
@@ -171,7 +170,7 @@ def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> 
         document=report,
         comparison=comparison,
         basis=basis_of(report),
-        answer=answer_lines(report),
+        answer=report.answer,
         notices=notices_of(report),
         shares=list_shares(report),
         changes=change_items(report),
@@ -211,7 +210,8 @@ def steps_charts(program: ProgramFigures | None) -> list[tuple[str, str]]:
             continue
 
         steps, sizes = zip(*points, strict=True)
-        first, end = steps[0], steps[-1]
+        first = steps[0]
+        end = steps[-1]
         most = max(*sizes, 1)
 
         low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))

@@ -85,7 +85,7 @@ def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
     return kind, int(stored.size), delta, shuffled.tobytes()
 
 
-MAX_TENSORS: Final = 2_000  # whose neighbours the page holds
+MAX_TENSORS: Final = 2_000  # whose readers the page holds
 MAX_CONSUMERS: Final = 32  # of one tensor
 MAX_BUFFERS: Final = 100_000
 """Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums.
@@ -145,7 +145,7 @@ def payload(
     if len(folded):
         kept = choose_states(listed, report, n_states)
 
-    ops, around = _neighbours(recording.structure, listed, strings)
+    ops, readers = _readers(recording.structure, listed, strings)
     address_base = 0
     if listed["address"].notna().any():
         address_base = int(listed["address"].min())
@@ -153,7 +153,7 @@ def payload(
     columns = _buffer_columns(kept.table(listed), strings, address_base)
     columns["why"] = _reasons(listed, strings, report)
     columns |= _folded_columns(kept.table(folded), len(kept.states))
-    columns |= around
+    columns |= readers
 
     if recording.kind.ran and not recording.events.empty:  # a prediction has no times
         time_ps = recording.events["time_ps"].to_numpy(dtype=np.int64)
@@ -192,19 +192,18 @@ def _weights(table: pd.DataFrame) -> pd.Series[Any]:
     return table["requested_bytes"] * lifetimes
 
 
-def _neighbours(
+def _readers(
     graph: GraphIndex | None,
     table: pd.DataFrame,
     strings: StringTable,
 ) -> tuple[list[list[str]], Columns]:
-    """Return the ops around the largest tensors, and the columns that refer to them.
+    """Return the ops that read the largest tensors, and the columns that refer to them.
 
-    An op is ``[name, type, layer, source]``. ``graph_producer`` is a place in ``ops`` plus one, 0 for
-    none; readers of tensor ``i`` are ``graph_consumer[graph_offset[i]:graph_offset[i + 1]]``.
+    An op is ``[name, type, layer, source]``. The readers of tensor ``i`` are the places in ``ops``
+    ``graph_consumer[graph_offset[i]:graph_offset[i + 1]]``.
     """
     places: dict[str, int] = {}
     tensors = []
-    producers = []
     offsets = [0]
     readers = []
 
@@ -213,23 +212,16 @@ def _neighbours(
         by_tensor = _weights(table).groupby(names).sum().drop("", errors="ignore")
 
         for name in map(str, by_tensor.nlargest(MAX_TENSORS).index):
-            maker = graph.maker_of(name)
             consumers = graph.consumers.get(name, [])[:MAX_CONSUMERS]
-            if maker is None and not consumers:
+            if not consumers:
                 continue
 
-            producer = 0
-            if maker is not None:
-                producer = places.setdefault(maker.name, len(places)) + 1
-
             tensors.append(strings.of(name))
-            producers.append(producer)
             readers += [places.setdefault(op, len(places)) for op in consumers]
             offsets.append(len(readers))
 
     columns = {
         "graph_tensor": np.array(tensors, dtype=np.int64),
-        "graph_producer": np.array(producers, dtype=np.int64),
         "graph_offset": np.array(offsets, dtype=np.int64),
         "graph_consumer": np.array(readers, dtype=np.int64),
     }

@@ -11,7 +11,7 @@ from msgspec import structs
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.cards.catalogue import all_gpus
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import TwoSizes, tensor_bytes
+from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.report_file import TrustFigures
 from analyzer.model.contract.run_note import (
     STEP_WITH_ALL,
@@ -85,7 +85,6 @@ _TEXTS: Final = read_table("tracing/measure/trace_texts.toml", dict[str, str])
 _MOST_NAMED: Final = 3  # ops in a warning
 _LEAST_ACTIVATIONS: Final = 3
 """A program with fewer may return them all."""
-_ALIKE: Final = 1.03  # ratio of the peaks of two runs that need no warning
 _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
 
@@ -184,8 +183,8 @@ def measure(
     if not note.is_captured:
         all_warnings += warn_about_modules(raw, plans)
 
-        if structure is not None:
-            all_warnings += _warn_about_cut(shown, len(events_shown), main)
+    if not note.is_captured and structure is not None:
+        all_warnings += _warn_about_cut(shown, len(events_shown), main)
 
     return Recording(
         kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
@@ -202,11 +201,7 @@ def measure(
         error=note.error,
         compilations={one.ops[0]: one.compilations for one in note.xla},
         integrity=integrity,
-        notes=(
-            *_describe_tpu(events, main),
-            *_describe_graph(note, structure),
-            *_describe_allocators(events, main),
-        ),
+        notes=tuple(_list_notes(events, main, note, structure)),
         simulated_run=note.simulated_card,
         repeats=note.repeats,
         has_unknown_values=bool(note.unknown_values),
@@ -281,11 +276,8 @@ def _describe_step(
     return replace(describe_modules(raw, plans), eager=2 * eager > len(names))
 
 
-def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
-    """Return a note about the parts of a TPU's memory; empty for another device."""
-    if not is_tpu(allocator):
-        return ()
-
+def _describe_tpu(events: pd.DataFrame, allocator: str) -> str:
+    """Return a note about the parts of a TPU's memory."""
     own = events[events["allocator"] == allocator]
     stack = own.loc[own["op"] == STACK, "requested_bytes"].max()
     heap_bytes = own["peak_in_use_bytes"].max()
@@ -298,22 +290,29 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> tuple[str, ...]:
         f"{allocator}: by the runtime's counters the heap held at most {heap}, and XLA "
         f"reserved a stack of up to {reserved} for its programs, perhaps at another "
         f"time, of {limit} in all. A TPU has no pool of TensorFlow's allocator, so there "
-        "is no replay and no need.",
+        "is no replay and no need."
     )
 
 
-def _describe_graph(
+def _list_notes(
+    events: pd.DataFrame,
+    main: str,
     note: RunNote,
     structure: GraphIndex | None,
-) -> tuple[str, ...]:
-    """Return the notes of the capture, or the source of a derived graph."""
-    if note.notes or structure is None or not structure.evidence:
-        return note.notes
+) -> Iterator[str]:
+    """Yield notes on a TPU, those of the capture or on a derived graph, and on other allocators."""
+    if is_tpu(main):
+        yield _describe_tpu(events, main)
 
-    return (
-        f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
-        "the op before a tensor's free counts as its last user.",
-    )
+    yield from note.notes
+
+    if not note.notes and structure is not None and structure.evidence:
+        yield (
+            f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
+            "the op before a tensor's free counts as its last user."
+        )
+
+    yield from _describe_allocators(events, main)
 
 
 _SHOWN_BYTES: Final = 1 << 20  # least peak of another allocator that is named
@@ -485,11 +484,7 @@ def _find_warnings(
     if before > _NOTABLE * most:
         warnings.append(_TEXTS["before"].format(before / most, format_bytes(before)))
 
-    return [
-        *warnings,
-        *_warn_about_values(note),
-        *_warn_about_order(note.repeats),
-    ]
+    return [*warnings, *_warn_about_values(note)]
 
 
 def _warn_about_values(note: RunNote) -> list[str]:
@@ -517,18 +512,6 @@ def _warn_about_values(note: RunNote) -> list[str]:
         text += ", with sizes without a bound taken for 0"
 
     return [f"{text}."]
-
-
-def _warn_about_order(repeats: Sequence[TwoSizes]) -> list[str]:
-    """Return a warning if the repeats of the step need different memory."""
-    peaks = [one.requested_bytes for one in repeats]
-    if not peaks or max(peaks) <= _ALIKE * min(peaks):
-        return []
-
-    return [
-        f"The peak depends on the order in which ops run: {len(peaks)} repeats of the step needed "
-        f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}."
-    ]
 
 
 def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Why equal steps, or two forms of one step, peak differently."""
+"""A batch that no buffer of the allocator holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 from builders import sample_folder
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.running.step_differences import describe_differences
+from analyzer.explain.running.step_differences import describe_uncounted_batch
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.recording.records import Step
@@ -56,25 +56,11 @@ def analysis_of(rows: list[tuple[str, int, int, int]], batch: Op | None) -> Anal
     )
 
 
-TOGETHER = [("a", 4 * MIB, 210, 240), ("b", 3 * MIB, 220, 250)]
-APART = [("a", 4 * MIB, 110, 120), ("b", 3 * MIB, 130, 140)]
-
-
-def test_another_order_of_equal_ops_is_named_with_both_peaks() -> None:
-    (said,) = describe_differences(analysis_of(APART + TOGETHER, None))
-    assert said.endswith("equal tensors peak at 4.00 MiB to 7.00 MiB.")
-
-
-def test_a_larger_tensor_is_no_other_order() -> None:
-    larger = [("a", 9 * MIB, 210, 240), ("b", 3 * MIB, 220, 250)]
-    assert not list(describe_differences(analysis_of(APART + larger, None)))
-
-
 def test_a_batch_in_numpys_memory_is_named_with_its_size() -> None:
     # the sample has batch 16, and a row takes 64 KiB
     batch = Op(
         name="next", type=ITERATOR, outputs=(TensorSpec("float32", (-1, 1024, 16)),)
     )
     rows = [("a", 4 * MIB, 110, 120), ("a", 4 * MIB, 210, 220)]
-    (said,) = describe_differences(analysis_of(rows, batch))
+    (said,) = describe_uncounted_batch(analysis_of(rows, batch))
     assert said.startswith("The batch (1.00 MiB)")

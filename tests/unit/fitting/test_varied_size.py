@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.fitting.varied_size import BATCH, insert_size, parse_varied, split_shapes
+from analyzer.fitting.varied_size import (
+    apply_size,
+    choose_first_size,
+    insert_size,
+    parse_varied,
+    split_shapes,
+)
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 
@@ -13,18 +19,18 @@ OPTIONS = CaptureOptions(batch_size=8, shapes={"mask": (64,)})
 
 def test_the_batch_varies_where_no_axis_does() -> None:
     fixed, varied = split_shapes(["224,224,3"])
-    assert (fixed, varied) == (["224,224,3"], BATCH)
-    assert varied.apply(OPTIONS, 5).batch_size == 5
-    assert varied.first_size(OPTIONS) == 8
+    assert (fixed, varied) == (["224,224,3"], ())
+    assert apply_size(varied, OPTIONS, 5).batch_size == 5
+    assert choose_first_size(varied, OPTIONS) == 8
 
 
 def test_axes_with_an_n_become_numbers() -> None:
     fixed, varied = split_shapes(["mask=64", "NAME=32n, 32N,3", "ids=N"])
     assert fixed == ["mask=64"]
-    made = varied.apply(OPTIONS, 3)
+    made = apply_size(varied, OPTIONS, 3)
     assert made.shapes == {"mask": (64,), "NAME": (96, 96, 3), "ids": (3,)}
     assert made.batch_size == 8
-    assert varied.first_size(OPTIONS) == 4
+    assert choose_first_size(varied, OPTIONS) == 4
 
 
 def test_names_may_hold_an_n() -> None:

@@ -3,13 +3,9 @@
 const ICICLE_ROW = 22;
 const LEAST_BOX = 0.4; // pixels of a box that is drawn
 const LEAST_PARENT = 3; // pixels of a box whose parts are drawn
-const ICICLE_MEASURES = [
-  ['instant', 'Alive at the instant'], ['activation', 'Activations at the instant'],
-  ['parameter', 'Parameters at the instant'], ['bytetime', 'Bytes × time, in view'],
-];
 const PART_SEPARATOR = ' › ';
 
-function createIcicle(container, recording, axis, state) {
+function createIcicle(container, recording, state) {
   let root = null;
   let focus = null;
   let boxes = [];
@@ -112,25 +108,21 @@ function createIcicle(container, recording, axis, state) {
     table.update();
   }
 
-  const measureSelect = selectElement('What is measured', ICICLE_MEASURES, state.values.measure, (measure) => state.update({ measure }));
   const modeSelect = selectElement('Grouped by', [['layer', 'by layer'], ['source', 'by source line']], state.values.layerMode, (layerMode) => state.update({ layerMode, part: '' }));
-  controls.append(measureSelect, modeSelect, ...chartButtons(chart, 'layers'));
+  controls.append(modeSelect, ...chartButtons(chart, 'layers'));
 
   function renderControls() {
-    const { measure, layerMode, at, window } = state.values;
-    measureSelect.value = measure;
+    const { layerMode, at, window } = state.values;
     modeSelect.value = layerMode;
-    unit.textContent = unbroken(measure === 'bytetime'
-      ? `Average requested bytes over the ${axis.isTime() ? 'time' : 'events'} in view.`
-      : `Requested bytes ${window ? 'of the window' : `at ${describeInstant(recording, at)}`}${layerMode === 'layer' ? ', layers in the order of the model' : ''}.`);
+    unit.textContent = unbroken(`Requested bytes ${window ? 'of the window' : `at ${describeInstant(recording, at)}`}${layerMode === 'layer' ? ', layers in the order of the model' : ''}.`);
   }
 
   return {
     chart,
     mark() { chart.redraw(); table.mark(); },
     update(keys) {
-      if (keys.has('shown') || keys.has('at') || keys.has('window') || keys.has('isSmallShown') || keys.has('measure') || keys.has('layerMode') || (keys.has('viewKey') && state.values.measure === 'bytetime')) {
-        root = buildTree(recording, axis, state.values, order, paths);
+      if (keys.has('shown') || keys.has('at') || keys.has('window') || keys.has('isSmallShown') || keys.has('layerMode')) {
+        root = buildTree(recording, state.values, order, paths);
         renderControls();
         show();
       } else if (keys.has('part')) show();
@@ -220,15 +212,12 @@ class IciclePart {
   }
 }
 
-function buildTree(recording, axis, values, order, paths) {
-  const { at, measure, layerMode } = values;
-  const { buffers, sizes } = measuredBuffers(recording, axis, values);
-  const codeOf = (b) => recording.categoryAt(b, measure === 'bytetime' ? recording.states : at);
-  const pathOf = paths[layerMode];
-  const tree = { sizes, order, codeOf, pathOf, layer: recording.columns.layer };
-  const root = new IciclePart(tree, measure === 'bytetime' ? 'all, on average' : 'all', false, null, 0);
-  const shownCategories = { activation: ['activation'], parameter: ['parameter', 'optimizer_state'] }[measure];
-  for (const b of buffers) if (!shownCategories || shownCategories.includes(recording.categories[codeOf(b)])) root.add(b);
+function buildTree(recording, values, order, paths) {
+  const { requested, layer } = recording.columns;
+  const codeOf = (b) => recording.categoryAt(b, values.at);
+  const tree = { sizes: requested, order, codeOf, pathOf: paths[values.layerMode], layer };
+  const root = new IciclePart(tree, 'all', false, null, 0);
+  for (const b of listedBuffers(recording, values)) root.add(b);
   return root;
 }
 
@@ -282,16 +271,6 @@ function layerOrder(recording) {
   const order = new Uint32Array(recording.strings.length);
   places.forEach(({ code }, place) => { order[code] = place; });
   return order;
-}
-
-// The buffers of the chart, and their measure by the number of the buffer.
-function measuredBuffers(recording, axis, values) {
-  const { born, dies, requested } = recording.columns;
-  if (values.measure !== 'bytetime') return { buffers: listedBuffers(recording, values), sizes: requested };
-  const [from, to] = axis.view;
-  const heldIn = (b) => Math.min(to, axis.positionOf(dies[b])) - Math.max(from, axis.positionOf(born[b]));
-  const sizes = Float64Array.from(requested, (bytes, b) => bytes * Math.max(0, heldIn(b)) / (to - from));
-  return { buffers: [...sizes.keys()].filter((b) => sizes[b] > 0), sizes };
 }
 
 // A function from a buffer to its path. Buffers of many steps share paths.

@@ -321,9 +321,6 @@ function createMinimap(container, recording, axis) {
 // The numbers of the chosen instant as text.
 function renderInstant(recording, state) {
   const { at } = state.values;
-  const move = (target) => () => state.update({ at: target });
-  const earlier = recording.localPeaks.filter((peak) => peak < at).pop();
-  const later = recording.localPeaks.find((peak) => peak > at);
   const event = recording.eventAt(at);
   const { window: chosen } = state.values;
   byId('instant').replaceChildren(
@@ -335,9 +332,7 @@ function renderInstant(recording, state) {
         ? `${shortName(recording.textOf('op', event.buffer), 80) || '(no op)'} ${event.kind} ${formatBytes(recording.columns.requested[event.buffer])}`
         : '' }),
     element('span', { class: 'jumps' },
-      element('button', { type: 'button', text: '‹ peak', title: 'Previous local peak ([)', disabled: earlier === undefined, onclick: move(earlier) }),
-      element('button', { type: 'button', text: 'the peak', title: 'The peak (p)', disabled: at === recording.peakState, onclick: move(recording.peakState) }),
-      element('button', { type: 'button', text: 'peak ›', title: 'Next local peak (])', disabled: later === undefined, onclick: move(later) })));
+      element('button', { type: 'button', text: 'the peak', title: 'The peak (p)', disabled: at === recording.peakState, onclick: () => state.update({ at: recording.peakState }) })));
   // To a screen reader the chart is a slider over the instants.
   const slider = byId('timeline').querySelector('canvas');
   const spoken = `${describeInstant(recording, at)}, requested ${formatBytes(recording.total[at])}, allocated ${formatBytes(recording.allocated[at])}`;

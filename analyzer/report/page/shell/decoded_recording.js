@@ -61,7 +61,6 @@ function createRecording({ header, columns }) {
     steps: header.steps,
     peakState: Number.isInteger(peakInstant) ? peakInstant + 1 : highest,
     highestState: highest,
-    localPeaks: findLocalPeaks(total),
     isUsed: series.map((line) => line.some((bytes) => bytes > 0)),
     times: columns.time_ps || null,
     textOf,
@@ -106,22 +105,4 @@ function eventAt(state, born, dies) {
   if (buffer < born.length && born[buffer] === state) return { kind: 'allocates', buffer };
   const freed = dies.indexOf(state);
   return freed < 0 ? null : { kind: 'frees', buffer: freed };
-}
-
-// Peaks that are at least 3 % of the highest one above the minima on both sides.
-function findLocalPeaks(total) {
-  const rise = 0.03 * total.reduce((most, bytes) => Math.max(most, bytes), 0);
-  const peaks = [];
-  let climbing = true;
-  let top = 0;
-  let bottom = 0;
-  for (let s = 1; s < total.length; s += 1) {
-    if (climbing) {
-      if (total[s] > total[top]) top = s;
-      else if (total[s] < total[top] - rise) { peaks.push(top); climbing = false; bottom = s; }
-    } else if (total[s] < total[bottom]) bottom = s;
-    else if (total[s] > total[bottom] + rise) { climbing = true; top = s; }
-  }
-  if (climbing && total.length && (peaks.length === 0 || total[top] > total[bottom] + rise)) peaks.push(top);
-  return peaks;
 }

@@ -1,12 +1,9 @@
 // Keys that work anywhere on the page, and redrawing for print and for another theme.
 
 function attachKeys({ state, recording, axis, focusSearch, chooseTab, resetAll }) {
-  const jump = (at) => { if (at !== undefined) { state.update({ at }); axis.showState(at); } };
   const actions = {
     '/': focusSearch,
-    p: () => jump(recording.peakState),
-    '[': () => jump(recording.localPeaks.filter((peak) => peak < state.values.at).pop()),
-    ']': () => jump(recording.localPeaks.find((peak) => peak > state.values.at)),
+    p: () => { state.update({ at: recording.peakState }); axis.showState(recording.peakState); },
     '?': () => byId('help').showModal(),
   };
   document.addEventListener('keydown', (event) => {

@@ -22,9 +22,8 @@ function createTabs(views, state) {
 function start(decoded) {
   const recording = createRecording(decoded);
   const { comparison } = recording.header;
-  const opening = { at: recording.peakState, buffer: null, window: null, axis: 'events', layerMode: 'layer', measure: 'instant', part: '' };
-  const usual = { ...opening, ...readChoices() };
-  const state = createState({ drag: 'zoom', isSmallShown: false, ...usual, marked: null, tab: null, viewKey: '' });
+  const opening = { at: recording.peakState, buffer: null, window: null, axis: 'events', layerMode: 'layer', part: '' };
+  const state = createState({ drag: 'zoom', isSmallShown: false, ...opening, ...readChoices(), marked: null, tab: null, viewKey: '' });
   readColours(recording.categories);
   const axis = createAxis(recording, state);
   const openingStates = statesOfPeakStep(recording);
@@ -36,7 +35,7 @@ function start(decoded) {
   const views = [
     { name: 'tensors', label: 'Tensors', make: (panel) => tableView(panel, createTensorTable(recording, state), ['at', 'window', 'isSmallShown']) },
     { name: 'lifetimes', label: 'Lifetimes', make: (panel) => createLifetimes(panel, recording, axis, state) },
-    { name: 'layers', label: 'Layers', make: (panel) => createIcicle(panel, recording, axis, state) },
+    { name: 'layers', label: 'Layers', make: (panel) => createIcicle(panel, recording, state) },
     { name: 'ops', label: 'Ops', make: (panel) => tableView(panel, createOpTable(recording, state), ['at', 'window', 'isSmallShown']) },
     { name: 'map', label: 'Allocator map', make: (panel) => createMap(panel, recording, axis, state) },
   ];
@@ -46,9 +45,7 @@ function start(decoded) {
   const renderDetail = createDetail(detailBox, recording, state);
   const current = () => views.find((view) => view.name === state.values.tab) || views[0];
   const renderControls = createControls(byId('timeline-controls'), recording, axis, state, timeline, resetAll);
-  const address = createAddress(fieldsOfView, follow);
 
-  // Each view has its own table and choices; the address contains those of the current view.
   const tableOf = ({ content }) => (content && content.table) || null;
 
   function showTab(keys) {
@@ -58,11 +55,9 @@ function start(decoded) {
       other.button.tabIndex = other === view ? 0 : -1;
       other.panel.hidden = other !== view;
     }
-    if (!view.content) { view.content = view.make(view.panel); view.seen = new Set(['shown', 'at', 'window', 'buffer', 'viewKey', 'measure', 'layerMode', 'part']); }
+    if (!view.content) { view.content = view.make(view.panel); view.seen = new Set(['shown', 'at', 'window', 'buffer', 'viewKey', 'layerMode', 'part']); }
     if (keys.has('tab') && view.content.chart) view.content.chart.resize();
     if (view.seen.size) view.content.update(view.seen);
-    if (view.asked && tableOf(view)) tableOf(view).choose(view.asked);
-    view.asked = null;
     if ((keys.has('tab') || keys.has('buffer')) && tableOf(view)) tableOf(view).reveal();
     view.seen = new Set();
   }
@@ -92,46 +87,6 @@ function start(decoded) {
     const show = () => { if (keys.has('buffer') || keys.has('at')) renderDetail(); showTab(keys); };
     if (keys.has('buffer') && !keys.has('tab')) keepInPlace(current(), detailBox, show); else show();
     renderControls();
-    address.save();
-  }
-
-  function fieldsOfView() {
-    const { values } = state;
-    const [from, to] = axis.viewStates();
-    const isOpening = axis.isView(...openingStates.map(axis.positionOf));
-    const unless = (value, usual) => (value === usual ? null : value);
-    const view = current();
-    return {
-      tab: unless(view.name, views[0].name), at: values.at === recording.peakState ? null : values.at - 1,
-      from: isOpening ? null : from, to: isOpening ? null : to, buffer: values.buffer,
-      since: values.window && values.window[0],
-      axis: unless(values.axis, usual.axis), by: unless(values.layerMode, usual.layerMode),
-      size: unless(values.measure, usual.measure), part: values.part,
-      choices: view.asked ?? (tableOf(view) ? tableOf(view).choices() : null),
-    };
-  }
-
-  // Show the view of an address; missing or invalid fields are as in the opening view.
-  function follow(asked) {
-    const isState = (s) => s !== null && s >= 0 && s < recording.states;
-    const view = views.find(({ name }) => name === asked.tab) || views[0];
-    axis.useTime((asked.axis ?? usual.axis) === 'time' && recording.times !== null);
-    const isPart = isState(asked.from) && asked.to !== null && asked.to > asked.from;
-    axis.showStates(...(isPart ? [asked.from, asked.to] : openingStates));
-    const at = asked.at !== null && isState(asked.at + 1) ? asked.at + 1 : opening.at;
-    const oneOf = (key, value) => (CHOICES[key].includes(value) ? value : usual[key]);
-    state.update({
-      tab: view.name,
-      at,
-      window: isState(asked.since) && asked.since < at ? [asked.since, at] : null,
-      buffer: asked.buffer !== null && asked.buffer >= 0 && asked.buffer < recording.buffers ? asked.buffer : null,
-      axis: axis.isTime() ? 'time' : 'events',
-      layerMode: oneOf('layerMode', asked.layerMode),
-      measure: oneOf('measure', asked.measure),
-      part: asked.part || '',
-    });
-    view.asked = asked.choices;
-    state.touch('choices');
   }
 
   // Back to the opening state, in the current view.
@@ -140,8 +95,7 @@ function start(decoded) {
     axis.showStates(...openingStates);
     state.update(opening);
     hideTooltip();
-    for (const view of views) tableOf(view)?.choose({});
-    state.touch('choices');
+    for (const view of views) tableOf(view)?.reset();
   }
 
   state.subscribe(onChange);
@@ -165,7 +119,11 @@ function start(decoded) {
   });
   Object.assign(report, { state, recording, axis, timeline, minimap, views, current, formatBytes, shortName });
   renderInstant(recording, state);
-  follow(readHash());
+  axis.useTime(state.values.axis === 'time' && recording.times !== null);
+  axis.showStates(...openingStates);
+  const linked = new URLSearchParams(location.hash.slice(1)).get('tab');
+  const shown = views.find(({ name }) => name === linked) || views[0];
+  state.update({ tab: shown.name, axis: axis.isTime() ? 'time' : 'events' });
   renderDetail();
   requestAnimationFrame(() => requestAnimationFrame(() => {
     document.documentElement.dataset.ready = 'true';
@@ -192,7 +150,7 @@ function firstMove({ total, peakState }, step) {
 }
 
 // Changes that leave the views as they are.
-const UNDRAWN = ['tab', 'axis', 'drag', 'choices', 'marked'];
+const UNDRAWN = ['tab', 'axis', 'drag', 'marked'];
 
 function tableView(panel, table, drivenBy) {
   panel.append(table.root);

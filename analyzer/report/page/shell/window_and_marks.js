@@ -49,8 +49,7 @@ const LEAST_SHARE = 0.001;
 // The choices that a reader keeps from page to page, in the browser's storage.
 const CHOICES_KEY = 'tf-memory-analyzer-choices';
 const CHOICES = {
-  axis: ['events', 'time'], drag: ['zoom', 'window'], layerMode: ['layer', 'source'],
-  measure: ['instant', 'activation', 'parameter', 'bytetime'], isSmallShown: [true, false],
+  axis: ['events', 'time'], drag: ['zoom', 'window'], layerMode: ['layer', 'source'], isSmallShown: [true, false],
 };
 
 function readChoices() {

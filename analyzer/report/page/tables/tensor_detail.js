@@ -1,31 +1,19 @@
-// The chosen tensor with its producer and readers, in a pane next to the view, or in a sheet on narrow screens.
+// The chosen tensor with its readers, in a pane next to the view, or in a sheet on narrow screens.
 
-const MOST_READERS = 12; // ops listed with the tensors that they make
+const MOST_READERS = 12; // ops that are listed
 
 function createDetail(container, recording, state) {
-  const graph = readGraph(recording);
+  const readers = findReaders(recording);
 
-  function tensorButton(name) {
-    return element('button', { type: 'button', class: 'link', text: shortName(name, 120), title: name.slice(0, 2000), onclick: () => {
-      const buffer = bufferOf(recording, name, state.values.at);
-      if (buffer !== null) state.update({ buffer });
-    } });
-  }
-
-  // An op and the known tensors on its other side, as buttons that choose them.
-  function opItem(op, tensors) {
-    const [name, type, layer, source] = recording.header.ops[op];
-    return element('li', {}, element('span', { class: 'text', text: name, title: [type, layer, source].filter(Boolean).join(' · ').slice(0, 2000) }),
-      tensors.length ? element('ul', {}, tensors.slice(0, MOST_READERS).map((one) => element('li', {}, tensorButton(one)))) : null);
-  }
-
-  function neighbourLists(b) {
-    const node = graph.tensors.get(recording.textOf('tensor', b));
-    if (!node) return [];
-    const list = (title, items) => (items.length ? [element('h4', { text: title }), element('ul', { class: 'neighbours' }, items)] : []);
-    return [
-      ...list('Made by, from', node.producer === null ? [] : [opItem(node.producer, graph.read.get(node.producer) || [])]),
-      ...list(`Read by ${formatCount(node.consumers.length)}, which make`, node.consumers.slice(0, MOST_READERS).map((op) => opItem(op, graph.made.get(op) || [])))];
+  // The ops that read a tensor.
+  function readerList(b) {
+    const ops = readers.get(recording.textOf('tensor', b)) || [];
+    if (ops.length === 0) return [];
+    const items = ops.slice(0, MOST_READERS).map((op) => {
+      const [name, ...about] = recording.header.ops[op];
+      return element('li', { class: 'text', text: name, title: about.filter(Boolean).join(' · ').slice(0, 2000) });
+    });
+    return [element('h4', { text: `Read by ${formatCount(ops.length)}` }), element('ul', { class: 'neighbours' }, items)];
   }
 
   return () => {
@@ -57,34 +45,17 @@ function createDetail(container, recording, state) {
         fact('why alive', textOf('why', b)),
         fact('layer', textOf('layer', b)), fact('op', textOf('op', b) && `${textOf('op', b)}${type}`),
         fact('source', textOf('source', b))),
-      ...neighbourLists(b));
+      ...readerList(b));
   };
 }
 
-// The tensors of the page's part of the graph, and the tensors that each op makes and reads.
-function readGraph({ columns, strings }) {
-  const [tensors, made, read] = [new Map(), new Map(), new Map()];
-  const add = (map, key, value) => { if (map.has(key)) map.get(key).push(value); else map.set(key, [value]); };
+// The ops that read each tensor of the page's part of the graph.
+function findReaders({ columns, strings }) {
+  const readers = new Map();
   columns.graph_tensor.forEach((place, t) => {
-    const producer = columns.graph_producer[t] ? columns.graph_producer[t] - 1 : null;
-    const consumers = [...columns.graph_consumer.slice(columns.graph_offset[t], columns.graph_offset[t + 1])];
-    tensors.set(strings[place], { producer, consumers });
-    if (producer !== null) add(made, producer, strings[place]);
-    for (const op of consumers) add(read, op, strings[place]);
+    readers.set(strings[place], [...columns.graph_consumer.slice(columns.graph_offset[t], columns.graph_offset[t + 1])]);
   });
-  return { tensors, made, read };
-}
-
-// The buffer of a tensor that is alive at the instant, else its last buffer.
-function bufferOf(recording, tensor, at) {
-  const place = recording.strings.indexOf(tensor);
-  let found = null;
-  for (let b = 0; b < recording.buffers; b += 1) {
-    if (recording.columns.tensor[b] !== place) continue;
-    found = b;
-    if (recording.isAlive(b, at)) break;
-  }
-  return found;
+  return readers;
 }
 
 // Open or close the pane without moving the part of the view that was pressed last, or the first one. A

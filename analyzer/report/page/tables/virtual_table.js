@@ -8,7 +8,7 @@ const ROW_HEIGHT = 26;
 const MOST_CHOICES = 200; // of a filter; the search finds rows of more layers
 const isNumeric = ({ kind }) => kind === 'size' || kind === 'count' || kind === 'address';
 
-// A table whose rows may be buffers: a click chooses one, and a choice changes the page's address.
+// A table whose rows may be buffers: a click chooses one.
 function stateTable(state, options) {
   const { bufferOf } = options;
   const ofBuffer = bufferOf && {
@@ -21,11 +21,11 @@ function stateTable(state, options) {
     onPoint: (buffers) => markBuffers(state, buffers),
   };
   const small = { isSmallShown: () => state.values.isSmallShown, onShowSmall: () => state.update({ isSmallShown: !state.values.isSmallShown }) };
-  return createTable({ ...ofBuffer, ...marks, ...small, onChoice: () => state.touch('choices'), ...options });
+  return createTable({ ...ofBuffer, ...marks, ...small, ...options });
 }
 
 /** @param {any} options */
-function createTable({ name, columns, rows, filters = [], onPick = null, isPicked = () => false, onChoice = () => {}, initialSort, note = '',
+function createTable({ name, columns, rows, filters = [], onPick = null, isPicked = () => false, initialSort, note = '',
   isSmall = null, isSmallShown = () => true, onShowSmall = () => {}, buffersOf = () => [], marked = () => [], onPoint = () => {} }) {
   let all = [];
   let matching = []; // the rows that are summed and copied
@@ -74,14 +74,14 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
       if (!wanted && (values.length < 2 || values.length > MOST_CHOICES)) return null;
       if (wanted && !values.includes(wanted)) values.push(wanted);
       const choices = values.map((value) => [value, filter.text ? filter.text(value) : value]);
-      return selectElement(filter.label, [['', `Any ${filter.label}`], ...choices], wanted ?? '', (value) => { chosen[filter.label] = value; apply(); onChoice(); });
+      return selectElement(filter.label, [['', `Any ${filter.label}`], ...choices], wanted ?? '', (value) => { chosen[filter.label] = value; apply(); });
     }).filter(Boolean));
   }
 
   // Apply the search once per frame, however fast the reader types.
   function applySoon() {
     query = searchBox.value;
-    applying ??= requestAnimationFrame(() => { applying = null; apply(); onChoice(); });
+    applying ??= requestAnimationFrame(() => { applying = null; apply(); });
   }
 
   function apply() {
@@ -143,7 +143,6 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     renderHead();
     toTop(top);
     head.children[used.indexOf(column)].querySelector('button').focus();
-    onChoice();
   }
 
   function renderSummary() {
@@ -236,19 +235,13 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     setTimeout(() => { copy.textContent = 'Copy CSV'; }, 1800);
   }
 
-  // The reader's choices: words, order, filters. Unknown keys and filters are ignored.
-  function choices() {
+  // Back to all rows in the first order.
+  function reset() {
     const isInitial = sort.key === initialSort.key && sort.descending === initialSort.descending;
-    return { words: query, sort: isInitial ? '' : `${sort.descending ? '-' : ''}${sort.key}`, filters: { ...chosen } };
-  }
-
-  function choose({ words = '', sort: order = '', filters: wantedFilters = {} }) {
-    const before = JSON.stringify(choices());
-    searchBox.value = query = words;
-    const key = order.replace(/^-/, '');
-    sort = columns.some((column) => column.key === key) ? { key, descending: order.startsWith('-') } : initialSort;
-    for (const { label } of filters) chosen[label] = wantedFilters[label] ?? '';
-    if (JSON.stringify(choices()) === before) return;
+    if (isInitial && !query && !Object.values(chosen).some(Boolean)) return;
+    searchBox.value = query = '';
+    sort = initialSort;
+    for (const { label } of filters) chosen[label] = '';
     buildFilters();
     apply();
   }
@@ -262,7 +255,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
   }
 
   return {
-    root, update, choices, choose, reveal, csv: () => toCsv(columns, sorted(matching)), rows: () => sorted(matching), repaint: () => paint(), mark: paintMarks,
+    root, update, reset, reveal, csv: () => toCsv(columns, sorted(matching)), rows: () => sorted(matching), repaint: () => paint(), mark: paintMarks,
     focusSearch: () => searchBox.focus(),
   };
 }
