@@ -37,15 +37,11 @@ class Schedule:
     @cached_property
     def live_bytes(self) -> np.ndarray:
         """The requested bytes alive after each instant from -1 on."""
-        return self.sum_live([buffer.size_bytes for buffer in self.buffers])
-
-    def sum_live(self, sizes_bytes: list[int]) -> np.ndarray:
-        """Return the live bytes after each instant from -1 on, with other sizes of the buffers."""
         last = self.instants
         ends = [last if one.dies is None else one.dies for one in self.buffers]
         dies = np.asarray(ends, dtype=np.int64)
         born = np.asarray([one.born for one in self.buffers], dtype=np.int64)
-        sizes = np.asarray(sizes_bytes, dtype=np.int64)
+        sizes = np.asarray([one.size_bytes for one in self.buffers], dtype=np.int64)
 
         return running_sum(born, dies, sizes, last)
 
@@ -59,13 +55,6 @@ class Schedule:
     def peak_bytes(self) -> int:
         """The highest requested bytes of the last step, with everything that lives outside it."""
         return int(self.live_bytes[self.peak_instant + 1])
-
-    def find_alive_at_peak(self) -> list[Buffer]:
-        """Return the buffers that are alive at the peak."""
-        peak = self.peak_instant
-        born = (buffer for buffer in self.buffers if buffer.born <= peak)
-
-        return [buffer for buffer in born if buffer.dies is None or buffer.dies > peak]
 
 
 def play(prepared: Prepared, seed: int = 0) -> Schedule:
