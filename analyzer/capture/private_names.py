@@ -136,7 +136,7 @@ def collect_executed_graphs(partitions: list[Any] | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def build_executors_anew(number: int) -> Iterator[None]:
+def build_new_executors(number: int) -> Iterator[None]:
     """Let TensorFlow build an executor for each function that is called, also if it ran before.
 
     An executor belongs to a function and its options; ``number`` changes one that has no effect.
@@ -318,8 +318,6 @@ get_built_variables = _make_reader(
 get_build_shapes = _make_reader("_build_shapes_dict")  # of a built model, by argument
 get_input_structure = _make_reader("_inputs_struct")  # the symbolic inputs
 get_output_structure = _make_reader("_outputs_struct")  # the symbolic outputs
-get_compiled_loss = _make_reader("_compile_loss")
-"""The object that every use of a model's loss goes through."""
 closes_scope = _make_reader("_pop_on_exit")  # False in an inner scope of a layer
 
 

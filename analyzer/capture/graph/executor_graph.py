@@ -117,7 +117,7 @@ def instantiate(function: Any) -> list[Any]:
             with (
                 contextlib.suppress(tf.errors.CancelledError),
                 private.cancellation.CancellationManagerContext(manager),
-                private.build_executors_anew(next(_numbers)),
+                private.build_new_executors(next(_numbers)),
             ):
                 private.get_flat_call(function)(feeds, captured)
 
