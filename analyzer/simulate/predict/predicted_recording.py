@@ -259,13 +259,7 @@ def _attribute(
         find_roles_of_state(note, structure),
     )
 
-    for row, buffer in enumerate(schedule.buffers):
-        label = buffer.label
-        if buffer.node in prediction.prepared.copied_bytes:
-            label = Category.INPUT, HOST_COPY_ROLE
-        if label is not None and labels.is_open(row):
-            labels.set(row, label[0], role=label[1])
-
+    _label_held(labels, prediction)
     in_steps = table["step"].notna().to_numpy()
     ops = table["op"].astype(object).to_numpy()
 
@@ -303,6 +297,16 @@ def _attribute(
     )
 
     return labels.apply(table), sharing
+
+
+def _label_held(labels: Labels, prediction: Prediction) -> None:
+    """Label the buffers that live outside the step, and copies of NumPy arrays."""
+    for row, buffer in enumerate(prediction.middle.buffers):
+        label = buffer.label
+        if buffer.node in prediction.prepared.copied_bytes:
+            label = Category.INPUT, HOST_COPY_ROLE
+        if label is not None and labels.is_open(row):
+            labels.set(row, label[0], role=label[1])
 
 
 def place(
