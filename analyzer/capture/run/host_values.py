@@ -12,7 +12,6 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tensorflow as tf
@@ -93,21 +92,17 @@ class NeedInlining(BaseException):
     """The value of an argument decides; only the caller of the function knows its twin."""
 
 
-@dataclass
 class _GraphTables:
     """Facts about the tensors of one graph, by name."""
 
-    twins: dict[str, Any] = field(default_factory=dict)  # None if there is no twin
-    fixed: dict[str, bool] = field(default_factory=dict)
-    moved: set[str] = field(
-        default_factory=set
-    )  # ops that run on the host with true inputs
-    arguments: dict[str, Callable[[], Any]] = field(default_factory=dict)
-    captured: dict[str, Any] = field(
-        default_factory=dict
-    )  # placeholder -> tensor outside
-    fixed_arguments: Callable[[str], bool] | None = None
-    elements: dict[str, int] = field(default_factory=dict)  # at most, if unknown
+    def __init__(self) -> None:
+        self.twins: dict[str, Any] = {}  # None if there is no twin
+        self.fixed: dict[str, bool] = {}
+        self.moved: set[str] = set()  # ops that run on the host with true inputs
+        self.arguments: dict[str, Callable[[], Any]] = {}
+        self.captured: dict[str, Any] = {}  # placeholder -> tensor outside
+        self.fixed_arguments: Callable[[str], bool] | None = None
+        self.elements: dict[str, int] = {}  # at most, if unknown
 
 
 def get_tables(graph: Any) -> _GraphTables:
@@ -119,35 +114,31 @@ def get_tables(graph: Any) -> _GraphTables:
     return tables
 
 
-@dataclass
 class HostValues:
-    """Gives deciding ops their true inputs while the step is traced."""
+    """Gives deciding ops their true inputs while the step is traced.
 
-    setup: SetupValues
-    arguments: Sequence[
-        Any
-    ]  # eager tensors and arrays in the order of the step's inputs
-    unknown: dict[str, str] = field(
-        default_factory=dict
-    )  # op -> what its value decides
-    computed: dict[str, None] = field(
-        default_factory=dict
-    )  # ops whose true value decides
-    depth: int = 0  # of functions that can be inlined
-    is_making: bool = False  # of twins
-    is_compiled: bool = False  # inside a function that XLA compiles
-    is_program: bool = False  # functions that a program itself calls, not one step
-    bytes: int = 0
-    products: int = 0
-    assumed: Any = None  # variable: whether unknown conditions are taken to be true
-    followers: dict[int, Any] = field(
-        default_factory=dict
-    )  # id of a handle -> variable on the host
-    followed: set[int] = field(
-        default_factory=set
-    )  # variables whose followers are assigned to
-    # id of a handle -> graph, op type and value of each assignment so far
-    assigned: dict[int, list[tuple[Any, str, Any]]] = field(default_factory=dict)
+    Args:
+        arguments: Eager tensors and arrays in the order of the step's inputs.
+        is_program: Whether a program itself calls the functions, instead of one step.
+    """
+
+    def __init__(
+        self, setup: SetupValues, arguments: Sequence[Any], *, is_program: bool = False
+    ) -> None:
+        self.setup, self.arguments = setup, arguments
+        self.is_program = is_program
+        self.unknown: dict[str, str] = {}  # op -> what its value decides
+        self.computed: dict[str, None] = {}  # ops whose true value decides
+        self.depth = 0  # of functions that can be inlined
+        self.is_making = False  # of twins
+        self.is_compiled = False  # inside a function that XLA compiles
+        self.bytes = self.products = 0
+        # Variable: whether unknown conditions are taken to be true
+        self.assumed: Any = None
+        self.followers: dict[int, Any] = {}  # id of a handle -> variable on the host
+        self.followed: set[int] = set()  # variables whose followers are assigned to
+        # id of a handle -> graph, op type and value of each assignment so far
+        self.assigned: dict[int, list[tuple[Any, str, Any]]] = {}
 
     # ---- creation of ops ----------------------------------------------------------------------
 

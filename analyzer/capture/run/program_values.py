@@ -44,10 +44,9 @@ class ProgramValues:
     """Gives ops of an eager step or of a script their sizes, and names unknown values."""
 
     def __init__(self, setup: SetupValues | None = None) -> None:
-        self.unknown: dict[str, str] = {}  # op and its line -> what its value decides
-        self._functions = HostValues(
-            setup or SetupValues(), (), unknown=self.unknown, is_program=True
-        )
+        self._functions = HostValues(setup or SetupValues(), (), is_program=True)
+        # Op and its line -> what its value decides
+        self.unknown = self._functions.unknown
         self._selects_all = False
         self._true_lines: set[str] = set()  # truths that were taken for true
         self._is_running = False  # an op of ours
