@@ -135,7 +135,7 @@ def _make_recording(
         steps=schedule.steps,
         structure=structure,
         warnings=(
-            *describe_sizes(note, set(names), prediction.least_bytes),
+            *describe_sizes(note, set(names)),
             *list(prediction.decisions.values())[:_MOST_DECISIONS],
             *describe_notes(prediction),
         ),
