@@ -90,10 +90,9 @@ _STRATEGIES: Final = (
 """They place a replica on each GPU, and on the CPU if there is none (``all_local_devices``)."""
 
 
-def count_replicas() -> int:
-    """Return the most replicas of a strategy that chooses devices itself; 0 without such a strategy."""
-    strategies = (one for one in gc.get_objects() if issubclass(type(one), _STRATEGIES))
-    return max((one.num_replicas_in_sync for one in strategies), default=0)
+def has_strategy() -> bool:
+    """Return whether the process has a strategy that chooses devices itself."""
+    return any(issubclass(type(one), _STRATEGIES) for one in gc.get_objects())
 
 
 def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[str]:

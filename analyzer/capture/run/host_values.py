@@ -209,8 +209,8 @@ class HostValues:
     ) -> Any:
         """Return an op with true inputs at some places instead of ``op``.
 
-        ``keep``: ``op`` reads its size from the card. The other op then runs on the host, before ``op``,
-        whose temporaries lie on the card beside the results.
+        ``keep``: ``op`` reads its size from the card. The other op then runs on the host, after ``op``,
+        whose temporaries lie on the card.
         """
         graph, inputs = op.graph, list(op.inputs)
         wanted = [
@@ -238,11 +238,8 @@ class HostValues:
         named = {**named, "name": private.find_free_name(op)}
         if not keep:
             return make(inputs, *rest, **named)
-        with _place_on_host(graph):
-            first = make(inputs, *rest, **named)
-        named["name"] = private.find_free_name(op)
-        after = _run_with_results(op, first)
-        with _place_on_host(graph), tf.control_dependencies(after):
+        private.keep_op(op)
+        with _place_on_host(graph), tf.control_dependencies([op]):
             other = make(inputs, *rest, **named)
         if is_true and len(wanted) == len(op.inputs):
             get_tables(graph).moved.add(other.name)
@@ -687,35 +684,6 @@ def select_all_or_none(
 def _place_on_host(graph: Any) -> Iterator[None]:
     with graph.as_default(), tf.device(HOST):
         yield
-
-
-def _run_with_results(op: Any, other: Any) -> list[Any]:
-    """Let an op of the card run beside the results of its true copy; return ops that end after it.
-
-    Its kernel, too, allocates the results before it frees its temporaries. Grappler would remove the
-    ops, which only order others.
-    """
-    private.keep_op(op)
-    arrivals, holders = [], []
-
-    with other.graph.as_default(), private.stop_recording():
-        for result in other.outputs:
-            if result.dtype == tf.bool:  # Bitcast has no kernel for it
-                continue
-
-            arrival = tf.raw_ops.Bitcast(input=result, type=result.dtype)
-            private.add_control_input(op, arrival.op)
-            arrivals.append(arrival)
-
-        with tf.control_dependencies([op]):
-            for arrival in arrivals:
-                holder = tf.raw_ops.Bitcast(input=arrival, type=arrival.dtype)
-                holders.append(holder.op)
-
-    for one in (*(arrival.op for arrival in arrivals), *holders):
-        private.keep_op(one)
-
-    return holders or [op]
 
 
 def _link(twin: Any, original: Any) -> Any:

@@ -62,7 +62,6 @@ class ScriptEnd:
     folder: Path | None = None  # the run folder
     note: WatchNote | None = None  # if no step was traced
     has_tensorflow: bool = False  # whether the script imported TensorFlow
-    has_refused: bool = False  # whether it printed its usage
     fault: str = ""  # traceback of an error of ours
     unread: str = ""  # why the trace cannot be opened
 
@@ -117,7 +116,6 @@ def run_script(
                 interrupted_s=interrupted_s,
                 note=read_untraced(staging),
                 has_tensorflow=_take_text(staging / BEGUN_FILE) is not None,
-                has_refused=_take_text(staging / USAGE_FILE) is not None,
                 fault=_take_text(staging / _FAULT_FILE) or "",
             )
 
@@ -226,7 +224,6 @@ REPORT_FILE: Final = (
 LIVE_FILE: Final = (
     "watch.live"  # exists with a view; step, bytes in use, peak, resident bytes
 )
-USAGE_FILE: Final = "watch.usage"  # exists if the script's own ``argparse`` ended it
 DUMP: Final = ".xla"  # folder of XLA's compiled modules while the script runs
 POOL_FOLDER: Final = ".pool"  # folder of TensorFlow's records of full memory pools
 POOL_RECORDS: Final = "TF_BFC_MEMORY_DUMP"

@@ -32,7 +32,6 @@ from analyzer.simulate.kernels.op_call import (
     without_zeros,
 )
 
-LIMIT_VARIABLE: Final = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
 _LIMIT_BYTES: Final = 8 << 30
 """Limit of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)."""
 _FUSED_LIMIT_BYTES: Final = 4 << 30
@@ -42,7 +41,6 @@ _FUSED_LIMIT_BYTES: Final = 4 << 30
 def plan_convolution(
     call: Call,
     gpu: Gpu,
-    workspace_limit_bytes: int | None,
     direction: str,
 ) -> MemoryPlan:
     """Allocate the outputs, copies of tensors, and the workspace of cuDNN's algorithm.
@@ -75,11 +73,8 @@ def plan_convolution(
     if gpu.is_amd:  # MIOpen's workspace is not published
         return plan
 
-    limit_bytes = workspace_limit_bytes
-    if limit_bytes is None:
-        is_fused = call.op.type == "_FusedConv2D"
-        limit_bytes = _FUSED_LIMIT_BYTES if is_fused else _LIMIT_BYTES
-
+    is_fused = call.op.type == "_FusedConv2D"
+    limit_bytes = _FUSED_LIMIT_BYTES if is_fused else _LIMIT_BYTES
     offers = find_offers(described, gpu, limit_bytes)
     return replace(plan, workspaces_bytes=find_likely_bytes(offers))
 

@@ -35,7 +35,6 @@ from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import Replay, from_allocations, replay
 from analyzer.simulate.kernels.cpu_kernels import CPU
-from analyzer.simulate.kernels.cudnn_calls import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu_kernels import gpu_device
 from analyzer.simulate.predict.buffers import Buffer
 from analyzer.simulate.predict.decisions import check_assumptions, describe_sizes
@@ -85,7 +84,7 @@ def predict_note(
 
     if note.device.kind == "gpu":
         gpu = find_gpu(note.device.id or note.device.name)
-        device = gpu_device(gpu, _read_workspace_limit(note))
+        device = gpu_device(gpu)
         limit_bytes = limit_bytes or memory_limit(gpu).bytes
         options = BfcOptions.gpu(limit_bytes, growth=growth)
 
@@ -94,12 +93,6 @@ def predict_note(
     check_assumptions(note, prediction.decisions)
 
     return _make_recording(note, structure, prediction, options)
-
-
-def _read_workspace_limit(note: RunNote) -> int | None:
-    """Return the user's limit of a cuDNN workspace in bytes; None for TensorFlow's."""
-    text = note.environment.get(LIMIT_VARIABLE, "").strip()
-    return int(text) << 20 if text.isdecimal() else None
 
 
 def _make_recording(
