@@ -407,27 +407,6 @@ def copy_op(op: Any, inputs: list[Any]) -> Any:
     )
 
 
-def get_inner_graph(op: Any, attribute: str) -> Any:
-    """Return the graph of a function that an op calls."""
-    return op.graph._get_function(op.get_attr(attribute).name).graph
-
-
-def import_branch(branch: Any, inputs: list[Any]) -> list[Any]:
-    """Add the ops of a branch's graph to the current one, on the device of the scope."""
-    graph = tf.compat.v1.get_default_graph()
-    given = [graph.capture(one) for one in inputs]
-    return list(
-        tf.graph_util.import_graph_def(
-            branch.as_graph_def(),
-            input_map={
-                own.name: one for own, one in zip(branch.inputs, given, strict=True)
-            },
-            return_elements=[one.name for one in branch.outputs],
-            name="",
-        )
-    )
-
-
 def infer_op_properties(graph_def: Any) -> Any:
     """Return TensorFlow's inferred properties of all outputs (``TensorProperties``), by node."""
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
@@ -442,11 +421,6 @@ def find_free_name(op: Any) -> str:
     """Return a name for a second op beside one, as ``create_op`` takes it from a name scope."""
     with op.graph.name_scope(None):
         return f"{op.graph.unique_name(op.name)}/"
-
-
-def add_control_input(op: Any, earlier: Any) -> None:
-    """Let an op of a graph run after another."""
-    op._add_control_input(earlier)
 
 
 def keep_op(op: Any) -> None:

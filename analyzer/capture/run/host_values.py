@@ -53,7 +53,6 @@ SIZED: Final = (
 )
 """Ops whose kernel reads the size of its result from the card -> the inputs that decide it."""
 _BRANCHES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
-_BRANCH_ATTRIBUTES: Final = ("then_branch", "else_branch")
 _RANDOM: Final = ("Random", "Truncated", "Multinomial", "ParameterizedTruncated")
 _CALLS: Final = frozenset(
     ("While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall")
@@ -366,7 +365,6 @@ class HostValues:
         if op.type == "ReadVariableOp":
             return self._read_variable(graph, op.inputs[0])
 
-        inputs: list[Any]
         if op.type == "ResourceGather":
             table = self._read_variable(graph, op.inputs[0])
             indices = self._require(op.inputs[1])
@@ -381,13 +379,13 @@ class HostValues:
             raise UnknownValueError
 
         if op.type in _BRANCHES:
-            results = self._copy_branches(graph, op)
-        else:
-            inputs = [self._require(one) for one in op.inputs]
-            self._check_cost(op)
+            raise UnknownValueError
 
-            with self.making(graph):
-                results = private.copy_op(op, inputs).outputs
+        inputs = [self._require(one) for one in op.inputs]
+        self._check_cost(op)
+
+        with self.making(graph):
+            results = private.copy_op(op, inputs).outputs
 
         twins = get_tables(graph).twins
         twins.update(
@@ -395,32 +393,6 @@ class HostValues:
         )
 
         return twins[tensor.name]
-
-    def _copy_branches(self, graph: Any, op: Any) -> list[Any]:
-        """Return the results of a copy of an ``If`` whose branches run on the host."""
-        if op.type not in ("If", "StatelessIf"):
-            raise UnknownValueError
-
-        # a branch also writes to lists, which do not decide
-        given = [
-            one if one.dtype == tf.variant else self._require(one) for one in op.inputs
-        ]
-        branches = [private.get_inner_graph(op, one) for one in _BRANCH_ATTRIBUTES]
-
-        if any(
-            one.type in _CALLS | _BRANCHES
-            for inner in branches
-            for one in inner.get_operations()
-        ):
-            raise UnknownValueError
-
-        with self.making(graph):
-            calls = [
-                functools.partial(private.import_branch, one, given[1:])
-                for one in branches
-            ]
-
-            return list(tf.cond(given[0], *calls))
 
     def _find_argument(self, graph: Any, tensor: Any) -> Any:
         tables = get_tables(graph)
