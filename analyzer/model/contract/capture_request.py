@@ -34,7 +34,6 @@ class TargetKind(Choice):
     FILE = "file"
     MODULE = "module"
     KERAS_FILE = "keras-file"
-    SAVED_MODEL = "saved-model"
     TRACE = "trace"
     SCRIPT = "script"
 
