@@ -267,7 +267,7 @@ class HostValues:
         with self.making(graph), tf.control_dependencies([original.op]):
             late = tf.identity(twin)
 
-        return _link(late, original)
+        return link_gradient(late, original)
 
     def _assume_input(self, op: Any, place: int) -> Any:
         """Return an input with which an op selects none, or all; None if there is none."""
@@ -658,7 +658,7 @@ def _place_on_host(graph: Any) -> Iterator[None]:
         yield
 
 
-def _link(twin: Any, original: Any) -> Any:
+def link_gradient(twin: Any, original: Any) -> Any:
     """Return a twin through which a gradient flows to the original."""
     if twin is not original and original.dtype.is_floating:
         private.record_identity(twin, original)

@@ -23,6 +23,7 @@ from analyzer.capture.run.host_values import (
     HostValues,
     give_true_values,
     is_too_large,
+    link_gradient,
     select_all_or_none,
 )
 from analyzer.capture.run.source_frames import find_own_line
@@ -115,7 +116,7 @@ class ProgramValues:
 
         if results is None:
             return own
-        tf.nest.map_structure(_link, results, own)
+        tf.nest.map_structure(link_gradient, results, own)
         return results
 
     def _keep_value(
@@ -159,7 +160,7 @@ class ProgramValues:
                     return None
                 given[place] = original
             results = old(context, op_type, None, *given, *attributes)
-        return tf.nest.map_structure(_copy_to_card, results)
+            return tf.nest.map_structure(self._functions.setup.copy, results)
 
     def _assume(
         self, op_type: str, tensor: Any, place: int, attributes: tuple[Any, ...]
@@ -224,9 +225,3 @@ def _copy_to_card(result: Any) -> Any:
     card = tf.config.list_logical_devices("GPU")[0].name
     with private.stop_recording():
         return private.copy_to_device(result, card)
-
-
-def _link(result: Any, original: Any) -> None:
-    """Let gradients flow from a result to that of the card's op."""
-    if result.dtype.is_floating:
-        private.record_identity(result, original)

@@ -37,19 +37,23 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
 
     sentences: dict[str, str] = {}
 
-    for name, trips in top.trips.items():
+    for name, trips in top.decisions.trips.items():
         if name not in by_user and trips > 1:
             try_out(name, 1)
 
         plural = "s" * (trips != 1)
-        bound = "" if name in top.unbounded else ", the most that its condition allows"
+        bound = (
+            ""
+            if name in top.decisions.unbounded
+            else ", the most that its condition allows"
+        )
 
         sentences[name] = (
             f"Data decide the trips of loop {name}; assumed: {trips} trip{plural}{bound} "
             f"(--assume {name}=N changes it)."
         )
 
-    for node, count in list(top.branches.items())[:MOST_BRANCHES]:
+    for node, count in list(top.decisions.branches.items())[:MOST_BRANCHES]:
         name = ops[node].name
         outcomes: set[int] = set()
         if name not in by_user:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 
@@ -17,6 +16,7 @@ from analyzer.simulate.predict.buffers import NO_NODE, Buffer
 from analyzer.simulate.predict.executor import EdgeOrder, Executor
 from analyzer.simulate.predict.ledger import Ledger
 from analyzer.simulate.predict.prepared_step import CONSTANTS, Prepared
+from analyzer.simulate.predict.scalar_values import DecisionLog
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,11 +27,7 @@ class Schedule:
     instants: int  # number of allocations and frees
     steps: tuple[Step, ...]
     nodes: tuple[int, ...]  # nodes in the order in which the last step ran them
-    # trips of each loop with an unknown condition, loops without a known bound, and the number of
-    # branches by the node of each unknown predicate
-    trips: Mapping[str, int] = field(default_factory=dict)
-    unbounded: frozenset[str] = frozenset()
-    branches: Mapping[int, int] = field(default_factory=dict)
+    decisions: DecisionLog  # assumed outcomes of loops and branches
     stranded: tuple[int, ...] = ()  # nodes that never ran; none in a graph that can run
 
     @cached_property
@@ -66,22 +62,16 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
     edges = EdgeOrder(prepared, random)
     counters = prepared.counters
 
-    trips: dict[str, int] = {}
-    unbounded: set[str] = set()
-    branches: dict[int, int] = {}
+    decisions = DecisionLog(prepared)
     stranded: list[int] = []
     steps: list[Step] = []
 
     for number in range(prepared.steps):
         first = ledger.instants
         ledger.begin_step()
-        executor = Executor(prepared, ledger, counters, edges, random)
+        executor = Executor(prepared, ledger, counters, edges, decisions, random)
         executor.run()
 
-        decisions = executor.decisions
-        trips |= decisions.trips
-        unbounded |= decisions.unbounded
-        branches |= decisions.branches
         stranded = executor.stranded
         ledger.end_step()
 
@@ -99,9 +89,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
         instants=ledger.instants,
         steps=tuple(steps),
         nodes=tuple(ledger.ran),
-        trips=trips,
-        unbounded=frozenset(unbounded),
-        branches=branches,
+        decisions=decisions,
         stranded=tuple(stranded),
     )
 

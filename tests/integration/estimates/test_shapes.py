@@ -125,7 +125,7 @@ def test_trips_that_a_list_of_counts_decides() -> None:
     # THEN the inner loop makes as many trips as TensorFlow's
     runs = sum(found[node].type == "Tanh" for node in schedule.nodes)
     assert runs == int(step(tf.zeros((8, 8)))[0])
-    assert not schedule.trips
+    assert not schedule.decisions.trips
 
 
 def test_size_that_depends_on_weights_is_the_upper_bound_or_assumed() -> None:
