@@ -13,7 +13,6 @@ import tensorflow as tf
 from analyzer.capture.private_names import get_function_options, is_jit_compiled
 from analyzer.capture.targets.synthetic_inputs import Axes, fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import (
-    Option,
     TargetForm,
     check_honoured,
     list_given_options,
@@ -91,7 +90,7 @@ def check_arguments(
     given = list_given_options(options)
 
     if options.batch_size is not None and options.batch_size == find_batch_size(args):
-        given -= {Option.BATCH_SIZE}
+        given.remove("--batch-size")
 
     check_honoured(text, form, given)
 
