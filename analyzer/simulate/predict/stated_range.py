@@ -7,6 +7,7 @@ from typing import Final
 
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.ranges import Range
+from analyzer.model.recording.schema import WORKSPACE
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.limits import FLOOR_BYTES, LIMIT_MARGIN
@@ -30,6 +31,11 @@ CHUNKS_MARGIN: Final = 0.06
 chunks, are not played (benchmarks/results/ablation.md)."""
 
 
+TRIAL_BYTES: Final = 16 << 20
+"""Guards around the workspace on which cuDNN's algorithms are tried in the first step, to detect writes
+outside of it (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
+
+
 HELD_SHARE: Final = 0.015
 """Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
 before their steps (benchmarks/results/real-cards.md)."""
@@ -48,7 +54,9 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
 
         sizes = (format_bytes(limits.low), format_bytes(limits.high))
         because.append(SENTENCES["limits"].format(*sizes, LIMIT_MARGIN))
-        limits = limits.widened(below, above).at_least(0)
+        has_trials = any(any(one.workspaces_bytes) for one in prediction.prepared.plans)
+        above_limit = above + TRIAL_BYTES * has_trials
+        limits = limits.widened(below, above_limit).at_least(0)
 
     # Other outcomes of decisions are not replayed: their distance to the schedules is added.
     played = Range.spanning(one.peak_bytes for one in prediction.schedules)
@@ -175,12 +183,27 @@ def find_unsized(prediction: Prediction) -> list[str]:
 
 
 def _find_workspace_spread(prediction: Prediction) -> tuple[int, int]:
-    """Return by how many bytes other likely algorithms of cuDNN lower and raise a peak at most."""
+    """Return by how many bytes other likely algorithms of cuDNN lower and raise the peak at most."""
+    schedule = prediction.middle
+    first = schedule.steps[-1].first
+    peak = schedule.peak_instant
     less_bytes = more_bytes = 0
 
-    for plan in prediction.prepared.plans:
+    for buffer in schedule.buffers:
+        if buffer.node < 0 or buffer.born < first:
+            continue
+
+        plan = prediction.prepared.plans[buffer.node]
         expected_bytes, least_bytes, most_bytes = plan.workspaces_bytes
-        less_bytes = max(less_bytes, expected_bytes - least_bytes)
-        more_bytes = max(more_bytes, most_bytes - expected_bytes)
+        live_bytes = int(schedule.live_bytes[buffer.born + 1])
+
+        if buffer.region == WORKSPACE:
+            live_bytes -= expected_bytes
+            if buffer.born <= peak and (buffer.dies is None or buffer.dies > peak):
+                less_bytes = expected_bytes - least_bytes
+
+        if most_bytes:
+            higher_bytes = live_bytes + most_bytes - schedule.peak_bytes
+            more_bytes = max(more_bytes, higher_bytes)
 
     return less_bytes, more_bytes
