@@ -73,7 +73,7 @@ def estimate(
         str,
         options.argument(
             "keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or "
-            ".h5 file; or the folder of an earlier estimate."
+            ".h5 file, a SavedModel folder; or the folder of an earlier estimate."
         ),
     ],
     *,

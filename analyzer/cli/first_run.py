@@ -89,6 +89,9 @@ def _search(folder: Path) -> Iterator[tuple[str, str]]:
 
 def _judge_folder(place: Path, names: list[str]) -> str:
     """Return the kind of a folder with these files: a model, a trace, or none."""
+    if "saved_model.pb" in names:
+        return "Models"
+
     is_logdir = (place / "plugins" / "profile").is_dir()
     is_trace = _RUN_FILES.issubset(names) or any(one.endswith(_TRACES) for one in names)
 

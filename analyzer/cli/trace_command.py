@@ -135,7 +135,7 @@ def trace(
         str,
         options.argument(
             "keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or "
-            ".h5 file; a whole script: script.py; or a logdir, "
+            ".h5 file, a SavedModel folder; a whole script: script.py; or a logdir, "
             "run folder or .xplane.pb to open."
         ),
     ],

@@ -159,7 +159,9 @@ def open_estimate(
     if note is None or not (note.is_estimate or note.simulated_card):
         check_note(path)
         hint = suggest_command(path) or "Open a trace with `analyze trace`."
-        raise TraceError(f"{path} holds no estimate.", hint=hint)
+        raise TraceError(
+            f"{path} holds neither an estimate nor a SavedModel.", hint=hint
+        )
 
     analysis = analyse_step(
         note, path, what_if=what_if, search=search, progress=progress

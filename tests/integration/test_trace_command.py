@@ -190,7 +190,7 @@ def saved(captures: Captures) -> Path:
     code = """
 import steps
 model = steps.compiled()
-model.save("saved.keras"); model.save("saved.h5")
+model.save("saved.keras"); model.save("saved.h5"); model.export("saved_model", verbose=False)
 """
     subprocess.run(
         [sys.executable, "-c", code], cwd=captures.folder, check=True, timeout=600,
@@ -206,6 +206,16 @@ def test_saved_models(file: str, captures: Captures, saved: Path) -> None:
     assert_books_balance(result)
     assert result.document["categories_at_peak"]["parameter"] == PARAMETERS
     assert result.document["categories_at_peak"]["optimizer_state"] == ADAM
+
+
+def test_a_saved_model_folder(captures: Captures, saved: Path) -> None:
+    result = captures.get("of-folder", "saved_model")
+    assert_books_balance(result)
+    assert result.document["step"]["mode"] == "infer"
+    assert result.document["categories_at_peak"]["parameter"] == PARAMETERS
+    # Keras writes each weight twice, and TensorFlow loads both.
+    unused = result.allocations[result.allocations.role == "loaded, but not used"]
+    assert unused.requested_bytes[unused.variable.astype(str) != ""].sum() >= PARAMETERS
 
 
 @pytest.mark.slow  # on a sample: test_samples.py

@@ -104,7 +104,9 @@ def trace_function(program: Program) -> Any:
     """Trace the step and return its concrete function; None for an eager step."""
     if program.function is None:
         return None
-    if hasattr(program.function, "captured_inputs"):  # already concrete
+    if hasattr(
+        program.function, "captured_inputs"
+    ):  # already concrete (a SavedModel's)
         return program.function
     try:
         return program.function.get_concrete_function(*program.traced_args)

@@ -95,8 +95,10 @@ class StepVariables:
         """Find new variables; optimizers make theirs in the first step."""
         for model in self.program.models:
             metrics = getattr(model, "metrics_variables", ())
+            unused = getattr(model, "unused_variables", ())
             self._add(model.variables, Category.PARAMETER)
             self._add(metrics, Category.CONSTANT, "metric")
+            self._add(unused, Category.CONSTANT, "loaded, but not used")
 
         for optimizer in self.program.optimizers:
             self._add_optimizer(optimizer)

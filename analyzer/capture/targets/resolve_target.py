@@ -26,6 +26,7 @@ from analyzer.capture.targets.model_changes import (
     apply_while_building,
     check_step_remedy,
 )
+from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import (
     TargetForm,
     check_honoured,
@@ -36,6 +37,7 @@ from analyzer.model.contract.capture_request import (
     TargetKind,
     TargetSpec,
 )
+from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError, suggest_names
 
 
@@ -70,6 +72,8 @@ def _load(spec: TargetSpec, options: CaptureOptions) -> Any:
             return _load_preset(spec)
         case TargetKind.KERAS_FILE:
             return _load_keras_file(spec, options)
+        case TargetKind.SAVED_MODEL:
+            return _load_saved_model(spec, options)
 
     return _load_from_code(spec, options)
 
@@ -131,6 +135,7 @@ def _lacks_tensors(pair: Any) -> bool:
 
 
 _ONLY_BUILD: Final = "Name a function that only builds the model or the step."
+_SIGNATURE: Final = "Save it with one: model.export(FOLDER), or tf.saved_model.save(…)."
 
 
 def _call_user_code(make: Callable[[], Any], text: str) -> Any:
@@ -337,4 +342,66 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
     raise TargetError(
         f"{spec.path} cannot be loaded: {reason.rstrip('.')}.",
         hint="If it holds only weights, or custom objects, name the code of the model: file.py:name.",
+    )
+
+
+class _LoadedModel:
+    """The variables of a SavedModel: all are loaded, and a signature may use some of them."""
+
+    def __init__(self, loaded: Any, function: Any) -> None:
+        self.loaded = (
+            loaded  # owns the variables, so it must live as long as the program
+        )
+        self.variables: list[Any] = []
+        self.unused_variables: list[Any] = []
+        used = {id(variable.handle) for variable in function.variables}
+
+        for part in tf.train.TrackableView(loaded).descendants():
+            if isinstance(part, tf.Variable):
+                is_used = id(part.handle) in used
+                (self.variables if is_used else self.unused_variables).append(part)
+
+
+def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
+    check_honoured(spec.path, TargetForm.SAVED_MODEL, list_given_options(options))
+    if options.mode not in ("", "infer"):
+        raise TargetError(
+            f"{spec.path} is a SavedModel, which holds no training step.",
+            hint="Use --mode infer, or give the model's code as file.py:name.",
+        )
+
+    try:
+        loaded = tf.saved_model.load(spec.path)
+    except Exception as error:
+        raise TargetError(
+            f"{spec.path} cannot be loaded: {describe_user_error(error)}"
+        ) from error
+
+    signatures = getattr(loaded, "signatures", {})
+    name = (
+        "serving_default"
+        if "serving_default" in signatures
+        else next(iter(signatures), None)
+    )
+
+    if name is None:
+        raise TargetError(f"{spec.path} has no signature to call.", hint=_SIGNATURE)
+
+    function = signatures[name]
+    specs = function.structured_input_signature[1]
+    shapes = fill_shapes(
+        {name: step_program.get_axes(one) for name, one in specs.items()}, options
+    )
+    tensors = {
+        name: make_tensor(shapes[name], one.dtype) for name, one in specs.items()
+    }
+    batch_size = next((shape[0] for shape in [*shapes.values()][:1] if shape), None)
+
+    return step_program.Program(
+        call=lambda: function(**tensors),
+        args=tuple(tensors.values()),
+        function=function,
+        models=[_LoadedModel(loaded, function)],
+        messages=[f"The signature {name!r} is run."],
+        config=StepConfig(mode="infer", jit=False, batch_size=batch_size),
     )

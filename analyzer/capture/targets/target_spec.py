@@ -6,6 +6,7 @@ The text alone decides the kind of a target:
     hub:gemma_2b_en               a preset of keras-hub or its folder, without weights
     train.py:build, pkg.mod:step  a name in a file or a module
     model.keras, model.h5         a saved Keras model
+    saved/                        a SavedModel folder
     logdir/, run/, x.xplane.pb    an existing trace
     train.py                      a script, for commands that run scripts
 """
@@ -30,8 +31,8 @@ from analyzer.tracing.parse.logdir import is_trace, suggest_command
 OPTIMIZER: Final = "adam"  # the optimizer of a model that is not compiled
 _MODULE_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _FORMS: Final = (
-    "Give keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or .h5 file, "
-    "a logdir or an .xplane.pb."
+    "Give keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or .h5 file, a "
+    "SavedModel folder, a logdir or an .xplane.pb."
 )
 
 
@@ -132,14 +133,11 @@ def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
     if path.suffix == ".ipynb":
         raise _refuse_notebook(text)
 
-    if (path / "saved_model.pb").is_file():
-        raise TargetError(
-            f"{text} is a SavedModel, which holds no training step.",
-            hint="Give the model's .keras file, or its code as file.py:name.",
-        )
-
     if path.is_dir():
-        kind = TargetKind.TRACE
+        is_saved = (path / "saved_model.pb").is_file() or (
+            path / "saved_model.pbtxt"
+        ).is_file()
+        kind = TargetKind.SAVED_MODEL if is_saved else TargetKind.TRACE
     elif path.suffix == ".py" and not scripts:
         raise TargetError(
             f"{text} is a whole script, and this command needs a model or step.",
@@ -238,6 +236,7 @@ class TargetForm(Choice):
     ESTIMATE = "an estimate that exists"
     MODEL = "a Keras model"
     INFERENCE = "a Keras model in inference mode"
+    SAVED_MODEL = "a SavedModel"
     SIGNATURE = "a tf.function with an input signature"
     STEP = "a step with its own arguments"
     EAGER_STEP = "a plain Python function with its own arguments"

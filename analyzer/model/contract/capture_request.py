@@ -34,6 +34,7 @@ class TargetKind(Choice):
     FILE = "file"
     MODULE = "module"
     KERAS_FILE = "keras-file"
+    SAVED_MODEL = "saved-model"
     TRACE = "trace"
     SCRIPT = "script"
 

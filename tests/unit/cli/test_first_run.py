@@ -38,6 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "logs/good.log": "Epoch 1/3",
         "logs/bad.log": "OOM when allocating tensor with shape[8]",
         "saved/model.keras": "",
+        "exported/saved_model.pb": "",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +55,8 @@ def test_each_find_has_commands_that_accept_it(project: Path) -> None:
     named = {tuple(shlex.split(line)[1:3]) for line in lines}
 
     models = {name for command, name in named if command == "fit"}
-    assert models == {"my nets.py:build_model", "my nets.py:small", "saved/model.keras"}
+    assert models == {"my nets.py:build_model", "my nets.py:small", "exported"}
+    assert "and 1 more" in done.out  # model.keras is in a folder below
     assert {one for one in named if one[1] not in models} == {
         ("trace", "train.py"),
         ("trace", "traces/infer"),
@@ -62,7 +64,7 @@ def test_each_find_has_commands_that_accept_it(project: Path) -> None:
     }
 
     targets = {name: parse_target(name, scripts=True).kind for name in models}
-    assert set(targets.values()) == {TargetKind.FILE, TargetKind.KERAS_FILE}
+    assert set(targets.values()) == {TargetKind.FILE, TargetKind.SAVED_MODEL}
     assert parse_target("train.py", scripts=True).kind is TargetKind.SCRIPT
     assert parse_target("traces/infer").kind is TargetKind.TRACE
 
