@@ -1,5 +1,6 @@
 """``analyze diff A B``: compare two steps."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -8,6 +9,7 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.model.errors import GrowthError, InputError
+from analyzer.report.actions import step_options
 from analyzer.report.diff_sections import Diff, allowed_growth, diff_document
 from analyzer.session.opening import Progress
 from analyzer.session.public_calls import diff as compare
@@ -18,18 +20,18 @@ def diff(
         Path,
         options.argument(
             "The older run folder, logdir or .xplane.pb; or a git range, such as "
-            "v1..HEAD.",
+            "v1..HEAD; or with --python the target.",
             metavar="A",
         ),
     ],
     b: Annotated[
-        Path,
+        Path | None,
         options.argument(
             "The newer one; with a git range, the target to estimate, such as "
             "train.py:build_model.",
             metavar="B",
         ),
-    ],
+    ] = None,
     *,
     outputs: PageOutputs,
     markdown: options.Markdown = None,
@@ -43,24 +45,37 @@ def diff(
     gpu: Annotated[
         str,
         options.option(
-            "With a git range: the card to estimate for, such as t4; default the CPU.",
+            "With a git range or --python: the card to estimate for, such as t4; "
+            "default the CPU.",
             panel=options.STEP,
         ),
     ] = "",
+    python: Annotated[
+        list[str] | None,
+        options.option(
+            "Given twice, with a target as A: estimate it with the older and with the "
+            "newer interpreter, such as old/bin/python and new/bin/python.",
+            "--python",
+            panel=options.STEP,
+            metavar="PYTHON",
+        ),
+    ] = None,
 ) -> None:
     """Compare two steps, or find the commit that changed a step's peak most.
 
     With a git range as A (v1..HEAD) and a target as B (train.py:build_model), it estimates the target at
     a few commits and compares the commit that changed the peak most with the one before it.
+
+    With --python OLD --python NEW and a target, it compares the target in two environments.
     """
-    outputs.check(a, b, others=[markdown])
+    outputs.check(a, *filter(None, (b,)), others=[markdown])
     if fail_on_increase is not None:
         allowed_growth(fail_on_increase, 0)
 
     with TemporaryDirectory() as folder:
         with progress_bar(outputs.progress) as progress:
             step = batch_size, gpu
-            difference = _find_difference(a, b, step, Path(folder), progress)
+            difference = _find_difference(a, b, python, step, Path(folder), progress)
 
         outputs.show(
             difference.to_json,
@@ -75,13 +90,27 @@ def diff(
 
 def _find_difference(
     a: Path,
-    b: Path,
+    b: Path | None,
+    pythons: Sequence[str] | None,
     step: tuple[int | None, str],
     folder: Path,
     progress: Progress,
 ) -> Diff:
-    """Return the difference between two runs, or the commits of a range."""
+    """Return the difference between two runs, two environments, or the commits of a range."""
     batch_size, gpu = step
+    if b is None and pythons is not None and len(pythons) == 2:
+        from analyzer.session.environments import compare_environments
+
+        return compare_environments(
+            str(a), pythons, step_options(batch_size, "", None, gpu), folder, progress
+        )
+
+    if b is None or pythons:
+        raise InputError(
+            "Two steps are needed: A and B, or a target and --python twice.",
+            hint="analyze diff train.py:build --python OLD --python NEW",
+        )
+
     if ".." in a.name and not a.exists():
         from analyzer.session.git_range import find_commit
 

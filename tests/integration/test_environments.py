@@ -1,0 +1,42 @@
+"""A target is estimated by other interpreters, and the two estimates are compared."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from builders import analyze_in_child
+
+pytestmark = pytest.mark.tf
+TARGET = f"{Path(__file__).parent}/targets/gpu_steps.py:cnn"
+
+
+@pytest.mark.slow
+def test_two_interpreters_are_compared(tmp_path: Path) -> None:
+    arguments = ("diff", TARGET, "--python", sys.executable, "--json", "diff.json")
+    ended = analyze_in_child(
+        *arguments, "--python", sys.executable, cwd=tmp_path, timeout_s=600
+    )
+    assert ended.code == 0, ended.err
+    peaks = json.loads((tmp_path / "diff.json").read_text())["peak"]
+    assert all(row["a_bytes"] for row in peaks if row["number"] == "requested")
+    assert "Different settings" not in ended.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--python", "gone", "--python", "gone"), "gone cannot be run"),
+        (("--python", "gone"), "--python twice"),
+        ((), "--python twice"),
+    ],
+)
+def test_a_wrong_interpreter_is_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    ended = analyze_in_child("diff", TARGET, *arguments, cwd=tmp_path)
+    assert ended.code == 2
+    assert words in ended.err
+    assert len(ended.err.splitlines()) == 1
