@@ -90,10 +90,9 @@ _STRATEGIES: Final = (
 """They place a replica on each GPU, and on the CPU if there is none (``all_local_devices``)."""
 
 
-def count_replicas() -> int:
-    """Return the most replicas of a strategy that chooses devices itself; 0 without such a strategy."""
-    strategies = (one for one in gc.get_objects() if issubclass(type(one), _STRATEGIES))
-    return max((one.num_replicas_in_sync for one in strategies), default=0)
+def has_strategy() -> bool:
+    """Return whether the process has a strategy that chooses devices itself."""
+    return any(issubclass(type(one), _STRATEGIES) for one in gc.get_objects())
 
 
 def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[str]:
@@ -136,7 +135,7 @@ def collect_executed_graphs(partitions: list[Any] | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def build_executors_anew(number: int) -> Iterator[None]:
+def build_new_executors(number: int) -> Iterator[None]:
     """Let TensorFlow build an executor for each function that is called, also if it ran before.
 
     An executor belongs to a function and its options; ``number`` changes one that has no effect.
@@ -318,8 +317,6 @@ get_built_variables = _make_reader(
 get_build_shapes = _make_reader("_build_shapes_dict")  # of a built model, by argument
 get_input_structure = _make_reader("_inputs_struct")  # the symbolic inputs
 get_output_structure = _make_reader("_outputs_struct")  # the symbolic outputs
-get_compiled_loss = _make_reader("_compile_loss")
-"""The object that every use of a model's loss goes through."""
 closes_scope = _make_reader("_pop_on_exit")  # False in an inner scope of a layer
 
 
@@ -410,27 +407,6 @@ def copy_op(op: Any, inputs: list[Any]) -> Any:
     )
 
 
-def get_inner_graph(op: Any, attribute: str) -> Any:
-    """Return the graph of a function that an op calls."""
-    return op.graph._get_function(op.get_attr(attribute).name).graph
-
-
-def import_branch(branch: Any, inputs: list[Any]) -> list[Any]:
-    """Add the ops of a branch's graph to the current one, on the device of the scope."""
-    graph = tf.compat.v1.get_default_graph()
-    given = [graph.capture(one) for one in inputs]
-    return list(
-        tf.graph_util.import_graph_def(
-            branch.as_graph_def(),
-            input_map={
-                own.name: one for own, one in zip(branch.inputs, given, strict=True)
-            },
-            return_elements=[one.name for one in branch.outputs],
-            name="",
-        )
-    )
-
-
 def infer_op_properties(graph_def: Any) -> Any:
     """Return TensorFlow's inferred properties of all outputs (``TensorProperties``), by node."""
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
@@ -445,11 +421,6 @@ def find_free_name(op: Any) -> str:
     """Return a name for a second op beside one, as ``create_op`` takes it from a name scope."""
     with op.graph.name_scope(None):
         return f"{op.graph.unique_name(op.name)}/"
-
-
-def add_control_input(op: Any, earlier: Any) -> None:
-    """Let an op of a graph run after another."""
-    op._add_control_input(earlier)
 
 
 def keep_op(op: Any) -> None:

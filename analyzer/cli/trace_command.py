@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView
 
 _ASSUMED: Final = ", ".join(one.name for one in ASSUMPTIONS)
+_USAGE: Final = 2  # exit status of a script that prints its usage (argparse, click)
 _OF_THE_CAPTURE: Final = ("steps", "batch_size", "inter_op_threads", "device", "gpu")
 
 
@@ -365,7 +366,8 @@ def _trace_script(
             )
 
         if result is None:
-            if not (end.fault or end.has_refused):
+            has_usage = end.status == _USAGE  # the script itself has said why it ended
+            if not (end.fault or has_usage):
                 _print_lines(_explain_missing_trace(spec, request, end))
 
             raise ScriptStatus(end.status)

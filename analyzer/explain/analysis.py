@@ -221,27 +221,27 @@ def saved_without(
 
     ``sizes`` are requested bytes; the instants ``gone_until`` are excluded.
     """
-    held = held_in_step(analysis)
-    rest = held_without(analysis, sizes, gone_from, gone_until)
+    held = count_live_bytes(analysis)
+    rest = count_live_bytes_without(analysis, sizes, gone_from, gone_until)
 
     return int(held.max()) - int(rest.max())
 
 
-def held_in_step(analysis: Analysis) -> Instants:
+def count_live_bytes(analysis: Analysis) -> Instants:
     """Return the requested bytes that hold a value at each instant of the steady step."""
     window = slice(analysis.first + 1, analysis.last + 2)
     held: Instants = (analysis.line.requested - analysis.line.idle)[window]
     return held
 
 
-def held_without(
+def count_live_bytes_without(
     analysis: Analysis,
     sizes: Sequence[int] | Instants,
     gone_from: Sequence[int] | Instants,
     gone_until: Sequence[int] | Instants,
 ) -> Instants:
-    """Return ``held_in_step`` without buffers; the arguments are those of ``saved_without``."""
-    held = held_in_step(analysis)
+    """Return ``count_live_bytes`` without buffers; the arguments are those of ``saved_without``."""
+    held = count_live_bytes(analysis)
     first = analysis.first
     count = len(held)
     start = np.clip(np.asarray(gone_from, dtype=np.int64) - first, 0, count)

@@ -16,7 +16,7 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import highest_counter
 from analyzer.model.contract.report_file import LifePhase, Need
-from analyzer.model.ranges import BoundedBytes, Range
+from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.recording.schema import TRIAL
 from analyzer.model.recording.timeline import main_allocator_rows, timeline
@@ -43,15 +43,6 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
     most = _make_need(
         all_peaks, pool, max(pool.bytes, analysis.peak_ever.allocated_bytes)
     )
-
-    stated = recording.uncertainty
-    if stated is not None and stated.workspace is not None:
-        most = replace(
-            most, steady_step=_widen(most.steady_step, stated.workspace.steady)
-        )
-        if most.first_step is not None:
-            first = _widen(most.first_step, stated.workspace.first_step)
-            most = replace(most, first_step=first)
 
     own_bytes = find_own_peak(recording)
     outside = _find_earlier_peak(recording, least)
@@ -93,12 +84,6 @@ def _make_need(
     return Need(
         **phases, allocator=BoundedBytes.exactly(max(highest - max(peaks.values()), 0))
     )
-
-
-def _widen(size: BoundedBytes, bounds: Range) -> BoundedBytes:
-    low = min(size.range.low, bounds.low)
-    high = max(size.range.high, bounds.high)
-    return BoundedBytes.around(size.bytes, low, high)
 
 
 def _phase_peaks(analysis: Analysis, requested: np.ndarray) -> dict[LifePhase, int]:

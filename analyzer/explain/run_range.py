@@ -15,7 +15,12 @@ from typing import Final
 import numpy as np
 from msgspec import structs
 
-from analyzer.explain.analysis import Analysis, held_in_step, held_without, own_options
+from analyzer.explain.analysis import (
+    Analysis,
+    count_live_bytes,
+    count_live_bytes_without,
+    own_options,
+)
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import StatedRange
@@ -183,7 +188,7 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
     sizes = rows["requested_bytes"].to_numpy()
     born = rows["born"].to_numpy()
     dies = rows["dies"].to_numpy()
-    bare = held_without(analysis, sizes, born, dies)
+    bare = count_live_bytes_without(analysis, sizes, born, dies)
     low = high = int(bare.max())
 
     for start, end, size in zip(born, dies, sizes, strict=True):
@@ -192,7 +197,7 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
         low = max(low, beside_bytes + likely[int(size)].low)
         high = max(high, beside_bytes + likely[int(size)].high)
 
-    peak_bytes = int(held_in_step(analysis).max())
+    peak_bytes = int(count_live_bytes(analysis).max())
 
     return max(peak_bytes - low, 0), max(high - peak_bytes, 0)
 

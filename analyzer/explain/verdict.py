@@ -193,7 +193,7 @@ def make_verdict(
     """
     if question is None:
         if base.need_of is NeedOf.LEAST_LIMIT or most.own_peak_bytes is not None:
-            return structs.replace(base, need=most, **_bounded("need", most.total))
+            return structs.replace(base, need=most, **_name_bounds("need", most.total))
         return base
 
     need = _answer_need(question, least, most, is_measured=base.basis is Basis.MEASURED)
@@ -217,8 +217,8 @@ def make_verdict(
         outcome=outcome,
         limit_of=question.limit_of,
         need=need,
-        **_bounded("limit", whole),
-        **_bounded("need", need.total),
+        **_name_bounds("limit", whole),
+        **_name_bounds("need", need.total),
         margin_bytes=whole.bytes - need.total.bytes,
         headline=headline,
     )
@@ -243,7 +243,7 @@ def _answer_need(
     return structs.replace(need, beside_pool=question.beside_pool)
 
 
-def _bounded(name: str, size: BoundedBytes) -> dict[str, Any]:
+def _name_bounds(name: str, size: BoundedBytes) -> dict[str, Any]:
     """Return the three fields of a report's record for a size with its bounds."""
     return {
         f"{name}_bytes": size.bytes,

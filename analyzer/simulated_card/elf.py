@@ -81,14 +81,7 @@ def make_library(
         common = _common(at["common"], at["offsets"], at["strings"], at["slot"])
         entries = (
             *((_NEEDED, needed_at), (_SONAME, soname_at), (_RUNPATH, origin_at)),
-            *((_HASH, at["hash"]), (_STRTAB, at["strings"]), (_STRSZ, len(strings))),
-            *((_SYMTAB, at["symbols"]), (_SYMENT, _SYMBOL.size)),
-            *(
-                (_RELA, at["relocation"]),
-                (_RELASZ, _RELOCATION.size),
-                (_RELAENT, _RELOCATION.size),
-            ),
-            (0, 0),
+            *_list_tables(at, len(strings)),
         )
         symbols = (
             _SYMBOL.pack(offset, _GLOBAL_FUNC, 0, 1, stub_at, _STUB_BYTES)
@@ -124,6 +117,21 @@ def make_library(
             image += content
 
     return image
+
+
+def _list_tables(at: Counter[str], strings_bytes: int) -> list[tuple[int, int]]:
+    """Return the entries of the dynamic section about other parts of the file, and its end."""
+    return [
+        (_HASH, at["hash"]),
+        (_STRTAB, at["strings"]),
+        (_STRSZ, strings_bytes),
+        (_SYMTAB, at["symbols"]),
+        (_SYMENT, _SYMBOL.size),
+        (_RELA, at["relocation"]),
+        (_RELASZ, _RELOCATION.size),
+        (_RELAENT, _RELOCATION.size),
+        (0, 0),
+    ]
 
 
 def _common(at: int, offsets_at: int, strings_at: int, slot_at: int) -> bytes:

@@ -2,15 +2,12 @@
 
 The sources, in this order: the data set behind an iterator; the traced function (``set_shape`` after a
 Python function leaves no node); the user's assumptions; and the
-upper bound of an op's result, such as all elements for ``Where``. Then the stated range begins at one
-element.
+upper bound of an op's result, such as all elements for ``Where``.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
-
-import tensorflow as tf
 
 from analyzer.capture.graph.input_pipeline import find_datasets, list_batch_specs
 from analyzer.capture.graph.plain_graphs import get_node_name, read_traced_outputs
@@ -257,38 +254,6 @@ class SizedGraph:
             return None
 
         return math.prod(spec.shape)
-
-    def infer_least(self) -> Outputs:
-        """Return the specs with one element instead of the upper bound; only ops that differ."""
-        bounded = {name for name, size in self.sizes.items() if size.basis == "most"}
-        if not bounded:
-            return {}
-
-        shapes = {}
-        for tensor, shape in self._shapes.items():
-            if tensor.rpartition(":")[0] not in bounded:
-                shapes[tensor] = shape
-
-        known = self._graph_def, self._arguments
-        open_outputs = infer_graph(*known, shapes)
-
-        for name in bounded:
-            for index, spec in enumerate(open_outputs[name]):
-                least = _fill(spec.shape, 1)
-                if least is not None and is_open(spec):
-                    shapes[f"{name}:{index}"] = least
-
-        try:
-            inferred = infer_graph(*known, shapes)
-        except (ValueError, tf.errors.OpError):
-            return {}
-
-        changed = {}
-        for name, specs in inferred.items():
-            if specs != self.outputs[name]:
-                changed[name] = specs
-
-        return changed
 
 
 def _fill(shape: Shape, size: int) -> tuple[int, ...] | None:

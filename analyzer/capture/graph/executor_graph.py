@@ -21,7 +21,6 @@ from analyzer.capture.graph.shape_inference import Outputs, Shape
 from analyzer.model.contract.fields import COPIED
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
-    LEAST_SHAPES,
     Op,
 )
 from analyzer.model.contract.run_note import DataSize
@@ -53,14 +52,12 @@ def read_step(
     *,
     transposed: bool = False,
 ) -> tuple[list[Op], list[DataSize]]:
-    """Return the ops of executed graphs, with the values and least shapes that matter as attributes.
+    """Return the ops of executed graphs, and the sizes that data decide.
 
-    ``value`` is the value of an argument that is one number: it may decide a loop. ``LEAST_SHAPES`` are
-    the shapes of an op's results if the data leave one element. If ``transposed``, images may have
-    another order of axes than in the traced graphs.
+    The attribute ``value`` of an argument is its value if it is one number: it may decide a loop. If
+    ``transposed``, images may have another order of axes than in the traced graphs.
     """
     outputs: Outputs = {}
-    least: Outputs = {}
     sizes: list[DataSize] = []
 
     for graph_def in partitions:
@@ -68,7 +65,6 @@ def read_step(
             function, graph_def, given, assumed or {}, transposed=transposed
         )
         outputs |= sized.outputs
-        least |= sized.infer_least()
         sizes += sized.sizes.values()
 
     ops = []
@@ -76,10 +72,6 @@ def read_step(
 
     for op in read_executed_ops(partitions, outputs, sources):
         attrs = {**op.attrs, **_describe_argument(op, given)}
-        if op.name in least:
-            shapes = [spec.shape for spec in least[op.name]]
-            attrs[LEAST_SHAPES] = [shape and list(shape) for shape in shapes]
-
         ops.append(replace(op, attrs=attrs))
 
     return ops, sizes
@@ -117,7 +109,7 @@ def instantiate(function: Any) -> list[Any]:
             with (
                 contextlib.suppress(tf.errors.CancelledError),
                 private.cancellation.CancellationManagerContext(manager),
-                private.build_executors_anew(next(_numbers)),
+                private.build_new_executors(next(_numbers)),
             ):
                 private.get_flat_call(function)(feeds, captured)
 

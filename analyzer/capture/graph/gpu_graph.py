@@ -88,16 +88,9 @@ def _make_item(graph_def: Any, function: Any) -> Any:
     for called in graph_def.library.function:
         nodes += called.node_def
 
-    is_placed = any("cpu" in node.device.lower() for node in nodes)
-    replicas = private.count_replicas() if is_placed else 0
-
-    if replicas > 1:
-        raise TargetError(
-            f"Its strategy names {replicas} devices, and a card runs one: name none."
-        )
-
+    has_strategy = private.has_strategy()
     for node in nodes:  # the user's choice, or of a strategy that finds no GPU here
-        is_on_host = "cpu" in node.device.lower() and not replicas
+        is_on_host = "cpu" in node.device.lower() and not has_strategy
         node.device = _HOST if is_on_host else _CARD
 
     effects = {op.name for op in function.graph.control_outputs}

@@ -117,6 +117,17 @@ def capture(
     if needs_whole_pool or not can_have_short_pool(options, kind):
         return capture_once(options)
 
+    return _try_short_pool(capture_once, options, copies, has_sizes=bool(next_size))
+
+
+def _try_short_pool(
+    capture_once: Callable[[CaptureOptions], Path],
+    options: CaptureOptions,
+    copies: ForkServers | None,
+    *,
+    has_sizes: bool,
+) -> Path:
+    """Capture with a short pool, and again with the whole one if the step does not fit."""
     try:
         folder = capture_once(replace(options, has_short_pool=True))
         failure = read_run_file(folder / RUN_FILE).error
@@ -126,7 +137,7 @@ def capture(
 
         run_folders.remove_run(folder)
     except StepOutOfMemory:
-        if copies is not None and next_size is not None:
+        if copies is not None and has_sizes:
             copies.needs_whole_pool = True
             raise  # the size is the last one, not that of the options
 

@@ -12,7 +12,6 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tensorflow as tf
@@ -54,7 +53,6 @@ SIZED: Final = (
 )
 """Ops whose kernel reads the size of its result from the card -> the inputs that decide it."""
 _BRANCHES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
-_BRANCH_ATTRIBUTES: Final = ("then_branch", "else_branch")
 _RANDOM: Final = ("Random", "Truncated", "Multinomial", "ParameterizedTruncated")
 _CALLS: Final = frozenset(
     ("While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall")
@@ -93,21 +91,17 @@ class NeedInlining(BaseException):
     """The value of an argument decides; only the caller of the function knows its twin."""
 
 
-@dataclass
 class _GraphTables:
     """Facts about the tensors of one graph, by name."""
 
-    twins: dict[str, Any] = field(default_factory=dict)  # None if there is no twin
-    fixed: dict[str, bool] = field(default_factory=dict)
-    moved: set[str] = field(
-        default_factory=set
-    )  # ops that run on the host with true inputs
-    arguments: dict[str, Callable[[], Any]] = field(default_factory=dict)
-    captured: dict[str, Any] = field(
-        default_factory=dict
-    )  # placeholder -> tensor outside
-    fixed_arguments: Callable[[str], bool] | None = None
-    elements: dict[str, int] = field(default_factory=dict)  # at most, if unknown
+    def __init__(self) -> None:
+        self.twins: dict[str, Any] = {}  # None if there is no twin
+        self.fixed: dict[str, bool] = {}
+        self.moved: set[str] = set()  # ops that run on the host with true inputs
+        self.arguments: dict[str, Callable[[], Any]] = {}
+        self.captured: dict[str, Any] = {}  # placeholder -> tensor outside
+        self.fixed_arguments: Callable[[str], bool] | None = None
+        self.elements: dict[str, int] = {}  # at most, if unknown
 
 
 def get_tables(graph: Any) -> _GraphTables:
@@ -119,35 +113,31 @@ def get_tables(graph: Any) -> _GraphTables:
     return tables
 
 
-@dataclass
 class HostValues:
-    """Gives deciding ops their true inputs while the step is traced."""
+    """Gives deciding ops their true inputs while the step is traced.
 
-    setup: SetupValues
-    arguments: Sequence[
-        Any
-    ]  # eager tensors and arrays in the order of the step's inputs
-    unknown: dict[str, str] = field(
-        default_factory=dict
-    )  # op -> what its value decides
-    computed: dict[str, None] = field(
-        default_factory=dict
-    )  # ops whose true value decides
-    depth: int = 0  # of functions that can be inlined
-    is_making: bool = False  # of twins
-    is_compiled: bool = False  # inside a function that XLA compiles
-    is_program: bool = False  # functions that a program itself calls, not one step
-    bytes: int = 0
-    products: int = 0
-    assumed: Any = None  # variable: whether unknown conditions are taken to be true
-    followers: dict[int, Any] = field(
-        default_factory=dict
-    )  # id of a handle -> variable on the host
-    followed: set[int] = field(
-        default_factory=set
-    )  # variables whose followers are assigned to
-    # id of a handle -> graph, op type and value of each assignment so far
-    assigned: dict[int, list[tuple[Any, str, Any]]] = field(default_factory=dict)
+    Args:
+        arguments: Eager tensors and arrays in the order of the step's inputs.
+        is_program: Whether a program itself calls the functions, instead of one step.
+    """
+
+    def __init__(
+        self, setup: SetupValues, arguments: Sequence[Any], *, is_program: bool = False
+    ) -> None:
+        self.setup, self.arguments = setup, arguments
+        self.is_program = is_program
+        self.unknown: dict[str, str] = {}  # op -> what its value decides
+        self.computed: dict[str, None] = {}  # ops whose true value decides
+        self.depth = 0  # of functions that can be inlined
+        self.is_making = False  # of twins
+        self.is_compiled = False  # inside a function that XLA compiles
+        self.bytes = self.products = 0
+        # Variable: whether unknown conditions are taken to be true
+        self.assumed: Any = None
+        self.followers: dict[int, Any] = {}  # id of a handle -> variable on the host
+        self.followed: set[int] = set()  # variables whose followers are assigned to
+        # id of a handle -> graph, op type and value of each assignment so far
+        self.assigned: dict[int, list[tuple[Any, str, Any]]] = {}
 
     # ---- creation of ops ----------------------------------------------------------------------
 
@@ -218,8 +208,8 @@ class HostValues:
     ) -> Any:
         """Return an op with true inputs at some places instead of ``op``.
 
-        ``keep``: ``op`` reads its size from the card. The other op then runs on the host, before ``op``,
-        whose temporaries lie on the card beside the results.
+        ``keep``: ``op`` reads its size from the card. The other op then runs on the host, after ``op``,
+        whose temporaries lie on the card.
         """
         graph, inputs = op.graph, list(op.inputs)
         wanted = [
@@ -247,11 +237,8 @@ class HostValues:
         named = {**named, "name": private.find_free_name(op)}
         if not keep:
             return make(inputs, *rest, **named)
-        with _place_on_host(graph):
-            first = make(inputs, *rest, **named)
-        named["name"] = private.find_free_name(op)
-        after = _run_with_results(op, first)
-        with _place_on_host(graph), tf.control_dependencies(after):
+        private.keep_op(op)
+        with _place_on_host(graph), tf.control_dependencies([op]):
             other = make(inputs, *rest, **named)
         if is_true and len(wanted) == len(op.inputs):
             get_tables(graph).moved.add(other.name)
@@ -280,7 +267,7 @@ class HostValues:
         with self.making(graph), tf.control_dependencies([original.op]):
             late = tf.identity(twin)
 
-        return _link(late, original)
+        return link_gradient(late, original)
 
     def _assume_input(self, op: Any, place: int) -> Any:
         """Return an input with which an op selects none, or all; None if there is none."""
@@ -378,7 +365,6 @@ class HostValues:
         if op.type == "ReadVariableOp":
             return self._read_variable(graph, op.inputs[0])
 
-        inputs: list[Any]
         if op.type == "ResourceGather":
             table = self._read_variable(graph, op.inputs[0])
             indices = self._require(op.inputs[1])
@@ -393,13 +379,13 @@ class HostValues:
             raise UnknownValueError
 
         if op.type in _BRANCHES:
-            results = self._copy_branches(graph, op)
-        else:
-            inputs = [self._require(one) for one in op.inputs]
-            self._check_cost(op)
+            raise UnknownValueError
 
-            with self.making(graph):
-                results = private.copy_op(op, inputs).outputs
+        inputs = [self._require(one) for one in op.inputs]
+        self._check_cost(op)
+
+        with self.making(graph):
+            results = private.copy_op(op, inputs).outputs
 
         twins = get_tables(graph).twins
         twins.update(
@@ -407,32 +393,6 @@ class HostValues:
         )
 
         return twins[tensor.name]
-
-    def _copy_branches(self, graph: Any, op: Any) -> list[Any]:
-        """Return the results of a copy of an ``If`` whose branches run on the host."""
-        if op.type not in ("If", "StatelessIf"):
-            raise UnknownValueError
-
-        # a branch also writes to lists, which do not decide
-        given = [
-            one if one.dtype == tf.variant else self._require(one) for one in op.inputs
-        ]
-        branches = [private.get_inner_graph(op, one) for one in _BRANCH_ATTRIBUTES]
-
-        if any(
-            one.type in _CALLS | _BRANCHES
-            for inner in branches
-            for one in inner.get_operations()
-        ):
-            raise UnknownValueError
-
-        with self.making(graph):
-            calls = [
-                functools.partial(private.import_branch, one, given[1:])
-                for one in branches
-            ]
-
-            return list(tf.cond(given[0], *calls))
 
     def _find_argument(self, graph: Any, tensor: Any) -> Any:
         tables = get_tables(graph)
@@ -698,36 +658,7 @@ def _place_on_host(graph: Any) -> Iterator[None]:
         yield
 
 
-def _run_with_results(op: Any, other: Any) -> list[Any]:
-    """Let an op of the card run beside the results of its true copy; return ops that end after it.
-
-    Its kernel, too, allocates the results before it frees its temporaries. Grappler would remove the
-    ops, which only order others.
-    """
-    private.keep_op(op)
-    arrivals, holders = [], []
-
-    with other.graph.as_default(), private.stop_recording():
-        for result in other.outputs:
-            if result.dtype == tf.bool:  # Bitcast has no kernel for it
-                continue
-
-            arrival = tf.raw_ops.Bitcast(input=result, type=result.dtype)
-            private.add_control_input(op, arrival.op)
-            arrivals.append(arrival)
-
-        with tf.control_dependencies([op]):
-            for arrival in arrivals:
-                holder = tf.raw_ops.Bitcast(input=arrival, type=arrival.dtype)
-                holders.append(holder.op)
-
-    for one in (*(arrival.op for arrival in arrivals), *holders):
-        private.keep_op(one)
-
-    return holders or [op]
-
-
-def _link(twin: Any, original: Any) -> Any:
+def link_gradient(twin: Any, original: Any) -> Any:
     """Return a twin through which a gradient flows to the original."""
     if twin is not original and original.dtype.is_floating:
         private.record_identity(twin, original)

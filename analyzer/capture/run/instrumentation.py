@@ -6,7 +6,6 @@ The graph does not say which tensors are gradients or which layer a name scope b
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import keras
@@ -30,22 +29,21 @@ _ALIASES: Final = {
 """Ops whose result shares the buffer of their input, which an earlier op made."""
 
 
-@dataclass
 class Observations:
     """Gradients and scopes of a step."""
 
-    # Graph's id and name of each symbolic gradient, and of tensors that share its buffer.
-    gradients: set[tuple[int, str]] = field(default_factory=set)
-    # Name scope in the graph -> (kind, path); kind is layer, optimizer, metric or loss.
-    scopes: dict[str, tuple[str, str]] = field(default_factory=dict)
-    # Index of a marker in the trace -> addresses of the gradients at that time.
-    eager_gradients: dict[int, list[int]] = field(default_factory=dict)
-    eager: bool = (
-        False  # whether the step runs eagerly under a trace, which then gets markers
-    )
-    # Type of an eager op under a tape -> lines of the user's code that ran it.
-    tape_lines: dict[str, set[str]] = field(default_factory=dict)
-    _marks: int = 0
+    def __init__(self) -> None:
+        # Graph's id and name of each symbolic gradient, and of tensors that share its buffer.
+        self.gradients: set[tuple[int, str]] = set()
+        # Name scope in the graph -> (kind, path); kind is layer, optimizer, metric or loss.
+        self.scopes: dict[str, tuple[str, str]] = {}
+        # Index of a marker in the trace -> addresses of the gradients at that time.
+        self.eager_gradients: dict[int, list[int]] = {}
+        # Whether the step runs eagerly under a trace, which then gets markers.
+        self.eager = False
+        # Type of an eager op under a tape -> lines of the user's code that ran it.
+        self.tape_lines: dict[str, set[str]] = {}
+        self._marks = 0
 
     def restart(self) -> None:
         """Drop the eager gradients of a discarded trace."""

@@ -97,41 +97,26 @@ def run_steps(
     ``own_process`` the user's variables keep their buffers and get their values back. With ``then``,
     which is called after the steps, their graph is not read.
     """
+    partitions: list[Any] = []
     with observe_step() as observed, collect_setup_values() as setup:
         report("building the model", 0.0)
         try:
             with disable_python_tracing():
                 program = make()
         except (TargetError, tf.errors.ResourceExhaustedError) as failure:
-            unmade = _describe_unmade(failure)
-            if then is not None:
-                then(unmade)
-
-            return describe_capture(unmade)
-
-        observed.eager = program.function is None
-        state = Capturing(
-            program=program,
-            observed=observed,
-            variables=StepVariables(program),
-            inputs=[find_address(tensor) for tensor in program.args],
-            wanted=steps,
-            setup=setup,
-        )
-        partitions: list[Any] = []
-
-        try:
-            _run(
-                state,
-                None if then else partitions,
-                report,
-                end_trace,
-                own_process=own_process,
+            state = _describe_unmade(failure)
+        else:
+            observed.eager = program.function is None
+            state = Capturing(
+                program=program,
+                observed=observed,
+                variables=StepVariables(program),
+                inputs=[find_address(tensor) for tensor in program.args],
+                wanted=steps,
+                setup=setup,
             )
-        except InputError:
-            raise
-        except (SystemExit, Exception) as failure:
-            state.error = describe_failure(failure)
+            graphs_to_set = None if then else partitions
+            _run_to_end(state, graphs_to_set, report, end_trace, own_process)
 
         if then is not None:
             then(state)
@@ -169,6 +154,22 @@ def _build_optimizers(program: Program) -> None:
     """
     for optimizer, weights in find_open_optimizers(program):
         optimizer.build(weights)
+
+
+def _run_to_end(
+    state: Capturing,
+    partitions: list[Any] | None,
+    report: Callable[[str, float], None],
+    end_trace: Callable[[], None],
+    own_process: bool,
+) -> None:
+    """Trace the step and run it; an error of the step is recorded in ``state``."""
+    try:
+        _run(state, partitions, report, end_trace, own_process=own_process)
+    except InputError:
+        raise
+    except (SystemExit, Exception) as failure:
+        state.error = describe_failure(failure)
 
 
 def _run(

@@ -23,6 +23,7 @@ from analyzer.capture.run.host_values import (
     HostValues,
     give_true_values,
     is_too_large,
+    link_gradient,
     select_all_or_none,
 )
 from analyzer.capture.run.source_frames import find_own_line
@@ -44,10 +45,9 @@ class ProgramValues:
     """Gives ops of an eager step or of a script their sizes, and names unknown values."""
 
     def __init__(self, setup: SetupValues | None = None) -> None:
-        self.unknown: dict[str, str] = {}  # op and its line -> what its value decides
-        self._functions = HostValues(
-            setup or SetupValues(), (), unknown=self.unknown, is_program=True
-        )
+        self._functions = HostValues(setup or SetupValues(), (), is_program=True)
+        # Op and its line -> what its value decides
+        self.unknown = self._functions.unknown
         self._selects_all = False
         self._true_lines: set[str] = set()  # truths that were taken for true
         self._is_running = False  # an op of ours
@@ -116,7 +116,7 @@ class ProgramValues:
 
         if results is None:
             return own
-        tf.nest.map_structure(_link, results, own)
+        tf.nest.map_structure(link_gradient, results, own)
         return results
 
     def _keep_value(
@@ -160,7 +160,7 @@ class ProgramValues:
                     return None
                 given[place] = original
             results = old(context, op_type, None, *given, *attributes)
-        return tf.nest.map_structure(_copy_to_card, results)
+            return tf.nest.map_structure(self._functions.setup.copy, results)
 
     def _assume(
         self, op_type: str, tensor: Any, place: int, attributes: tuple[Any, ...]
@@ -225,9 +225,3 @@ def _copy_to_card(result: Any) -> Any:
     card = tf.config.list_logical_devices("GPU")[0].name
     with private.stop_recording():
         return private.copy_to_device(result, card)
-
-
-def _link(result: Any, original: Any) -> None:
-    """Let gradients flow from a result to that of the card's op."""
-    if result.dtype.is_floating:
-        private.record_identity(result, original)

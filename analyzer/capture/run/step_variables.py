@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tensorflow as tf
@@ -41,19 +40,19 @@ _SPARSE_ACCESS: Final = (
 it (``EnsureSparseVariableAccess`` in ``resource_variable_ops.cc``); so it is not read."""
 
 
-@dataclass
 class StepVariables:
-    """Collects the variables of a step and snapshots of their addresses."""
+    """Collects the variables of a step and snapshots of their addresses.
 
-    program: Program
-    function: Any = None  # concrete; None if the step runs eagerly
-    snapshots: list[list[int | None]] = field(
-        default_factory=list
-    )  # None: an unknown address
-    raw: list[Any] = field(default_factory=list)  # the ``tf.Variable`` of each row
-    _known: set[int] = field(default_factory=set)
-    _owners: list[tuple[Category, str, str]] = field(default_factory=list)
-    _unread: set[int] | None = None  # None: not searched for yet
+    ``function`` is the concrete function; None if the step runs eagerly.
+    """
+
+    def __init__(self, program: Program, function: Any = None) -> None:
+        self.program, self.function = program, function
+        self.snapshots: list[list[int | None]] = []  # None: an unknown address
+        self.raw: list[Any] = []  # the ``tf.Variable`` of each row
+        self._known: set[int] = set()
+        self._owners: list[tuple[Category, str, str]] = []
+        self._unread: set[int] | None = None  # None: not searched for yet
 
     def rehome_small(self) -> None:
         """Move small variables on the CPU into buffers of TensorFlow's allocator.

@@ -11,7 +11,6 @@ import math
 import os
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tensorflow as tf
@@ -29,19 +28,15 @@ _MOST_ELEMENTS: Final = 1 << 24
 """Size of the largest variable whose initial value stays on the host."""
 
 
-@dataclass
 class SetupValues:
     """True values of the setup's tensors and variables, which the card does not have."""
 
-    # Each entry of a tensor holds its objects, so that no other object gets their id.
-    originals: dict[int, tuple[Any, Any]] = field(
-        default_factory=dict
-    )  # card's id -> card's, host's
-    copies: dict[int, tuple[Any, Any]] = field(
-        default_factory=dict
-    )  # host's id -> host's, card's
-    # id of a living variable's handle -> the initial value or a function that makes it
-    initial: dict[int, Any] = field(default_factory=dict)
+    def __init__(self) -> None:
+        # Each entry of a tensor holds its objects, so that no other object gets their id.
+        self.originals: dict[int, tuple[Any, Any]] = {}  # card's id -> card's, host's
+        self.copies: dict[int, tuple[Any, Any]] = {}  # host's id -> host's, card's
+        # id of a living variable's handle -> the initial value or a function that makes it
+        self.initial: dict[int, Any] = {}
 
     def move(self, tensor: Any) -> Any:
         """Return the card's copy of an eager tensor of the setup; itself if it belongs on the host."""

@@ -13,7 +13,6 @@ import tensorflow as tf
 from analyzer.capture.private_names import get_function_options, is_jit_compiled
 from analyzer.capture.targets.synthetic_inputs import Axes, fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import (
-    Option,
     TargetForm,
     check_honoured,
     list_given_options,
@@ -90,8 +89,8 @@ def check_arguments(
     form = TargetForm.STEP if is_tf_function(function) else TargetForm.EAGER_STEP
     given = list_given_options(options)
 
-    if options.batch_size is not None and options.batch_size == _get_batch_size(args):
-        given -= {Option.BATCH_SIZE}
+    if options.batch_size is not None and options.batch_size == find_batch_size(args):
+        given.remove("--batch-size")
 
     check_honoured(text, form, given)
 
@@ -153,7 +152,7 @@ def make_function_program(
         optimizers=optimizers,
         config=StepConfig(
             jit=is_jit_compiled(function),
-            batch_size=_get_batch_size(args),
+            batch_size=find_batch_size(args),
             dtype_policy=keras.config.dtype_policy().name,
         ),
     )
@@ -183,7 +182,8 @@ def _name_inputs(function: Any, signature: Any) -> list[str]:
     return names
 
 
-def _get_batch_size(args: Any) -> int | None:
+def find_batch_size(args: Any) -> int | None:
+    """Return the first axis of the first tensor of a call; None if there is none."""
     tensors = (
         one for one in tf.nest.flatten(args) if tf.is_tensor(one) and one.shape.rank
     )

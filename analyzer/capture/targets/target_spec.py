@@ -12,7 +12,6 @@ The text alone decides the kind of a target:
 """
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -230,22 +229,6 @@ def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-class Option(Choice):
-    """The options that say how a step is built and run."""
-
-    BATCH_SIZE = "--batch-size"
-    SHAPE = "--shape"
-    MODE = "--mode"
-    OPTIMIZER = "--optimizer"
-    LOSS = "--loss"
-    JIT = "--jit"
-    NO_JIT = "--no-jit"
-    DTYPE_POLICY = "--dtype-policy"
-    STEPS = "--steps"
-    DEVICE = "--device"
-    INTER_OP_THREADS = "--inter-op-threads"
-
-
 class TargetForm(Choice):
     """The form of a target, known once it has been inspected or loaded."""
 
@@ -260,22 +243,29 @@ class TargetForm(Choice):
     SCRIPT = "a script"
 
 
+_PLAIN_OPTIONS: Final = (
+    *("batch_size", "mode", "optimizer", "loss", "dtype_policy"),
+    *("steps", "device", "inter_op_threads"),
+)
+"""Options with one value that say how a step is built and run."""
+
+_BATCH_SIZE: Final = "--batch-size"
+
 _TABLE: Final = read_table("capture/targets/refusals.toml", dict[str, dict[str, Any]])
 """Reasons for refusals, each with a hint; and the refused options of each form, by reason."""
 
 
-def list_given_options(options: CaptureOptions) -> frozenset[Option]:
-    """Return the options that the user gave, even with the default value."""
-    given = {
-        Option.SHAPE: bool(options.shapes),
-        Option.JIT: options.jit is True,
-        Option.NO_JIT: options.jit is False,
-    }
+def list_given_options(options: CaptureOptions) -> set[str]:
+    """Return the options that the user gave, even with the default value, as ``--batch-size``."""
+    values = {name: getattr(options, name) for name in _PLAIN_OPTIONS}
+    given = [name for name, value in values.items() if value not in (None, "")]
 
-    for option in set(Option) - given.keys():
-        given[option] = getattr(options, option.name.lower()) not in (None, "")
+    if options.shapes:
+        given.append("shape")
+    if options.jit is not None:
+        given.append("jit" if options.jit else "no_jit")
 
-    return frozenset(option for option, is_given in given.items() if is_given)
+    return {f"--{name.replace('_', '-')}" for name in given}
 
 
 def write_options(options: CaptureOptions) -> tuple[str, ...]:
@@ -296,11 +286,10 @@ def write_options(options: CaptureOptions) -> tuple[str, ...]:
     return tuple(words)
 
 
-def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None:
+def check_honoured(name: str, form: TargetForm, given: set[str]) -> None:
     """Raise InputError, once per reason, for given options that a form of target cannot honour."""
-    wanted = set(given)
     for reason, options in _TABLE["forms"][form].items():
-        refused = [option for option in options if option in wanted]
+        refused = [option for option in options if option in given]
         if not refused:
             continue
 
@@ -311,5 +300,5 @@ def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None
         raise InputError(
             f"{name} is {form}: {' and '.join(refused)} cannot be used, because {because}.",
             hint=hint,
-            kind=FailureKind.FIXED_SIZE if Option.BATCH_SIZE in refused else None,
+            kind=FailureKind.FIXED_SIZE if _BATCH_SIZE in refused else None,
         )

@@ -17,7 +17,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,7 +32,6 @@ from analyzer.capture.watch.script_launch import (
     BEGUN_FILE,
     DUMP,
     REPORT_FILE,
-    USAGE_FILE,
     write_fault,
 )
 from analyzer.model.contract.capture_request import WatchRequest
@@ -122,8 +120,6 @@ class ScriptRun:
             status = _get_status(stop)
             if stop.code not in (None, 0):
                 ended = f"sys.exit({stop.code!r})"
-
-            self._note_usage(stop)
         except BaseException as error:
             self._is_script = False
             fatal, ended, status = error, type(error).__name__, 1
@@ -163,12 +159,6 @@ class ScriptRun:
                 folder / name / "__init__.py"
             ).is_file():
                 del sys.modules[module]
-
-    def _note_usage(self, stop: SystemExit) -> None:
-        """Note that the script's own ``argparse`` ended it."""
-        for frame, _ in traceback.walk_tb(stop.__traceback__):
-            if frame.f_globals.get("__name__") == "argparse":
-                (self._folder / USAGE_FILE).touch()
 
     def _load_code(self, module: types.ModuleType) -> types.CodeType:
         """Return the code to run; for a module, import its packages and set its names."""

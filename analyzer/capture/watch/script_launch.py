@@ -62,7 +62,6 @@ class ScriptEnd:
     folder: Path | None = None  # the run folder
     note: WatchNote | None = None  # if no step was traced
     has_tensorflow: bool = False  # whether the script imported TensorFlow
-    has_refused: bool = False  # whether it printed its usage
     fault: str = ""  # traceback of an error of ours
     unread: str = ""  # why the trace cannot be opened
 
@@ -117,7 +116,6 @@ def run_script(
                 interrupted_s=interrupted_s,
                 note=read_untraced(staging),
                 has_tensorflow=_take_text(staging / BEGUN_FILE) is not None,
-                has_refused=_take_text(staging / USAGE_FILE) is not None,
                 fault=_take_text(staging / _FAULT_FILE) or "",
             )
 
@@ -187,12 +185,7 @@ def _run_in_terminal(
                 child.send_signal(signal.SIGKILL if is_second else received.si_signo)
     finally:
         stack.close()
-        while (
-            pending := signal.sigpending() & watched
-        ):  # signals that were meant for the child
-            signal.sigwait(pending)
-
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _restore_signals(watched, before)
 
     if child.returncode < 0:
         end_marked(mark, child.pid, reap=child.poll)
@@ -202,6 +195,14 @@ def _run_in_terminal(
 
     status = child.returncode
     return status if status >= 0 else EXIT_BASE - status, interrupted_s
+
+
+def _restore_signals(watched: set[signal.Signals], before: set[Any]) -> None:
+    """Drop the signals that were meant for the child, and set the mask from before."""
+    while pending := signal.sigpending() & watched:
+        signal.sigwait(pending)
+
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _prepare_child() -> None:
@@ -223,7 +224,6 @@ REPORT_FILE: Final = (
 LIVE_FILE: Final = (
     "watch.live"  # exists with a view; step, bytes in use, peak, resident bytes
 )
-USAGE_FILE: Final = "watch.usage"  # exists if the script's own ``argparse`` ended it
 DUMP: Final = ".xla"  # folder of XLA's compiled modules while the script runs
 POOL_FOLDER: Final = ".pool"  # folder of TensorFlow's records of full memory pools
 POOL_RECORDS: Final = "TF_BFC_MEMORY_DUMP"

@@ -3,7 +3,7 @@
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import CodeType
 from typing import Any, Final, TypeAlias
 
@@ -32,24 +32,18 @@ _Argument: TypeAlias = tuple[RetraceCause, str]
 _NOTHING: Final[_Argument] = ("object", "nothing")
 
 
-@dataclass
 class FunctionRecord:
     """All ``tf.function`` objects made from one Python function; see ``TracedFunction``."""
 
-    code: CodeType | None
-    trains: bool = False  # whether gradients were taken while it was traced
-    objects: list[weakref.ref[Any]] = field(default_factory=list)
-    made: int = 0
-    calls: int = 0
-    traces: int = 0
-    called_at: str = ""
-    retraces: deque[Retrace] = field(
-        default_factory=lambda: deque(maxlen=_MAX_RETRACES)
-    )
-    partitions: list[Any] = field(
-        default_factory=list
-    )  # graphs that the executor ran first
-    _arguments: dict[str, _Argument] = field(default_factory=dict)
+    def __init__(self, code: CodeType | None) -> None:
+        self.code = code
+        self.trains = False  # whether gradients were taken while it was traced
+        self.objects: list[weakref.ref[Any]] = []
+        self.made = self.calls = self.traces = 0
+        self.called_at = ""
+        self.retraces: deque[Retrace] = deque(maxlen=_MAX_RETRACES)
+        self.partitions: list[Any] = []  # graphs that the executor ran first
+        self._arguments: dict[str, _Argument] = {}
 
     @property
     def name(self) -> str:

@@ -21,9 +21,10 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.private_names import collect_executed_graphs, is_eager
+from analyzer.capture.private_names import collect_executed_graphs
 from analyzer.capture.run.program_values import ProgramValues
 from analyzer.capture.run.step_capture import describe_failure
+from analyzer.capture.targets.step_program import find_batch_size
 from analyzer.capture.watch.held_tensors import GrowthCheck, find_held_objects
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.program_objects import ProgramObjects
@@ -217,7 +218,7 @@ class Watcher:
             record.trains = takes_gradients(function)
 
         if self.trace.captured is None:
-            self.trace.batch_size = _find_batch_size(args)
+            self.trace.batch_size = find_batch_size(args)
 
         rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
         self._count(id(record), rank, record)
@@ -398,12 +399,3 @@ class Watcher:
             models=tuple(self.objects.list_models(search)),
             ended=ended,
         )
-
-
-def _find_batch_size(args: tuple[Any, ...]) -> int | None:
-    """Return the first axis of the first tensor of a call; None if there is none."""
-    for one in tf.nest.flatten(args):
-        if isinstance(one, tf.Tensor) and is_eager(one) and one.shape.rank:
-            return int(one.shape[0])
-
-    return None

@@ -140,11 +140,6 @@ def check_tensor(tensor: str) -> None:
         raise ValueError(f"{tensor[:80]!r} is no tensor of an op")
 
 
-LEAST_SHAPES: Final = "analyzer_least_shapes"
-"""Attribute of an op: the shapes of its outputs with one element, if data decide the shapes and the
-upper bound was taken."""
-
-
 def split_tensor(tensor: str) -> tuple[str, int]:
     """Return op name and output index of a tensor named ``node:output``."""
     name, _, index = tensor.rpartition(":")

@@ -28,7 +28,7 @@ from analyzer.model.contract.fields import (
 )
 from analyzer.model.contract.run_note import Failure, StepConfig, TargetNote
 from analyzer.model.contract.watch_note import Reading
-from analyzer.model.ranges import BoundedBytes, Range
+from analyzer.model.ranges import BoundedBytes
 
 
 class PeakFigures(TwoSizes, frozen=True, kw_only=True):
@@ -169,14 +169,6 @@ class TrustFigures(ReportRecord, frozen=True, kw_only=True):
     replay_says: Text = ""
 
 
-class WorkspaceFigures(ReportRecord, frozen=True, kw_only=True):
-    """Workspaces of cuDNN in a prediction for a card, in requested bytes."""
-
-    bytes: Total  # expected at the peak of a steady step
-    steady: Range  # peak of a steady step over the likely algorithms
-    first_step: Range  # from the chosen algorithms only to the largest trial of any
-
-
 class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     """The range of a prediction."""
 
@@ -188,7 +180,6 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     because: tuple[Text, ...]
     unsized: Total  # tensors of unknown size, which count as 0
     workspace_bytes: Total | None = None  # part of the upper bounds due to cuDNN
-    workspace: WorkspaceFigures | None = None  # of a step that runs op by op on a card
     limit_low_bytes: Total | None = None  # lower bound of the least memory limit
 
 

@@ -141,18 +141,7 @@ def from_allocations(
         column = allocations["address"].astype("Int64")
         address = column.to_numpy(dtype="int64", na_value=NOWHERE)[rows]
 
-    ids = np.arange(rows.size)
-    freed = dies < last
-    instant = np.concatenate([born, dies[freed]])
-    slot = np.concatenate([ids, ids[freed]])
-    birth = np.arange(slot.size) < rows.size
-
-    # Before the first event there are only births; their addresses give the likely order.
-    rank = np.where(birth & (instant == NOWHERE), address[slot], slot)
-    order = np.lexsort((slot, rank, birth, instant))
-    slot = slot[order]
-    instant = instant[order]
-    birth = birth[order]
+    slot, instant, birth = _order_operations(born, dies, address, last)
     spare = np.zeros(rows.size, bool)
 
     if "region" in allocations:
@@ -169,6 +158,23 @@ def from_allocations(
         row=rows,
         spare=spare,
     )
+
+
+def _order_operations(
+    born: Table, dies: Table, address: Table, last: int
+) -> tuple[Table, Table, Mask]:
+    """Return buffer and instant of each operation in order, and whether it is a birth."""
+    ids = np.arange(born.size)
+    freed = dies < last
+    instant = np.concatenate([born, dies[freed]])
+    slot = np.concatenate([ids, ids[freed]])
+    birth = np.arange(slot.size) < born.size
+
+    # Before the first event there are only births; their addresses give the likely order.
+    rank = np.where(birth & (instant == NOWHERE), address[slot], slot)
+    order = np.lexsort((slot, rank, birth, instant))
+
+    return slot[order], instant[order], birth[order]
 
 
 def _check_rows(rows: Table, requested: Table, born: Table) -> None:

@@ -394,14 +394,13 @@ def find_fft(on: ConvolutionOnCard) -> Offer | None:
 
 
 def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
-    """FFT of 32x32 tiles: 48 of 48 rows."""
+    """FFT of 32x32 tiles, which is tried beside tensor cores: 48 of 48 rows."""
     side = max(on.window_height, on.window_width)
+    is_tried = on.is_input_gradient and on.uses_tensor_cores
     is_offered = (
         on.has_cuda_core_algorithms and on.call.dilation == 1 and on.call.stride <= 2
     )
-    if on.is_filter_gradient or not is_offered or not 1 < side <= 32:
-        return None
-    if on.uses_tensor_cores and not on.is_input_gradient:
+    if not (is_tried and is_offered and 1 < side <= 32):
         return None
 
     high = on.written_height + on.window_height - 1
@@ -409,23 +408,9 @@ def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
     parts = 2 if max(high, wide) > 32 else 1
     kernels = on.filters * on.channels
     images = on.batch * on.channels + on.batch * on.filters
-    workspace = 4352 * (kernels + parts * images)
+    workspace = 4352 * (kernels + parts * images) + 24576 * parts
 
-    tile_rows = divide_up(on.written_height, max(33 - on.window_height, 1))
-    tiles = tile_rows * divide_up(on.written_width, max(33 - on.window_width, 1))
-
-    time = _find_time(
-        on,
-        share=0.964 if on.is_forward else 0.399,
-        factors=(1, 3.27, 0.923, 0.36),
-        launch=18.7,
-        product=(on.batch * tiles, on.written_channels, on.read_channels),
-        products=2176,
-        operations=2,
-        moved_bytes=8704 * (kernels + tiles * images),
-    )
-
-    return Offer(workspace + 24576 * parts + _copies_bytes(on), time)
+    return Offer(workspace + _copies_bytes(on), _TENSOR_CORE_MICROSECONDS)
 
 
 # Tensor cores need channels last, in multiples of 16 bytes. cuDNN copies other tensors, except filters

@@ -52,12 +52,12 @@ _AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - OP_TYPES["only_cpu_forwards"]) | OP_TYP
 """Op types whose kernels on a card have the effect of those on the CPU."""
 
 
-def gpu_device(gpu: Gpu, workspace_limit_bytes: int | None = None) -> KernelDevice:
-    """Return the kernels of a card; the limit of a cuDNN workspace is None for TensorFlow's."""
+def gpu_device(gpu: Gpu) -> KernelDevice:
+    """Return the kernels of a card."""
     return KernelDevice(
         kind="gpu",
         allocator=ALLOCATOR,
-        plan=partial(_plan_on_card, _make_rules(gpu, workspace_limit_bytes)),
+        plan=partial(_plan_on_card, _make_rules(gpu)),
         held_bytes=_count_held_bytes,
         handle_bytes=0,
         scratch_bytes=SCRATCH_BYTES,
@@ -169,14 +169,9 @@ def _plan_copy_to_host(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=(ELSEWHERE,) * len(call.op.outputs))
 
 
-def _make_rules(gpu: Gpu, workspace_limit_bytes: int | None) -> dict[str, Rule]:
+def _make_rules(gpu: Gpu) -> dict[str, Rule]:
     convolutions = {
-        direction: partial(
-            cudnn.plan_convolution,
-            gpu=gpu,
-            workspace_limit_bytes=workspace_limit_bytes,
-            direction=direction,
-        )
+        direction: partial(cudnn.plan_convolution, gpu=gpu, direction=direction)
         for direction in PASSES
     }
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from msgspec import Struct
-
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.run_note import VariableNote
 
@@ -49,20 +47,6 @@ NO_BUFFER: Final = Output(Way.NONE)
 ELSEWHERE: Final = Output(Way.NONE, elsewhere=True)
 
 
-class LibraryCall(Struct, frozen=True):
-    """A call of a library with several algorithms; the first one with a ``key`` tries all of them."""
-
-    key: tuple[object, ...]
-    copy_bytes: (
-        int  # a guarded copy of the result for the trials; skipped if it does not fit
-    )
-    # workspace of each algorithm with guards; the smallest is needed, others are skipped
-    tried_bytes: tuple[int, ...]
-    workspace_bytes: int  # of the expected algorithm
-    least_bytes: int  # over the likely algorithms
-    most_bytes: int
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """The effects of one run of a kernel on memory; temporaries are freed at its end."""
@@ -70,7 +54,8 @@ class MemoryPlan:
     outputs: tuple[Output, ...] = ()
     before_bytes: tuple[int, ...] = ()  # temporaries allocated before the outputs
     after_bytes: tuple[int, ...] = ()  # temporaries allocated after the outputs
-    library: LibraryCall | None = None  # allocates after everything else
+    # Workspace of cuDNN, allocated last: of the fastest algorithm, and the least and most likely
+    workspaces_bytes: tuple[int, int, int] = (0, 0, 0)
     variable: VariableAccess = VariableAccess.UNTOUCHED
     # input that becomes the value of the variable, or an element of a TensorList
     value: int | None = None

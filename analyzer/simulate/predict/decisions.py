@@ -6,13 +6,10 @@ needs least. Each alternative is one schedule.
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Final
 
-from analyzer.model.contract.graph_note import LEAST_SHAPES, Op, TensorSpec
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import InputError
-from analyzer.model.units import format_bytes
 from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
@@ -40,19 +37,23 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
 
     sentences: dict[str, str] = {}
 
-    for name, trips in top.trips.items():
+    for name, trips in top.decisions.trips.items():
         if name not in by_user and trips > 1:
             try_out(name, 1)
 
         plural = "s" * (trips != 1)
-        bound = "" if name in top.unbounded else ", the most that its condition allows"
+        bound = (
+            ""
+            if name in top.decisions.unbounded
+            else ", the most that its condition allows"
+        )
 
         sentences[name] = (
             f"Data decide the trips of loop {name}; assumed: {trips} trip{plural}{bound} "
             f"(--assume {name}=N changes it)."
         )
 
-    for node, count in list(top.branches.items())[:MOST_BRANCHES]:
+    for node, count in list(top.decisions.branches.items())[:MOST_BRANCHES]:
         name = ops[node].name
         outcomes: set[int] = set()
         if name not in by_user:
@@ -72,28 +73,6 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
     return prepared.assume(assumed), sentences, peaks_bytes if sentences else []
 
 
-def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:
-    """Return the graph with one element for each data-dependent size; None without any."""
-    if not any(LEAST_SHAPES in op.attrs for op in ops):
-        return None
-
-    reduced = []
-
-    for op in ops:
-        shapes = op.attrs.get(LEAST_SHAPES)
-        if shapes is not None:
-            outputs = []
-            for spec, shape in zip(op.outputs, shapes, strict=False):
-                known = None if shape is None else tuple(shape)
-                outputs.append(TensorSpec(spec.dtype, known))
-
-            op = replace(op, outputs=tuple(outputs))
-
-        reduced.append(op)
-
-    return tuple(reduced)
-
-
 def check_assumptions(note: RunNote, decided: Collection[str]) -> None:
     """Check that each assumption names something that data decide."""
     known = [*decided, *(size.op for size in note.sizes)]
@@ -110,12 +89,8 @@ def check_assumptions(note: RunNote, decided: Collection[str]) -> None:
 def describe_sizes(
     note: RunNote,
     names: Collection[str] | None = None,
-    least_bytes: int | None = None,
 ) -> list[str]:
-    """Return sentences about sizes that depend on data; ``names`` are the ops that ran, None for all.
-
-    ``least_bytes`` is the peak with one element for each size.
-    """
+    """Return sentences about sizes that depend on data; ``names`` are the ops that ran, None for all."""
     by_basis: dict[str, list[DataSize]] = defaultdict(list)
     for size in note.sizes:
         if names is None or size.basis != "most" or size.op in names:
@@ -136,13 +111,8 @@ def describe_sizes(
 
     if most:
         count = "1 size depends" if len(most) == 1 else f"{len(most)} sizes depend"
-        least = ""
-
-        if least_bytes is not None:
-            least = f"; with one element each the peak is {format_bytes(least_bytes)}"
-
         sentences.append(
-            f"{count} on data; assumed: the largest possible: {_list(most)}{least} "
+            f"{count} on data; assumed: the largest possible: {_list(most)} "
             f"(--assume {most[0].op}=N changes it)."
         )
 

@@ -131,6 +131,7 @@ class Executor:
         ledger: Ledger,
         counters: dict[int, Value],
         edges: EdgeOrder,
+        decisions: DecisionLog,
         random: Random,
     ) -> None:
         self._ledger = ledger
@@ -164,7 +165,7 @@ class Executor:
         if prepared.has_control_flow:
             self._values = NodeValues(prepared, counters)
 
-        self.decisions = DecisionLog(prepared)
+        self._decisions = decisions
         self._reached = [False] * len(prepared.ops)
         self._ready: list[Task] = []
 
@@ -255,7 +256,9 @@ class Executor:
             live = (entry[1] for entry in inputs if entry is not None)
             value = next(live, None)
 
-            is_condition = node in self.decisions.conditions and iteration.frame.assumed
+            is_condition = (
+                node in self._decisions.conditions and iteration.frame.assumed
+            )
             if is_condition and value and value[0]:
                 value = None  # a loop that an assumed branch continues would never end
 
@@ -265,8 +268,8 @@ class Executor:
             return merged, in_use
 
         found = self._values.find(node, outputs, values)
-        if found[:1] == [None] and node in self.decisions.watched:
-            found[0] = self.decisions.assume(node, values, iteration)
+        if found[:1] == [None] and node in self._decisions.watched:
+            found[0] = self._decisions.assume(node, values, iteration)
 
         found += [None] * (len(outputs) - len(found))
 
@@ -285,7 +288,7 @@ class Executor:
         if predicate is not None:
             branch = int(predicate[0])
         elif self._types[self._inputs[node][1][0]] == "LoopCond":
-            branch = int(self.decisions.continue_loop(iteration))
+            branch = int(self._decisions.continue_loop(iteration))
 
         # As ``SwitchNOp``; other switches have no such index.
         if not 0 <= branch < len(outputs):

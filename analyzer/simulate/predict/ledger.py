@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import RESULT_TYPES
-from analyzer.model.recording.schema import TRIAL, WORKSPACE
+from analyzer.model.recording.schema import WORKSPACE
 from analyzer.simulate.kernels.op_call import (
-    LibraryCall,
     ListUse,
     Output,
     VariableAccess,
@@ -49,7 +48,6 @@ class Ledger:
         # Variables that were read or written in part: from then on each read copies.
         self._copied_on_read: set[int] = set()
         self._returned: list[Buffer] = []
-        self._tried: set[tuple[object, ...]] = set()
 
     def hold(
         self,
@@ -156,8 +154,10 @@ class Ledger:
                 outputs.append(self._make_output(node, number, output, inputs))
 
         temporaries += self.allocate_temporaries(node, plan.after_bytes)
-        if plan.library is not None:
-            temporaries += self._call_library(node, plan.library)
+        workspace_bytes = plan.workspaces_bytes[0]
+        if workspace_bytes:
+            workspace = self.allocate(workspace_bytes, node, region=WORKSPACE)
+            temporaries.append(workspace)
 
         if plan.variable is VariableAccess.UPDATE:
             # The parameter and its slots (``ResourceApplyAdam``).
@@ -175,24 +175,6 @@ class Ledger:
     ) -> list[Tensor]:
         """Return temporaries of these sizes."""
         return [self.allocate(size, node) for size in sizes_bytes]
-
-    def _call_library(self, node: int, call: LibraryCall) -> list[Tensor]:
-        """Return the workspace of a library's call; try its algorithms once for each shape."""
-        if call.key not in self._tried:
-            self._tried.add(call.key)
-            copy = self.allocate(call.copy_bytes, node, region=TRIAL)
-            needed_bytes = min(call.tried_bytes)
-
-            for size in call.tried_bytes:
-                region = TEMPORARY if size == needed_bytes else TRIAL
-                self.release(self.allocate(size, node, region=region))
-
-            self.release(copy)
-
-        if not call.workspace_bytes:
-            return []
-
-        return [self.allocate(call.workspace_bytes, node, region=WORKSPACE)]
 
     def _make_output(
         self,

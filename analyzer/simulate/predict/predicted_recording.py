@@ -35,7 +35,6 @@ from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import Replay, from_allocations, replay
 from analyzer.simulate.kernels.cpu_kernels import CPU
-from analyzer.simulate.kernels.cudnn_calls import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu_kernels import gpu_device
 from analyzer.simulate.predict.buffers import Buffer
 from analyzer.simulate.predict.decisions import check_assumptions, describe_sizes
@@ -85,7 +84,7 @@ def predict_note(
 
     if note.device.kind == "gpu":
         gpu = find_gpu(note.device.id or note.device.name)
-        device = gpu_device(gpu, _read_workspace_limit(note))
+        device = gpu_device(gpu)
         limit_bytes = limit_bytes or memory_limit(gpu).bytes
         options = BfcOptions.gpu(limit_bytes, growth=growth)
 
@@ -94,12 +93,6 @@ def predict_note(
     check_assumptions(note, prediction.decisions)
 
     return _make_recording(note, structure, prediction, options)
-
-
-def _read_workspace_limit(note: RunNote) -> int | None:
-    """Return the user's limit of a cuDNN workspace in bytes; None for TensorFlow's."""
-    text = note.environment.get(LIMIT_VARIABLE, "").strip()
-    return int(text) << 20 if text.isdecimal() else None
 
 
 def _make_recording(
@@ -135,7 +128,7 @@ def _make_recording(
         steps=schedule.steps,
         structure=structure,
         warnings=(
-            *describe_sizes(note, set(names), prediction.least_bytes),
+            *describe_sizes(note, set(names)),
             *list(prediction.decisions.values())[:_MOST_DECISIONS],
             *describe_notes(prediction),
         ),
@@ -259,13 +252,7 @@ def _attribute(
         find_roles_of_state(note, structure),
     )
 
-    for row, buffer in enumerate(schedule.buffers):
-        label = buffer.label
-        if buffer.node in prediction.prepared.copied_bytes:
-            label = Category.INPUT, HOST_COPY_ROLE
-        if label is not None and labels.is_open(row):
-            labels.set(row, label[0], role=label[1])
-
+    _label_held(labels, prediction)
     in_steps = table["step"].notna().to_numpy()
     ops = table["op"].astype(object).to_numpy()
 
@@ -303,6 +290,16 @@ def _attribute(
     )
 
     return labels.apply(table), sharing
+
+
+def _label_held(labels: Labels, prediction: Prediction) -> None:
+    """Label the buffers that live outside the step, and copies of NumPy arrays."""
+    for row, buffer in enumerate(prediction.middle.buffers):
+        label = buffer.label
+        if buffer.node in prediction.prepared.copied_bytes:
+            label = Category.INPUT, HOST_COPY_ROLE
+        if label is not None and labels.is_open(row):
+            labels.set(row, label[0], role=label[1])
 
 
 def place(

@@ -14,7 +14,7 @@ from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
 from analyzer.simulate.kernels.op_call import KernelDevice
-from analyzer.simulate.predict.decisions import decide, with_least_shapes
+from analyzer.simulate.predict.decisions import decide
 from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
@@ -35,8 +35,6 @@ class Prediction:
     allocated_bytes: list[int]  # the peak of the chunks of each schedule
     decisions: Mapping[str, str]  # sentences by the name of a branch or a loop
     requested: Range  # peaks of all schedules and of other outcomes of decisions
-    # peak if each data-dependent size is one element; None without any
-    least_bytes: int | None
     # the limits under which some and all schedules run; None if not searched
     limits: Range | None
 
@@ -57,14 +55,6 @@ def predict(
     """Play schedules of a step on a device, and replay them in its allocator."""
     whole = Prepared(note, device)
     prepared, decisions, peaks_bytes = decide(whole)
-    least_bytes = None
-
-    least_ops = with_least_shapes(note.ops)
-    if least_ops is not None:
-        least = Prepared(note, device, least_ops)
-        least_bytes = play(least.assume(prepared.assumed)).peak_bytes
-        peaks_bytes.append(least_bytes)
-
     schedules: list[Schedule] = []
     count = min(max(OPS // len(note.ops), FEWEST_SCHEDULES), MOST_SCHEDULES)
 
@@ -76,6 +66,9 @@ def predict(
         schedules.append(play(prepared, seed))
 
     schedules.sort(key=lambda schedule: schedule.peak_bytes)
+    if any(size.basis == "most" for size in note.sizes):  # the data may leave less
+        first = schedules[0].steps[-1].first
+        peaks_bytes.append(int(schedules[0].live_bytes[first]))
 
     sequences = [make_sequence(schedule) for schedule in schedules]
     allocated = []
@@ -93,7 +86,6 @@ def predict(
         requested=Range.spanning(
             [*peaks_bytes, *(one.peak_bytes for one in schedules)]
         ),
-        least_bytes=least_bytes,
         limits=find_shared_limits(sequences[::-1], options) if search else None,
     )
 

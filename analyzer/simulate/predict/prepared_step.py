@@ -57,7 +57,7 @@ _HELD: Final = (*CONSTANTS, *ARGUMENT_TYPES, "Placeholder")
 
 
 class Prepared:
-    """A step's graph ready to be executed; ``ops`` replaces the ops of the note.
+    """A step's graph ready to be executed.
 
     Attributes:
         threads: Inter-op threads.
@@ -73,19 +73,14 @@ class Prepared:
         copied_bytes: Bytes of each argument that is a copy of a NumPy array.
     """
 
-    def __init__(
-        self,
-        note: RunNote,
-        device: KernelDevice,
-        ops: Sequence[Op] | None = None,
-    ) -> None:
+    def __init__(self, note: RunNote, device: KernelDevice) -> None:
         self.note = note
         self.device = device
         self.threads = max(note.threads.inter_op, 1)
         self.steps = STEPS if note.steps_wanted is None else note.steps_wanted
         self.assumed: Mapping[str, int] = note.assumed
 
-        self.ops = note.ops if ops is None else ops
+        self.ops = note.ops
         self.inputs, self.control = _resolve_inputs(self.ops)
         self.data_out: list[list[tuple[int, int, int]]] = [[] for _ in self.ops]
         self.control_out: list[list[int]] = [[] for _ in self.ops]

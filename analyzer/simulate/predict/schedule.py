@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 
@@ -17,6 +16,7 @@ from analyzer.simulate.predict.buffers import NO_NODE, Buffer
 from analyzer.simulate.predict.executor import EdgeOrder, Executor
 from analyzer.simulate.predict.ledger import Ledger
 from analyzer.simulate.predict.prepared_step import CONSTANTS, Prepared
+from analyzer.simulate.predict.scalar_values import DecisionLog
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,25 +27,17 @@ class Schedule:
     instants: int  # number of allocations and frees
     steps: tuple[Step, ...]
     nodes: tuple[int, ...]  # nodes in the order in which the last step ran them
-    # trips of each loop with an unknown condition, loops without a known bound, and the number of
-    # branches by the node of each unknown predicate
-    trips: Mapping[str, int] = field(default_factory=dict)
-    unbounded: frozenset[str] = frozenset()
-    branches: Mapping[int, int] = field(default_factory=dict)
+    decisions: DecisionLog  # assumed outcomes of loops and branches
     stranded: tuple[int, ...] = ()  # nodes that never ran; none in a graph that can run
 
     @cached_property
     def live_bytes(self) -> np.ndarray:
         """The requested bytes alive after each instant from -1 on."""
-        return self.sum_live([buffer.size_bytes for buffer in self.buffers])
-
-    def sum_live(self, sizes_bytes: list[int]) -> np.ndarray:
-        """Return the live bytes after each instant from -1 on, with other sizes of the buffers."""
         last = self.instants
         ends = [last if one.dies is None else one.dies for one in self.buffers]
         dies = np.asarray(ends, dtype=np.int64)
         born = np.asarray([one.born for one in self.buffers], dtype=np.int64)
-        sizes = np.asarray(sizes_bytes, dtype=np.int64)
+        sizes = np.asarray([one.size_bytes for one in self.buffers], dtype=np.int64)
 
         return running_sum(born, dies, sizes, last)
 
@@ -60,13 +52,6 @@ class Schedule:
         """The highest requested bytes of the last step, with everything that lives outside it."""
         return int(self.live_bytes[self.peak_instant + 1])
 
-    def find_alive_at_peak(self) -> list[Buffer]:
-        """Return the buffers that are alive at the peak."""
-        peak = self.peak_instant
-        born = (buffer for buffer in self.buffers if buffer.born <= peak)
-
-        return [buffer for buffer in born if buffer.dies is None or buffer.dies > peak]
-
 
 def play(prepared: Prepared, seed: int = 0) -> Schedule:
     """Play a process in one possible order."""
@@ -77,22 +62,16 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
     edges = EdgeOrder(prepared, random)
     counters = prepared.counters
 
-    trips: dict[str, int] = {}
-    unbounded: set[str] = set()
-    branches: dict[int, int] = {}
+    decisions = DecisionLog(prepared)
     stranded: list[int] = []
     steps: list[Step] = []
 
     for number in range(prepared.steps):
         first = ledger.instants
         ledger.begin_step()
-        executor = Executor(prepared, ledger, counters, edges, random)
+        executor = Executor(prepared, ledger, counters, edges, decisions, random)
         executor.run()
 
-        decisions = executor.decisions
-        trips |= decisions.trips
-        unbounded |= decisions.unbounded
-        branches |= decisions.branches
         stranded = executor.stranded
         ledger.end_step()
 
@@ -110,9 +89,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
         instants=ledger.instants,
         steps=tuple(steps),
         nodes=tuple(ledger.ran),
-        trips=trips,
-        unbounded=frozenset(unbounded),
-        branches=branches,
+        decisions=decisions,
         stranded=tuple(stranded),
     )
 

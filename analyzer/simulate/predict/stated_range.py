@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
-from analyzer.model.contract.report_file import (
-    StatedRange,
-    WorkspaceFigures,
-)
+from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.ranges import Range
-from analyzer.model.recording.schema import TRIAL, WORKSPACE
+from analyzer.model.recording.schema import WORKSPACE
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.limits import FLOOR_BYTES, LIMIT_MARGIN
@@ -36,6 +31,11 @@ CHUNKS_MARGIN: Final = 0.06
 chunks, are not played (benchmarks/results/ablation.md)."""
 
 
+TRIAL_BYTES: Final = 16 << 20
+"""Guards around the workspace on which cuDNN's algorithms are tried in the first step, to detect writes
+outside of it (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
+
+
 HELD_SHARE: Final = 0.015
 """Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
 before their steps (benchmarks/results/real-cards.md)."""
@@ -44,7 +44,6 @@ before their steps (benchmarks/results/real-cards.md)."""
 def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedRange:
     """Return the range of the peak and its reasons; ``card_limit_bytes`` is None for a CPU."""
     requested = prediction.requested
-    middle = prediction.middle.peak_bytes
     because = _describe_schedules(prediction)
     below, above = _find_margins(prediction, because)
     limits = None
@@ -55,7 +54,9 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
 
         sizes = (format_bytes(limits.low), format_bytes(limits.high))
         because.append(SENTENCES["limits"].format(*sizes, LIMIT_MARGIN))
-        limits = limits.widened(below, above).at_least(0)
+        has_trials = any(any(one.workspaces_bytes) for one in prediction.prepared.plans)
+        above_limit = above + TRIAL_BYTES * has_trials
+        limits = limits.widened(below, above_limit).at_least(0)
 
     # Other outcomes of decisions are not replayed: their distance to the schedules is added.
     played = Range.spanning(one.peak_bytes for one in prediction.schedules)
@@ -67,20 +68,21 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
     chunks = chunks.widened(low_margin, high_margin).at_least(0)
 
     requested = requested.widened(below, above).at_least(0)
-    workspace = workspace_bytes = None
+    workspace_bytes = None
 
     if card_limit_bytes is not None:
         because.append(SENTENCES["no_gpu"])
-        workspace = find_workspaces(prediction, card_limit_bytes)
 
-    if workspace is not None:
-        steady = workspace.steady
-        held_bytes = int(HELD_SHARE * middle)
-        workspace_bytes = steady.high - middle + held_bytes
-        below_bytes = middle - steady.low
-        requested = requested.widened(below_bytes, workspace_bytes).at_least(0)
-        chunks = chunks.widened(below_bytes, workspace_bytes).at_least(0)
-        because += _describe_workspaces(workspace, held_bytes)
+        less_bytes, more_bytes = _find_workspace_spread(prediction)
+        held_bytes = int(HELD_SHARE * prediction.middle.peak_bytes)
+        workspace_bytes = more_bytes + held_bytes
+        requested = requested.widened(less_bytes, workspace_bytes).at_least(0)
+        chunks = chunks.widened(less_bytes, workspace_bytes).at_least(0)
+
+        because.append(SENTENCES["held"].format(format_bytes(held_bytes)))
+        if less_bytes or more_bytes:
+            sizes = format_bytes(less_bytes), format_bytes(more_bytes)
+            because.append(SENTENCES["workspaces"].format(*sizes))
 
     return StatedRange(
         limit_low_bytes=None if limits is None else limits.low,
@@ -92,7 +94,6 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
         because=tuple(because),
         unsized=len(find_unsized(prediction)),
         workspace_bytes=workspace_bytes,
-        workspace=workspace,
     )
 
 
@@ -181,71 +182,28 @@ def find_unsized(prediction: Prediction) -> list[str]:
     return unsized
 
 
-def _describe_workspaces(workspace: WorkspaceFigures, held_bytes: int) -> list[str]:
-    """Return sentences about cuDNN's workspaces and other tensors of a process."""
-    steady = workspace.steady
-    sizes = map(format_bytes, (steady.low, steady.high, workspace.first_step.high))
-
-    return [
-        SENTENCES["workspaces"].format(*sizes),
-        SENTENCES["held"].format(format_bytes(held_bytes)),
-    ]
-
-
-def find_workspaces(
-    prediction: Prediction,
-    limit_bytes: int,
-) -> WorkspaceFigures | None:
-    """Return the expected workspace and the peaks that it allows; None without convolutions.
-
-    The first step has the trials; a trial that exceeds the limit is skipped.
-    """
+def _find_workspace_spread(prediction: Prediction) -> tuple[int, int]:
+    """Return by how many bytes other likely algorithms of cuDNN lower and raise the peak at most."""
     schedule = prediction.middle
-    plans = prediction.prepared.plans
-    if not any(plan.library for plan in plans):
-        return None
-
-    last = schedule.steps[-1].first
-    bare = _sum_without(prediction, WORKSPACE)
-    low = high = int(bare[last:].max())
+    first = schedule.steps[-1].first
+    peak = schedule.peak_instant
+    less_bytes = more_bytes = 0
 
     for buffer in schedule.buffers:
-        call = plans[buffer.node].library if buffer.node >= 0 else None
-        if call is not None and buffer.born >= last:
-            live_bytes = int(bare[buffer.born + 1])
-            low = max(low, live_bytes + call.least_bytes)
-            high = max(high, live_bytes + call.most_bytes)
+        if buffer.node < 0 or buffer.born < first:
+            continue
 
-    steady = Range(low, high).including(schedule.peak_bytes)
+        plan = prediction.prepared.plans[buffer.node]
+        expected_bytes, least_bytes, most_bytes = plan.workspaces_bytes
+        live_bytes = int(schedule.live_bytes[buffer.born + 1])
 
-    first = schedule.steps[0]
-    span = slice(first.first, first.last + 2)
-    needed_bytes = int(_sum_without(prediction, TRIAL)[span].max())
-    most_bytes = int(schedule.live_bytes[span].max())
-    highest_bytes = min(most_bytes, max(limit_bytes, needed_bytes))
-    lowest_bytes = needed_bytes - (schedule.peak_bytes - steady.low)
+        if buffer.region == WORKSPACE:
+            live_bytes -= expected_bytes
+            if buffer.born <= peak and (buffer.dies is None or buffer.dies > peak):
+                less_bytes = expected_bytes - least_bytes
 
-    alive = schedule.find_alive_at_peak()
+        if most_bytes:
+            higher_bytes = live_bytes + most_bytes - schedule.peak_bytes
+            more_bytes = max(more_bytes, higher_bytes)
 
-    held = sum(one.size_bytes for one in alive if one.region == WORKSPACE)
-    first_step = Range(
-        min(lowest_bytes, highest_bytes),
-        max(highest_bytes, steady.high),
-    )
-
-    return WorkspaceFigures(
-        bytes=held,
-        steady=steady,
-        first_step=first_step,
-    )
-
-
-def _sum_without(prediction: Prediction, region: str) -> np.ndarray:
-    """Return the live bytes without the buffers of a region."""
-    schedule = prediction.middle
-    sizes = []
-
-    for buffer in schedule.buffers:
-        sizes.append(0 if buffer.region == region else buffer.size_bytes)
-
-    return schedule.sum_live(sizes)
+    return less_bytes, more_bytes

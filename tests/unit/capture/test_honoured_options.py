@@ -9,7 +9,6 @@ from builders import sample_folder
 
 import analyzer
 from analyzer.capture.targets.target_spec import (
-    Option,
     TargetForm,
     check_honoured,
     parse_target,
@@ -18,7 +17,7 @@ from analyzer.model.errors import InputError, TargetError
 
 
 def test_options_with_one_reason_share_one_error() -> None:
-    both = {Option.LOSS, Option.OPTIMIZER, Option.BATCH_SIZE}
+    both = {"--loss", "--optimizer", "--batch-size"}
     with pytest.raises(InputError) as raised:
         check_honoured("a.py:step", TargetForm.STEP, both)
     assert "--optimizer and --loss cannot" in raised.value.message

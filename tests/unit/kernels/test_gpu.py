@@ -56,7 +56,7 @@ def test_a_convolution_copies_its_filter_into_cudnns_order():
 def test_a_convolution_on_an_amd_card_has_no_workspace_of_cudnn():
     shapes = [(8, 28, 28, 16), (3, 3, 16, 32)], [(8, 28, 28, 32)]
     found = plan("Conv2D", *shapes, card=find_gpu("mi210"), **NHWC)
-    assert found.library is None
+    assert not any(found.workspaces_bytes)
 
 
 def test_channels_last_is_copied_where_cudnn_computes_in_nchw():
@@ -127,9 +127,9 @@ def test_a_recurrent_layer_takes_the_measured_memory(
         "CudnnRNNV3", inputs, [*states, None, None], rnn_mode=mode, is_training=True
     )
     found = gpu_device(T4).plan(op)
-    assert found.outputs[3].size_bytes == reserve
+    assert found.outputs[3].size_bytes == pytest.approx(reserve, abs=4 * batch)
     assert found.outputs[4].way is Way.NONE
-    assert found.after_bytes == (4 * batch, pytest.approx(workspace, abs=8192))
+    assert found.after_bytes == (pytest.approx(workspace, rel=0.01),)
     op = call(
         "CudnnRNNV3", inputs, [*states, None, None], rnn_mode=mode, is_training=False
     )

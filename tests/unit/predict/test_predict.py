@@ -158,7 +158,7 @@ def test_a_counter_decides_which_branch_runs(operand, taken):
     schedule = play(prepared)
     ran = ["tile" in dict(requests_of(prepared, schedule, step)) for step in range(3)]
     assert ran == taken
-    assert not schedule.branches
+    assert not schedule.decisions.branches
 
 
 def test_an_unknown_branch_is_a_decision():

@@ -235,7 +235,7 @@ def test_cudnn_offers_the_algorithms_of_the_estimate(made, tmp_path, monkeypatch
     )
     expected = [one.bytes for one in find_offers(call, card, 8 << 30)]
     assert list(map(int, ended.stdout.split())) == expected
-    assert len(expected) > 5
+    assert len(set(expected)) > 3
 
 
 def test_a_library_without_the_allocators_functions_counts_no_requests(made):
