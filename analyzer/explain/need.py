@@ -6,7 +6,7 @@ algorithms count if they fit: TensorFlow skips those that find no memory (``conv
 ``LaunchAutotunedConv``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from analyzer.explain.trace_integrity import highest_counter
 from analyzer.model.contract.report_file import LifePhase, Need
 from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind, Recording
-from analyzer.model.recording.schema import TRIAL
+from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.model.recording.timeline import main_allocator_rows, timeline
 
 
@@ -31,14 +31,14 @@ def begins_with_process(recording: Recording) -> bool:
 def find_need(analysis: Analysis) -> tuple[Need, Need]:
     """Return the need in the pool without trials of algorithms, and with all of them."""
     recording = analysis.recording
-    rows = analysis.rows
-    is_trial = rows["region"].astype(str) == TRIAL
-    all_peaks = peaks = _phase_peaks(analysis, analysis.line.requested)
-    if is_trial.any():
-        line = timeline(rows[~is_trial], len(recording.events))
-        peaks = _phase_peaks(analysis, line.requested)
-
+    all_peaks = _phase_peaks(analysis, analysis.line.requested)
+    peaks = _peaks_without(analysis, (TRIAL,)) or all_peaks
     pool = _pool_need(analysis)
+
+    # Under that limit cuDNN takes algorithms with less workspace.
+    if pool.bytes < max(peaks.values()):
+        peaks = _peaks_without(analysis, (TRIAL, WORKSPACE)) or peaks
+
     least = _make_need(peaks, pool, pool.bytes)
     most = _make_need(
         all_peaks, pool, max(pool.bytes, analysis.peak_ever.allocated_bytes)
@@ -49,6 +49,17 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
     least = replace(least, before_trace=outside, own_peak_bytes=own_bytes)
 
     return least, replace(most, before_trace=outside, own_peak_bytes=own_bytes)
+
+
+def _peaks_without(analysis: Analysis, regions: Sequence[str]) -> dict[LifePhase, int]:
+    """Return the peaks of the phases without buffers of some regions; empty if there are none."""
+    rows = analysis.rows
+    is_left_out = rows["region"].astype(str).isin(regions)
+    if not is_left_out.any():
+        return {}
+
+    line = timeline(rows[~is_left_out], len(analysis.recording.events))
+    return _phase_peaks(analysis, line.requested)
 
 
 def _find_earlier_peak(recording: Recording, least: Need) -> BoundedBytes | None:

@@ -98,6 +98,7 @@ class _Search:
         """Return the smallest limit between two that suffices, if there is one change only."""
         while enough - fails > self.step:
             middle = (fails + enough) // 2 // self.step * self.step
+            middle = max(middle, fails + self.step)  # ends need not be whole steps
             if self._is_enough(middle):
                 enough = middle
             else:

@@ -80,3 +80,14 @@ def test_all_of_several_orders_run_under_their_shared_limit(growth):
     found = find_shared_limits(orders, options)
     assert all(fits(order, options.under(found.high)) for order in orders)
     assert not any(fits(order, options.under(found.low - 256)) for order in orders)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000), asked=st.integers(1, 64 * MIB))
+def test_a_limit_of_the_user_need_not_be_a_whole_step(seed, asked):
+    sequence = sequence_of(random_operations(120, 12, seed=seed, largest=23))
+    options = BfcOptions.gpu(1)
+    found = minimum_limit(sequence, options, also=[asked])
+    assert fits(sequence, options.under(found.high))
+    if fits(sequence, options.under(asked)):
+        assert found.low <= asked
