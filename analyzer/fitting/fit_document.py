@@ -148,8 +148,8 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
         return
 
     if answer.safe:
-        reserve = "its need stays 3 % below that of the largest one"
-        yield f"{noun} {answer.label(answer.safe)} is safe: {reserve}, at the lowest limit."
+        reserve = "below the lowest limit, and 3 % or more below that of the largest"
+        yield f"{noun} {answer.label(answer.safe)} is safe: its need is {reserve}."
     else:
         yield "No size is safe: even the smallest one may need more than the limit."
 

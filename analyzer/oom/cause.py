@@ -355,7 +355,7 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
         )
 
     if cause is Cause.FRAGMENTED and failure.is_complete:
-        yield "{free} are free, in {holes:,} chunks; the pool has {pieces:,} regions."
+        yield "{free} are free, in {holes:,} chunks; regions of the pool: {pieces:,}."
 
     if failure.kind is FailedAllocator.ASYNC and "free" in failure.printed:
         yield (
