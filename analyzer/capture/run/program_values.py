@@ -103,16 +103,13 @@ class ProgramValues:
             run = functools.partial(old, context, op_type, None)
             return self._keep_value(own, run, args, private.count_inputs(op_type))
 
-        self._is_running = True
-        try:
+        with self._running_own_ops():
             count = private.count_inputs(op_type)
             inputs = [tf.convert_to_tensor(one) for one in args[:count]]
             attributes = args[count:]
             results = self._find_results(old, context, op_type, inputs, attributes)
             # The kernel, too, allocates its results before it frees its temporaries.
             own = old(context, op_type, name, *inputs, *attributes)
-        finally:
-            self._is_running = False
 
         if results is None:
             return own
@@ -129,12 +126,18 @@ class ProgramValues:
         if not args[:count] or not all(map(_is_on_host, args[:count])):
             return own
 
-        self._is_running = True
-        try:
+        with self._running_own_ops():
             with private.stop_recording(), tf.device(HOST):
                 result = run(*args)
 
             return _copy_to_card(result)
+
+    @contextlib.contextmanager
+    def _running_own_ops(self) -> Iterator[None]:
+        """Leave the ops of the block, which are ours, as they are."""
+        self._is_running = True
+        try:
+            yield
         finally:
             self._is_running = False
 
