@@ -80,6 +80,7 @@ def _run() -> int:
         UsageError,
         run_app,
     )  # here, so that _guarded reports its errors
+    from analyzer.cli.stdout import has_reader
 
     try:
         return run_app(sys.argv[1:])
@@ -95,6 +96,12 @@ def _run() -> int:
             hint = f"Options of a script follow --: analyze trace train.py -- --epochs 2. {hint}"
 
         raise InputError(f"{message}{end}", hint=hint) from None
+    except BrokenPipeError:
+        # Typer prints the help by itself: `analyze trace --help | head`.
+        if has_reader():
+            raise
+
+        return int(ExitCode.OK)
     except ScriptStatus as stop:
         return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
     except SystemExit as stop:

@@ -67,16 +67,31 @@ def printing() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # discard buffered and future output
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
 
         if not isinstance(error, BrokenPipeError):  # as of `analyze … | head`
             raise InputError(
                 f"Standard output cannot be written: {error.strerror or error}.",
                 hint="Write to a file: --json FILE, --html FILE.",
             ) from None
+
+
+def has_reader() -> bool:
+    """Return whether a line break can be written; if not, discard all output."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        return False
+
+    return True
+
+
+def _discard_output() -> None:
+    """Discard buffered and future output."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def check_open() -> None:
