@@ -16,6 +16,7 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import highest_counter
 from analyzer.model.contract.report_file import LifePhase, Need
+from analyzer.model.graph.graph_index import GRADIENT_ROLE, UPDATE_ROLE
 from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
@@ -44,11 +45,39 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
         all_peaks, pool, max(pool.bytes, analysis.peak_ever.allocated_bytes)
     )
 
+    if most.first_step is not None and recording.kind is not Kind.TRACE:
+        widened = _widen_by_updates(analysis, most.first_step)
+        most = replace(most, first_step=widened)
+
     own_bytes = find_own_peak(recording)
     outside = _find_earlier_peak(recording, least)
     least = replace(least, before_trace=outside, own_peak_bytes=own_bytes)
 
     return least, replace(most, before_trace=outside, own_peak_bytes=own_bytes)
+
+
+def _widen_by_updates(analysis: Analysis, size: BoundedBytes) -> BoundedBytes:
+    """Return the first step's peak with the range of runs that update variables earlier or later.
+
+    An update may run at any time after its gradient is known (``ExecutorState::ScheduleReady``). Until
+    it ends it holds the gradient, or a temporary as large; trials of later ops meet either.
+    """
+    step = analysis.recording.steps[0]
+    requested = analysis.line.requested[step.first + 1 : step.last + 2]
+    instant = step.first + int(requested.argmax())
+
+    rows = analysis.rows
+    rows = rows[(rows["born"] >= step.first) & (rows["born"] <= instant)]
+    gradients = rows[rows["role"] == GRADIENT_ROLE]
+    updates = rows[rows["role"].isin((GRADIENT_ROLE, UPDATE_ROLE))]
+
+    begun_bytes = int(gradients["requested_bytes"].sum())
+    held_bytes = int(updates.loc[updates["dies"] > instant, "requested_bytes"].sum())
+    waiting_bytes = max(begun_bytes - held_bytes, 0)
+
+    return BoundedBytes.around(
+        size.bytes, size.range.low - held_bytes, size.range.high + waiting_bytes
+    )
 
 
 def _peaks_without(analysis: Analysis, regions: Sequence[str]) -> dict[LifePhase, int]:

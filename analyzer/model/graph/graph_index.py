@@ -304,6 +304,7 @@ def _find_executed_phases(
 
 
 GRADIENT_ROLE: Final = "gradient"  # of a variable
+UPDATE_ROLE: Final = "optimizer temporary"
 PASSED_GRADIENT_ROLE: Final = "gradient read in the backward pass"  # of an activation
 _KEPT_ROLE: Final = "kept for the backward pass"  # by readers
 ALIVE_ROLE: Final = "alive in backward"  # by lifetime, without known readers
@@ -361,9 +362,10 @@ def describe_value(
         if carries_gradient and phase is Phase.BACKWARD:
             return Category.GRADIENT, PASSED_GRADIENT_ROLE
 
-        kind = "optimizer" if phase is Phase.UPDATE else "backward"
+        if phase is Phase.UPDATE:
+            return Category.TEMPORARY, UPDATE_ROLE
 
-        return Category.TEMPORARY, f"{kind} temporary"
+        return Category.TEMPORARY, "backward temporary"
 
     if infers:
         return Category.ACTIVATION, "activation"

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from builders import sample_folder
 from msgspec import structs
@@ -21,6 +22,7 @@ from analyzer.model.contract.report_file import (
     VerdictFigures,
 )
 from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.graph.graph_index import GRADIENT_ROLE
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.schema import TRIAL
 from analyzer.report.answer import answer_lines, has_limit
@@ -194,6 +196,37 @@ def test_trials_that_do_not_fit_are_skipped() -> None:
         assert verdict.outcome is Outcome.FITS
         assert verdict.need is not None
         assert (verdict.need.pool.bytes < most.pool.bytes) == is_skipped
+
+
+def test_updates_may_run_before_the_first_peak_or_after_it() -> None:
+    # GIVEN a first step in which some gradients are known before the peak
+    analysis = open_result(NOTES / "gpu", search=False).analysis
+    step = analysis.recording.steps[0]
+    in_step = analysis.line.requested[step.first + 1 : step.last + 2]
+    instant = step.first + int(in_step.argmax())
+    rows = analysis.rows
+    is_earlier = rows["born"].between(step.first, instant)
+    is_earlier &= rows["requested_bytes"] < MIB
+    is_alive = rows["dies"] > instant
+
+    def find_range(is_gradient: pd.Series[bool]) -> Range:
+        roles = rows["role"].astype(str).mask(is_gradient, GRADIENT_ROLE)
+        marked = rows.assign(role=roles.mask(~is_gradient, ""))
+        first_step = find_need(replace(analysis, rows=marked))[1].first_step
+        assert first_step is not None
+        return first_step.range
+
+    # WHEN none is a variable's, those that are alive at the peak, or all
+    none = find_range(is_earlier & ~is_earlier)
+    alive = find_range(is_earlier & is_alive)
+    both = find_range(is_earlier)
+
+    # THEN a run may hold none of them there, or all
+    held_bytes = int(rows.loc[is_earlier & is_alive, "requested_bytes"].sum())
+    freed_bytes = int(rows.loc[is_earlier & ~is_alive, "requested_bytes"].sum())
+    assert min(held_bytes, freed_bytes) > 0
+    assert (alive.low, alive.high) == (none.low - held_bytes, none.high)
+    assert (both.low, both.high) == (none.low - held_bytes, none.high + freed_bytes)
 
 
 def test_a_trace_that_begins_late_counts_tensorflows_own_peak() -> None:
