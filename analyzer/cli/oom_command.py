@@ -156,7 +156,7 @@ def _reproduce(
         raise InputError(f"{target} is a trace.", hint="Name a model: --target TARGET.")
 
     chosen = CaptureOptions(device="gpu", **_step_settings(report, batch_size))
-    logged = report.document.failures[0]
+    logged = report.document.failures
 
     with progress_bar(outputs.progress) as progress:
         return reproduce(spec, chosen, limit_bytes, logged, progress)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import structs
 
 from analyzer.capture.process.launch import Progress, capture
 from analyzer.capture.process.run_folders import LOG_FILE
@@ -13,11 +16,13 @@ from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.step_access import access_target, make_workplace
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.oom_file import OomFailure, Reproduction
+from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.errors import StepOutOfMemory
 from analyzer.model.units import format_bytes
 from analyzer.oom import read_oom_log
 from analyzer.report.actions import remedy_items
 from analyzer.report.render.sections import Block, Document, Paragraph, Section
+from analyzer.session.opening import analyse_step
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run
 
@@ -34,30 +39,63 @@ def reproduce(
     spec: TargetSpec,
     options: CaptureOptions,
     limit_bytes: int | None,
-    logged: OomFailure,
+    logged: Sequence[OomFailure],
     progress: Progress,
 ) -> Reproduction:
-    """Return whether the step fails as in the log, and the remedies with which it runs."""
-    limited = replace(options, device="", memory_limit_bytes=limit_bytes)
+    """Return whether the step fails as in the log, and the remedies with which it runs.
 
-    failure = _run_step(spec, limited, progress)
-    if failure is None:
+    ``logged`` are the failures of the log, at least one; ops that run at the same time can each have
+    one. The step runs alone. Unless it fails like the log, it runs again with the memory that the
+    log had in use beside the step, and with an open batch axis, which gives another graph.
+    """
+    limit_bytes = limit_bytes or logged[0].limit_bytes
+    alone = replace(options, device="", memory_limit_bytes=limit_bytes)
+    found = _compare(_run_step(spec, alone, progress), logged)
+
+    if not _agrees(found) and limit_bytes is not None:
+        history_bytes = _measure_history(spec, options, logged[0])
+        limit_bytes -= history_bytes
+
+        for is_open in (False, True) if history_bytes else (True,):
+            again = replace(alone, memory_limit_bytes=limit_bytes, is_open=is_open)
+            other = _compare(_run_step(spec, again, progress), logged)
+
+            if _agrees(other) or not found.fails:
+                found = structs.replace(other, history_bytes=history_bytes)
+            if _agrees(found):
+                break
+
+    if not found.fails:
+        return found
+
+    remedies = _find_remedies(spec, options, limit_bytes, progress)
+    return structs.replace(found, remedies=remedies)
+
+
+def _agrees(found: Reproduction) -> bool:
+    return found.is_same_op and found.is_same_request
+
+
+def _compare(
+    failures: Sequence[OomFailure], logged: Sequence[OomFailure]
+) -> Reproduction:
+    """Return the failure of a run that is most like one of the log's."""
+    if not failures:
         return Reproduction(fails=False)
 
-    with access_target(spec) as access:
-        captured = access.capture(options, access.folder / "unchanged")
-        plans = plan_remedies(options, read_run(captured / RUN_FILE))
-        names = [one.id for one in plans if one.kind not in _OTHER_TRAINING]
-        trial = RemedyTrial(access, options, limit_bytes, progress)
-        remedies = try_remedies(trial, names, captured) if names else ()
+    pairs = [
+        (_is_same_op(one, other), _is_same_request(one, other), one)
+        for other in logged
+        for one in failures
+    ]
+    is_same_op, is_same_request, failure = max(pairs, key=lambda pair: pair[:2])
 
     return Reproduction(
         fails=True,
         op=failure.op,
         requested_bytes=failure.asked.requested_bytes if failure.asked else None,
-        is_same_op=_name_op(failure) == _name_op(logged),
-        is_same_request=_is_same_request(failure, logged),
-        remedies=tuple(one for one in remedies if one.fits),
+        is_same_op=is_same_op,
+        is_same_request=is_same_request,
     )
 
 
@@ -65,24 +103,74 @@ def _run_step(
     spec: TargetSpec,
     options: CaptureOptions,
     progress: Progress,
-) -> OomFailure | None:
-    """Return the failure of the step in the log of its own process; None if it runs."""
+) -> tuple[OomFailure, ...]:
+    """Return the failures of the step in the log of its own process; none if it runs."""
     with make_workplace() as folder:
         place = folder / "step"
         try:
             place = capture(spec, options, place, force=False, progress=progress)
         except StepOutOfMemory:
-            return None
+            return ()
 
         with Path(place / LOG_FILE).open("rb") as stream:
-            failures = read_oom_log(stream, LOG_FILE).document.failures
+            return read_oom_log(stream, LOG_FILE).document.failures
 
-    return failures[0] if failures else None
+
+def _measure_history(
+    spec: TargetSpec, options: CaptureOptions, logged: OomFailure
+) -> int:
+    """Return the bytes that the log has in use beside the step, at the request that failed.
+
+    The step runs with room for any, and its use before the same request in the first step is
+    subtracted. The rest may be data or another model. 0 if the log does not say, or if the step does
+    not ask for it.
+    """
+    if logged.asked is None or logged.in_use_bytes is None:
+        return 0
+
+    with access_target(spec) as access:
+        folder = access.capture(options, access.folder / "step")
+        recording = analyse_step(read_run(folder / RUN_FILE), folder).recording
+
+    first_step = recording.events[: recording.steps[0].last + 1]
+    events = first_step[first_step["allocator"] == recording.allocator]
+    names = events["op"].astype(str).str.removeprefix(_CALL)
+    low_bytes, high_bytes = logged.asked.low_bytes, logged.asked.high_bytes
+    is_request = events["requested_bytes"].between(low_bytes, high_bytes)
+
+    rows = events[(events["kind"] == 1) & (names == _name_op(logged)) & is_request]
+    if rows.empty:
+        return 0
+
+    before = rows["in_use_bytes"] - rows["allocated_bytes"]
+    return max(logged.in_use_bytes - int(before.max()), 0)
+
+
+def _find_remedies(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    limit_bytes: int | None,
+    progress: Progress,
+) -> tuple[StepRemedy, ...]:
+    """Return the changes with which the step runs under a limit."""
+    with access_target(spec) as access:
+        captured = access.capture(options, access.folder / "unchanged")
+        plans = plan_remedies(options, read_run(captured / RUN_FILE))
+        names = [one.id for one in plans if one.kind not in _OTHER_TRAINING]
+        trial = RemedyTrial(access, options, limit_bytes, progress)
+        remedies = try_remedies(trial, names, captured) if names else ()
+
+    return tuple(one for one in remedies if one.fits)
 
 
 def _name_op(failure: OomFailure) -> str:
     name = failure.op or failure.requested_by or ""
     return name.removeprefix(_CALL)
+
+
+def _is_same_op(failure: OomFailure, logged: OomFailure) -> bool:
+    name = _name_op(failure)
+    return bool(name) and name == _name_op(logged)
 
 
 def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:
@@ -114,6 +202,12 @@ def append_reproduction(
 
     if batch_size is None and not (found.is_same_op and found.is_same_request):
         lines[0] += " Name the batch size of the log with --batch-size."
+
+    if found.history_bytes:
+        lines.append(
+            f"It ran with {format_bytes(found.history_bytes)} less than the limit: the log has as much "
+            "in use beside this step, such as data on the card or another model."
+        )
 
     blocks: list[Block] = [*map(Paragraph, (*lines, _HISTORY))]
     if found.remedies:

@@ -82,3 +82,48 @@ def test_a_log_is_reproduced_on_a_simulated_card(tmp_path: Path) -> None:
     quarter = ("gpu_steps.py:cnn", "--batch-size", "256")
     ended = analyze_in_child("trace", *quarter, *options, "--force", cwd=tmp_path)
     assert ended.code == 0, ended.err
+
+
+_BESIDE = """
+import keras
+import tensorflow as tf
+
+held = []
+
+
+def wide():
+    rows = [keras.layers.Dense(1024, activation="relu") for _ in range(6)]
+    model = keras.Sequential([keras.Input((1024,)), *rows])
+    model.compile("sgd", "mse")
+    return model
+
+
+def beside():
+    held.append(tf.Variable(tf.zeros((50, 1024, 1024))))
+    return wide()
+"""
+
+
+@pytest.mark.slow
+@NEEDS_CARDS
+def test_what_the_log_holds_beside_the_step_is_taken_off_the_limit(
+    tmp_path: Path,
+) -> None:
+    # GIVEN the log of a step that does not fit beside a variable of 200 MiB
+    (tmp_path / "steps.py").write_text(_BESIDE)
+    options = ("--batch-size", "8192", "--gpu", "t4", "--no-jit", "--limit", "500MiB")
+    arguments = ("trace", "steps.py:beside", *options, "--out", "run")
+    ended = analyze_in_child(*arguments, cwd=tmp_path)
+    assert ended.code == 5, ended.err
+
+    # WHEN the step runs without the variable, under the limit of the log
+    step = ("steps.py:wide", "--batch-size", "8192")
+    arguments = ("oom", "run/capture.log", "--reproduce", "--json", "oom.json")
+    told = analyze_in_child(*arguments, "--target", *step, cwd=tmp_path, timeout_s=600)
+    assert told.code == 0, told.err
+    found = json.loads((tmp_path / "oom.json").read_text())["reproduction"]
+
+    # THEN it fails in the same op, for the step has less memory by the variable's bytes
+    assert found["is_same_op"]
+    assert found["is_same_request"]
+    assert found["history_bytes"] == pytest.approx(50 << 22, rel=0.05)

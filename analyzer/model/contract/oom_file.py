@@ -139,6 +139,7 @@ class Reproduction(ReportRecord, frozen=True, kw_only=True):
     requested_bytes: int | None = None
     is_same_op: bool = False
     is_same_request: bool = False
+    history_bytes: int = 0  # in use in the log beside the step, taken off the limit
     remedies: tuple[StepRemedy, ...] = ()  # with each of them the step runs
 
 
