@@ -32,9 +32,6 @@ COMMANDS: Final = {
         "Estimate the memory of a step without a card, and explain its use and how to reduce it."
     ),
     "fit": "Find the largest batch (or input) that fits a card or a limit.",
-    "sweep": (
-        "Estimate every combination of models, cards and batches, and show them in a table."
-    ),
     "gpus": "List the cards of the catalogue, by search words or with -v all.",
     "diff": "Compare two steps, or find the commit that changed a step's peak most.",
     "oom": (

@@ -1,4 +1,4 @@
-"""Documents: the report of one step (``report.json``, ``--json``), a difference and a sweep.
+"""Documents: the report of one step (``report.json``, ``--json``), and a difference.
 
 New fields have defaults and unknown fields are ignored, so older and newer reports can be read. The name
 of a number ends with its unit: ``_bytes``, ``_s``, ``_ps``, ``_ratio`` (0 to 1).
@@ -649,31 +649,6 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     layers: tuple[LayerOfBoth, ...]
     ops: tuple[OpOfBoth, ...]
     timelines: CurvesOfBoth
-    next_command: Text = ""
-    # full length of each list that was shortened
-    shortened: Lengths = field(default_factory=dict)
-
-
-class SweepCell(ReportRecord, frozen=True, kw_only=True):
-    """The peak of the steady step in one cell; ``need_bytes`` is compared with the limit."""
-
-    target: Text
-    card: Name  # of the catalogue, or ``cpu``
-    batch_size: Total
-    folder: Text  # of the estimate
-    requested_bytes: Total | None = None
-    allocated_bytes: Total | None = None
-    need_bytes: Total | None = None
-    limit_bytes: Total | None = None
-    fits: Fits = None
-    failed: Text = ""
-
-
-class SweepFile(ReportRecord, frozen=True, kw_only=True):
-    """A sweep."""
-
-    schema_version: int = 2
-    cells: tuple[SweepCell, ...]
     next_command: Text = ""
     # full length of each list that was shortened
     shortened: Lengths = field(default_factory=dict)
