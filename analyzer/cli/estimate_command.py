@@ -25,7 +25,7 @@ from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.interrupts import Terminated
 from analyzer.model.units import format_bytes
 from analyzer.report.result import Result
-from analyzer.session.opening import open_estimate, open_finished
+from analyzer.session.opening import open_estimate
 from analyzer.simulated_card.card_environment import normalize_cards
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -262,8 +262,4 @@ def _make_result(
 
         return estimate_target(spec, chosen, out, **saving, **shared)
 
-    path = Path(spec.path)
-    if not shared["what_if"].is_asked:
-        return open_finished(path, progress=shared["progress"])
-
-    return open_estimate(path, **shared)
+    return open_estimate(Path(spec.path), **shared)

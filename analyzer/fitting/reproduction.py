@@ -75,7 +75,7 @@ def _run_step(
             return None
 
         with Path(place / LOG_FILE).open("rb") as stream:
-            failures = read_oom_log(stream, LOG_FILE).document.failures
+            failures = read_oom_log(stream, LOG_FILE).report.failures
 
     return failures[0] if failures else None
 

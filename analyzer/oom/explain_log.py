@@ -37,7 +37,7 @@ from analyzer.oom.failures import FailedAllocator, Log, LoggedFailure, Process
 from analyzer.oom.figures import compute_figures, find_request, sizes_in_use
 from analyzer.oom.lines import LogLine, read_lines
 from analyzer.oom.wordings import find, parse_count
-from analyzer.report.output_files import DocumentOutput
+from analyzer.report.output_files import ReportOutput
 
 _MOST_MIB: Final = 1 << 30  # 1 PiB
 
@@ -139,10 +139,10 @@ _SIZES: Final = (
 
 
 @dataclass(frozen=True, eq=False)
-class OomReport(DocumentOutput):
+class OomReport(ReportOutput):
     """The explanation of a log: its JSON document, and its failures for the drawing."""
 
-    document: OomDocument
+    report: OomDocument
     failures: list[LoggedFailure] = field(repr=False)
 
 

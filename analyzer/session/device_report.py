@@ -17,7 +17,7 @@ from analyzer.model.contract.child_messages import AllocatorFigures
 from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
-from analyzer.report.output_files import DocumentOutput
+from analyzer.report.output_files import ReportOutput
 from analyzer.report.render.sections import (
     Document,
     Paragraph,
@@ -64,10 +64,10 @@ class DeviceFile(ReportRecord, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceReport(DocumentOutput):
-    """The parts of a card's memory; ``document`` is the JSON document."""
+class DeviceReport(ReportOutput):
+    """The parts of a card's memory; ``document`` is its JSON."""
 
-    document: DeviceFile
+    report: DeviceFile
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -76,7 +76,7 @@ class DeviceReport(DocumentOutput):
 
         text = io.StringIO()
         console = Console(file=text, width=100, no_color=True)
-        print_terminal(build_sections(self.document), console)
+        print_terminal(build_sections(self.report), console)
         lines = text.getvalue().splitlines()
 
         return "\n".join(line.rstrip() for line in lines)

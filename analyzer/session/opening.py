@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from analyzer.explain.replay_settings import NOTHING_ASKED, WhatIf
-from analyzer.model.contract.report_file import Kind
+from analyzer.model.contract.report_file import Kind, ReportFile
 from analyzer.model.contract.report_json import REPORT_JSON, read_saved_report
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import TraceError
@@ -52,14 +52,10 @@ def open_result(
         allocator: Empty for the device's own.
         search: Whether to find the least memory limit, which takes seconds for a long trace.
     """
-    is_plain = not (host or allocator or what_if.is_asked)
-
     if is_estimate(path):
-        if is_plain:
-            return open_finished(path, progress=progress)
         return open_estimate(path, what_if=what_if, search=search, progress=progress)
 
-    def measure() -> Result:
+    def measure() -> Analysis:
         from analyzer.tracing.measure.measured_recording import open_measured
 
         measured = open_measured(
@@ -70,76 +66,20 @@ def open_result(
         )
         progress(_last_stage(search), 1.0)
 
-        return make_result(measured, path, what_if, search=search)
+        return explain(measured, what_if, search=search)
 
-    saved, _ = read_saved_report(path) if is_plain else (None, "")
-    if saved is not None and saved.kind is not Kind.ESTIMATE:
-        return Result(cache(lambda: measure().analysis), saved, path)
-
-    return measure()
+    is_plain = not (host or allocator or what_if.is_asked)
+    return _open(path, measure, is_plain=is_plain)
 
 
 def _last_stage(search: bool) -> str:
     return "searching the least memory limit" if search else "explaining"
 
 
-def make_result(
-    recording: Recording,
-    path: Path,
-    what_if: WhatIf = NOTHING_ASKED,
-    *,
-    search: bool = True,
-) -> Result:
-    """Explain a measured trace and return its result."""
-    from analyzer.report.document import build_document
-
-    analysis = explain(recording, what_if, search=search)
-    report = build_document(analysis)
-
-    return Result.of(analysis, report, path if path.is_dir() else None)
-
-
 def is_estimate(path: Path) -> bool:
     """Return whether ``path`` is the folder of an estimate."""
     file = path / RUN_FILE
     return file.is_file() and read_run_file(file).is_estimate
-
-
-def open_finished(path: Path, *, progress: Progress = report_nothing) -> Result:
-    """Open a finished estimate as it was saved, or raise a TraceError.
-
-    If another version saved it or a file has changed, it is predicted again and a note says so.
-    """
-    saved, reason = read_saved_report(path)
-    if saved is not None and saved.kind is Kind.SIMULATED_CARD:
-        return open_result(path, progress=progress)
-
-    if saved is not None and saved.kind is Kind.ESTIMATE:
-
-        def predict_again() -> Analysis:
-            analysis, peak = open_estimate(path).analysis, saved.peak
-
-            found = analysis.peak.requested_bytes, analysis.peak.allocated_bytes
-            if found != (peak.requested_bytes, peak.allocated_bytes):
-                hint = (
-                    "Run `analyze estimate` for the target again, with all its options."
-                )
-                raise TraceError(
-                    f"{path} was estimated with other settings.", hint=hint
-                )
-
-            return analysis
-
-        return Result(cache(predict_again), saved, path)
-
-    result = open_estimate(path, progress=progress)
-    if not reason:
-        return result
-
-    message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
-
-    notes = (message, *result.report.notes)
-    return replace(result, report=structs.replace(result.report, notes=notes))
 
 
 def open_estimate(
@@ -149,12 +89,28 @@ def open_estimate(
     search: bool = True,
     progress: Progress = report_nothing,
 ) -> Result:
-    """Predict again from the folder of an estimate, or raise a TraceError."""
-    from analyzer.report.document import build_document
-    from analyzer.tracing.parse.run_folder import read_run
+    """Open the folder of an estimate, or raise a TraceError.
 
+    The report is the saved one, unless a question is asked, another version saved it, or a file has
+    changed. Then the step is predicted again.
+    """
+    _check_estimate(path)
+
+    def predict() -> Analysis:
+        from analyzer.tracing.parse.run_folder import read_run
+
+        note = read_run(path / RUN_FILE)
+        return analyse_step(
+            note, path, what_if=what_if, search=search, progress=progress
+        )
+
+    return _open(path, predict, is_plain=not what_if.is_asked)
+
+
+def _check_estimate(path: Path) -> None:
+    """Raise a TraceError if ``path`` is no folder of an estimate."""
     file = path / RUN_FILE
-    note = read_run(file) if file.is_file() else None
+    note = read_run_file(file) if file.is_file() else None
 
     if note is None or not (note.is_estimate or note.simulated_card):
         check_note(path)
@@ -163,10 +119,37 @@ def open_estimate(
             f"{path} holds neither an estimate nor a SavedModel.", hint=hint
         )
 
-    analysis = analyse_step(
-        note, path, what_if=what_if, search=search, progress=progress
-    )
-    return Result.of(analysis, build_document(analysis), path)
+
+def _open(path: Path, analyse: Callable[[], Analysis], *, is_plain: bool) -> Result:
+    """Return the saved report of a folder if it is ``is_plain``, or analyse its step again."""
+    saved, reason = read_saved_report(path) if is_plain else (None, "")
+    if saved is not None:
+        return Result(cache(lambda: _check_peak(analyse(), saved, path)), saved, path)
+
+    from analyzer.report.document import build_document
+
+    analysis = analyse()
+    report = build_document(analysis)
+
+    if reason and report.kind is Kind.ESTIMATE:
+        message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
+        report = structs.replace(report, notes=(message, *report.notes))
+
+    return Result.of(analysis, report, path if path.is_dir() else None)
+
+
+def _check_peak(analysis: Analysis, saved: ReportFile, path: Path) -> Analysis:
+    """Return an analysis, or raise a TraceError if its peak is not that of the saved report."""
+    found = analysis.peak
+    sizes = found.requested_bytes, found.allocated_bytes
+
+    if sizes != (saved.peak.requested_bytes, saved.peak.allocated_bytes):
+        raise TraceError(
+            f"{path} was estimated with other settings.",
+            hint="Run `analyze estimate` for the target again, with all its options.",
+        )
+
+    return analysis
 
 
 @pause_collector()

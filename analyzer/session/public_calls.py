@@ -29,7 +29,7 @@ from analyzer.model.errors import InputError
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_object
 from analyzer.session.many_hosts import open_hosts
-from analyzer.session.opening import open_finished, open_result
+from analyzer.session.opening import open_estimate, open_result
 from analyzer.session.target_results import (
     estimate_target,
     explain_folder,
@@ -128,7 +128,7 @@ def estimate(
             return estimate_target(spec, options, place, force=force)
 
         check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(options))
-        return open_finished(Path(spec.path))
+        return open_estimate(Path(spec.path))
 
     check_steps(options)
 

@@ -101,7 +101,7 @@ def _print_explanation(message: str) -> None:
         message = message.replace(file, find_cell(file))
 
     text = "\n".join((*_write_log(pool), message))
-    page = build_sections(read_oom_log(io.BytesIO(text.encode()), "").document)
+    page = build_sections(read_oom_log(io.BytesIO(text.encode()), "").report)
     columns = (
         TableColumn("size", "bytes"),
         TableColumn("holder", least=30),

@@ -41,7 +41,7 @@ DUMPED = [name for name in EXPECTED if "async" not in name and name != "gpu_two"
 
 def read(name: str) -> OomDocument:
     with (LOGS / f"{name}.log.gz").open("rb") as stream:
-        return read_oom_log(stream, name).document
+        return read_oom_log(stream, name).report
 
 
 def text_of(name: str) -> str:
