@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from analyzer.model.version import __version__
+from analyzer.model import __version__
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.keras_callback import MemoryCallback

@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from analyzer.cli.shared_options import expand_groups
+from analyzer.model import __version__
 from analyzer.model.errors import ExitCode
-from analyzer.model.version import __version__
 
 COMPLETION: Final = "_ANALYZE_COMPLETE"  # by which a shell asks for completions
 _LEAST_PANEL: Final = (

@@ -13,11 +13,11 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.gpus_command import name_variant
 from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import print_news, progress_bar
-from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
     TargetKind,
     TargetSpec,
+    WhatIf,
 )
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.contract.run_note import read_run_file

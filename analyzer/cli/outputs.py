@@ -237,8 +237,12 @@ class RunPlace:
 
     @contextlib.contextmanager
     def folder_for(self, spec: TargetSpec) -> Iterator[Path]:
-        """Yield the folder's path; with --no-save it is temporary."""
-        if not self.no_save or spec.kind is TargetKind.TRACE:
+        """Yield the folder's path; with --no-save it is temporary. A trace has its own."""
+        if spec.kind is TargetKind.TRACE:
+            yield Path(spec.path)
+            return
+
+        if not self.no_save:
             from analyzer.capture.process.run_folders import make_default_path
 
             yield self.out or make_default_path(spec)

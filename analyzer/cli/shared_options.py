@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final, get_type_hints
 import typer
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
-from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.capture_request import BATCH_SIZE, CaptureOptions
+from analyzer.model.contract.capture_request import BATCH_SIZE, CaptureOptions, WhatIf
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 

@@ -23,7 +23,6 @@ from analyzer.cli import ScriptStatus
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import progress_bar
-from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
     ASSUMPTIONS,
     DEFAULT_STEPS,
@@ -33,13 +32,12 @@ from analyzer.model.contract.capture_request import (
     TargetKind,
     TargetSpec,
     WatchRequest,
+    WhatIf,
 )
 from analyzer.model.errors import ExitCode, InputError, LimitError
-from analyzer.model.machine import count_cores
 from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
-from analyzer.session.many_hosts import open_hosts
-from analyzer.session.work_engine import WorkEngine
+from analyzer.session.opening import open_hosts
 from analyzer.tracing.parse.logdir import find_run, is_assignment
 
 if TYPE_CHECKING:
@@ -317,10 +315,10 @@ def _open_trace(path: Path, capture: TraceOptions, **shared: Any) -> Result:
     if capture.run:
         path = find_run(path, capture.run)
 
-    engine = WorkEngine(scheduler=capture.scheduler, workers=count_cores())
     return open_hosts(
         path,
-        engine=engine,
+        scheduler=capture.scheduler,
+        is_parallel=True,
         host=capture.host,
         allocator=capture.allocator,
         **shared,

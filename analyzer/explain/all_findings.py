@@ -14,7 +14,7 @@ from analyzer.explain.questions import (
     peak_tensors,
 )
 from analyzer.explain.running import step_differences
-from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.recording.records import Finding, Severity
 
 _FIRST: Final = ("out-of-memory", "does-not-fit")

@@ -27,8 +27,14 @@ from analyzer.model.contract.report_file import (
 from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.errors import AccountingError
 from analyzer.model.ranges import Range
-from analyzer.model.recording.records import Finding, Kind, Recording, Severity, Step
-from analyzer.model.recording.schema import TRIAL_ROLE
+from analyzer.model.recording.records import (
+    TRIAL_ROLE,
+    Finding,
+    Kind,
+    Recording,
+    Severity,
+    Step,
+)
 from analyzer.model.recording.timeline import (
     Peak,
     Timeline,

@@ -11,7 +11,7 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import BufferRow
-from analyzer.model.contract.watch_note import HeldTensors
+from analyzer.model.contract.run_note import HeldTensors
 from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
 from analyzer.model.graph.graph_index import PASSING_ROLES
 from analyzer.model.recording.records import Recording, Step

@@ -17,8 +17,7 @@ from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import highest_counter
 from analyzer.model.contract.report_file import LifePhase, Need
 from analyzer.model.ranges import BoundedBytes
-from analyzer.model.recording.records import Kind, Recording
-from analyzer.model.recording.schema import TRIAL, WORKSPACE
+from analyzer.model.recording.records import TRIAL, WORKSPACE, Kind, Recording
 from analyzer.model.recording.timeline import main_allocator_rows, timeline
 
 

@@ -13,8 +13,8 @@ from msgspec import structs
 from analyzer.explain.analysis import Analysis, card_of, card_options, own_options
 from analyzer.explain.buffer_words import name_of
 from analyzer.explain.need import begins_with_process
-from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.running.slope import find_own_peak
+from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_file import (
     OtherSettings,
     PoolChange,

@@ -17,8 +17,7 @@ from analyzer.model.contract.capture_request import ASSUMPTIONS
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.contract.run_note import SimulatedCardNote
-from analyzer.model.recording.records import REPORTED, Recording, Step
-from analyzer.model.recording.schema import TRIAL_ROLE
+from analyzer.model.recording.records import REPORTED, TRIAL_ROLE, Recording, Step
 from analyzer.report.answer import add_answer
 
 

@@ -28,8 +28,7 @@ from analyzer.model.contract.capture_request import (
 from analyzer.model.errors import InputError
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_object
-from analyzer.session.many_hosts import open_hosts
-from analyzer.session.opening import open_estimate, open_result
+from analyzer.session.opening import open_estimate, open_hosts, open_result
 from analyzer.session.target_results import (
     estimate_target,
     explain_folder,

@@ -9,12 +9,13 @@ from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
-from analyzer.explain.replay_settings import NOTHING_ASKED, WhatIf
 from analyzer.model.contract import report_json
 from analyzer.model.contract.capture_request import (
+    NOTHING_ASKED,
     CaptureOptions,
     TargetSpec,
     WatchRequest,
+    WhatIf,
 )
 from analyzer.model.contract.report_file import Kind
 from analyzer.model.contract.run_note import read_run_file

@@ -29,6 +29,7 @@ from analyzer.capture.run.xla_dumps import (
 )
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
+from analyzer.model import __version__
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.graph_note import Op, TracedGraph
 from analyzer.model.contract.run_note import (
@@ -43,7 +44,6 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.errors import ExitCode, FailureKind, TargetError
 from analyzer.model.machine import count_cores
-from analyzer.model.version import __version__
 from analyzer.simulated_card.core_calls import describe_refusals
 
 _MOST_NAMES: Final = 3  # of ops or functions in a note

@@ -27,7 +27,7 @@ from analyzer.capture.watch.user_lines import (
     is_own,
     removes_entries,
 )
-from analyzer.model.contract.watch_note import HeldTensors
+from analyzer.model.contract.run_note import HeldTensors
 
 _GROWING: Final = (list, dict, set, deque)
 _MAX_DEPTH: Final = 8  # references between a name and an object

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from analyzer.capture.watch.holder_search import HolderSearch
-from analyzer.model.contract.watch_note import HeldTensors
+from analyzer.model.contract.run_note import HeldTensors
 
 _MIN_ENTRY_BYTES: Final = 4096
 """Of a container's entry: smaller ones take a million steps to matter."""

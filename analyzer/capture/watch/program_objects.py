@@ -20,7 +20,7 @@ from analyzer.capture.watch.user_lines import (
     format_line,
     is_own,
 )
-from analyzer.model.contract.watch_note import (
+from analyzer.model.contract.run_note import (
     DataStage,
     LiveModels,
     TapesNote,

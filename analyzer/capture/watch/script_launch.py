@@ -39,7 +39,7 @@ from analyzer.capture.process.run_folders import (
 from analyzer.capture.run.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import WatchRequest
 from analyzer.model.contract.child_messages import write_message
-from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.interrupts import (
     ENDING,
     EXIT_BASE,

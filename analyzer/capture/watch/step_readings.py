@@ -22,8 +22,13 @@ from analyzer.capture.run.step_variables import StepVariables, find_variable_add
 from analyzer.capture.watch.held_tensors import find_holders, find_live_tensors
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.script_launch import POOL_FOLDER, POOL_RECORDS
-from analyzer.model.contract.run_note import Failure
-from analyzer.model.contract.watch_note import MOST_ROWS, FailedStep, LiveChunk, Reading
+from analyzer.model.contract.run_note import (
+    MOST_ROWS,
+    FailedStep,
+    Failure,
+    LiveChunk,
+    Reading,
+)
 
 _ALWAYS_READ: Final = 64  # first steps that are all read
 _MAX_READINGS: Final = 1024  # number of readings at which every second one is dropped

@@ -41,10 +41,10 @@ from analyzer.model.contract.run_note import (
     SimulatedCardNote,
     StepConfig,
     TargetNote,
+    WatchNote,
     encode_run,
     read_run_file,
 )
-from analyzer.model.contract.watch_note import WatchNote
 from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
 from analyzer.tracing.parse.xplane import WATCHED_STEP
 

@@ -14,7 +14,7 @@ from analyzer.capture.private_names import list_concrete_functions
 from analyzer.capture.run.source_frames import shorten_path
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.user_lines import find_calling_line, get_code
-from analyzer.model.contract.watch_note import (
+from analyzer.model.contract.run_note import (
     LargeConstant,
     Retrace,
     RetraceCause,

@@ -14,8 +14,7 @@ from analyzer.capture.process.run_folders import (
 )
 from analyzer.capture.watch.script_launch import read_untraced
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
-from analyzer.model.contract.run_note import TargetNote
-from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.contract.run_note import TargetNote, WatchNote
 from analyzer.model.errors import InputError, TargetError, TraceError
 from analyzer.tracing.parse.logdir import RUN_FILE, find_traces
 from analyzer.tracing.parse.xplane import read_trace

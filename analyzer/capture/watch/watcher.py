@@ -47,8 +47,12 @@ from analyzer.capture.watch.traced_functions import (
     FunctionRecord,
     takes_gradients,
 )
-from analyzer.model.contract.run_note import SimulatedCardNote, TargetNote
-from analyzer.model.contract.watch_note import FailedStep, WatchNote
+from analyzer.model.contract.run_note import (
+    FailedStep,
+    SimulatedCardNote,
+    TargetNote,
+    WatchNote,
+)
 from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
 from analyzer.simulated_card.core_calls import describe_refusals

@@ -24,9 +24,9 @@ from mcp.server.stdio import stdio_server
 
 from analyzer.cli.app import COMMANDS, load_function
 from analyzer.cli.skill_command import read_skill
+from analyzer.model import __version__
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import EXIT_BASE
-from analyzer.model.version import __version__
 from analyzer.report.short_json import shorten
 
 _OTHERS: Final = ("skill", "mcp")  # commands that are no tools

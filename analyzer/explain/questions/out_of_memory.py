@@ -14,7 +14,7 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import describe_largest, evidence_row, in_brackets
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.report_file import UnservedRequest
-from analyzer.model.contract.watch_note import FailedStep, WatchNote
+from analyzer.model.contract.run_note import FailedStep, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.timeline import alive_at
 from analyzer.model.units import format_bytes, parse_bytes

@@ -20,8 +20,7 @@ from analyzer.explain.buffer_words import (
 from analyzer.model.choice import Category
 from analyzer.model.graph.graph_index import LEFT_ROLE
 from analyzer.model.recording.labels import BATCH_ROLE
-from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.recording.schema import FIXED_ROLES, TRIAL_ROLE
+from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLE, Finding, Severity
 from analyzer.model.units import format_bytes
 
 _LEAST_BYTES: Final = 1 << 20

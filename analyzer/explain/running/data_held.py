@@ -15,7 +15,7 @@ from analyzer.model.contract.report_file import (
     ProgramFigures,
     TrendFigures,
 )
-from analyzer.model.contract.watch_note import DataStage, LargeConstant, WatchNote
+from analyzer.model.contract.run_note import DataStage, LargeConstant, WatchNote
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
 

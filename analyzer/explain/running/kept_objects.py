@@ -13,7 +13,7 @@ from analyzer.explain.buffer_words import (
 )
 from analyzer.explain.running.leaks import leaks_by_holder, tensors_left
 from analyzer.model.contract.fields import EvidenceRow
-from analyzer.model.contract.watch_note import TracedFunction, WatchNote
+from analyzer.model.contract.run_note import TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 

@@ -11,7 +11,7 @@ from analyzer.explain.analysis import PERSISTENT, Analysis
 from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
-from analyzer.model.contract.watch_note import HeldTensors, WatchNote
+from analyzer.model.contract.run_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes, signed_bytes, times
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import numpy as np
 
 from analyzer.model.contract.report_file import TrendFigures
-from analyzer.model.contract.watch_note import Reading, WatchNote
+from analyzer.model.contract.run_note import Reading, WatchNote
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import CPU_DEVICE, HOST_ALLOCATORS, card_number
 

@@ -11,8 +11,7 @@ from analyzer.explain.questions.peak_tensors import find_batch
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.graph.buffer_sharing import ITERATOR
-from analyzer.model.recording.records import Finding, Severity, Step
-from analyzer.model.recording.schema import TRIAL_ROLE
+from analyzer.model.recording.records import TRIAL_ROLE, Finding, Severity, Step
 from analyzer.model.units import format_bytes
 
 _ROWS: Final = 8

@@ -1,4 +1,4 @@
-"""Requests to the child processes that capture a step or watch a script."""
+"""Requests: to the child processes that capture a step or watch a script, and for a replay."""
 
 from __future__ import annotations
 
@@ -165,3 +165,19 @@ ASSUMPTIONS: Final = read_table(
 WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT = (
     ASSUMPTIONS
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """Allocator settings for a replay; None keeps the recording's setting."""
+
+    memory_limit_bytes: int | None = None
+    growth: bool | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether any setting is given."""
+        return self != NOTHING_ASKED
+
+
+NOTHING_ASKED: Final = WhatIf()

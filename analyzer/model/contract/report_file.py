@@ -26,8 +26,7 @@ from analyzer.model.contract.fields import (
     Total,
     TwoSizes,
 )
-from analyzer.model.contract.run_note import Failure, StepConfig, TargetNote
-from analyzer.model.contract.watch_note import Reading
+from analyzer.model.contract.run_note import Failure, Reading, StepConfig, TargetNote
 from analyzer.model.ranges import BoundedBytes
 
 

@@ -42,8 +42,7 @@ from analyzer.model.recording.labels import (
     Labels,
     Mask,
 )
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import COPY_ROLE, DROPPED_ROLE, SUMS_ROLE
+from analyzer.model.recording.records import COPY_ROLE, DROPPED_ROLE, SUMS_ROLE, Step
 from analyzer.model.recording.timeline import Instants
 
 PACKED_ROLE: Final = "gradients packed for the all-reduce"

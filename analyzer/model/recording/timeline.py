@@ -13,8 +13,7 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.records import Recording, Step
-from analyzer.model.recording.schema import IDLE_ROLE
+from analyzer.model.recording.records import IDLE_ROLE, Recording, Step
 
 Instants = npt.NDArray[np.int64]
 

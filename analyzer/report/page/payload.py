@@ -20,8 +20,7 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.report_file import DiffFile, ReportFile
 from analyzer.model.contract.report_json import plain_report
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.recording.records import Recording
-from analyzer.model.recording.schema import TextNumbers
+from analyzer.model.recording.records import Recording, TextNumbers
 from analyzer.model.recording.timeline import (
     category_codes,
     category_sums,

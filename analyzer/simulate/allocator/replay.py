@@ -11,8 +11,7 @@ import pandas as pd
 
 from analyzer.model.contract.report_file import ReplayCheck, ReplayFailure
 from analyzer.model.errors import InputError, TraceError
-from analyzer.model.recording.records import Recording
-from analyzer.model.recording.schema import TRIAL, WORKSPACE
+from analyzer.model.recording.records import TRIAL, WORKSPACE, Recording
 from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc import (
     UNLIMITED_BYTES,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import RESULT_TYPES
-from analyzer.model.recording.schema import WORKSPACE
+from analyzer.model.recording.records import WORKSPACE
 from analyzer.simulate.kernels.op_call import (
     ListUse,
     Output,

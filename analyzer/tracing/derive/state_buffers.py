@@ -20,8 +20,7 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import CONVOLUTIONS, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex, Phase
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import ALLOCATIONS, conform
+from analyzer.model.recording.records import ALLOCATIONS, Step, conform
 from analyzer.model.units import round_up
 from analyzer.tracing.derive.op_names import find_optimizer, is_apply
 

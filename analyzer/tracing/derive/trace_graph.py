@@ -32,8 +32,7 @@ from analyzer.model.graph.graph_index import (
     is_in_gradient_scope,
 )
 from analyzer.model.recording.attribution import FOLDED, RECEIVED
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import TextNumbers
+from analyzer.model.recording.records import Step, TextNumbers
 from analyzer.model.recording.timeline import HOST_ALLOCATORS
 from analyzer.tracing.derive.op_names import (
     GUARDS_BYTES,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analyzer.model.recording.schema import ALLOCATIONS, conform, text_category
+from analyzer.model.recording.records import ALLOCATIONS, conform, text_category
 from analyzer.model.recording.timeline import UNPAIRED, pair_events
 from analyzer.model.units import round_up
 

@@ -41,8 +41,13 @@ from analyzer.model.recording.labels import (
     find_roles_of_state,
     label_variables,
 )
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import STACK_ROLE, TRIAL, TRIAL_ROLE, WORKSPACE
+from analyzer.model.recording.records import (
+    STACK_ROLE,
+    TRIAL,
+    TRIAL_ROLE,
+    WORKSPACE,
+    Step,
+)
 from analyzer.model.recording.timeline import HOST_ALLOCATORS, is_tpu
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state

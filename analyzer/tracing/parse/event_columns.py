@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.recording.schema import EVENTS, TextNumbers, text_category
+from analyzer.model.recording.records import EVENTS, TextNumbers, text_category
 from analyzer.model.tables import read_table
 from analyzer.tracing.parse.event_block import EventBlock, Positions
 from analyzer.tracing.parse.protobuf import TEXTS, decode_text

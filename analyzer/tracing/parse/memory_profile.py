@@ -10,7 +10,7 @@ import msgspec
 import pandas as pd
 
 from analyzer.model.contract.fields import numpy_name
-from analyzer.model.recording.schema import EVENTS, conform
+from analyzer.model.recording.records import EVENTS, conform
 
 _KINDS: Final = {"ALLOCATION": 1, "DEALLOCATION": -1}
 _UNKNOWN: Final = ("", "INVALID", "unknown")

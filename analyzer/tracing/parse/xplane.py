@@ -17,8 +17,7 @@ from google.protobuf.message import DecodeError
 from analyzer.model.contract.reading import GZIP_MAGIC, read_regular_file, unpack
 from analyzer.model.contract.report_file import DamageRow
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.records import DamageReason, describe_damage
-from analyzer.model.recording.schema import TextNumbers
+from analyzer.model.recording.records import DamageReason, TextNumbers, describe_damage
 from analyzer.tracing.parse.event_block import EventBlock, Positions, read_blocks
 from analyzer.tracing.parse.event_columns import (
     CALL,

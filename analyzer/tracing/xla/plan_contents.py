@@ -34,8 +34,13 @@ from analyzer.model.graph.graph_index import (
     is_in_gradient_scope,
     makes_activation,
 )
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, IDLE_ROLE, conform
+from analyzer.model.recording.records import (
+    ALLOCATIONS,
+    EVENTS,
+    IDLE_ROLE,
+    Step,
+    conform,
+)
 from analyzer.tracing.derive.op_names import find_optimizer
 from analyzer.tracing.parse.buffer_plan import ARGUMENTS, BufferPlan, PlanRegion
 from analyzer.tracing.parse.run_folder import RunNote

@@ -17,7 +17,7 @@ from builders import ROOT, analyze
 
 import analyzer
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_json import (
     REPORT_JSON,
     read_saved_report,

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from builders import TraceBuilder, events_of
 
-from analyzer.model.recording.schema import ALLOCATIONS
+from analyzer.model.recording.records import ALLOCATIONS
 from analyzer.tracing.measure.free_pairing import pair_frees
 from analyzer.tracing.measure.measured_recording import open_measured
 
