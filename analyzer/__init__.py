@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from analyzer.session.device_report import device
     from analyzer.session.public_calls import diff, estimate, open_trace, trace, watch
 
+# Module of each public name. `__getattr__` imports it on first use.
 _MODULES = {
     "Diff": "report.diff_sections",
     "FitAnswer": "fitting.fit_answer",
@@ -36,7 +37,6 @@ _MODULES = {
         ("diff", "estimate", "open_trace", "trace", "watch"), "session.public_calls"
     ),
 }
-"""Module of each public name. `__getattr__` imports it on first use."""
 
 __all__ = [
     "Diff",

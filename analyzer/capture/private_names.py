@@ -64,30 +64,34 @@ UninitializedVariable: Final = resource_variable_ops.UninitializedVariable
 KerasVariable: Final = keras_tensorflow.Variable
 function_def_to_graph_def: Final = function_def_to_graph.function_def_to_graph_def
 keras_name_scope: Final = keras_tensorflow.name_scope
+
+# The module of convolutions, which Keras 3.16 moved into ``ops``.
 keras_nn: Final = getattr(keras_tensorflow, "ops", keras_tensorflow).nn
-"""The module of convolutions, which Keras 3.16 moved into ``ops``."""
+
+# The module: ``keras.src.backend.tensorflow`` has a function of that name.
 keras_rnn: Final = importlib.import_module("keras.src.backend.tensorflow.rnn")
-"""The module: ``keras.src.backend.tensorflow`` has a function of that name."""
+
+# The newest supported release of each package, major and minor.
 READ_IN: Final[Mapping[str, tuple[int, int]]] = {
     "TensorFlow": (2, 21),
     "Keras": (3, 15),
 }
-"""The newest supported release of each package, major and minor."""
 CPU_ONLY: Final = (
     "_cpu_only"  # of ``nn.py``: whether a convolution in NCHW must be transposed
 )
+
+# Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel.
 IS_GPU_AVAILABLE: Final = "_is_gpu_available"
-"""Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel."""
 INITIALIZE_KERAS_VARIABLE: Final = (
     "_initialize_with_initializer"  # computes the initial value
 )
 
 
+# They place a replica on each GPU, and on the CPU if there is none (``all_local_devices``).
 _STRATEGIES: Final = (
     tf.distribute.MirroredStrategy,
     tf.distribute.MultiWorkerMirroredStrategy,
 )
-"""They place a replica on each GPU, and on the CPU if there is none (``all_local_devices``)."""
 
 
 def has_strategy() -> bool:

@@ -23,10 +23,10 @@ from analyzer.model.units import format_bytes
 MIB: Final = 1024**2  # bytes
 _KIB: Final = 1024  # bytes
 
+# MiB that the driver reserves, by kind of memory, before CUDA reports a total: the middle of the
+# measured cards on Linux (GDDR 220 to 560, depending on the driver; with ECC 250 to 680 after the
+# sixteenth for the codes; HBM 110 to 910; AMD 16 in logs of idle cards by TensorFlow-ROCm).
 _DRIVER_MIB: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600, "AMD": 16}
-"""MiB that the driver reserves, by kind of memory, before CUDA reports a total: the middle of the
-measured cards on Linux (GDDR 220 to 560, depending on the driver; with ECC 250 to 680 after the
-sixteenth for the codes; HBM 110 to 910; AMD 16 in logs of idle cards by TensorFlow-ROCm)."""
 
 _JETSON_SHARE: Final = (
     0.05  # of the host's memory; 4 to 7 % is missing on the measured boards
@@ -246,19 +246,19 @@ def read_prices(path: Path) -> dict[Gpu, float]:
 
 _MIB: Final = 1024**2  # bytes
 
+# T4 115 to 302 MiB, V100 317, A100-40 352, A100-80 424, RTX 3090 286, H100 444, H200 527 (driver
+# 580). The card's total minus the free memory that TensorFlow's start-up lines in public logs imply.
+# TensorFlow computes its limit after the context exists, because ``cudaMemGetInfo`` needs one.
 _CUDA_CONTEXT: Final = BoundedBytes(320 * _MIB, Range(115 * _MIB, 527 * _MIB))
-"""T4 115 to 302 MiB, V100 317, A100-40 352, A100-80 424, RTX 3090 286, H100 444, H200 527 (driver 580).
-The card's total minus the free memory that TensorFlow's start-up lines in public logs imply. TensorFlow
-computes its limit after the context exists, because ``cudaMemGetInfo`` needs one."""
 
+# The median of the 11 public logs of TensorFlow-ROCm since 2023, with the display (RX 6600 XT 120
+# MiB, RX 7600 272, RX 7900 XTX 548 to 612, MI210 1070, MI250X 1192 and 1428, RX 7800 XT 1225, RX 9060
+# XT 1286); 0 in older ones (RX 5700, RX 6700 XT, MI60).
 _HIP_CONTEXT: Final = BoundedBytes(612 * _MIB, Range(0, 1428 * _MIB))
-"""The median of the 11 public logs of TensorFlow-ROCm since 2023, with the display (RX 6600 XT 120 MiB,
-RX 7600 272, RX 7900 XTX 548 to 612, MI210 1070, MI250X 1192 and 1428, RX 7800 XT 1225, RX 9060 XT 1286);
-0 in older ones (RX 5700, RX 6700 XT, MI60)."""
 
+# cuBLAS, cuDNN and loaded kernels (100 to 1000 MiB): openxla/xprof issue 378 (RTX 3090, about 0.9 GiB
+# with all kernels loaded at once); less with CUDA's lazy loading.
 _LIBRARIES_BYTES: Final = 500 * _MIB
-"""cuBLAS, cuDNN and loaded kernels (100 to 1000 MiB): openxla/xprof issue 378 (RTX 3090, about 0.9 GiB
-with all kernels loaded at once); less with CUDA's lazy loading."""
 
 
 def check_limit(
@@ -304,11 +304,11 @@ def system_reserve(
     return {6: 500, 7: 1050, 8: 1536}.get(max(compute_capability[0], 6), 1800) * _MIB
 
 
+# Most memory that a display, Windows or WSL takes, chosen by half of 106 public logs of GeForce and
+# TITAN cards ("Created device ... with N MB memory"). Of the others and 15 later ones, the range of
+# the limit contains 64 of 71; other programs on the card explain the rest (1.4 to 4.5 GiB).
 _DISPLAY_SHARE: Final = 0.1
 _MOST_DISPLAY_BYTES: Final = 1200 * _MIB
-"""Most memory that a display, Windows or WSL takes, chosen by half of 106 public logs of GeForce and
-TITAN cards ("Created device ... with N MB memory"). Of the others and 15 later ones, the range of the
-limit contains 64 of 71; other programs on the card explain the rest (1.4 to 4.5 GiB)."""
 
 
 def usable_memory(gpu: Gpu) -> BoundedBytes:

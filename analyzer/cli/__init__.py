@@ -24,11 +24,12 @@ from analyzer.model.interrupts import Terminated, collect_rarely, raise_on_signa
 _WRITE_ERRORS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 )
+
+# System errors outside our control: a full disk, missing permissions, no more processes.
 _SYSTEM_ERRORS: Final = _WRITE_ERRORS | {
     *(errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
 }
-"""System errors outside our control: a full disk, missing permissions, no more processes."""
 
 
 class ScriptStatus(SystemExit):

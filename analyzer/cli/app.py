@@ -21,9 +21,10 @@ _LEAST_PANEL: Final = (
 )
 _HELP: Final = {"help_option_names": ["-h", "--help"]}
 
+# The exception for wrong arguments: Click's, or that of Typer's own copy of Click.
 UsageError: Final[Any] = typer.BadParameter.__base__
-"""The exception for wrong arguments: Click's, or that of Typer's own copy of Click."""
 
+# The first line of each command's help, in display order.
 COMMANDS: Final = {
     "trace": (
         "Capture the memory of a step, or open a trace, and explain its use and how to reduce it."
@@ -42,7 +43,6 @@ COMMANDS: Final = {
     "skill": "Print the skill for coding agents, or install it into a project.",
     "mcp": "Serve the commands to coding agents over the Model Context Protocol.",
 }
-"""The first line of each command's help, in display order."""
 
 
 class Commands(TyperGroup):

@@ -14,11 +14,11 @@ from analyzer.model.contract.capture_request import BATCH_SIZE, CaptureOptions, 
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 
+# Headings of the options in the help.
 STEP: Final = "The step"
 PLACE: Final = "Where it runs"
 OUTPUT: Final = "Output"
 WHAT_IF: Final = "Memory limit and what-if"
-"""Headings of the options in the help."""
 
 
 def option(

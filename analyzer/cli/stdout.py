@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 DASH: Final = Path("-")  # standard output
 _REPLACEMENTS: Final = "analyzer_ascii"
+
+# ASCII for our own characters; Rich draws its lines in ASCII by itself.
 _PLAIN: Final = str.maketrans("█▏…·×→", "##~**>")  # noqa: RUF001
-"""ASCII for our own characters; Rich draws its lines in ASCII by itself."""
 USUAL_WIDTH: Final = 120  # columns of text printed to a file or a pipe
 _WIDTH: Final = re.compile(r"[4-9]\d|[1-9]\d\d")  # columns, at least 40 for a table
 _was_closed = False

@@ -18,6 +18,8 @@ from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.recording.records import Finding, Severity
 
 _FIRST: Final = ("out-of-memory", "does-not-fit")
+
+# Findings of a wrong result or a saving that rises with each step, reported however small it is.
 _ALWAYS: Final = (
     "outer-product",
     "kept-tensors",
@@ -26,14 +28,13 @@ _ALWAYS: Final = (
     "tapes-kept",
     "models-kept",
 )
-"""Findings of a wrong result or a saving that rises with each step, reported however small it is."""
 
+# Findings with an equivalent program, which come before others of the next higher severity.
 _CAUSES: Final = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
     "input-resized",
 )
-"""Findings with an equivalent program, which come before others of the next higher severity."""
 
 _AHEAD: Final = 1.5
 

@@ -53,15 +53,16 @@ from analyzer.simulate.allocator.replay import recorded_options
 
 Instants = npt.NDArray[np.int64]
 
+# Categories that are alive in all steps by design.
 PERSISTENT: Final = frozenset({"parameter", "optimizer_state", "constant", "input"})
-"""Categories that are alive in all steps by design."""
 
 _FEW_STEPS: Final = 4  # below this number, the last step is the steady one
 
 HIGH: Final = 0.2
+
+# Saving, as a share of the limit, from which on a finding has that severity; less is not reported.
 MEDIUM: Final = 0.05
 LOW: Final = 0.01
-"""Saving, as a share of the limit, from which on a finding has that severity; less is not reported."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,12 @@ from analyzer.model.graph.graph_index import PASSING_ROLES
 from analyzer.model.recording.records import Recording, Step
 
 _Row = TypeVar("_Row", bound=BufferRow)
+
+# Why a buffer of a category without a known reader is alive.
 _WITHOUT_READER: Final = {
     Category.WORKSPACE.value: "scratch memory of its op",
     Category.GRADIENT.value: "gradient of a variable, until the update",
 }
-"""Why a buffer of a category without a known reader is alive."""
 
 _TEXT_COLUMNS: Final = (
     *("op", "op_type", "layer", "source"),
@@ -29,8 +30,8 @@ _TEXT_COLUMNS: Final = (
 )
 
 
+# Columns of a buffer without a known consumer.
 NO_USE: Final = {"waits_for": "", "waits_for_type": "", "copied_by": ""}
-"""Columns of a buffer without a known consumer."""
 
 
 def with_uses(

@@ -34,8 +34,8 @@ from analyzer.model.recording.timeline import alive_at, main_allocator_rows, tim
 from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.tracing.derive.op_names import match_names
 
+# Points of each curve: the instant with the most requested bytes in each part of the step.
 TIMELINE_COLUMNS: Final = 800
-"""Points of each curve: the instant with the most requested bytes in each part of the step."""
 
 KIND_WORDS: Final = {
     Kind.ESTIMATE: "predicted",

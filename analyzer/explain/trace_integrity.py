@@ -109,8 +109,8 @@ def _replay_words(replay: ReplayCheck) -> str:
     )
 
 
+# Of the counter: it is read a moment after the last event.
 _TOLERANCE: Final = 1.01
-"""Of the counter: it is read a moment after the last event."""
 
 
 def check_peak(analysis: Analysis) -> None:

@@ -31,12 +31,12 @@ from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind
 from analyzer.model.units import format_bytes
 
+# The ``fits`` of the JSON for each outcome; null for any other.
 FITS: Final[dict[Outcome, Fits]] = {
     Outcome.FITS: True,
     Outcome.DOES_NOT_FIT: False,
     Outcome.CANNOT_TELL: "may not",
 }
-"""The ``fits`` of the JSON for each outcome; null for any other."""
 
 _BASES: Final = {
     Kind.TRACE: Basis.MEASURED,
@@ -44,11 +44,11 @@ _BASES: Final = {
     Kind.SIMULATED_CARD: Basis.SIMULATED_CARD,
 }
 
+# Width of a stated range, as a share of the figure, from which on it is a caution.
 _WIDE_RATIO: Final = 0.05
-"""Width of a stated range, as a share of the figure, from which on it is a caution."""
 
+# Least limit of a pool, in peaks of its chunks: at most 2.0 in 61 programs of others.
 _FRAGMENTATION: Final = 2
-"""Least limit of a pool, in peaks of its chunks: at most 2.0 in 61 programs of others."""
 
 _BRACKETS: Final = re.compile(r"\s*\([^()]*\)")
 _CLAUSE: Final = re.compile(r":\s|;\s|\.(?:\s|$)")

@@ -28,9 +28,9 @@ from analyzer.fitting.step_access import StepAccess, access_target
 from analyzer.fitting.varied_size import choose_first_size
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 
+# Compute capability whose cards come first: XLA tries Triton's kernels from 8.0 on
+# (``gemm_fusion.cc``), and compiling a transformer then takes twice as long.
 _QUICK_KIND: Final = 7
-"""Compute capability whose cards come first: XLA tries Triton's kernels from 8.0 on
-(``gemm_fusion.cc``), and compiling a transformer then takes twice as long."""
 
 
 def fit_all_cards(

@@ -14,8 +14,8 @@ from analyzer.fitting.varied_size import insert_size
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.errors import FailureKind
 
+# Origin of the limit: the card, the user, this machine's memory, or many cards.
 LimitOwner = Literal["card", "given", "machine", "cards"]
-"""Origin of the limit: the card, the user, this machine's memory, or many cards."""
 
 
 class SizePoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,8 +29,8 @@ from analyzer.session.target_results import share_progress
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulated_card.card_environment import find_smallest_card
 
+# Takes an answer that a command can show if it is interrupted.
 Keep = Callable[[FitAnswer], None]
-"""Takes an answer that a command can show if it is interrupted."""
 
 _SEARCH_SHARE: Final = 0.8  # of the progress; the rest is for the remedies
 

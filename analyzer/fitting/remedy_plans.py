@@ -33,10 +33,10 @@ _LEAST_BYTES: Final = (
     1024  # smaller tensors are ignored: shapes, axes, batch statistics
 )
 
+# Ops whose output shares their input's buffer.
 _ALIASES: Final = frozenset(
     {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient"}
 )
-"""Ops whose output shares their input's buffer."""
 
 _CONSTANTS: Final = frozenset({"Const", "HostConst"})
 _NAME: Final = re.compile(r"[\w.-]+")
@@ -236,11 +236,12 @@ def _find_units(
 
 
 _ACCUMULABLE_BATCH: Final = 4
-_OPTIMIZERS: Final = ("SGD", "Lion", "Adafactor", "RMSprop", "Adagrad")
-"""Keras' classes, each of which is a remedy ``optimizer-NAME``, in lower case."""
 
+# Keras' classes, each of which is a remedy ``optimizer-NAME``, in lower case.
+_OPTIMIZERS: Final = ("SGD", "Lion", "Adafactor", "RMSprop", "Adagrad")
+
+# The remedy that recomputes blocks of layers; it needs the order of the layers.
 RECOMPUTING: Final = "recompute-blocks"
-"""The remedy that recomputes blocks of layers; it needs the order of the layers."""
 
 _LEAST_UNITS: Final = 3  # fewest units of a chain for which blocks are recomputed
 _TYPE_IGNORE: Final = re.compile(r"  # type: ignore\[[\w-]+\]")

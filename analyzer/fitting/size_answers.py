@@ -35,16 +35,17 @@ _LIMIT_S: Final = (
     1800.0  # of a run; a fork of a process with threads may hang in a lock
 )
 _MARGIN: Final = 1.03  # from the peak of a run to the upper bound of its need
+
+# Failures that say nothing about the size.
 _NOT_BY_SIZE: Final = (FailureKind.FIXED_SIZE, FailureKind.EXITED)
-"""Failures that say nothing about the size."""
 
+# Failures for which a smaller size is tried, also if no size has run yet.
 _BY_SIZE: Final = (FailureKind.OUT_OF_MEMORY, FailureKind.TOO_LARGE)
-"""Failures for which a smaller size is tried, also if no size has run yet."""
 
+# Ends of a process after which the size is run once more, in a new one. A size before may be the
+# cause: after a refused request XLA can free a buffer twice, and the allocator then ends the process.
+# Or the pool was the short one of a first run.
 _DEATHS: Final = (FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY)
-"""Ends of a process after which the size is run once more, in a new one. A size before may be the cause:
-after a refused request XLA can free a buffer twice, and the allocator then ends the process. Or the pool
-was the short one of a first run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

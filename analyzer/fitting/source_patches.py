@@ -237,5 +237,5 @@ def _contract(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
             yield node, f"{module.removesuffix('.linalg')}.tensordot({factors}, 1)"
 
 
+# Cause -> parts of an expression and their new text.
 _EDITS: Final = {"outer-product": _add_axes, "reduced-at-once": _contract}
-"""Cause -> parts of an expression and their new text."""

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# TensorFlow's allocator rounds every request up to a multiple of this
+# (``BFCAllocator::kMinAllocationSize``, ``xla/tsl/framework/bfc_allocator.h``).
 GRANULE_BYTES = 256
-"""TensorFlow's allocator rounds every request up to a multiple of this
-(``BFCAllocator::kMinAllocationSize``, ``xla/tsl/framework/bfc_allocator.h``)."""
 
 _Sizes = TypeVar("_Sizes", int, "NDArray[np.int64]")
 

@@ -18,6 +18,7 @@ from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_batch, find_dominant_size, is_data_set, is_weight
 from analyzer.oom.wordings import OTHER_CAUSES
 
+# Actions and reasons with names of figures in braces, by cause or by name in ``wordings.toml``.
 _ADVICE: Final = {
     "held-by-others": (
         "Stop the other processes on the card (nvidia-smi lists them), or use another card.",
@@ -122,7 +123,6 @@ _ADVICE: Final = {
         "A whole array became a constant on the device (op _EagerConst).",
     ),
 }
-"""Actions and reasons with names of figures in braces, by cause or by name in ``wordings.toml``."""
 _CONSTANT_OPS: Final = ("EagerConst", "_EagerConst", "Const", "HostConst")
 _LARGE_BYTES: Final = 64 << 20  # of a tensor that explains a failure by itself
 

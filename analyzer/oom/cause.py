@@ -26,10 +26,11 @@ _CONTEXT_BYTES: Final = 1 << 30  # a process's own context and a desktop may tak
 _LEAST_LIMIT_BYTES: Final = 256 << 20  # of a pool; nobody sets a lower limit
 _LIBRARY_BYTES: Final = 512 << 20  # more than cuDNN and cuBLAS take at their start
 
+# The figures of a failure by the names that sentences use for them.
 Words = dict[str, Any]
-"""The figures of a failure by the names that sentences use for them."""
+
+# A cause, and the title of the verdict with names of figures in braces.
 Judgement = tuple[Cause, str]
-"""A cause, and the title of the verdict with names of figures in braces."""
 
 
 def name_figures(failure: LoggedFailure) -> Words:
@@ -389,13 +390,13 @@ def _describe_refusals(failure: LoggedFailure) -> str:
     return f"The driver refused {times(count)} before, down to {least}: less than that {could}."
 
 
+# Parts of a compiled step by XLA's name.
 _PARTS: Final = {
     "preallocated temp": "temporary buffers",
     "maybe_live_out": "outputs",
     "parameter": "inputs",
     "constant": "constants",
 }
-"""Parts of a compiled step by XLA's name."""
 
 
 def _describe_plan(failure: LoggedFailure) -> Iterator[str]:

@@ -23,6 +23,7 @@ from analyzer.oom.wordings import (
     read_groups,
 )
 
+# Names of other frameworks by package, folder or error.
 _FRAMEWORKS: Final = {
     "jax": "JAX",
     "jaxlib": "JAX",
@@ -36,7 +37,6 @@ _FRAMEWORKS: Final = {
     "cupy": "CuPy",
     "onnxruntime": "ONNX Runtime",
 }
-"""Names of other frameworks by package, folder or error."""
 _NEAR: Final = 200  # lines after a failure that may have its figures
 _AFFIXES: Final = re.compile(r"^kib_|_\d$")
 _LIBRARIES: Final = {"dnn": "cuDNN", "cudnn": "cuDNN", "cublas": "cuBLAS"}

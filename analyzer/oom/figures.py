@@ -112,8 +112,9 @@ def _narrow(*sizes: Range | None) -> Range | None:
 
 
 _MANY: Final = 50  # chunks of one size
+
+# Share of the bytes in use from which many chunks of one size look like a list that grows.
 _DOMINANT: Final = 0.6
-"""Share of the bytes in use from which many chunks of one size look like a list that grows."""
 
 
 def sizes_in_use(failure: LoggedFailure) -> list[OomSize]:
@@ -149,6 +150,9 @@ def find_dominant_size(failure: LoggedFailure) -> OomSize | None:
 
 _LARGEST_BATCH: Final = 1 << 16  # a longer first axis is a data set, or a variable's
 _LARGEST_KERNEL: Final = 16  # elements along an axis of a convolution's kernel
+
+# Parts of the names of ops whose results have the shape of a variable. The last one makes the dense
+# gradient of an embedding.
 _WEIGHT_OPS: Final = (
     "adam/",
     "sgd/",
@@ -163,9 +167,9 @@ _WEIGHT_OPS: Final = (
     "variable",
     "unsortedsegmentsum",
 )
-"""Parts of the names of ops whose results have the shape of a variable. The last one makes the dense
-gradient of an embedding."""
 
+# Parts of the names of ops that create or update a variable, or multiply with joined axes. The first
+# axis of their results is not the batch.
 _VARIABLE_OPS: Final = (
     *_WEIGHT_OPS,
     "random_uniform",
@@ -175,8 +179,6 @@ _VARIABLE_OPS: Final = (
     "const",
     "tensordot/",
 )
-"""Parts of the names of ops that create or update a variable, or multiply with joined axes. The first
-axis of their results is not the batch."""
 
 
 def find_batch(failure: LoggedFailure) -> int:

@@ -38,13 +38,13 @@ _PHASES: Final = {
     LifePhase.STEADY_STEP: "in the steady step",
 }
 
+# The phases of a program, whose first steps come before the traced ones.
 _OF_PROGRAM: Final = {
     LifePhase.BEFORE_TRACE: "outside the traced steps",
     LifePhase.BUILDING: "before the traced steps",
     LifePhase.FIRST_STEP: "in the first traced step",
     LifePhase.STEADY_STEP: "in the later traced steps",
 }
-"""The phases of a program, whose first steps come before the traced ones."""
 
 _TONES: Final[dict[Outcome, Tone]] = {
     Outcome.FITS: "good",

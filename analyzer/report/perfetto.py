@@ -14,8 +14,8 @@ from analyzer.model.choice import Category
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows
 
+# Buffers drawn as slices: the largest by bytes x lifetime. The counters include all buffers.
 SLICES: Final = 2_000
-"""Buffers drawn as slices: the largest by bytes x lifetime. The counters include all buffers."""
 
 _PROCESS: Final = 1  # number of the only process in the file
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from analyzer.report.output_files import write_text
 
+# Most bytes of a shortened document: some 5,000 tokens of a language model.
 SHORT_BYTES: Final = 16 << 10
-"""Most bytes of a shortened document: some 5,000 tokens of a language model."""
 
 _MOST_ROWS: Final = 64  # of a list; halved until the document is short enough
 _WHOLE: Final = ("answer", "remedies")  # lists whose rows answer different questions

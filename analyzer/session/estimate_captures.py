@@ -35,14 +35,15 @@ from analyzer.simulated_card.card_environment import (
 )
 from analyzer.tracing.parse.logdir import RUN_FILE
 
+# Environment variable: ``1`` estimates cards without a run, for tests and benchmarks.
 STATIC: Final = "TF_MEMORY_ANALYZER_STATIC"
-"""Environment variable: ``1`` estimates cards without a run, for tests and benchmarks."""
 
 _NO_RUN: Final = (
     "Estimated op by op without a run on a simulated card ({}). XLA may need less."
 )
+
+# Failures of a process that a graph without a run avoids.
 _OF_RUN: Final = (FailureKind.NO_CARD, FailureKind.CRASHED, FailureKind.TIMED_OUT)
-"""Failures of a process that a graph without a run avoids."""
 
 
 class _RunError(TargetError):

@@ -24,20 +24,23 @@ from analyzer.simulated_card.library_folder import TOOLKIT, make_library_folder
 
 _MOST_CARDS: Final = 16
 SHORT_POOL: Final = "SIMULATED_CARD_POOL_MOST"
+
+# Threads for parallel ops. A machine with a card has more cores than many others; with two threads,
+# fewer orders of ops occur.
 _FEWEST_THREADS: Final = 8
-"""Threads for parallel ops. A machine with a card has more cores than many others; with two threads,
-fewer orders of ops occur."""
 _BUS_BITS: Final = (
     256  # assumed: the catalogue has only bandwidths; the clock follows from both
 )
 
 
+# Memory of a simulated card for a step that does not fit the real one. Its pool grows on demand.
 _UNLIMITED_BYTES: Final = 1 << 40
-"""Memory of a simulated card for a step that does not fit the real one. Its pool grows on demand."""
+
+# Free memory of a larger simulated card, until a step needs more. TensorFlow's allocator keeps 8
+# bytes of host memory for each 256 of its pool (``AllocationRegion`` in bfc_allocator.h): 4.4 GiB for
+# an H200. The size of the pool changes no address, because the allocator takes the smallest chunk
+# that fits.
 SHORT_BYTES: Final = 16 << 30
-"""Free memory of a larger simulated card, until a step needs more. TensorFlow's allocator keeps 8 bytes
-of host memory for each 256 of its pool (``AllocationRegion`` in bfc_allocator.h): 4.4 GiB for an H200.
-The size of the pool changes no address, because the allocator takes the smallest chunk that fits."""
 
 
 def check_platform() -> None:

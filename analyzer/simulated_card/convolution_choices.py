@@ -18,8 +18,9 @@ _DTYPES: Final = {
     2: "float16",
     9: "bfloat16",
 }  # of ``cudnnDataType_t``
+
+# TensorFlow's limit of a workspace (``GetDnnWorkspaceLimitOrDefault``).
 _LIMIT_BYTES: Final = 8 << 30
-"""TensorFlow's limit of a workspace (``GetDnnWorkspaceLimitOrDefault``)."""
 
 _MOST_CHOICES: Final = 32
 

@@ -18,8 +18,9 @@ _FLAGS: Final = (
 )
 _LIBRARIES: Final = ("-lpthread", "-ldl", "-lm")
 _TIMEOUT_S: Final = 300  # for one run of the compiler
+
+# zig's target: a wheel linked for it runs wherever TensorFlow's does (manylinux2014).
 _OLDEST_GLIBC: Final = "x86_64-linux-gnu.2.17"
-"""zig's target: a wheel linked for it runs wherever TensorFlow's does (manylinux2014)."""
 
 
 def find_compiler() -> list[str] | None:

@@ -27,8 +27,9 @@ _R_GLOB_DAT: Final = 6  # ``R_X86_64_GLOB_DAT``
 _NEEDED, _HASH, _STRTAB, _SYMTAB, _RELA, _RELASZ, _RELAENT = 1, 4, 5, 6, 7, 8, 9
 _STRSZ, _SYMENT, _SONAME, _RUNPATH = 10, 11, 14, 29
 _STUB_BYTES: Final = 10  # of code for one function: ``mov eax, number`` and ``jmp``
+
+# Alignment of the parts of a file; 1 for all others.
 _MULTIPLES: Final = {"symbols": 8, "relocation": 8, "code": 16, "dynamic": _PAGE}
-"""Alignment of the parts of a file; 1 for all others."""
 
 
 def read_exports(path: Path) -> Iterator[bytes]:

@@ -30,10 +30,10 @@ Libraries of tf-memory-analyzer's simulated card. Processes started by `analyze 
 them instead of CUDA's; they compute nothing. Made for {tensorflow}. Safe to delete at any time.
 """
 
+# Libraries that TensorFlow opens, of CUDA 12 and 13 with cuDNN 9.
 SONAMES: Final = (
     Path(__file__).with_name("library_names.txt").read_text("utf-8").split()
 )
-"""Libraries that TensorFlow opens, of CUDA 12 and 13 with cuDNN 9."""
 
 _APIS: Final = re.compile(
     rb"(?:__cuda|cu[A-Z]|cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvml|cupti)\w+"

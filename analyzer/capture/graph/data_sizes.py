@@ -23,8 +23,11 @@ from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.graph.graph_index import find_inlined
 
 _Basis: TypeAlias = Literal["inputs", "told", "most"]
+
+# Ranks of the tensors that the layout pass transposes (``generic_layout_optimizer.cc``).
 _IMAGE_RANKS: Final = (4, 5)
-"""Ranks of the tensors that the layout pass transposes (``generic_layout_optimizer.cc``)."""
+
+# Op types that the layout pass does not change.
 _CALLS: Final = frozenset(
     (
         "PartitionedCall",
@@ -34,7 +37,6 @@ _CALLS: Final = frozenset(
         "EagerPyFunc",
     )
 )
-"""Op types that the layout pass does not change."""
 _MAX_ROUNDS: Final = (
     12  # of inference; each starts with the shapes learnt in earlier rounds
 )
@@ -46,12 +48,13 @@ _ROWS_OF_FIRST: Final = (
     "UniqueWithCounts",
     "UniqueWithCountsV2",
 )
+
+# Ops with a number of output rows that depends on data -> the input whose elements are its bound.
 _BOUNDS: Final = {
     **dict.fromkeys(_ROWS_OF_FIRST, 0),
     **dict.fromkeys(("SegmentSum", "SegmentMean"), 1),
     **dict.fromkeys(("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"), 2),
 }
-"""Ops with a number of output rows that depends on data -> the input whose elements are its bound."""
 
 
 class SizedGraph:

@@ -34,8 +34,8 @@ from analyzer.model.contract.run_note import DataSize, DeviceNote
 from analyzer.model.errors import TargetError
 from analyzer.model.interrupts import pause_collector
 
+# Errors of code that may have failed because the weights are zeros.
 _ZEROS_ERRORS: Final = (tf.errors.OpError, ArithmeticError, AssertionError, LinAlgError)
-"""Errors of code that may have failed because the weights are zeros."""
 _NO_XLA: Final = "Without a run, a step that XLA compiles cannot be estimated."
 
 

@@ -27,11 +27,13 @@ from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
 
 _FLUSH: Final = "analyzer_flush"
+
+# Nodes of graphs other than the step's: our flushing call, and TensorFlow's eager constants.
 _FOREIGN: Final = frozenset((_FLUSH, "_EagerConst"))
-"""Nodes of graphs other than the step's: our flushing call, and TensorFlow's eager constants."""
 _numbers = itertools.count(1)
+
+# Handles without variables, by element type and shape of the value.
 _Handles: TypeAlias = dict[tuple[Any, Shape], Any]
-"""Handles without variables, by element type and shape of the value."""
 
 
 def build_executor_graph(

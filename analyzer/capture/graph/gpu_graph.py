@@ -34,10 +34,11 @@ from analyzer.model.graph.host_copies import (
 _HOST: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _CARD: Final = "/job:localhost/replica:0/task:0/device:GPU:0"
 _MAX_VALUES: Final = 1 << 16  # constants with more values than this lose them
+
+# CUDA 12.5 and cuDNN 9.3, from TensorFlow 2.21's GPU wheels; the optimiser uses them only to detect
+# very old versions.
 _CUDA: Final = "12050"
 _CUDNN: Final = "90300"
-"""CUDA 12.5 and cuDNN 9.3, from TensorFlow 2.21's GPU wheels; the optimiser uses them only to detect
-very old versions."""
 
 
 def build_gpu_graph(

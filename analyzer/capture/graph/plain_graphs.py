@@ -12,8 +12,8 @@ from analyzer.capture.run.source_frames import find_own_line
 from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
 from analyzer.model.graph.graph_index import find_inlined
 
+# Constants with at most this many elements keep their values (axes, paddings, shapes).
 _MAX_VALUES: Final = 64
-"""Constants with at most this many elements keep their values (axes, paddings, shapes)."""
 _INT64_END: Final = 1 << 63  # larger numbers of uint64 are stored as text
 _MAX_TEXT: Final = (
     256  # longer text attributes (serialised messages) are left out; bytes
@@ -21,10 +21,11 @@ _MAX_TEXT: Final = (
 _CALLERS: Final = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 )
+
+# Attributes beginning with an underscore that matter for memory.
 _PRIVATE_ATTRIBUTES: Final = frozenset(
     {"_handle_dtypes", "_handle_shapes", "_XlaMustCompile"}
 )
-"""Attributes beginning with an underscore that matter for memory."""
 
 
 def read_executed_ops(

@@ -23,26 +23,32 @@ from analyzer.capture.private_names import graph_pb2, infer_op_properties
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, TensorSpec
 from analyzer.model.graph.graph_index import find_inlined
 
+# Sizes of the axes, -1 for an unknown one; None for an unknown number of axes.
 Shape: TypeAlias = tuple[int, ...] | None
-"""Sizes of the axes, -1 for an unknown one; None for an unknown number of axes."""
+
+# The output specs of ops, by name.
 Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]
-"""The output specs of ops, by name."""
+
+# Stands for an argument: an op without inputs that states its shape and cannot be folded.
+# (TensorFlow's Python interface to Grappler drops the shape of an ``_Arg``.)
 ARGUMENT: Final = "_ParallelConcatStart"
-"""Stands for an argument: an op without inputs that states its shape and cannot be folded. (TensorFlow's
-Python interface to Grappler drops the shape of an ``_Arg``.)"""
+
+# Convolutions with the padding as their last input; their shape function (``Conv2DShape`` in
+# ``mkl_nn_ops.cc``) ignores it.
 _PADDED: Final = re.compile("_Mkl.*PadWith.*Conv2D")
-"""Convolutions with the padding as their last input; their shape function (``Conv2DShape`` in
-``mkl_nn_ops.cc``) ignores it."""
+
+# Gradients of a filter and of its bias, to which the shape function gives another size.
 _WITH_BIAS: Final = re.compile("_Mkl.*BackpropFilter.*WithBias")
-"""Gradients of a filter and of its bias, to which the shape function gives another size."""
+
+# In the name of a node that states the known shape of a tensor.
 _PIN: Final = "/analyzer_known_"
-"""In the name of a node that states the known shape of a tensor."""
+
+# Elements of an argument that may be a shape: TensorFlow's tensors have up to eight axes.
 _MAX_SIZES: Final = 8
-"""Elements of an argument that may be a shape: TensorFlow's tensors have up to eight axes."""
 
 
+# The shape of each argument by index, except handles; or its value if it may be a shape.
 Arguments: TypeAlias = Mapping[int, Shape | np.ndarray]
-"""The shape of each argument by index, except handles; or its value if it may be a shape."""
 
 
 def read_arguments(function: Any, given: Sequence[Any] = ()) -> Arguments:

@@ -23,12 +23,15 @@ from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.model.contract.fields import SMALL_ELEMENTS
 
 _CPU_DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+# A given value of at least this size is dropped; a smaller one may be a lookup table.
 _LARGE_BYTES: Final = 1 << 20
-"""A given value of at least this size is dropped; a smaller one may be a lookup table."""
+
+# ``MAP_NORESERVE``: the system reserves no memory for the mapping, so its size does not count.
 _NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
-"""``MAP_NORESERVE``: the system reserves no memory for the mapping, so its size does not count."""
+
+# Attribute of a variable without memory for its value.
 _UNBACKED: Final = "_analyzer_unbacked"
-"""Attribute of a variable without memory for its value."""
 
 _blocks: list[object] = []  # of ``leave_out_values`` under way
 

@@ -32,8 +32,8 @@ from analyzer.simulated_card.convolution_choices import (
     register_convolutions,
 )
 
+# First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory.
 OLDEST_KERAS: Final = (3, 9)
-"""First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory."""
 _ELSEWHERE: Final = "Reading traces, analyze oom, gpus and diff work without it."
 
 
@@ -74,18 +74,20 @@ def check_packages() -> None:
             )
 
 
+# Folder for the simulated card's libraries in the staging folder, if the user has no cache.
 SIMULATED_CARD_FOLDER: Final = ".simulated_card"
-"""Folder for the simulated card's libraries in the staging folder, if the user has no cache."""
+
+# First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
+# features that only a real card has, and ends the process.
 _NCCL_BY_NAME: Final = (2, 21)
-"""First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
-features that only a real card has, and ends the process."""
+
+# A variable set at the top level, except those for the allocator and the log, which a capture sets.
 _DECLARED: Final = re.compile(
     r"""^(?:import [^;\n]*;[ \t]*)?(?:os\.)?environ(?:\[|(?P<default>\.setdefault\())"""
     r"""["'](?P<name>KERAS_BACKEND|TF_(?!CPU_|CPP_)\w+)["']"""
     r"""(?:\]\s*=|,)\s*["'](?P<value>[^"'\n]*)["']""",
     re.MULTILINE,
 )
-"""A variable set at the top level, except those for the allocator and the log, which a capture sets."""
 
 
 def make_base_environment(

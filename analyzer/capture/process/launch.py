@@ -64,8 +64,9 @@ _PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
 Progress = Callable[
     [str, float], None
 ]  # called with the stage and the share done, 0 to 1
+
+# Takes the answer for a size and returns the next size, or None.
 NextSize = Callable[[SizeRun], int | None]
-"""Takes the answer for a size and returns the next size, or None."""
 
 
 def capture(

@@ -24,6 +24,8 @@ from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.model.contract.graph_note import read_op_types
 
 HOST: Final = "/device:CPU:0"
+
+# Op types whose value the executor has without a kernel of the card; a finite number is assumed.
 _IN_HOST_MEMORY: Final = frozenset(
     (
         *(
@@ -38,12 +40,14 @@ _IN_HOST_MEMORY: Final = frozenset(
         *("IsFinite", "VarIsInitializedOp"),
     )
 )
-"""Op types whose value the executor has without a kernel of the card; a finite number is assumed."""
+
+# Op types that the simulated card computes for shapes and truths (``kernels.c``).
 _COMPUTED: Final = frozenset(
     ("Prod", "GatherV2", "DynamicStitch", "All", "Any", "ConcatV2")
 )
-"""Op types that the simulated card computes for shapes and truths (``kernels.c``)."""
 _TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
+
+# Ops whose kernel reads the size of its result from the card -> the inputs that decide it.
 SIZED: Final = (
     dict.fromkeys(_TYPES["segments"], (1,))
     | {op_type: (2,) for op_type in _TYPES["segments"] if op_type.startswith("Sparse")}
@@ -51,7 +55,6 @@ SIZED: Final = (
     | {"DynamicPartition": (1,)}
     | {f"NonMaxSuppressionV{version}": (0, 1, 2, 3, 4) for version in (2, 3, 4)}
 )
-"""Ops whose kernel reads the size of its result from the card -> the inputs that decide it."""
 _BRANCHES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
 _RANDOM: Final = ("Random", "Truncated", "Multinomial", "ParameterizedTruncated")
 _CALLS: Final = frozenset(
@@ -67,8 +70,9 @@ _MOST_BYTES: Final = 1 << 30  # of the results of the twins of a step
 _MOST_RESULT_BYTES: Final = 1 << 30  # of an op whose size is assumed, on the host
 _MOST_INDEX_BYTES: Final = 32  # of an element of such a result: four indices of int64
 _MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
+
+# Size up to which a constant of the card, or a variable's twin, keeps its value; a twin is free.
 _SMALL_BYTES: Final = 4096
-"""Size up to which a constant of the card, or a variable's twin, keeps its value; a twin is free."""
 _MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
 _MOST_FRAMES: Final = (
     20_000  # Python's limit while the step is traced: a slice is as long as a model

@@ -22,11 +22,11 @@ from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.watch.user_lines import find_calling_line
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
+# Ops whose result shares the buffer of their input, which an earlier op made.
 _ALIASES: Final = {
     *("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims"),
     *("StopGradient", "PreventGradient", "Snapshot", "EnsureShape"),
 }
-"""Ops whose result shares the buffer of their input, which an earlier op made."""
 
 
 class Observations:
@@ -157,13 +157,13 @@ def _mark_phase(observed: Observations, name: str) -> Any:
     return contextlib.nullcontext()
 
 
+# The kinds of owners of Keras' name scopes.
 _KINDS: Final = (
     (keras.optimizers.Optimizer, "optimizer"),
     (keras.metrics.Metric, "metric"),
     (keras.losses.Loss, "loss"),
     (object, "layer"),
 )
-"""The kinds of owners of Keras' name scopes."""
 
 
 def _observe_scope(observed: Observations, scope: Any) -> None:

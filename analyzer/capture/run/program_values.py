@@ -37,8 +37,8 @@ _READS: Final = {
 }
 
 
+# Elements of an integer tensor up to which its value may be a shape.
 _FEW: Final = 64
-"""Elements of an integer tensor up to which its value may be a shape."""
 
 
 class ProgramValues:

@@ -21,11 +21,12 @@ _ERROR: Final = re.compile(r"\w*(Error|Exception|Interrupt)\b.*:")
 _OURS: Final = str(Path(__file__).parents[2]) + os.sep
 _MAX_MESSAGE: Final = 2000  # characters
 _KERAS_REASON: Final = "Error encountered:"
+
+# Starts of lines in TensorFlow's messages that give no reason.
 _STACK: Final = (
     *('File "', "[[{{node", "Hint: If you want to see a list", "Detected at node "),
     *("Graph execution error:", "in user code:"),
 )
-"""Starts of lines in TensorFlow's messages that give no reason."""
 
 _STARTED_IN = os.sep  # the working folder at the start; the user's code may change it
 with contextlib.suppress(OSError):  # it has been removed

@@ -47,6 +47,8 @@ from analyzer.model.machine import count_cores
 from analyzer.simulated_card.core_calls import describe_refusals
 
 _MOST_NAMES: Final = 3  # of ops or functions in a note
+
+# Prefixes of the variables that change TensorFlow's allocations; a report shows no others.
 _ENVIRONMENT: Final = (
     *("TF_CPU_", "TF_CUDNN_", "TF_CUBLAS_", "TF_CUDA_", "TF_DETERMINISTIC_"),
     *("TF_GPU_", "TF_NUM_"),
@@ -54,11 +56,10 @@ _ENVIRONMENT: Final = (
     *("TF_ENABLE_ONEDNN_OPTS", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_USE_CUBLASLT"),
     *("TF_XLA_FLAGS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES"),
 )
-"""Prefixes of the variables that change TensorFlow's allocations; a report shows no others."""
 
 
+# A function that XLA compiled, and its module (HloProto) with the buffer assignment.
 CompiledPlan: TypeAlias = tuple[CompiledFunction, bytes]
-"""A function that XLA compiled, and its module (HloProto) with the buffer assignment."""
 
 
 @dataclass
@@ -316,18 +317,18 @@ def _describe_device() -> DeviceNote:
     return DeviceNote(kind="gpu", name=str(details.get("device_name", gpus[0].name)))
 
 
+# Reason that "No algorithm worked!" gives for each algorithm if none had memory for a trial.
 _NO_MEMORY_TO_TRY: Final = "RESOURCE_EXHAUSTED: Out of memory"
-"""Reason that "No algorithm worked!" gives for each algorithm if none had memory for a trial."""
 
+# Errors that mean a lack of memory on a simulated card, whose libraries refuse nothing else.
 _SIMULATED_CARD_NO_MEMORY: Final = (
     "Failed to call DoRnn",  # cudnn_rnn_ops.cc: no memory for workspace or reserve space
     "No algorithm worked!",  # conv_ops_gpu.h
     "No valid config found",  # XLA's autotuner.cc
 )
-"""Errors that mean a lack of memory on a simulated card, whose libraries refuse nothing else."""
 
+# Words in TensorFlow's InvalidArgumentError if an op has more elements than an int counts.
 _TOO_LARGE: Final = ("2^31", "int32", "INT_MAX", "too many elements")
-"""Words in TensorFlow's InvalidArgumentError if an op has more elements than an int counts."""
 
 
 def classify_failure(failure: BaseException | None) -> FailureKind:

@@ -30,14 +30,14 @@ from analyzer.model.contract.fields import SMALL_ELEMENTS
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
+# Ops that access parts of a variable. They switch it to copy-on-read, and each later read copies all
+# of it (``EnsureSparseVariableAccess`` in ``resource_variable_ops.cc``); so it is not read.
 _SPARSE_ACCESS: Final = (
     "ResourceGather",
     "ResourceScatter",
     "ResourceSparseApply",
     "ResourceStridedSliceAssign",
 )
-"""Ops that access parts of a variable. They switch it to copy-on-read, and each later read copies all of
-it (``EnsureSparseVariableAccess`` in ``resource_variable_ops.cc``); so it is not read."""
 
 
 class StepVariables:

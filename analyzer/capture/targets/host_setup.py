@@ -21,11 +21,12 @@ from analyzer.capture.targets.keras_api import get_classes
 
 _CARD: Final = "/GPU:0"
 _STAYS: Final = (tf.string, tf.resource, tf.variant)  # on the host
-_IS_CONSTANT: Final = "_analyzer_constant"
-"""Attribute of an ``int32`` tensor made from a Python or NumPy value, which stays on the host."""
 
+# Attribute of an ``int32`` tensor made from a Python or NumPy value, which stays on the host.
+_IS_CONSTANT: Final = "_analyzer_constant"
+
+# Size of the largest variable whose initial value stays on the host.
 _MOST_ELEMENTS: Final = 1 << 24
-"""Size of the largest variable whose initial value stays on the host."""
 
 
 class SetupValues:

@@ -26,6 +26,7 @@ from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import Mode, StepConfig
 from analyzer.model.errors import InputError, TargetError
 
+# Kinds of objects that Keras looks up by name: the module, and examples for an error.
 _KINDS: Final = {
     "optimizer": (
         keras.optimizers,
@@ -36,12 +37,12 @@ _KINDS: Final = {
         "mse, binary_crossentropy or sparse_categorical_crossentropy",
     ),
 }
-"""Kinds of objects that Keras looks up by name: the module, and examples for an error."""
 _MOST_PARTS: Final = 3  # inputs, labels and sample weights
 _OPEN_TOKENS: Final = 3  # generated after the prompt
+
+# A step of Keras' own: its call, its ``tf.function`` (None if eager), the function's arguments, and
+# the tensors that Python holds while the step runs.
 _KerasStep: TypeAlias = tuple[Callable[[], Any], Any, tuple[Any, ...], tuple[Any, ...]]
-"""A step of Keras' own: its call, its ``tf.function`` (None if eager), the function's arguments, and the
-tensors that Python holds while the step runs."""
 
 
 def make_model_program(model: Any, options: CaptureOptions) -> Program:

@@ -26,8 +26,9 @@ from analyzer.capture.targets.recomputed_blocks import recompute_blocks
 from analyzer.model.errors import TargetError
 
 _ALL_BUT_LAST: Final = "all-but-last"
+
+# Remedies that need the model itself.
 _NEED_MODEL: Final = frozenset({"freeze", "lora", "quantize", "recompute"})
-"""Remedies that need the model itself."""
 
 
 @contextlib.contextmanager

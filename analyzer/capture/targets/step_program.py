@@ -59,8 +59,8 @@ def _is_fed(value: Any) -> bool:
     return tf.is_tensor(value) or isinstance(value, np.ndarray | np.generic)
 
 
+# Attributes of a step that may hold its model and optimizer.
 _OWNERS: Final = ("model", "models", "optimizer", "optimizers")
-"""Attributes of a step that may hold its model and optimizer."""
 
 
 def is_tf_function(thing: Any) -> bool:

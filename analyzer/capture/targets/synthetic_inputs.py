@@ -24,16 +24,18 @@ from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import format_bytes
 
+# Sizes of the axes of an input; None for an open axis, or for an unknown number of axes.
 Axes: TypeAlias = tuple[int | None, ...] | None
-"""Sizes of the axes of an input; None for an open axis, or for an unknown number of axes."""
 _SEED: Final = (0, 0)
 _RANDOM_FLOATS: Final = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+
+# Half of a process' addresses on x86-64 and most 64-bit ARM: no mapping is larger.
 _ADDRESS_SPACE_BYTES: Final = 1 << 46
-"""Half of a process' addresses on x86-64 and most 64-bit ARM: no mapping is larger."""
 _MOST_BATCHES: Final = 1 << 62
 _USUAL_SIZE: Final = 128  # of an open axis, in a hint
+
+# Bytes of the longest copy that a simulated card does not discard (``copy_most`` in ``cards.c``).
 _LONGEST_COPY: Final = 4096
-"""Bytes of the longest copy that a simulated card does not discard (``copy_most`` in ``cards.c``)."""
 
 
 @dataclass(frozen=True, slots=True)

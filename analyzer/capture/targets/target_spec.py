@@ -243,16 +243,16 @@ class TargetForm(Choice):
     SCRIPT = "a script"
 
 
+# Options with one value that say how a step is built and run.
 _PLAIN_OPTIONS: Final = (
     *("batch_size", "mode", "optimizer", "loss", "dtype_policy"),
     *("steps", "device", "inter_op_threads"),
 )
-"""Options with one value that say how a step is built and run."""
 
 _BATCH_SIZE: Final = "--batch-size"
 
+# Reasons for refusals, each with a hint; and the refused options of each form, by reason.
 _TABLE: Final = read_table("capture/targets/refusals.toml", dict[str, dict[str, Any]])
-"""Reasons for refusals, each with a hint; and the refused options of each form, by reason."""
 
 
 def list_given_options(options: CaptureOptions) -> set[str]:

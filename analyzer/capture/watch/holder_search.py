@@ -45,8 +45,9 @@ _GRAPHS: Final = [
     "python",
     "framework",
 ]  # package of graphs, ops and tensors
+
+# References to a frame's dictionary of names: the frame's, ours, and the argument of the count.
 _OWN_REFERENCES: Final = 3
-"""References to a frame's dictionary of names: the frame's, ours, and the argument of the count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import numpy as np
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.model.contract.run_note import HeldTensors
 
+# Of a container's entry: smaller ones take a million steps to matter.
 _MIN_ENTRY_BYTES: Final = 4096
-"""Of a container's entry: smaller ones take a million steps to matter."""
 _MAX_FILLED: Final = 1 << 16  # entries; C code never fills a longer list entry by entry
 _MAX_PARTS: Final = 16  # of an entry that are counted
 _MAX_CONTAINERS: Final = 32  # that are reported

@@ -33,8 +33,9 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     begin_watch: ClassVar[Callable[..., Any]]
+
+    # Functions of the session, which makes the class public: the capture explains nothing.
     end_watch: ClassVar[Callable[..., Any]]
-    """Functions of the session, which makes the class public: the capture explains nothing."""
 
     def __init__(
         self,

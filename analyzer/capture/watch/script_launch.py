@@ -66,8 +66,8 @@ class ScriptEnd:
     unread: str = ""  # why the trace cannot be opened
 
 
+# Shows a script while it runs; takes its run folder and its output.
 ScriptView = Callable[[Path, IO[bytes]], AbstractContextManager[None]]
-"""Shows a script while it runs; takes its run folder and its output."""
 
 
 def run_script(
@@ -226,9 +226,10 @@ LIVE_FILE: Final = (
 )
 DUMP: Final = ".xla"  # folder of XLA's compiled modules while the script runs
 POOL_FOLDER: Final = ".pool"  # folder of TensorFlow's records of full memory pools
+
+# Variable with the start of the files that a pool writes if it cannot serve a request, one for each
+# failed request, with all chunks (``BFCAllocator::MaybeWriteMemoryMap``). This costs nothing before.
 POOL_RECORDS: Final = "TF_BFC_MEMORY_DUMP"
-"""Variable with the start of the files that a pool writes if it cannot serve a request, one for each
-failed request, with all chunks (``BFCAllocator::MaybeWriteMemoryMap``). This costs nothing before."""
 
 
 def write_fault(folder: Path) -> None:

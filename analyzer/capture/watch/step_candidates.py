@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 _EXTRA_CALLS: Final = (
     3  # additional calls to wait for, in case a call that trains follows
 )
+
+# Key of the steps of a program that takes gradients eagerly and has no optimizer.
 GRADIENTS: Final = "gradients"
-"""Key of the steps of a program that takes gradients eagerly and has no optimizer."""
 
 
 class StepRank(IntEnum):

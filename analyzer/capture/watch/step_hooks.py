@@ -26,8 +26,8 @@ from analyzer.capture.run.wrapped_calls import wrap_calls
 if TYPE_CHECKING:
     from analyzer.capture.watch.watcher import Watcher
 
+    # Called with the result and the arguments of a call, and the frame that called.
     Report = Callable[[Any, tuple[Any, ...], FrameType | None], object]
-    """Called with the result and the arguments of a call, and the frame that called."""
 
 
 class Hooks:

@@ -48,14 +48,15 @@ from analyzer.model.contract.run_note import (
 from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
 from analyzer.tracing.parse.xplane import WATCHED_STEP
 
+# The profiler's functions, as they are before the hooks wrap them.
 _START, _STOP = profiler_v2.start, profiler_v2.stop
-"""The profiler's functions, as they are before the hooks wrap them."""
 
 _ENOUGH: Final = (
     2  # traced steps that suffice if the program's own profile ends the trace early
 )
+
+# Eager tensors before the steps from which on the trace from the program's start ends: about 100 MB.
 _MAX_TENSORS: Final = 200_000
-"""Eager tensors before the steps from which on the trace from the program's start ends: about 100 MB."""
 
 _RESIDENT_BYTES: Final = (
     256  # smallest tensor from before the traced steps that is noted

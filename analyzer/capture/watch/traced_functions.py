@@ -27,8 +27,9 @@ _MAX_VALUE: Final = 40  # characters of a Python value in words
 _MAX_CHANGES: Final = 3  # in words
 _MIN_CONSTANT_BYTES: Final = 1 << 10  # of a constant that is counted
 _LARGE_BYTES: Final = 1 << 20  # of a constant that gets a row of its own
+
+# A leaf of a call's arguments, by kind and in words.
 _Argument: TypeAlias = tuple[RetraceCause, str]
-"""A leaf of a call's arguments, by kind and in words."""
 _NOTHING: Final[_Argument] = ("object", "nothing")
 
 

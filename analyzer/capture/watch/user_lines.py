@@ -13,17 +13,17 @@ from typing import Any, Final
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
 
+# Methods that make lists, sets, dictionaries, deques and queues grow.
 _PUTS: Final = frozenset(
     {"append", "extend", "insert", "add", "appendleft", "setdefault", "update"}
     | {"put", "put_nowait", "push"}
 )
-"""Methods that make lists, sets, dictionaries, deques and queues grow."""
 
+# Methods that remove entries of containers.
 _TAKES: Final = frozenset({"pop", "popleft", "popitem", "clear", "remove", "discard"})
-"""Methods that remove entries of containers."""
 
+# Functions and methods that return a Python number or text.
 _NUMBERS: Final = frozenset({"float", "int", "len", "str", "item"})
-"""Functions and methods that return a Python number or text."""
 
 
 def find_calling_line() -> str:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from analyzer.capture.watch.watcher import Watcher
 
+# The active block of this process, at most one.
 _running: list[object] = []
-"""The active block of this process, at most one."""
 
 
 class WatchBlock:

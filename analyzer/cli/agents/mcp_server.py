@@ -30,6 +30,8 @@ from analyzer.model.interrupts import EXIT_BASE
 from analyzer.report.short_json import shorten
 
 _OTHERS: Final = ("skill", "mcp")  # commands that are no tools
+
+# Options of outputs that an agent does not read, and those that the server sets.
 _LEFT_OUT: Final = frozenset(
     {
         *("json", "full", "quiet", "verbose", "live"),
@@ -44,7 +46,6 @@ _LEFT_OUT: Final = frozenset(
         ),
     }
 )
-"""Options of outputs that an agent does not read, and those that the server sets."""
 
 _CHILD: Final = """
 from analyzer.model.interrupts import die_with_parent
@@ -59,8 +60,8 @@ _GRACE_S: Final = 10.0  # for a cancelled command to end its own children
 
 _running: Final[set[anyio.CancelScope]] = set()  # one of each command that runs
 
+# Called with the seconds since the start of a command, and its stage.
 Report = Callable[[float, str], Awaitable[None]]
-"""Called with the seconds since the start of a command, and its stage."""
 
 
 def serve() -> None:

@@ -65,6 +65,8 @@ _ELEMENTWISE: Final = frozenset(
 _PRODUCTS: Final = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 _MATRICES: Final = ("MatMul", "Einsum", *_PRODUCTS)
 _SUMS: Final = frozenset({"Sum", "Mean", "Max", "Min"})
+
+# Ops whose result can repeat a smaller input, with the words for it and the code to write.
 _COPIES: Final = {
     "OneHot": (
         "a one-hot tensor",
@@ -86,7 +88,6 @@ _COPIES: Final = {
         "needs no float mask, and images stay uint8 until the first layer scales them.",
     ),
 }
-"""Ops whose result can repeat a smaller input, with the words for it and the code to write."""
 
 _FUSED: Final = (
     "SoftmaxCrossEntropyWithLogits",

@@ -23,20 +23,22 @@ from analyzer.model.recording.labels import BATCH_ROLE
 from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLE, Finding, Severity
 from analyzer.model.units import format_bytes
 
+# Tensors of one kind are reported above both: bytes, and a share of the peak.
 _LEAST_BYTES: Final = 1 << 20
 _LEAST_RATIO: Final = 0.05
-"""Tensors of one kind are reported above both: bytes, and a share of the peak."""
 
 _BATCH_RATIO: Final = 0.5  # of the activations that share a first axis: it is the batch
 
 _TENSORS: Final = 8
 _MANY_EXAMPLES: Final = 1000  # in a single call from which on it seems to have all data
 _USUAL_BATCH: Final = 32  # of ``predict``
+
+# Categories of tensors with the shape of a variable, besides the variable.
 _OF_WEIGHTS: Final = (Category.GRADIENT.value, Category.TEMPORARY.value)
-"""Categories of tensors with the shape of a variable, besides the variable."""
 _WITHOUT_READER: Final = ("activation", LEFT_ROLE)  # roles
+
+# Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight.
 _CAST_OF_WEIGHT: Final = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
-"""Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight."""
 _STATE_RATIO: Final = 0.2  # share of the peak from which on optimizer state is reported
 _GATHERS: Final = ("GatherV2", "ResourceGather")
 

@@ -22,9 +22,9 @@ _TAPES: Final = (
 )
 _LEAST_TAPE_BYTES: Final = 64 << 10  # of a single tape
 
+# Tensors of the step before are reported above both: bytes, and a share of the peak.
 _LEAST_NAMED_BYTES: Final = 1 << 20
 _LEAST_NAMED_RATIO: Final = 0.1
-"""Tensors of the step before are reported above both: bytes, and a share of the peak."""
 
 _LOADERS: Final = ("", "IteratorGetNext")  # ops that load the data of a loop
 
@@ -187,8 +187,8 @@ def _ops_and_sizes(rows: pd.DataFrame) -> list[tuple[str, int]]:
     )
 
 
+# Repeated traces of one function that are normal: a last, smaller batch; training and inference.
 _FEW_TRACES: Final = 4
-"""Repeated traces of one function that are normal: a last, smaller batch; training and inference."""
 
 _CALLS_RATIO: Final = 0.1  # share of the calls above which traces are too many
 

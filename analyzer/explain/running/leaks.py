@@ -30,8 +30,8 @@ _EXPLAINS_RATIO: Final = (
     0.4  # share of the growth that a container must hold to be its cause
 )
 
+# Lower bound of a steady slope, as a share of the slope: a heap that settles slows down.
 _STEADY_RATIO: Final = 0.5
-"""Lower bound of a steady slope, as a share of the slope: a heap that settles slows down."""
 
 _ROWS: Final = 10
 

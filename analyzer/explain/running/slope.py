@@ -19,8 +19,9 @@ from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import CPU_DEVICE, HOST_ALLOCATORS, card_number
 
 _BLOCKS: Final = 16
+
+# Fewest floors for a slope: five random floors are in monotone order once in 60 series.
 _FEWEST: Final = 6
-"""Fewest floors for a slope: five random floors are in monotone order once in 60 series."""
 
 _QUANTILE: Final = 1.96  # 95 % interval of the normal distribution
 
@@ -28,21 +29,21 @@ _WARMUP_RATIO: Final = (
     0.2  # of the steps, skipped besides the warm-up; at least 3 steps
 )
 
+# Growth over a series up to which it is flat: 16 chunks of the allocator's smallest size.
 _NOISE_BYTES: Final = 4096
-"""Growth over a series up to which it is flat: 16 chunks of the allocator's smallest size."""
 
 _NOISE_RATIO: Final = 1e-3  # the same limit as a share of the last floor
 
+# Growth a step that is no leak: Keras' ``predict`` leaves some objects of a call to Python's garbage
+# collector, and a million such steps take less than 1 GiB.
 _SMALL_SLOPE_BYTES: Final = 1024
-"""Growth a step that is no leak: Keras' ``predict`` leaves some objects of a call to Python's garbage
-collector, and a million such steps take less than 1 GiB."""
 
+# Floors that lie this close, as a share of the last one, and do not rise are flat.
 _LEVEL_RATIO: Final = 0.01
-"""Floors that lie this close, as a share of the last one, and do not rise are flat."""
 
+# A growth must exceed the median distance of the floors from their line by this factor, four standard
+# deviations: varying shapes sometimes produce a slope by chance.
 _SPREADS: Final = 6
-"""A growth must exceed the median distance of the floors from their line by this factor, four
-standard deviations: varying shapes sometimes produce a slope by chance."""
 
 
 def growth_of(

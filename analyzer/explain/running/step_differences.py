@@ -16,8 +16,8 @@ from analyzer.model.units import format_bytes
 
 _ROWS: Final = 8
 
+# Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two.
 _SIZES: Final = 3
-"""Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two."""
 
 _SPREAD_RATIO: Final = (
     0.1  # difference between the steps' peaks, as a share of the largest peak

@@ -14,16 +14,17 @@ from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import Name, ReportRecord, Text, Total
 from analyzer.model.tables import read_table
 
+# ``run``: run the step and trace it. ``static``: take its graph and run nothing. ``sizes``: run it at
+# several sizes and answer for each whether it ran.
 CaptureKind: TypeAlias = Literal["run", "static", "sizes"]
-"""``run``: run the step and trace it. ``static``: take its graph and run nothing. ``sizes``: run it at
-several sizes and answer for each whether it ran."""
 
 DEFAULT_STEPS: Final = 3  # traced steps of a model
 BATCH_SIZE: Final = 32  # examples in a batch if neither the user nor the target says
 # traced; without the first and the last, two pairs of neighbours remain
 SCRIPT_STEPS: Final = 5
+
+# Steps of a script before the traced ones: functions are traced, slots made, iterators filled.
 SCRIPT_WARMUP_STEPS: Final = 3
-"""Steps of a script before the traced ones: functions are traced, slots made, iterators filled."""
 
 
 class TargetKind(Choice):

@@ -40,8 +40,8 @@ Signed = Annotated[
     Meta(ge=-MOST_TOTAL, le=MOST_TOTAL),
 ]  # a difference of two totals
 
+# The state just after a row of the events table; -1 is the state before the first event.
 Instant = Annotated[int, Meta(ge=-1, le=(1 << 40))]
-"""The state just after a row of the events table; -1 is the state before the first event."""
 Picoseconds = Annotated[
     int,
     Meta(ge=-MOST_TOTAL, le=MOST_TOTAL),
@@ -58,14 +58,17 @@ class ReportRecord(Struct, frozen=True):
     """A part of a report."""
 
 
+# A capture copies variables of at most this many elements into new buffers before the first step. A
+# variable made from a Python number may share NumPy's memory on the CPU, which no allocator counts.
+# Whether it does depends on the address that NumPy got, so the capture and the prediction exclude it.
 SMALL_ELEMENTS: Final = 64
-"""A capture copies variables of at most this many elements into new buffers before the first step.
-A variable made from a Python number may share NumPy's memory on the CPU, which no allocator counts.
-Whether it does depends on the address that NumPy got, so the capture and the prediction exclude it."""
 
 # attribute of an argument that is a NumPy array; each call copies it
 COPIED: Final = "copied"
 
+# Bytes of one element (``tensorflow/core/framework/types.proto``). A string is a ``TF_TString``,
+# which stores up to 22 characters and points to longer text. Resources and variants have no fixed
+# size.
 ITEM_BYTES: Final[dict[str, int]] = {
     **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
@@ -75,8 +78,6 @@ ITEM_BYTES: Final[dict[str, int]] = {
     "complex128": 16,
     "string": 24,
 }
-"""Bytes of one element (``tensorflow/core/framework/types.proto``). A string is a ``TF_TString``, which
-stores up to 22 characters and points to longer text. Resources and variants have no fixed size."""
 
 
 def numpy_name(dtype: str) -> str:

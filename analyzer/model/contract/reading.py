@@ -24,8 +24,9 @@ _MOST_BYTES: Final = (
 ) - 1  # limit of an unpacked file: that of a protobuf message
 _PIECE_BYTES: Final = 4 << 20
 FREE_BYTES: Final = 8 << 20  # every file may unpack to this size, however small it is
+
+# Limit of the compression ratio above ``FREE_BYTES``: traces have 6, graphs 16, an attack 1000.
 _MOST_RATIO: Final = 24
-"""Limit of the compression ratio above ``FREE_BYTES``: traces have 6, graphs 16, an attack 1000."""
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 

@@ -73,8 +73,8 @@ class TapesNote(Struct, frozen=True, kw_only=True):
     holder: Text = ""  # empty if each step assigns the name again
 
 
+# The kind of the argument that changed: a tensor, a Python number or text, or another object.
 RetraceCause = Literal["shape", "value", "object"]
-"""The kind of the argument that changed: a tensor, a Python number or text, or another object."""
 
 
 class Retrace(Struct, frozen=True, kw_only=True):
@@ -188,8 +188,9 @@ class WatchNote:
 
 RUN_FORMAT: Final = "tf-memory-analyzer-run"
 RUN_VERSION: Final = 1
+
+# Limit of the steps of an estimate; each is simulated from the start, several times.
 MOST_STEPS: Final = 500
-"""Limit of the steps of an estimate; each is simulated from the start, several times."""
 
 DAMAGED: Final = (
     "Repeat the capture, or move the .xplane.pb to another folder and open it alone."
@@ -239,8 +240,8 @@ class VariableNote:
         return tensor_bytes(self.dtype, self.shape)
 
 
+# Index of the step on a simulated card in which unknown conditions are taken to be true.
 STEP_WITH_ALL: Final = 1
-"""Index of the step on a simulated card in which unknown conditions are taken to be true."""
 
 
 class Input(Struct, frozen=True):

@@ -151,8 +151,9 @@ class Sharing:
 
 CACHE_ROLE: Final = "keys and values of earlier tokens"
 _UPDATES: Final = op_types("TensorScatterUpdate XlaDynamicUpdateSlice")
+
+# Types of ops whose outputs are parts of the cache or consist of them.
 _PARTS: Final = ALIAS_OPS | op_types("Concat ConcatV2 Pack Slice StridedSlice Unpack")
-"""Types of ops whose outputs are parts of the cache or consist of them."""
 _LOOPS: Final = op_types("While StatelessWhile")
 _CARRIES: Final = op_types("NextIteration RefNextIteration") | _LOOPS
 
@@ -217,8 +218,9 @@ def _is_value(structure: GraphIndex, tensor: str) -> bool:
 
 COLLECTIVES: Final = _TABLE["collectives"]  # op types of an all-reduce and its like
 ITERATOR: Final = "IteratorGetNext"  # op type that takes the next batch of a data set
+
+# Op types whose outputs are inputs of the step.
 INPUT_TYPES: Final = ARGUMENT_TYPES | {ITERATOR, "Placeholder"}
-"""Op types whose outputs are inputs of the step."""
 
 MOVES, SCALES = _TABLE["moves"], _TABLE["scales"]
 

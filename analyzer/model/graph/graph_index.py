@@ -47,8 +47,9 @@ def reach(
 
 
 _GRADIENT_SCOPES: Final = frozenset({"gradient_tape", "gradients"})
+
+# Name of the lists of a loop's gradient (``while_v2.py``, ``_build_accumulator_name``).
 _ACCUMULATOR: Final = "accumulator"
-"""Name of the lists of a loop's gradient (``while_v2.py``, ``_build_accumulator_name``)."""
 # limit of the depth of scopes and of inlined callers; Keras' have about ten
 _DEEPEST: Final = 256
 
@@ -309,8 +310,11 @@ _KEPT_ROLE: Final = "kept for the backward pass"  # by readers
 ALIVE_ROLE: Final = "alive in backward"  # by lifetime, without known readers
 LEFT_ROLE: Final = "its readers are not in the trace"  # of a step that was cut
 FORWARD_ROLE: Final = "read in the forward pass only"
+
+# Roles of activations and gradients that are freed in the pass that made them.
 PASSING_ROLES: Final = frozenset({PASSED_GRADIENT_ROLE, FORWARD_ROLE})
-"""Roles of activations and gradients that are freed in the pass that made them."""
+
+# Element types of activations and gradients; empty if unknown.
 _FLOATS: Final = frozenset(
     {
         "",
@@ -324,16 +328,17 @@ _FLOATS: Final = frozenset(
         "float",
     }
 )
-"""Element types of activations and gradients; empty if unknown."""
 _GRADIENT_TYPE: Final = re.compile(r"\w*(Grad|GradV\d|GradWithArgmax|Backprop\w*)")
+
+# Types of ops that make random numbers or constants, which are no activations.
 _FROM_NOTHING: Final = re.compile(
     r"(Stateless)?(Random|TruncatedNormal|Multinomial)\w*|Fill|\w+Like"
 )
-"""Types of ops that make random numbers or constants, which are no activations."""
+
+# Types of ops that make truths or bits; MLIR's kernels request memory without an element type.
 _NO_FLOATS: Final = re.compile(
     r"(Not)?Equal|(Greater|Less)(Equal)?|Is(Finite|Inf|Nan)|(Logical|Bitwise)\w+|(Left|Right)Shift"
 )
-"""Types of ops that make truths or bits; MLIR's kernels request memory without an element type."""
 _LOSS_WITH_GRADIENT: Final = "SoftmaxCrossEntropyWithLogits"
 _ZEROS: Final = re.compile(
     r"\b(zeros_like|ZerosLike)(_\d+)?(#\d+)?$"

@@ -21,15 +21,15 @@ from analyzer.model.contract.graph_note import (
     split_tensor,
 )
 
+# Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and
+# ``AssignVariableOp`` have only host kernels for them.
 VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
-"""Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and
-``AssignVariableOp`` have only host kernels for them."""
 
 COPY: Final = "_Recv"  # op type of a copy from the host to the card
 COPY_BACK: Final = "_HostRecv"  # op type of a copy from the card to the host
 
+# Element types that lie in host memory, except outputs of ``_DEVICE_INT32`` ops.
 HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
-"""Element types that lie in host memory, except outputs of ``_DEVICE_INT32`` ops."""
 
 _TABLES: Final = read_op_types("model/graph/graph_op_types.toml")
 _HOST_ONLY, _SHAPES = _TABLES["types"]["host_only"], _TABLES["types"]["shapes"]
@@ -37,6 +37,8 @@ _COMPARISONS, _DEVICE_INT32 = (
     _TABLES["types"]["comparisons"],
     _TABLES["types"]["device_int32"],
 )
+
+# Op type -> numbers of inputs; ``graph_op_types.toml`` describes each table.
 _DEVICE_INT32_INPUTS, _HOST_INPUTS = (
     {
         name: {*map(int, inputs.split())}
@@ -45,7 +47,6 @@ _DEVICE_INT32_INPUTS, _HOST_INPUTS = (
     }
     for key in ("device_int32_inputs", "host_inputs")
 )
-"""Op type -> numbers of inputs; ``graph_op_types.toml`` describes each table."""
 
 
 def runs_on_host(op: Op) -> bool:

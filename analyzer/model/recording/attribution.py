@@ -51,30 +51,39 @@ REDUCED_ROLE: Final = "all-reduced gradients"
 _VIEWS: Final = op_types("Identity Reshape Squeeze ExpandDims")
 CONSTANTS: Final = frozenset({"Const", "HostConst"})
 HANDLE: Final = "VarHandleOp"
+
+# Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``).
 RECEIVED: Final = "SameWorkerRecvDone"
-"""Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``)."""
+
+# Names of the ops that Grappler fuses a convolution into (``remapper.cc``).
 FUSED_INTO: Final = ("Relu", "Relu6", "Elu", "LeakyRelu", "BiasAdd", "Sigmoid", "Tanh")
-"""Names of the ops that Grappler fuses a convolution into (``remapper.cc``)."""
+
+# Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
+# ``GenerateUniqueName``).
 FOLDED: Final = "__cf__"
-"""Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
-``GenerateUniqueName``)."""
 XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
+
+# Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
+# product into their own scratch memory, do not.
 POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
-"""Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
-product into their own scratch memory, do not."""
+
+# ``RedzoneAllocator`` requests the memory of trials on a card.
 _CARD_SCRATCH_ROLE: Final = (
     "requested outside of an op, such as a trial of an algorithm"
 )
-"""``RedzoneAllocator`` requests the memory of trials on a card."""
+
+# Requested outside of ops on the program's thread, which converts values to tensors
+# (``NdarrayToTensor``, ``pywrap_tensor.cc``).
 HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
-"""Requested outside of ops on the program's thread, which converts values to tensors
-(``NdarrayToTensor``, ``pywrap_tensor.cc``)."""
+
+# The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``).
 _HOST_CONSTANT: Final = "_EagerConst"
-"""The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``)."""
+
+# ``CopyToDeviceNode`` requests a ``dynamic`` region before the eager op that reads the copy.
 _COPY_FROM_HOST_ROLE: Final = "copied from the host"
-"""``CopyToDeviceNode`` requests a ``dynamic`` region before the eager op that reads the copy."""
+
+# Region -> role of a convolution's buffer on a card that holds no output.
 _COPY_ROLES: Final = {"temp": COPY_ROLE, "output": DROPPED_ROLE}
-"""Region -> role of a convolution's buffer on a card that holds no output."""
 _HALVES: Final = ("float16", "bfloat16")
 
 

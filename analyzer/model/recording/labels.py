@@ -19,16 +19,17 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 BATCH_ROLE: Final = "batch of a data set"
 COPIED_BATCH: Final = f"{BATCH_ROLE}, copied to the device"
 COPIED_INPUT: Final = "step input, copied to the device"
+
+# Suffix of the path of a variable that a strategy mirrors on another device.
 _REPLICA: Final = re.compile(r"/replica_\d+$")
-"""Suffix of the path of a variable that a strategy mirrors on another device."""
 
 
 _TEXTS: Final = ("op_type", "layer", "source", "tensor", "variable", "category", "role")
 
 
+# A buffer that holds a variable: its row, the variable's number, and the instant from which it holds
+# the variable (None for its birth).
 Holding: TypeAlias = tuple[int, int, int | None]
-"""A buffer that holds a variable: its row, the variable's number, and the instant from which it holds
-the variable (None for its birth)."""
 
 
 class Labels:

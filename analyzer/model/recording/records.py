@@ -53,21 +53,25 @@ TRIAL: Final = "trial"
 TRIAL_ROLE: Final = "trial of an algorithm"
 # of a convolution's copy of an operand or result for cuDNN
 COPY_ROLE: Final = "layout copy"
+
+# Scratch memory as large as the input, for the sums over the points of each channel with channels
+# first (``BiasGradOp::ComputeWithReduceSum`` in ``bias_op.cc``).
 SUMS_ROLE: Final = "partial sums of a bias gradient"
-"""Scratch memory as large as the input, for the sums over the points of each channel with channels first
-(``BiasGradOp::ComputeWithReduceSum`` in ``bias_op.cc``)."""
+
+# Role of the output of a convolution that returns the memory in which it computed.
 DROPPED_ROLE: Final = "unused output: the op returns scratch memory instead"
-"""Role of the output of a convolution that returns the memory in which it computed."""
 FIXED_ROLES: Final = (
     COPY_ROLE,
     DROPPED_ROLE,
     SUMS_ROLE,
 )  # of workspaces that no other algorithm avoids
+
+# Region of a library's workspace, without which TensorFlow uses another algorithm.
 WORKSPACE: Final = "workspace"
-"""Region of a library's workspace, without which TensorFlow uses another algorithm."""
 STACK_ROLE: Final = "stack that XLA reserves for its programs"  # on a TPU
+
+# Role of the rows for bytes of a compiled step's buffer that hold no value.
 IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
-"""Role of the rows for bytes of a compiled step's buffer that hold no value."""
 
 
 def _read_columns(table: str) -> dict[str, str]:
@@ -81,8 +85,8 @@ def _read_columns(table: str) -> dict[str, str]:
 EVENTS: Final = _read_columns("events")
 ALLOCATIONS: Final = _read_columns("allocations")
 
+# Columns that a table may lack if no row is part of another.
 _OPTIONAL: Final = frozenset({"part_of", "instruction"})
-"""Columns that a table may lack if no row is part of another."""
 
 
 def conform(table: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
@@ -174,6 +178,7 @@ def describe_damage(reason: DamageReason, count: int, allocator: str = "") -> Da
     return DamageRow(id=reason, count=count, allocator=allocator, message=message)
 
 
+# Fields that the report of a recording has too.
 REPORTED: Final = (
     "kind",
     "target",
@@ -184,7 +189,6 @@ REPORTED: Final = (
     "error",
     "versions",
 )
-"""Fields that the report of a recording has too."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -204,13 +204,13 @@ def pair_events(
     return partner, seen
 
 
+# The allocator of the device ``CPU:0`` if it writes events (``ProcessState::GetCPUAllocator``).
 CPU_DEVICE: Final = "bfc_cpu_allocator_for_gpu"
-"""The allocator of the device ``CPU:0`` if it writes events (``ProcessState::GetCPUAllocator``)."""
 
+# TensorFlow's names of allocators of host memory; ``gpu_host_bfc`` is for pinned memory.
 HOST_ALLOCATORS: Final = frozenset(
     {CPU_DEVICE, "mklcpu", "cpu", "xla_gpu_host_bfc", "gpu_host_bfc"}
 )
-"""TensorFlow's names of allocators of host memory; ``gpu_host_bfc`` is for pinned memory."""
 
 
 def is_tpu(allocator: str) -> bool:

@@ -86,14 +86,16 @@ def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
 
 MAX_TENSORS: Final = 2_000  # whose readers the page holds
 MAX_CONSUMERS: Final = 32  # of one tensor
-MAX_BUFFERS: Final = 100_000
-"""Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums.
 
-Then the page has only the states at which a listed buffer changes: a page with a million states took
-more than 1 GiB in a browser.
-"""
+# Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums.
+#
+# Then the page has only the states at which a listed buffer changes: a page with a million states
+# took more than 1 GiB in a browser.
+MAX_BUFFERS: Final = 100_000
 
 _CATEGORIES: Final = [category.value for category in Category]
+
+# Fields of the report that the script reads; the template shows the others.
 _SHOWN: Final = (
     "device",
     "failure",
@@ -103,7 +105,6 @@ _SHOWN: Final = (
     "verdict",
     "what_if",
 )
-"""Fields of the report that the script reads; the template shows the others."""
 
 _TEXT_COLUMNS: Final = (
     "op",

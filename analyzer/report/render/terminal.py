@@ -22,18 +22,19 @@ from analyzer.model.tables import read_table
 from analyzer.report.render import sections
 from analyzer.report.untrusted import UNIT, printable, printable_path
 
+# Cells between two columns.
 GAP: Final = 2
-"""Cells between two columns."""
 
+# Cells that a column of text keeps in a terminal too narrow for everything that must stay.
 _LEAST_TEXT: Final = 8
-"""Cells that a column of text keeps in a terminal too narrow for everything that must stay."""
 
 _BAR_CELLS: Final = 20  # of the longest bar
 _LONGEST: Final = 2_000  # characters of a paragraph
 _MOST_LINES: Final = 28  # of an answer without ``-v``
 _ITEM_LINES: Final = 5  # of findings and changes without ``-v``
+
+# Stands for a space at which no line may end. Private use; ``printable`` removes it from texts.
 _JOINED: Final = "\ue000"
-"""Stands for a space at which no line may end. Private use; ``printable`` removes it from texts."""
 
 STYLES: Final = read_table("report/labels.toml", dict[str, dict[str, str]])["style"]
 

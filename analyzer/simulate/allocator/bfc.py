@@ -18,8 +18,8 @@ from analyzer.model.units import GRANULE_BYTES, round_up
 
 FIRST_REGION_BYTES: Final = 2 << 20  # first region of a pool that grows on demand
 
+# A chunk with this many spare bytes is split even if it is under twice the request.
 _MAX_SPARE_BYTES: Final = 128 << 20
-"""A chunk with this many spare bytes is split even if it is under twice the request."""
 
 UNLIMITED_BYTES: Final = 1 << 46  # 64 TiB: stands for "no limit", far above any machine
 

@@ -18,19 +18,19 @@ from analyzer.model.units import GRANULE_BYTES, round_up
 from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.replay import Sequence, fits, replay
 
+# Smallest margin of a peak: about a hundred small buffers.
 FLOOR_BYTES: Final = 16 << 10
-"""Smallest margin of a peak: about a hundred small buffers."""
 
+# Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
+# failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few.
 LIMIT_MARGIN: Final = 0.03
-"""Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
-failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few."""
 
 PROBES: Final = 4  # limits to try between the lower bound and the sufficient limit
 
 FINENESS: Final = 2_000  # steps in a limit: the precision of the search
 
+# Operations of all bisections together: a longer sequence is searched less precisely.
 OPERATIONS: Final = 2_000_000
-"""Operations of all bisections together: a longer sequence is searched less precisely."""
 
 
 def minimum_limit(

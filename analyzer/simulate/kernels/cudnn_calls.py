@@ -32,10 +32,11 @@ from analyzer.simulate.kernels.op_call import (
     without_zeros,
 )
 
+# Limit of a workspace by default (``GetDnnWorkspaceLimitOrDefault``).
 _LIMIT_BYTES: Final = 8 << 30
-"""Limit of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)."""
+
+# The same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``).
 _FUSED_LIMIT_BYTES: Final = 4 << 30
-"""The same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)."""
 
 
 def plan_convolution(
@@ -130,8 +131,8 @@ def _find_shapes(call: Call, direction: str) -> tuple[tuple[int, ...] | None, ..
     return call.shape(0), call.out_shape(), call.shape(2)
 
 
+# First capability for which cuDNN computes in NHWC, with tensor cores (``ComputeInNhwcEnabled``).
 _CHANNELS_LAST_FROM: Final = {"float16": (7, 0), "bfloat16": (8, 0), "float32": (8, 0)}
-"""First capability for which cuDNN computes in NHWC, with tensor cores (``ComputeInNhwcEnabled``)."""
 
 
 def _describe(
@@ -201,8 +202,8 @@ def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> 
     return kernel[:-2] == image[1:-1] and call.attr("padding") == "VALID"
 
 
+# Numbers in the reserve space for each number of the result (an H200 with cuDNN 9.19).
 _KEPT: Final = {"lstm": 5, "gru": 6}
-"""Numbers in the reserve space for each number of the result (an H200 with cuDNN 9.19)."""
 
 _FIXED_WORKSPACE_BYTES: Final = 8 << 20
 

@@ -11,17 +11,17 @@ from typing import Any, Final, TypeAlias
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.run_note import VariableNote
 
+# Source of the buffer of an output.
 Way = Enum("Way", "ALLOCATE FORWARD ALIAS NONE")
-"""Source of the buffer of an output."""
 
+# Access of a kernel to the variable whose handle is its first input.
 VariableAccess = Enum("VariableAccess", "UNTOUCHED READ ASSIGN UPDATE IN_PART")
-"""Access of a kernel to the variable whose handle is its first input."""
 
+# Operation of a kernel on a TensorList.
 ListUse = Enum(
     "ListUse",
     "NO NEW PUSH POP SET GET STACK UNSTACK RESIZE ZEROS ADD PACK UNPACK",
 )
-"""Operation of a kernel on a TensorList."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ class Call:
         return self.size() // elements if elements else FLOAT_BYTES
 
 
+# A function from a call to the memory plan of its kernel.
 Rule: TypeAlias = Callable[[Call], MemoryPlan]
-"""A function from a call to the memory plan of its kernel."""
 
 
 def assign_rules(

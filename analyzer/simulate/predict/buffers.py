@@ -44,8 +44,8 @@ class Buffer:
     )
 
 
+# The buffer of a tensor; None for a missing input, or a result in other memory.
 Tensor: TypeAlias = Buffer | None
-"""The buffer of a tensor; None for a missing input, or a result in other memory."""
 
 
 _Tensor = TypeVar("_Tensor", bound=Tensor)

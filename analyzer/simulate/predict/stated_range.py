@@ -15,30 +15,30 @@ from analyzer.simulate.predict.prediction import Prediction
 
 SENTENCES: Final = read_table("simulate/predict/range_sentences.toml", dict[str, str])
 
+# Share of the peak added on both sides for bytes that no schedule shows: constants that the runtime
+# folds or shares, small buffers in Python, kernel scratch of a few kilobytes.
 MARGIN: Final = 0.002
-"""Share of the peak added on both sides for bytes that no schedule shows: constants that the
-runtime folds or shares, small buffers in Python, kernel scratch of a few kilobytes."""
 
+# Share of the peak added on both sides on a CPU, whose orders of ops are more than those played.
 ORDER_MARGIN: Final = 0.02
-"""Share of the peak added on both sides on a CPU, whose orders of ops are more than those played."""
 
+# Share of the peak added for ops that overlap on several threads of a CPU; one queue plays them one
+# by one (benchmarks/results/ablation.md).
 THREADS_MARGIN: Final = 0.05
-"""Share of the peak added for ops that overlap on several threads of a CPU; one queue plays them one by
-one (benchmarks/results/ablation.md)."""
 
+# Share of the allocated peak added on both sides: initial values, whose temporaries decide the first
+# chunks, are not played (benchmarks/results/ablation.md).
 CHUNKS_MARGIN: Final = 0.06
-"""Share of the allocated peak added on both sides: initial values, whose temporaries decide the first
-chunks, are not played (benchmarks/results/ablation.md)."""
 
 
+# Guards around the workspace on which cuDNN's algorithms are tried in the first step, to detect
+# writes outside of it (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``).
 TRIAL_BYTES: Final = 16 << 20
-"""Guards around the workspace on which cuDNN's algorithms are tried in the first step, to detect writes
-outside of it (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
 
+# Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
+# before their steps (benchmarks/results/real-cards.md).
 HELD_SHARE: Final = 0.015
-"""Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
-before their steps (benchmarks/results/real-cards.md)."""
 
 
 def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedRange:
@@ -156,8 +156,8 @@ def describe_notes(prediction: Prediction) -> Iterator[str]:
             yield SENTENCES["iterator"]
 
 
+# Op types whose results are a few axes; their unknown sizes do not matter.
 _TINY_RESULTS: Final = frozenset({"BroadcastGradientArgs"})
-"""Op types whose results are a few axes; their unknown sizes do not matter."""
 
 
 def find_unsized(prediction: Prediction) -> list[str]:

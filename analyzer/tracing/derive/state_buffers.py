@@ -29,12 +29,15 @@ _TEXTS: Final = ("category", "role", "variable", "layer", "dtype", "shape")
 PART_COLUMNS: Final = [*_TEXTS, "requested_bytes", "allocated_bytes"]
 _SCATTERS: Final = re.compile("Scatter|Sparse")
 _HALVES: Final = ("float16", "bfloat16")
+
+# Part of the name of an op that makes the first value of an optimizer's slot.
 _INITIALIZER: Final = "/Initializer/"
-"""Part of the name of an op that makes the first value of an optimizer's slot."""
+
+# Size below which other buffers are often as large as a gradient.
 _LEAST_BYTES: Final = 1024
-"""Size below which other buffers are often as large as a gradient."""
+
+# Optimizers that add to a parameter.
 _SUM_SETS_PARAMETER: Final = ("sgd", "ada_delta", "adadelta")
-"""Optimizers that add to a parameter."""
 _PARAMETER: Final = (Category.PARAMETER, "size of its gradient")
 _SLOT: Final = (Category.OPTIMIZER_STATE, "slot: size of its parameter's gradient")
 _FROZEN: Final = (Category.PARAMETER, "size of a layer's weights, without a gradient")
@@ -45,19 +48,21 @@ _PRODUCTS: Final = frozenset({"MatMul", "_FusedMatMul", "BatchMatMulV2"})
 _NORMS: Final = frozenset({"FusedBatchNormV3", "_FusedBatchNormEx", "BiasAdd"})
 _WIDEST_KERNEL: Final = 11  # width and height of a convolution's kernel
 
+# Optimizer in ``ResourceApply...`` -> its slots with the parameter's shape (``training_ops.cc``).
 _SLOTS: Final = {
     **dict.fromkeys(("Momentum", "KerasMomentum", "Adagrad", "AdagradV2"), 1),
     **dict.fromkeys(("ProximalAdagrad", "AddSign", "PowerSign"), 1),
     **dict.fromkeys(("Adam", "AdaMax", "Adadelta", "RMSProp", "Ftrl", "FtrlV2"), 2),
     **dict.fromkeys(("AdamWithAmsgrad", "CenteredRMSProp"), 3),
 }
-"""Optimizer in ``ResourceApply...`` -> its slots with the parameter's shape (``training_ops.cc``)."""
+
+# Scope of Keras' optimizer without ``_`` and number -> the slots that ``assign_add`` changes in place
+# (``update_step`` in ``keras/src/optimizers``). Others, such as momentum, get new buffers in each
+# step.
 _IN_PLACE: Final = {
     **dict.fromkeys(("adam", "adamw", "nadam", "lamb"), 2),
     **dict.fromkeys(("adagrad", "adamax", "ftrl"), 1),
 }
-"""Scope of Keras' optimizer without ``_`` and number -> the slots that ``assign_add`` changes in place
-(``update_step`` in ``keras/src/optimizers``). Others, such as momentum, get new buffers in each step."""
 
 
 def take_parts(

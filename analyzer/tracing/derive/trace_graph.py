@@ -179,16 +179,20 @@ def _launcher(annotation: str) -> str:
     return found[0]
 
 
+# Prefix of the ops of an inlined function.
 _CALLS: Final = re.compile(r"((Stateful)?PartitionedCall(_\d+)?/)*")
-"""Prefix of the ops of an inlined function."""
+
+# Limit of the outputs of one op; a loop's buffers are its outputs in turn.
 _MOST_OUTPUTS: Final = 64
-"""Limit of the outputs of one op; a loop's buffers are its outputs in turn."""
+
+# Limit of the buffers that one op frees as their last user.
 _MOST_INPUTS: Final = 256
-"""Limit of the buffers that one op frees as their last user."""
+
+# In the name of a copy of a convolution's input.
 _COPY_OF_INPUT: Final = re.compile(r"BackpropFilter(V2)?-0-")
-"""In the name of a copy of a convolution's input."""
+
+# Name of a sum of gradients, or of a term that the tape makes dense (``indexed_slices.py``).
 _SUM: Final = re.compile(r"AddN(_\d+)?(/inputs_\d+)?$")
-"""Name of a sum of gradients, or of a term that the tape makes dense (``indexed_slices.py``)."""
 _NEVER: Final = 1 << 62  # a time after the trace
 
 

@@ -83,10 +83,12 @@ from analyzer.tracing.xla.trace_modules import (
 
 _TEXTS: Final = read_table("tracing/measure/trace_texts.toml", dict[str, str])
 _MOST_NAMED: Final = 3  # ops in a warning
+
+# A program with fewer may return them all.
 _LEAST_ACTIVATIONS: Final = 3
-"""A program with fewer may return them all."""
+
+# Share of memory from before the trace, of the maximum in use, that causes a warning.
 _NOTABLE: Final = 0.05
-"""Share of memory from before the trace, of the maximum in use, that causes a warning."""
 
 
 def open_measured(
@@ -543,11 +545,12 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
 
 
 _TOLERANCE: Final = 0.06  # of a card's memory, relative to the catalogue's figure
+
+# Version of the instruction set, compute units and GiB -> name (AMD's data sheets).
 _AMD: Final[dict[tuple[int, ...], str]] = {
     (9, 4, 304, 192): "AMD Instinct MI300X",
     (9, 5, 256, 288): "AMD Instinct MI355X",
 }
-"""Version of the instruction set, compute units and GiB -> name (AMD's data sheets)."""
 
 
 def name_card(facts: Mapping[str, int | float | str]) -> str:

@@ -56,8 +56,9 @@ from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 
 _PHASES: Final = {"backward": 1, "update": 2}
+
+# Ops that begin or extend a sum of gradients in a program's own loop.
 _SUMS: Final = frozenset({"AddV2", "Add", "AddN", "ZerosLike", "Zeros", "Fill"})
-"""Ops that begin or extend a sum of gradients in a program's own loop."""
 _ACCUMULATOR: Final = "gradient accumulator"
 
 

@@ -32,11 +32,12 @@ from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 
 _LARGEST_BYTES: Final = 1 << 44  # a size above this (16 TiB) is a damaged number
-_LATE_SHARE, _LATE_RUNS = 0.05, 2
-"""The end is lost if a step ran more than this share and number of its ops after the last event."""
 
+# The end is lost if a step ran more than this share and number of its ops after the last event.
+_LATE_SHARE, _LATE_RUNS = 0.05, 2
+
+# A reason, and how often it was found.
 _Found: TypeAlias = tuple[DamageReason, int]
-"""A reason, and how often it was found."""
 
 
 def check_trace(

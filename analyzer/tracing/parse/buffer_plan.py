@@ -25,16 +25,18 @@ from analyzer.tracing.parse.protobuf import (
     read_schema,
 )
 
+# The message class of a module and, if compiled, its buffer assignment.
 HloProto: Any = message_class("analyzer.hlo", read_schema("hlo"), "Hlo")
-"""The message class of a module and, if compiled, its buffer assignment."""
 
+# tf2xla's name of the op of the module's parameters and of their copies.
 ARGUMENTS: Final = "XLA_Args"
-"""tf2xla's name of the op of the module's parameters and of their copies."""
+
+# XLA's number of an element type -> TensorFlow's name.
 _ELEMENT_TYPES: Final = dict(enumerate(TEXTS["xla_types"].split(), 1))
-"""XLA's number of an element type -> TensorFlow's name."""
 _FREE, _SHARE = 1, 2  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.proto``)
+
+# Limit of the search for an instruction that names the framework's op.
 _REACH: Final = 64
-"""Limit of the search for an instruction that names the framework's op."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +85,8 @@ class PlanRegion:
         return list(accumulate(change[: self.moments]))
 
 
+# The memory plan of one module.
 BufferPlan: TypeAlias = tuple[PlanRegion, ...]
-"""The memory plan of one module."""
 
 
 def read_plan(content: bytes) -> BufferPlan:

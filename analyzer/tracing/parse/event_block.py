@@ -17,8 +17,8 @@ from google.protobuf.message import DecodeError
 Positions: TypeAlias = npt.NDArray[np.int64]
 Columns: TypeAlias = tuple[Positions, Positions, Positions, Positions]
 
+# Wire types of protobuf; 3 and 4 are obsolete.
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
-"""Wire types of protobuf; 3 and 4 are obsolete."""
 
 _BLOCK_EVENTS: Final = 1 << 16
 _PADDING: Final = 16

@@ -35,19 +35,20 @@ from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
 from analyzer.tracing.parse.logdir import suggest_command
 from analyzer.tracing.parse.protobuf import Event, PlainLine, PlainSpace, decode_text
 
+# Minimum average size of an event: name, start and length. TensorFlow's events have 27 to 64 bytes;
+# millions of empty ones would only fill memory.
 _LEAST_EVENT_BYTES: Final = 8
-"""Minimum average size of an event: name, start and length. TensorFlow's events have 27 to 64 bytes;
-millions of empty ones would only fill memory."""
 
 _MOST_PS: Final = 1 << 61  # limit of times in picoseconds: 26 days
 _FAR_TIMES: Final = "times that lie months apart"
 
 _TPU: Final = b"/device:TPU:"
-_MODULES: Final = b"/host:metadata"
-"""Plane of the compiled modules (``kMetadataPlaneName``); each is a statistic ``Hlo Proto``."""
 
+# Plane of the compiled modules (``kMetadataPlaneName``); each is a statistic ``Hlo Proto``.
+_MODULES: Final = b"/host:metadata"
+
+# Limit of the step markers. Each is a row of the report; a normal profile has a few steps.
 _MOST_STEPS: Final = 200_000
-"""Limit of the step markers. Each is a row of the report; a normal profile has a few steps."""
 
 
 @dataclass(frozen=True, slots=True)

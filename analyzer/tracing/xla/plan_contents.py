@@ -50,17 +50,18 @@ from analyzer.tracing.xla.trace_modules import (
     runs_backward,
 )
 
+# Limit of the added rows: in a long trace only the last steps are divided.
 _MOST_PARTS: Final = 100_000
-"""Limit of the added rows: in a long trace only the last steps are divided."""
+
+# tf2xla's names for parameters and results, and no name.
 _NAMELESS: Final = ("", ARGUMENTS, "XLA_Retvals")
-"""tf2xla's names for parameters and results, and no name."""
 
 
+# A buffer to divide: its row, its region, and the columns of each holder.
 _Division: TypeAlias = tuple[int, PlanRegion, Sequence[Mapping[str, str]]]
-"""A buffer to divide: its row, its region, and the columns of each holder."""
 
+# Allocations, events and steps, with moments and parts.
 Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
-"""Allocations, events and steps, with moments and parts."""
 
 
 def find_plans(
