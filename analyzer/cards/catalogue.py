@@ -28,9 +28,8 @@ _KIB: Final = 1024  # bytes
 # sixteenth for the codes; HBM 110 to 910; AMD 16 in logs of idle cards by TensorFlow-ROCm).
 _DRIVER_MIB: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600, "AMD": 16}
 
-_JETSON_SHARE: Final = (
-    0.05  # of the host's memory; 4 to 7 % is missing on the measured boards
-)
+# of the host's memory; 4 to 7 % is missing on the measured boards
+_JETSON_SHARE: Final = 0.05
 
 _NOISE: Final = re.compile(
     r"nvidia|amd|instinct|geforce|tesla|gpu|graphics|generation|edition|workstation|server|card|the|memory"

@@ -40,9 +40,8 @@ def main() -> None:
     """Run the command line and exit."""
     collect_rarely()
     code = run()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # all is written: nothing is left to interrupt
+    # all is written: nothing is left to interrupt
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
 
@@ -56,9 +55,8 @@ def run() -> int:
         with raise_on_signals(_report_signal):
             code = _guarded(_run)
 
-            flushed = _guarded(
-                _flush
-            )  # here, while a failed write can still be reported
+            # here, while a failed write can still be reported
+            flushed = _guarded(_flush)
             return code or flushed
     except KeyboardInterrupt as interrupt:
         if str(interrupt):
@@ -77,10 +75,11 @@ def _flush() -> int:
 
 
 def _run() -> int:
+    # here, so that _guarded reports its errors
     from analyzer.cli.app import (
         UsageError,
         run_app,
-    )  # here, so that _guarded reports its errors
+    )
 
     try:
         return run_app(sys.argv[1:])
@@ -99,9 +98,8 @@ def _run() -> int:
     except ScriptStatus as stop:
         return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
     except SystemExit as stop:
-        if (
-            stop.code == 1
-        ):  # Rich, if nobody reads the pipe any more; our commands return codes
+        # Rich, if nobody reads the pipe any more; our commands return codes
+        if stop.code == 1:
             return int(ExitCode.OK)
 
         raise
@@ -112,9 +110,10 @@ def _guarded(call: Callable[[], int]) -> int:
     try:
         return call()
     except AnalyzerError as error:
+        # names in the message are untrusted
         from analyzer.report.untrusted import (
             printable,
-        )  # names in the message are untrusted
+        )
 
         _report(printable(error, 4000))
         if error.exit_code is ExitCode.BUG:

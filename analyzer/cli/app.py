@@ -16,9 +16,9 @@ from analyzer.model import __version__
 from analyzer.model.errors import ExitCode
 
 COMPLETION: Final = "_ANALYZE_COMPLETE"  # by which a shell asks for completions
-_LEAST_PANEL: Final = (
-    80  # columns; in fewer the help has no panels, which would cut options' names
-)
+
+# columns; in fewer the help has no panels, which would cut options' names
+_LEAST_PANEL: Final = 80
 _HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 # The exception for wrong arguments: Click's, or that of Typer's own copy of Click.

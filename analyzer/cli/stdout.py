@@ -68,9 +68,8 @@ def printing() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # discard buffered and future output
+        # discard buffered and future output
+        with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
         if not isinstance(error, BrokenPipeError):  # as of `analyze … | head`
@@ -128,9 +127,8 @@ def terminal() -> Console:
     return Terminal(file=cast("IO[str]", _TrimmedStdout()), width=width, no_color=True)
 
 
-ProgressForm = Literal[
-    "none", "bar", "lines"
-]  # ``bar`` shows nothing if stderr is no terminal
+# ``bar`` shows nothing if stderr is no terminal
+ProgressForm = Literal["none", "bar", "lines"]
 
 _DELAY_S: Final = 2.0  # a command that ends sooner shows no bar
 

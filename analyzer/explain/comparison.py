@@ -42,9 +42,9 @@ KIND_WORDS: Final = {
     Kind.TRACE: "measured",
     Kind.SIMULATED_CARD: "simulated card",
 }
-_LEAST_SHARED: Final = (
-    0.1  # share of the second peak below which the programs are different
-)
+
+# share of the second peak below which the programs are different
+_LEAST_SHARED: Final = 0.1
 _OUTPUT_NUMBER: Final = re.compile(r":\d+$")
 _TRAILING_NUMBER: Final = re.compile(r"_\d+(?=[/:]|$)")
 

@@ -125,9 +125,8 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
     ever = analysis.peak_ever.allocated_bytes
     stated = analysis.recording.uncertainty
     central = analysis.fragmentation.safe_limit_bytes or ever
-    if (
-        find_own_peak(analysis.recording) is not None
-    ):  # no need is below TensorFlow's own figure
+    # no need is below TensorFlow's own figure
+    if find_own_peak(analysis.recording) is not None:
         central = max(central, ever)
 
     if stated is None or analysis.recording.kind is Kind.TRACE:

@@ -125,9 +125,8 @@ def resolve_limit(
 ) -> tuple[LimitOwner, BoundedBytes]:
     """Return the owner and the value of the lower limit, the card's or the user's."""
     if limit_bytes is not None:
-        BfcOptions(
-            memory_limit_bytes=limit_bytes
-        )  # raises if no allocator has such a limit
+        # raises if no allocator has such a limit
+        BfcOptions(memory_limit_bytes=limit_bytes)
 
     card = None if gpu is None else memory_limit(gpu)
     if limit_bytes is not None and (card is None or limit_bytes <= card.bytes):

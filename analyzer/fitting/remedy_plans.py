@@ -29,9 +29,8 @@ from analyzer.model.graph.graph_index import GraphIndex, Phase
 from analyzer.model.tables import read_table
 from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
 
-_LEAST_BYTES: Final = (
-    1024  # smaller tensors are ignored: shapes, axes, batch statistics
-)
+# smaller tensors are ignored: shapes, axes, batch statistics
+_LEAST_BYTES: Final = 1024
 
 # Ops whose output shares their input's buffer.
 _ALIASES: Final = frozenset(

@@ -28,12 +28,11 @@ from analyzer.session.estimate_captures import find_obstacle
 from analyzer.simulate.predict.decisions import describe_sizes
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-RUN_STEPS: Final = (
-    3  # the first allocates variables of the optimizer, the others repeat
-)
-_LIMIT_S: Final = (
-    1800.0  # of a run; a fork of a process with threads may hang in a lock
-)
+# the first allocates variables of the optimizer, the others repeat
+RUN_STEPS: Final = 3
+
+# of a run; a fork of a process with threads may hang in a lock
+_LIMIT_S: Final = 1800.0
 _MARGIN: Final = 1.03  # from the peak of a run to the upper bound of its need
 
 # Failures that say nothing about the size.

@@ -18,9 +18,8 @@ _MOST_CARD_TRIALS: Final = 6  # for all cards of one kind
 # The search ends if the bracket is at most 1 / 64 of the size: below 128, neighbours.
 _BRACKET_PARTS: Final = 64
 
-_APPROACH: Final = (
-    0.95  # share of the limit to aim at until a size needs ``_NEAR`` of it
-)
+# share of the limit to aim at until a size needs ``_NEAR`` of it
+_APPROACH: Final = 0.95
 _NEAR: Final = 0.9
 _LONGEST_STEP: Final = 1024  # largest factor between a fitting size and the next one
 

@@ -138,9 +138,8 @@ def estimate_folder(folder: Path) -> StepEstimate:
     high_bytes = pool.range.high
     stated = recording.uncertainty
 
-    if (
-        stated is None or stated.limit_high_bytes is None
-    ):  # one schedule: add the margin here
+    # one schedule: add the margin here
+    if stated is None or stated.limit_high_bytes is None:
         high_bytes = int(high_bytes * (1 + LIMIT_MARGIN))
 
     return StepEstimate(

@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from analyzer.model.recording.records import Recording
     from analyzer.tracing.parse.run_folder import RunNote
 
-Progress = Callable[
-    [str, float], None
-]  # takes the stage and the share of the work done, 0 to 1
+# takes the stage and the share of the work done, 0 to 1
+Progress = Callable[[str, float], None]
 
 
 def report_nothing(stage: str, share: float) -> None:
@@ -224,9 +223,8 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     return collect(judge(analysis, what_if.memory_limit_bytes))
 
 
-_SMALL_BYTES: Final = (
-    4 << 20
-)  # traces of this size are read faster than a process starts
+# traces of this size are read faster than a process starts
+_SMALL_BYTES: Final = 4 << 20
 _DIED: Final = "The process that read it died; it may be short of memory."
 
 

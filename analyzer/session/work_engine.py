@@ -113,9 +113,8 @@ def _run_calls(
             yield result
     finally:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # joblib warns about the calls that it cancels
+            # joblib warns about the calls that it cancels
+            warnings.simplefilter("ignore")
             results.close()
 
 

@@ -28,9 +28,9 @@ SHORT_POOL: Final = "SIMULATED_CARD_POOL_MOST"
 # Threads for parallel ops. A machine with a card has more cores than many others; with two threads,
 # fewer orders of ops occur.
 _FEWEST_THREADS: Final = 8
-_BUS_BITS: Final = (
-    256  # assumed: the catalogue has only bandwidths; the clock follows from both
-)
+
+# assumed: the catalogue has only bandwidths; the clock follows from both
+_BUS_BITS: Final = 256
 
 
 # Memory of a simulated card for a step that does not fit the real one. Its pool grows on demand.

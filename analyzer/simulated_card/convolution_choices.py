@@ -12,12 +12,13 @@ from analyzer.simulate.kernels.cudnn_algorithms import (
 )
 from analyzer.simulated_card.core_build import CORE
 
+# of ``cudnnDataType_t``
 _DTYPES: Final = {
     0: "float32",
     1: "float64",
     2: "float16",
     9: "bfloat16",
-}  # of ``cudnnDataType_t``
+}
 
 # TensorFlow's limit of a workspace (``GetDnnWorkspaceLimitOrDefault``).
 _LIMIT_BYTES: Final = 8 << 30

@@ -73,9 +73,8 @@ def make_library(
         (len(text) + 1 for text in texts), initial=1
     )
     chain = [0, *range(2, len(names) + 2), 0]
-    at: Counter[str] = (
-        Counter()
-    )  # the offset of each part; zero at first, to find the sizes
+    # the offset of each part; zero at first, to find the sizes
+    at: Counter[str] = Counter()
 
     for _ in range(2):
         stubs = [at["code"] + _STUB_BYTES * number for number in range(len(names))]

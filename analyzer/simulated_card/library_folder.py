@@ -54,9 +54,8 @@ def make_library_folder(cache: Path) -> Path:
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
 
     found = re.search(r"'cudnn_version', '(\d+)", text)
-    if (
-        found and int(found[1]) < CUDNN_MAJOR
-    ):  # TensorFlow 2.17 is built for 8, 2.18 for 9
+    # TensorFlow 2.17 is built for 8, 2.18 for 9
+    if found and int(found[1]) < CUDNN_MAJOR:
         raise InputError(
             f"Simulated cards need TensorFlow 2.18 or newer: the installed one uses cuDNN {found[1]}.",
             hint=f"pip install -U tensorflow; {_PREDICT}",

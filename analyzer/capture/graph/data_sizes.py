@@ -37,9 +37,9 @@ _CALLS: Final = frozenset(
         "EagerPyFunc",
     )
 )
-_MAX_ROUNDS: Final = (
-    12  # of inference; each starts with the shapes learnt in earlier rounds
-)
+
+# of inference; each starts with the shapes learnt in earlier rounds
+_MAX_ROUNDS: Final = 12
 _ROWS_OF_FIRST: Final = (
     "Where",
     "Unique",

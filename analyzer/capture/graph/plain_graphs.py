@@ -15,9 +15,9 @@ from analyzer.model.graph.graph_index import find_inlined
 # Constants with at most this many elements keep their values (axes, paddings, shapes).
 _MAX_VALUES: Final = 64
 _INT64_END: Final = 1 << 63  # larger numbers of uint64 are stored as text
-_MAX_TEXT: Final = (
-    256  # longer text attributes (serialised messages) are left out; bytes
-)
+
+# longer text attributes (serialised messages) are left out; bytes
+_MAX_TEXT: Final = 256
 _CALLERS: Final = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 )

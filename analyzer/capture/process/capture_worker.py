@@ -135,9 +135,8 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
 def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerError:
     """Return the typed error for an unexpected one: the user's, the machine's or a bug of ours."""
     text = clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
-    if any(
-        os.strerror(full) in str(error) for full in _DISK_FULL
-    ):  # TensorFlow gives no number
+    # TensorFlow gives no number
+    if any(os.strerror(full) in str(error) for full in _DISK_FULL):
         return InputError(
             f"The disk is full: {target} was stopped while {stage} ({text}).",
             hint="Free some space, or name another --out.",

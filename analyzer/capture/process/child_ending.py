@@ -49,9 +49,9 @@ _NO_BUFFER: Final = (
 # ``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative.
 _COUNT_OVERFLOW: Final = "Check failed: work_element_count"
 _BY_OTHERS: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGKILL")
-_PYTHON_DIED: Final = (
-    "Fatal Python error: "  # first line of faulthandler; the stack follows
-)
+
+# first line of faulthandler; the stack follows
+_PYTHON_DIED: Final = "Fatal Python error: "
 _FRAME: Final = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 
 

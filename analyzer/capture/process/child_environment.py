@@ -60,9 +60,8 @@ def check_packages() -> None:
                 hint=f"pip install {package}. {_ELSEWHERE}",
             )
 
-    with contextlib.suppress(
-        PackageNotFoundError, ValueError
-    ):  # such as a nightly build
+    # such as a nightly build
+    with contextlib.suppress(PackageNotFoundError, ValueError):
         keras = version("keras")
         release = tuple(map(int, keras.split(".")[:2]))
 
@@ -163,9 +162,8 @@ def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, 
     InputError if they select another backend of Keras.
     """
     declared: dict[str, str] = {}
-    with contextlib.suppress(
-        OSError, UnicodeError
-    ):  # loading the file reports the error
+    # loading the file reports the error
+    with contextlib.suppress(OSError, UnicodeError):
         for found in _DECLARED.finditer(file.read_text("utf-8")):
             if not (found["default"] and found["name"] in {*base, *declared}):
                 declared[found["name"]] = found["value"]

@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 SIZES_PIPE: Final = ".sizes"  # in the run folder: sizes to run, one a line
 _INTERRUPTED: Final = "Interrupted; no run was written."
 _PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
-Progress = Callable[
-    [str, float], None
-]  # called with the stage and the share done, 0 to 1
+
+# called with the stage and the share done, 0 to 1
+Progress = Callable[[str, float], None]
 
 # Takes the answer for a size and returns the next size, or None.
 NextSize = Callable[[SizeRun], int | None]
@@ -303,9 +303,8 @@ def capture_live(
     if hasattr(target, "get_config") and hasattr(target, "layers"):
         jit = options.jit
         if jit is None and not options.gpu and getattr(target, "compiled", False):
-            jit = bool(
-                target.jit_compile
-            )  # on a card, the child's Keras chooses for the card
+            # on a card, the child's Keras chooses for the card
+            jit = bool(target.jit_compile)
 
         options = replace(options, jit=jit)
         with save_model(target) as path:

@@ -74,9 +74,9 @@ _MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about 
 # Size up to which a constant of the card, or a variable's twin, keeps its value; a twin is free.
 _SMALL_BYTES: Final = 4096
 _MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
-_MOST_FRAMES: Final = (
-    20_000  # Python's limit while the step is traced: a slice is as long as a model
-)
+
+# Python's limit while the step is traced: a slice is as long as a model
+_MOST_FRAMES: Final = 20_000
 _TABLES: Final = "_analyzer_twins"
 
 
@@ -440,9 +440,8 @@ class HostValues:
         if is_new and not _is_open(graph):
             raise UnknownValueError
         if private.is_eager(twin) and isinstance(graph.outer_graph, private.FuncGraph):
-            twin = self._capture(
-                graph.outer_graph, twin
-            )  # else the outer graph takes the card's
+            # else the outer graph takes the card's
+            twin = self._capture(graph.outer_graph, twin)
 
         with self.making(graph):
             return graph.capture(twin)

@@ -65,9 +65,8 @@ class Observations:
         addresses: list[int | None] = []
         for leaf in tf.nest.flatten(gradients, expand_composites=False):
             tensor = leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf
-            if isinstance(
-                tensor, tf.Variable
-            ):  # a program's own loop accumulates gradients in it
+            # a program's own loop accumulates gradients in it
+            if isinstance(tensor, tf.Variable):
                 addresses.append(find_variable_address(tensor) if self.eager else None)
             elif (
                 tf.is_tensor(tensor)

@@ -68,9 +68,8 @@ class Captured:
 
     run: RunFile
     ops: list[Op] = field(default_factory=list)  # that ran; none for an eager step
-    traced: list[TracedGraph] = field(
-        default_factory=list
-    )  # before TensorFlow optimised it
+    # before TensorFlow optimised it
+    traced: list[TracedGraph] = field(default_factory=list)
     compiled: list[CompiledPlan] = field(default_factory=list)
     inside: list[Op] = field(default_factory=list)  # of compiled functions, before XLA
 
@@ -87,9 +86,8 @@ class Capturing:
     function: Any = None  # concrete; None if the step runs eagerly
     done: int = 0
     error: Failure | None = None
-    setup: SetupValues | None = (
-        None  # true values, if the step runs on a simulated card
-    )
+    # true values, if the step runs on a simulated card
+    setup: SetupValues | None = None
     unknown: dict[str, str] | None = None  # op and its line -> what its value decides
     computed: tuple[
         str, ...
@@ -105,9 +103,8 @@ def trace_function(program: Program) -> Any:
     """Trace the step and return its concrete function; None for an eager step."""
     if program.function is None:
         return None
-    if hasattr(
-        program.function, "captured_inputs"
-    ):  # already concrete (a SavedModel's)
+    # already concrete (a SavedModel's)
+    if hasattr(program.function, "captured_inputs"):
         return program.function
     try:
         return program.function.get_concrete_function(*program.traced_args)

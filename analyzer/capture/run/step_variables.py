@@ -109,9 +109,8 @@ class StepVariables:
             if self._unread is None:
                 self._unread = _find_sparse_variables(self.function)
 
-        if (
-            self.program.function is None
-        ):  # a program may use any, outside its steps too
+        # a program may use any, outside its steps too
+        if self.program.function is None:
             variables = find_live_objects(tf.Variable)
             captured += [one for one in variables if hasattr(one, "handle")]
 

@@ -127,9 +127,8 @@ def run_setup_on_host() -> Iterator[None]:
         own_scope = private.get_eager_device()
 
         def create(next_creator: Any, **settings: Any) -> Any:
-            if (
-                private.get_eager_device() is not own_scope
-            ):  # the user, or a strategy, chose a device
+            # the user, or a strategy, chose a device
+            if private.get_eager_device() is not own_scope:
                 return next_creator(**settings)
 
             value = settings.get("initial_value")

@@ -100,9 +100,8 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
 def _make_fit_step(model: Any, data: Any) -> _KerasStep:
     """Return the step of ``fit``: the training function that Keras makes, called with an iterator."""
     if private.is_distributed(model):
-        with (
-            model.distribute_strategy.scope()
-        ):  # slots made in the step lie on one device only
+        # slots made in the step lie on one device only
+        with model.distribute_strategy.scope():
             private.get_builder(model)(data_batch=data)
 
     model.train_function = None  # made for other settings

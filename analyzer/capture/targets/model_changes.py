@@ -107,9 +107,8 @@ def change_layers(model: Any, remedy: str) -> None:
     parts = _split(remedy)
     if "quantize" in parts:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # about each layer without weights to quantize
+            # about each layer without weights to quantize
+            warnings.simplefilter("ignore")
             model.quantize(parts["quantize"])
 
     if "lora" in parts:

@@ -45,9 +45,8 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
     """Return the step that ``spec`` names; InputError for an option that it cannot honour."""
     if options.dtype_policy:
         try:
-            keras.config.set_dtype_policy(
-                options.dtype_policy
-            )  # of all layers made from now on
+            # of all layers made from now on
+            keras.config.set_dtype_policy(options.dtype_policy)
         except ValueError:
             raise TargetError(
                 f"Keras has no dtype policy {options.dtype_policy!r}.",
@@ -252,9 +251,8 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
         raise  # the weights do not fit: the result that the user asked for
     except Exception as error:
         reason = describe_user_error(error)
-        if isinstance(
-            error, OSError
-        ):  # of the network: with addresses and all attempts
+        # of the network: with addresses and all attempts
+        if isinstance(error, OSError):
             reason = f"its config cannot be fetched ({type(error).__name__})."
 
         message = f"{spec.text} cannot be built: {reason.rstrip('.')}."
@@ -349,9 +347,8 @@ class _LoadedModel:
     """The variables of a SavedModel: all are loaded, and a signature may use some of them."""
 
     def __init__(self, loaded: Any, function: Any) -> None:
-        self.loaded = (
-            loaded  # owns the variables, so it must live as long as the program
-        )
+        # owns the variables, so it must live as long as the program
+        self.loaded = loaded
         self.variables: list[Any] = []
         self.unused_variables: list[Any] = []
         used = {id(variable.handle) for variable in function.variables}

@@ -31,15 +31,13 @@ class Program:
     # the tensors that the step is fed, and the NumPy arrays, which each call copies to tensors
     args: tuple[Any, ...]
     config: StepConfig
-    function: Any = (
-        None  # the ``tf.function`` behind ``call``; None if the step runs eagerly
-    )
+    # the ``tf.function`` behind ``call``; None if the step runs eagerly
+    function: Any = None
     traced_args: tuple[Any, ...] = ()
     models: list[Any] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
-    messages: list[str] = field(
-        default_factory=list
-    )  # choices for the user, one sentence each
+    # choices for the user, one sentence each
+    messages: list[str] = field(default_factory=list)
     # returns the call for another size of an open batch axis; None if the axis is not open
     resize: Callable[[int], Callable[[], Any]] | None = None
 

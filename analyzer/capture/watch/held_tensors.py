@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 _MAX_ADDRESSES: Final = 4000  # noted for one holder
 _MAX_SHAPES: Final = 8
-_MAX_RESIDENT: Final = (
-    64  # tensors from before the trace whose holders are looked for, the largest
-)
+
+# tensors from before the trace whose holders are looked for, the largest
+_MAX_RESIDENT: Final = 64
 _MAX_LATER: Final = 32  # holders noted by a later check
-_MANY: Final = (
-    4  # tensors under an attribute name that count as an attribute of many objects
-)
+
+# tensors under an attribute name that count as an attribute of many objects
+_MANY: Final = 4
 _MIN_LATER: Final = 3  # tensors of a holder that a later check records
-_LARGE_BYTES: Final = (
-    1 << 20
-)  # of old tensors that are noted; of growth that is checked
+
+# of old tensors that are noted; of growth that is checked
+_LARGE_BYTES: Final = 1 << 20
 
 
 def find_live_tensors() -> list[Any]:
@@ -245,8 +245,7 @@ class GrowthCheck:
             row for row in rows if row.count >= _MIN_LATER and (row.grows or row.bound)
         ]
 
-        if (
-            rows or not self.held
-        ):  # after the program's end, its functions' names are gone
+        # after the program's end, its functions' names are gone
+        if rows or not self.held:
             self.held = tuple(rows[:_MAX_LATER])
             self.step = step

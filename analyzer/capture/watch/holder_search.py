@@ -40,11 +40,13 @@ _LEAVES: Final = (
     types.CodeType,
     types.BuiltinFunctionType,
 )
+
+# package of graphs, ops and tensors
 _GRAPHS: Final = [
     "tensorflow",
     "python",
     "framework",
-]  # package of graphs, ops and tensors
+]
 
 # References to a frame's dictionary of names: the frame's, ours, and the argument of the count.
 _OWN_REFERENCES: Final = 3

@@ -131,18 +131,16 @@ class ScriptRun:
         if os.getpid() != self._owner:
             sys.exit(status)  # a fork by the script that ran to the script's end
 
-        with contextlib.suppress(
-            KeyboardInterrupt
-        ):  # it ends the wait for the script's threads
+        # it ends the wait for the script's threads
+        with contextlib.suppress(KeyboardInterrupt):
             self._is_script = True
             for thread in threading.enumerate():
                 if not thread.daemon and thread is not threading.current_thread():
                     thread.join()
 
         self.finish(ended, fatal)
-        if isinstance(
-            fatal, KeyboardInterrupt
-        ):  # Python ends as usual, without a second traceback
+        # Python ends as usual, without a second traceback
+        if isinstance(fatal, KeyboardInterrupt):
             sys.excepthook = lambda *_: None
             raise KeyboardInterrupt
 
@@ -263,9 +261,8 @@ class ScriptRun:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
 
-        signal.signal(
-            number, signal.SIG_DFL
-        )  # die of it, as a Python that does not catch it does
+        # die of it, as a Python that does not catch it does
+        signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:

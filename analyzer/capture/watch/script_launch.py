@@ -76,9 +76,8 @@ def run_script(
     """Run a script to its end, or raise an InputError if ``out`` or the card cannot be used."""
     check_writable(out, force=force)
     environment = make_base_environment(log_level=None)
-    read_declared_environment(
-        Path(request.script), environment
-    )  # refuses other backends
+    # refuses other backends
+    read_declared_environment(Path(request.script), environment)
     options = request.options
 
     with make_staging_folder(out) as staging:
@@ -211,19 +210,18 @@ def _prepare_child() -> None:
     die_with_parent()
 
 
-_UNTRACED_FILE: Final = (
-    "watch.json"  # the ``WatchNote`` of a program without a traced step
-)
-_FAULT_FILE: Final = (
-    "watch.error"  # the traceback of an error of ours, which the script survives
-)
+# the ``WatchNote`` of a program without a traced step
+_UNTRACED_FILE: Final = "watch.json"
+
+# the traceback of an error of ours, which the script survives
+_FAULT_FILE: Final = "watch.error"
 BEGUN_FILE: Final = "watch.begun"  # exists once the script has imported TensorFlow
-REPORT_FILE: Final = (
-    "watch.report"  # exists once the script's observations are being written
-)
-LIVE_FILE: Final = (
-    "watch.live"  # exists with a view; step, bytes in use, peak, resident bytes
-)
+
+# exists once the script's observations are being written
+REPORT_FILE: Final = "watch.report"
+
+# exists with a view; step, bytes in use, peak, resident bytes
+LIVE_FILE: Final = "watch.live"
 DUMP: Final = ".xla"  # folder of XLA's compiled modules while the script runs
 POOL_FOLDER: Final = ".pool"  # folder of TensorFlow's records of full memory pools
 

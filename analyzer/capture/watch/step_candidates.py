@@ -15,9 +15,8 @@ from analyzer.capture.watch.user_lines import find_calling_line
 if TYPE_CHECKING:
     from analyzer.capture.watch.traced_functions import FunctionRecord
 
-_EXTRA_CALLS: Final = (
-    3  # additional calls to wait for, in case a call that trains follows
-)
+# additional calls to wait for, in case a call that trains follows
+_EXTRA_CALLS: Final = 3
 
 # Key of the steps of a program that takes gradients eagerly and has no optimizer.
 GRADIENTS: Final = "gradients"

@@ -41,10 +41,11 @@ class Hooks:
     def install(self) -> None:
         """Install all wrappers."""
         self.install_lasting(has_tapes=True)
+        # tf_keras calls the second
         for module in (
             tf.profiler.experimental,
             profiler_v2,
-        ):  # tf_keras calls the second
+        ):
             self._report(module, "start", self._release_profiler, first=True)
 
     def remove(self) -> None:

@@ -45,9 +45,8 @@ class StepReadings:
             int, ...
         ] = ()  # TensorFlow's own, of each GPU, else of the CPU
         self.process_peak = ProcessPeak()
-        self.live_file: Path | None = (
-            None  # gets each reading, for a view of the running script
-        )
+        # gets each reading, for a view of the running script
+        self.live_file: Path | None = None
         self._interval_s = _INTERVAL_S
         self._read_s = time.perf_counter()  # of the last reading
         self._devices: tuple[str, ...] = ()
@@ -109,9 +108,8 @@ class ProcessPeak:
     """The largest resident memory of a program, without the memory that its trace takes."""
 
     def __init__(self) -> None:
-        self._early_bytes = (
-            0  # largest before the traced steps, when the trace is short
-        )
+        # largest before the traced steps, when the trace is short
+        self._early_bytes = 0
         self._before_bytes = 0  # largest before the last pause
         self._resident_bytes = 0  # at the last pause
         self._added_bytes = 0  # what the pause left in the process

@@ -51,16 +51,14 @@ from analyzer.tracing.parse.xplane import WATCHED_STEP
 # The profiler's functions, as they are before the hooks wrap them.
 _START, _STOP = profiler_v2.start, profiler_v2.stop
 
-_ENOUGH: Final = (
-    2  # traced steps that suffice if the program's own profile ends the trace early
-)
+# traced steps that suffice if the program's own profile ends the trace early
+_ENOUGH: Final = 2
 
 # Eager tensors before the steps from which on the trace from the program's start ends: about 100 MB.
 _MAX_TENSORS: Final = 200_000
 
-_RESIDENT_BYTES: Final = (
-    256  # smallest tensor from before the traced steps that is noted
-)
+# smallest tensor from before the traced steps that is noted
+_RESIDENT_BYTES: Final = 256
 _MAX_RESIDENT: Final = 2000
 
 
@@ -86,9 +84,8 @@ class StepTrace:
         self.observed = Observations()
         self.is_observing = False
         self.batch_size: int | None = None  # first axis of the steps' input
-        self.is_cut = (
-            False  # whether the program went on after the trace of its run ended
-        )
+        # whether the program went on after the trace of its run ended
+        self.is_cut = False
         self._is_running = self._has_trace = False  # the profiler
         self._first_tensor = 0
         self._reset()
@@ -96,9 +93,8 @@ class StepTrace:
     def _reset(self) -> None:
         self.captured: Captured | None = None  # None until the trace is closed
         self.failure: Failure | None = None  # of a traced step
-        self.is_open = self.is_whole = (
-            False  # chosen steps are traced; the run counts as one step
-        )
+        # chosen steps are traced; the run counts as one step
+        self.is_open = self.is_whole = False
         self.done = self._wanted = 0  # steps
         # By identity: the tensors before the first step, the large ones with their holders, which are
         # named after the last step, and the lengths of host containers.

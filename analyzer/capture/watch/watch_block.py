@@ -107,9 +107,8 @@ class WatchBlock:
             out = self._places[-1] if watcher.has_failed else self._out
             is_traced = (self._folder / RUN_FILE).is_file()
 
-            if (
-                is_traced and watcher.trace.is_whole
-            ):  # TensorFlow may have requested nothing
+            # TensorFlow may have requested nothing
+            if is_traced and watcher.trace.is_whole:
                 is_traced = _holds_memory(self._folder)
 
             if out is None or not is_traced:

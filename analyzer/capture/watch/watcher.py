@@ -58,9 +58,9 @@ from analyzer.model.interrupts import delay_signals
 from analyzer.simulated_card.core_calls import describe_refusals
 
 _MAX_FUNCTIONS: Final = 50  # functions in the note, those traced most often
-_CHECK_S: Final = (
-    0.5  # time between two checks of the length of the trace before the first step
-)
+
+# time between two checks of the length of the trace before the first step
+_CHECK_S: Final = 0.5
 
 
 class Watcher:
@@ -106,9 +106,8 @@ class Watcher:
         self._hooks = Hooks(self)
         self._giving = contextlib.ExitStack()  # values of a simulated card
         self._candidates = StepCandidates(warmup)
-        self._held = (
-            WatchNote()
-        )  # fields of objects that are held after the traced steps
+        # fields of objects that are held after the traced steps
+        self._held = WatchNote()
         self._failure_record = FailureRecord(folder)
         self._on_failure = on_failure
         self._failed: FailedStep | None = None

@@ -20,9 +20,8 @@ from analyzer.model.errors import AnalyzerError
 def load_ipython_extension(shell: Any) -> None:
     """Register the magic, and select the CPU allocator that records memory events."""
     os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
-    os.environ.setdefault(
-        "TF_CPP_MIN_LOG_LEVEL", "2"
-    )  # no log lines between the results
+    # no log lines between the results
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
     def memory(line: str, cell: str) -> None:
         """Run the cell and print its memory."""
@@ -76,9 +75,8 @@ def _explain_cell(result: Any) -> None:
         is_out = isinstance(result.error_in_exec, errors.ResourceExhaustedError)
 
         try:
-            if (
-                is_out or has_new_record()
-            ):  # an eager constant or a copy has other errors
+            # an eager constant or a copy has other errors
+            if is_out or has_new_record():
                 _print_explanation(str(result.error_in_exec))
         except Exception as error:
             print(f"No explanation: {type(error).__name__}: {error}", file=sys.stderr)

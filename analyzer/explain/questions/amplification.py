@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 _LEAST_RATIO: Final = 0.05  # share of the peak from which on a tensor is looked at
 _LEAST_BYTES: Final = 1 << 20
-_TIMES: Final = (
-    4  # bytes of a tensor over the inputs of its op, or over its readers' results
-)
+
+# bytes of a tensor over the inputs of its op, or over its readers' results
+_TIMES: Final = 4
 _MANY_CLASSES: Final = 4096
 _COPIES_OF_LOGITS: Final = 3
 _CHUNKS: Final = 8

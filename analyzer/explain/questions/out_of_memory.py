@@ -25,12 +25,12 @@ _REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
 _BLOCK: Final = re.compile(
     r"ut of memory (?:while trying to allocate|allocating) (\d+(?:\.\d+)?) ?(B(?!y)|[KMGT]iB|b(?=ytes))"
 )
-_LEAST_WAIT_PS: Final = (
-    5 * 10**12
-)  # half of the 10 s: other threads may continue at first
-_LEAST_SIMULATED_WAIT_PS: Final = (
-    9 * 10**11
-)  # of the 1 s on a simulated card (``allocator_calls.c``)
+
+# half of the 10 s: other threads may continue at first
+_LEAST_WAIT_PS: Final = 5 * 10**12
+
+# of the 1 s on a simulated card (``allocator_calls.c``)
+_LEAST_SIMULATED_WAIT_PS: Final = 9 * 10**11
 
 
 def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:

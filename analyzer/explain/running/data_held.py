@@ -22,9 +22,9 @@ from analyzer.model.units import format_bytes
 _LEAST_BYTES: Final = 8 << 20
 _LEAST_RATIO: Final = 0.1  # data is reported above both: bytes, and a share of the peak
 _LEAST_HOST: Final = 4  # data on the host is reported above this multiple of the limit
-_MANY: Final = (
-    8  # batches in the first axis from which on a tensor seems to be a data set
-)
+
+# batches in the first axis from which on a tensor seems to be a data set
+_MANY: Final = 8
 _ROWS_OF_DATA: Final = 1000  # the same limit in rows, if the batch size is unknown
 
 _OF_THE_WATCH: Final = (

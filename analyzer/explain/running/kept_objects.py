@@ -17,9 +17,8 @@ from analyzer.model.contract.run_note import TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
-_TAPES: Final = (
-    3  # tapes of one line that are alive together from which on they seem to be stored
-)
+# tapes of one line that are alive together from which on they seem to be stored
+_TAPES: Final = 3
 _LEAST_TAPE_BYTES: Final = 64 << 10  # of a single tape
 
 # Tensors of the step before are reported above both: bytes, and a share of the peak.
@@ -38,9 +37,8 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
 
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
         is_idle = (one.persistent or one.unused) and size_bytes >= _LEAST_TAPE_BYTES
-        is_failed = (
-            watch.whole_run and watch.ended
-        )  # an error's traceback may hold the tape
+        # an error's traceback may hold the tape
+        is_failed = watch.whole_run and watch.ended
         if one.alive >= _TAPES:
             id_ = "tapes-kept"
             holder = f" in {one.holder}" if one.holder else ""
@@ -192,9 +190,8 @@ _FEW_TRACES: Final = 4
 
 _CALLS_RATIO: Final = 0.1  # share of the calls above which traces are too many
 
-_COPIES: Final = (
-    5  # tf.functions of one definition from which on a loop seems to create them
-)
+# tf.functions of one definition from which on a loop seems to create them
+_COPIES: Final = 5
 
 _CALL_ROWS: Final = 20
 

@@ -15,20 +15,18 @@ from analyzer.model.contract.run_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes, signed_bytes, times
 
-_FEWEST_STEPS: Final = (
-    2  # a holder leaks if it keeps tensors of more traced steps than this
-)
+# a holder leaks if it keeps tensors of more traced steps than this
+_FEWEST_STEPS: Final = 2
 
 _THOUSAND: Final = 1000
 _LEAST_BYTES: Final = 1 << 20  # growth in 1,000 steps without a known holder to report
 _HOST_BYTES: Final = 64 << 20  # growth of the process over all steps to report
-_HOST_STEP_BYTES: Final = (
-    64 << 10
-)  # growth of a container of NumPy arrays in one step to report
 
-_EXPLAINS_RATIO: Final = (
-    0.4  # share of the growth that a container must hold to be its cause
-)
+# growth of a container of NumPy arrays in one step to report
+_HOST_STEP_BYTES: Final = 64 << 10
+
+# share of the growth that a container must hold to be its cause
+_EXPLAINS_RATIO: Final = 0.4
 
 # Lower bound of a steady slope, as a share of the slope: a heap that settles slows down.
 _STEADY_RATIO: Final = 0.5

@@ -25,9 +25,8 @@ _FEWEST: Final = 6
 
 _QUANTILE: Final = 1.96  # 95 % interval of the normal distribution
 
-_WARMUP_RATIO: Final = (
-    0.2  # of the steps, skipped besides the warm-up; at least 3 steps
-)
+# of the steps, skipped besides the warm-up; at least 3 steps
+_WARMUP_RATIO: Final = 0.2
 
 # Growth over a series up to which it is flat: 16 chunks of the allocator's smallest size.
 _NOISE_BYTES: Final = 4096

@@ -19,9 +19,8 @@ _ROWS: Final = 8
 # Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two.
 _SIZES: Final = 3
 
-_SPREAD_RATIO: Final = (
-    0.1  # difference between the steps' peaks, as a share of the largest peak
-)
+# difference between the steps' peaks, as a share of the largest peak
+_SPREAD_RATIO: Final = 0.1
 
 
 def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:

@@ -19,33 +19,45 @@ Index = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]  # a position in a list
 Threads = Annotated[int, Meta(ge=0, le=4096)]  # a number of threads; 0 if unknown
 Address = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # a memory address
 Axis = Annotated[int, Meta(ge=-1, le=MOST_BYTES)]  # the size of an axis; -1 if unknown
+
+# the sizes of a tensor's axes
 Shape = Annotated[
     tuple[Axis, ...],
     Meta(max_length=MOST_AXES),
-]  # the sizes of a tensor's axes
+]
+
+# the name of an op, a tensor, a type, a device
 Name = Annotated[
     str,
     Meta(max_length=1 << 16),
-]  # the name of an op, a tensor, a type, a device
+]
+
+# a message, or the text of an environment variable
 Text = Annotated[
     str,
     Meta(max_length=1 << 20),
-]  # a message, or the text of an environment variable
+]
+
+# a sum of bytes, or a number of items
 Total = Annotated[
     int,
     Meta(ge=0, le=MOST_TOTAL),
-]  # a sum of bytes, or a number of items
+]
+
+# a difference of two totals
 Signed = Annotated[
     int,
     Meta(ge=-MOST_TOTAL, le=MOST_TOTAL),
-]  # a difference of two totals
+]
 
 # The state just after a row of the events table; -1 is the state before the first event.
 Instant = Annotated[int, Meta(ge=-1, le=(1 << 40))]
+
+# a time on the trace's clock
 Picoseconds = Annotated[
     int,
     Meta(ge=-MOST_TOTAL, le=MOST_TOTAL),
-]  # a time on the trace's clock
+]
 
 Cell = bool | Signed | float | Text | None  # null for a number that JSON does not have
 EvidenceRow = dict[Name, Cell]  # by column; all rows of a finding have the same columns

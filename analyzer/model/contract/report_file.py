@@ -182,9 +182,8 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     limit_low_bytes: Total | None = None  # lower bound of the least memory limit
 
 
-Fits = (
-    bool | Literal["may not"] | None
-)  # whether the step fits; null without a limit or an answer
+# whether the step fits; null without a limit or an answer
+Fits = bool | Literal["may not"] | None
 
 
 class Outcome(Choice):
@@ -559,20 +558,20 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     next_command: Text = ""  # continues from this report
     # full length of each list that was shortened
     shortened: Lengths = field(default_factory=dict)
-    versions: dict[Name, Name] = field(
-        default_factory=dict
-    )  # of the libraries and of this package
+    # of the libraries and of this package
+    versions: dict[Name, Name] = field(default_factory=dict)
 
 
 DIFF_VERSION: Final = 1
 
+# in the report's order
 Number = Literal[
     "needs",
     "requested",
     "allocated",
     "pool",
     "process",
-]  # in the report's order
+]
 Change = Literal["same", "came", "went", "grew", "shrank"]  # of a layer or an op
 
 

@@ -20,9 +20,8 @@ from analyzer.model.contract.reading import (
 from analyzer.model.contract.report_file import REPORT_VERSION, ReportFile
 from analyzer.model.errors import AnalyzerError
 
-Json = (
-    bool | int | float | str | None | list["Json"] | dict[str, "Json"]
-)  # a value of JSON
+# a value of JSON
+Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]
 
 _HINT: Final = "Write it again from the trace or the estimate."
 

@@ -368,9 +368,8 @@ class RunFile:
     threads: ThreadsNote = ThreadsNote()
     xla: tuple[CompiledFunction, ...] = ()
     sizes: tuple[DataSize, ...] = ()
-    assumed: Mapping[Name, Bytes] = field(
-        default_factory=dict
-    )  # trips, branches, sizes
+    # trips, branches, sizes
+    assumed: Mapping[Name, Bytes] = field(default_factory=dict)
     simulated_card: SimulatedCardNote | None = None  # None for real devices
     # op whose value is unknown on a simulated card, with its line -> decision; None if not observed
     unknown_values: Mapping[Name, Text] | None = None

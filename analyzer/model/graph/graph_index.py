@@ -186,9 +186,8 @@ class GraphIndex:
     layers: Mapping[str, str]  # empty for none
     # input and op of an edge -> how it is known, if derived from a trace
     evidence: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    early: frozenset[str] = (
-        frozenset()
-    )  # ops of the tape that began before any gradient existed
+    # ops of the tape that began before any gradient existed
+    early: frozenset[str] = frozenset()
 
     def spec(self, tensor: str) -> TensorSpec | None:
         """Return dtype and shape of a tensor, None if unknown."""
@@ -340,9 +339,9 @@ _NO_FLOATS: Final = re.compile(
     r"(Not)?Equal|(Greater|Less)(Equal)?|Is(Finite|Inf|Nan)|(Logical|Bitwise)\w+|(Left|Right)Shift"
 )
 _LOSS_WITH_GRADIENT: Final = "SoftmaxCrossEntropyWithLogits"
-_ZEROS: Final = re.compile(
-    r"\b(zeros_like|ZerosLike)(_\d+)?(#\d+)?$"
-)  # in a name without a type
+
+# in a name without a type
+_ZEROS: Final = re.compile(r"\b(zeros_like|ZerosLike)(_\d+)?(#\d+)?$")
 
 
 def describe_value(

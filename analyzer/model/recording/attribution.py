@@ -422,9 +422,8 @@ def label_eager(
     short = lives.short
     is_read = is_value & bool(len(backward))
     result = Category.ACTIVATION if infer else Category.TEMPORARY
-    unnamed = (
-        short & ~named & (is_captured or bool(named.any()))
-    )  # JAX names no requests
+    # JAX names no requests
+    unnamed = short & ~named & (is_captured or bool(named.any()))
     on_card = _is_on_card(allocations)
     has_one_card = allocations["allocator"][on_card].nunique() == 1
     is_from_host = has_one_card and not is_captured  # not from another card

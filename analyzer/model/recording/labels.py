@@ -126,9 +126,8 @@ def label_variables(
         layer, _, name = paths[number].rpartition("/")
 
         if variable.category != Category.PARAMETER.value:
-            while (
-                name and name not in layers
-            ):  # adam/conv1_kernel_momentum: the longest prefix
+            # adam/conv1_kernel_momentum: the longest prefix
+            while name and name not in layers:
                 name = name.rpartition("_")[0]
 
             layer = layers.get(name, "")

@@ -60,11 +60,13 @@ SUMS_ROLE: Final = "partial sums of a bias gradient"
 
 # Role of the output of a convolution that returns the memory in which it computed.
 DROPPED_ROLE: Final = "unused output: the op returns scratch memory instead"
+
+# of workspaces that no other algorithm avoids
 FIXED_ROLES: Final = (
     COPY_ROLE,
     DROPPED_ROLE,
     SUMS_ROLE,
-)  # of workspaces that no other algorithm avoids
+)
 
 # Region of a library's workspace, without which TensorFlow uses another algorithm.
 WORKSPACE: Final = "workspace"

@@ -24,9 +24,8 @@ class Timeline:
 
     requested: np.ndarray
     allocated: np.ndarray
-    idle: (
-        np.ndarray
-    )  # requested bytes inside compiled steps' buffers that hold no value
+    # requested bytes inside compiled steps' buffers that hold no value
+    idle: np.ndarray
 
     def at(self, instant: int) -> tuple[int, int]:
         """Return requested and allocated bytes at ``instant``."""

@@ -98,9 +98,8 @@ _PAGE: Final = "analyzer.report.page"
 
 _FEWEST: Final = 3  # readings in a chart
 
-STATIC_ROWS: Final = (
-    25  # of the tables that are HTML, for printing and readers without script
-)
+# of the tables that are HTML, for printing and readers without script
+STATIC_ROWS: Final = 25
 
 _TENSORS: Final = 5  # groups of equal tensors
 _STEPS: Final = 40  # rows of the table of steps

@@ -364,9 +364,8 @@ def fits(sequence: Sequence, options: BfcOptions) -> bool:
     return True
 
 
-DETECTION_EVENTS: Final = (
-    50_000  # events that are replayed to find the settings of a trace
-)
+# events that are replayed to find the settings of a trace
+DETECTION_EVENTS: Final = 50_000
 FRAGMENTATION_DIGITS: Final = 6  # significant digits of the fragmentation in a trace
 
 

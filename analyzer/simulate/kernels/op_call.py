@@ -62,9 +62,8 @@ class MemoryPlan:
     lists: ListUse = ListUse.NO
     # Of each element, if the kernel makes a list of a tensor
     rows_bytes: tuple[int, ...] = ()
-    modelled: bool = (
-        True  # whether the op has a rule; else each output counts as allocated
-    )
+    # whether the op has a rule; else each output counts as allocated
+    modelled: bool = True
 
 
 def without_zeros(sizes_bytes: Iterable[int]) -> tuple[int, ...]:
@@ -200,9 +199,8 @@ class KernelDevice:
     # Of a constant or an argument, held outside the step
     held_bytes: Callable[[Op], int]
     handle_bytes: int
-    scratch_bytes: int = (
-        0  # bytes that TensorFlow allocates with the device and never frees
-    )
+    # bytes that TensorFlow allocates with the device and never frees
+    scratch_bytes: int = 0
     # Element types of variables in host memory
     host_dtypes: frozenset[str] = frozenset()
     is_cheap: bool  # whether the executor gives no kernel to another thread

@@ -36,12 +36,10 @@ class Buffer:
     dies: int | None = None
     variable: int = -1  # number of the variable whose value it is or became
     value_since: int = -1  # instant from which it is that value; -1 for its birth
-    elements: list[Buffer | None] | None = (
-        None  # of a TensorList; None for one that was never set
-    )
-    label: tuple[Category, str] | None = (
-        None  # category and role, if the graph does not tell them
-    )
+    # of a TensorList; None for one that was never set
+    elements: list[Buffer | None] | None = None
+    # category and role, if the graph does not tell them
+    label: tuple[Category, str] | None = None
 
 
 # The buffer of a tensor; None for a missing input, or a result in other memory.

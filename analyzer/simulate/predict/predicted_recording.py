@@ -204,9 +204,8 @@ def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
             spec = op.outputs[buffer.output]
             described |= {"dtype": spec.dtype, "shape": spec.shape_text}
 
-            if (
-                spec.dtype != "variant"
-            ):  # as in a trace, a list's handle is no tensor of the graph
+            # as in a trace, a list's handle is no tensor of the graph
+            if spec.dtype != "variant":
                 described["tensor"] = f"{op.name}:{buffer.output}"
 
     if buffer.region == WORKSPACE:
