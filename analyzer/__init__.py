@@ -63,8 +63,10 @@ def __getattr__(name: str) -> Any:
         from analyzer.session.public_calls import callback_class
 
         return callback_class()
+
     if name in _MODULES:
         return getattr(import_module(f"analyzer.{_MODULES[name]}"), name)
+
     raise AttributeError(f"module 'analyzer' has no attribute {name!r}")
 
 

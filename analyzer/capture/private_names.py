@@ -125,6 +125,7 @@ def collect_executed_graphs(partitions: list[Any] | None) -> Iterator[None]:
     runtime = context.context()
     # Not ``enable_run_metadata``: its counterpart leaves the collection on, which grows with each call.
     runtime.enable_graph_collection()
+
     try:
         yield
     finally:

@@ -111,6 +111,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """The card's memory as CUDA reports it (``cudaMemGetInfo``'s total)."""
         if self.reported_bytes is not None:
             return self.reported_bytes
+
         has_codes = self.memory_kind == "GDDR+ECC"
         usable_mib = self.nominal_mib * 15 // 16 if has_codes else self.nominal_mib
         kind = "AMD" if self.is_amd else self.memory_kind
@@ -161,6 +162,7 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
     ]
     if exact:
         return tuple(exact)
+
     wanted = _words(name)
     matches: dict[int, dict[Gpu, None]] = {}
 
@@ -178,6 +180,7 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
         )
 
     names: dict[str, str] = {}
+
     for card in reversed(cards):
         first, *rest = card.id.split("-")
         parts = ([first, *rest[:-2]], [first, *rest[:-1]], rest, [first, *rest])
@@ -340,6 +343,7 @@ def memory_limit(gpu: Gpu) -> BoundedBytes:
         max(0, size - system_reserve(size, gpu.compute_capability, tegra=tegra))
         for size in (usable.bytes - context.bytes, free.low, free.high)
     )
+
     return BoundedBytes(expected, Range(low, high))
 
 

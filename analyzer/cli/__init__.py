@@ -61,6 +61,7 @@ def run() -> int:
     except KeyboardInterrupt as interrupt:
         if str(interrupt):
             _report(str(interrupt))
+
         return int(ExitCode.INTERRUPTED)
     except Terminated as end:
         _report(f"Ended by {end.name}.")
@@ -118,6 +119,7 @@ def _guarded(call: Callable[[], int]) -> int:
         _report(printable(error, 4000))
         if error.exit_code is ExitCode.BUG:
             _report("This is a bug; please report it with this line.")
+
         return int(error.exit_code)
     except OSError as error:
         if error.errno not in _SYSTEM_ERRORS:

@@ -71,7 +71,9 @@ def load_command(name: str) -> Any:
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     form: Any = "rich" if shutil.get_terminal_size().columns >= _LEAST_PANEL else None
     alone = typer.Typer(
-        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=form
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=form,
     )
     alone.command(name=name, help=text, context_settings=_HELP)(run)
 
@@ -135,7 +137,10 @@ def _main(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Print the version."
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Print the version.",
         ),
     ] = False,
 ) -> None:

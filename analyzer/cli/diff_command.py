@@ -102,7 +102,11 @@ def _find_difference(
         from analyzer.session.environments import compare_environments
 
         return compare_environments(
-            str(a), pythons, step_options(batch_size, "", None, gpu), folder, progress
+            str(a),
+            pythons,
+            step_options(batch_size, "", None, gpu),
+            folder,
+            progress,
         )
 
     if b is None or pythons:

@@ -99,6 +99,7 @@ def estimate(
         name_variant(capture.gpu)
 
     names = None
+
     if capture.what_if or capture.patch is not None:
         from analyzer.fitting.remedies import parse_remedies
 
@@ -112,7 +113,14 @@ def estimate(
 
         if names is not None or capture.prove:
             result = _add_remedies(
-                result, spec, chosen, names, folder, capture.patch, place, outputs
+                result,
+                spec,
+                chosen,
+                names,
+                folder,
+                capture.patch,
+                place,
+                outputs,
             )
 
         if not (chosen.gpu or spec.kind is TargetKind.TRACE or outputs.quiet):
@@ -204,7 +212,10 @@ def _check_options(
     if capture.prove:
         reason = "and --prove exclude each other"
         options.refuse_options(
-            reason, "Leave one out.", what_if=capture.what_if, patch=capture.patch
+            reason,
+            "Leave one out.",
+            what_if=capture.what_if,
+            patch=capture.patch,
         )
 
         if not chosen.gpu:

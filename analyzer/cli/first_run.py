@@ -57,6 +57,7 @@ def describe_folder(folder: Path) -> list[str]:
 
         if len(names) > _MOST_SHOWN:
             lines.append(f"  and {len(names) - _MOST_SHOWN} more")
+
         lines.append("")
 
     return lines

@@ -182,4 +182,5 @@ def _make_question(
         varied=varied,
         prices={} if asked.prices is None else read_prices(asked.prices),
     )
+
     return chosen, question

@@ -108,6 +108,7 @@ def _list_cards(search: str) -> CardList:
         rows.append(row)
 
     following = f"analyze fit keras:ResNet50 --gpu {cards[0].id}"
+
     return CardList(cards=tuple(rows), next_command=following)
 
 

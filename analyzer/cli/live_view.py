@@ -60,7 +60,10 @@ def show_live(
 
     render = LiveView(folder).render
     with Live(
-        get_renderable=render, console=console, refresh_per_second=2, transient=True
+        get_renderable=render,
+        console=console,
+        refresh_per_second=2,
+        transient=True,
     ):
         copier = threading.Thread(target=copy, daemon=True)
         copier.start()

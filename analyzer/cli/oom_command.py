@@ -56,12 +56,16 @@ def oom(
 ) -> None:
     """Explain an out-of-memory log: the request, the cause, and the fixes that its numbers support."""
     outputs.check(*([] if log == "-" else [Path(log)]))
+
     if not target:
         hint = "Name the model: --target TARGET."
         options.refuse_options("needs --target", hint, reproduce=reproduce)
+
     if not reproduce:
         options.refuse_options(
-            "needs --target TARGET --reproduce", "Add them.", batch_size=batch_size
+            "needs --target TARGET --reproduce",
+            "Add them.",
+            batch_size=batch_size,
         )
 
     explained = _read_log(log)
@@ -173,4 +177,5 @@ def _step_settings(explained: OomReport, batch_size: int | None) -> dict[str, An
 
     if is_op_by_op and failures[0].op != "StatefulPartitionedCall":
         settings["jit"] = False
+
     return settings

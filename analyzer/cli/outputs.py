@@ -187,6 +187,7 @@ def json_output(
 def write_all(*writers: tuple[Path | None, Writer]) -> bool:
     """Write the files that are named and report each; return whether one of them was stdout."""
     has_stdout = False
+
     for path, write in writers:
         if path == stdout.DASH:
             has_stdout = True
@@ -252,7 +253,11 @@ class RunPlace:
             yield Path(temporary) / spec.name
 
     def conclude(
-        self, result: Result, spec: TargetSpec, folder: Path, outputs: Outputs
+        self,
+        result: Result,
+        spec: TargetSpec,
+        folder: Path,
+        outputs: Outputs,
     ) -> None:
         """Write the files, print the report and the run folder with its contents, if there is one."""
         outputs.deliver(replace(result, folder=None) if self.no_save else result)

@@ -32,6 +32,7 @@ def option(
     """Return a Typer option; the help shows no default, and no range, which takes its room."""
     if metavar is None and least is not None:
         metavar = "N"
+
     return typer.Option(
         *flags,
         help=text,

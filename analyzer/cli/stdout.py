@@ -34,6 +34,7 @@ _was_closed = False
 def prepare() -> None:
     """Prepare stdout and stderr: closed, or an encoding without a character, which becomes ASCII."""
     global _was_closed
+
     # The next file opened would get a closed descriptor and receive our output.
     with contextlib.suppress(OSError):
         while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:

@@ -198,13 +198,19 @@ def trace(
 
     reason = "cannot be used without a script"
     options.refuse_options(
-        reason, "Leave it out.", warmup=capture.warmup, live=capture.live
+        reason,
+        "Leave it out.",
+        warmup=capture.warmup,
+        live=capture.live,
     )
     _trace_step(spec, chosen, what_if, place, outputs, capture)
 
 
 def _capture_options(
-    spec: TargetSpec, capture: TraceOptions, step: options.StepFlags, what_if: WhatIf
+    spec: TargetSpec,
+    capture: TraceOptions,
+    step: options.StepFlags,
+    what_if: WhatIf,
 ) -> tuple[CaptureOptions, WhatIf]:
     """Return the capture's options and the replay's; a simulated card takes limit and growth."""
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
@@ -239,6 +245,7 @@ def _capture_options(
         growth=what_if.growth,
         assume=parse_card_assumptions(capture.assume or []),
     )
+
     return chosen, replace(what_if, memory_limit_bytes=None, growth=None)
 
 

@@ -55,6 +55,7 @@ _OF_A_STEP: Final = (
 def collect(analysis: Analysis) -> Analysis:
     """Return the analysis with its findings, without savings that are too small to notice."""
     found = list(analysis.findings)
+
     if analysis.recording.device.kind != "tpu":  # whose buffers have no names
         for find in _OF_A_STEP:
             found += find(analysis)
@@ -110,6 +111,7 @@ def _of_watched_steps(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]
 
     yield from out_of_memory.find_failed_step(analysis, watch)
     yield from causes
+
     if not causes and not data_held.find_filling_stage(
         analysis.recording, watch, device
     ):

@@ -276,7 +276,9 @@ def stated_range(analysis: Analysis) -> StatedRange | None:
     if low is not None and high is not None:
         both = Range(low, high).including(peak.allocated_bytes)
         stated = structs.replace(
-            stated, allocated_low_bytes=both.low, allocated_high_bytes=both.high
+            stated,
+            allocated_low_bytes=both.low,
+            allocated_high_bytes=both.high,
         )
 
     return stated
@@ -293,6 +295,7 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     ]
     if len(found) < 2:
         return ()
+
     run = recording.simulated_run or SimulatedCardNote()
     uses = []
 
@@ -325,6 +328,7 @@ def card_of(recording: Recording) -> Gpu | None:
     """Return the card of a prediction or a run on a simulated card; None for any other recording."""
     if recording.kind is Kind.TRACE or recording.device.kind != "gpu":
         return None
+
     return look_up_gpu(recording.device.name)
 
 

@@ -112,7 +112,11 @@ def evidence_row(
 def holder_row(what: str, held: HeldTensors) -> EvidenceRow:
     """Return the row of a name or container that holds tensors."""
     return evidence_row(
-        what, name=held.holder, where=held.where, count=held.count, size=held.size_bytes
+        what,
+        name=held.holder,
+        where=held.where,
+        count=held.count,
+        size=held.size_bytes,
     )
 
 
@@ -142,6 +146,7 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
             return "a variable's next value, before the update"
         if int(row["dies"]) < end:
             return "a variable's value, until the next update"
+
         return "a variable, in all steps"
 
     if category == Category.INPUT:
@@ -152,6 +157,7 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
 
         if is_batch and reader:
             return f"a batch, until {reader} in its step"
+
         return "an input, until its step returns"
 
     if category == Category.CONSTANT:

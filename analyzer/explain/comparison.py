@@ -108,7 +108,8 @@ def compare(
         layers=tuple(LayerOfBoth(**row) for row in layers),
         ops=tuple(ops),
         timelines=CurvesOfBoth(
-            a=_timeline(report_a, recording_a), b=_timeline(report_b, recording_b)
+            a=_timeline(report_a, recording_a),
+            b=_timeline(report_b, recording_b),
         ),
         next_command=report_b.next_command,
     )
@@ -238,6 +239,7 @@ def _change(a_bytes: int, b_bytes: int) -> Change:
         return "same"
     if not a_bytes or not b_bytes:
         return "went" if a_bytes else "came"
+
     return "grew" if b_bytes > a_bytes else "shrank"
 
 

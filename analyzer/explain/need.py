@@ -58,6 +58,7 @@ def _peaks_without(analysis: Analysis, regions: Sequence[str]) -> dict[LifePhase
         return {}
 
     line = timeline(rows[~is_left_out], len(analysis.recording.events))
+
     return _phase_peaks(analysis, line.requested)
 
 
@@ -92,7 +93,8 @@ def _make_need(
     }
 
     return Need(
-        **phases, allocator=BoundedBytes.exactly(max(highest - max(peaks.values()), 0))
+        **phases,
+        allocator=BoundedBytes.exactly(max(highest - max(peaks.values()), 0)),
     )
 
 
@@ -131,6 +133,7 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
 
     if stated is None or analysis.recording.kind is Kind.TRACE:
         return BoundedBytes.exactly(central)
+
     if stated.limit_low_bytes is not None and stated.limit_high_bytes is not None:
         return BoundedBytes.around(
             central, stated.limit_low_bytes, stated.limit_high_bytes
@@ -146,7 +149,12 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
 
 
 def with_replay(
-    need: Need, limit: BoundedBytes, *, runs: bool, is_measured: bool, is_own: bool
+    need: Need,
+    limit: BoundedBytes,
+    *,
+    runs: bool,
+    is_measured: bool,
+    is_own: bool,
 ) -> Need:
     """Return the need in the pool after a run or a replay under the limit.
 
@@ -172,6 +180,7 @@ def with_replay(
     low = part.range.low
     size = part.bytes
     high = part.range.high
+
     if runs:
         low -= max(pool.range.low - limit.bytes, 0) if is_measured else 0
     else:

@@ -42,6 +42,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     recording = analysis.recording
     if recording.device.kind == "tpu":
         return analysis
+
     is_whole = begins_with_process(recording)
     searched = what_if.is_asked or (search and is_whole)
     if not is_whole and not searched:
@@ -99,6 +100,7 @@ def _with_whole_pool(own: BfcOptions, recording: Recording) -> BfcOptions:
     """Return the settings of a run with the card's whole limit, also if its pool was smaller."""
     if not recording.ran_under_limit or recording.simulated_run is None:
         return own
+
     spare_bytes = recording.simulated_run.spare_of(card_number(recording.allocator))
     return replace(own, memory_limit_bytes=own.memory_limit_bytes + spare_bytes)
 
@@ -157,6 +159,7 @@ def _replay_optional(sequence: Sequence, options: BfcOptions) -> Replay:
     result = replay(sequence, options)
     if result.failure is None or not sequence.spare.any():
         return result
+
     return replay(sequence.without(sequence.spare), options)
 
 
@@ -190,7 +193,8 @@ def _changes(result: Replay) -> tuple[PoolChange, ...]:
 
     return tuple(
         PoolChange(
-            instant=int(result.instant[at]), pool_bytes=int(result.pool_bytes[at])
+            instant=int(result.instant[at]),
+            pool_bytes=int(result.pool_bytes[at]),
         )
         for at in changed
     )
@@ -237,6 +241,7 @@ def _describe_failure(
         f"Only {free} of the pool are free: the live tensors need more than this limit."
         " Reduce the batch size or the number of live tensors."
     )
+
     if is_fragmented:
         detail = (
             f"Free memory is fragmented: {free} are free, and the largest chunk has "

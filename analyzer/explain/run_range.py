@@ -63,7 +63,9 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
         least_bytes = min(found.low, safe_bytes, stated.allocated_low_bytes or 0)
         limit = limit.widened(0, max(more_bytes, 0)).at_least(least_bytes)
         stated = structs.replace(
-            stated, limit_low_bytes=limit.low, limit_high_bytes=limit.high
+            stated,
+            limit_low_bytes=limit.low,
+            limit_high_bytes=limit.high,
         )
 
     return replace(analysis, recording=replace(recording, uncertainty=stated))
@@ -87,6 +89,7 @@ def _state_peaks(
     for one in with_all:  # the most that unknown values can select
         requested = requested.including(one.requested_bytes)
         allocated = allocated.including(one.allocated_bytes)
+
     requested = requested.widened(FLOOR_BYTES, FLOOR_BYTES).at_least(0)
     allocated = allocated.widened(FLOOR_BYTES, FLOOR_BYTES)
 
@@ -100,13 +103,18 @@ def _state_peaks(
     )
     least = int(rounded) - max(analysis.peak.requested_bytes - requested.low, 0)
     because = _explain_range(
-        len(runs), len(orders), seen_requested, seen_allocated, replayed
+        len(runs),
+        len(orders),
+        seen_requested,
+        seen_allocated,
+        replayed,
     )
     changes = []
     if below_bytes:
         changes.append(f"lowers the peak by up to {format_bytes(below_bytes)}")
     if above_bytes:
         changes.append(f"raises the peak by up to {format_bytes(above_bytes)}")
+
     if changes:
         because.append(
             "Another algorithm of cuDNN, as likely on a real card, "
@@ -132,6 +140,7 @@ def _peaks_of_runs(analysis: Analysis) -> list[Peak | TwoSizes]:
     steps = analysis.full_steps[0 if recording.watch else 1 :]
     if recording.has_unknown_values:
         steps = [step for step in steps if step.index != STEP_WITH_ALL] or steps
+
     peaks = [find_peak(analysis.line, one.first, one.last) for one in steps]
 
     return [*peaks, *recording.repeats]
@@ -148,10 +157,15 @@ def _peaks_with_all(analysis: Analysis) -> list[Peak]:
 
 
 def _explain_range(
-    runs: int, orders: int, requested: Range, allocated: Range, replayed: Range
+    runs: int,
+    orders: int,
+    requested: Range,
+    allocated: Range,
+    replayed: Range,
 ) -> list[str]:
     """Return sentences on the requested, allocated and replayed peaks that were seen."""
     replays = ""
+
     if orders > 1:
         highest = format_bytes(replayed.high)
         replays = f"; {orders - 1} replays with delayed ops allocated up to {highest}"
@@ -205,6 +219,7 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
 def _spell(size: Range) -> str:
     if format_bytes(size.low) == format_bytes(size.high):
         return format_bytes(size.low)
+
     return f"{format_bytes(size.low)} to {format_bytes(size.high)}"
 
 

@@ -80,6 +80,7 @@ class Question:
         own_bytes = need.own_peak_bytes
         limit = self.whole
         size = need.total
+
         if own_bytes is not None:
             limit = self.limit
             size = need.pool
@@ -175,6 +176,7 @@ def _find_gap(analysis: Analysis, question: Question | None) -> str:
     is_hidden = own_bytes > analysis.peak_ever.allocated_bytes
     if is_hidden and question.limit.range.low < _FRAGMENTATION * own_bytes:
         return "the peak lies outside the traced steps, so fragmentation is unknown"
+
     return ""
 
 
@@ -194,6 +196,7 @@ def make_verdict(
     if question is None:
         if base.need_of is NeedOf.LEAST_LIMIT or most.own_peak_bytes is not None:
             return structs.replace(base, need=most, **_name_bounds("need", most.total))
+
         return base
 
     need = _answer_need(question, least, most, is_measured=base.basis is Basis.MEASURED)
@@ -225,7 +228,11 @@ def make_verdict(
 
 
 def _answer_need(
-    question: Question, least: Need, most: Need, *, is_measured: bool
+    question: Question,
+    least: Need,
+    most: Need,
+    *,
+    is_measured: bool,
 ) -> Need:
     """Return the need with all trials of algorithms if they fit, else without the others."""
     runs = question.runs_at_limit
@@ -290,7 +297,10 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
     if note.memory_limit_bytes is not None:
         limit = BoundedBytes.exactly(note.memory_limit_bytes)
         return Question(
-            limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=True
+            limit_of=LimitOf.USER,
+            limit=limit,
+            runs_at_limit=runs,
+            is_own=True,
         )
 
     own_bytes = recording.device.memory_limit_bytes or limit.bytes

@@ -290,4 +290,5 @@ def _state_largest(answer: FitAnswer) -> str:
             failing = f"{answer.label(point.size)} {_describe_point(answer, point)}"
 
     named = f"{answer.noun.capitalize()} {answer.label(answer.largest)}"
+
     return f"{named} {verb} {where}{by}; {failing}."

@@ -88,7 +88,11 @@ def fit_step(
 
     try:
         facts = answer_sizes(
-            access, limited, varied, search, share_progress(report, 0.0, _SEARCH_SHARE)
+            access,
+            limited,
+            varied,
+            search,
+            share_progress(report, 0.0, _SEARCH_SHARE),
         )
     except (KeyboardInterrupt, Terminated):
         if search.points:

@@ -103,6 +103,7 @@ def append_reproduction(
     ``batch_size`` is the one that the user gave; without it, the step had its own.
     """
     lines = ["The step runs on the simulated card with the limit of the log."]
+
     if found.fails:
         size = format_bytes(found.requested_bytes or 0)
         same_op = "the same op" if found.is_same_op else "another op"

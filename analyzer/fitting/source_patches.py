@@ -49,6 +49,7 @@ def edit_source(text: str, plan: RemedyPlan, batch_size: int) -> str:
 
     name = "optimizer"
     value = f'"{plan.optimizer.lower()}"'
+
     if plan.jit is not None:
         name = "jit_compile"
         value = str(plan.jit)
@@ -72,7 +73,11 @@ def write_diff(path: Path, before: str, after: str) -> str:
 
 
 def estimate_edited(
-    access: StepAccess, options: CaptureOptions, file: Path, text: str, name: str
+    access: StepAccess,
+    options: CaptureOptions,
+    file: Path,
+    text: str,
+    name: str,
 ) -> StepEstimate:
     """Estimate the step of a target whose file has another text, beside links to its neighbours."""
     make = access.capture_file
@@ -163,6 +168,7 @@ def _set_keyword(text: str, tree: ast.Module, name: str, value: str) -> str:
     last = call.keywords[-1]
 
     own = ast.get_source_segment(text, last)
+
     return _splice(text, last, f"{own}, {name}={value}")
 
 
@@ -214,6 +220,7 @@ def _edit_line(text: str, number: int, cause: str) -> Iterator[str]:
 def _add_axes(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
     """Yield each operand of a sum, difference or call with a further last axis."""
     operands: list[ast.expr] = []
+
     if isinstance(node, ast.BinOp):
         operands = [node.left, node.right]
     elif isinstance(node, ast.Call):

@@ -267,6 +267,7 @@ def write_next_command(failure: LoggedFailure) -> str | None:
 
     if failure.kind is FailedAllocator.LIBRARY:
         return "analyze device"
+
     if failure.is_on_host:
         script, _, _ = failure.source.rpartition(":")
         return f"analyze trace {shlex.quote(script or 'SCRIPT')}"

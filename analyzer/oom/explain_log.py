@@ -269,6 +269,7 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
             sizes += f" down to {format_bytes(run.last_bytes)}"
 
         text = f"No tensor failed in this log, but the driver refused {pool}"
+
         return f"{text} {times(run.times)}: {sizes}."
 
     if log.tolerated:

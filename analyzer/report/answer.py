@@ -65,7 +65,9 @@ def answer_lines(report: ReportFile) -> tuple[str, str, str]:
 def add_answer(report: ReportFile) -> ReportFile:
     """Return a report with its three lines and its next command, which follow from the rest."""
     return replace(
-        report, answer=answer_lines(report), next_command=suggest_next(report)
+        report,
+        answer=answer_lines(report),
+        next_command=suggest_next(report),
     )
 
 
@@ -115,6 +117,7 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
 
     if growth:
         return f"Leak: {growth[0].lower()}{growth[1:]}."
+
     if trend == "flat":
         slope = "does not grow"
         if program.device.low_bytes > 0:
@@ -122,6 +125,7 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
             slope = f"grows by less than {most} a step"
 
         return f"No leak in {program.steps:,} steps: memory in use {slope}."
+
     if trend == "fills":
         return "No leak: memory rises only while a container with a bound fills."
 
@@ -184,6 +188,7 @@ def _number_line(report: ReportFile) -> str:
 
     if report.error is not None:
         return "The step ended early: what it requests later is not in these figures."
+
     when = _highest_place(report)
     if has_limit(report) and _is_own_peak(need):  # the verdict is about the pool
         beside = (
@@ -191,6 +196,7 @@ def _number_line(report: ReportFile) -> str:
         )
         rest = f"With {beside} beside the pool, the process needs {total}."
         return rest if beside else f"That is {' + '.join(parts)}{when}."
+
     if has_limit(report):  # the verdict has the sum
         return f"That is {' + '.join(parts)}{when}."
     if len(parts) == 1:

@@ -66,14 +66,24 @@ def capture_target(
 
     def capture_step(options: CaptureOptions, kind: CaptureKind) -> Path:
         return capture(
-            spec, options, out, force=force, progress=progress, kind=kind, copies=copies
+            spec,
+            options,
+            out,
+            force=force,
+            progress=progress,
+            kind=kind,
+            copies=copies,
         )
 
     return _capture(capture_step, options)
 
 
 def capture_object(
-    target: Any, options: CaptureOptions, out: Path | None, *, force: bool = False
+    target: Any,
+    options: CaptureOptions,
+    out: Path | None,
+    *,
+    force: bool = False,
 ) -> Path:
     """Capture a live model or function for an estimate; return the run folder."""
 

@@ -73,8 +73,11 @@ def find_commit(
     headline = f"{newer[:10]} {subject}: {found.report.headline}"
 
     whole = structs.replace(
-        found.report, headline=headline, notes=(*notes, *found.report.notes)
+        found.report,
+        headline=headline,
+        notes=(*notes, *found.report.notes),
     )
+
     return replace(found, report=whole)
 
 
@@ -101,6 +104,7 @@ def _bisect(
     neighbours decide.
     """
     failed = 0
+
     while len(commits) > 2:
         middle = len(commits) // 2
         try:
@@ -121,7 +125,10 @@ def _git(*words: str) -> str:
     """Return the output of git."""
     try:
         done = subprocess.run(
-            ["git", *words], capture_output=True, text=True, check=True
+            ["git", *words],
+            capture_output=True,
+            text=True,
+            check=True,
         )
     except (OSError, subprocess.CalledProcessError) as error:
         last = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]

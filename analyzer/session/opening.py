@@ -75,6 +75,7 @@ def open_result(
         return explain(measured, what_if, search=search)
 
     is_plain = not (host or allocator or what_if.is_asked)
+
     return _open(path, measure, is_plain=is_plain)
 
 
@@ -107,7 +108,11 @@ def open_estimate(
 
         note = read_run(path / RUN_FILE)
         return analyse_step(
-            note, path, what_if=what_if, search=search, progress=progress
+            note,
+            path,
+            what_if=what_if,
+            search=search,
+            progress=progress,
         )
 
     return _open(path, predict, is_plain=not what_if.is_asked)
@@ -277,7 +282,11 @@ def open_hosts(
 
 
 def read_hosts(
-    files: Sequence[Path], allocator: str, scheduler: str, *, is_parallel: bool
+    files: Sequence[Path],
+    allocator: str,
+    scheduler: str,
+    *,
+    is_parallel: bool,
 ) -> tuple[HostRow, ...]:
     """Return a row for each device of each trace, the one with the least room first."""
     from analyzer.model.machine import count_cores

@@ -92,6 +92,7 @@ def trace(
         return trace_target(spec, options, place, force=force)
 
     check_honoured(spec.text, TargetForm.TRACE, list_given_options(options))
+
     if options.gpu:
         message = f"{spec.text} is an existing trace and cannot run on another card."
         raise InputError(message, hint="Leave gpu out, or name a model or a step.")
@@ -132,6 +133,7 @@ def estimate(
     check_steps(options)
 
     folder = capture_object(target, options, _to_path(out), force=force)
+
     return explain_folder(folder)
 
 
@@ -164,8 +166,11 @@ def diff(
     second = b if isinstance(b, Result) else open_result(Path(b))
 
     names = [None if isinstance(side, Result) else os.fspath(side) for side in (a, b)]
+
     return build_diff(
-        (first.report, first.recording), (second.report, second.recording), names=names
+        (first.report, first.recording),
+        (second.report, second.recording),
+        names=names,
     )
 
 
@@ -206,7 +211,13 @@ def watch(
     """
     watched = Watched()
     block = begin_watch(
-        watched, out, on_oom, steps=steps, warmup=warmup, name=name, force=force
+        watched,
+        out,
+        on_oom,
+        steps=steps,
+        warmup=warmup,
+        name=name,
+        force=force,
     )
 
     try:
@@ -246,8 +257,12 @@ def begin_watch(
             end_watch(block, watched, error)
 
     block = WatchBlock(
-        _to_path(out), on_oom=_to_path(on_oom), on_failure=end_at_failure, **options
+        _to_path(out),
+        on_oom=_to_path(on_oom),
+        on_failure=end_at_failure,
+        **options,
     )
+
     return block
 
 

@@ -60,6 +60,7 @@ def trace_target(
         save_report(result, folder)
 
     progress("done", 1.0)
+
     return result
 
 
@@ -84,8 +85,11 @@ def trace_script(
             has_memory = note is None or any(note.own_peaks)
             if not has_memory:
                 remove_run(end.folder)  # nothing in it can be opened
+
             return replace(
-                end, note=note, unread=str(error) if has_memory else ""
+                end,
+                note=note,
+                unread=str(error) if has_memory else "",
             ), None
 
         return end, save_report(result, end.folder)
@@ -149,4 +153,5 @@ def save_report(result: Result, folder: Path) -> Result:
     write_text(
         folder / report_json.DIGEST_FILE, report_json.encode_digest(folder).decode()
     )
+
     return result

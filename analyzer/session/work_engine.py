@@ -76,7 +76,9 @@ class WorkEngine:
             from distributed import Client, KilledWorker
 
             client = Client(
-                self.scheduler, timeout=_CONNECT_TIMEOUT_S, set_as_default=False
+                self.scheduler,
+                timeout=_CONNECT_TIMEOUT_S,
+                set_as_default=False,
             )
         except ImportError:
             hint = "pip install 'tf-memory-analyzer[dask]'"
@@ -95,6 +97,7 @@ class WorkEngine:
         )
 
         killed: type[BaseException] = KilledWorker
+
         return killed
 
 
@@ -104,7 +107,9 @@ def _run_calls(
     from joblib import Parallel, delayed
 
     parallel = Parallel(
-        return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1
+        return_as="generator_unordered",
+        pre_dispatch="n_jobs",
+        batch_size=1,
     )
     results = parallel(delayed(_call)(call, *item, folder) for item in items.items())
 
@@ -119,7 +124,10 @@ def _run_calls(
 
 
 def _call(
-    call: Callable[[Any], _Result], index: int, item: Any, folder: str
+    call: Callable[[Any], _Result],
+    index: int,
+    item: Any,
+    folder: str,
 ) -> tuple[int, _Result]:
     """Call a function; a process of this machine (it has a folder) first ties itself to its parent."""
     if folder:

@@ -145,6 +145,7 @@ def make_card_environment(options: CaptureOptions, cache: Path) -> dict[str, str
     if WORKSPACE.name in options.assume:
         workspace_bytes = options.assume[WORKSPACE.name]
         variables["SIMULATED_CARD_CONVOLUTION_WORKSPACE"] = str(workspace_bytes)
+
     if options.has_short_pool:
         variables[SHORT_POOL] = str(SHORT_BYTES)
 

@@ -49,7 +49,10 @@ class _Choice(ctypes.Structure):
 
 
 _ListChoices: Final = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(_Convolution), ctypes.c_int, ctypes.POINTER(_Choice)
+    ctypes.c_int,
+    ctypes.POINTER(_Convolution),
+    ctypes.c_int,
+    ctypes.POINTER(_Choice),
 )
 _registered: list[Any] = []  # keeps the functions that the library calls
 _likely_bytes: set[tuple[int, int, int]] = set()
@@ -71,6 +74,7 @@ def register_convolutions(gpus: Sequence[Gpu]) -> None:
 
         if candidates:
             _likely_bytes.add(find_likely_bytes(candidates))
+
         return len(candidates)
 
     function = _ListChoices(list_choices)

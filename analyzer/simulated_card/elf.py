@@ -40,6 +40,7 @@ def read_exports(path: Path) -> Iterator[bytes]:
     ):
         if data[:5] != b"\x7fELF\x02":
             raise ValueError(f"{path} is not a 64-bit ELF file")
+
         at = struct.unpack_from("<Q", data, 0x28)[0]
         size, count = struct.unpack_from("<HH", data, 0x3A)
 
@@ -49,6 +50,7 @@ def read_exports(path: Path) -> Iterator[bytes]:
         for head in heads:
             if head[1] != _SHT_DYNSYM:
                 continue
+
             text = heads[head[6]]
             strings = data[text[4] : text[4] + text[5]]
 
@@ -61,7 +63,11 @@ def read_exports(path: Path) -> Iterator[bytes]:
 
 
 def make_library(
-    names: Sequence[bytes], *, answer: bytes, needed: bytes, soname: bytes
+    names: Sequence[bytes],
+    *,
+    answer: bytes,
+    needed: bytes,
+    soname: bytes,
 ) -> bytes:
     """Return a shared library called ``soname`` that exports a function for each name.
 
@@ -89,7 +95,11 @@ def make_library(
         )
         code = (
             struct.pack(
-                "<BIBi", 0xB8, number, 0xE9, at["common"] - stub_at - _STUB_BYTES
+                "<BIBi",
+                0xB8,
+                number,
+                0xE9,
+                at["common"] - stub_at - _STUB_BYTES,
             )
             for number, stub_at in enumerate(stubs)
         )
@@ -167,4 +177,5 @@ def _header(code_end: int, data_at: int, slot_at: int) -> bytes:
     sizes = (_HEADER_BYTES, _SEGMENT.size, len(segments), 64, 0, 0)
 
     head = struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, _HEADER_BYTES, 0, 0, *sizes)
+
     return identity + head + b"".join(_SEGMENT.pack(*one) for one in segments)

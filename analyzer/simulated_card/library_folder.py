@@ -66,6 +66,7 @@ def make_library_folder(cache: Path) -> Path:
 
     for file in sorted(_STAND_INS.iterdir()):
         digest.update(file.read_bytes())
+
     for path in list_binaries(tensorflow):
         status = path.stat()
         digest.update(f"{path}:{status.st_size}:{status.st_mtime_ns};".encode())
@@ -95,6 +96,7 @@ def find_core(cache: Path) -> Path:
     packaged = NATIVE / CORE
     if packaged.is_file():
         return packaged
+
     sources = b"".join(path.read_bytes() for path in sorted(NATIVE.rglob("*.[ch]")))
 
     core = cache / f"core-{hashlib.sha256(sources).hexdigest()[:16]}" / CORE
@@ -154,7 +156,10 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
     rest = sorted(names - set(elf.read_exports(core)))
     answer = b"simulated_card_unwritten"  # the core's function for all names without one of their own
     content = elf.make_library(
-        rest, answer=answer, needed=CORE.encode(), soname=NAMES.encode()
+        rest,
+        answer=answer,
+        needed=CORE.encode(),
+        soname=NAMES.encode(),
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
 
@@ -188,5 +193,6 @@ def _make_toolkit(folder: Path) -> None:
     for tool in _TOOLS:
         shutil.copyfile(_STAND_INS / "tool.sh", programs / tool)
         (programs / tool).chmod(0o755)
+
     # LLVM's ``parseIRFile`` reads text and bitcode.
     shutil.copyfile(_STAND_INS / "libdevice.ll", libdevice / "libdevice.10.bc")

@@ -142,7 +142,11 @@ class SizedGraph:
         )
 
     def _learn(
-        self, tensor: str, shape: Shape, size: int | None = None, basis: _Basis = "most"
+        self,
+        tensor: str,
+        shape: Shape,
+        size: int | None = None,
+        basis: _Basis = "most",
     ) -> bool:
         """Record a shape if it says more than the known one; return whether it does.
 
@@ -157,6 +161,7 @@ class SizedGraph:
             return False
 
         self._shapes[tensor] = merged
+
         if size is not None:
             name = tensor.rpartition(":")[0]
             self.sizes[name] = DataSize(op=name, size=size, basis=basis)
@@ -172,6 +177,7 @@ class SizedGraph:
         nodes = {node.name: node for node in self._graph_def.node}
 
         is_learnt = False
+
         for node in nodes.values():
             source = None
             if node.op == ITERATOR:

@@ -50,6 +50,7 @@ def capture_unrun_step(
     build it), ``make`` is called again with real variables.
     """
     folder = Path.cwd()
+
     try:
         return capture_graph(make, report, options, unbacked=True)
     except (TargetError, tf.errors.OpError) as error:
@@ -107,7 +108,12 @@ def capture_graph(
         report("reading the graph", 0.9)
         inputs: list[int | None] = [None] * len(program.args)
         state = Capturing(
-            program, observed, variables, inputs, options.step_count, function
+            program,
+            observed,
+            variables,
+            inputs,
+            options.step_count,
+            function,
         )
         capture = describe_capture(state, ops=ops)
 
@@ -140,7 +146,10 @@ def _trace(program: Program) -> Any:
 
 
 def _build_graph(
-    program: Program, function: Any, gpu: Gpu | None, options: CaptureOptions
+    program: Program,
+    function: Any,
+    gpu: Gpu | None,
+    options: CaptureOptions,
 ) -> tuple[list[Op], list[DataSize]]:
     """Return the ops that would run, and the sizes that data decide."""
     if program.config.jit:
@@ -154,4 +163,5 @@ def _build_graph(
         return build_executor_graph(function, given, assumed)
 
     limit_bytes = options.memory_limit_bytes
+
     return build_gpu_graph(function, gpu, limit_bytes, given=given, assumed=assumed)

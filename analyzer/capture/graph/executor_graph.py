@@ -64,7 +64,11 @@ def read_step(
 
     for graph_def in partitions:
         sized = SizedGraph(
-            function, graph_def, given, assumed or {}, transposed=transposed
+            function,
+            graph_def,
+            given,
+            assumed or {},
+            transposed=transposed,
         )
         outputs |= sized.outputs
         sizes += sized.sizes.values()
@@ -86,12 +90,14 @@ def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
 
     if not hasattr(tensor, "numpy") or tensor.shape.num_elements() != 1:
         return described
+
     if not (
         tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool
     ):
         return described
 
     value = {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
+
     return {**described, "value": {**value, "values": [tensor.numpy().item()]}}
 
 
@@ -143,8 +149,11 @@ def _make_empty(tensor: Any, handles: _Handles) -> Any:
     """Return an empty tensor, list or handle of this type; similar variables share one handle."""
     if tensor.dtype == tf.variant:
         return tf.raw_ops.EmptyTensorList(
-            element_shape=-1, max_num_elements=0, element_dtype=tf.float32
+            element_shape=-1,
+            max_num_elements=0,
+            element_dtype=tf.float32,
         )
+
     if tensor.dtype != tf.resource:
         return tf.zeros([0] * (tensor.shape.rank or 0), tensor.dtype)
 

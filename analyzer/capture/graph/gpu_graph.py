@@ -209,7 +209,9 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
     properties.environment["cuda"] = _CUDA
     properties.environment["cudnn"] = _CUDNN
     host = private.device_properties_pb2.DeviceProperties(
-        type="CPU", num_cores=1, frequency=1000
+        type="CPU",
+        num_cores=1,
+        frequency=1000,
     )
 
     return [
@@ -226,7 +228,10 @@ def pretend_gpu() -> Iterator[None]:
         # Not in every Keras:
         patch.object(private.keras_nn, private.CPU_ONLY, lambda: False, create=True),
         patch.object(
-            private.keras_rnn, private.IS_GPU_AVAILABLE, lambda: True, create=True
+            private.keras_rnn,
+            private.IS_GPU_AVAILABLE,
+            lambda: True,
+            create=True,
         ),
     ):
         yield

@@ -114,6 +114,7 @@ def _get_plain_attribute(key: str, attr: Any) -> Any:
     """Return an attribute as plain values; None if it does not matter for memory."""
     if key.startswith("_") and key not in _PRIVATE_ATTRIBUTES:
         return None
+
     if attr.HasField("list"):
         plain: list[Any] = []
         for kind, values in attr.list.ListFields():

@@ -115,6 +115,7 @@ def infer_graph(
             specs = []
 
         _correct_specs(node, specs)
+
         for index, spec in enumerate(specs):
             tensor = f"{node.name}:{index}"
             other = redirects.get(tensor) or pins.get(tensor)

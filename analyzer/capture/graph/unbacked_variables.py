@@ -126,7 +126,10 @@ def _drop_value(variable: Any) -> None:
 
 
 def _build_and_apply(
-    old: Any, optimizer: Any, grads: Any, trainable_variables: Any = None
+    old: Any,
+    optimizer: Any,
+    grads: Any,
+    trainable_variables: Any = None,
 ) -> Any:
     """Make the slots outside the step's graph, where they change no name of an op."""
     if trainable_variables is not None:

@@ -95,6 +95,7 @@ class Channel:
             kind = classify_failure(error.__cause__)
 
         self.send(ChildFailed(error.message, error.hint, int(error.exit_code), kind))
+
         return int(error.exit_code)
 
 
@@ -121,6 +122,7 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
         return channel.fail(convert_error(error, target, channel.stage))
 
     channel.send(CaptureDone())
+
     if all(
         one.daemon or one is threading.main_thread() for one in threading.enumerate()
     ):
@@ -141,10 +143,12 @@ def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerErro
             f"The disk is full: {target} was stopped while {stage} ({text}).",
             hint="Free some space, or name another --out.",
         )
+
     if isinstance(error, MemoryError):
         return StepOutOfMemory(
             f"There is not enough host memory for {target} while {stage}."
         )
+
     if isinstance(error, SystemExit):
         message = f"{target} called sys.exit({error.code}) while {stage}."
         return TargetError(message, kind=FailureKind.EXITED)
@@ -243,6 +247,7 @@ def _configure(request: CaptureRequest, *, on_card: bool) -> None:
         and not tf.config.list_physical_devices("GPU")
     ):
         raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
+
     if options.inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
 
@@ -261,6 +266,7 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
 
     if request.kind == "static":
         return capture_unrun_step(make, report, options)
+
     if request.kind == "sizes":
         answer = partial(answer_sizes, channel.send, folder / SIZES_PIPE)
         return run_steps(make, steps, report, then=answer)

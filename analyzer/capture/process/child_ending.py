@@ -143,6 +143,7 @@ def find_reason(log: str) -> str:
         failed = no_memory or failed
 
     reason = " ".join((failed or printed or no_memory).split())
+
     return reason if len(reason) <= _MAX_LINE else f"{reason[: _MAX_LINE - 1]}…"
 
 

@@ -169,6 +169,7 @@ def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, 
                 declared[found["name"]] = found["value"]
 
     _check_backend(declared, str(file))
+
     return declared
 
 
@@ -235,6 +236,7 @@ def configure_cards(options: CaptureOptions, tf: Any) -> None:
         )
 
     register_convolutions(gpus)
+
     for card in cards:
         if options.memory_limit_bytes is not None and not options.is_unlimited:
             limit_bytes = options.memory_limit_bytes

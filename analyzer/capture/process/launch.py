@@ -98,7 +98,10 @@ def capture(
         with run_folders.make_staging_folder(out) as staging:
             with run_folders.convert_os_errors(out):
                 request = CaptureRequest(
-                    target=spec, options=options, folder=str(staging), kind=kind
+                    target=spec,
+                    options=options,
+                    folder=str(staging),
+                    kind=kind,
                 )
                 child = _start(request, copies)
 
@@ -106,6 +109,7 @@ def capture(
                     _wait(child, request, progress, answer, limit_s)
 
             shutil.rmtree(staging / SIMULATED_CARD_FOLDER, ignore_errors=True)
+
             if not (staging / RUN_FILE).is_file():
                 raise TargetError(
                     f"The capture is gone: {spec.text} or another program removed it.",
@@ -281,7 +285,11 @@ def _save_log(log: Path) -> str:
 
 
 def capture_live(
-    target: Any, options: CaptureOptions, out: Path | None, *, force: bool = False
+    target: Any,
+    options: CaptureOptions,
+    out: Path | None,
+    *,
+    force: bool = False,
 ) -> Path:
     """Run ``target``'s step and return the run folder.
 
@@ -309,7 +317,9 @@ def capture_live(
         options = replace(options, jit=jit)
         with save_model(target) as path:
             file = TargetSpec(
-                text=spec.text, kind=TargetKind.KERAS_FILE, path=str(path)
+                text=spec.text,
+                kind=TargetKind.KERAS_FILE,
+                path=str(path),
             )
             return capture(file, options, out, force=force, progress=_report_nothing)
 
@@ -331,7 +341,11 @@ def _report_nothing(stage: str, share: float) -> None:
 
 
 def capture_unrun(
-    target: Any, options: CaptureOptions, out: Path | None, *, force: bool = False
+    target: Any,
+    options: CaptureOptions,
+    out: Path | None,
+    *,
+    force: bool = False,
 ) -> Path:
     """Capture the graph of a live step in this process, without running it; return the run folder."""
     check_packages()

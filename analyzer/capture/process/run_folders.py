@@ -56,6 +56,7 @@ def check_writable(out: Path, *, force: bool) -> None:
         raise InputError(
             f"{out} is not empty.", hint="Name another --out, or add --force."
         )
+
     if not _is_run(out):
         raise InputError(
             f"{out} is not empty, and holds no run to replace.",

@@ -166,6 +166,7 @@ class _Loop:
                 return False
 
             self.counters.add(index)
+
             return True
 
         tables.fixed_arguments = is_counter

@@ -126,7 +126,11 @@ class HostValues:
     """
 
     def __init__(
-        self, setup: SetupValues, arguments: Sequence[Any], *, is_program: bool = False
+        self,
+        setup: SetupValues,
+        arguments: Sequence[Any],
+        *,
+        is_program: bool = False,
     ) -> None:
         self.setup, self.arguments = setup, arguments
         self.is_program = is_program
@@ -152,33 +156,45 @@ class HostValues:
         make = functools.partial(old, graph, op_type)
         if self.is_compiled:
             return make(inputs, *rest, **named)
+
         if self.is_making:
             op = make(inputs, *rest, **named)
             get_tables(graph).moved.add(op.name)
             return op
+
         if op_type in _ASSIGNMENTS:
             self._follow(graph, op_type, inputs)
         if op_type == "Assert":  # the card does not have the values to check
             return _make_true_assertion(make, graph, inputs, rest, named)
         if op_type in _NOT_MOVED:
             return make(inputs, *rest, **named)
+
         if op_type in _BRANCHES:
             is_assertion = _ASSERTION in (named.get("name") or "")
             first = inputs[0] if is_assertion else self._find_branch(graph, inputs[0])
             return make([first, *inputs[1:]], *rest, **named)
+
         if private.is_host_only(op_type) or op_type in _PYTHON:
             return self._create_on_host(make, graph, inputs, rest, named)
+
         op = make(inputs, *rest, **named)
         sized = SIZED.get(op_type)
         if sized is not None:
             return self._move(make, op, sized, rest, named, keep=True)
+
         places = private.find_host_inputs(op_type)
         if places and not all(one.shape.is_fully_defined() for one in op.outputs):
             return self._move(make, op, places, rest, named, keep=False)
+
         return op
 
     def _create_on_host(
-        self, make: Any, graph: Any, inputs: Any, rest: Any, named: dict[str, Any]
+        self,
+        make: Any,
+        graph: Any,
+        inputs: Any,
+        rest: Any,
+        named: dict[str, Any],
     ) -> Any:
         """Create an op that TensorFlow runs on the host anyway."""
         inputs = [graph.capture(one) for one in inputs]
@@ -224,28 +240,36 @@ class HostValues:
         ]
         if not keep and all(map(self.is_fixed, (inputs[place] for place in wanted))):
             return op
+
         is_true = True
+
         for place in wanted:
             twin = self.find(inputs[place])
             if twin is not None:
                 inputs[place] = self.wait(graph, twin, inputs[place])
                 continue
+
             is_true = False
             # Gradients of loops take shapes from lists, which are true.
             if keep or not _is_derived(graph):
                 self.note_unknown(op, "a size" if keep else "a size without a bound")
+
             assumed = self._assume_input(op, place) if keep else None
             if assumed is None:
                 return op
+
             inputs[place] = assumed
+
         named = {**named, "name": private.find_free_name(op)}
         if not keep:
             return make(inputs, *rest, **named)
+
         private.keep_op(op)
         with _place_on_host(graph), tf.control_dependencies([op]):
             other = make(inputs, *rest, **named)
         if is_true and len(wanted) == len(op.inputs):
             get_tables(graph).moved.add(other.name)
+
         return other
 
     def _find_branch(self, graph: Any, tensor: Any) -> Any:
@@ -257,6 +281,7 @@ class HostValues:
             return self.wait(graph, twin, tensor)
 
         self.note_unknown(tensor.op, "a branch")
+
         return self._read_assumed(graph) if tensor.dtype == tf.bool else tensor
 
     def wait(self, graph: Any, twin: Any, original: Any) -> Any:
@@ -278,12 +303,18 @@ class HostValues:
         tensor = op.inputs[place]
         if is_too_large(tensor):
             return None
+
         selects_all = self._read_assumed(op.graph)
         with op.graph.as_default(), private.stop_recording():
             shape = tf.shape(tensor)
         with self.making(op.graph):
             return select_all_or_none(
-                op.type, tensor.dtype, place, shape, selects_all, len(op.outputs)
+                op.type,
+                tensor.dtype,
+                place,
+                shape,
+                selects_all,
+                len(op.outputs),
             )
 
     def note_unknown(self, op: Any, decides: str) -> None:
@@ -318,6 +349,7 @@ class HostValues:
         op = tensor.op
         if op.type in _IN_HOST_MEMORY:
             return True
+
         if op.type == "Placeholder":
             outer = find_captured(graph, tensor)
             if outer is not None:
@@ -417,6 +449,7 @@ class HostValues:
 
         if twin is None:
             raise UnknownValueError
+
         if not tf.is_tensor(twin):
             with tf.init_scope(), tf.device(HOST):
                 twin = tf.constant(twin)
@@ -439,6 +472,7 @@ class HostValues:
         is_new = all(outside is not twin for outside, _ in graph.captures)
         if is_new and not _is_open(graph):
             raise UnknownValueError
+
         if private.is_eager(twin) and isinstance(graph.outer_graph, private.FuncGraph):
             # else the outer graph takes the card's
             twin = self._capture(graph.outer_graph, twin)
@@ -457,6 +491,7 @@ class HostValues:
             return
 
         self.bytes += size_bytes
+
         if op.type in (
             "MatMul",
             "BatchMatMul",
@@ -505,7 +540,9 @@ class HostValues:
             raise UnknownValueError
 
         follower = self._get_follower(
-            eager, spec, has_assignments=size_bytes <= _SMALL_BYTES
+            eager,
+            spec,
+            has_assignments=size_bytes <= _SMALL_BYTES,
         )
         handle = self._capture(graph, follower.handle)
 
@@ -623,7 +660,12 @@ def is_too_large(tensor: Any) -> bool:
 
 
 def select_all_or_none(
-    op_type: str, dtype: Any, place: int, shape: Any, selects_all: Any, parts: int
+    op_type: str,
+    dtype: Any,
+    place: int,
+    shape: Any,
+    selects_all: Any,
+    parts: int,
 ) -> Any:
     """Return an input with which an op selects all elements, or as few as it can.
 
@@ -714,6 +756,7 @@ def give_true_values(values: HostValues) -> Iterator[None]:
             return variable
 
         stack.enter_context(tf.variable_creator_scope(record_initial))
+
         for owner, name, call in (
             (private.FuncGraph, "_create_op_internal", values.create),
             (private.FuncGraph, "capture", capture),
@@ -731,6 +774,7 @@ def _call_function(
     """Call a function inside the step; without a function of its own if its arguments decide."""
     if tf.executing_eagerly():
         return old(function, *args, **kwargs)
+
     if private.is_jit_compiled(function):
         before, values.is_compiled = values.is_compiled, True
         try:
@@ -739,6 +783,7 @@ def _call_function(
             values.is_compiled = before
 
     values.depth += 1
+
     try:
         return old(function, *args, **kwargs)
     except NeedInlining:
@@ -750,7 +795,11 @@ def _call_function(
 
 
 def _make_true_assertion(
-    make: Any, graph: Any, inputs: Any, rest: Any, named: dict[str, Any]
+    make: Any,
+    graph: Any,
+    inputs: Any,
+    rest: Any,
+    named: dict[str, Any],
 ) -> Any:
     """Compute the inputs of an assertion that is always true."""
     with graph.as_default():

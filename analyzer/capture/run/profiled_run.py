@@ -124,6 +124,7 @@ def run_steps(
             state.function = None
 
     report("reading the graph", 0.92)
+
     with pause_collector():
         captured = describe_capture(state, partitions)
         if dump is not None and state.function is not None:
@@ -142,8 +143,14 @@ def _describe_unmade(failure: BaseException) -> Capturing:
 
     program = Program(call=lambda: None, args=(), config=StepConfig())
     error = replace(describe_failure(cause), where=find_user_line(cause))
+
     return Capturing(
-        program, Observations(), StepVariables(program), [], 0, error=error
+        program,
+        Observations(),
+        StepVariables(program),
+        [],
+        0,
+        error=error,
     )
 
 
@@ -207,6 +214,7 @@ def _run(
             block.enter_context(eager.give())
 
         state.variables.snapshot()
+
         for index in range(state.wanted):
             share = 0.3 + 0.6 * index / state.wanted
             report(f"running step {index + 1} of {state.wanted}", share)
@@ -306,8 +314,10 @@ def _measure_repeat(state: Capturing, delays: tuple[int, int]) -> TwoSizes:
         _call_step(state, _STEP_NAME, state.wanted)
 
     allocated_bytes = tf.config.experimental.get_memory_info(card)["peak"]
+
     return TwoSizes(
-        requested_bytes=read_requested_peak(0), allocated_bytes=allocated_bytes
+        requested_bytes=read_requested_peak(0),
+        allocated_bytes=allocated_bytes,
     )
 
 
@@ -326,6 +336,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
         )
 
     gc.collect()
+
     try:
         tf.profiler.experimental.start(str(logdir))
     except tf.errors.AlreadyExistsError:
@@ -353,4 +364,5 @@ def _has_statistics() -> bool:
         in_use_bytes = tf.config.experimental.get_memory_info("CPU:0")["current"]
 
     del tensor
+
     return in_use_bytes > 0

@@ -55,6 +55,7 @@ def describe_user_error(error: BaseException) -> str:
         return f"{error.filename}:{error.lineno}: {text}"
 
     line = find_user_line(error)
+
     return f"{line}: {text}" if line else text
 
 
@@ -104,6 +105,7 @@ def find_cell(filename: str) -> str:
         return ""
 
     label = shell.compile.format_code_name(filename)  # ("Cell", "In[3]")
+
     return f"cell {label[1].strip('In[]')}" if label else ""
 
 
@@ -129,6 +131,7 @@ def _describe_traced_error(lines: list[str]) -> str:
     Autograph runs a rewritten copy of the user's code, so only its message has the user's lines.
     """
     where, text = "", lines[-1]
+
     for frame in filter(None, map(_FRAME.match, lines)):
         if not is_library(frame[1]):
             where = f"{shorten_path(frame[1])}:{frame[2]}: "

@@ -106,6 +106,7 @@ def trace_function(program: Program) -> Any:
     # already concrete (a SavedModel's)
     if hasattr(program.function, "captured_inputs"):
         return program.function
+
     try:
         return program.function.get_concrete_function(*program.traced_args)
     except tf.errors.ResourceExhaustedError:
@@ -176,6 +177,7 @@ def describe_capture(
         },
         environment=_read_environment(),
     )
+
     return Captured(run, ops or [], traced_graphs)
 
 
@@ -298,6 +300,7 @@ def _describe_inputs(
         given = function.inputs[: len(function.inputs) - len(function.captured_inputs)]
         for index, tensor in enumerate(given[: len(names)]):
             names[index] = tensor.name.split(":")[0]
+
     return tuple(
         Input(name, tensor.dtype.name, get_shape(tensor), address)
         for name, tensor, address in zip(names, program.args, addresses, strict=True)
@@ -308,6 +311,7 @@ def _describe_device() -> DeviceNote:
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
         return DeviceNote(kind="cpu", name=platform.processor() or platform.machine())
+
     details = tf.config.experimental.get_device_details(
         tf.config.list_physical_devices("GPU")[0]
     )
@@ -337,16 +341,20 @@ def classify_failure(failure: BaseException | None) -> FailureKind:
         return FailureKind.OUT_OF_MEMORY
     if isinstance(failure, SystemExit):
         return FailureKind.EXITED
+
     text = str(failure)
     if isinstance(failure, tf.errors.NotFoundError) and _NO_MEMORY_TO_TRY in text:
         return FailureKind.OUT_OF_MEMORY
+
     if "SIMULATED_CARDS" in os.environ and any(
         words in text for words in _SIMULATED_CARD_NO_MEMORY
     ):
         return FailureKind.OUT_OF_MEMORY
+
     if isinstance(failure, tf.errors.InvalidArgumentError | ValueError):
         is_large = any(words in text for words in _TOO_LARGE)
         return FailureKind.TOO_LARGE if is_large else FailureKind.INVALID_SHAPE
+
     return FailureKind.OTHER
 
 
@@ -355,6 +363,7 @@ def describe_failure(failure: BaseException) -> Failure:
     kind = classify_failure(failure)
     name, message, code = type(failure).__name__, str(failure), ExitCode.BAD_INPUT
     where = None
+
     if isinstance(failure, KeyboardInterrupt):
         name, message, code = (
             "Interrupted",
@@ -367,12 +376,14 @@ def describe_failure(failure: BaseException) -> Failure:
         name, code = "ResourceExhaustedError", ExitCode.STEP_OUT_OF_MEMORY
     else:
         where = find_user_line(failure)
+
     message = clean_message(message)
     has_size = isinstance(failure, tf.errors.ResourceExhaustedError)
     is_waiting = isinstance(failure, KeyboardInterrupt)  # maybe for memory
     is_out = kind is FailureKind.OUT_OF_MEMORY and not has_size
     if "SIMULATED_CARDS" in os.environ and (is_out or is_waiting):
         message += describe_refusals()
+
     return Failure(type=name, message=message, exit_code=code, where=where, kind=kind)
 
 
@@ -412,4 +423,5 @@ def read_compiled_functions(
             compiled.append((note, plan))
 
     names = [note.function for note, _ in compiled]
+
     return compiled, graphs.read_inner_ops(function, names)

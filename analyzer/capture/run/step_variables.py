@@ -61,6 +61,7 @@ class StepVariables:
         depends on NumPy's address, so equal steps would be measured differently.
         """
         self.refresh()
+
         for variable in self.raw:
             count = variable.shape.num_elements()
             is_small = count is not None and count <= SMALL_ELEMENTS
@@ -82,6 +83,7 @@ class StepVariables:
     def restore(self, values: dict[int, Any]) -> None:
         """Restore the variables' values; variables made since (slots) become zero."""
         self.refresh()
+
         for variable in self.raw:
             if id(variable) in values:
                 # A copy, or the variable would stay in NumPy's memory.
@@ -104,6 +106,7 @@ class StepVariables:
             self._add_optimizer(optimizer)
 
         captured: list[Any] = []  # of a function that is not traced yet
+
         if self.function is not None:
             captured = list(self.function.variables)
             if self._unread is None:
@@ -165,7 +168,10 @@ class StepVariables:
         return tuple(rows)
 
     def _add(
-        self, variables: Iterable[Any], category: Category, role: str = ""
+        self,
+        variables: Iterable[Any],
+        category: Category,
+        role: str = "",
     ) -> None:
         """Add new variables, and their copies on other devices."""
         for variable in variables:
@@ -205,6 +211,7 @@ class StepVariables:
         for thing in find_live_objects((*optimizers, *metrics, *layers)):
             is_optimizer = issubclass(type(thing), optimizers)
             owned: list[Any] = []
+
             with contextlib.suppress(AttributeError):  # its constructor failed
                 read = get_optimizer_variables if is_optimizer else _get_variables
                 owned = read(thing)
@@ -312,6 +319,7 @@ def find_address(tensor: Any) -> int | None:
         return None
 
     pointer = _get_pointer(capsule, b"dltensor")
+
     return (ctypes.c_uint64.from_address(pointer).value or None) if pointer else None
 
 

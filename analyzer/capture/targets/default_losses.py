@@ -135,6 +135,7 @@ def _make_label(model: Any, spec: Any, loss_name: str) -> Any:
         return make_part(shape[:-1], tf.int32, classes=shape[-1])
 
     dtype = tf.as_dtype(spec.dtype)
+
     return make_part(shape, dtype if dtype.is_floating else tf.float32)
 
 

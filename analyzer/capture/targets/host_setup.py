@@ -47,8 +47,10 @@ class SetupValues:
             or tensor.dtype in _STAYS
         ):
             return tensor
+
         if "GPU" in tensor.device or getattr(tensor, _IS_CONSTANT, False):
             return tensor
+
         if id(tensor) not in self.copies:
             copy = self.copy(tensor)
             self.copies[id(tensor)] = (tensor, copy)
@@ -100,6 +102,7 @@ def collect_setup_values() -> Iterator[SetupValues | None]:
         return
 
     _collected.append(SetupValues())
+
     try:
         yield _collected[-1]
     finally:
@@ -139,9 +142,11 @@ def run_setup_on_host() -> Iterator[None]:
                 variable = next_creator(**on_card)
 
             values.remember(variable, value)
+
             return variable
 
         stack.enter_context(tf.variable_creator_scope(create))
+
         for model_class in get_classes("Model"):
             call = functools.partial(_call_on_card, own_scope)
             stack.enter_context(wrap_calls(model_class, "__call__", call))

@@ -167,7 +167,11 @@ _STEPS: Final = {
 
 
 def _make_trainable(
-    model: Any, inputs: Any, outputs: Any, options: CaptureOptions, messages: list[str]
+    model: Any,
+    inputs: Any,
+    outputs: Any,
+    options: CaptureOptions,
+    messages: list[str],
 ) -> None:
     """Compile the model if it is not compiled or another optimizer or loss is requested."""
     if not model.trainable_variables:
@@ -218,6 +222,7 @@ def _set_jit(model: Any, jit: bool) -> None:
         )
 
     model.jit_compile = jit
+
     if jit and not model.jit_compile:
         raise TargetError(
             f"The model {model.name!r} has layers that XLA cannot compile.",
@@ -245,6 +250,7 @@ def _make_data(model: Any, inputs: Any, outputs: Any) -> Any:
     weights = synthetic_inputs.make_part(
         tf.nest.flatten(inputs)[0].shape[:1], tf.float32
     )
+
     return (inputs, make_labels(model, outputs), weights)[:count]
 
 
@@ -329,6 +335,7 @@ def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
         arguments |= {"loss": loss, "loss_weights": None}
 
     _compile(model, arguments | {"jit_compile": bool(model.jit_compile)})
+
     return f"As asked, {' and '.join(new)} replaces {' and '.join(old)} of the compiled model."
 
 

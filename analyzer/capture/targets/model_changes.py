@@ -82,6 +82,7 @@ def rebuild(model: Any, remedy: str) -> Any:
         return model
     if not isinstance(model, keras.Model) or not model.inputs:
         raise TargetError(f"The model {model.name!r} is not made of layers in a graph.")
+
     if type(model).train_step is not keras.Model.train_step:
         raise TargetError(
             f"A rebuilt {model.name!r} would lose the train_step of its own."

@@ -78,7 +78,11 @@ def _load(spec: TargetSpec, options: CaptureOptions) -> Any:
 
 
 def make_program(
-    thing: Any, text: str, options: CaptureOptions, *, is_result: bool = False
+    thing: Any,
+    text: str,
+    options: CaptureOptions,
+    *,
+    is_result: bool = False,
 ) -> step_program.Program:
     """Return the step of a model, a ``tf.function``, ``(function, args)``, or a function that makes one.
 
@@ -114,6 +118,7 @@ def make_program(
             hint="Wrap a layer in keras.Sequential; trace the script that trains a model of Keras 2, "
             "or return (tf_function, args).",
         )
+
     if callable(thing) and (is_class or not is_result):
         made = _call_user_code(thing, text)
         return make_program(made, text, options, is_result=True)
@@ -326,6 +331,7 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
         reason = describe_user_error(error)
 
     gc.collect()  # the weights of the failed attempt would count as the step's
+
     # Keras writes losses and metrics into an .h5 file that it cannot always read again.
     with contextlib.suppress(Exception):
         model = keras.saving.load_model(spec.path, compile=False)

@@ -81,7 +81,10 @@ def get_axes(spec: Any) -> Axes:
 
 
 def check_arguments(
-    function: Any, args: Any, text: str, options: CaptureOptions
+    function: Any,
+    args: Any,
+    text: str,
+    options: CaptureOptions,
 ) -> None:
     """Refuse options for a step that comes with arguments, unless its batch size is the given one."""
     form = TargetForm.STEP if is_tf_function(function) else TargetForm.EAGER_STEP
@@ -130,7 +133,10 @@ def make_signature_program(
 
 
 def make_function_program(
-    function: Any, args: tuple[Any, ...], text: str, options: CaptureOptions
+    function: Any,
+    args: tuple[Any, ...],
+    text: str,
+    options: CaptureOptions,
 ) -> Program:
     """Return the step of a function; its attributes may hold its model and optimizer."""
     function = _apply_jit(function, text, options.jit)

@@ -79,6 +79,7 @@ class BatchPart:
 
         if is_long and "SIMULATED_CARDS" in os.environ:  # drawing takes seconds
             return tf.raw_ops.Empty(shape=shape, dtype=dtype)
+
         if is_float or (self.classes and dtype in (tf.int32, tf.int64)):
             most = None if is_float else self.classes
             return tf.random.stateless_uniform(shape, seed, maxval=most, dtype=dtype)
@@ -207,6 +208,7 @@ def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
         parts.append(make_part(shapes[str(spec.name)], spec.dtype))
 
     batch_size = parts[0].shape[0] if parts[0].shape else None
+
     return tf.nest.pack_sequence_as(structure, parts), batch_size
 
 
@@ -231,6 +233,7 @@ def _guess_specs(model: Any, options: CaptureOptions) -> Any:
         )
 
     specs = [_make_spec(model, axes, name or "input") for name, axes in shapes.items()]
+
     return dict(zip(shapes, specs, strict=True)) if is_dict else specs[0]
 
 
@@ -261,6 +264,7 @@ def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
 
     if dtype == tf.string:
         return tf.fill(axes, "")
+
     if dtype == tf.bool and axes:
         # Of a mask: without masked elements, the peak is largest.
         return tf.fill(axes, True)
@@ -335,7 +339,10 @@ def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:
 
 
 def _fill_axes(
-    name: str, axes: Axes, batch_size: int, shape: tuple[int, ...] | None
+    name: str,
+    axes: Axes,
+    batch_size: int,
+    shape: tuple[int, ...] | None,
 ) -> tuple[int, ...]:
     """Return an input's axes: the batch, and those of its ``--shape`` if it has one."""
     if shape is None and (axes is None or None in axes[1:]):

@@ -77,6 +77,7 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
 
     if base.endswith(".ipynb"):
         raise _refuse_notebook(base)
+
     if not is_file and not _MODULE_NAME.fullmatch(base):
         message = f"There is no {text}." if text else "The target is empty."
         raise TargetError(message, hint=_suggest_form(text))
@@ -90,6 +91,7 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
         raise TargetError(f"{text!r} has no name after the colon.", hint=hint)
 
     kind = TargetKind.FILE if is_file else TargetKind.MODULE
+
     return TargetSpec(text=text, kind=kind, path=base, attribute=attribute)
 
 
@@ -125,7 +127,10 @@ def name_module(text: str) -> TargetSpec:
 
     name = text.rpartition(".")[2]
     return TargetSpec(
-        text=f"-m {text}", kind=TargetKind.SCRIPT, path=text, attribute=name
+        text=f"-m {text}",
+        kind=TargetKind.SCRIPT,
+        path=text,
+        attribute=name,
     )
 
 
@@ -271,6 +276,7 @@ def list_given_options(options: CaptureOptions) -> set[str]:
 def write_options(options: CaptureOptions) -> tuple[str, ...]:
     """Return the user's options besides mode and card that change the need, as words."""
     words = []
+
     for name, shape in options.shapes.items():
         axes = ",".join(map(str, shape))
         words += ["--shape", f"{name}={axes}" if name else axes]

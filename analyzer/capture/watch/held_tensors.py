@@ -124,6 +124,7 @@ def find_held_objects(
         on_host = find_grown_containers(trace.containers, trace.done, search)
 
     resident = _find_resident(trace, {id(one) for one in tensors}, search)
+
     return WatchNote(
         held=tuple(held),
         on_host=tuple(on_host),

@@ -243,7 +243,11 @@ class HolderSearch:
         return self._holders[key]
 
     def _locate(
-        self, link: Link, grows: bool, bound: int, by_traceback: bool
+        self,
+        link: Link,
+        grows: bool,
+        bound: int,
+        by_traceback: bool,
     ) -> HeldTensors:
         """Return the holder with the line that makes it grow, or else the line that binds its name."""
         file, name = link.file, link.name

@@ -87,6 +87,7 @@ def count_host_bytes(thing: Any, depth: int = 3) -> int:
         return int(thing.nbytes)
     if type(thing) in (bytes, bytearray, str):
         return sys.getsizeof(thing)
+
     if depth and type(thing) in (tuple, list, dict):
         parts = islice(gc.get_referents(thing), _MAX_PARTS)
         return sum(count_host_bytes(part, depth - 1) for part in parts)

@@ -78,6 +78,7 @@ class _ImportHook(importlib.abc.MetaPathFinder):
                 self._ready()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+
         return spec
 
 
@@ -102,7 +103,10 @@ class ScriptRun:
         module = types.ModuleType("__main__")
         path = self._request.script
         vars(module).update(
-            __file__=path, __builtins__=builtins, __spec__=None, __cached__=None
+            __file__=path,
+            __builtins__=builtins,
+            __spec__=None,
+            __cached__=None,
         )
         sys.modules["__main__"] = module
         sys.argv[:] = [path, *self._request.arguments]
@@ -139,6 +143,7 @@ class ScriptRun:
                     thread.join()
 
         self.finish(ended, fatal)
+
         # Python ends as usual, without a second traceback
         if isinstance(fatal, KeyboardInterrupt):
             sys.excepthook = lambda *_: None
@@ -153,6 +158,7 @@ class ScriptRun:
             name = module.partition(".")[0]
             if name in kept or name == "analyzer":
                 continue
+
             if (folder / f"{name}.py").is_file() or (
                 folder / name / "__init__.py"
             ).is_file():
@@ -185,6 +191,7 @@ class ScriptRun:
             return
 
         (self._folder / REPORT_FILE).touch()
+
         try:
             with delay_signals():
                 watcher.finish(ended, error)
@@ -317,6 +324,7 @@ def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:
         trace = trace.tb_next
 
     rows.append(None)
+
     for row, following in itertools.pairwise(rows):
         assert row is not None
         row.tb_next = following

@@ -71,7 +71,11 @@ ScriptView = Callable[[Path, IO[bytes]], AbstractContextManager[None]]
 
 
 def run_script(
-    request: WatchRequest, out: Path, *, force: bool, view: ScriptView | None = None
+    request: WatchRequest,
+    out: Path,
+    *,
+    force: bool,
+    view: ScriptView | None = None,
 ) -> ScriptEnd:
     """Run a script to its end, or raise an InputError if ``out`` or the card cannot be used."""
     check_writable(out, force=force)
@@ -159,7 +163,10 @@ def _run_in_terminal(
 
     try:
         child = subprocess.Popen(
-            command, env={**environment, MARK: mark}, preexec_fn=_prepare_child, **pipes
+            command,
+            env={**environment, MARK: mark},
+            preexec_fn=_prepare_child,
+            **pipes,
         )
         if view and child.stdout:
             stack.enter_context(view(folder, child.stdout))
@@ -193,6 +200,7 @@ def _run_in_terminal(
         raise KeyboardInterrupt("Interrupted again: there is no report.")
 
     status = child.returncode
+
     return status if status >= 0 else EXIT_BASE - status, interrupted_s
 
 

@@ -57,10 +57,14 @@ class StepCandidates:
         return self._counts[key] >= max(self._warmup + extra, 1)
 
     def choose(
-        self, key: Hashable, record: FunctionRecord | None, every: int = 1
+        self,
+        key: Hashable,
+        record: FunctionRecord | None,
+        every: int = 1,
     ) -> None:
         """Choose the key of the steps; ``every``: micro-batches for each update."""
         self.chosen, self.where = key, find_calling_line()
+
         if record is not None:
             owner, line = (
                 ("Keras' ", self.where) if record.is_keras else ("", record.where)

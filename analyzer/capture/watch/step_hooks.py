@@ -41,6 +41,7 @@ class Hooks:
     def install(self) -> None:
         """Install all wrappers."""
         self.install_lasting(has_tapes=True)
+
         # tf_keras calls the second
         for module in (
             tf.profiler.experimental,
@@ -82,7 +83,10 @@ class Hooks:
             self._watcher.interrupt_trace()
 
     def _note_tape(
-        self, _: Any, args: tuple[Any, ...], frame: FrameType | None
+        self,
+        _: Any,
+        args: tuple[Any, ...],
+        frame: FrameType | None,
     ) -> None:
         self._watcher.reset_tape(None, args, frame)
         self._watcher.objects.add_tape(args[0], frame)
@@ -100,6 +104,7 @@ class Hooks:
                 return old(thing, *args, **kwargs)
 
             local.inside = True
+
             try:
                 return call(old, thing, args, kwargs)
             except Exception as error:
@@ -111,7 +116,12 @@ class Hooks:
         self._wrappers.enter_context(wrap_calls(owner, name, wrapper))
 
     def _report(
-        self, owner: Any, name: str, report: Report, *, first: bool = False
+        self,
+        owner: Any,
+        name: str,
+        report: Report,
+        *,
+        first: bool = False,
     ) -> None:
         """Report the calls of a function; ``first``: before the call, with None as its result."""
 

@@ -110,12 +110,14 @@ class StepTrace:
     def _start_profiler(self) -> bool:
         """Start a new trace; return False if the program's own profiler runs."""
         self._discard_profile()
+
         try:
             _START(str(self._folder))
         except tf.errors.OpError:
             return False
 
         self._is_running = True
+
         return True
 
     def _stop_profiler(self) -> None:
@@ -185,10 +187,14 @@ class StepTrace:
 
         for tensor in large[:_MAX_RESIDENT]:
             self.resident[id(tensor)] = Input(
-                "a tensor", tensor.dtype.name, get_shape(tensor), find_address(tensor)
+                "a tensor",
+                tensor.dtype.name,
+                get_shape(tensor),
+                find_address(tensor),
             )
 
         variables = self._choose(record, max(self._steps, least))
+
         if not self._is_running:
             self.observed.restart()
             if not self._start_profiler():
@@ -232,6 +238,7 @@ class StepTrace:
             return False
 
         self._begin_step()
+
         return True
 
     def close(self, *, interrupted: bool = False) -> None:
@@ -277,7 +284,9 @@ class StepTrace:
     def _begin_step(self) -> None:
         self._assume(self.done == STEP_WITH_ALL)
         self._mark = tf.profiler.experimental.Trace(
-            WATCHED_STEP, step_num=self.done, _r=1
+            WATCHED_STEP,
+            step_num=self.done,
+            _r=1,
         )
         self._mark.__enter__()
 

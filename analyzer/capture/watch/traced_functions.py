@@ -72,7 +72,11 @@ class FunctionRecord:
         return [thing for ref in self.objects if (thing := ref()) is not None]
 
     def add_traces(
-        self, step: int, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
+        self,
+        step: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        count: int,
     ) -> None:
         """Note the ``count`` traces of a call, made after ``step`` steps."""
         old = self._arguments
@@ -238,6 +242,7 @@ def _describe_arguments(
             leaves = [value]
 
         del leaves[_MAX_LEAVES - len(described) :]
+
         for index, leaf in enumerate(leaves):
             path = name if len(leaves) == 1 else f"{name}[{index}]"
             described[path] = _describe_leaf(leaf)

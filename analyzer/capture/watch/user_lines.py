@@ -141,6 +141,7 @@ def find_binding_line(filename: str, name: str) -> int:
             in_loops.update(_find_bindings(root, name))
 
     lines.update(_find_bindings(tree, name))
+
     return min(in_loops or lines, default=0)
 
 

@@ -70,6 +70,7 @@ class WatchBlock:
                 hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or run the script "
                 "with `analyze trace script.py`.",
             )
+
         if _running:
             raise InputError(
                 "The steps of this process are already watched.",

@@ -199,6 +199,7 @@ class Watcher:
                 result = call(function, *args, **kwargs)
 
         self._note_call(function, args, kwargs, traces, gradients)
+
         return result
 
     def _note_call(
@@ -263,6 +264,7 @@ class Watcher:
         """Note the first call that ran out of memory; end the trace if it has it."""
         if self.has_failed or self._is_over.is_set():
             return
+
         if isinstance(error, tf.errors.OpError) and has_new_record():
             # TensorFlow has other errors if a constant, a copy or a trial finds no memory.
             refused = describe_refusals() if self._values is not None else ""
@@ -279,7 +281,10 @@ class Watcher:
             else:
                 step = self._candidates.steps + 1
                 self._failed = self._failure_record.read(
-                    failure, step, self.trace.variables, inspect.currentframe()
+                    failure,
+                    step,
+                    self.trace.variables,
+                    inspect.currentframe(),
                 )
                 self.trace.rewrite(self._make_note(""))
 
@@ -288,7 +293,10 @@ class Watcher:
     # Steps
 
     def _count(
-        self, key: Hashable, rank: StepRank, record: FunctionRecord | None = None
+        self,
+        key: Hashable,
+        rank: StepRank,
+        record: FunctionRecord | None = None,
     ) -> None:
         """Count a call that may be a step."""
         self._guard(lambda: self._count_step(key, rank, record))
@@ -303,7 +311,10 @@ class Watcher:
             write_fault(self._folder)
 
     def _count_step(
-        self, key: Hashable, rank: StepRank, record: FunctionRecord | None
+        self,
+        key: Hashable,
+        rank: StepRank,
+        record: FunctionRecord | None,
     ) -> None:
         """Count a call; it may end a step, or start the trace."""
         count = self._candidates.count(key, rank)
@@ -327,7 +338,10 @@ class Watcher:
         if self._growth is not None:
             steps, in_use_bytes = self._candidates.steps, self.readings.last_bytes
             self._growth.look(
-                steps, in_use_bytes, inspect.currentframe(), is_last=is_last
+                steps,
+                in_use_bytes,
+                inspect.currentframe(),
+                is_last=is_last,
             )
 
     def _open_trace(self, key: Hashable, record: FunctionRecord | None) -> None:

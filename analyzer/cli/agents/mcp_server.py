@@ -157,8 +157,11 @@ class ToolCommand:
             properties[key] = about
 
         schema = {"type": "object", "properties": properties, "required": required}
+
         return protocol.Tool(
-            name=self.name, description=COMMANDS[self.name], input_schema=schema
+            name=self.name,
+            description=COMMANDS[self.name],
+            input_schema=schema,
         )
 
     def write_words(self, arguments: dict[str, Any]) -> list[str]:
@@ -232,7 +235,10 @@ def _write_option(name: str, info: Any, value: Any) -> Iterator[str]:
 async def _run_child(command: list[str], report: Report) -> tuple[int, list[str]]:
     """Return the exit code and the last lines of a command; a cancellation ends it."""
     process = await anyio.open_process(
-        command, stdin=DEVNULL, stderr=STDOUT, start_new_session=True
+        command,
+        stdin=DEVNULL,
+        stderr=STDOUT,
+        start_new_session=True,
     )
     messages: deque[str] = deque([""], _MESSAGES)
     assert process.stdout is not None
@@ -254,6 +260,7 @@ async def _run_child(command: list[str], report: Report) -> tuple[int, list[str]
             _running.discard(scope)
 
     code = process.returncode
+
     return 1 if code is None else code, [line for line in messages if line]
 
 

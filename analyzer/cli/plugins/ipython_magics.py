@@ -50,6 +50,7 @@ def _measure_cell(shell: Any, cell: str) -> None:
     print(
         f"Peak {format_bytes(measure.peak_bytes)}, {format_bytes(measure.growth_bytes)} still held."
     )
+
     for line in (
         *tensor_lines(measure.at_peak, "alive at the peak"),
         measure.method,

@@ -163,6 +163,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 
     forward = of_step[of_step["born"] < first]
     is_kept = forward["dies"].between(forward["born"].max(), first)
+
     if len(others):
         is_late = forward["dies"] > wanted.max()
         is_kept |= is_late & (forward["category"] == "activation")
@@ -197,7 +198,10 @@ _TENSORS_IN_USE: Final = 3  # operand, intermediate and result of a line
 
 
 def _saved_after_use(
-    analysis: Analysis, kept: pd.DataFrame, forward: pd.DataFrame, others: pd.DataFrame
+    analysis: Analysis,
+    kept: pd.DataFrame,
+    forward: pd.DataFrame,
+    others: pd.DataFrame,
 ) -> int:
     """Return the saving without ``others``, if each tensor lives until a few later ones are made.
 
@@ -262,6 +266,7 @@ def _sum_that_reads(tensor: str, graph: GraphIndex) -> str:
     readers = graph.consumers.get(tensor, [])
     if len(readers) != 1 or graph.ops[readers[0]].type != "AddN":
         return ""
+
     return readers[0]
 
 
@@ -281,6 +286,7 @@ class _Tensors:
         spec = self.graph.spec(tensor)
         if spec is not None and spec.size_bytes is not None:
             return spec.shape_text, spec.size_bytes
+
         return self._allocated.get(tensor, ("", None))
 
     def is_reused(self, tensor: str) -> bool:
@@ -338,6 +344,7 @@ def _find_pairs(
             "blocks of one operand (tf.map_fn, tf.while_loop), or write the sum over "
             "pairs as a product (tf.matmul, tf.einsum)."
         )
+
     title = _with_size_and_line(title, maker, tensors.graph)
 
     return _report(analysis, name, title, detail, same, saves)
@@ -397,6 +404,7 @@ def _find_reduced(
             "tf.einsum or tf.tensordot computes the products and their sum "
             "without the tensor between."
         )
+
     title = _with_size_and_line(title, row, tensors.graph)
 
     return _report(analysis, "reduced-at-once", title, detail, rows, saves)
@@ -441,6 +449,7 @@ def _find_copied(
     title = f"{name} is {what}"
     if not is_one_hot:
         title += f", {size // copied_bytes} times as large as its input"
+
     title = _with_size_and_line(title, row, tensors.graph)
 
     return _report(analysis, "small-copied", title, detail, rows, saves)
@@ -511,12 +520,14 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
             "Use a loss from logits (SparseCategoricalCrossentropy(from_logits=True), "
             "tf.nn.sparse_softmax_cross_entropy_with_logits), which has one op for them."
         )
+
         if rows["op_type"].isin(_FUSED).any():
             left = 1 / _CHUNKS
             detail = (
                 "Compute the loss for parts of the positions inside tf.recompute_grad. "
                 f"The saving is that of {_CHUNKS} parts."
             )
+
         same = analysis.rows[analysis.rows["requested_bytes"] == size]
         saves = _saved_without_rows(analysis, same, 1 - left)
 

@@ -46,9 +46,11 @@ def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
         f"Just before, live tensors requested {format_bytes(requested)} and their "
         f"chunks took {format_bytes(in_use)}."
     )
+
     if failure.memory_limit_bytes is not None:
         free = failure.memory_limit_bytes - in_use
         short = ""
+
         if wanted is not None and wanted <= free:
             short = ", but no free chunk is large enough: the pool is fragmented"
         elif wanted is not None:
@@ -197,4 +199,5 @@ def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[Owner]:
         owners[owner] += chunk.size_bytes
 
     owners[_UNKNOWN] += failed.in_use_bytes - owners.total()
+
     return +owners

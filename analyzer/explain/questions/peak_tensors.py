@@ -99,6 +99,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     id_ = "batch-tensors"
     total = growing
     words = "tensors grow with the batch size"
+
     if not infers and waiting >= growing // 2:
         id_ = "retained-activations"
         total = waiting
@@ -258,6 +259,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         "the loss scaling of mixed precision. Keep the gradient sparse."
     )
     gone = whole
+
     if is_like_table[state.index].any():
         gone = pd.concat([whole, state])
         optimizer = analysis.recording.step_config.optimizer or "the optimizer"
@@ -277,6 +279,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     is_read = rows["category"] == Category.ACTIVATION.value
     if not rows[is_like_table & is_read & (rows["born"] >= analysis.first)].size:
         saves -= int(tables["requested_bytes"].max())
+
     yield from _report_tensors(analysis, at_peak, id_, words, detail, saves_bytes=saves)
 
 
@@ -291,6 +294,7 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
     rows = alive[alive["copied_by"] != ""]
     saves_bytes = _sum_of(rows)
     where = ""
+
     if watch is None:
         is_layout = rows["op"].astype(str).str.contains("LayoutOptimizer")
         rows = rows[is_retained(rows) & ~is_layout]
@@ -337,6 +341,7 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
     saves = state
     change = "Plain SGD without momentum needs no state"
+
     if state > parameters:
         saves = state - parameters
         change = (
@@ -372,6 +377,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     largest = int(row["requested_bytes"])
     limit_mib = largest // 2 >> 20
     advice = ""
+
     if limit_mib and analysis.recording.device.kind == "gpu":
         advice = (
             " cuDNN's fastest algorithm may need more memory than a slower one. Start "

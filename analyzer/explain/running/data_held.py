@@ -127,7 +127,11 @@ def _constant_row(one: LargeConstant) -> EvidenceRow:
     array = _array_words(one)
     size = one.size_bytes
     return evidence_row(
-        array, name=one.name, where=one.where, count=one.copies, size=size
+        array,
+        name=one.name,
+        where=one.where,
+        count=one.copies,
+        size=size,
     )
 
 
@@ -161,7 +165,10 @@ def _report_stage(one: DataStage, *, is_filling: bool) -> Finding:
         f"{filling}{_STAGE_ADVICE[one.kind]}",
         evidence=(
             evidence_row(
-                one.kind, where=one.where, count=one.elements, size=size_bytes
+                one.kind,
+                where=one.where,
+                count=one.elements,
+                size=size_bytes,
             ),
         ),
     )
@@ -171,6 +178,7 @@ def program_figures(recording: Recording, watch: WatchNote) -> ProgramFigures:
     """Return the report's figures on a program's steps."""
     device, host = measure_growth(recording, watch)
     readings = watch.readings
+
     if find_filling(watch, device) or find_filling_stage(recording, watch, device):
         device = structs.replace(device, trend="fills")
     elif device.trend == "grows" and watch.step_objects > 1 and not watch.models:

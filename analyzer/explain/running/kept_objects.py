@@ -51,6 +51,7 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
             id_ = "tape-outlives-use"
             kind = "An unused"
             advice = "Remove the tape if no gradient is computed."
+
             if one.persistent:
                 kind = "A persistent"
                 advice = (
@@ -238,6 +239,7 @@ def _report_created(one: TracedFunction, start: str) -> Finding:
 def _report_retraced(one: TracedFunction, start: str) -> Finding:
     reason = ""
     cause = "object"
+
     if one.retraces:
         last = one.retraces[-1]
         cause = last.cause
@@ -259,6 +261,7 @@ def _graph_size(one: TracedFunction) -> str:
     size = format_bytes(one.graph_bytes)
     if not one.constant_bytes:
         return size
+
     return f"{size}, {format_bytes(one.constant_bytes)} of it constants"
 
 

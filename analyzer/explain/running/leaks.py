@@ -47,6 +47,7 @@ def leaks_by_holder(
         sums = kept.groupby("step", observed=True)["allocated_bytes"].sum()
         steps = len(sums)
         per_step = int(np.median(sums)) if len(sums) else 0
+
         if not held.addresses:  # outside the allocator: memory shared with NumPy
             steps = held.count
             per_step = held.size_bytes // traced
@@ -159,7 +160,10 @@ def find_filling(watch: WatchNote, growth: TrendFigures) -> HeldTensors | None:
 
 
 def find_unexplained(
-    analysis: Analysis, watch: WatchNote, growth: TrendFigures, host: TrendFigures
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
+    host: TrendFigures,
 ) -> Iterator[Finding]:
     """Report memory that grows although no container of the traced steps explains it.
 
@@ -195,7 +199,10 @@ def find_unexplained(
     elif slope := host_growth_words(watch, host):
         where = f", {watch.where}" if watch.where else ""
         row = evidence_row(
-            "a step", name=watch.step, where=watch.where, count=watch.steps
+            "a step",
+            name=watch.step,
+            where=watch.where,
+            count=watch.steps,
         )
 
         yield Finding(

@@ -76,6 +76,7 @@ def growth_of(
     spread = _SPREADS * float(np.median(np.abs(rest - np.median(rest))))
 
     trend: Literal["grows", "flat", "cannot tell"] = "cannot tell"
+
     if low > 0 and middle * steps > max(noise, spread):
         trend = "grows"
     elif (
@@ -148,6 +149,7 @@ def find_own_peak(recording: Recording) -> int | None:
     peaks = () if recording.watch is None else recording.watch.own_peaks
     if recording.allocator in HOST_ALLOCATORS - {CPU_DEVICE}:
         return None
+
     index = card_number(recording.allocator) or 0
 
     return peaks[index] or None if index < len(peaks) else None

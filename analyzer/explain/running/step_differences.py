@@ -76,6 +76,7 @@ def _find_sizes(rows: pd.DataFrame, steps: Sequence[Step]) -> pd.DataFrame:
     of_steps = rows["step"].isin([step.index for step in steps])
     made = rows[of_steps & (rows["op"] != "")]
     groups = made.groupby(["op", "step"], observed=True)["requested_bytes"]
+
     return groups.max().unstack("step")
 
 
@@ -84,6 +85,7 @@ def _find_varying_widths(sizes: pd.DataFrame) -> pd.Series:
     is_growing = (sizes.diff(axis=1).iloc[:, 1:] > 0).all(axis=1)
     is_varied = sizes.nunique(axis=1) >= _SIZES
     varied = sizes[is_varied & ~is_growing]
+
     return varied.max(axis=1) - varied.min(axis=1)
 
 
@@ -94,6 +96,7 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
     for op, compilations in analysis.recording.compilations.items():
         if compilations < max(count, 2):
             continue
+
         yield Finding(
             id="compiled-anew",
             severity=Severity.HIGH,

@@ -53,6 +53,7 @@ class TargetSpec(Struct, frozen=True, kw_only=True):
         """The file or folder to read; for a module, its file in the working folder."""
         if self.kind is TargetKind.MODULE:
             return Path(*self.path.split(".")).with_suffix(".py")
+
         return Path(self.path)
 
     @property

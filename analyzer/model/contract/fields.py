@@ -105,6 +105,7 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...] | None) -> int | None:
     item_bytes = ITEM_BYTES.get(dtype)
     if item_bytes is None or shape is None or any(axis < 0 for axis in shape):
         return None
+
     return item_bytes * math.prod(shape)
 
 

@@ -39,6 +39,7 @@ def pack(content: bytes, level: int = 6) -> bytes:
     packed = gzip.compress(content, level, mtime=0)
     if len(content) > FREE_BYTES + _MOST_RATIO * len(packed):
         return gzip.compress(content, 0, mtime=0)
+
     return packed
 
 
@@ -156,4 +157,5 @@ def sibling_file(path: Path, name: str) -> Path:
         raise ValueError(f"{name!r} is no file name")
     if not name or Path(name).name != name or "\0" in name:
         raise ValueError(f"{name!r} lies outside the folder")
+
     return path.parent / name

@@ -337,6 +337,7 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
         beside = None if self.need is None else self.need.beside_pool
         if self.limit_bytes is None or beside is None:
             return self.limit_bytes
+
         return self.limit_bytes - beside.bytes
 
 

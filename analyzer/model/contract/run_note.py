@@ -399,6 +399,7 @@ def read_run_file(path: Path) -> RunFile:
 def _check(run: RunFile) -> None:
     if run.is_estimate and (run.steps_wanted or 0) > MOST_STEPS:
         raise ValueError(f"{run.steps_wanted} steps to predict, more than {MOST_STEPS}")
+
     for variable in run.variables:
         check_size(variable.dtype, variable.shape)
     for given in run.inputs:

@@ -208,6 +208,7 @@ def _pass_on(op: Op, output: int) -> list[str]:
         return list(op.inputs[output : output + 1])
     if op.type in _UPDATES:
         return list(op.inputs[:1])
+
     return list(op.inputs) if op.type in _PARTS else []
 
 

@@ -216,6 +216,7 @@ class _Values:
 
         if tensor in self._reduced:
             return Category.GRADIENT, self._reduced[tensor]
+
         if not tensor or is_unread:
             scratch = _describe_scratch(op, structure.phases[op.name])
             return Category.TEMPORARY, scratch
@@ -223,7 +224,13 @@ class _Values:
         return self._describe_output(op, tensor, dtype, region, is_alive=is_alive)
 
     def _describe_by_type(
-        self, op: Op, tensor: str, dtype: str, region: str, *, on_card: bool
+        self,
+        op: Op,
+        tensor: str,
+        dtype: str,
+        region: str,
+        *,
+        on_card: bool,
     ) -> tuple[Category, str] | None:
         """Return the category and the role that follow from the op's type; None for most types."""
         structure = self._structure
@@ -239,6 +246,7 @@ class _Values:
             return Category.TEMPORARY, "weight in half precision"
         if tensor in self._cache:
             return Category.KV_CACHE, CACHE_ROLE
+
         is_sum = op.type == "BiasAddGrad" and region == "temp" and is_float(dtype)
         if is_sum and on_card:
             return Category.WORKSPACE, SUMS_ROLE
@@ -261,7 +269,13 @@ class _Values:
         return None
 
     def _describe_output(
-        self, op: Op, tensor: str, dtype: str, region: str, *, is_alive: bool
+        self,
+        op: Op,
+        tensor: str,
+        dtype: str,
+        region: str,
+        *,
+        is_alive: bool,
     ) -> tuple[Category, str]:
         """Return the category and the role of an output, by its phase and its readers."""
         structure = self._structure
@@ -308,6 +322,7 @@ class _Values:
         user, _, own = op.name.rpartition("/")
         # Layers have small letters, types of ops begin with a capital.
         is_user = user in structure.ops or user.rpartition("/")[2][:1].isupper()
+
         return own == "Cast" and is_user
 
 

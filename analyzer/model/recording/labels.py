@@ -239,4 +239,5 @@ def _is_gradient(structure: GraphIndex, tensor: str, depth: int = 4) -> bool:
         return False
 
     gradients = [one for one in op.inputs if _is_gradient(structure, one, depth - 1)]
+
     return len(gradients) == 1  # a product of two gradients is no gradient

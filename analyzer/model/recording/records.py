@@ -155,6 +155,7 @@ class Step:
         """Duration in seconds; None in a prediction."""
         if self.start_ps is None or self.end_ps is None:
             return None
+
         return (self.end_ps - self.start_ps) / 1e12
 
 

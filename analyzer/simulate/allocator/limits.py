@@ -57,7 +57,10 @@ class _Search:
     """A search for the limits at which a sequence begins to succeed, from ``least_bytes`` on."""
 
     def __init__(
-        self, sequence: Sequence, options: BfcOptions, least_bytes: int
+        self,
+        sequence: Sequence,
+        options: BfcOptions,
+        least_bytes: int,
     ) -> None:
         top_bytes = max(_find_sufficient_limit(sequence, options), least_bytes)
         runs = min(max(OPERATIONS // max(len(sequence), 1), 3), 32)
@@ -85,6 +88,7 @@ class _Search:
             highest = self._round(highest + highest // 8)
             if highest > UNLIMITED_BYTES:
                 raise InputError("The sequence fails under every limit.")
+
             self.results[highest] = self._is_enough(highest)
 
         changes = []

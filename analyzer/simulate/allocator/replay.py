@@ -160,7 +160,10 @@ def from_allocations(
 
 
 def _order_operations(
-    born: Table, dies: Table, address: Table, last: int
+    born: Table,
+    dies: Table,
+    address: Table,
+    last: int,
 ) -> tuple[Table, Table, Mask]:
     """Return buffer and instant of each operation in order, and whether it is a birth."""
     ids = np.arange(born.size)
@@ -427,4 +430,5 @@ def recorded_options(sequence: Sequence, events: pd.DataFrame) -> BfcOptions:
         return whole
 
     other, _ = compare(part, events, growing)
+
     return growing if other.equal > check.equal else whole

@@ -444,6 +444,7 @@ def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
         return None
 
     share = _find_share_without_copies(on)
+
     if on.is_filter_gradient and on.call.channels_last:
         share *= 1 - 0.45
     elif on.is_filter_gradient and on.is_pointwise:
@@ -480,6 +481,7 @@ def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
         return None
 
     share = 0.8
+
     if on.call.channels_last:
         share = 0.4
     elif on.is_pointwise and not _has_odd_points(on):

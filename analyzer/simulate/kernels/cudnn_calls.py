@@ -77,6 +77,7 @@ def plan_convolution(
     is_fused = call.op.type == "_FusedConv2D"
     limit_bytes = _FUSED_LIMIT_BYTES if is_fused else _LIMIT_BYTES
     offers = find_offers(described, gpu, limit_bytes)
+
     return replace(plan, workspaces_bytes=find_likely_bytes(offers))
 
 
@@ -218,8 +219,10 @@ def plan_recurrent_layer(call: Call) -> MemoryPlan:
         reserve = Output(Way.ALLOCATE, numbers * call.size(0))
 
     outputs = (results, states, cell, reserve, ELSEWHERE)[: len(call.op.outputs)]
+
     return MemoryPlan(
-        outputs=outputs, after_bytes=(_find_workspace(call, call.size(0)),)
+        outputs=outputs,
+        after_bytes=(_find_workspace(call, call.size(0)),),
     )
 
 
@@ -231,6 +234,7 @@ def plan_recurrent_gradient(call: Call) -> MemoryPlan:
         outputs.append(Output(Way.ALLOCATE, size_bytes) if size_bytes else NO_BUFFER)
 
     workspace_bytes = _find_workspace(call, call.input_size(5))
+
     return MemoryPlan(outputs=tuple(outputs), after_bytes=(workspace_bytes,))
 
 

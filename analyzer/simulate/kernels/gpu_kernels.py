@@ -69,6 +69,7 @@ def gpu_device(gpu: Gpu) -> KernelDevice:
 def _count_held_bytes(op: Op) -> int:
     if runs_on_host(op) or is_output_on_host(op, 0, ()):
         return 0
+
     return op.outputs[0].size_bytes or 0
 
 

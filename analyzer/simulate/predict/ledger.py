@@ -142,6 +142,7 @@ class Ledger:
             self._begin_copy_on_read(node)
 
         temporaries = self.allocate_temporaries(node, plan.before_bytes)
+
         if plan.lists is not ListUse.NO:
             call = ListCall(self, node, plan, inputs, index)
             outputs = call.compute()

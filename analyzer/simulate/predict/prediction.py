@@ -66,6 +66,7 @@ def predict(
         schedules.append(play(prepared, seed))
 
     schedules.sort(key=lambda schedule: schedule.peak_bytes)
+
     if any(size.basis == "most" for size in note.sizes):  # the data may leave less
         first = schedules[0].steps[-1].first
         peaks_bytes.append(int(schedules[0].live_bytes[first]))

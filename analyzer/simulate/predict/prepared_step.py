@@ -132,6 +132,7 @@ class Prepared:
 
             if op.type in ARGUMENT_TYPES:
                 arguments[int(op.attrs["index"])] = node
+
             if op.type in _HELD and op.outputs:
                 size_bytes = self.device.held_bytes(op)
                 kept = self.copied_bytes if COPIED in op.attrs else self.held_bytes

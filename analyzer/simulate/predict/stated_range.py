@@ -80,6 +80,7 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
         chunks = chunks.widened(less_bytes, workspace_bytes).at_least(0)
 
         because.append(SENTENCES["held"].format(format_bytes(held_bytes)))
+
         if less_bytes or more_bytes:
             sizes = format_bytes(less_bytes), format_bytes(more_bytes)
             because.append(SENTENCES["workspaces"].format(*sizes))

@@ -347,6 +347,7 @@ class _Building:
             row = int(self._rows[at])
             name = str(self._names[row])
             (region, dtype, shape) = facts[at]
+
             if (int(threads[at]), name) != burst:
                 burst = (int(threads[at]), name)
                 used = 0
