@@ -335,7 +335,8 @@ def memory_limit(gpu: Gpu) -> BoundedBytes:
 
     The usable memory minus the CUDA context minus the reserve (``SingleVirtualDeviceMemoryLimit``).
     """
-    usable, tegra = usable_memory(gpu), gpu.memory_kind == "LPDDR"
+    usable = usable_memory(gpu)
+    tegra = gpu.memory_kind == "LPDDR"
     context = _context(gpu)
     free = usable.range - context.range
 

@@ -56,7 +56,8 @@ def gpus(
     """List the cards of the catalogue, by search words or with -v all."""
     check_paths(json, force=force)
     if search.strip().lower() == "list":
-        search, verbose = "", True
+        search = ""
+        verbose = True
 
     listing = _list_cards(search)
     text = encode_report(listing)

@@ -33,7 +33,8 @@ class LiveView:
         if not self._readings:
             return Text("Waiting for the first step.", "dim")
 
-        earlier, (step, in_use, peak, resident) = self._readings[0], self._readings[-1]
+        earlier = self._readings[0]
+        (step, in_use, peak, resident) = self._readings[-1]
         slope = (in_use - earlier[1]) // max(step - earlier[0], 1)
         levels = (one[1] * (len(_BLOCKS) - 1) // max(peak, 1) for one in self._readings)
         figures = (

@@ -118,7 +118,8 @@ class Outputs(PageOutputs):
         """Write the files and print the report."""
         from analyzer.report.report_sections import report_document
 
-        limit, peak = self.max_peak_bytes, result.report.peak.allocated_bytes
+        limit = self.max_peak_bytes
+        peak = result.report.peak.allocated_bytes
         to_markdown = partial(result.to_markdown, max_peak_bytes=limit)
         writers: list[Writer] = [
             result.to_json,

@@ -138,7 +138,8 @@ _DELAY_S: Final = 2.0  # a command that ends sooner shows no bar
 def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], None]]:
     """Show the stage and the completed share, 0 to 1, that the yielded function is called with."""
     if form == "lines":
-        begin, last = time.monotonic(), ""
+        begin = time.monotonic()
+        last = ""
 
         def print_stage(stage: str, share: float) -> None:
             nonlocal last

@@ -293,7 +293,8 @@ def _trace_step(
             else:
                 from analyzer.session.target_results import trace_target
 
-                save, force = not place.no_save, outputs.force
+                save = not place.no_save
+                force = outputs.force
                 result = trace_target(
                     spec,
                     chosen,

@@ -43,7 +43,8 @@ def find_commit(
             return estimate_target(parse_target(target), options, out, progress=show)
 
     def grow(older: str, newer: str) -> int:
-        before, after = estimate_at(older).report, estimate_at(newer).report
+        before = estimate_at(older).report
+        after = estimate_at(newer).report
         return after.peak.requested_bytes - before.peak.requested_bytes
 
     old, _, new = revisions.partition("..")
@@ -56,7 +57,8 @@ def find_commit(
 
     total = grow(first, last)
     (older, newer), failed = _bisect([first, *log], grow)
-    before, after = estimate_at(older), estimate_at(newer)
+    before = estimate_at(older)
+    after = estimate_at(newer)
     found = build_diff(
         (before.report, before.recording),
         (after.report, after.recording),

@@ -322,7 +322,8 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
     from analyzer.model.recording.timeline import device_allocators
     from analyzer.tracing.measure.measured_recording import open_measured
 
-    path, allocator = Path(request[0]), request[1]
+    path = Path(request[0])
+    allocator = request[1]
     try:
         recording = open_measured(path, allocator=allocator)
     except AnalyzerError as error:

@@ -186,7 +186,8 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
 
 def _make_toolkit(folder: Path) -> None:
     """Write the stand-ins for the files of CUDA's toolkit that XLA needs to compile."""
-    programs, libdevice = folder / "bin", folder / "nvvm/libdevice"
+    programs = folder / "bin"
+    libdevice = folder / "nvvm/libdevice"
     programs.mkdir(parents=True)
     libdevice.mkdir(parents=True)
 

@@ -158,7 +158,8 @@ def _build_graph(
             hint="Run it: analyze trace; or estimate it op by op with --no-jit.",
         )
 
-    given, assumed = program.make_tensors(), options.assume
+    given = program.make_tensors()
+    assumed = options.assume
     if gpu is None:
         return build_executor_graph(function, given, assumed)
 

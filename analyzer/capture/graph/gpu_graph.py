@@ -162,7 +162,8 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
                     tensor.ClearField(field.name)
 
         if node.op == ARGUMENT and "index" in node.attr:
-            dtype, index = node.attr["dtype"].type, node.attr["index"].i
+            dtype = node.attr["dtype"].type
+            index = node.attr["index"].i
             node.op = "_Arg"
             node.attr.clear()
             node.attr["T"].type, node.attr["index"].i = dtype, index

@@ -20,7 +20,8 @@ def find_datasets(tensors: Iterable[Any]) -> dict[int, Any]:
     found = {}
 
     for one in iterators:
-        handle, dataset = id(private.get_iterator_handle(one)), private.get_dataset(one)
+        handle = id(private.get_iterator_handle(one))
+        dataset = private.get_dataset(one)
         if handle in handles and dataset is not None:
             found[handle] = dataset
 

@@ -242,7 +242,8 @@ def read_inner_ops(function: Any, names: Sequence[str]) -> list[Op]:
         return []
 
     ops: dict[str, Op] = {}
-    known, sources = collect_function_graphs(function), find_sources(function.graph)
+    known = collect_function_graphs(function)
+    sources = find_sources(function.graph)
 
     for graph in (known[name] for name in names if name in known):
         for op in read_traced_ops(graph, sources):

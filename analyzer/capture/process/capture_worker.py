@@ -191,7 +191,8 @@ def import_all() -> None:
 def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> None:
     """Capture the step of a request, and write its run folder."""
     channel.report("starting TensorFlow", 0.0)
-    spec, options = request.target, request.options
+    spec = request.target
+    options = request.options
     folder = Path(request.folder)
     # Autograph leaves its code there.
     tempfile.tempdir = str(folder / TEMPORARY)
@@ -261,8 +262,10 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
     from analyzer.capture.run.size_runs import answer_sizes
     from analyzer.capture.targets.resolve_target import resolve
 
-    options, report = request.options, channel.report
-    make, steps = partial(resolve, request.target, options), options.step_count
+    options = request.options
+    report = channel.report
+    make = partial(resolve, request.target, options)
+    steps = options.step_count
 
     if request.kind == "static":
         return capture_unrun_step(make, report, options)

@@ -193,10 +193,8 @@ def find_spare_bytes(options: CaptureOptions) -> tuple[int, ...]:
         )
 
         if options.memory_limit_bytes is not None:
-            whole, short = (
-                options.memory_limit_bytes,
-                min(options.memory_limit_bytes, card_environment.SHORT_BYTES),
-            )
+            whole = options.memory_limit_bytes
+            short = min(options.memory_limit_bytes, card_environment.SHORT_BYTES)
 
         spare.append(whole - short)
 

@@ -135,12 +135,14 @@ class Fork:
         """Yield the fork's messages until it ends or its time is over."""
         for message in self._server.messages():
             if isinstance(message, CopyEnd):
-                self.has_ended, self.code = True, message.code
+                self.has_ended = True
+                self.code = message.code
                 return
 
             yield message
 
-        self.has_ended, self.code = self._server.has_ended, self._server.code
+        self.has_ended = self._server.has_ended
+        self.code = self._server.code
 
     def close(self) -> None:
         """End the server if the fork still runs or the server has ended."""

@@ -155,7 +155,8 @@ def _try_short_pool(
 def _start(request: CaptureRequest, copies: ForkServers | None) -> Child | Fork:
     """Start the child that serves a request, or a fork of a server."""
     staging = Path(request.folder)
-    file, log = staging / "request.json", staging / run_folders.LOG_FILE
+    file = staging / "request.json"
+    log = staging / run_folders.LOG_FILE
     write_message(file, request)
     # One folder of tools for all forks, whose environments would differ otherwise.
     folder = copies.folder if copies else staging
@@ -255,7 +256,8 @@ def _wait(
         )
 
     kills = child_ending.count_memory_kills() - kills_before
-    text, hint = child_ending.read_tail(log), _save_log(log)
+    text = child_ending.read_tail(log)
+    hint = _save_log(log)
     raise child_ending.explain_end(child.code, stage, target, text, hint, kills=kills)
 
 

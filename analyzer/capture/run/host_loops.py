@@ -65,7 +65,10 @@ class _Loop:
         carried: list[int],
         lost: set[int],
     ) -> None:
-        self.values, self.cond, self.body, self.carried = values, cond, body, carried
+        self.values = values
+        self.cond = cond
+        self.body = body
+        self.carried = carried
         self.lost = lost  # carried variables without a twin
         self.loop_vars = loop_vars
         self.flat = [_get_tensor(one) for one in _flatten(self.loop_vars)]

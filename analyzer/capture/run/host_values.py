@@ -88,7 +88,9 @@ class NeedLoopTwin(BaseException):
     """A loop must also carry the twin of one of its variables, or must not: the body loses it."""
 
     def __init__(self, loop: object, index: int, *, is_lost: bool = False) -> None:
-        self.loop, self.index, self.is_lost = loop, index, is_lost
+        self.loop = loop
+        self.index = index
+        self.is_lost = is_lost
 
 
 class NeedInlining(BaseException):
@@ -132,7 +134,8 @@ class HostValues:
         *,
         is_program: bool = False,
     ) -> None:
-        self.setup, self.arguments = setup, arguments
+        self.setup = setup
+        self.arguments = arguments
         self.is_program = is_program
         self.unknown: dict[str, str] = {}  # op -> what its value decides
         self.computed: dict[str, None] = {}  # ops whose true value decides
@@ -231,7 +234,8 @@ class HostValues:
         ``keep``: ``op`` reads its size from the card. The other op then runs on the host, after ``op``,
         whose temporaries lie on the card.
         """
-        graph, inputs = op.graph, list(op.inputs)
+        graph = op.graph
+        inputs = list(op.inputs)
         wanted = [
             place
             for place in places
@@ -393,7 +397,8 @@ class HostValues:
         return twin
 
     def _make(self, tensor: Any) -> Any:
-        graph, op = tensor.graph, tensor.op
+        graph = tensor.graph
+        op = tensor.op
         if op.name in get_tables(graph).moved or op.type == "OptionalHasValue":
             return tensor  # its kernel on a card writes it to the host's memory
         if op.type == "Placeholder":
@@ -599,7 +604,8 @@ class HostValues:
     @contextlib.contextmanager
     def making(self, graph: Any) -> Iterator[None]:
         """Create ops of the block in a graph, on the host, without further twins."""
-        before, self.is_making = self.is_making, True
+        before = self.is_making
+        self.is_making = True
         try:
             with (
                 graph.as_default(),
@@ -676,7 +682,8 @@ def select_all_or_none(
         return tf.cast(tf.fill(shape, selects_all), dtype)
 
     count = tf.reduce_prod(shape)
-    numbers, zeros = tf.range(count), tf.zeros([count], tf.int32)
+    numbers = tf.range(count)
+    zeros = tf.zeros([count], tf.int32)
 
     if op_type.startswith("NonMaxSuppression"):
         if place > 1:
@@ -720,7 +727,8 @@ def trace_with_true_values(state: Capturing) -> Any:
     values = HostValues(state.setup, program.args)
     with give_true_values(values):
         function = trace_function(program)
-        state.unknown, state.assumed = values.unknown, values.assumed
+        state.unknown = values.unknown
+        state.assumed = values.assumed
         state.computed = tuple(values.computed)
 
         return function
@@ -776,7 +784,8 @@ def _call_function(
         return old(function, *args, **kwargs)
 
     if private.is_jit_compiled(function):
-        before, values.is_compiled = values.is_compiled, True
+        before = values.is_compiled
+        values.is_compiled = True
         try:
             return old(function, *args, **kwargs)
         finally:

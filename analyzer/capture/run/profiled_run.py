@@ -210,7 +210,8 @@ def _run(
 
         if is_on_simulated_card and state.function is None:
             eager = ProgramValues(state.setup)
-            state.unknown, state.assumed = eager.unknown, eager
+            state.unknown = eager.unknown
+            state.assumed = eager
             block.enter_context(eager.give())
 
         state.variables.snapshot()
@@ -277,7 +278,8 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
         return
 
     state.observed.eager = False  # no trace gets the marks of gradients any more
-    began_s, peaks = time.monotonic(), state.repeats
+    began_s = time.monotonic()
+    peaks = state.repeats
     most_s = max(_REPEAT_SHARE * spent_s, _REPEATS_S)
 
     while len(peaks) < _MOST_REPEATS:

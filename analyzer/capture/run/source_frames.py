@@ -130,7 +130,8 @@ def _describe_traced_error(lines: list[str]) -> str:
 
     Autograph runs a rewritten copy of the user's code, so only its message has the user's lines.
     """
-    where, text = "", lines[-1]
+    where = ""
+    text = lines[-1]
 
     for frame in filter(None, map(_FRAME.match, lines)):
         if not is_library(frame[1]):

@@ -128,8 +128,10 @@ def describe_capture(
         partitions: The graphs that the executor ran.
         ops: The ops that the executor would run; None to read them from the graphs.
     """
-    program, observed = capturing.program, capturing.observed
-    variables, function = capturing.variables, capturing.function
+    program = capturing.program
+    observed = capturing.observed
+    variables = capturing.variables
+    function = capturing.function
     traced_graphs = [] if function is None else graphs.read_traced_graphs(function)
     sources: dict[str, str] = {}
     if function is not None and ops is None:
@@ -361,19 +363,20 @@ def classify_failure(failure: BaseException | None) -> FailureKind:
 def describe_failure(failure: BaseException) -> Failure:
     """Return how a step failed, for the note."""
     kind = classify_failure(failure)
-    name, message, code = type(failure).__name__, str(failure), ExitCode.BAD_INPUT
+    name = type(failure).__name__
+    message = str(failure)
+    code = ExitCode.BAD_INPUT
     where = None
 
     if isinstance(failure, KeyboardInterrupt):
-        name, message, code = (
-            "Interrupted",
-            "The run was interrupted",
-            ExitCode.INTERRUPTED,
-        )
+        name = "Interrupted"
+        message = "The run was interrupted"
+        code = ExitCode.INTERRUPTED
     elif isinstance(failure, SystemExit):
         message = f"The step called sys.exit({failure.code})."
     elif kind is FailureKind.OUT_OF_MEMORY:
-        name, code = "ResourceExhaustedError", ExitCode.STEP_OUT_OF_MEMORY
+        name = "ResourceExhaustedError"
+        code = ExitCode.STEP_OUT_OF_MEMORY
     else:
         where = find_user_line(failure)
 

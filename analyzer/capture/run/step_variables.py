@@ -47,7 +47,8 @@ class StepVariables:
     """
 
     def __init__(self, program: Program, function: Any = None) -> None:
-        self.program, self.function = program, function
+        self.program = program
+        self.function = function
         self.snapshots: list[list[int | None]] = []  # None: an unknown address
         self.raw: list[Any] = []  # the ``tf.Variable`` of each row
         self._known: set[int] = set()
@@ -130,7 +131,8 @@ class StepVariables:
 
         After the first step, variables with sparse access cannot be read without a copy.
         """
-        name, index = f"{MARKER_PREFIX}snapshot", len(self.snapshots)
+        name = f"{MARKER_PREFIX}snapshot"
+        index = len(self.snapshots)
         with tf.profiler.experimental.Trace(name, index=index):
             self.refresh()
             unread = (self._unread or ()) if self.snapshots else ()
@@ -205,7 +207,8 @@ class StepVariables:
         A step of the user need not name its model, so the owners are searched among live Keras objects.
         """
         wanted = {id(get_raw_variable(variable)) for variable in variables}
-        optimizers, metrics = get_optimizer_classes(), get_classes("metrics.Metric")
+        optimizers = get_optimizer_classes()
+        metrics = get_classes("metrics.Metric")
         layers = get_classes("layers.Layer")
 
         for thing in find_live_objects((*optimizers, *metrics, *layers)):

@@ -321,7 +321,8 @@ def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
     """Compile a compiled model with another optimizer or loss (or None); return what is replaced."""
     arguments = {"optimizer": model.optimizer, "loss": model.loss}
     arguments |= private.get_compile_arguments(model)
-    new, old = [], []
+    new = []
+    old = []
 
     if optimizer is not None:
         inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)

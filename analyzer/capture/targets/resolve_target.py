@@ -224,7 +224,8 @@ def _load_preset(spec: TargetSpec) -> Any:
             f"{spec.text} needs keras-hub: {error}.", hint=hint
         ) from error
 
-    models, known = keras_hub.models, keras_hub.models.Backbone.presets
+    models = keras_hub.models
+    known = keras_hub.models.Backbone.presets
     is_known = "://" in spec.path or spec.path in known
 
     if not is_known and not Path(spec.path).is_dir():

@@ -73,7 +73,8 @@ class BatchPart:
 
     def _draw(self, number: Any, index: int) -> tf.Tensor:
         seed = tf.stack([tf.zeros_like(number) + index, number])
-        shape, dtype = self.shape, self.dtype
+        shape = self.shape
+        dtype = self.dtype
         is_float = dtype in _RANDOM_FLOATS
         is_long = is_float and math.prod(shape) * dtype.size > _LONGEST_COPY
 
@@ -259,7 +260,8 @@ def _make_spec(model: Any, axes: Any, name: str) -> Any:
 
 def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
     """Return an eager tensor of this shape and dtype; without memory in an estimate."""
-    axes, dtype = tuple(shape), tf.as_dtype(dtype)
+    axes = tuple(shape)
+    dtype = tf.as_dtype(dtype)
     _check_size(axes, dtype)
 
     if dtype == tf.string:

@@ -250,7 +250,8 @@ class HolderSearch:
         by_traceback: bool,
     ) -> HeldTensors:
         """Return the holder with the line that makes it grow, or else the line that binds its name."""
-        file, name = link.file, link.name
+        file = link.file
+        name = link.name
         if not file:  # of a cell
             bindings = [cell for cell in self._cells if find_binding_line(cell, name)]
             file = next(iter(bindings), "")

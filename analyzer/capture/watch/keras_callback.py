@@ -70,4 +70,5 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if self._block is not None:
             type(self).end_watch(self._block, self)
 
-    on_predict_begin, on_predict_end = on_train_begin, on_train_end
+    on_predict_begin = on_train_begin
+    on_predict_end = on_train_end

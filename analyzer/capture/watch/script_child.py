@@ -115,7 +115,8 @@ class ScriptRun:
         sys.meta_path.insert(0, _ImportHook(self._begin))
         self._install_exit_hooks()
 
-        ended, status = "", 0
+        ended = ""
+        status = 0
         fatal: BaseException | None = None
 
         try:
@@ -126,7 +127,9 @@ class ScriptRun:
                 ended = f"sys.exit({stop.code!r})"
         except BaseException as error:
             self._is_script = False
-            fatal, ended, status = error, type(error).__name__, 1
+            fatal = error
+            ended = type(error).__name__
+            status = 1
             _print_as_python(error)
 
             if isinstance(error, KeyboardInterrupt):
@@ -184,7 +187,8 @@ class ScriptRun:
 
     def finish(self, ended: str, error: BaseException | None = None) -> None:
         """Write the observations; an error of ours does not affect the script."""
-        watcher, self._watcher = self._watcher, None
+        watcher = self._watcher
+        self._watcher = None
         self._is_script = False
 
         if watcher is None:
@@ -219,7 +223,8 @@ class ScriptRun:
     def _make_watcher(self) -> Any:
         import tensorflow as tf
 
-        options, script = self._request.options, self._request.script
+        options = self._request.options
+        script = self._request.script
         if options.gpu:
             configure_cards(options, tf)
 
@@ -280,7 +285,8 @@ class ScriptRun:
             raise KeyboardInterrupt
 
     def _forget_in_fork(self) -> None:
-        watcher, self._watcher = self._watcher, None
+        watcher = self._watcher
+        self._watcher = None
         if watcher is not None:
             watcher.forget()
 

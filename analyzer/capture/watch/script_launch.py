@@ -152,7 +152,8 @@ def _run_in_terminal(
     Raises:
         KeyboardInterrupt: Ctrl-C came a second time while the script's observations were written.
     """
-    interrupted_s, is_second = -math.inf, False
+    interrupted_s = -math.inf
+    is_second = False
     mark = secrets.token_hex(8)
     watched = {*ENDING, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)

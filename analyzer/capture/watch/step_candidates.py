@@ -63,13 +63,15 @@ class StepCandidates:
         every: int = 1,
     ) -> None:
         """Choose the key of the steps; ``every``: micro-batches for each update."""
-        self.chosen, self.where = key, find_calling_line()
+        self.chosen = key
+        self.where = find_calling_line()
 
         if record is not None:
             owner, line = (
                 ("Keras' ", self.where) if record.is_keras else ("", record.where)
             )
-            self.words, self.where = f"a call of {owner}{record.name}", line
+            self.words = f"a call of {owner}{record.name}"
+            self.where = line
         elif every > 1:
             self.words = f"a micro-batch, op by op, with an update after every {every}"
         elif key == GRADIENTS:
@@ -110,7 +112,8 @@ class GradientSteps:
 
     def start_recording(self) -> bool:
         """Note a tape that was made, entered or reset; return whether a step ends before it."""
-        ends, self.pending = self.pending, False
+        ends = self.pending
+        self.pending = False
         self._ended += ends
 
         return ends

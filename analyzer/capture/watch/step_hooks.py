@@ -55,7 +55,9 @@ class Hooks:
 
     def install_lasting(self, *, has_tapes: bool) -> None:
         """Install the wrappers that count steps, functions, models, data sets, and maybe tapes."""
-        watcher, data, dataset = self._watcher, self._watcher.objects, tf.data.Dataset
+        watcher = self._watcher
+        data = self._watcher.objects
+        dataset = tf.data.Dataset
         self._around(Function, "__call__", watcher.call_function)
         self._around(keras.optimizers.Optimizer, "apply", watcher.call_optimizer)
 
@@ -97,7 +99,9 @@ class Hooks:
 
     def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
         """Let ``call(old, thing, args, kwargs)`` make the outermost calls of a method."""
-        is_outermost, local, watcher = self._is_outermost, self._local, self._watcher
+        is_outermost = self._is_outermost
+        local = self._local
+        watcher = self._watcher
 
         def wrapper(old: Any, thing: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_outermost():

@@ -49,7 +49,8 @@ from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
 from analyzer.tracing.parse.xplane import WATCHED_STEP
 
 # The profiler's functions, as they are before the hooks wrap them.
-_START, _STOP = profiler_v2.start, profiler_v2.stop
+_START = profiler_v2.start
+_STOP = profiler_v2.stop
 
 # traced steps that suffice if the program's own profile ends the trace early
 _ENOUGH: Final = 2
@@ -77,8 +78,11 @@ class StepTrace:
         values: ProgramValues | None,
     ) -> None:
         self._process_peak = process_peak
-        self._folder, self._steps, self._target = folder, steps, target
-        self._dump, self._simulated_card = dump, simulated_card
+        self._folder = folder
+        self._steps = steps
+        self._target = target
+        self._dump = dump
+        self._simulated_card = simulated_card
         self._values = values  # of simulated cards
         self._observing = contextlib.ExitStack()
         self.observed = Observations()
@@ -122,7 +126,8 @@ class StepTrace:
 
     def _stop_profiler(self) -> None:
         if self._is_running:
-            self._is_running, self._has_trace = False, True
+            self._is_running = False
+            self._has_trace = True
             self._process_peak.pause()
             _STOP()
             self._process_peak.subtract_trace()
@@ -208,7 +213,8 @@ class StepTrace:
 
     def _choose(self, record: FunctionRecord | None, wanted: int) -> StepVariables:
         """Set the steps to the calls of a function; return their variables."""
-        self._record, self._wanted = record, wanted
+        self._record = record
+        self._wanted = wanted
         function = None
         jit: bool | None = False
         alive = record.list_alive() if record is not None else []
@@ -258,8 +264,11 @@ class StepTrace:
         if self.variables is None:
             self._choose(record, 1)
 
-        self.is_whole, self.is_open = True, False
-        self.before, self.containers, self.done = {}, {}, 1
+        self.is_whole = True
+        self.is_open = False
+        self.before = {}
+        self.containers = {}
+        self.done = 1
         self._stop(has_snapshot=True)
 
         return True
@@ -296,7 +305,8 @@ class StepTrace:
 
     def _end_step(self) -> None:
         self._assume(False)
-        mark, self._mark = self._mark, None
+        mark = self._mark
+        self._mark = None
 
         if mark is not None:
             mark.__exit__(None, None, None)
@@ -306,7 +316,8 @@ class StepTrace:
     def describe(self) -> None:
         """Store the closed trace as plain data."""
         assert self.variables is not None
-        program, function = self.variables.program, self.variables.function
+        program = self.variables.program
+        function = self.variables.function
         program.config = replace(program.config, batch_size=self.batch_size)
         self.captured = describe_capture(
             Capturing(

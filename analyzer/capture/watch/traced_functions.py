@@ -91,7 +91,8 @@ class FunctionRecord:
         cause: RetraceCause = "object"
 
         for name in {**new, **old}:
-            before, after = old.get(name, _NOTHING), new.get(name, _NOTHING)
+            before = old.get(name, _NOTHING)
+            after = new.get(name, _NOTHING)
             if before != after:
                 cause = cause if changes else after[0]
                 changes.append(f"{name}: {before[1]} -> {after[1]}")

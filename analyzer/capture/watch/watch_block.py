@@ -102,7 +102,8 @@ class WatchBlock:
         if self._watcher is None:
             return None
 
-        watcher, self._watcher = self._watcher, None
+        watcher = self._watcher
+        self._watcher = None
         try:
             watcher.finish("" if error is None else type(error).__name__, error)
             out = self._places[-1] if watcher.has_failed else self._out

@@ -83,7 +83,8 @@ class Watcher:
         simulated_card: SimulatedCardNote | None = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
-        self._folder, self._warmup = folder, warmup
+        self._folder = folder
+        self._warmup = warmup
         self._values = ProgramValues() if simulated_card is not None else None
         self._owner = os.getpid()
         self.readings = StepReadings()
@@ -185,10 +186,8 @@ class Watcher:
     ) -> Any:
         """Call a ``tf.function`` as ``call(function, *args, **kwargs)``, and count it as a step."""
         observed = self.trace.observed
-        traces, gradients = (
-            function.experimental_get_tracing_count(),
-            len(observed.gradients),
-        )
+        traces = function.experimental_get_tracing_count()
+        gradients = len(observed.gradients)
 
         if traces or self.trace.captured is not None or self._is_over.is_set():
             result = call(function, *args, **kwargs)
@@ -336,7 +335,8 @@ class Watcher:
 
     def _check_growth(self, *, is_last: bool = False) -> None:
         if self._growth is not None:
-            steps, in_use_bytes = self._candidates.steps, self.readings.last_bytes
+            steps = self._candidates.steps
+            in_use_bytes = self.readings.last_bytes
             self._growth.look(
                 steps,
                 in_use_bytes,

@@ -121,7 +121,8 @@ def _write_log(pool: Any) -> Iterator[str]:
     from analyzer.capture.run.allocator_figures import read_allocators
 
     for one in read_allocators():
-        index, mib = one.device.rpartition(":")[2], one.limit_bytes >> 20
+        index = one.device.rpartition(":")[2]
+        mib = one.limit_bytes >> 20
         yield (
             f"Created device /device:{one.device} with {mib} MB memory:  -> device: {index}, name: "
             f"{one.card_name}, pci bus id"

@@ -34,7 +34,8 @@ class BlockMeasure:
     def read(self, folder: Path) -> None:
         """Fill the figures from the block's trace."""
         recording = open_measured(folder)
-        events, rows = recording.events, main_allocator_rows(recording)
+        events = recording.events
+        rows = main_allocator_rows(recording)
         requested = timeline(rows, len(events)).requested
         requested = requested - requested[0]
         top = int(requested.argmax())
@@ -70,7 +71,8 @@ def describe_excess(
 ) -> str:
     """Return the limits in bytes that are exceeded, with the largest tensors; empty if none is."""
     parts: list[str] = []
-    peak, left = measure.peak_bytes, measure.growth_bytes
+    peak = measure.peak_bytes
+    left = measure.growth_bytes
 
     if memory is not None and peak > memory:
         head = f"limit_memory: peak {_exact(peak)}"

@@ -22,7 +22,8 @@ from analyzer.model.contract.graph_note import (
 from analyzer.model.graph.graph_index import GraphIndex, is_float, reach
 
 _TABLE: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
-ALIAS_OPS, _LIST_OPS = _TABLE["aliases"], _TABLE["lists"]
+ALIAS_OPS = _TABLE["aliases"]
+_LIST_OPS = _TABLE["lists"]
 
 
 class Sharing:
@@ -223,7 +224,8 @@ ITERATOR: Final = "IteratorGetNext"  # op type that takes the next batch of a da
 # Op types whose outputs are inputs of the step.
 INPUT_TYPES: Final = ARGUMENT_TYPES | {ITERATOR, "Placeholder"}
 
-MOVES, SCALES = _TABLE["moves"], _TABLE["scales"]
+MOVES = _TABLE["moves"]
+SCALES = _TABLE["scales"]
 
 
 def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:

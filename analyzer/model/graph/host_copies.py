@@ -32,11 +32,10 @@ COPY_BACK: Final = "_HostRecv"  # op type of a copy from the card to the host
 HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
 
 _TABLES: Final = read_op_types("model/graph/graph_op_types.toml")
-_HOST_ONLY, _SHAPES = _TABLES["types"]["host_only"], _TABLES["types"]["shapes"]
-_COMPARISONS, _DEVICE_INT32 = (
-    _TABLES["types"]["comparisons"],
-    _TABLES["types"]["device_int32"],
-)
+_HOST_ONLY = _TABLES["types"]["host_only"]
+_SHAPES = _TABLES["types"]["shapes"]
+_COMPARISONS = _TABLES["types"]["comparisons"]
+_DEVICE_INT32 = _TABLES["types"]["device_int32"]
 
 # Op type -> numbers of inputs; ``graph_op_types.toml`` describes each table.
 _DEVICE_INT32_INPUTS, _HOST_INPUTS = (

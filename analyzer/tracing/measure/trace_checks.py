@@ -34,7 +34,8 @@ from analyzer.tracing.parse.xplane import RawTrace
 _LARGEST_BYTES: Final = 1 << 44  # a size above this (16 TiB) is a damaged number
 
 # The end is lost if a step ran more than this share and number of its ops after the last event.
-_LATE_SHARE, _LATE_RUNS = 0.05, 2
+_LATE_SHARE = 0.05
+_LATE_RUNS = 2
 
 # A reason, and how often it was found.
 _Found: TypeAlias = tuple[DamageReason, int]

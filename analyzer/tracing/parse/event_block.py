@@ -18,7 +18,10 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 Columns: TypeAlias = tuple[Positions, Positions, Positions, Positions]
 
 # Wire types of protobuf; 3 and 4 are obsolete.
-_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
+_VARINT = 0
+_EIGHT_BYTES = 1
+_BYTES = 2
+_FOUR_BYTES = 5
 
 _BLOCK_EVENTS: Final = 1 << 16
 _PADDING: Final = 16

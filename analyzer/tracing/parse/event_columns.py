@@ -37,7 +37,9 @@ COLUMNS: Final = ("", *dict.fromkeys(_STATS.values()))
 _MARK: Final = MARKER_PREFIX.encode()
 _CALL: Final = b"PjitFunction("  # start of the name of a compiled JAX function's call (``pjit.cc``)
 
-MARK, CALL, EXECUTOR = 2, 3, 4
+MARK = 2
+CALL = 3
+EXECUTOR = 4
 _KINDS: Final = {
     b"MemoryAllocation": 1,
     b"MemoryDeallocation": -1,
