@@ -244,11 +244,10 @@ def set_keras_value(variable: Any, value: Any) -> None:
 
 def get_layers(model: Any, **options: bool) -> list[Any]:
     """Return a model's layers and their inner layers; none if it is not a Keras model."""
-    return (
-        list(model._flatten_layers(**options))
-        if hasattr(model, "_flatten_layers")
-        else []
-    )
+    if hasattr(model, "_flatten_layers"):
+        return list(model._flatten_layers(**options))
+
+    return []
 
 
 def get_compile_arguments(model: Any) -> dict[str, Any]:

@@ -97,7 +97,10 @@ def _run() -> int:
 
         raise InputError(f"{message}{end}", hint=hint) from None
     except ScriptStatus as stop:
-        return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
+        if isinstance(stop.code, int):
+            return stop.code
+
+        return int(ExitCode.OK)
     except SystemExit as stop:
         # Rich, if nobody reads the pipe any more; our commands return codes
         if stop.code == 1:

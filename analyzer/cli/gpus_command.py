@@ -55,6 +55,7 @@ def gpus(
 ) -> None:
     """List the cards of the catalogue, by search words or with -v all."""
     check_paths(json, force=force)
+
     if search.strip().lower() == "list":
         search = ""
         verbose = True

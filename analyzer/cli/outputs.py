@@ -107,7 +107,10 @@ class Outputs(PageOutputs):
     @property
     def max_peak_bytes(self) -> int | None:
         """The highest allocated peak that is allowed; None for any."""
-        return None if self.max_peak is None else parse_bytes(self.max_peak)
+        if self.max_peak is None:
+            return None
+
+        return parse_bytes(self.max_peak)
 
     def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
         """Raise an InputError for an output that cannot be written or would replace a source."""

@@ -153,6 +153,7 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], 
             last = stage
 
         yield print_stage
+
         return
 
     if form == "none" or not sys.stderr.isatty():

@@ -173,4 +173,7 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
     name = reader.rpartition("/")[2].rstrip("_0123456789")
     is_said = not kind or (name and name in kind)
 
-    return f"{verb} {reader}" if is_said else f"{verb} {reader} ({kind})"
+    if is_said:
+        return f"{verb} {reader}"
+
+    return f"{verb} {reader} ({kind})"

@@ -85,7 +85,10 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
 
         analysis = replace(analysis, fragmentation=waste)
 
-    return _add_what_if(analysis, asked) if what_if.is_asked else analysis
+    if what_if.is_asked:
+        return _add_what_if(analysis, asked)
+
+    return analysis
 
 
 def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:

@@ -37,7 +37,10 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
 def highest_counter(recording: Recording) -> int:
     """Return the highest peak that TensorFlow's counter has in the events; 0 without events."""
     own = recording.events["allocator"] == recording.allocator
-    return int(recording.events.loc[own, "peak_in_use_bytes"].max()) if own.any() else 0
+    if own.any():
+        return int(recording.events.loc[own, "peak_in_use_bytes"].max())
+
+    return 0
 
 
 def find_counter_peak(recording: Recording) -> int | None:

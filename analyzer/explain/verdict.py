@@ -68,7 +68,10 @@ class Question:
     @property
     def whole(self) -> BoundedBytes:
         """The pool's limit plus the memory beside the pool; it is compared with the need."""
-        return self.limit if self.beside_pool is None else self.limit + self.beside_pool
+        if self.beside_pool is None:
+            return self.limit
+
+        return self.limit + self.beside_pool
 
     def answer(self, place: str, need: Need, incomplete: str) -> tuple[Outcome, str]:
         """Return the outcome and its headline, of a program for its pool and the pool's limit.

@@ -128,7 +128,10 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     def label(self, size: int) -> str:
         """Return the text of a size: ``1,024``, ``tokens=64``, ``224,224,3``."""
-        return insert_size(self.shape, size) if self.shape else f"{size:,}"
+        if self.shape:
+            return insert_size(self.shape, size)
+
+        return f"{size:,}"
 
 
 def describe_cards(cards: Sequence[CardAnswer], answer: FitAnswer) -> str:

@@ -74,7 +74,10 @@ def describe_import_error(error: BaseException) -> str:
     """Return the reason of a failed import in one line, without a period."""
     reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
     full = "failed to map segment" in reason  # glibc's dl-load.c, if mmap fails
-    return f"{reason}: too little memory, see `ulimit -v`" if full else reason
+    if full:
+        return f"{reason}: too little memory, see `ulimit -v`"
+
+    return reason
 
 
 class InputError(AnalyzerError):

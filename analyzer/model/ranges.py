@@ -48,11 +48,10 @@ class Range:
     def __str__(self) -> str:
         """Return the size; with "about" if its digits are uncertain."""
         shown = format_bytes(self.middle)
-        return (
-            shown
-            if format_bytes(self.low) == format_bytes(self.high)
-            else f"about {shown}"
-        )
+        if format_bytes(self.low) == format_bytes(self.high):
+            return shown
+
+        return f"about {shown}"
 
     def __contains__(self, size_bytes: int) -> bool:
         return self.low <= size_bytes <= self.high

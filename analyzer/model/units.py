@@ -34,7 +34,10 @@ def round_up(size_bytes: _Sizes) -> _Sizes:
 
 def format_option_bytes(size_bytes: int) -> str:
     """Return an exact size as an option takes it: ``300MiB`` or ``314572801B``."""
-    return f"{size_bytes}B" if size_bytes % (1 << 20) else f"{size_bytes >> 20}MiB"
+    if size_bytes % (1 << 20):
+        return f"{size_bytes}B"
+
+    return f"{size_bytes >> 20}MiB"
 
 
 def format_bytes(size_bytes: int | float) -> str:
@@ -79,7 +82,10 @@ def parse_bytes(text: str) -> int:
 
 def format_seconds(seconds: float) -> str:
     """Return a duration in seconds or milliseconds."""
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+
+    return f"{seconds * 1000:.1f} ms"
 
 
 def times(count: int) -> str:

@@ -147,7 +147,10 @@ def _split_at_prefixes(text: str, number: int) -> Iterator[LogLine]:
 
 
 def _unescape(raw: bytes) -> bytes:
-    return _ESCAPE.sub(_plain_character, raw) if b"\\" in raw else raw
+    if b"\\" in raw:
+        return _ESCAPE.sub(_plain_character, raw)
+
+    return raw
 
 
 def _plain_character(match: re.Match[bytes]) -> bytes:

@@ -104,7 +104,10 @@ def parse_size(text: str | None) -> Range | None:
     decimals = len(digits.partition(".")[2])
 
     if not unit:
-        return None if decimals else Range.exactly(min(int(digits), _MOST))
+        if decimals:
+            return None
+
+        return Range.exactly(min(int(digits), _MOST))
 
     scale = 1024 ** _UNITS.index(unit.upper())
     half = 0.5 / 10**decimals

@@ -195,7 +195,10 @@ def _number_line(report: ReportFile) -> str:
             "" if need.beside_pool is None else format_bytes(need.beside_pool.bytes)
         )
         rest = f"With {beside} beside the pool, the process needs {total}."
-        return rest if beside else f"That is {' + '.join(parts)}{when}."
+        if beside:
+            return rest
+
+        return f"That is {' + '.join(parts)}{when}."
 
     if has_limit(report):  # the verdict has the sum
         return f"That is {' + '.join(parts)}{when}."
@@ -519,7 +522,10 @@ def error_line(message: str) -> str:
     chosen = out_of_memory or messages[-1:] or lines[:1] or [""]
     line = chosen[0]
 
-    return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
+    if len(line) <= _LONGEST_ERROR:
+        return line
+
+    return f"{line[:_LONGEST_ERROR]}…"
 
 
 def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:

@@ -140,7 +140,10 @@ def _get_plain_value(field: str, value: Any) -> Any:
         case "type":
             return _get_dtype_name(value)
         case "shape":
-            return None if value.unknown_rank else [dim.size for dim in value.dim]
+            if value.unknown_rank:
+                return None
+
+            return [dim.size for dim in value.dim]
         case "func":
             return {"function": value.name}
         case "tensor":
@@ -292,7 +295,10 @@ def get_node_name(source: str) -> str:
 
 def decode_name(name: Any) -> str:
     """Return a function's or node's name as text; TensorFlow may keep it as bytes."""
-    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+    if isinstance(name, bytes):
+        return name.decode("utf-8", "replace")
+
+    return str(name)
 
 
 def collect_graphs(graph: Any) -> list[Any]:

@@ -144,7 +144,10 @@ def find_reason(log: str) -> str:
 
     reason = " ".join((failed or printed or no_memory).split())
 
-    return reason if len(reason) <= _MAX_LINE else f"{reason[: _MAX_LINE - 1]}…"
+    if len(reason) <= _MAX_LINE:
+        return reason
+
+    return f"{reason[: _MAX_LINE - 1]}…"
 
 
 def _find_user_line(log: str) -> str:

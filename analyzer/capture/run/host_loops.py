@@ -191,7 +191,10 @@ class _Loop:
         if twin is None:
             self.values.note_unknown(pred.op, "the trips of a loop")
 
-        return pred if twin is None else self.values.wait(graph, twin, pred)
+        if twin is None:
+            return pred
+
+        return self.values.wait(graph, twin, pred)
 
     def _run(self, *own: Any, others: dict[int, Any] | None = None) -> Any:
         graph = tf.compat.v1.get_default_graph()
@@ -261,9 +264,10 @@ def _encode(twin: Any) -> Any:
     if twin.dtype == tf.int32:
         return tf.identity(twin)
 
-    return (
-        tf.cast(twin, tf.int32) if twin.dtype == tf.bool else tf.bitcast(twin, tf.int32)
-    )
+    if twin.dtype == tf.bool:
+        return tf.cast(twin, tf.int32)
+
+    return tf.bitcast(twin, tf.int32)
 
 
 def _decode(bits: Any, dtype: Any) -> Any:
@@ -272,4 +276,7 @@ def _decode(bits: Any, dtype: Any) -> Any:
     if dtype == tf.int32:
         return bits
 
-    return tf.cast(bits, tf.bool) if dtype == tf.bool else tf.bitcast(bits, dtype)
+    if dtype == tf.bool:
+        return tf.cast(bits, tf.bool)
+
+    return tf.bitcast(bits, dtype)

@@ -286,7 +286,10 @@ class HostValues:
 
         self.note_unknown(tensor.op, "a branch")
 
-        return self._read_assumed(graph) if tensor.dtype == tf.bool else tensor
+        if tensor.dtype == tf.bool:
+            return self._read_assumed(graph)
+
+        return tensor
 
     def wait(self, graph: Any, twin: Any, original: Any) -> Any:
         """Return a twin that exists once the card has computed the original."""
@@ -470,7 +473,10 @@ class HostValues:
         if given is None or tf.as_dtype(given.dtype) != tensor.dtype:
             return None
 
-        return self.setup.find_original(given) if tf.is_tensor(given) else given
+        if tf.is_tensor(given):
+            return self.setup.find_original(given)
+
+        return given
 
     def _capture(self, graph: Any, twin: Any) -> Any:
         """Return a twin as an argument of a graph; a complete graph gets no other arguments."""
@@ -606,6 +612,7 @@ class HostValues:
         """Create ops of the block in a graph, on the host, without further twins."""
         before = self.is_making
         self.is_making = True
+
         try:
             with (
                 graph.as_default(),
@@ -786,6 +793,7 @@ def _call_function(
     if private.is_jit_compiled(function):
         before = values.is_compiled
         values.is_compiled = True
+
         try:
             return old(function, *args, **kwargs)
         finally:

@@ -323,7 +323,10 @@ def find_address(tensor: Any) -> int | None:
 
     pointer = _get_pointer(capsule, b"dltensor")
 
-    return (ctypes.c_uint64.from_address(pointer).value or None) if pointer else None
+    if pointer:
+        return ctypes.c_uint64.from_address(pointer).value or None
+
+    return None
 
 
 def find_variable_address(variable: Any) -> int | None:

@@ -238,7 +238,10 @@ def _load_preset(spec: TargetSpec) -> Any:
         kinds = _list_subclasses(models.CausalLM)
         tasks = [kind for kind in kinds if kind.backbone_cls is type(backbone)]
 
-        return tasks[0](backbone=backbone, preprocessor=None) if tasks else backbone
+        if tasks:
+            return tasks[0](backbone=backbone, preprocessor=None)
+
+        return backbone
 
 
 def _list_subclasses(kind: Any) -> list[Any]:

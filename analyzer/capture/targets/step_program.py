@@ -77,7 +77,10 @@ def get_signature(function: Any) -> Any:
 
 def get_axes(spec: Any) -> Axes:
     """Return the axes of a ``tf.TensorSpec``."""
-    return None if spec.shape.rank is None else tuple(spec.shape.as_list())
+    if spec.shape.rank is None:
+        return None
+
+    return tuple(spec.shape.as_list())
 
 
 def check_arguments(

@@ -175,7 +175,10 @@ def _to_tuples(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {key: _to_tuples(part) for key, part in data.items()}
 
-    return tuple(map(_to_tuples, data)) if isinstance(data, list | tuple) else data
+    if isinstance(data, list | tuple):
+        return tuple(map(_to_tuples, data))
+
+    return data
 
 
 def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
@@ -235,7 +238,10 @@ def _guess_specs(model: Any, options: CaptureOptions) -> Any:
 
     specs = [_make_spec(model, axes, name or "input") for name, axes in shapes.items()]
 
-    return dict(zip(shapes, specs, strict=True)) if is_dict else specs[0]
+    if is_dict:
+        return dict(zip(shapes, specs, strict=True))
+
+    return specs[0]
 
 
 def _is_shape(shape: Any) -> bool:

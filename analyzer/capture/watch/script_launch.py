@@ -255,6 +255,9 @@ def read_untraced(folder: Path) -> WatchNote | None:
     """Read and remove the note of ``write_untraced``; None if there is none or it is damaged."""
     text = _take_text(folder / _UNTRACED_FILE)
     with contextlib.suppress(msgspec.MsgspecError):
-        return None if text is None else msgspec.json.decode(text, type=WatchNote)
+        if text is None:
+            return None
+
+        return msgspec.json.decode(text, type=WatchNote)
 
     return None

@@ -92,9 +92,10 @@ class StepCandidates:
     @property
     def most_calls(self) -> int:
         """Number of steps so far; before the choice, calls of the most frequent key."""
-        return (
-            max(self._counts.values(), default=0) if self.chosen is None else self.steps
-        )
+        if self.chosen is None:
+            return max(self._counts.values(), default=0)
+
+        return self.steps
 
 
 class GradientSteps:
@@ -128,4 +129,7 @@ class GradientSteps:
     @property
     def micro_batches(self) -> int:
         """Micro-batches for each update; 1 if gradients do not accumulate."""
-        return max(self._ended // self._updates, 1) if self._updates else 1
+        if self._updates:
+            return max(self._ended // self._updates, 1)
+
+        return 1

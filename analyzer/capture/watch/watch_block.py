@@ -104,6 +104,7 @@ class WatchBlock:
 
         watcher = self._watcher
         self._watcher = None
+
         try:
             watcher.finish("" if error is None else type(error).__name__, error)
             out = self._places[-1] if watcher.has_failed else self._out

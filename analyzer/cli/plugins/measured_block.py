@@ -113,4 +113,7 @@ def tensor_lines(rows: pd.DataFrame, state: str) -> Iterator[str]:
 
 def _exact(size: int) -> str:
     shown = format_bytes(size)
-    return shown if shown.endswith(" B") else f"{shown} ({size:,} bytes)"
+    if shown.endswith(" B"):
+        return shown
+
+    return f"{shown} ({size:,} bytes)"

@@ -100,7 +100,10 @@ def requested_by(message: str) -> int | None:
 
     block = _BLOCK.search(message)
 
-    return None if block is None else parse_bytes(block[1] + block[2])
+    if block is None:
+        return None
+
+    return parse_bytes(block[1] + block[2])
 
 
 def _instant_of_failure(analysis: Analysis, last: int) -> int:

@@ -61,14 +61,18 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def known_shape(self) -> tuple[int, ...] | None:
         """The shape; None unless it is fully known."""
-        return (
-            None if self.shape is None or min(self.shape, default=0) < 0 else self.shape
-        )
+        if self.shape is None or min(self.shape, default=0) < 0:
+            return None
+
+        return self.shape
 
     @property
     def shape_text(self) -> str:
         """The shape in the allocator's notation, such as ``[32,128]``; empty if unknown."""
-        return "" if self.shape is None else f"[{','.join(map(str, self.shape))}]"
+        if self.shape is None:
+            return ""
+
+        return f"[{','.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,7 +283,10 @@ class Need(ReportRecord, frozen=True, kw_only=True):
     @property
     def total(self) -> BoundedBytes:
         """The need."""
-        return self.pool if self.beside_pool is None else self.pool + self.beside_pool
+        if self.beside_pool is None:
+            return self.pool
+
+        return self.pool + self.beside_pool
 
 
 class PoolChange(ReportRecord, frozen=True, kw_only=True):

@@ -330,7 +330,10 @@ class SimulatedCardNote(Struct, frozen=True, kw_only=True):
 
     def spare_of(self, card: int | None) -> int:
         """Return the bytes by which a card's pool was smaller than its limit, by number."""
-        return self.spare_bytes[card] if self.spare_bytes and card is not None else 0
+        if self.spare_bytes and card is not None:
+            return self.spare_bytes[card]
+
+        return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

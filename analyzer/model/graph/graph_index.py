@@ -193,7 +193,10 @@ class GraphIndex:
         """Return dtype and shape of a tensor, None if unknown."""
         name, index = split_tensor(tensor)
         op = self.ops.get(name)
-        return op.outputs[index] if op is not None and index < len(op.outputs) else None
+        if op is not None and index < len(op.outputs):
+            return op.outputs[index]
+
+        return None
 
     def users_of(self, name: str) -> list[str]:
         """Return the ops that use an op's outputs."""

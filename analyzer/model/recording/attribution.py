@@ -328,7 +328,10 @@ class _Values:
 
 def _describe_scratch(op: Op, phase: Phase) -> str:
     is_list = op.type.startswith("TensorList")
-    return "element of a tensor list" if is_list else f"{phase} scratch"
+    if is_list:
+        return "element of a tensor list"
+
+    return f"{phase} scratch"
 
 
 def match_output(
@@ -402,7 +405,10 @@ def _find_users(structure: GraphIndex, op: Op) -> Iterable[Op]:
     """Return the ops that use an op's outputs, following views."""
 
     def pass_on(name: str) -> list[str]:
-        return structure.users_of(name) if structure.ops[name].type in _VIEWS else []
+        if structure.ops[name].type in _VIEWS:
+            return structure.users_of(name)
+
+        return []
 
     return [structure.ops[name] for name in reach(structure.users_of(op.name), pass_on)]
 

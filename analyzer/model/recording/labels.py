@@ -200,7 +200,10 @@ def _find_users(structure: GraphIndex, handle: str) -> list[Op]:
     """
 
     def pass_on(name: str) -> list[str]:
-        return structure.users_of(name) if structure.ops[name].type in ALIAS_OPS else []
+        if structure.ops[name].type in ALIAS_OPS:
+            return structure.users_of(name)
+
+        return []
 
     users = []
     for name in reach(structure.users_of(handle), pass_on):

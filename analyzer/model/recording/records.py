@@ -242,4 +242,7 @@ class Recording:
         """The graph of ops and tensors (see ``networkx_graph``), made on first use."""
         from analyzer.model.graph.networkx_graph import build_graph
 
-        return None if self.structure is None else build_graph(self.structure)
+        if self.structure is None:
+            return None
+
+        return build_graph(self.structure)

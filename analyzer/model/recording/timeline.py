@@ -165,7 +165,10 @@ def main_allocator_rows(recording: Recording) -> pd.DataFrame:
 def undivided_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return ``table`` without the rows that are divided into parts."""
     divided = table["part_of"].dropna().unique()
-    return table[~table.index.isin(divided)] if len(divided) else table
+    if len(divided):
+        return table[~table.index.isin(divided)]
+
+    return table
 
 
 UNPAIRED = -1

@@ -217,7 +217,10 @@ def _count_held_bytes(op: Op) -> int:
     if spec.dtype == "variant" and op.type in ("Const", "HostConst"):
         return LIST_BYTES  # an empty list
 
-    return HANDLE_BYTES if spec.dtype == "resource" else spec.size_bytes or 0
+    if spec.dtype == "resource":
+        return HANDLE_BYTES
+
+    return spec.size_bytes or 0
 
 
 # The CPU with its BFC allocator (``TF_CPU_ALLOCATOR_USE_BFC=1``).

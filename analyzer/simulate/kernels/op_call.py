@@ -89,7 +89,10 @@ class Call:
         return self.op.attrs.get(name, default)
 
     def _input(self, index: int) -> TensorSpec | None:
-        return self.inputs[index] if index < len(self.inputs) else None
+        if index < len(self.inputs):
+            return self.inputs[index]
+
+        return None
 
     def shape(self, index: int) -> tuple[int, ...] | None:
         """Return the shape of an input; None unless it is fully known."""
@@ -109,7 +112,10 @@ class Call:
 
     def input_size(self, index: int) -> int:
         """Return the bytes of an input."""
-        return (spec.size_bytes or 0) if (spec := self._input(index)) else 0
+        if spec := self._input(index):
+            return spec.size_bytes or 0
+
+        return 0
 
     def item_bytes(self) -> int:
         """Return the bytes of one element of output 0; 4 if it has no elements."""

@@ -38,7 +38,10 @@ def suggest_command(path: Path) -> str:
     """Return the use of a file or folder that is no trace; empty if it is unknown."""
     if path.is_dir():
         sources = sorted(path.glob("*.py"))
-        return f"Name the model in a file: {sources[0]}:name." if sources else ""
+        if sources:
+            return f"Name the model in a file: {sources[0]}:name."
+
+        return ""
 
     if _PRODUCTS.search(path.name):
         traces = sorted(path.parent.glob("*.xplane.pb*"))
