@@ -89,7 +89,11 @@ def _run() -> int:
         message = " ".join(error.format_message().split())
         end = "" if message.endswith((".", "?")) else "."
         param = getattr(error, "param", None)
-        meaning = "" if param is None else f"{param.opts[0]}: {param.help}"
+
+        meaning = ""
+        if param is not None:
+            meaning = f"{param.opts[0]}: {param.help}"
+
         hint = f"{meaning} {place} --help shows the usage."
 
         if type(error).__name__ == "NoSuchOption" and place == "analyze trace":

@@ -249,7 +249,10 @@ def _difference(a_bytes: int | None, b_bytes: int | None) -> dict[str, Any]:
 
 
 def _label(report: ReportFile) -> str:
-    batch = f"batch {report.step.batch_size}" if report.step.batch_size else ""
+    batch = ""
+    if report.step.batch_size:
+        batch = f"batch {report.step.batch_size}"
+
     words = (report.target.name, KIND_WORDS[report.kind], batch)
     return ", ".join(filter(None, words))
 

@@ -283,7 +283,11 @@ def write_fit_command(failure: LoggedFailure) -> str | None:
 
     gpu, limit_bytes = options
     batch = find_batch(failure)
-    limit = f" --limit {_write_limit(limit_bytes)}" if limit_bytes else ""
+
+    limit = ""
+    if limit_bytes:
+        limit = f" --limit {_write_limit(limit_bytes)}"
+
     size = f" --batch-size {batch}" if batch else ""
 
     return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}{size}"

@@ -68,7 +68,11 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
     if match := find("module_error", text):
         size = parse_size(match["bytes"] or match["size"] or match["constant_size"])
         is_workspace = "CUDNN" in text
-        allocator = next(reversed(log.tolerated), "") if is_workspace else ""
+
+        allocator = ""
+        if is_workspace:
+            allocator = next(reversed(log.tolerated), "")
+
         failure = _find_known(process, text, None, size, allocator)
 
         failure = failure or process.add_failure(line)

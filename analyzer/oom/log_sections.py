@@ -181,7 +181,10 @@ def build_sections(
     count = len(document.failures)
 
     for place, failure in enumerate(document.failures[:_MOST_FAILURES]):
-        heading = f"Failure {place + 1} of {count}" if count > 1 else "The failure"
+        heading = "The failure"
+        if count > 1:
+            heading = f"Failure {place + 1} of {count}"
+
         sections.append(_lead_section(failure, heading, is_first=place == 0))
         sections += _describe_parts(failure, failures[place : place + 1])
 

@@ -191,9 +191,10 @@ def _number_line(report: ReportFile) -> str:
 
     when = _highest_place(report)
     if has_limit(report) and _is_own_peak(need):  # the verdict is about the pool
-        beside = (
-            "" if need.beside_pool is None else format_bytes(need.beside_pool.bytes)
-        )
+        beside = ""
+        if need.beside_pool is not None:
+            beside = format_bytes(need.beside_pool.bytes)
+
         rest = f"With {beside} beside the pool, the process needs {total}."
         if beside:
             return rest
@@ -302,8 +303,14 @@ def step_words(report: ReportFile) -> str:
     step = report.step
     mode = "" if step.is_jax else step.mode
     batch = f"batch {step.batch_size}" if step.batch_size else ""
-    compiled = "" if step.jit is None else "XLA" if step.jit else "op by op"
-    policy = step.dtype_policy if step.dtype_policy != "float32" else ""
+
+    compiled = ""
+    if step.jit is not None:
+        compiled = "XLA" if step.jit else "op by op"
+
+    policy = ""
+    if step.dtype_policy != "float32":
+        policy = step.dtype_policy
 
     return ", ".join(filter(None, (mode, batch, step.optimizer, compiled, policy)))
 
@@ -421,7 +428,10 @@ def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
         numbers = ", ".join(str(use.number) for use in uses)
 
         shown = [use for use in uses if use.is_shown]
-        end = f"; this report shows {shown[0].allocator}" if shown else ""
+
+        end = ""
+        if shown:
+            end = f"; this report shows {shown[0].allocator}"
 
         yield f"{word} {numbers}{name}: {figures}{end}."
 
@@ -439,7 +449,9 @@ def _card_figures(use: CardUse) -> str:
 
 def _program_details(program: ProgramFigures) -> Iterator[str]:
     """Yield the definition of a step."""
-    end = f"; the program ended with {program.ended}" if program.ended else ""
+    end = ""
+    if program.ended:
+        end = f"; the program ended with {program.ended}"
 
     if program.whole_run:
         yield (

@@ -77,7 +77,10 @@ def report_document(report: ReportFile, max_peak_bytes: int | None = None) -> Do
 
 def _sections(report: ReportFile) -> Iterator[Section]:
     if report.error is not None:
-        where = f" at {report.error.where}" if report.error.where else ""
+        where = ""
+        if report.error.where:
+            where = f" at {report.error.where}"
+
         line = f"{report.error.type}: {error_line(report.error.message)}{where}"
         is_said = report.failure is not None  # by the verdict
         yield Section("", (Paragraph(line, "bad"),), is_folded=is_said)
@@ -194,7 +197,10 @@ def steps_section(report: ReportFile, most: int) -> Section:
 
     columns = (TableColumn("step", "number"), *_SIZES, TableColumn("time", "number"))
     left = len(steps) - len(shown)
-    caption = f"{left} steps in between are not shown" if left else ""
+
+    caption = ""
+    if left:
+        caption = f"{left} steps in between are not shown"
 
     return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
 
@@ -276,7 +282,11 @@ def layers_section(report: ReportFile, most: int) -> Section:
 
     for (_, total, *parts), names in ordered[:most]:
         count = len(names)
-        each = f"{count} x {format_bytes(total)}" if count > 1 else ""
+
+        each = ""
+        if count > 1:
+            each = f"{count} x {format_bytes(total)}"
+
         sums = (count * size for size in parts)
         rows.append((count * total, each, *sums, _common_name(names)))
 

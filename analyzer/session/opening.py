@@ -361,7 +361,11 @@ def _list_warnings(rows: Sequence[HostRow]) -> list[str]:
     """Return which host the figures are of, and which hosts could not be read."""
     names = {row.host for row in rows}
     failed = [row for row in rows if row.failed]
-    of_all = f" that could be read, of {len(names)}" if failed else ""
+
+    of_all = ""
+    if failed:
+        of_all = f" that could be read, of {len(names)}"
+
     count = len(names) - len(failed)
     warnings = [
         f"The figures are of {rows[0].host}, the worst of {count} hosts{of_all}."

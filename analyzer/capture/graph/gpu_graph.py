@@ -120,7 +120,11 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
         return
 
     captured = index - len(function.inputs) + len(function.captured_inputs)
-    handle = function.captured_inputs[captured] if captured >= 0 else tensor
+
+    handle = tensor
+    if captured >= 0:
+        handle = function.captured_inputs[captured]
+
     node.op = "_Arg"
     node.device = _CARD
     node.attr["T"].type = tensor.dtype.as_datatype_enum

@@ -97,7 +97,11 @@ def get_output_dtypes(node: Any) -> list[str]:
             continue
 
         number = output.type or node.attr[output.type_attr].type
-        count = int(node.attr[output.number_attr].i) if output.number_attr else 1
+
+        count = 1
+        if output.number_attr:
+            count = int(node.attr[output.number_attr].i)
+
         dtypes += [_get_dtype_name(number)] * count
 
     return dtypes

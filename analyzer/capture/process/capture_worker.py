@@ -284,7 +284,10 @@ def write_run(folder: Path, captured: Captured) -> None:
     for number, (note, module) in enumerate(captured.compiled):
         plan = None
         if module:
-            plan = f"plan-{number}.hlo.pb.gz" if number else "plan.hlo.pb.gz"
+            plan = "plan.hlo.pb.gz"
+            if number:
+                plan = f"plan-{number}.hlo.pb.gz"
+
             (folder / plan).write_bytes(pack(module))
 
         notes.append(replace(note, plan=plan))

@@ -64,7 +64,10 @@ class Observations:
         """Record a structure of gradients, except None."""
         addresses: list[int | None] = []
         for leaf in tf.nest.flatten(gradients, expand_composites=False):
-            tensor = leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf
+            tensor = leaf
+            if isinstance(leaf, tf.IndexedSlices):
+                tensor = leaf.values
+
             # a program's own loop accumulates gradients in it
             if isinstance(tensor, tf.Variable):
                 addresses.append(find_variable_address(tensor) if self.eager else None)
@@ -78,7 +81,10 @@ class Observations:
                     if tensor.op.type not in _ALIASES:
                         break
 
-                    index = tensor.value_index if tensor.op.type == "IdentityN" else 0
+                    index = 0
+                    if tensor.op.type == "IdentityN":
+                        index = tensor.value_index
+
                     tensor = tensor.op.inputs[index]
             else:
                 addresses.append(find_address(tensor))

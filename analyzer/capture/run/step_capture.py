@@ -187,7 +187,10 @@ def _read_environment() -> dict[str, str]:
     """Return the variables that change TensorFlow's allocations."""
     found = {}
     for name, text in sorted(os.environ.items()):
-        value = remove_dump_flags(text) if name == "XLA_FLAGS" else text
+        value = text
+        if name == "XLA_FLAGS":
+            value = remove_dump_flags(text)
+
         if value and name.startswith(_ENVIRONMENT):
             found[name] = value
 

@@ -189,7 +189,11 @@ def _check_policy(program: step_program.Program, text: str, policy: str) -> None
 
     if policy not in policies:
         found = ", ".join(sorted(policies))
-        own = f"its layers follow {found}" if found else "it has no Keras layers"
+
+        own = "it has no Keras layers"
+        if found:
+            own = f"its layers follow {found}"
+
         raise InputError(
             f"{text} does not follow --dtype-policy {policy}: {own}.",
             hint="Leave it out, and set the policy in the target's code.",

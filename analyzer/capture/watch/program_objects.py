@@ -66,7 +66,11 @@ class ProgramObjects:
         if kind != "cache":
             numbers = [one for one in options if isinstance(one, int)]
             wanted = numbers[0] if numbers else -1  # TensorFlow chooses
-            held = wanted if elements is None else min(wanted, elements)
+
+            held = wanted
+            if elements is not None:
+                held = min(wanted, elements)
+
             elements = held if 0 <= held <= _MAX_INT32 else None
 
         self.stages[kind, where] = DataStage(

@@ -266,7 +266,10 @@ class Watcher:
 
         if isinstance(error, tf.errors.OpError) and has_new_record():
             # TensorFlow has other errors if a constant, a copy or a trial finds no memory.
-            refused = describe_refusals() if self._values is not None else ""
+            refused = ""
+            if self._values is not None:
+                refused = describe_refusals()
+
             error = tf.errors.ResourceExhaustedError(None, None, f"{error}{refused}")
 
         failure = describe_failure(error)
@@ -352,7 +355,10 @@ class Watcher:
         if not self.trace.is_observing:
             return
 
-        every = self.gradients.micro_batches if key == GRADIENTS else 1
+        every = 1
+        if key == GRADIENTS:
+            every = self.gradients.micro_batches
+
         self._candidates.choose(key, record, every)
         self._chosen = record
         del self.readings.rows[:-1]  # other calls are the steps from now on

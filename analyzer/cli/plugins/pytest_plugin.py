@@ -87,7 +87,11 @@ def _read_limits(item: pytest.Item) -> dict[str, int]:
             limits[name] = parse_bytes(size)
         except (ValueError, TypeError, InputError) as error:
             own = isinstance(error, InputError)
-            problem = f": {error}" if own else " takes one size, such as '2 GiB'."
+
+            problem = " takes one size, such as '2 GiB'."
+            if own:
+                problem = f": {error}"
+
             raise pytest.UsageError(f"{item.nodeid}: {name}{problem}") from None
 
     return limits

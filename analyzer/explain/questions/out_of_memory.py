@@ -149,7 +149,11 @@ def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     in_use = failed.in_use_bytes
     named_ratio = (owners.total() - owners[_UNKNOWN]) / max(in_use, 1)
     wanted = requested_by(failed.message)
-    request = "A request" if wanted is None else f"A request for {format_bytes(wanted)}"
+
+    request = "A request"
+    if wanted is not None:
+        request = f"A request for {format_bytes(wanted)}"
+
     (first, size_bytes), *_ = owners.most_common(1) or [(_UNKNOWN, 0)]
     category, holder, layer, where = first
     words = holder or category + (f" of {layer}" if layer else "")

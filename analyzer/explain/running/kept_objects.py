@@ -32,7 +32,10 @@ _ROWS: Final = 8
 
 def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report stored gradient tapes, and persistent or unused tapes that are alive after the step."""
-    size_bytes = _bytes_of_tapes(analysis, watch) if watch.tapes else 0
+    size_bytes = 0
+    if watch.tapes:
+        size_bytes = _bytes_of_tapes(analysis, watch)
+
     size = format_bytes(size_bytes)
 
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
@@ -222,7 +225,10 @@ def find_retracing(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
 def _report_created(one: TracedFunction, start: str) -> Finding:
     holder = f", held by {one.holder}" if one.holder else ""
     is_kept = one.alive >= _COPIES
-    kept = f"; {one.alive} are still alive{holder}" if is_kept else ""
+
+    kept = ""
+    if is_kept:
+        kept = f"; {one.alive} are still alive{holder}"
 
     return Finding(
         id="functions-made-anew",
@@ -243,7 +249,10 @@ def _report_retraced(one: TracedFunction, start: str) -> Finding:
     if one.retraces:
         last = one.retraces[-1]
         cause = last.cause
-        reason = f" Last reason: {last.changed}." if last.changed else ""
+
+        reason = ""
+        if last.changed:
+            reason = f" Last reason: {last.changed}."
 
     return Finding(
         id="retraced",

@@ -55,7 +55,9 @@ def runs_on_host(op: Op) -> bool:
 
 def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
     """Say whether an output lies in host memory; ``inputs`` are None if unknown."""
-    dtype = op.outputs[index].dtype if index < len(op.outputs) else ""
+    dtype = ""
+    if index < len(op.outputs):
+        dtype = op.outputs[index].dtype
 
     if runs_on_host(op) or op.type in _SHAPES or op.type == COPY_BACK:
         return True

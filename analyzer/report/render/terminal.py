@@ -120,7 +120,10 @@ def _section_parts(
     blocks = list(_blocks(section.blocks, width, is_verbose=is_verbose))
 
     if section.heading:
-        note = f"  {printable(section.note, _LONGEST)}" if section.note else ""
+        note = ""
+        if section.note:
+            note = f"  {printable(section.note, _LONGEST)}"
+
         title = (printable(section.heading, _LONGEST), "bold")
         blocks.insert(0, Prose(Text.assemble(title, (note, "dim"))))
 

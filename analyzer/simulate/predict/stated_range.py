@@ -124,7 +124,11 @@ def _describe_schedules(prediction: Prediction) -> list[str]:
         return []
 
     threads = prediction.prepared.threads
-    place = f"{threads} inter-op threads" if threads > 1 else "one inter-op thread"
+
+    place = "one inter-op thread"
+    if threads > 1:
+        place = f"{threads} inter-op threads"
+
     low = format_bytes(peaks.low)
     high = format_bytes(peaks.high)
     median = format_bytes(prediction.middle.peak_bytes)

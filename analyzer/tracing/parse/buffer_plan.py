@@ -202,7 +202,11 @@ class _Module:
         if len(chosen) == 1 and not allocation.is_tuple:
             maker, index = chosen[0]
             dtype, shape = _read_shape(maker, index)
-            named = self._find_named_instruction(maker) if is_result else maker
+
+            named = maker
+            if is_result:
+                named = self._find_named_instruction(maker)
+
             op_name = decode_text(named.metadata.op_name)
 
         holders: tuple[Holder, ...] = ()

@@ -45,9 +45,10 @@ def suggest_command(path: Path) -> str:
 
     if _PRODUCTS.search(path.name):
         traces = sorted(path.parent.glob("*.xplane.pb*"))
-        beside = (
-            f"Open {traces[0]}" if traces else "Open the .xplane.pb of the same run"
-        )
+
+        beside = "Open the .xplane.pb of the same run"
+        if traces:
+            beside = f"Open {traces[0]}"
 
         return f"{beside}: this file of the profiler has no memory events."
 

@@ -201,7 +201,10 @@ def label_holders(
             )
 
         metadata_name = "" if holder.op_name in _NAMELESS else holder.op_name
-        tensor = f"{name}:{outputs.index(own)}" if own in outputs else ""
+
+        tensor = ""
+        if own in outputs:
+            tensor = f"{name}:{outputs.index(own)}"
 
         labels.append(
             {
