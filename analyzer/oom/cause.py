@@ -44,7 +44,7 @@ def name_figures(failure: LoggedFailure) -> Words:
         "held": held if whole is None else f"{held} of {whole}",
         "card": failure.card_memory,
         "card_free": free,
-        "beside": format_bytes(_bytes_beside(failure)),
+        "beside": format_bytes(_measure_others(failure)),
         "left": difference(failure.limit, failure.in_use),
         "own": format_bytes(failure.in_use_bytes),
         "pieces": len(failure.regions),
@@ -318,7 +318,7 @@ def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
     )
 
 
-def _bytes_beside(failure: LoggedFailure) -> int:
+def _measure_others(failure: LoggedFailure) -> int:
     """Return the bytes of a card that are neither free nor tensors of this process; 0 if unknown."""
     total = failure.printed.get("total")
     free = failure.printed.get("free")
@@ -339,7 +339,7 @@ def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
     would_fit = in_use + want.middle <= card.low - _CONTEXT_BYTES
     least = max(_CONTEXT_BYTES, _OTHERS_SHARE * card.low, in_use)
 
-    return would_fit and _bytes_beside(failure) > least
+    return would_fit and _measure_others(failure) > least
 
 
 def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:

@@ -289,7 +289,7 @@ def _merge_shapes(one: Shape, other: Shape) -> tuple[int, ...] | None:
 
 def is_open(spec: TensorSpec) -> bool:
     """Say whether a tensor's size is unknown."""
-    return spec.dtype not in ("resource", "variant", "") and spec.known_shape is None
+    return spec.dtype not in ("resource", "variant", "") and spec.full_shape is None
 
 
 def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:

@@ -144,7 +144,7 @@ def _correct_specs(node: Any, specs: list[TensorSpec]) -> None:
         # A byte for each maximum.
         specs[1:] = [TensorSpec("uint8", specs[0].shape)]
     elif node.op == "_MklNativeFusedBatchNormEx" and node.attr["is_training"].b:
-        shape = specs[0].known_shape
+        shape = specs[0].full_shape
         if shape is not None:
             # A bit for each element that the activation lets pass, counted in bytes, in a tensor of
             # the statistics' type (``init_default_ws``, ``MklFusedBatchNormOp``).
@@ -169,7 +169,7 @@ def infer_executed_outputs(
             pairs = zip(specs, find_inlined(name, traced) or (), strict=False)
 
             for index, (own, other) in enumerate(pairs):
-                if own.known_shape is None and own.dtype == other.dtype:
+                if own.full_shape is None and own.dtype == other.dtype:
                     known[index] = other
 
             outputs[name] = tuple(known)

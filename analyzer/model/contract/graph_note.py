@@ -59,7 +59,7 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return tensor_bytes(self.dtype, self.shape)
 
     @property
-    def known_shape(self) -> tuple[int, ...] | None:
+    def full_shape(self) -> tuple[int, ...] | None:
         """The shape; None unless it is fully known."""
         if self.shape is None or min(self.shape, default=0) < 0:
             return None

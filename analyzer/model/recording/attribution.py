@@ -9,8 +9,8 @@ A buffer without an op is unattributed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -433,54 +433,14 @@ def label_eager(
         by_python: Buffers requested on the thread that marks the steps, shape ``(n,)``.
         jit: Whether XLA runs the step.
     """
-    op = allocations["op"]
-    named = (op != "").to_numpy()
-    given = (op == _HOST_CONSTANT).to_numpy()
+    lives = Lifetimes(allocations, steps, backward)
     is_value = (allocations["region"] == "output").to_numpy()
     is_value = is_value & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
-    lives = Lifetimes(allocations, steps, backward)
-    inside = lives.inside
-    short = lives.short
-    is_read = is_value & bool(len(backward))
-    result = Category.ACTIVATION if infer else Category.TEMPORARY
-    # JAX names no requests
-    unnamed = short & ~named & (is_captured or bool(named.any()))
-    on_card = _is_on_card(allocations)
-    has_one_card = allocations["allocator"][on_card].nunique() == 1
-    is_from_host = has_one_card and not is_captured  # not from another card
-    copied = inside & (op == RECEIVED).to_numpy() & on_card & is_from_host
-    of_function = is_captured & (len(backward) == 0) & named
-    outside = "building the model" if is_captured else "outside the steps"
+
     # The first rule that matches decides; None leaves a buffer unattributed.
-    rules: tuple[tuple[Mask, Category | None, str], ...] = (
-        (short & jit, Category.TEMPORARY, XLA_ROLE),
-        (lives.until_next & ~named & jit, result, "result of the step"),
-        (inside & (given | (~named & by_python)), Category.INPUT, HOST_COPY_ROLE),
-        (copied, Category.INPUT, _COPY_FROM_HOST_ROLE),
-        (unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
-        (unnamed, Category.TEMPORARY, POOL_THREAD_ROLE),
-        (_is_folded(allocations), Category.CONSTANT, "constant computed beforehand"),
-        (lives.before & is_captured, Category.CONSTANT, "made before the steps"),
-        (~named, None, ""),
-        (lives.before, Category.UNATTRIBUTED, outside),
-        (~inside, Category.TEMPORARY, outside),
-        (
-            (phases == 1) & is_value,
-            *describe_value(Phase.BACKWARD, carries_gradient=True),
-        ),
-        (phases == 1, *describe_value(Phase.BACKWARD)),
-        (phases == 2, *describe_value(Phase.UPDATE)),
-        (short & infer, *describe_value(Phase.FORWARD, infers=True)),
-        (lives.into_backward, *describe_value(Phase.FORWARD, is_kept=True)),
-        (inside & is_read, *describe_value(Phase.FORWARD, infers=True)),
-        (inside & ~lives.until_next, Category.TEMPORARY, "outlives its step"),
-        # A program runs other functions than the step's.
-        (
-            inside & of_function,
-            Category.TEMPORARY,
-            "temporary outside the step's graph",
-        ),
-        (inside, *describe_value(Phase.FORWARD)),
+    rules = (
+        *_list_rules_without_op(allocations, lives, by_python, infer, jit, is_captured),
+        *_list_rules_by_op(lives, phases, backward, is_value, infer, is_captured),
     )
     left = labels.open_rows()
 
@@ -489,6 +449,85 @@ def label_eager(
             labels.fill(left & rows, category, role)
 
         left &= ~rows
+
+
+_Rule: TypeAlias = tuple[Mask, Category | None, str]
+
+
+def _list_rules_without_op(
+    allocations: pd.DataFrame,
+    lives: Lifetimes,
+    by_python: Mask,
+    infer: bool,
+    jit: bool,
+    is_captured: bool,
+) -> Iterator[_Rule]:
+    """Yield the rules that leave only the buffers of ops in the steps."""
+    op = allocations["op"]
+    named = (op != "").to_numpy()
+    given = (op == _HOST_CONSTANT).to_numpy()
+    result = Category.ACTIVATION if infer else Category.TEMPORARY
+    outside = "building the model" if is_captured else "outside the steps"
+    on_card = _is_on_card(allocations)
+
+    # JAX names no requests
+    unnamed = lives.short & ~named & (is_captured or bool(named.any()))
+
+    # not from another card
+    has_one_card = allocations["allocator"][on_card].nunique() == 1
+    is_from_host = has_one_card and not is_captured
+    copied = lives.inside & (op == RECEIVED).to_numpy() & on_card & is_from_host
+
+    yield lives.short & jit, Category.TEMPORARY, XLA_ROLE
+    yield lives.until_next & ~named & jit, result, "result of the step"
+
+    by_host = lives.inside & (given | (~named & by_python))
+    yield by_host, Category.INPUT, HOST_COPY_ROLE
+    yield copied, Category.INPUT, _COPY_FROM_HOST_ROLE
+
+    yield unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE
+    yield unnamed, Category.TEMPORARY, POOL_THREAD_ROLE
+
+    folded = _is_folded(allocations)
+    yield folded, Category.CONSTANT, "constant computed beforehand"
+    yield lives.before & is_captured, Category.CONSTANT, "made before the steps"
+
+    yield ~named, None, ""
+    yield lives.before, Category.UNATTRIBUTED, outside
+    yield ~lives.inside, Category.TEMPORARY, outside
+
+
+def _list_rules_by_op(
+    lives: Lifetimes,
+    phases: np.ndarray,
+    backward: Instants,
+    is_value: Mask,
+    infer: bool,
+    is_captured: bool,
+) -> Iterator[_Rule]:
+    """Yield the rules for buffers that ops request in the steps, by phase and lifetime."""
+    inside = lives.inside
+    is_backward = phases == 1
+
+    value = describe_value(Phase.BACKWARD, carries_gradient=True)
+    yield is_backward & is_value, *value
+    yield is_backward, *describe_value(Phase.BACKWARD)
+    yield phases == 2, *describe_value(Phase.UPDATE)
+
+    passing = describe_value(Phase.FORWARD, infers=True)
+    yield lives.short & infer, *passing
+    yield lives.into_backward, *describe_value(Phase.FORWARD, is_kept=True)
+
+    if len(backward):
+        yield inside & is_value, *passing
+
+    yield inside & ~lives.until_next, Category.TEMPORARY, "outlives its step"
+
+    # A program runs other functions than the step's.
+    if is_captured and not len(backward):
+        yield inside, Category.TEMPORARY, "temporary outside the step's graph"
+
+    yield inside, *describe_value(Phase.FORWARD)
 
 
 def find_first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:

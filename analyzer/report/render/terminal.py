@@ -266,7 +266,7 @@ def _choose_columns(table: sections.Table, width: int) -> list[int]:
 
         for row in table.rows:
             cell = sections.cell_of(row[place])
-            sizes.append(cell_len(_shown_text(cell, column.kind)))
+            sizes.append(cell_len(_draw_text(cell, column.kind)))
 
         widest = max(sizes)
         is_whole = column.is_number or column.kind == "bar"
@@ -291,7 +291,7 @@ def _draw_column(
     drawn: list[RenderableType] = []
 
     for cell in cells:
-        text = printable(_shown_text(cell, column.kind), _LONGEST)
+        text = printable(_draw_text(cell, column.kind), _LONGEST)
         style = STYLES[cell.tone]
 
         if column.kind in ("text", "path"):
@@ -302,7 +302,7 @@ def _draw_column(
     return drawn
 
 
-def _shown_text(cell: sections.Cell, kind: sections.ColumnKind) -> str:
+def _draw_text(cell: sections.Cell, kind: sections.ColumnKind) -> str:
     """Return the text of a cell; a bar for a ratio, with its note behind it."""
     text = sections.cell_text(cell, kind)
 

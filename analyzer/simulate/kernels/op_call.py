@@ -96,7 +96,7 @@ class Call:
 
     def shape(self, index: int) -> tuple[int, ...] | None:
         """Return the shape of an input; None unless it is fully known."""
-        return spec.known_shape if (spec := self._input(index)) else None
+        return spec.full_shape if (spec := self._input(index)) else None
 
     def dtype(self, index: int) -> str:
         """Return the element type of an input; empty if unknown."""
@@ -104,7 +104,7 @@ class Call:
 
     def out_shape(self, index: int = 0) -> tuple[int, ...] | None:
         """Return the shape of an output; None unless it is fully known."""
-        return self.op.outputs[index].known_shape
+        return self.op.outputs[index].full_shape
 
     def size(self, index: int = 0) -> int:
         """Return the bytes of an output."""

@@ -109,7 +109,7 @@ def evaluate(
             return (int(kind == "NotEqual"),)
 
     if kind == "Shape":
-        return None if specs[0] is None else specs[0].known_shape
+        return None if specs[0] is None else specs[0].full_shape
 
     deciding = _DECIDED_BY_ONE.get(kind)
     if deciding is not None:

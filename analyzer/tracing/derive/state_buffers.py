@@ -289,7 +289,7 @@ def _sizes_of_weights(structure: GraphIndex) -> set[int]:
 def _channels_of(structure: GraphIndex, tensor: str) -> tuple[set[int], int]:
     """Return the axes of a tensor that may be its channels, and the bytes of an element."""
     spec = structure.spec(tensor)
-    shape = spec.known_shape if spec is not None else None
+    shape = spec.full_shape if spec is not None else None
     if spec is None or not shape or not spec.size_bytes:
         return set(), 0
 

@@ -284,39 +284,53 @@ class _Building:
         self._rows = np.flatnonzero(in_function | is_eager)
         self._table = table.iloc[self._rows]
         self._size: dict[int, int] = self._table["requested_bytes"].to_dict()
-        dies = self._table["dies"].to_numpy()
-        freed = np.flatnonzero(dies < len(times))
-        users = sequence.before(threads[dies[freed]], times[dies[freed]])
-
-        # The op before each free, for buffers that are freed.
-        self._users: dict[int, str] = {}
-
-        for row, user in zip(self._rows[freed].tolist(), users, strict=True):
-            if user:
-                self._users[row] = user
-
-        # The op that frees a buffer itself; TensorFlow 2.9 and later record it (``AddTraceMe`` in
-        # ``bfc_allocator.cc``).
-        freers = raw.events["op"].astype(object).to_numpy()
-        has_freers = (raw.events["kind"] < 0) & (freers != "")
-        own = zip(self._rows[freed].tolist(), freers[dies[freed]], strict=True)
-        self._freers: dict[int, str] = dict(own) if has_freers.any() else {}
-
-        is_large = self._table["requested_bytes"] >= GUARDS_BYTES
-        is_on_host = self._table["allocator"].isin(list(HOST_ALLOCATORS))
-        is_raw = (self._table["region"] == "") & is_large & ~is_on_host
-
-        # Other ops free the results of MLIR's kernels, which are requested in the same way.
-        raws = self._rows[is_raw.to_numpy()].tolist()
-        guarded = [str(names[row]) for row in raws if self._is_scratch(row)]
+        self._find_frees(sequence, threads, times)
 
         self.renamed = {row: names[row] for row in self._size if "#" in names[row]}
-        self._find_type = make_type_finder(raw.op_types, guarded)
+        self._find_type = make_type_finder(raw.op_types, self._list_guarded())
 
         self.outputs: dict[str, list[TensorSpec]] = {}
         self.inputs: dict[str, list[str]] = {}
         self.tensors: dict[int, str] = {}
         self.edges: dict[tuple[str, str], str] = {}
+
+    def _find_frees(
+        self,
+        sequence: OpSequence,
+        threads: npt.NDArray[np.int64],
+        times: npt.NDArray[np.int64],
+    ) -> None:
+        """Find the op before each free, and the op that frees, of the buffers that are freed."""
+        dies = self._table["dies"].to_numpy()
+        freed = np.flatnonzero(dies < len(times))
+        rows = self._rows[freed].tolist()
+        instants = dies[freed]
+
+        users = zip(
+            rows, sequence.before(threads[instants], times[instants]), strict=True
+        )
+        self._users: dict[int, str] = {row: user for row, user in users if user}
+
+        # TensorFlow 2.9 and later record the op that frees (``AddTraceMe`` in ``bfc_allocator.cc``).
+        events = self._raw.events
+        freers = events["op"].astype(object).to_numpy()
+        has_freers = (events["kind"] < 0) & (freers != "")
+
+        self._freers: dict[int, str] = {}
+        if has_freers.any():
+            self._freers = dict(zip(rows, freers[instants], strict=True))
+
+    def _list_guarded(self) -> list[str]:
+        """Return the ops that free a large buffer themselves: workspaces, and guards around them.
+
+        Other ops free the results of MLIR's kernels, which are requested in the same way.
+        """
+        is_large = self._table["requested_bytes"] >= GUARDS_BYTES
+        is_on_host = self._table["allocator"].isin(list(HOST_ALLOCATORS))
+        is_raw = (self._table["region"] == "") & is_large & ~is_on_host
+        rows = self._rows[is_raw.to_numpy()].tolist()
+
+        return [str(self._names[row]) for row in rows if self._is_scratch(row)]
 
     def connect(self) -> None:
         """Find the tensors of the buffers, and the edges from frees and copies."""

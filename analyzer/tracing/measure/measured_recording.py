@@ -180,13 +180,13 @@ def measure(
     if plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
 
-    all_warnings = [*warnings, *_find_warnings(events, table, steps, note, main)]
+    found = _find_warnings(events, table, steps, note, main)
 
     if not note.is_captured:
-        all_warnings += warn_about_modules(raw, plans)
+        found += warn_about_modules(raw, plans)
 
-    if not note.is_captured and structure is not None:
-        all_warnings += _warn_about_cut(shown, len(events_shown), main)
+        if structure is not None:
+            found += _warn_about_cut(shown, len(events_shown), main)
 
     return Recording(
         kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
@@ -198,7 +198,7 @@ def measure(
         allocator=main,
         steps=steps_shown,
         structure=structure,
-        warnings=tuple(all_warnings),
+        warnings=(*warnings, *found),
         versions=dict(note.versions),
         error=note.error,
         compilations={one.ops[0]: one.compilations for one in note.xla},

@@ -42,7 +42,7 @@ from analyzer.model.recording.records import (
     conform,
 )
 from analyzer.tracing.derive.op_names import find_optimizer
-from analyzer.tracing.parse.buffer_plan import ARGUMENTS, BufferPlan, PlanRegion
+from analyzer.tracing.parse.buffer_plan import ARGUMENTS, BufferPlan, Holder, PlanRegion
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.trace_modules import (
     find_layer,
@@ -173,7 +173,6 @@ def label_holders(
         op = structure.ops.get(name) if structure is not None else None
         outputs = op.outputs if op is not None else ()
         own = TensorSpec(holder.dtype, holder.shape)
-        is_kept = holder.first < start < holder.last
         is_number = is_float(holder.dtype)
         tensors = {f"{name}:{index}" for index in range(len(outputs))}
 
@@ -187,9 +186,10 @@ def label_holders(
             category = Category.KV_CACHE
             role = CACHE_ROLE
         else:
+            is_value = bool(holder.op_name) and is_number
             gradient = find_inlined(holder.op_name, passing)
             is_passed = structure is None or gradient is not None
-            is_value = bool(holder.op_name) and is_number
+            is_kept = holder.first < start < holder.last
 
             category, role = describe_value(
                 Phase.FORWARD if infer or is_kept else phase,
@@ -200,15 +200,13 @@ def label_holders(
                 is_activation=is_value and makes_activation(holder.op_type),
             )
 
-        metadata_name = "" if holder.op_name in _NAMELESS else holder.op_name
-
         tensor = ""
         if own in outputs:
             tensor = f"{name}:{outputs.index(own)}"
 
         labels.append(
             {
-                "op": name or metadata_name or holder.instruction,
+                "op": name or _get_own_name(holder),
                 "op_type": holder.op_type or holder.opcode,
                 "layer": layer,
                 "source": op.source if op is not None else "",
@@ -219,6 +217,14 @@ def label_holders(
         )
 
     return labels
+
+
+def _get_own_name(holder: Holder) -> str:
+    """Return the name of a holder's op in the module, or its instruction."""
+    if holder.op_name and holder.op_name not in _NAMELESS:
+        return holder.op_name
+
+    return holder.instruction
 
 
 def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
