@@ -17,7 +17,6 @@ from analyzer.cards.catalogue import look_up_gpu
 from analyzer.explain.buffer_words import NO_USE
 from analyzer.model.contract.report_file import (
     CardUse,
-    FragmentationFigures,
     OtherSettings,
     PoolChange,
     ReplayCheck,
@@ -79,9 +78,10 @@ class Analysis:
     peak_ever: Peak
     # buffers alive at the requested peak, with their category at that instant and their uses
     alive: pd.DataFrame
-    fragmentation: FragmentationFigures  # at the allocated peak
     # The pool by a replay through the simulated allocator; None without a replay
     replay_check: ReplayCheck | None = None
+    # every limit of the pool from this one on succeeds in a replay
+    safe_limit_bytes: int | None = None
     fits_limit: bool = True  # whether a prediction runs under its own limit
     pool_bytes: int | None = None  # in the steady step
     pool_ever_bytes: int | None = None
@@ -149,9 +149,6 @@ def analyse(recording: Recording) -> Analysis:
             f"{peak.requested_bytes} B"
         )
 
-    requested, allocated = line.at(peak.allocated_instant)
-    waste = FragmentationFigures(internal_bytes=max(allocated - requested, 0))
-
     return Analysis(
         recording=recording,
         rows=rows,
@@ -162,7 +159,6 @@ def analyse(recording: Recording) -> Analysis:
         peak=peak,
         peak_ever=find_peak(line, 0, count - 1),
         alive=alive,
-        fragmentation=waste,
     )
 
 

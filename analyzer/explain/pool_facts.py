@@ -8,7 +8,6 @@ and is used only if all of them agree.
 from dataclasses import asdict, replace
 
 import numpy as np
-from msgspec import structs
 
 from analyzer.explain.analysis import Analysis, card_of, card_options, own_options
 from analyzer.explain.buffer_words import name_of
@@ -77,13 +76,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         )
         also = [asked.memory_limit_bytes] if is_limited else ()
         found = minimum_limit(sequence, asked, also=also)
-        waste = structs.replace(
-            analysis.fragmentation,
-            minimum_limit_bytes=found.low,
-            safe_limit_bytes=found.high,
-        )
-
-        analysis = replace(analysis, fragmentation=waste)
+        analysis = replace(analysis, safe_limit_bytes=found.high)
 
     if what_if.is_asked:
         return _add_what_if(analysis, asked)
@@ -172,21 +165,12 @@ def _add_replay(analysis: Analysis, result: Replay) -> Analysis:
     at = int(np.searchsorted(result.instant, instant, side="right")) - 1
     inside = (result.instant >= analysis.first) & (result.instant <= analysis.last)
     sizes = result.pool_bytes
-    free_bytes = int(sizes[at] - result.in_use_bytes[at])
-    largest_bytes = int(result.largest_free_bytes[at])
-
-    waste = structs.replace(
-        analysis.fragmentation,
-        free_bytes=free_bytes,
-        largest_free_bytes=largest_bytes,
-    )
 
     return replace(
         analysis,
         pool_bytes=int(sizes[inside].max(initial=0)) or int(sizes[at]),
         pool_ever_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
-        fragmentation=waste,
     )
 
 
@@ -212,8 +196,6 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
         memory_limit_bytes=options.memory_limit_bytes,
         growth=options.growth,
         fits=failure is None,
-        peak_requested_bytes=result.peak_requested_bytes,
-        peak_allocated_bytes=result.peak_in_use_bytes,
         peak_pool_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
         failure=failure,

@@ -53,7 +53,7 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     orders = _sample_orders(recording)
     options = own_options(recording, orders[0])
     stated = _state_peaks(analysis, orders, options)
-    safe_bytes = analysis.fragmentation.safe_limit_bytes
+    safe_bytes = analysis.safe_limit_bytes
     if search and safe_bytes is not None:
         found = find_shared_limits(orders[:_SEARCHES], options, safe_bytes)
         limit = widen(found, len(recording.repeats)).including(safe_bytes)

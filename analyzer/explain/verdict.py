@@ -130,7 +130,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
     pool_bytes = analysis.pool_ever_bytes
     gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
-    is_searched = analysis.fragmentation.safe_limit_bytes is not None
+    is_searched = analysis.safe_limit_bytes is not None
 
     base = VerdictFigures(
         outcome=Outcome.FAILED if recording.error is not None else Outcome.NO_LIMIT,

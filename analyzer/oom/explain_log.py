@@ -17,7 +17,6 @@ from analyzer.model.contract.oom_file import (
     OomDocument,
     OomFailure,
     OomPlan,
-    OomSurvived,
 )
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
@@ -153,7 +152,6 @@ def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
         _compute(failure, log)
 
     failures = tuple(map(_describe_failure, log.failures))
-    survived = log.tolerated.items()
 
     document = OomDocument(
         log=name,
@@ -162,9 +160,6 @@ def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
         failures=failures,
         failures_not_shown=log.more_failures,
         refusals=tuple(log.refusals),
-        survived=tuple(
-            OomSurvived(who, count, size.middle) for who, (count, size) in survived
-        ),
         notes=tuple(_write_notes(log)),
         next_command=write_next_command(log.failures[0]) if log.failures else None,
     )

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
 from msgspec import field
 
 from analyzer.model.contract.child_messages import AllocatorFigures
@@ -33,7 +32,7 @@ _COLUMNS = (
 )
 
 
-class CardPart(msgspec.Struct, frozen=True):
+class CardPart(ReportRecord, frozen=True):
     """A part of a card's memory."""
 
     what: str
@@ -41,7 +40,7 @@ class CardPart(msgspec.Struct, frozen=True):
     source: Literal["TensorFlow", "the driver", "difference"] = "the driver"
 
 
-class CardAccount(msgspec.Struct, frozen=True, kw_only=True):
+class CardAccount(ReportRecord, frozen=True, kw_only=True):
     """One card; its parts add up to ``total_bytes``."""
 
     index: int  # the driver's

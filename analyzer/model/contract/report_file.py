@@ -296,20 +296,6 @@ class PoolChange(ReportRecord, frozen=True, kw_only=True):
     pool_bytes: Total
 
 
-class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
-    """Waste in the pool at the allocated peak, and memory limits.
-
-    Fields of replays in the simulated allocator are None without a replay.
-    """
-
-    internal_bytes: Total  # allocated less requested bytes
-    free_bytes: Total | None = None  # in the pool at the allocated peak
-    largest_free_bytes: Total | None = None
-    # the smallest limit under which a replay succeeds
-    minimum_limit_bytes: Total | None = None
-    safe_limit_bytes: Total | None = None  # every limit from this one on succeeds
-
-
 class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     """Whether the step fits."""
 
@@ -352,8 +338,6 @@ class ReplayFailure(ReportRecord, frozen=True, kw_only=True):
     free_bytes: Total
     largest_free_bytes: Total
     in_use_bytes: Total
-    pool_bytes: Total = 0
-    available_bytes: Signed = 0
 
 
 class OtherSettings(ReportRecord, frozen=True, kw_only=True):
@@ -362,8 +346,6 @@ class OtherSettings(ReportRecord, frozen=True, kw_only=True):
     memory_limit_bytes: Total
     growth: bool
     fits: bool
-    peak_requested_bytes: Total = 0
-    peak_allocated_bytes: Total = 0
     peak_pool_bytes: Total = 0
     pool_timeline: tuple[PoolChange, ...] = ()
     failure: ReplayFailure | None = None
@@ -419,7 +401,6 @@ class CardUse(TwoSizes, frozen=True, kw_only=True):
 class SimulatedCardNotice(ReportRecord, frozen=True, kw_only=True):
     """A run on simulated cards."""
 
-    says: Text
     cards: tuple[Name, ...] = ()
     assumed: tuple[Text, ...] = ()
     settings: tuple[AssumedSetting, ...] = ()
@@ -539,7 +520,6 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     layers: tuple[LayerBytes, ...] = ()  # the largest first
     ops: tuple[OpBytes, ...] = ()
     tensors_at_peak: tuple[TensorAtPeak, ...] = ()  # the largest first
-    fragmentation: FragmentationFigures | None = None
     pool_timeline: tuple[PoolChange, ...] = ()
     verdict: VerdictFigures | None = None
     fits: Fits = None

@@ -261,10 +261,8 @@ class Replay:
             instant=int(sequence.instant[op]),
             requested_bytes=int(sequence.request[op]),
             in_use_bytes=in_use,
-            pool_bytes=pool,
             free_bytes=pool - in_use,
             largest_free_bytes=largest,
-            available_bytes=self.options.memory_limit_bytes - pool,
         )
 
     def fragmentation(self, places: Mask | slice = slice(None)) -> NDArray[np.float64]:
@@ -275,19 +273,9 @@ class Replay:
         )
 
     @property
-    def peak_in_use_bytes(self) -> int:
-        """Peak of the bytes of chunks in use."""
-        return int(self.in_use_bytes.max(initial=0))
-
-    @property
     def peak_pool_bytes(self) -> int:
         """Peak of the bytes taken from the driver."""
         return int(self.pool_bytes.max(initial=0))
-
-    @property
-    def peak_requested_bytes(self) -> int:
-        """Peak of the requested bytes alive."""
-        return int(self.sequence.live_requested_bytes()[: len(self)].max(initial=0))
 
 
 def replay(
