@@ -206,6 +206,7 @@ def _words(name: str) -> frozenset[str]:
         r"\1 ",
         text,
     )
+
     text = re.sub(r"(?<=\d)(ti|super|laptop|xtx|xt|gre)\b", r" \1", text)
     text = re.sub(r"\bsxm\d\b", "sxm", text)
     text = re.sub(r"\b(a100|h100|h200|v100|p100)(?=\d+gb|sxm|pcie)", r"\1 ", text)

@@ -137,6 +137,7 @@ def _guarded(call: Callable[[], int]) -> int:
             if error.errno in _WRITE_ERRORS
             else "The machine"
         )
+
         _report(f"{error.filename or unnamed}: {error.strerror}.")
     except MemoryError:
         _report("There is not enough host memory for the analysis itself.")

@@ -69,12 +69,14 @@ def load_command(name: str) -> Any:
     run = load_function(name)
     paragraphs = cleandoc(run.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
     form: Any = "rich" if shutil.get_terminal_size().columns >= _LEAST_PANEL else None
     alone = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=form,
     )
+
     alone.command(name=name, help=text, context_settings=_HELP)(run)
 
     return typer.main.get_command(alone)

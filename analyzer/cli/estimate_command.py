@@ -241,6 +241,7 @@ def _check_options(
         target_spec.TargetForm.ESTIMATE,
         target_spec.list_given_options(chosen),
     )
+
     options.refuse_options(
         "cannot change a finished estimate",
         "Estimate the target itself with it.",
@@ -248,6 +249,7 @@ def _check_options(
         what_if=capture.what_if,
         prove=capture.prove,
     )
+
     file = Path(spec.path) / RUN_FILE  # opening reports a missing file
     device = read_run_file(file).device if file.is_file() else None
 

@@ -108,6 +108,7 @@ def _list_cards(search: str) -> CardList:
             limit_bytes=memory_limit(card).bytes,
             compute_capability="" if card.is_amd else card.capability_text,
         )
+
         rows.append(row)
 
     following = f"analyze fit keras:ResNet50 --gpu {cards[0].id}"
@@ -124,6 +125,7 @@ def _print(listing: CardList, *, is_verbose: bool) -> None:
     rows = [structs.astuple(row) for row in listing.cards]
     count = len(listing.cards)
     headline = "1 card." if count == 1 else f"{count} cards."
+
     heading = (
         "Nominal memory, memory that the driver reports, TensorFlow's default limit"
     )

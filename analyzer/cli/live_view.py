@@ -42,6 +42,7 @@ class LiveView:
             f"{format_bytes(peak)}, "
             f"process {format_bytes(resident)}, slope {signed_bytes(slope)} a step"
         )
+
         curve = Text("".join(_BLOCKS[level] for level in levels), "cyan")
 
         return Group(curve, Text(figures, "bold"))

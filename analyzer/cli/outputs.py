@@ -133,6 +133,7 @@ class Outputs(PageOutputs):
             result.to_perfetto,
             result.to_torch_snapshot,
         ]
+
         _, *others = zip(self.paths, writers, strict=True)
 
         json = json_output(self.json, result.to_json, is_full=self.full)

@@ -167,6 +167,7 @@ class StepFlags:
             for one in fields(self)
             if one.name != "shape"
         }
+
         return CaptureOptions(**own, shapes=parse_shapes(self.shape or []), **others)
 
 

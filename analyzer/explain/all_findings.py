@@ -89,6 +89,7 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     yield from peak_tensors.find_whole_tables(analysis)
     yield from peak_tensors.find_input_copies(analysis)
     yield from step_differences.find_varying_shapes(analysis)
+
     watch = analysis.recording.watch
     if watch is not None:
         yield from _of_watched_steps(analysis, watch)

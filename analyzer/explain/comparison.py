@@ -143,6 +143,7 @@ def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
         sizes["process"] is not None or _is_program_on_cpu(report)
         for report, sizes in ((a, sizes_a), (b, sizes_b))
     ]
+
     rows = []
 
     for number in get_args(Number):
@@ -193,6 +194,7 @@ def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
         name: alive[name].astype(str).to_numpy(dtype=object)
         for name in ("variable", "tensor", "op", "role", "category")
     }
+
     fed = np.array(
         [_OUTPUT_NUMBER.sub("", name) for name in text["tensor"]], dtype=object
     )

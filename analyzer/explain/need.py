@@ -67,6 +67,7 @@ def _find_earlier_peak(recording: Recording, least: Need) -> BoundedBytes | None
     allocator = least.allocator.bytes
     seen = least.pool
     own_bytes = find_own_peak(recording)
+
     counted = highest_counter(recording)
     if own_bytes is not None and own_bytes > seen.bytes:
         return BoundedBytes.exactly(own_bytes - allocator)

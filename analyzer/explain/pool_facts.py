@@ -221,6 +221,7 @@ def _describe_failure(
     limit = format_bytes(options.memory_limit_bytes)
     free, asked = map(format_bytes, (failure.free_bytes, failure.requested_bytes))
     is_fragmented = failure.free_bytes >= round_up(failure.requested_bytes)
+
     largest = format_bytes(failure.largest_free_bytes)
     detail = (
         f"Only {free} of the pool are free: the live tensors need more than this limit."

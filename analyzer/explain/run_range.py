@@ -60,6 +60,7 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
         replayed = [one.requested_bytes for one in _peaks_with_all(analysis)]
         highest_bytes = max(analysis.peak.requested_bytes, *replayed, 0)
         more_bytes = (stated.high_bytes or 0) - highest_bytes
+
         least_bytes = min(found.low, safe_bytes, stated.allocated_low_bytes or 0)
         limit = limit.widened(0, max(more_bytes, 0)).at_least(least_bytes)
         stated = structs.replace(
@@ -83,6 +84,7 @@ def _state_peaks(
         _find_allocated_peak(analysis, one, options) for one in orders
     )
     requested = widen(seen_requested, len(runs))
+
     tries = len(runs) + len(orders) - 1
     allocated = widen(seen_allocated.including(replayed.low, replayed.high), tries)
 
@@ -102,6 +104,7 @@ def _state_peaks(
         orders[0].live_rounded_bytes()[_select_step(analysis, orders[0])].max(initial=0)
     )
     least = int(rounded) - max(analysis.peak.requested_bytes - requested.low, 0)
+
     because = _explain_range(
         len(runs),
         len(orders),
@@ -109,6 +112,7 @@ def _state_peaks(
         seen_allocated,
         replayed,
     )
+
     changes = []
     if below_bytes:
         changes.append(f"lowers the peak by up to {format_bytes(below_bytes)}")

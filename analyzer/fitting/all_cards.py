@@ -91,6 +91,7 @@ def _fit_kind(
     limits = [memory_limit(gpu) for gpu in cards]
     chosen = replace(options, gpu=largest_card.id)
     own_access = replace(access, folder=access.folder / largest_card.id)
+
     is_one = question.wanted is not None
     all_bytes = [limit.bytes for limit in limits]
     search = CardSearch(all_bytes, choose_first_size((), options), is_one=is_one)

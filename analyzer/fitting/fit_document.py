@@ -43,6 +43,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
         answer.dtype_policy,
         "XLA" if answer.jit else "op by op",
     )
+
     subtitle = ", ".join(filter(None, step))
 
     return Document(

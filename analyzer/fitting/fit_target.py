@@ -172,6 +172,7 @@ def describe_sizes(
     gpu = find_smallest_card(options.gpu) if options.gpu else None
     limit_of, limit = limited_by
     largest = search.fitting
+
     step = facts.step
     is_batch = not question.varied
     fixed_bytes, bytes_per_example = search.fit_line() if is_batch else (None, None)

@@ -62,6 +62,7 @@ def write_diff(path: Path, before: str, after: str) -> str:
     name = Path(os.path.relpath(path)).as_posix()
     name = path.name if name.startswith("..") else name
     old = _LINE.findall(before)
+
     new = _LINE.findall(after)
     end = "\n\\ No newline at end of file\n"
     parts = []

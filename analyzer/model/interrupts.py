@@ -106,6 +106,7 @@ def _handlers(handler: _Handler, numbers: tuple[int, ...] = ENDING) -> Iterator[
         for number in numbers
         if is_main and signal.getsignal(number) not in ignored
     ]
+
     earlier = {}
 
     try:

@@ -115,4 +115,5 @@ class BoundedBytes:
             format_bytes,
             (self.bytes, self.range.low, self.range.high),
         )
+
         return shown if low == high else f"{shown} ({low} to {high})"

@@ -112,6 +112,7 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
     row = OTHER_CAUSES[failure.other_cause]
     printed = failure.printed
     cause = Cause(row.cause)
+
     title = failure.title
     free = printed.get("free")
 
@@ -168,6 +169,7 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     limit = failure.limit
     card = failure.card_memory
     pool = failure.pool
+
     free = failure.free
     room = failure.room
     left = difference(limit, failure.in_use)

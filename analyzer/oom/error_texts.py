@@ -102,6 +102,7 @@ def _find_tensor(
     shape = parse_shape(match["shape"])
     dtype = match["dtype"] or ""
     device = match["device"] or ""
+
     allocator = match["allocator"] or ""
     size_bytes = tensor_bytes(numpy_name(dtype), shape)
     size = None if size_bytes is None else Range.exactly(size_bytes)

@@ -53,6 +53,7 @@ def compute_figures(failure: LoggedFailure) -> None:
     used_bytes = sum(size for _, size, is_used in failure.chunks if is_used)
     free_sizes = [size for _, size, is_used in failure.chunks if not is_used]
     row_bytes = sum(size * count for size, count in failure.used_sizes.items())
+
     region_bytes = sum(failure.regions)
     printed = failure.printed
     pool = printed.get("pool")
@@ -89,6 +90,7 @@ def compute_figures(failure: LoggedFailure) -> None:
     whole = pool + room if pool is not None and room is not None else None
     limit = _narrow(printed.get("limit"), whole, failure.card_limit)
     failure.pool = pool
+
     failure.in_use = in_use
     failure.limit = limit
     failure.room = _narrow(room, difference(limit, pool))

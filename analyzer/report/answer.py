@@ -557,6 +557,7 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
     peak = report.peak
     verdict = report.verdict
     need = need_of(report)
+
     is_whole = report.error is None
     if is_whole and verdict is not None and verdict.need_bytes is not None:
         meaning = "least pool of TensorFlow"

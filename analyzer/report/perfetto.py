@@ -119,6 +119,7 @@ def _slices(
             "op": str(row.op),
             "shape": f"{row.dtype} {row.shape}".strip(),
         }
+
         name = str(row.variable or row.tensor or row.op or "(no op)")
         ends_us = times_us[[row.born + 1, row.dies + 1]]
 

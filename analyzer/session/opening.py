@@ -70,6 +70,7 @@ def open_result(
             allocator=allocator,
             progress=lambda share: progress("reading the trace", share),
         )
+
         progress(_last_stage(search), 1.0)
 
         return explain(measured, what_if, search=search)
@@ -197,6 +198,7 @@ def analyse_step(
         search=search,
         progress=lambda share: progress("predicting", 0.8 * share),
     )
+
     progress(_last_stage(search), 0.9)
 
     return explain(predicted, what_if, search=search)
@@ -347,6 +349,7 @@ def read_host(request: tuple[str, str]) -> list[HostRow]:
             limit_bytes=int(last["in_use_bytes"]) + available if available else None,
             damaged=is_damaged,
         )
+
         rows.append(row)
 
     return rows

@@ -111,6 +111,7 @@ def _run_calls(
         pre_dispatch="n_jobs",
         batch_size=1,
     )
+
     results = parallel(delayed(_call)(call, *item, folder) for item in items.items())
 
     try:

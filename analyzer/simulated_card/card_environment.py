@@ -180,4 +180,5 @@ def encode_card(gpu: Gpu, room_bytes: int, context_bytes: int) -> str:
         room_bytes,
         min(context_bytes, room_bytes),
     )
+
     return ",".join(map(str, figures))

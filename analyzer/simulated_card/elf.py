@@ -104,10 +104,12 @@ def make_library(
             *((_NEEDED, needed_at), (_SONAME, soname_at), (_RUNPATH, origin_at)),
             *_list_tables(at, len(strings)),
         )
+
         symbols = (
             _SYMBOL.pack(offset, _GLOBAL_FUNC, 0, 1, stub_at, _STUB_BYTES)
             for offset, stub_at in zip(offsets, stubs, strict=True)
         )
+
         code = (
             struct.pack(
                 "<BIBi",
@@ -118,6 +120,7 @@ def make_library(
             )
             for number, stub_at in enumerate(stubs)
         )
+
         undefined = _SYMBOL.pack(answer_at, _GLOBAL_FUNC, 0, 0, 0, 0)
         contents = {
             "header": _header(at["common"] + len(common), at["dynamic"], at["slot"]),
@@ -134,6 +137,7 @@ def make_library(
             "dynamic": b"".join(_DYNAMIC.pack(*entry) for entry in entries),
             "slot": bytes(8),
         }
+
         image = b""
 
         for name, content in contents.items():
@@ -188,6 +192,7 @@ def _header(code_end: int, data_at: int, slot_at: int) -> bytes:
         (_PT_DYNAMIC, *data, *(slot_at - data_at,) * 2, 8),
         (_PT_STACK, _READ | _WRITE, 0, 0, 0, 0, 0, 8),
     )
+
     identity = b"\x7fELF\x02\x01\x01" + bytes(9)
     sizes = (_HEADER_BYTES, _SEGMENT.size, len(segments), 64, 0, 0)
 

@@ -161,6 +161,7 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
         needed=CORE.encode(),
         soname=NAMES.encode(),
     )
+
     folder.parent.mkdir(parents=True, exist_ok=True)
 
     with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as place:

@@ -101,6 +101,7 @@ def capture_graph(
         variables.refresh()
         function = _trace(program)
         variables.function = function
+
         stack.enter_context(pause_collector())  # no code of the user runs from here on
         report("optimising the graph", 0.5)
         ops, sizes = _build_graph(program, function, gpu, options)
@@ -115,6 +116,7 @@ def capture_graph(
             options.step_count,
             function,
         )
+
         capture = describe_capture(state, ops=ops)
 
     device = capture.run.device

@@ -70,6 +70,7 @@ def read_step(
             assumed or {},
             transposed=transposed,
         )
+
         outputs |= sized.outputs
         sizes += sized.sizes.values()
 

@@ -209,6 +209,7 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
         bandwidth=gpu.bandwidth_bytes_s // 1000,
         l2_cache_size=gpu.l2_bytes,
     )
+
     major, minor = gpu.compute_capability
     properties.environment["architecture"] = f"{major}.{minor}"
     properties.environment["cuda"] = _CUDA

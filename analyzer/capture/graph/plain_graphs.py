@@ -66,6 +66,7 @@ def read_executed_ops(
             attrs=attrs,
             source=find_inlined(node.name, sources) or "",
         )
+
         ops.append(op)
 
     return ops

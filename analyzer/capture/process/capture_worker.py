@@ -197,6 +197,7 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
     # Autograph leaves its code there.
     tempfile.tempdir = str(folder / TEMPORARY)
     (folder / TEMPORARY).mkdir()
+
     is_static = request.kind == "static"
     on_card = bool(options.gpu) and not is_static
 
@@ -228,6 +229,7 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
         from_process_start=True,
         simulated_card=child_environment.make_card_note(options) if on_card else None,
     )
+
     channel.report("writing the graph", 0.97)
 
     with pause_collector():
@@ -300,6 +302,7 @@ def write_run(folder: Path, captured: Captured) -> None:
             inside=tuple(captured.inside),
             traced=tuple(captured.traced),
         )
+
         (folder / graph).write_bytes(pack(encode_graph(content)))
 
     run = replace(captured.run, graph=graph, xla=tuple(notes))

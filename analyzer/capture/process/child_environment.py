@@ -102,6 +102,7 @@ def make_base_environment(
         **os.environ,
         "KERAS_BACKEND": os.environ.get("KERAS_BACKEND") or "tensorflow",
     }
+
     _check_backend(environment, "the environment")
 
     if host_events:

@@ -103,6 +103,7 @@ def capture(
                     folder=str(staging),
                     kind=kind,
                 )
+
                 child = _start(request, copies)
 
                 with _send_sizes(staging / SIZES_PIPE, next_size) as answer:
@@ -160,6 +161,7 @@ def _start(request: CaptureRequest, copies: ForkServers | None) -> Child | Fork:
     write_message(file, request)
     # One folder of tools for all forks, whose environments would differ otherwise.
     folder = copies.folder if copies else staging
+
     options = request.options
     environment = make_environment(request.target, options, request.kind, folder)
 
@@ -323,6 +325,7 @@ def capture_live(
                 kind=TargetKind.KERAS_FILE,
                 path=str(path),
             )
+
             return capture(file, options, out, force=force, progress=_report_nothing)
 
     if options.gpu:

@@ -47,6 +47,7 @@ def read_allocators() -> tuple[AllocatorFigures, ...]:
             limit_bytes=limits.get(name, 0),
             grows=_does_grow(card),
         )
+
         rows.append(row)
 
     return tuple(rows)

@@ -113,6 +113,7 @@ class _Loop:
             *args,
             **kwargs,
         )
+
         own, others = result
         tables = get_tables(graph)
         flat_results = [_get_tensor(one) for one in _flatten(own)]

@@ -555,6 +555,7 @@ class HostValues:
             spec,
             has_assignments=size_bytes <= _SMALL_BYTES,
         )
+
         handle = self._capture(graph, follower.handle)
 
         with self.making(graph):

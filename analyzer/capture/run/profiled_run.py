@@ -116,6 +116,7 @@ def run_steps(
                 wanted=steps,
                 setup=setup,
             )
+
             graphs_to_set = None if then else partitions
             _run_to_end(state, graphs_to_set, report, end_trace, own_process)
 
@@ -275,6 +276,7 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
             "The step was not repeated, so its range is not known: this version of TensorFlow has "
             "no place where the requests can be counted."
         )
+
         return
 
     state.observed.eager = False  # no trace gets the marks of gradients any more

@@ -131,6 +131,7 @@ def describe_capture(
     program = capturing.program
     observed = capturing.observed
     variables = capturing.variables
+
     function = capturing.function
     traced_graphs = [] if function is None else graphs.read_traced_graphs(function)
     sources: dict[str, str] = {}
@@ -267,6 +268,7 @@ def _check_accumulation(program: Program, steps: int) -> list[str]:
         getattr(one, "gradient_accumulation_steps", None) or 1
         for one in program.optimizers
     ]
+
     return [
         f"The optimizer accumulates gradients over {count} steps and applies them in the last, "
         f"which needs more memory. Step {steps - 1} (from 0) applies none: use --steps "
@@ -368,6 +370,7 @@ def describe_failure(failure: BaseException) -> Failure:
     kind = classify_failure(failure)
     name = type(failure).__name__
     message = str(failure)
+
     code = ExitCode.BAD_INPUT
     where = None
 
@@ -426,6 +429,7 @@ def read_compiled_functions(
                 platform=platform,
                 compilations=len(list_dumps(dump, name)),
             )
+
             compiled.append((note, plan))
 
     names = [note.function for note, _ in compiled]

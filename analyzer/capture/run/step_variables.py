@@ -165,6 +165,7 @@ class StepVariables:
                 argument=arguments.get(id(variable.handle)) if arguments else None,
                 device=variable.device,
             )
+
             rows.append(row)
 
         return tuple(rows)

@@ -130,6 +130,7 @@ def make_signature_program(
         make_tensor(shape, spec.dtype)
         for shape, spec in zip(shapes, specs, strict=True)
     ]
+
     args = tuple(tf.nest.pack_sequence_as(signature, tensors))
 
     return make_function_program(function, args, text, options)
@@ -215,6 +216,7 @@ def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
         jit_compile=jit,
         **options,
     )
+
     vars(rebuilt).update(
         (name, vars(function)[name]) for name in _OWNERS if name in vars(function)
     )

@@ -94,6 +94,7 @@ def _describe(holder: HeldTensors, members: list[Any]) -> HeldTensors:
     shapes = dict.fromkeys(map(get_shape, members))
     shapes.pop(None, None)
     count = len(members)
+
     words = holder.holder
     is_many = not (holder.grows or holder.bound) and count >= _MANY
 
@@ -172,6 +173,7 @@ def _find_resident(
             name=row.holder,
             copies=row.count,
         )
+
         constants.append(constant)
 
     return constants

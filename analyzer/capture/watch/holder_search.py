@@ -79,6 +79,7 @@ class HolderSearch:
         self._modules = self._find_modules()
         self._holders: dict[tuple[Any, ...], HeldTensors] = {}
         globals_ = list(self._list_globals())
+
         locals_ = _list_stack_names(frame)
         frames = sys._current_frames()
         frames.pop(threading.get_ident(), None)  # no frame may hold itself

@@ -55,6 +55,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             "name": name,
             "force": force,
         }
+
         self._options |= {"on_oom": on_oom, "watched": self}
         self.result: Any = None
         self.steps = 0

@@ -106,6 +106,7 @@ class ProgramObjects:
                     unused=0 if (where, persistent) in self._asked else len(alive),
                     holder=search.find_container(alive[0]) if len(alive) > 1 else "",
                 )
+
                 rows.append(row)
 
             del alive
@@ -153,6 +154,7 @@ class ProgramObjects:
                     size_bytes=sum(map(_count_model_bytes, alive)),
                     holder=search.find_container(alive[0]) if alive else "",
                 )
+
                 rows.append(row)
 
             del alive

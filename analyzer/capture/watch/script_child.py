@@ -108,6 +108,7 @@ class ScriptRun:
             __spec__=None,
             __cached__=None,
         )
+
         sys.modules["__main__"] = module
         sys.argv[:] = [path, *self._request.arguments]
         sys.path[:] = [self._script_folder, *places]
@@ -178,6 +179,7 @@ class ScriptRun:
                 "__spec__": spec,
                 "__package__": spec.parent,
             }
+
             vars(module).update(names, __loader__=spec.loader)
             sys.argv[0] = spec.origin or path
 

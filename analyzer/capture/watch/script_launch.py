@@ -155,6 +155,7 @@ def _run_in_terminal(
     interrupted_s = -math.inf
     is_second = False
     mark = secrets.token_hex(8)
+
     watched = {*ENDING, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     stack = contextlib.ExitStack()

@@ -216,6 +216,7 @@ class StepTrace:
         self._record = record
         self._wanted = wanted
         function = None
+
         jit: bool | None = False
         alive = record.list_alive() if record is not None else []
 
@@ -297,6 +298,7 @@ class StepTrace:
             step_num=self.done,
             _r=1,
         )
+
         self._mark.__enter__()
 
     def _assume(self, selects_all: bool) -> None:
@@ -333,6 +335,7 @@ class StepTrace:
             ),
             [] if self._record is None else self._record.partitions,
         )
+
         self.captured.run = replace(
             self.captured.run,
             inputs=tuple(self.resident.values()),

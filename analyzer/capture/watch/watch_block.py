@@ -89,6 +89,7 @@ class WatchBlock:
             target=TargetNote(text=spec.text, kind="live", name=spec.name),
             on_failure=on_failure,
         )
+
         _running.append(self)
         self._watcher.begin()
 

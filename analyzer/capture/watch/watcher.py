@@ -97,6 +97,7 @@ class Watcher:
             process_peak=self.readings.process_peak,
             values=self._values,
         )
+
         self.functions = FunctionLedger()
         self.objects = ProgramObjects()
         self.gradients = GradientSteps()
@@ -288,6 +289,7 @@ class Watcher:
                     self.trace.variables,
                     inspect.currentframe(),
                 )
+
                 self.trace.rewrite(self._make_note(""))
 
         self._on_failure(error)

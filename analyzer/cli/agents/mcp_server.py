@@ -240,6 +240,7 @@ async def _run_child(command: list[str], report: Report) -> tuple[int, list[str]
         stderr=STDOUT,
         start_new_session=True,
     )
+
     messages: deque[str] = deque([""], _MESSAGES)
     assert process.stdout is not None
 

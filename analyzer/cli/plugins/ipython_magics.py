@@ -106,11 +106,13 @@ def _print_explanation(message: str) -> None:
         TableColumn("holder", least=30),
         TableColumn("line"),
     )
+
     rows = (
         sorted((row for row in find_pool_holders(pool) if row[0]), reverse=True)
         if pool
         else []
     )
+
     held = Section("Who holds it", (Table(columns, tuple(rows[:_MOST_HOLDERS])),))
     sections = (*(replace(section, note="") for section in page.sections[:2]), held)
     print_answer(replace(page, subtitle="", footer="", sections=sections), quiet=False)

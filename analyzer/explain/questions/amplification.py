@@ -182,12 +182,14 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
         f"A GradientTape keeps {len(kept):,} results that no wanted gradient needs: "
         f"{_share_of_peak(analysis, kept)}{in_brackets(where)}"
     )
+
     detail = (
         "A tape keeps the operands of each op that it records, also of those before "
         "tf.stop_gradient, inside a custom gradient, and of layers that are trainable but "
         "not trained. Compute them before the tape begins, or under "
         "tape.stop_recording()."
     )
+
     saves = _saved_after_use(analysis, kept, forward, others)
 
     yield _report(analysis, "kept-by-tape", title, detail, kept, saves)
@@ -212,6 +214,7 @@ def _saved_after_use(
     births = np.sort(forward.loc[is_large, "born"].to_numpy())
     later = np.searchsorted(births, kept["born"]) + _TENSORS_IN_USE
     ends = np.append(births, forward["born"].max())[later.clip(max=len(births))]
+
     models = forward["layer"].astype(str).str.extract("^([^/]+)/", expand=False)
     call_ends = forward["born"].groupby(models).max()
     ends = np.maximum(ends, models[kept.index].map(call_ends).fillna(0))
@@ -251,6 +254,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             f"{len(equal)} gradients of {shapes} wait for {total}: "
             f"{_share_of_peak(analysis, equal)}{in_brackets(str(where))}"
         )
+
         detail = (
             "One weight or tensor is used several times in one step, as in an unrolled "
             "Python loop, and each use has a gradient of its own. Stack the inputs and "
@@ -418,6 +422,7 @@ def _find_copied(
     given = [size for _, size in tensors.inputs_of(row["op"])]
     is_one_hot = row["op_type"] == "OneHot"  # which is larger than any indices
     copied_bytes = max(filter(None, given if is_one_hot else given[:1]), default=None)
+
     size = int(row["requested_bytes"])
     is_backward = str(row["category"]) == "gradient"
     if words is None or is_backward or not copied_bytes or size < _TIMES * copied_bytes:
@@ -472,10 +477,12 @@ def _find_resized(
         f"The images take {_share_of_peak(analysis, rows)} until the step resizes them to "
         f"{format_bytes(written)}{in_brackets(_line_of({'op': reader, **row}, tensors.graph))}"
     )
+
     detail = (
         "Convert and resize images in the data pipeline, so that the step gets the "
         "resized ones."
     )
+
     saves = _saved_without_rows(analysis, rows, 1.0)
 
     return _report(analysis, "input-resized", title, detail, rows, saves)
@@ -515,6 +522,7 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
             f"{len(rows)} tensors with one number for each of {classes:,} classes: "
             f"{_share_of_peak(analysis, rows)}{in_brackets(max(rows['source']))}"
         )
+
         left = 1 / len(rows)
         detail = (
             "Use a loss from logits (SparseCategoricalCrossentropy(from_logits=True), "

@@ -122,6 +122,7 @@ def _instant_of_failure(analysis: Analysis, last: int) -> int:
         first : last + 1
     ]
     own = first + np.flatnonzero(is_own)
+
     is_simulated = analysis.recording.simulated_run is not None
     least_ps = _LEAST_SIMULATED_WAIT_PS if is_simulated else _LEAST_WAIT_PS
     waits = np.diff(events["time_ps"].to_numpy()[own]) >= least_ps

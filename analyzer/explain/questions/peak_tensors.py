@@ -94,6 +94,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     has_reader = ~alive["role"].isin(_WITHOUT_READER)
     waiting = _sum_of(alive[is_retained(alive) & has_reader])
     growing = _sum_of(alive[_freed_by_half(analysis, alive, batch) > 0])
+
     saves = _save_by_half(analysis, batch)
     infers = analysis.recording.step_config.infers
     id_ = "batch-tensors"
@@ -158,6 +159,7 @@ def _freed_by_half(
     first = shapes.str.extract(r"^\[(\d+)", expand=False).astype("float64")
     variables = analysis.rows[analysis.rows["variable"] != ""]
     weights = set(variables["shape"].astype(str))
+
     is_update = rows["category"].isin(_OF_WEIGHTS)
     is_weight = (rows["variable"] != "") | (is_update & shapes.isin(weights))
     is_weight |= rows["op"].astype(str).str.contains(_CAST_OF_WEIGHT)
@@ -167,6 +169,7 @@ def _freed_by_half(
     is_batch = (first % max(batch, 1) == 0) & ~is_weight
     # An input of several batches is a data set, whose size the batch does not change.
     is_batch &= (rows["category"] != Category.INPUT.value) | (first == batch)
+
     is_input = analysis.rows["category"] == Category.INPUT.value
     examples = analysis.rows.loc[is_input, "shape"].astype(str)
     lengths = [*weights, *examples.str.replace(r"^\[\d+", "", regex=True)]
@@ -244,6 +247,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     tables = rows[is_table & (rows["category"] == Category.PARAMETER.value)]
     is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))
     is_like_table &= rows["layer"].isin([*gathers, ""])
+
     is_new = rows["category"].isin(_OF_WEIGHTS) & (rows["born"] >= analysis.first)
     whole = rows[is_like_table & is_new]
     at_peak = whole[whole.index.isin(analysis.alive.index)]
@@ -258,6 +262,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         "of the table's shape: gradient accumulation, clipping by the global norm, or "
         "the loss scaling of mixed precision. Keep the gradient sparse."
     )
+
     gone = whole
 
     if is_like_table[state.index].any():
@@ -265,6 +270,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         optimizer = analysis.recording.step_config.optimizer or "the optimizer"
         id_ = "whole-table"
         words = f"are made by {optimizer} for all rows of a table"
+
         shape = tables["shape"].iloc[0]
         detail = (
             f"A step looks up few rows of the embedding {shape}, but {optimizer} "

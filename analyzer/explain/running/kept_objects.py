@@ -100,6 +100,7 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
         made = max(one.made, one.alive)
         id_ = "models-made-anew"
         severity = Severity.LOW
+
         saves_bytes = None
         advice = (
             "Earlier models are gone, but each one was traced. If they have the same "
@@ -153,6 +154,7 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     left = tensors_left(analysis)
     left = left[~left["op"].isin(_LOADERS)]
     made = dict(zip(left["address"], _ops_and_sizes(left), strict=True))
+
     growing = [held for held, _ in leaks_by_holder(analysis, watch)]
     names = []
     known = set()

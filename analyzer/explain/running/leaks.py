@@ -230,6 +230,7 @@ def host_growth_words(watch: WatchNote, host: TrendFigures) -> str:
     least = _STEADY_RATIO * host.per_step_bytes
     late = [one for one in watch.readings if one.step >= host.last_step - steps // 3]
     sizes = [one.host_bytes for one in late if one.host_bytes is not None] or [0]
+
     is_large = host.per_step_bytes * steps >= _HOST_BYTES
     is_steady = sizes[-1] - sizes[0] >= least * (steps // 3)
     if not is_large or not is_steady or host.low_bytes < least:

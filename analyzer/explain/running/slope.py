@@ -72,6 +72,7 @@ def growth_of(
     level = int(size[-1])
     noise = max(_NOISE_BYTES, _NOISE_RATIO * level)
     near = _LEVEL_RATIO * level
+
     rest = size - middle * step
     spread = _SPREADS * float(np.median(np.abs(rest - np.median(rest))))
 

@@ -153,6 +153,7 @@ class ScopeTable:
                 for end in range(min(start + self._deepest, len(parts)), start, -1)
                 if (owner := self.owners.get("/".join(parts[start:end])))
             )
+
             self._owners_by_scope[scope] = next(known, None)
 
         return self._owners_by_scope[scope]
@@ -230,6 +231,7 @@ def build_graph_index(
     table = scopes or ScopeTable()
     gradients = frozenset(gradients)
     nested = dict.fromkeys(nested_gradients, True)
+
     by_name = {op.name: op for op in ops}
     consumers = find_consumers(ops)
 
@@ -295,11 +297,13 @@ def _find_executed_phases(
             for tensor in list_outputs(ops[name])
             for user in consumers.get(tensor, ())
         ]
+
         producers = [split_tensor(tensor)[0] for tensor in ops[name].inputs]
         later, earlier = (
             [phases[one] for one in ones if one in phases]
             for ones in (users, producers)
         )
+
         latest = max(earlier, key=order.index, default=Phase.FORWARD)
         phases[name] = min(later, key=order.index, default=latest)
 

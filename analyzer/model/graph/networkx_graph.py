@@ -26,6 +26,7 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
             "layer": structure.layers[op.name],
             "phase": str(structure.phases[op.name]),
         }
+
         graph.add_node(
             node,
             kind="op",
@@ -45,6 +46,7 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
                 size_bytes=spec.size_bytes,
                 gradient=tensor in structure.gradients,
             )
+
             graph.add_edge(node, ("tensor", tensor), index=index, control=False)
 
     unknown = {"dtype": "", "shape": "", "size_bytes": None, "gradient": False}

@@ -106,6 +106,7 @@ def label_graph(
     ops, dtypes, regions = (
         allocations[name].astype(object).to_numpy() for name in names
     )
+
     dies = allocations["dies"].to_numpy()
     steps = allocations["step"].fillna(-1).to_numpy(dtype=np.int64).tolist()
     on_card = _is_on_card(allocations)
@@ -135,6 +136,7 @@ def label_graph(
                 on_card=on_card[row],
                 is_alive=is_alive,
             )
+
             labels.set(row, category, role=role)
 
 
@@ -442,6 +444,7 @@ def label_eager(
         *_list_rules_without_op(allocations, lives, by_python, infer, jit, is_captured),
         *_list_rules_by_op(lives, phases, backward, is_value, infer, is_captured),
     )
+
     left = labels.open_rows()
 
     for rows, category, role in rules:
@@ -466,6 +469,7 @@ def _list_rules_without_op(
     op = allocations["op"]
     named = (op != "").to_numpy()
     given = (op == _HOST_CONSTANT).to_numpy()
+
     result = Category.ACTIVATION if infer else Category.TEMPORARY
     outside = "building the model" if is_captured else "outside the steps"
     on_card = _is_on_card(allocations)

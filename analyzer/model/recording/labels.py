@@ -44,6 +44,7 @@ class Labels:
         self.tensor, self.variable, self.role = (
             np.full(count, "", object) for _ in range(3)
         )
+
         self._turns_at = np.zeros(count, np.int64)
         self._turns = np.zeros(count, bool)
         self.specs: dict[

@@ -71,6 +71,7 @@ def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
     born, dies, sizes = (
         table[name].to_numpy(dtype=np.int64) for name in ("born", "dies", column)
     )
+
     turns = (
         table["turns_at"].astype("Int64").fillna(table["born"]).to_numpy(dtype=np.int64)
     )
@@ -198,6 +199,7 @@ def pair_events(
     again[1:] = (np.diff(address[order]) == 0) & (np.diff(allocator[order]) == 0)
     after_birth = again.copy()
     after_birth[1:] &= kind[order][:-1] > 0
+
     partner = np.full(order.size, UNPAIRED)
     partner[order[1:][after_birth[1:]]] = order[:-1][after_birth[1:]]
     seen = np.empty(order.size, bool)

@@ -116,6 +116,7 @@ def render(
     header, columns = payload(report, recording, comparison)
     error = "" if report.error is None else report.error.message
     shares = list_shares(report)
+
     hosts = report.hosts
     static: list[Section] = []
 

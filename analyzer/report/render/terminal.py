@@ -199,6 +199,7 @@ def _item(
     margin = label_width + GAP
     start = f"{printable(item.label):>{label_width}}{' ' * GAP}"
     label = Text(start, style=STYLES[item.tone])
+
     title = (printable(item.title, _LONGEST), "bold")
     gain = ""
 

@@ -96,6 +96,7 @@ class BfcAllocator:
         self.in_use_bytes = 0
         self.pool_bytes = 0
         self.region_bytes: list[int] = []  # bytes of each region taken, in order
+
         first_bytes = FIRST_REGION_BYTES if options.growth else UNLIMITED_BYTES
         self._next_region_bytes = round_up(min(options.memory_limit_bytes, first_bytes))
         # Bytes and address of each free chunk, ascending

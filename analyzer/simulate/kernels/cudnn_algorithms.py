@@ -406,6 +406,7 @@ def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
     wide = on.written_width + on.window_width - 1
     parts = 2 if max(high, wide) > 32 else 1
     kernels = on.filters * on.channels
+
     images = on.batch * on.channels + on.batch * on.filters
     workspace = 4352 * (kernels + parts * images) + 24576 * parts
 

@@ -111,6 +111,7 @@ def _plan_copies(
             "input_gradient": (kernel_bytes, result_copy, padded_bytes, unpadded),
             "filter_gradient": (padding, kernel_bytes, result_copy, image_copy),
         }
+
         after = buffers[described.direction]
     elif described.direction == "input_gradient":
         # The result is computed into ``pre_transformed_in_backprop``, of the same size, which becomes
@@ -149,6 +150,7 @@ def _describe(
     dtype = call.op.outputs[0].dtype
     tensor_cores = _CHANNELS_LAST_FROM.get(dtype)
     axes = range(1, len(image) - 1) if last else range(2, len(image))
+
     depth = image[-1] if last else image[1]
     has_tensor_cores = (
         tensor_cores is not None and gpu.compute_capability >= tensor_cores

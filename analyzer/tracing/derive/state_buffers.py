@@ -313,6 +313,7 @@ def _find_held(
     gradients = find_gradients(structure)
     counts = Counter(size for _, _, size in gradients if size >= _LEAST_BYTES)
     born = table["born"].to_numpy()
+
     dies = table["dies"].to_numpy()
     is_held = (born >= 0) & (born < first.first) & (dies > first.first)
     order = np.argsort(born[is_held], kind="stable")
@@ -356,6 +357,7 @@ def _find_new_values(
     ops = table["op"].astype(str).tolist()
     sizes = table["requested_bytes"].tolist()
     dies = table["dies"].to_numpy()
+
     ends = np.array([step.last for step in steps])
     number = table["step"].fillna(-1).to_numpy(dtype=np.int64)
     outlives = dies > ends[number]

@@ -213,6 +213,7 @@ def derive_graph(
     known = {*building.outputs, *building.inputs, *raw.op_types}
     ops = building.list_ops(known)
     names = table["op"].astype(object).to_numpy().copy()
+
     tensors = table["tensor"].astype(object).to_numpy().copy()
     tensors[list(building.tensors)] = list(building.tensors.values())
     names[list(building.renamed)] = list(building.renamed.values())
@@ -263,6 +264,7 @@ class _Building:
         in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table)
         in_function &= np.array([FOLDED not in name for name in names], bool)
         scoped = np.array(["/" in name for name in names], bool)
+
         in_step = table["step"].notna().to_numpy()
         is_eager = named & ~scoped & ~in_function & in_step & with_eager
 
@@ -354,6 +356,7 @@ class _Building:
         columns = (self._table[name].tolist() for name in ("region", "dtype", "shape"))
         facts = list(zip(*columns, strict=True))
         threads = events["thread"].to_numpy()[self._table["born"].to_numpy()]
+
         burst: tuple[int, str] = (-1, "")
         used = 0
 

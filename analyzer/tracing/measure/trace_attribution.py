@@ -75,10 +75,12 @@ def attribute(
     labels.fill(earlier, Category.UNATTRIBUTED, "allocated before the trace began")
     is_stack = table["allocator"].astype(str).map(is_tpu) & (table["op"] == STACK)
     labels.fill(is_stack.to_numpy(bool), Category.TEMPORARY, STACK_ROLE)
+
     is_handle = (table["op"] == HANDLE).to_numpy()
     labels.fill(is_handle, Category.CONSTANT, "handle of a variable")
     freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
     infer = note.step.infers
+
     in_steps = table["step"].notna().to_numpy()
     _label_noted(labels, table, raw, note, structure)
 
@@ -263,6 +265,7 @@ def _label_gradients(
         dies = table["dies"].to_numpy()
         ends = np.append(marks, np.iinfo(np.int64).max)
         survives = ends[np.searchsorted(marks, born, side="right")] < dies
+
         sizes = table["requested_bytes"].iloc[gradients].unique()
         is_sum = table["op"].isin(_SUMS) & table["requested_bytes"].isin(sizes)
         rows = labels.open_rows() & is_sum.to_numpy() & survives
@@ -378,6 +381,7 @@ def _label_pipeline(
     runs = raw.op_runs
     is_of_step = runs["op"].isin(structure.ops)
     pipeline = set(runs["thread"]) - set(runs.loc[is_of_step, "thread"])
+
     threads = np.append(raw.events["thread"].to_numpy(), -1)
     born_on = threads[table["born"].to_numpy()]
     is_unnamed = ((table["op"].astype(str) == "") & (table["born"] >= 0)).to_numpy()

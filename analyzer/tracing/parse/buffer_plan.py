@@ -196,6 +196,7 @@ class _Module:
         own = [(one, at) for one, at in values if (one.id, at) in results]
         chosen = values if len(values) == 1 else own
         dtype = ""
+
         shape = None
         op_name = ""
 

@@ -127,6 +127,7 @@ class FieldReader:
         self.content = content
         self._bytes = np.zeros(len(content) + _PADDING, np.uint8)
         self._bytes[: len(content)] = np.frombuffer(content, np.uint8)
+
         words = len(content) + _PADDING - 7
         self._words = np.ndarray((words,), "<u8", buffer=self._bytes, strides=(1,))
 

@@ -198,6 +198,7 @@ class _Reading:
         times_ns: list[int] = []
         filled: list[int] = []
         op_types: dict[str, str] = {}
+
         cards: list[dict[str, int | float | str]] = []
         ran_xla = False
         read_bytes = 0

@@ -173,6 +173,7 @@ def label_holders(
         op = structure.ops.get(name) if structure is not None else None
         outputs = op.outputs if op is not None else ()
         own = TensorSpec(holder.dtype, holder.shape)
+
         is_number = is_float(holder.dtype)
         tensors = {f"{name}:{index}" for index in range(len(outputs))}
 
@@ -422,6 +423,7 @@ def _insert_moments(
     counts[at] = count
     source = np.repeat(np.arange(len(events)), 1 + counts)
     place = np.arange(len(source)) - np.searchsorted(source, source, side="left")
+
     times = events["time_ps"].to_numpy()
     following = np.minimum(source + 1, len(events) - 1)
     gaps = times[following] - times[source]
