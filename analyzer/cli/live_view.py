@@ -36,7 +36,8 @@ class LiveView:
         earlier = self._readings[0]
         (step, in_use, peak, resident) = self._readings[-1]
         slope = (in_use - earlier[1]) // max(step - earlier[0], 1)
-        levels = (one[1] * (len(_BLOCKS) - 1) // max(peak, 1) for one in self._readings)
+        highest = len(_BLOCKS) - 1
+        levels = (one[1] * highest // max(peak, 1) for one in self._readings)
         figures = (
             f"step {step}: {format_bytes(in_use)} in TensorFlow's pool, peak "
             f"{format_bytes(peak)}, "

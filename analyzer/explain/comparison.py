@@ -199,7 +199,8 @@ def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
         [_OUTPUT_NUMBER.sub("", name) for name in text["tensor"]], dtype=object
     )
     made = np.where(text["op"] != "", text["op"], text["role"])
-    made = np.where((text["category"] == Category.INPUT.value) & (fed != ""), fed, made)
+    is_input = text["category"] == Category.INPUT.value
+    made = np.where(is_input & (fed != ""), fed, made)
 
     return alive.assign(made=np.where(text["variable"] != "", text["variable"], made))
 
@@ -208,12 +209,8 @@ def _matched_rows(
     alive_a: pd.DataFrame, alive_b: pd.DataFrame, column: str
 ) -> list[dict[str, Any]]:
     """Return each name with its change and bytes, largest difference first."""
-    sums_a, sums_b = (
-        alive["requested_bytes"]
-        .groupby(alive[column].astype(str).to_numpy(dtype=object))
-        .sum()
-        for alive in (alive_a, alive_b)
-    )
+    sums_a = _sum_by(alive_a, column)
+    sums_b = _sum_by(alive_b, column)
 
     both = set(sums_a.index) & set(sums_b.index)
     only_a = {_without_numbers(name) for name in set(sums_a.index) - both}
@@ -234,6 +231,12 @@ def _matched_rows(
     ]
 
     return sorted(rows, key=lambda row: (-abs(row["delta_bytes"]), row["name"]))
+
+
+def _sum_by(alive: pd.DataFrame, column: str) -> pd.Series:
+    """Return the requested bytes of buffers by the text in a column."""
+    texts = alive[column].astype(str).to_numpy(dtype=object)
+    return alive["requested_bytes"].groupby(texts).sum()
 
 
 def _change(a_bytes: int, b_bytes: int) -> Change:
@@ -366,19 +369,23 @@ def _timeline(report: ReportFile, recording: Recording) -> StepCurve:
     # Place 0 of a line is the state before the first event.
     window = slice(1, None)
     if steps:
-        window = slice(steps[-1].first + 1, steps[-1].last + 2)
+        last_step = steps[-1]
+        window = slice(last_step.first + 1, last_step.last + 2)
 
     requested = line.requested[window]
     allocated = line.allocated[window]
-    edges = np.linspace(
-        0, len(requested), min(TIMELINE_COLUMNS, len(requested)) + 1
-    ).astype(int)
-    picked = [int(a + np.argmax(requested[a:b])) for a, b in pairwise(edges)]
+    parts = min(TIMELINE_COLUMNS, len(requested))
+    edges = np.linspace(0, len(requested), parts + 1).astype(int)
+    picked = []
+
+    for begin, end in pairwise(edges):
+        highest = np.argmax(requested[begin:end])
+        picked.append(int(begin + highest))
+
+    last = max(1, len(requested) - 1)
 
     return StepCurve(
-        progress_ratio=tuple(
-            round(place / max(1, len(requested) - 1), 6) for place in picked
-        ),
+        progress_ratio=tuple(round(place / last, 6) for place in picked),
         requested_bytes=tuple(int(requested[place]) for place in picked),
         allocated_bytes=tuple(int(allocated[place]) for place in picked),
     )

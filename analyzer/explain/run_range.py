@@ -237,7 +237,8 @@ def widen(seen: Range, runs: int) -> Range:
     if runs < 2:
         return seen
 
-    ratio = (2 / ((runs + 1) * _CHANCE)) ** (1 / (runs - 1))
+    chance = 2 / ((runs + 1) * _CHANCE)
+    ratio = chance ** (1 / (runs - 1))
     beyond = int(max(ratio - 1, 0) * seen.width)
 
     return seen.widened(beyond, beyond)

@@ -48,7 +48,8 @@ def fit_all_cards(
     cards = list(question.prices) or [gpu for gpu in all_gpus() if not gpu.is_amd]
     cards.sort(key=lambda gpu: (_kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
     kinds = [list(group) for _, group in groupby(cards, _kind_of)]
-    kinds.sort(key=lambda group: (_kind_of(group[0]) != _QUICK_KIND, -len(group)))
+    kinds.sort(key=len, reverse=True)
+    kinds.sort(key=lambda group: _kind_of(group[0]) != _QUICK_KIND)
 
     rows: list[CardAnswer] = []
 

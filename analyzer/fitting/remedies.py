@@ -113,7 +113,8 @@ def try_remedies(
         remedies.append(_try_plan(trial, plan, before))
         trial.keep(remedies[-1])
 
-    remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
+    remedies.sort(key=lambda one: one.saves_bytes or 0, reverse=True)
+    remedies.sort(key=lambda one: one.saves_bytes is None)
 
     return tuple(remedies)
 

@@ -308,7 +308,10 @@ def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
             continue
 
         low, high = failure.ranges.get(name, (size, size))
-        exact = f"{size:,}" if low == high else f"{low:,} to {high:,}"
+        exact = f"{low:,} to {high:,}"
+        if low == high:
+            exact = f"{size:,}"
+
         yield label, size, Cell(exact, "muted")
 
 

@@ -185,7 +185,8 @@ def steps_section(report: ReportFile, most: int) -> Section:
     shown = steps
 
     if len(steps) > most:
-        shown = (*steps[: most // 2], *steps[-(most // 2) :])
+        half = most // 2
+        shown = (*steps[:half], *steps[-half:])
 
     rows: list[tuple[CellValue, ...]] = []
 
@@ -262,9 +263,14 @@ def _common_name(names: Iterable[str]) -> str:
     """Return names that differ by numbers as one, with ``*`` in place of these."""
     owners = sorted(set(names))
     columns = zip(*(_NUMBERS.findall(owner) for owner in owners), strict=True)
-    shown = iter([one[0] if len(set(one)) == 1 else "*" for one in columns])
+    shown = iter([_get_common(numbers) for numbers in columns])
 
     return _NUMBERS.sub(lambda _: next(shown), owners[0])
+
+
+def _get_common(numbers: Sequence[str]) -> str:
+    """Return the number if all are equal, else ``*``."""
+    return numbers[0] if len(set(numbers)) == 1 else "*"
 
 
 def layers_section(report: ReportFile, most: int) -> Section:
@@ -277,7 +283,11 @@ def layers_section(report: ReportFile, most: int) -> Section:
             key = (_NUMBERS.sub("*", row.layer), *sizes)
             groups.setdefault(key, []).append(row.layer)
 
-    ordered = sorted(groups.items(), key=lambda one: -one[0][1] * len(one[1]))
+    def sum_of(group: tuple[tuple[str, int, int, int], list[str]]) -> int:
+        (_, total, *_), names = group
+        return total * len(names)
+
+    ordered = sorted(groups.items(), key=sum_of, reverse=True)
     rows: list[tuple[CellValue, ...]] = []
 
     for (_, total, *parts), names in ordered[:most]:

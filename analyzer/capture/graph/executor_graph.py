@@ -85,7 +85,10 @@ def read_step(
 
 
 def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
-    index = int(op.attrs.get("index", -1)) if op.type in ARGUMENT_TYPES else -1
+    index = -1
+    if op.type in ARGUMENT_TYPES:
+        index = int(op.attrs.get("index", -1))
+
     tensor: Any = given[index] if 0 <= index < len(given) else None
     described: dict[str, Any] = {COPIED: True} if hasattr(tensor, COPIED) else {}
 

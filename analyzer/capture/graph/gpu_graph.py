@@ -95,7 +95,11 @@ def _make_item(graph_def: Any, function: Any) -> Any:
         node.device = _HOST if is_on_host else _CARD
 
     effects = {op.name for op in function.graph.control_outputs}
-    fetched = [n.name for n in graph_def.node if n.op == "_Retval" or n.name in effects]
+    fetched = []
+
+    for node in graph_def.node:
+        if node.op == "_Retval" or node.name in effects:
+            fetched.append(node.name)
 
     if not fetched:
         raise ValueError("it returns nothing and changes nothing")

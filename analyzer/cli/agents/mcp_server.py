@@ -220,7 +220,8 @@ def _type(parameter: inspect.Parameter) -> Any:
 
 def _write_option(name: str, info: Any, value: Any) -> Iterator[str]:
     """Yield the words of an option; ``--jit/--no-jit`` names both values of a flag."""
-    flag, _, opposite = next(iter(info.param_decls or ()), f"--{name}").partition("/")
+    flags = next(iter(info.param_decls or ()), f"--{name}")
+    flag, _, opposite = flags.partition("/")
     flag = flag.replace("_", "-")
 
     if value is True:

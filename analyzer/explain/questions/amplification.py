@@ -240,7 +240,8 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
     rows = rows.assign(sum=sums)
     counts = rows["sum"].value_counts()
-    rows = rows[(rows["sum"] != "") & (rows["sum"].map(counts) >= _SUMMANDS)]
+    has_others = rows["sum"].map(counts) >= _SUMMANDS
+    rows = rows[(rows["sum"] != "") & has_others]
 
     for where, equal in rows.groupby("source", observed=True):
         sums = equal["sum"].nunique()
@@ -386,9 +387,9 @@ def _find_reduced(
 
     for reader in readers:
         _, written = tensors.size_of(f"{reader}:0")
-        if tensors.graph.ops[reader].type not in _SUMS or size < _TIMES * (
-            written or 0
-        ):
+        is_sum = tensors.graph.ops[reader].type in _SUMS
+
+        if not is_sum or size < _TIMES * (written or 0):
             return None
 
     rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
@@ -494,9 +495,9 @@ def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
     A product or a convolution needs the wide type itself.
     """
     readers = tensors.graph.consumers.get(row["tensor"], [])
-    if not readers or not all(
-        tensors.graph.ops[reader].type in _ELEMENTWISE for reader in readers
-    ):
+    types = {tensors.graph.ops[reader].type for reader in readers}
+
+    if not readers or not types <= _ELEMENTWISE:
         return False
 
     operands = [size for reader in readers for _, size in tensors.inputs_of(reader)]
@@ -511,11 +512,9 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
         last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)
         classes = last.dropna().astype(int).max()
         is_scored = rows["op_type"].isin(_LOGITS).any()
-        if (
-            not classes >= _MANY_CLASSES
-            or not is_scored
-            or len(rows) < _COPIES_OF_LOGITS
-        ):
+        is_wide = classes >= _MANY_CLASSES
+
+        if not is_wide or not is_scored or len(rows) < _COPIES_OF_LOGITS:
             continue
 
         title = (

@@ -68,8 +68,12 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
         return
 
     # The name of the result is bound where the model is called.
-    results = (one for one in watch.held if (examples,) in {s[:1] for s in one.shapes})
-    where = next((one.where for one in results), watch.where)
+    where = watch.where
+
+    for held in reversed(watch.held):
+        if any(shape[:1] == (examples,) for shape in held.shapes):
+            where = held.where
+
     # ``predict`` copies the whole array to the card too (``array_data_adapter.py``).
     rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
     freed = (rows["requested_bytes"] * (1 - _USUAL_BATCH / examples)).astype("int64")
@@ -196,7 +200,8 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
 
     last = steps[-1].last
     rise = int(rises.mean())
-    is_new = (rows["born"] > steps[-2].last) & (rows["born"] <= last)
+    is_after = rows["born"] > steps[-2].last
+    is_new = is_after & (rows["born"] <= last)
 
     yield Finding(
         id="growth-per-step",

@@ -147,7 +147,8 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
 
     alive = analysis.alive
     peak = analysis.peak.requested_bytes
-    is_older = alive["step"].notna() & (alive["step"].fillna(-1) < analysis.step.index)
+    steps = alive["step"]
+    is_older = steps.notna() & (steps.fillna(-1) < analysis.step.index)
     of_old = _ops_and_sizes(alive[is_older & ~alive["category"].isin(PERSISTENT)])
     # A name is matched by op and size. Loaded batches are skipped: their name is reassigned before the
     # step begins.

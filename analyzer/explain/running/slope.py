@@ -117,7 +117,8 @@ def _find_slopes(floors: np.ndarray) -> tuple[float, float, float]:
     rises = size[second] - size[first]
     slopes = np.sort(rises / (step[second] - step[first]))
 
-    spread = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    variance = count * (count - 1) * (2 * count + 5) / 18
+    spread = _QUANTILE * math.sqrt(variance)
     low = max(math.floor((len(slopes) - spread) / 2), 0)
     high = min(math.ceil((len(slopes) + spread) / 2), len(slopes) - 1)
 

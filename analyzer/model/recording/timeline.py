@@ -196,7 +196,9 @@ def pair_events(
 
     order = np.lexsort((address, allocator))
     again = np.zeros(order.size, bool)
-    again[1:] = (np.diff(address[order]) == 0) & (np.diff(allocator[order]) == 0)
+    is_same_address = np.diff(address[order]) == 0
+    is_same_allocator = np.diff(allocator[order]) == 0
+    again[1:] = is_same_address & is_same_allocator
     after_birth = again.copy()
     after_birth[1:] &= kind[order][:-1] > 0
 

@@ -69,7 +69,8 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str
 
 def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
     """Return type, length, whether it stores differences, and the bytes of a column."""
-    delta = bool(values.size > 1 and np.all(values[1:] >= values[:-1]))
+    never_falls = np.all(values[1:] >= values[:-1])
+    delta = bool(values.size > 1 and never_falls)
     if delta:
         values = np.diff(values, prepend=values.dtype.type(0))
 

@@ -311,7 +311,8 @@ def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
         return None
 
     padded = pad(on.read_channels, 8) * pad(on.written_channels, 32)
-    workspace = 64 * padded + 36 * on.channels * on.filters + 4 * on.written_channels
+    weights = 36 * on.channels * on.filters
+    workspace = 64 * padded + weights + 4 * on.written_channels
 
     if on.is_forward:
         workspace += 1024

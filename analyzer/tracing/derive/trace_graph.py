@@ -123,8 +123,9 @@ class OpSequence:
         self._op = op[order]
 
         is_eager = np.array([text in eager for text in texts.texts], bool)[self._op]
-        changes = (np.diff(self._op) != 0) | (np.diff(self._thread) != 0)
-        begins = np.append(True, changes)
+        is_other_op = np.diff(self._op) != 0
+        is_other_thread = np.diff(self._thread) != 0
+        begins = np.append(True, is_other_op | is_other_thread)
 
         step = np.searchsorted(starts, self._time, side="right").tolist()
         counts: dict[int, int] = {}
@@ -260,7 +261,8 @@ class _Building:
     ) -> None:
         self._raw = raw
         names = table["op"].astype(object).to_numpy()
-        named = (names != "") & (names != RECEIVED) & (table["born"] >= 0).to_numpy()
+        is_born_here = (table["born"] >= 0).to_numpy()
+        named = (names != "") & (names != RECEIVED) & is_born_here
         in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table)
         in_function &= np.array([FOLDED not in name for name in names], bool)
         scoped = np.array(["/" in name for name in names], bool)

@@ -116,7 +116,10 @@ def open_measured(
     if len(chosen) > 1:
         warnings.append(f"The run has several hosts ({names}); this is {trace.name}.")
 
-    others = [run.name for run in list_runs(path)[:-1]] if path.is_dir() else []
+    others = []
+    if path.is_dir():
+        others = [run.name for run in list_runs(path)[:-1]]
+
     if others:
         warnings.append(
             f"The logdir has several runs; this is the newest, {trace.parent.name}. Add --run "

@@ -151,7 +151,11 @@ def _label_by_graph(
 
     # In a step without a backward pass, which may have failed, its last birth stands for the start.
     ends = table.groupby("step")["born"].max()
-    cut = {int(step): int(end) for step, end in ends.items() if int(step) not in starts}
+    cut = {}
+
+    for step, end in ends.items():
+        if int(step) not in starts:
+            cut[int(step)] = int(end)
 
     label_graph(
         labels,
@@ -294,14 +298,20 @@ def _label_held(
     moments = find_instants(raw, "snapshot")
     watch = note.watch
 
-    for held in watch.held if watch is not None and watch.whole_run and moments else ():
+    if watch is None or not watch.whole_run or not moments:
+        return
+
+    for held in watch.held:
         for address in held.addresses:
             row = index.at(address, moments[-1])
-            if row is not None and labels.is_open(row):
-                category = (
-                    Category.ACTIVATION if labels.layer[row] else Category.CONSTANT
-                )
-                labels.set(row, category, role=f"held by {held.holder}")
+            if row is None or not labels.is_open(row):
+                continue
+
+            category = Category.CONSTANT
+            if labels.layer[row]:
+                category = Category.ACTIVATION
+
+            labels.set(row, category, role=f"held by {held.holder}")
 
 
 def _label_batches(
@@ -341,8 +351,9 @@ def _label_batches(
 def _find_batches(structure: GraphIndex) -> Iterator[tuple[str, TensorSpec]]:
     """Yield the tensors that the iterators of the graph return."""
     for op in structure.ops.values():
-        for index, spec in enumerate(op.outputs if op.type == ITERATOR else ()):
-            yield f"{op.name}:{index}", spec
+        if op.type == ITERATOR:
+            for index, spec in enumerate(op.outputs):
+                yield f"{op.name}:{index}", spec
 
 
 def _label_arguments(
@@ -384,7 +395,8 @@ def _label_pipeline(
 
     threads = np.append(raw.events["thread"].to_numpy(), -1)
     born_on = threads[table["born"].to_numpy()]
-    is_unnamed = ((table["op"].astype(str) == "") & (table["born"] >= 0)).to_numpy()
+    is_nameless = table["op"].astype(str) == ""
+    is_unnamed = (is_nameless & (table["born"] >= 0)).to_numpy()
     from_python = by_python[table["born"].to_numpy()]
     is_passed_on = by_python[table["dies"].to_numpy()] & is_unnamed & ~from_python
 
@@ -442,9 +454,9 @@ def find_holdings(
         previous: int | None = None
         since: int | None = None
 
-        for turn, (moment, snapshot) in enumerate(
-            zip(moments, note.snapshots, strict=False)
-        ):
+        snapshots = zip(moments, note.snapshots, strict=False)
+
+        for turn, (moment, snapshot) in enumerate(snapshots):
             address = snapshot[number] if number < len(snapshot) else None
             row = None if address is None else index.at(address, moment)
             if row is None:
@@ -465,7 +477,11 @@ def find_holdings(
     holdings = {row: found[row][1] for row in kept}
     _add_updates(allocations, holdings)
 
-    return sorted(holdings.values(), key=lambda one: (one[1], int(born[one[0]])))
+    def order(holding: Holding) -> tuple[int, int]:
+        row, variable, _ = holding
+        return variable, int(born[row])
+
+    return sorted(holdings.values(), key=order)
 
 
 def _add_updates(table: pd.DataFrame, holdings: dict[int, Holding]) -> None:
@@ -533,7 +549,9 @@ def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
         dies = rows["dies"].to_numpy()
 
         # The op's next request of this kind is a workspace, which is freed before the copy.
-        inside = np.append((born[1:] < dies[:-1]) & (dies[1:] < dies[:-1]), False)
+        begins_inside = born[1:] < dies[:-1]
+        ends_inside = dies[1:] < dies[:-1]
+        inside = np.append(begins_inside & ends_inside, False)
         sizes = rows["requested_bytes"].to_numpy()
         # Of the workspaces only the smallest is needed.
         larger = sizes > sizes[~inside].min()

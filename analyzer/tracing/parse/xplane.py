@@ -297,7 +297,8 @@ class _Reading:
             self._kernels.add_runs(block, is_executor, line, names)
 
         op = names.op[place]
-        ran = np.flatnonzero((op >= 0) & ~is_memory & (kind != MARK) & ~is_step)
+        is_run = (op >= 0) & (kind != MARK)
+        ran = np.flatnonzero(is_run & ~is_memory & ~is_step)
         start = block.offset_ps[ran]
         end = start + block.duration_ps[ran]
 
