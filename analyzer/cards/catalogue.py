@@ -17,8 +17,7 @@ import msgspec
 from msgspec import field
 
 from analyzer.model.errors import InputError
-from analyzer.model.ranges import BoundedBytes, Range
-from analyzer.model.units import format_bytes
+from analyzer.model.units import BoundedBytes, Range, format_bytes
 
 MIB: Final = 1024**2  # bytes
 _KIB: Final = 1024  # bytes

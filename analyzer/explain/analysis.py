@@ -25,7 +25,6 @@ from analyzer.model.contract.report_file import (
 )
 from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.errors import AccountingError
-from analyzer.model.ranges import Range
 from analyzer.model.recording.records import (
     TRIAL_ROLE,
     Finding,
@@ -46,9 +45,7 @@ from analyzer.model.recording.timeline import (
     timeline,
     undivided_rows,
 )
-from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.replay import Sequence as Operations
-from analyzer.simulate.allocator.replay import recorded_options
+from analyzer.model.units import Range
 
 Instants = npt.NDArray[np.int64]
 
@@ -326,20 +323,3 @@ def card_of(recording: Recording) -> Gpu | None:
         return None
 
     return look_up_gpu(recording.device.name)
-
-
-def card_options(recording: Recording) -> BfcOptions | None:
-    """Return the default allocator of a card: one region of the whole limit.
-
-    None for a recording that ran under a limit: its events show its settings.
-    """
-    limit = recording.device.memory_limit_bytes
-    if recording.ran_under_limit or card_of(recording) is None or not limit:
-        return None
-
-    return BfcOptions.gpu(limit)
-
-
-def own_options(recording: Recording, sequence: Operations) -> BfcOptions:
-    """Return the settings of the card's default pool, or those of the run if it had a limit."""
-    return card_options(recording) or recorded_options(sequence, recording.events)

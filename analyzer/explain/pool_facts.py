@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from analyzer.explain.analysis import Analysis, card_of, card_options, own_options
+from analyzer.explain.analysis import Analysis, card_of
 from analyzer.explain.buffer_words import name_of
 from analyzer.explain.need import begins_with_process
 from analyzer.explain.running.slope import find_own_peak
@@ -29,6 +29,7 @@ from analyzer.simulate.allocator.replay import (
     Sequence,
     compare,
     from_recording,
+    recorded_options,
     replay,
 )
 
@@ -39,14 +40,8 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     ``search`` is whether to search for the lowest limit, which takes a second or more.
     """
     recording = analysis.recording
-    if recording.device.kind == "tpu":
-        return analysis
-
     is_whole = begins_with_process(recording)
     searched = what_if.is_asked or (search and is_whole)
-    if not is_whole and not searched:
-        return analysis
-
     sequence = from_recording(recording)
     own = own_options(recording, sequence)
     whole = _with_whole_pool(own, recording)
@@ -82,6 +77,23 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         return _add_what_if(analysis, asked)
 
     return analysis
+
+
+def card_options(recording: Recording) -> BfcOptions | None:
+    """Return the default allocator of a card: one region of the whole limit.
+
+    None for a recording that ran under a limit: its events show its settings.
+    """
+    limit = recording.device.memory_limit_bytes
+    if recording.ran_under_limit or card_of(recording) is None or not limit:
+        return None
+
+    return BfcOptions.gpu(limit)
+
+
+def own_options(recording: Recording, sequence: Sequence) -> BfcOptions:
+    """Return the settings of the card's default pool, or those of the run if it had a limit."""
+    return card_options(recording) or recorded_options(sequence, recording.events)
 
 
 def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:

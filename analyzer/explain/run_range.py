@@ -19,16 +19,15 @@ from analyzer.explain.analysis import (
     Analysis,
     count_live_bytes,
     count_live_bytes_without,
-    own_options,
 )
+from analyzer.explain.pool_facts import own_options
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import STEP_WITH_ALL
-from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import Peak, find_peak
-from analyzer.model.units import format_bytes
+from analyzer.model.units import Range, format_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import FLOOR_BYTES, find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence as Operations

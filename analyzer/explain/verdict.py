@@ -27,9 +27,8 @@ from analyzer.model.contract.report_file import (
     Outcome,
     VerdictFigures,
 )
-from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind
-from analyzer.model.units import format_bytes
+from analyzer.model.units import BoundedBytes, format_bytes
 
 # The ``fits`` of the JSON for each outcome; null for any other.
 FITS: Final[dict[Outcome, Fits]] = {

@@ -24,7 +24,7 @@ from analyzer.fitting.varied_size import Varied, apply_size, choose_first_size
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
-from analyzer.model.ranges import BoundedBytes
+from analyzer.model.units import BoundedBytes
 from analyzer.session.target_results import share_progress
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulated_card.card_environment import find_smallest_card

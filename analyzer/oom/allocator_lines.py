@@ -3,7 +3,7 @@
 from typing import Final
 
 from analyzer.model.contract.oom_file import OomRefusals
-from analyzer.model.ranges import Range
+from analyzer.model.units import Range
 from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
 from analyzer.oom.lines import LogLine
 from analyzer.oom.wordings import (

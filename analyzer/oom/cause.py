@@ -12,8 +12,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from analyzer.model.contract.oom_file import OomVerdict
-from analyzer.model.ranges import Range
-from analyzer.model.units import format_bytes, times
+from analyzer.model.units import Range, format_bytes, times
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_dominant_size, is_data_set
 from analyzer.oom.wordings import OTHER_CAUSES, difference, find, round_up_request

@@ -11,7 +11,7 @@ from typing import Final
 
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.oom_file import OomBuffer
-from analyzer.model.ranges import Range
+from analyzer.model.units import Range
 from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
 from analyzer.oom.lines import LogLine
 from analyzer.oom.wordings import (

@@ -18,8 +18,7 @@ from analyzer.model.contract.oom_file import (
     OomFailure,
     OomPlan,
 )
-from analyzer.model.ranges import Range
-from analyzer.model.units import format_bytes, times
+from analyzer.model.units import Range, format_bytes, times
 from analyzer.oom.advice import find_advice, write_next_command
 from analyzer.oom.allocator_lines import (
     take_allocator_line,

@@ -9,8 +9,7 @@ from typing import Final
 
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.oom_file import AskedFor, OomSize
-from analyzer.model.ranges import Range
-from analyzer.model.units import GRANULE_BYTES
+from analyzer.model.units import GRANULE_BYTES, Range
 from analyzer.oom.failures import FailedAllocator, LoggedFailure
 from analyzer.oom.wordings import difference, round_up_request
 

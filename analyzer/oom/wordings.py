@@ -10,9 +10,8 @@ from typing import Final
 from msgspec import Struct
 
 from analyzer.model.contract.fields import MOST_AXES
-from analyzer.model.ranges import Range
 from analyzer.model.tables import read_table
-from analyzer.model.units import GRANULE_BYTES, round_up
+from analyzer.model.units import GRANULE_BYTES, Range, round_up
 
 # a number of any pattern; a longer one is damage
 _NUMBER: Final = r"(?<!\d)\d{1,19}(?!\d)"

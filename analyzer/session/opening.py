@@ -209,7 +209,7 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse
     from analyzer.explain.buffer_words import with_uses
-    from analyzer.explain.pool_facts import add_pool
+    from analyzer.explain.need import can_replay
     from analyzer.explain.running.step_differences import describe_uncounted_batch
     from analyzer.explain.trace_integrity import check_peak
     from analyzer.explain.verdict import judge
@@ -217,7 +217,13 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     analysis = analyse(recording)
     check_peak(analysis)
     alive = with_uses(analysis.alive, recording, analysis.step)
-    analysis = add_pool(replace(analysis, alive=alive), what_if, search=search)
+    analysis = replace(analysis, alive=alive)
+
+    if can_replay(recording, what_if):
+        from analyzer.explain.pool_facts import add_pool
+
+        analysis = add_pool(analysis, what_if, search=search)
+
     if recording.kind is Kind.SIMULATED_CARD:
         from analyzer.explain.run_range import with_run_range
 

@@ -27,7 +27,7 @@ from analyzer.model.contract.fields import (
     TwoSizes,
 )
 from analyzer.model.contract.run_note import Failure, Reading, StepConfig, TargetNote
-from analyzer.model.ranges import BoundedBytes
+from analyzer.model.units import BoundedBytes
 
 
 class PeakFigures(TwoSizes, frozen=True, kw_only=True):

@@ -13,8 +13,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.model.errors import InputError
-from analyzer.model.ranges import Range
-from analyzer.model.units import GRANULE_BYTES, round_up
+from analyzer.model.units import GRANULE_BYTES, Range, round_up
 from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.replay import Sequence, fits, replay
 

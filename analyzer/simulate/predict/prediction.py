@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.ranges import Range
+from analyzer.model.units import Range
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from analyzer.model.contract.report_file import StatedRange
-from analyzer.model.ranges import Range
 from analyzer.model.recording.records import WORKSPACE
 from analyzer.model.tables import read_table
-from analyzer.model.units import format_bytes
+from analyzer.model.units import Range, format_bytes
 from analyzer.simulate.allocator.limits import FLOOR_BYTES, LIMIT_MARGIN
 from analyzer.simulate.predict.prediction import Prediction
 

@@ -39,7 +39,6 @@ from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.state_buffers import find_parts, take_parts
 from analyzer.tracing.derive.trace_graph import derive_graph
-from analyzer.tracing.measure.free_pairing import add_earlier_buffers, pair_frees
 from analyzer.tracing.measure.steps import (
     find_run_spans,
     find_steps,
@@ -51,7 +50,11 @@ from analyzer.tracing.measure.trace_attribution import (
     find_marks,
     label_workspaces,
 )
-from analyzer.tracing.measure.trace_checks import check_trace
+from analyzer.tracing.measure.trace_checks import (
+    add_earlier_buffers,
+    check_trace,
+    pair_frees,
+)
 from analyzer.tracing.parse.buffer_plan import BufferPlan
 from analyzer.tracing.parse.event_columns import STACK
 from analyzer.tracing.parse.logdir import (

@@ -106,10 +106,8 @@ def attribute(
         _label_pipeline(labels, table, raw, structure, by_python)
         _label_arguments(labels, table, structure)
 
-    if not note.is_captured:  # the readers come after the end
-        is_left = (table["dies"] == len(raw.events)).to_numpy()
-        is_forward = np.isin(labels.role, [FORWARD_ROLE, Category.ACTIVATION.value])
-        labels.role[is_left & is_forward] = LEFT_ROLE
+    if not note.is_captured:
+        _label_left(labels, table, len(raw.events))
 
     phases = _label_marked(labels, table, raw)
     labels.layer[is_handle] = ""  # a layer has its variable's bytes, not the handle's
@@ -131,6 +129,13 @@ def attribute(
     )
 
     return labels.apply(table), sharing
+
+
+def _label_left(labels: Labels, table: pd.DataFrame, end: int) -> None:
+    """Label the results that are alive at the end of the trace, after which they may be read."""
+    is_left = (table["dies"] == end).to_numpy()
+    is_forward = np.isin(labels.role, [FORWARD_ROLE, Category.ACTIVATION.value])
+    labels.role[is_left & is_forward] = LEFT_ROLE
 
 
 def _label_by_graph(

@@ -21,8 +21,8 @@ from analyzer.model.contract.report_file import (
     VerdictFigures,
 )
 from analyzer.model.contract.run_note import WatchNote
-from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import TRIAL
+from analyzer.model.units import BoundedBytes, Range
 from analyzer.report.answer import answer_lines, has_limit
 from analyzer.report.result import Result
 from analyzer.session.opening import open_result
