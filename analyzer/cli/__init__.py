@@ -85,7 +85,10 @@ def _run() -> int:
     try:
         return run_app(sys.argv[1:])
     except UsageError as error:
-        place = error.ctx.command_path if error.ctx else "analyze"
+        place = "analyze"
+        if error.ctx:
+            place = error.ctx.command_path
+
         message = " ".join(error.format_message().split())
         end = "" if message.endswith((".", "?")) else "."
         param = getattr(error, "param", None)

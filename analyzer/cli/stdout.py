@@ -123,7 +123,10 @@ def terminal() -> Console:
         return Terminal()
 
     asked = os.environ.get("COLUMNS", "")
-    width = int(asked) if _WIDTH.fullmatch(asked) else USUAL_WIDTH
+
+    width = USUAL_WIDTH
+    if _WIDTH.fullmatch(asked):
+        width = int(asked)
 
     return Terminal(file=cast("IO[str]", _TrimmedStdout()), width=width, no_color=True)
 

@@ -14,7 +14,10 @@ def suggest_names(name: str, names: Sequence[str]) -> str:
     parts = parts or [one for one in names if name and one.startswith(f"{name}_")]
     close = parts[:3] or difflib.get_close_matches(name, alike, n=3, cutoff=0.4)
 
-    return f"Did you mean {' or '.join(close)}?" if close else ""
+    if close:
+        return f"Did you mean {' or '.join(close)}?"
+
+    return ""
 
 
 class ExitCode(IntEnum):

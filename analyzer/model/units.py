@@ -203,4 +203,7 @@ class BoundedBytes:
             (self.bytes, self.range.low, self.range.high),
         )
 
-        return shown if low == high else f"{shown} ({low} to {high})"
+        if low == high:
+            return shown
+
+        return f"{shown} ({low} to {high})"

@@ -43,7 +43,10 @@ def _cut(value: Any, rows: int, path: str, lengths: dict[str, int]) -> Any:
     """Return a value with at most ``rows`` rows a list; add the lengths of cut lists by path."""
     if isinstance(value, str):
         is_long = len(value) > _MOST_CHARACTERS
-        return f"{value[:_MOST_CHARACTERS]}…" if is_long else value
+        if is_long:
+            return f"{value[:_MOST_CHARACTERS]}…"
+
+        return value
 
     if isinstance(value, dict):
         prefix = f"{path}." if path else ""

@@ -99,4 +99,7 @@ def csv_cell(value: object) -> object:
     seen = (one for one in value if not (is_control(one) or one.isspace()))
     first = unicodedata.normalize("NFKC", next(seen, ""))
 
-    return f"'{value}" if first[:1] in _FORMULA_STARTS else value
+    if first[:1] in _FORMULA_STARTS:
+        return f"'{value}"
+
+    return value

@@ -301,7 +301,11 @@ def read_hosts(
     from analyzer.session.work_engine import WorkEngine
 
     is_small = sum(file.stat().st_size for file in files) < _SMALL_BYTES
-    workers = count_cores() if is_parallel and not is_small else 1
+
+    workers = 1
+    if is_parallel and not is_small:
+        workers = count_cores()
+
     engine = WorkEngine(scheduler, workers)
 
     requests = [(os.path.abspath(file), allocator) for file in files]

@@ -136,7 +136,10 @@ def explain_folder(
     """Explain a new capture of an estimate and write the report; on failure remove the folder."""
     try:
         result = open_estimate(folder, what_if=what_if, progress=progress)
-        return save_report(result, folder) if save else result
+        if save:
+            return save_report(result, folder)
+
+        return result
     except BaseException:
         remove_run(folder)
         raise

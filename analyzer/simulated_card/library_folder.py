@@ -51,7 +51,10 @@ def make_library_folder(cache: Path) -> Path:
     """
     tensorflow = find_tensorflow()
     file = tensorflow / "python/platform/build_info.py"
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+
+    text = ""
+    if file.is_file():
+        text = file.read_text(encoding="utf-8")
 
     found = re.search(r"'cudnn_version', '(\d+)", text)
     # TensorFlow 2.17 is built for 8, 2.18 for 9

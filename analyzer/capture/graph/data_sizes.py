@@ -297,7 +297,10 @@ def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:
     name, _, index = _get_tensor_name(source).rpartition(":")
     specs = outputs.get(name, ())
 
-    return specs[int(index)] if int(index) < len(specs) else None
+    if int(index) < len(specs):
+        return specs[int(index)]
+
+    return None
 
 
 def _get_tensor_name(source: str) -> str:

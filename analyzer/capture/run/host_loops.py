@@ -191,8 +191,6 @@ class _Loop:
 
         if twin is None:
             self.values.note_unknown(pred.op, "the trips of a loop")
-
-        if twin is None:
             return pred
 
         return self.values.wait(graph, twin, pred)
@@ -223,7 +221,10 @@ class _Loop:
         for index in self.counters:
             self._check_counter(graph, index, flat[index])
 
-        return results if others is None else (list(results), twins)
+        if others is None:
+            return results
+
+        return (list(results), twins)
 
     def _check_counter(self, graph: Any, index: int, result: Any) -> None:
         """Ask for a twin if a variable taken for a counter has another value."""

@@ -140,7 +140,10 @@ def _describe_traced_error(lines: list[str]) -> str:
     for line, after in itertools.pairwise([*lines, ""]):
         if _ERROR.match(line):
             has_layer = "Exception encountered" in line
-            text = f"{line} {after}".strip() if has_layer else line
+
+            text = line
+            if has_layer:
+                text = f"{line} {after}".strip()
 
     return f"{where}{text}"
 

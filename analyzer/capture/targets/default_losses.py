@@ -50,7 +50,10 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
 def format_losses(losses: Any) -> str:
     """Return the names of the losses, for a sentence."""
     names = [get_loss_name(loss) or "none" for loss in tf.nest.flatten(losses)]
-    return names[0] if len(set(names)) == 1 else ", ".join(names)
+    if len(set(names)) == 1:
+        return names[0]
+
+    return ", ".join(names)
 
 
 def get_loss_name(loss: Any) -> str:

@@ -338,7 +338,11 @@ def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:
         return
 
     name = next(iter(batches or specs), "")
-    batch = f"a batch of {batches[name]}" if batches else "no axes"
+
+    batch = "no axes"
+    if batches:
+        batch = f"a batch of {batches[name]}"
+
     raise InputError(
         f"The input {name!r} has {batch}: --batch-size {batch_size} cannot be used.",
         hint="Leave it out, or leave the input's first axis open.",

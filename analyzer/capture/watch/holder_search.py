@@ -306,7 +306,10 @@ def _describe_kind(thing: Any, grows: bool) -> str:
     if isinstance(thing, (*_GROWING, tuple)):
         return type(thing).__name__
 
-    return f"{type(thing).__name__} under" if grows else "name"
+    if grows:
+        return f"{type(thing).__name__} under"
+
+    return "name"
 
 
 def _list_stack_names(frame: types.FrameType | None) -> list[Link]:

@@ -239,7 +239,10 @@ class ScriptRun:
 
         # The next command repeats the script's arguments.
         arguments = shlex.join(self._request.arguments)
-        text = f"{script} -- {arguments}" if arguments else script
+
+        text = script
+        if arguments:
+            text = f"{script} -- {arguments}"
 
         return Watcher(
             self._folder,

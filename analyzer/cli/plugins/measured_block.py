@@ -96,7 +96,10 @@ def tensor_lines(rows: pd.DataFrame, state: str) -> Iterator[str]:
     if rows.empty:
         return
 
-    count = f"{len(rows):,} tensors" if len(rows) > 1 else "1 tensor"
+    count = "1 tensor"
+    if len(rows) > 1:
+        count = f"{len(rows):,} tensors"
+
     yield f"  {count} {state}{'' if len(rows) <= _ROWS else f', the largest {_ROWS}'}:"
     texts = rows.assign(
         **rows[["dtype", "shape", "tensor", "op"]].astype(object).fillna("")

@@ -83,7 +83,9 @@ def find_filling_stage(
 
 
 def _report_constant(one: LargeConstant) -> Finding:
-    copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
+    copies = "a graph"
+    if one.copies > 1:
+        copies = f"{one.copies} graphs"
 
     return Finding(
         id="data-constant",

@@ -154,4 +154,7 @@ def find_own_peak(recording: Recording) -> int | None:
 
     index = card_number(recording.allocator) or 0
 
-    return peaks[index] or None if index < len(peaks) else None
+    if index < len(peaks):
+        return peaks[index] or None
+
+    return None

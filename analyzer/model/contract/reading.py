@@ -102,7 +102,11 @@ def read_record(
     """
     try:
         content = read_regular_file(path)
-        text = unpack(content) if path.suffix == ".gz" else content
+
+        text = content
+        if path.suffix == ".gz":
+            text = unpack(content)
+
         decoded = decode_record(text, record, version)
         check(decoded)
     except _NewerVersionError:

@@ -53,7 +53,10 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
 
     def evidence(source: str, op: str) -> dict[str, str]:
         found = structure.evidence.get((source, op))
-        return {} if found is None else {"evidence": str(found)}
+        if found is None:
+            return {}
+
+        return {"evidence": str(found)}
 
     for name, op in structure.ops.items():
         for index, tensor in enumerate(op.inputs):

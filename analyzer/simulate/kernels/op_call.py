@@ -120,7 +120,10 @@ class Call:
     def item_bytes(self) -> int:
         """Return the bytes of one element of output 0; 4 if it has no elements."""
         elements = math.prod(self.out_shape() or (0,))
-        return self.size() // elements if elements else FLOAT_BYTES
+        if elements:
+            return self.size() // elements
+
+        return FLOAT_BYTES
 
 
 # A function from a call to the memory plan of its kernel.

@@ -243,7 +243,10 @@ class ListCall:
         return handle
 
     def _elements_of(self, handle: Tensor) -> Sequence[Tensor]:
-        return () if handle is None else handle.elements or ()
+        if handle is None:
+            return ()
+
+        return handle.elements or ()
 
 
 def _share_all(elements: Sequence[Tensor]) -> list[Tensor]:

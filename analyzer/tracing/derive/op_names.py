@@ -147,7 +147,11 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
             owners[root] = ("layer", root)
         elif scope and scope not in owners:
             is_in_op = op.type == "_Recv" or find_forward_op(op.name, known)
-            layer = scope.rpartition("/")[0] if is_in_op else scope
+
+            layer = scope
+            if is_in_op:
+                layer = scope.rpartition("/")[0]
+
             owners[scope] = ("layer", _drop_functions(layer, op.name, known, types))
 
     return ScopeTable(owners)
