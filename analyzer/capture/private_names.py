@@ -123,6 +123,7 @@ def collect_executed_graphs(partitions: list[Any] | None) -> Iterator[None]:
         return
 
     runtime = context.context()
+
     # Not ``enable_run_metadata``: its counterpart leaves the collection on, which grows with each call.
     runtime.enable_graph_collection()
 

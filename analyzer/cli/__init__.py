@@ -40,6 +40,7 @@ def main() -> None:
     """Run the command line and exit."""
     collect_rarely()
     code = run()
+
     # all is written: nothing is left to interrupt
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)

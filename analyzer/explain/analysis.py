@@ -133,6 +133,7 @@ def analyse(recording: Recording) -> Analysis:
     count = len(recording.events)
     line = timeline(rows, count)
     step = _steady_step(recording, line)
+
     # A step without events peaks at the bytes alive before it.
     first, last = (
         (min(step.first, step.last), step.last) if step is not None else (0, count - 1)

@@ -366,6 +366,7 @@ def _timeline(report: ReportFile, recording: Recording) -> StepCurve:
     line = timeline(main_allocator_rows(recording), len(recording.events))
     own = [step for step in recording.steps if step.index == report.peak.step]
     steps = [step for step in own if step.last >= step.first]
+
     # Place 0 of a line is the state before the first event.
     window = slice(1, None)
     if steps:

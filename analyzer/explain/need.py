@@ -135,6 +135,7 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
     ever = analysis.peak_ever.allocated_bytes
     stated = analysis.recording.uncertainty
     central = analysis.safe_limit_bytes or ever
+
     # no need is below TensorFlow's own figure
     if find_own_peak(analysis.recording) is not None:
         central = max(central, ever)

@@ -139,6 +139,7 @@ def _state_peaks(
 def _peaks_of_runs(analysis: Analysis) -> list[Peak | TwoSizes]:
     """Return the peaks of the runs of the step, except with unknown values taken for true."""
     recording = analysis.recording
+
     # A program's own first traced step follows others.
     steps = analysis.full_steps[0 if recording.watch else 1 :]
     if recording.has_unknown_values:

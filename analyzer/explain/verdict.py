@@ -347,6 +347,7 @@ def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
         low = stated.allocated_low_bytes or 0
         high = stated.allocated_high_bytes
         ratio = (high - low) / max(analysis.peak.allocated_bytes, 1)
+
         # A higher peak, of the process or of trials in the first step, decides.
         own_bytes = find_own_peak(analysis.recording) or 0
         decisive = max(own_bytes, analysis.peak_ever.allocated_bytes)

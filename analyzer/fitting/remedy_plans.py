@@ -185,6 +185,7 @@ def _find_units(
     order: Sequence[str],
 ) -> Iterator[ChainUnit]:
     place = {layer: number for number, layer in enumerate(order)}
+
     # Tensors in use after each layer
     crossing: list[dict[str, int]] = [{} for _ in order]
     kept = [0] * len(order)

@@ -47,6 +47,7 @@ def format_bytes(size_bytes: int | float) -> str:
     sign = "-" if size_bytes < 0 else ""
     size = abs(float(size_bytes))
     unit = 0
+
     # 1023.995 KiB would be rounded to 1024.00 KiB, so compare after rounding.
     while unit + 1 < len(_BINARY) and round(size, 2 if unit else 0) >= 1024:
         size /= 1024

@@ -27,6 +27,7 @@ def compare_environments(
     estimates = []
     for place, python in enumerate(pythons):
         report(f"estimating with {python}", place / 2)
+
         # of ENVIRONMENT/bin/python
         environment = Path(python).absolute().parents[1].name
         out = folder / str(place) / environment

@@ -94,6 +94,7 @@ def make_library(
         (len(text) + 1 for text in texts), initial=1
     )
     chain = [0, *range(2, len(names) + 2), 0]
+
     # the offset of each part; zero at first, to find the sizes
     at: Counter[str] = Counter()
 

@@ -57,6 +57,7 @@ def make_library_folder(cache: Path) -> Path:
         text = file.read_text(encoding="utf-8")
 
     found = re.search(r"'cudnn_version', '(\d+)", text)
+
     # TensorFlow 2.17 is built for 8, 2.18 for 9
     if found and int(found[1]) < CUDNN_MAJOR:
         raise InputError(

@@ -109,6 +109,7 @@ def instantiate(function: Any) -> list[Any]:
     """Build the function's executor; return its graphs, one a device."""
     manager = private.cancellation.CancellationManager()
     manager.start_cancel()
+
     # Made before the metadata is collected: these are ops too, run by small functions.
     handles: _Handles = {}
     captured = [_make_empty(capture, handles) for capture in function.captured_inputs]

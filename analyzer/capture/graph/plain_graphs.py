@@ -209,6 +209,7 @@ def count_bytes(tensor: Any, batch: int = 1) -> int:
 def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
     """Return the ops of a traced graph and of the functions that it calls."""
     ops: dict[str, Op] = {}
+
     # Placeholders of a traced function are arguments of the graph that runs.
     arguments = {tensor.op.name: index for index, tensor in enumerate(graph.inputs)}
 

@@ -63,6 +63,7 @@ def make_unbacked_value(dtype: Any, shape: tuple[int, ...]) -> Any:
 def _make_zeros(dtype: Any, shape: Sequence[int], least: int = _LARGE_BYTES) -> Any:
     """Return zeros of this shape; without memory if they take at least ``least`` bytes."""
     size_bytes = math.prod(shape) * dtype.size
+
     # Bytes cannot be viewed as bool or string.
     if size_bytes < least or dtype in (tf.bool, tf.string):
         return tf.zeros(list(shape), dtype)

@@ -137,6 +137,7 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
 def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerError:
     """Return the typed error for an unexpected one: the user's, the machine's or a bug of ours."""
     text = clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
+
     # TensorFlow gives no number
     if any(os.strerror(full) in str(error) for full in _DISK_FULL):
         return InputError(
@@ -194,6 +195,7 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
     spec = request.target
     options = request.options
     folder = Path(request.folder)
+
     # Autograph leaves its code there.
     tempfile.tempdir = str(folder / TEMPORARY)
     (folder / TEMPORARY).mkdir()
@@ -213,6 +215,7 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
 
     freeze_loaded_objects()
     _configure(request, on_card=on_card)
+
     # After all imports of ours, which a json.py of the user's must not shadow: sys.path as in the user's
     # own Python, with the working folder last. Loading the target puts its own folder first.
     sys.path[:] = [*places, *(place for place in sys.path if place not in places)]

@@ -163,6 +163,7 @@ def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, 
     InputError if they select another backend of Keras.
     """
     declared: dict[str, str] = {}
+
     # loading the file reports the error
     with contextlib.suppress(OSError, UnicodeError):
         for found in _DECLARED.finditer(file.read_text("utf-8")):

@@ -86,6 +86,7 @@ class Child:
     def _read(self, timeout_s: float) -> None:
         """Read output for up to ``timeout_s``; note the end if none can follow."""
         assert self._process.stdout is not None
+
         # Not to the end of the pipe: a process that the child started may hold it open.
         is_gone = self._process.poll() is not None
         wait_s = 0 if is_gone else timeout_s

@@ -23,6 +23,7 @@ class ForkServers(contextlib.AbstractContextManager["ForkServers"]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
         # whether a step has needed the whole memory of a large card
         self.needs_whole_pool = False
         self._servers: dict[frozenset[tuple[str, str]], Child] = {}

@@ -159,6 +159,7 @@ def _start(request: CaptureRequest, copies: ForkServers | None) -> Child | Fork:
     file = staging / "request.json"
     log = staging / run_folders.LOG_FILE
     write_message(file, request)
+
     # One folder of tools for all forks, whose environments would differ otherwise.
     folder = copies.folder if copies else staging
 

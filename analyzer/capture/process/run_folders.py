@@ -98,6 +98,7 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
             _check_empty(out, real, staging)
 
         _remove_parts(real)
+
         # The note comes last: without it the folder is no run.
         parts = sorted(staging.iterdir(), key=lambda part: part.name == RUN_FILE)
 

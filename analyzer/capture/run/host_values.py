@@ -143,10 +143,12 @@ class HostValues:
         self.is_making = False  # of twins
         self.is_compiled = False  # inside a function that XLA compiles
         self.bytes = self.products = 0
+
         # Variable: whether unknown conditions are taken to be true
         self.assumed: Any = None
         self.followers: dict[int, Any] = {}  # id of a handle -> variable on the host
         self.followed: set[int] = set()  # variables whose followers are assigned to
+
         # id of a handle -> graph, op type and value of each assignment so far
         self.assigned: dict[int, list[tuple[Any, str, Any]]] = {}
 
@@ -254,6 +256,7 @@ class HostValues:
                 continue
 
             is_true = False
+
             # Gradients of loops take shapes from lists, which are true.
             if keep or not _is_derived(graph):
                 self.note_unknown(op, "a size" if keep else "a size without a bound")
@@ -511,6 +514,7 @@ class HostValues:
             "Einsum",
         ) or (op.type.startswith(("Conv", "DepthwiseConv"))):
             sizes = [self._bound_elements(one) for one in (*op.inputs, *op.outputs)]
+
             # of a product exactly; for a convolution at least
             self.products += round(math.sqrt(math.prod(map(float, sizes[:3]))))
 

@@ -35,12 +35,16 @@ class Observations:
     def __init__(self) -> None:
         # Graph's id and name of each symbolic gradient, and of tensors that share its buffer.
         self.gradients: set[tuple[int, str]] = set()
+
         # Name scope in the graph -> (kind, path); kind is layer, optimizer, metric or loss.
         self.scopes: dict[str, tuple[str, str]] = {}
+
         # Index of a marker in the trace -> addresses of the gradients at that time.
         self.eager_gradients: dict[int, list[int]] = {}
+
         # Whether the step runs eagerly under a trace, which then gets markers.
         self.eager = False
+
         # Type of an eager op under a tape -> lines of the user's code that ran it.
         self.tape_lines: dict[str, set[str]] = {}
         self._marks = 0

@@ -46,6 +46,7 @@ class ProgramValues:
 
     def __init__(self, setup: SetupValues | None = None) -> None:
         self._functions = HostValues(setup or SetupValues(), (), is_program=True)
+
         # Op and its line -> what its value decides
         self.unknown = self._functions.unknown
         self._selects_all = False
@@ -109,6 +110,7 @@ class ProgramValues:
             inputs = [tf.convert_to_tensor(one) for one in args[:count]]
             attributes = args[count:]
             results = self._find_results(old, context, op_type, inputs, attributes)
+
             # The kernel, too, allocates its results before it frees its temporaries.
             own = old(context, op_type, name, *inputs, *attributes)
 

@@ -103,6 +103,7 @@ def trace_function(program: Program) -> Any:
     """Trace the step and return its concrete function; None for an eager step."""
     if program.function is None:
         return None
+
     # already concrete (a SavedModel's)
     if hasattr(program.function, "captured_inputs"):
         return program.function
@@ -242,6 +243,7 @@ def _describe_step(
     program: Program, observed: Observations, *, is_eager: bool
 ) -> StepConfig:
     config = program.config
+
     # A step of the user's own trains if it takes gradients.
     mode: Mode = "train" if observed.gradients or observed.eager_gradients else "infer"
     return replace(

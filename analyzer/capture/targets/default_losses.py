@@ -31,6 +31,7 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
 
     for spec, activation in zip(specs, activations, strict=True):
         loss = _choose_loss(spec, activation, has_integer_inputs=has_integers)
+
         # Keras weighs each of several outputs by its batch; a number has none.
         if loss is output_itself and len(specs) > 1:
             loss = None

@@ -36,6 +36,7 @@ class SetupValues:
         # Each entry of a tensor holds its objects, so that no other object gets their id.
         self.originals: dict[int, tuple[Any, Any]] = {}  # card's id -> card's, host's
         self.copies: dict[int, tuple[Any, Any]] = {}  # host's id -> host's, card's
+
         # id of a living variable's handle -> the initial value or a function that makes it
         self.initial: dict[int, Any] = {}
 
@@ -80,6 +81,7 @@ class SetupValues:
 
         if handle is not None and is_small:
             self.initial[id(handle)] = value
+
             # A reference would keep the variable's memory on the card.
             weakref.finalize(handle, self.initial.pop, id(handle), None)
 
@@ -135,6 +137,7 @@ def run_setup_on_host() -> Iterator[None]:
                 return next_creator(**settings)
 
             value = settings.get("initial_value")
+
             # An implicit copy to the card would live as long as the host's tensor (a mirror).
             on_card = settings | {"initial_value": values.copy(value)}
 

@@ -264,6 +264,7 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
         raise  # the weights do not fit: the result that the user asked for
     except Exception as error:
         reason = describe_user_error(error)
+
         # of the network: with addresses and all attempts
         if isinstance(error, OSError):
             reason = f"its config cannot be fetched ({type(error).__name__})."
@@ -295,6 +296,7 @@ def _import_file(spec: TargetSpec) -> Any:
     A file of the user may be called ``json.py``; TensorFlow must not import it instead of Python's.
     """
     path = Path(spec.path).resolve()
+
     # As with `python file.py`, modules in the same folder can be imported.
     sys.path.insert(0, str(path.parent))
     known = sys.modules.get(path.stem)

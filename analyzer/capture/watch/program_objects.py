@@ -39,6 +39,7 @@ class ProgramObjects:
 
     def __init__(self) -> None:
         self.stages: dict[tuple[str, str], DataStage] = {}
+
         # By line, and for tapes whether they are persistent:
         self._asked: set[tuple[str, bool]] = set()  # a tape computed gradients
         self._tapes: dict[tuple[str, bool], weakref.WeakSet[Any]] = {}

@@ -80,6 +80,7 @@ def run_script(
     """Run a script to its end, or raise an InputError if ``out`` or the card cannot be used."""
     check_writable(out, force=force)
     environment = make_base_environment(log_level=None)
+
     # refuses other backends
     read_declared_environment(Path(request.script), environment)
     options = request.options

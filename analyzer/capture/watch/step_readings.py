@@ -45,6 +45,7 @@ class StepReadings:
             int, ...
         ] = ()  # TensorFlow's own, of each GPU, else of the CPU
         self.process_peak = ProcessPeak()
+
         # gets each reading, for a view of the running script
         self.live_file: Path | None = None
         self._interval_s = _INTERVAL_S

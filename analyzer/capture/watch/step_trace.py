@@ -88,6 +88,7 @@ class StepTrace:
         self.observed = Observations()
         self.is_observing = False
         self.batch_size: int | None = None  # first axis of the steps' input
+
         # whether the program went on after the trace of its run ended
         self.is_cut = False
         self._is_running = self._has_trace = False  # the profiler
@@ -97,9 +98,11 @@ class StepTrace:
     def _reset(self) -> None:
         self.captured: Captured | None = None  # None until the trace is closed
         self.failure: Failure | None = None  # of a traced step
+
         # chosen steps are traced; the run counts as one step
         self.is_open = self.is_whole = False
         self.done = self._wanted = 0  # steps
+
         # By identity: the tensors before the first step, the large ones with their holders, which are
         # named after the last step, and the lengths of host containers.
         self.before: dict[int, Any] = {}

@@ -108,6 +108,7 @@ class Watcher:
         self._hooks = Hooks(self)
         self._giving = contextlib.ExitStack()  # values of a simulated card
         self._candidates = StepCandidates(warmup)
+
         # fields of objects that are held after the traced steps
         self._held = WatchNote()
         self._failure_record = FailureRecord(folder)

@@ -20,6 +20,7 @@ from analyzer.model.errors import AnalyzerError
 def load_ipython_extension(shell: Any) -> None:
     """Register the magic, and select the CPU allocator that records memory events."""
     os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
+
     # no log lines between the results
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -31,6 +32,7 @@ def load_ipython_extension(shell: Any) -> None:
             print(error, file=sys.stderr)
 
     shell.register_magic_function(memory, "cell", "memory")
+
     # a pool that cannot serve a request writes its chunks there, for the explanation
     os.environ.setdefault(POOL_RECORDS, str(Path(_record_folder().name) / "pool"))
     shell.events.register("post_run_cell", _explain_cell)

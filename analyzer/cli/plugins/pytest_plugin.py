@@ -34,6 +34,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
         if limits := _read_limits(item):
             os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
+
             # Not a hook wrapper: its form depends on pluggy's version.
             measured = functools.partial(_run_measured, item, item.runtest, limits)
             item.runtest = measured  # type: ignore[method-assign]

@@ -58,10 +58,16 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     """Report a program that calls a model once, with all of its data."""
     watch = analysis.recording.watch
     config = analysis.recording.step_config
+
+    # The first axis with the most bytes.
     alive = analysis.alive
     axes = alive["shape"].astype(str).str.extract(r"^\[(\d+),", expand=False)
     sums = alive["requested_bytes"].groupby(axes).sum()
-    examples = int(sums.idxmax()) if len(sums) else 0
+
+    examples = 0
+    if len(sums):
+        examples = int(sums.idxmax())
+
     if watch is None or not (watch.whole_run or watch.steps <= 1):
         return
     if not config.infers or examples < _MANY_EXAMPLES:
@@ -161,16 +167,19 @@ def _freed_by_half(
     """
     shapes = rows["shape"].astype(str)
     first = shapes.str.extract(r"^\[(\d+)", expand=False).astype("float64")
+
     variables = analysis.rows[analysis.rows["variable"] != ""]
     weights = set(variables["shape"].astype(str))
 
     is_update = rows["category"].isin(_OF_WEIGHTS)
     is_weight = (rows["variable"] != "") | (is_update & shapes.isin(weights))
     is_weight |= rows["op"].astype(str).str.contains(_CAST_OF_WEIGHT)
+
     # Most activations have the batch as their first axis, so those of unknown shape count too.
     is_example = is_retained(rows) | is_passing(rows) | rows["role"].eq(BATCH_ROLE)
     is_unknown = (shapes == "") & is_example
     is_batch = (first % max(batch, 1) == 0) & ~is_weight
+
     # An input of several batches is a data set, whose size the batch does not change.
     is_batch &= (rows["category"] != Category.INPUT.value) | (first == batch)
 
@@ -285,6 +294,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         )
 
     saves = saved_without(analysis, gone["requested_bytes"], gone["born"], gone["dies"])
+
     # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
     # ``resource_variable_ops.cc``).
     is_read = rows["category"] == Category.ACTIVATION.value
@@ -342,6 +352,7 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     alive = analysis.alive
     peak = analysis.peak.requested_bytes
     state = analysis.categories[Category.OPTIMIZER_STATE.value]
+
     # While an update runs, a variable may have two buffers.
     of_variables = alive[alive["category"] == Category.PARAMETER.value]
     once = of_variables.drop_duplicates("variable")

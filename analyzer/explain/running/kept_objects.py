@@ -40,6 +40,7 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
 
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
         is_idle = (one.persistent or one.unused) and size_bytes >= _LEAST_TAPE_BYTES
+
         # an error's traceback may hold the tape
         is_failed = watch.whole_run and watch.ended
         if one.alive >= _TAPES:
@@ -150,6 +151,7 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     steps = alive["step"]
     is_older = steps.notna() & (steps.fillna(-1) < analysis.step.index)
     of_old = _ops_and_sizes(alive[is_older & ~alive["category"].isin(PERSISTENT)])
+
     # A name is matched by op and size. Loaded batches are skipped: their name is reassigned before the
     # step begins.
     left = tensors_left(analysis)

@@ -170,6 +170,7 @@ def find_unexplained(
     ``growth`` is that of the allocator, ``host`` that of the rest of the process.
     """
     is_large = growth.per_step_bytes * _THOUSAND >= _LEAST_BYTES
+
     # A larger model or batch needs more memory, and keeps nothing.
     if watch.step_objects < 2 and growth.trend == "grows" and is_large:
         cause = _find_rare_leak(analysis, watch, growth)

@@ -287,6 +287,7 @@ class _Values:
             members = self._sharing.members(tensor)
 
         readers = {structure.phases[user] for user in self._sharing.consumers(tensor)}
+
         # TensorFlow prunes an op whose only result no op reads. A convolution may replace its output.
         is_result = (
             bool(structure.evidence) and region == "output" and len(op.outputs) == 1
@@ -322,6 +323,7 @@ class _Values:
             return any(maker and maker.type == "ReadVariableOp" for maker in makers)
 
         user, _, own = op.name.rpartition("/")
+
         # Layers have small letters, types of ops begin with a capital.
         is_user = user in structure.ops or user.rpartition("/")[2][:1].isupper()
 
@@ -558,8 +560,10 @@ class Lifetimes:
         next_end = np.append(ends, np.iinfo(np.int64).max)[step + 1]
         self.until_next: Mask = self.inside & (dies <= next_end)  # or in the next one
         first = steps[0].first if steps else -1
+
         # Allocated before the first step and alive in it.
         self.before: Mask = ~self.inside & (born < first) & (first < dies)
+
         # Alive when the next backward pass of its step begins; a step may have several.
         coming = np.append(backward, np.iinfo(np.int64).max)
         start = coming[np.searchsorted(backward, born, side="right")]

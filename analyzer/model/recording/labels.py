@@ -108,6 +108,7 @@ def label_variables(
 ) -> None:
     """Label the buffers that hold variables; ``roles`` are those that the graph shows instead."""
     paths = [_REPLICA.sub("", variable.path) for variable in note.variables]
+
     # The layer of a parameter by the name that its slot variables contain.
     layers = {
         path.replace("/", "_"): path.rpartition("/")[0]

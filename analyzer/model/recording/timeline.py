@@ -276,6 +276,7 @@ def find_steps_of_births(
         [(s.first, s.last, s.index) for s in full],
         dtype=np.int64,
     ).T
+
     # An instant that belongs to two steps counts for the later one.
     place = np.searchsorted(first, born, side="right") - 1
     outside = (place < 0) | (born > last[place])

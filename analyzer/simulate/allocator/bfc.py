@@ -99,6 +99,7 @@ class BfcAllocator:
 
         first_bytes = FIRST_REGION_BYTES if options.growth else UNLIMITED_BYTES
         self._next_region_bytes = round_up(min(options.memory_limit_bytes, first_bytes))
+
         # Bytes and address of each free chunk, ascending
         self._free: list[tuple[int, int]] = []
         self._free_chunks: dict[int, Chunk] = {}  # free chunks by address

@@ -558,6 +558,7 @@ def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
         ends_inside = dies[1:] < dies[:-1]
         inside = np.append(begins_inside & ends_inside, False)
         sizes = rows["requested_bytes"].to_numpy()
+
         # Of the workspaces only the smallest is needed.
         larger = sizes > sizes[~inside].min()
         copies += rows.index[inside | larger].tolist()
