@@ -72,10 +72,8 @@ def answer_sizes(
 ) -> StepFacts:
     """Answer the sizes of a search until it ends; return what else is known about the step."""
     try:
-        if can_run(access, options):
-            return _run(access, options, varied, search, report)
-
-        return _estimate(access, options, varied, search, report)
+        answer = _run if can_run(access, options) else _estimate
+        return answer(access, options, varied, search, report)
     except InputError as error:
         if error.kind is not FailureKind.FIXED_SIZE:
             raise

@@ -117,8 +117,14 @@ def run_steps(
                 setup=setup,
             )
 
-            graphs_to_set = None if then else partitions
-            _run_to_end(state, graphs_to_set, report, end_trace, own_process)
+            wanted = None if then else partitions
+
+            try:
+                _run(state, wanted, report, end_trace, own_process=own_process)
+            except InputError:
+                raise
+            except (SystemExit, Exception) as failure:
+                state.error = describe_failure(failure)
 
         if then is not None:
             then(state)
@@ -163,22 +169,6 @@ def _build_optimizers(program: Program) -> None:
     """
     for optimizer, weights in find_open_optimizers(program):
         optimizer.build(weights)
-
-
-def _run_to_end(
-    state: Capturing,
-    partitions: list[Any] | None,
-    report: Callable[[str, float], None],
-    end_trace: Callable[[], None],
-    own_process: bool,
-) -> None:
-    """Trace the step and run it; an error of the step is recorded in ``state``."""
-    try:
-        _run(state, partitions, report, end_trace, own_process=own_process)
-    except InputError:
-        raise
-    except (SystemExit, Exception) as failure:
-        state.error = describe_failure(failure)
 
 
 def _run(

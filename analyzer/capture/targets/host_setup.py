@@ -29,6 +29,12 @@ _IS_CONSTANT: Final = "_analyzer_constant"
 _MOST_ELEMENTS: Final = 1 << 24
 
 
+def _can_move(value: Any) -> bool:
+    """Return whether a value is an eager tensor that a card can hold."""
+    is_eager = tf.is_tensor(value) and private.is_eager(value)
+    return is_eager and value.dtype not in _STAYS
+
+
 class SetupValues:
     """True values of the setup's tensors and variables, which the card does not have."""
 
@@ -42,11 +48,7 @@ class SetupValues:
 
     def move(self, tensor: Any) -> Any:
         """Return the card's copy of an eager tensor of the setup; itself if it belongs on the host."""
-        if (
-            not tf.is_tensor(tensor)
-            or not private.is_eager(tensor)
-            or tensor.dtype in _STAYS
-        ):
+        if not _can_move(tensor):
             return tensor
 
         if "GPU" in tensor.device or getattr(tensor, _IS_CONSTANT, False):
@@ -61,11 +63,7 @@ class SetupValues:
 
     def copy(self, value: Any) -> Any:
         """Return a copy on the card of an eager tensor of the host; any other value itself."""
-        if (
-            not tf.is_tensor(value)
-            or not private.is_eager(value)
-            or value.dtype in _STAYS
-        ):
+        if not _can_move(value):
             return value
 
         return private.copy_to_device(
