@@ -45,7 +45,12 @@ def _read_rows(name: str) -> list[dict[str, str]]:
     rows = csv.DictReader(
         (files("analyzer.cards") / name).read_text("utf-8").splitlines()
     )
-    return [{name: value for name, value in row.items() if value} for row in rows]
+    found = []
+
+    for row in rows:
+        found.append({name: value for name, value in row.items() if value})
+
+    return found
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

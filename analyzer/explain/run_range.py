@@ -188,9 +188,12 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
     A convolution's workspace is found by its size. Convolutions without one are left out.
     """
     run = analysis.recording.simulated_run
+    if run is None:
+        return 0, 0
+
     likely: dict[int, Range] = {}
 
-    for chosen, least, most in run.workspaces if run is not None else ():
+    for chosen, least, most in run.workspaces:
         if chosen:
             known = likely.get(chosen, Range(least, most))
             likely[chosen] = known.including(least, most)

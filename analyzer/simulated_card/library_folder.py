@@ -85,7 +85,9 @@ def make_library_folder(cache: Path) -> Path:
 def find_tensorflow() -> Path:
     """Return the folder of TensorFlow's Linux wheel without importing it, or raise InputError."""
     spec = importlib.util.find_spec("tensorflow")
-    for place in (spec.submodule_search_locations or ()) if spec else ():
+    places = spec.submodule_search_locations if spec else None
+
+    for place in places or ():
         if all(path.is_file() for path in list_binaries(Path(place))):
             return Path(place)
 

@@ -215,7 +215,10 @@ def _list_constants(graphs: list[Any], least_bytes: int) -> Iterator[LargeConsta
 def takes_gradients(function: Any) -> bool:
     """Return whether a traced ``tf.function`` takes gradients, from the names of its ops."""
     concrete = list_concrete_functions(function)
-    for graph in collect_graphs(concrete[-1].graph) if concrete else ():
+    if not concrete:
+        return False
+
+    for graph in collect_graphs(concrete[-1].graph):
         for op in graph.get_operations():
             if "gradient_tape" in op.name or op.type.startswith("ResourceApply"):
                 return True

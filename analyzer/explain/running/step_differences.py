@@ -136,16 +136,21 @@ def _find_uncounted_batch(analysis: Analysis) -> int:
     """
     graph = analysis.recording.structure
     batch = find_batch(analysis)
-    ops = () if graph is None or not batch else graph.ops.values()
+    if graph is None or not batch:
+        return 0
+
     sizes = [0]
 
-    for op in ops:
-        for spec in op.outputs if op.type == ITERATOR else ():
+    for op in graph.ops.values():
+        if op.type != ITERATOR:
+            continue
+
+        for spec in op.outputs:
             if spec.shape:
                 shape = (batch, *spec.shape[1:])
                 sizes.append(tensor_bytes(spec.dtype, shape) or 0)
 
     inputs = analysis.rows[analysis.rows["category"] == Category.INPUT.value]
-    held = inputs["requested_bytes"].max() if len(inputs) else 0
+    is_held = inputs["requested_bytes"].max() >= max(sizes)
 
-    return max(sizes) if held < max(sizes) else 0
+    return 0 if is_held else max(sizes)

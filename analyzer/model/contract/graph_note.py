@@ -29,10 +29,12 @@ def op_types(text: str) -> frozenset[str]:
 def read_op_types(place: str) -> dict[str, dict[str, frozenset[str]]]:
     """Return the tables of a file of the package, with the op types of each row."""
     tables = read_table(place, dict[str, dict[str, str]])
-    return {
-        name: {key: op_types(text) for key, text in rows.items()}
-        for name, rows in tables.items()
-    }
+    found = {}
+
+    for name, rows in tables.items():
+        found[name] = {key: op_types(text) for key, text in rows.items()}
+
+    return found
 
 
 GRAPH_VERSION: Final = 1
@@ -130,11 +132,13 @@ def encode_graph(graph: GraphFile) -> bytes:
     plain = msgspec.to_builtins(graph)
 
     for name in ("ops", "inside"):
-        plain[name] = [
-            {key: value for key, value in op.items() if value} for op in plain[name]
-        ]
+        plain[name] = [_drop_empty(op) for op in plain[name]]
 
     return json.dumps(plain).encode()
+
+
+def _drop_empty(op: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in op.items() if value}
 
 
 def check_tensor(tensor: str) -> None:

@@ -36,7 +36,10 @@ class Sharing:
         self._sizes: dict[str, int] = {}
 
         for op in structure.ops.values():
-            for tensor, index in self._find_shared(op, own) if op.outputs else ():
+            if not op.outputs:
+                continue
+
+            for tensor, index in self._find_shared(op, own):
                 output = f"{op.name}:{index}"
                 self._parent.setdefault(tensor, tensor)
                 self._parent.setdefault(output, output)
@@ -139,11 +142,12 @@ class Sharing:
 
         if size_bytes is None and spec is not None:
             maker = self._structure.ops[split_tensor(tensor)[0]]
-            specs = ((source, self._structure.spec(source)) for source in maker.inputs)
-            same = (
-                source for source, found in specs if found and found.dtype == spec.dtype
-            )
-            size_bytes = max(map(self._size, same), default=0)
+            size_bytes = 0
+
+            for source in maker.inputs:
+                found = self._structure.spec(source)
+                if found is not None and found.dtype == spec.dtype:
+                    size_bytes = max(size_bytes, self._size(source))
 
         self._sizes[tensor] = size_bytes or 0
 
@@ -233,7 +237,10 @@ def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
     inputs = set()
 
     for op in structure.ops.values():
-        for index, spec in enumerate(op.outputs if op.type in INPUT_TYPES else ()):
+        if op.type not in INPUT_TYPES:
+            continue
+
+        for index, spec in enumerate(op.outputs):
             if spec.dtype not in ("resource", "variant", ""):
                 inputs.add(f"{op.name}:{index}")
 

@@ -110,9 +110,11 @@ def _classify(
     graph: TracedGraph, gradient_ops: set[str], scopes: ScopeTable
 ) -> dict[str, Phase]:
     """Return the phases of the ops of a graph that are not forward."""
-    producers = {
-        op.name: [split_tensor(tensor)[0] for tensor in op.inputs] for op in graph.ops
-    }
+    producers: dict[str, list[str]] = {}
+
+    for op in graph.ops:
+        producers[op.name] = [split_tensor(tensor)[0] for tensor in op.inputs]
+
     consumers = defaultdict(list)
 
     for consumer, names in producers.items():
@@ -146,17 +148,23 @@ class ScopeTable:
         scope = op_name.rpartition("/")[0]
         if scope not in self._owners_by_scope:
             parts = [part for part in scope.split("/") if part not in _GRADIENT_SCOPES]
-            starts = (at for at, part in enumerate(parts) if part in self._first_parts)
-            known = (
-                owner
-                for start in starts
-                for end in range(min(start + self._deepest, len(parts)), start, -1)
-                if (owner := self.owners.get("/".join(parts[start:end])))
-            )
-
-            self._owners_by_scope[scope] = next(known, None)
+            self._owners_by_scope[scope] = self._find_owner(parts)
 
         return self._owners_by_scope[scope]
+
+    def _find_owner(self, parts: Sequence[str]) -> Owner | None:
+        for start, part in enumerate(parts):
+            if part not in self._first_parts:
+                continue
+
+            longest = min(start + self._deepest, len(parts))
+
+            for end in range(longest, start, -1):
+                owner = self.owners.get("/".join(parts[start:end]))
+                if owner is not None:
+                    return owner
+
+        return None
 
     def layer_of(self, op_name: str) -> str:
         """Return the op's layer, empty for none; without recorded scopes, Keras' name scope."""
@@ -291,18 +299,17 @@ def _find_executed_phases(
     found = {name: find_inlined(name, traced) for name in ops}
     phases = {name: phase for name, phase in found.items() if phase is not None}
 
-    for name in [name for name, phase in found.items() if phase is None]:
-        users = [
-            user
-            for tensor in list_outputs(ops[name])
-            for user in consumers.get(tensor, ())
-        ]
+    for name, phase in found.items():
+        if phase is not None:
+            continue
 
-        producers = [split_tensor(tensor)[0] for tensor in ops[name].inputs]
-        later, earlier = (
-            [phases[one] for one in ones if one in phases]
-            for ones in (users, producers)
-        )
+        later = []
+        for tensor in list_outputs(ops[name]):
+            users = consumers.get(tensor, ())
+            later += [phases[user] for user in users if user in phases]
+
+        makers = [split_tensor(tensor)[0] for tensor in ops[name].inputs]
+        earlier = [phases[maker] for maker in makers if maker in phases]
 
         latest = max(earlier, key=order.index, default=Phase.FORWARD)
         phases[name] = min(later, key=order.index, default=latest)

@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -273,15 +274,16 @@ def _sizes_of_weights(structure: GraphIndex) -> set[int]:
 
         if is_convolution:
             sides = range(1, _WIDEST_KERNEL + 1)
-            areas = {height * width for height in sides for width in sides}
+            areas = {height * width for height, width in product(sides, sides)}
 
         if op.type in _NORMS:
             continue
 
         for tensor in op.inputs:
             inputs, _ = _channels_of(structure, tensor)
-            pairs = {before * after for before in inputs for after in outputs}
-            sizes.update(item_bytes * one * area for one in pairs for area in areas)
+
+            for before, after, area in product(inputs, outputs, areas):
+                sizes.add(item_bytes * before * after * area)
 
     return {size for size in sizes if size >= _LEAST_BYTES}
 

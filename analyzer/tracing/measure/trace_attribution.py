@@ -257,11 +257,12 @@ def _label_gradients(
     index = AddressIndex(table)
     marks = find_instants(raw, "gradients")
 
-    found = {
-        index.at(address, instant)
-        for span, instant in zip(spans, marks, strict=True)
-        for address in note.eager_gradients.get(int(span.stats.get("index", -1)), ())
-    }
+    found = set()
+
+    for span, instant in zip(spans, marks, strict=True):
+        number = int(span.stats.get("index", -1))
+        addresses = note.eager_gradients.get(number, ())
+        found |= {index.at(address, instant) for address in addresses}
 
     gradients = sorted(row for row in found if row is not None)
     marks.sort()

@@ -22,12 +22,11 @@ def read_memory_profile(content: bytes) -> pd.DataFrame:
     if not isinstance(profile, dict) or "memoryProfilePerAllocator" not in profile:
         raise ValueError("JSON without memory events")
 
+    rows: list[dict[str, Any]] = []
+
     try:
-        rows = [
-            row
-            for name, own in profile["memoryProfilePerAllocator"].items()
-            for row in _read_rows(name, own)
-        ]
+        for name, own in profile["memoryProfilePerAllocator"].items():
+            rows += _read_rows(name, own)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"an event without {error}") from None
 
