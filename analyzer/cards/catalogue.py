@@ -197,7 +197,8 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
         f"Did you mean {similar}? " if near else "For example: t4, a100-80gb, h100. "
     )
     raise InputError(
-        f"No card is called {name!r}.", hint=f"{start}`analyze gpus list` shows all."
+        f"No card is called {name!r}.",
+        hint=f"{start}`analyze gpus list` shows all.",
     )
 
 
@@ -245,7 +246,8 @@ def read_prices(path: Path) -> dict[Gpu, float]:
 
     if not prices:
         raise InputError(
-            f"{path} holds no card.", hint="Write lines such as `t4,0.35`."
+            f"{path} holds no card.",
+            hint="Write lines such as `t4,0.35`.",
         )
 
     return prices
@@ -269,7 +271,9 @@ _LIBRARIES_BYTES: Final = 500 * _MIB
 
 
 def check_limit(
-    gpu: Gpu, limit_bytes: int | None, context_bytes: int | None = None
+    gpu: Gpu,
+    limit_bytes: int | None,
+    context_bytes: int | None = None,
 ) -> None:
     """Refuse a memory limit that is larger than the free memory of an otherwise empty card.
 
@@ -295,7 +299,10 @@ def _context(gpu: Gpu) -> BoundedBytes:
 
 
 def system_reserve(
-    free_bytes: int, compute_capability: tuple[int, int], *, tegra: bool = False
+    free_bytes: int,
+    compute_capability: tuple[int, int],
+    *,
+    tegra: bool = False,
 ) -> int:
     """Return the bytes that TensorFlow leaves to the system.
 

@@ -206,7 +206,9 @@ def _capture_options(
 
 
 def _check_options(
-    spec: TargetSpec, chosen: CaptureOptions, capture: EstimateOptions
+    spec: TargetSpec,
+    chosen: CaptureOptions,
+    capture: EstimateOptions,
 ) -> None:
     """Refuse options that do not apply to the target or the device."""
     if capture.prove:
@@ -226,7 +228,8 @@ def _check_options(
         if spec.kind is not TargetKind.FILE:
             hint = "Name the model in its file: train.py:build."
             raise InputError(
-                f"--patch cannot edit {spec.text}, which is no Python file.", hint=hint
+                f"--patch cannot edit {spec.text}, which is no Python file.",
+                hint=hint,
             )
 
         if capture.patch.is_file() or not capture.patch.parent.is_dir():

@@ -120,7 +120,8 @@ def _print(listing: CardList, *, is_verbose: bool) -> None:
     from analyzer.report.render import sections
 
     first = sections.TableColumn(
-        "--gpu", least=max(len(card.id) for card in listing.cards)
+        "--gpu",
+        least=max(len(card.id) for card in listing.cards),
     )
     rows = [structs.astuple(row) for row in listing.cards]
     count = len(listing.cards)

@@ -51,7 +51,9 @@ class LiveView:
 
 @contextmanager
 def show_live(
-    folder: Path, output: IO[bytes], console: Console | None = None
+    folder: Path,
+    output: IO[bytes],
+    console: Console | None = None,
 ) -> Iterator[None]:
     """Show a running script below its own output."""
     console = console or Console(stderr=True)

@@ -115,7 +115,8 @@ def _read_log(log: str) -> OomReport:
             path = path / LOG_FILE
             if not path.is_file():
                 raise InputError(
-                    f"{log} is a folder.", hint="Name the log file itself."
+                    f"{log} is a folder.",
+                    hint="Name the log file itself.",
                 )
 
         with path.open("rb") as stream:

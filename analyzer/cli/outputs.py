@@ -175,7 +175,10 @@ def check_paths(
 
 
 def json_output(
-    path: Path | None, write: Writer, *, is_full: bool
+    path: Path | None,
+    write: Writer,
+    *,
+    is_full: bool,
 ) -> tuple[Path | None, Writer]:
     """Return a JSON output for ``write_all``; standard output gets the most important rows."""
 

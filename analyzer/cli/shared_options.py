@@ -123,7 +123,8 @@ class StepFlags:
     mode: Annotated[
         str,
         option(
-            "train, infer, or generate (a language model of keras-hub).", panel=STEP
+            "train, infer, or generate (a language model of keras-hub).",
+            panel=STEP,
         ),
     ] = ""
     shape: Annotated[
@@ -136,7 +137,8 @@ class StepFlags:
     optimizer: Annotated[
         str,
         option(
-            f"Keras optimizer; default the model's own, or {OPTIMIZER}.", panel=STEP
+            f"Keras optimizer; default the model's own, or {OPTIMIZER}.",
+            panel=STEP,
         ),
     ] = ""
     loss: Annotated[
@@ -255,5 +257,6 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a value outside ``choices``; an empty value is not checked."""
     if value and value not in choices:
         raise InputError(
-            f"{name} {value} is unknown.", hint=f"Use {' or '.join(choices)}."
+            f"{name} {value} is unknown.",
+            hint=f"Use {' or '.join(choices)}.",
         )

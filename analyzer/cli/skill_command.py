@@ -23,7 +23,8 @@ def skill(
     install: Annotated[
         Path | None,
         options.option(
-            f"Write it into this project, as {_PLACE.as_posix()}.", metavar="FOLDER"
+            f"Write it into this project, as {_PLACE.as_posix()}.",
+            metavar="FOLDER",
         ),
     ] = None,
     force: options.Force = False,

@@ -77,7 +77,8 @@ class TraceOptions:
     device: Annotated[
         str,
         options.option(
-            "cpu or gpu; default a GPU if the machine has one.", panel=options.PLACE
+            "cpu or gpu; default a GPU if the machine has one.",
+            panel=options.PLACE,
         ),
     ] = ""
     gpu: Annotated[
@@ -251,7 +252,9 @@ def _capture_options(
 
 
 def _check_options(
-    spec: TargetSpec, chosen: CaptureOptions, capture: TraceOptions
+    spec: TargetSpec,
+    chosen: CaptureOptions,
+    capture: TraceOptions,
 ) -> None:
     """Refuse options that do not apply to the target."""
     if spec.kind is not TargetKind.TRACE:
@@ -341,7 +344,8 @@ def _choose_view(*, is_live: bool) -> ScriptView | None:
 
     if not sys.stderr.isatty():
         raise InputError(
-            "--live needs a terminal.", hint="Leave it out; the report follows."
+            "--live needs a terminal.",
+            hint="Leave it out; the report follows.",
         )
 
     from analyzer.cli.live_view import show_live
@@ -399,7 +403,9 @@ def _check_syntax(spec: TargetSpec) -> None:
 
 
 def _explain_missing_trace(
-    spec: TargetSpec, request: WatchRequest, end: ScriptEnd
+    spec: TargetSpec,
+    request: WatchRequest,
+    end: ScriptEnd,
 ) -> str:
     """Return the reason why no step was traced, and the fix."""
     ended = f"{spec.text} ended with exit code {end.status}"

@@ -114,7 +114,9 @@ def _of_watched_steps(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]
     yield from causes
 
     if not causes and not data_held.find_filling_stage(
-        analysis.recording, watch, device
+        analysis.recording,
+        watch,
+        device,
     ):
         yield from leaks.find_unexplained(analysis, watch, device, host)
 

@@ -196,7 +196,8 @@ def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
     }
 
     fed = np.array(
-        [_OUTPUT_NUMBER.sub("", name) for name in text["tensor"]], dtype=object
+        [_OUTPUT_NUMBER.sub("", name) for name in text["tensor"]],
+        dtype=object,
     )
     made = np.where(text["op"] != "", text["op"], text["role"])
     is_input = text["category"] == Category.INPUT.value
@@ -206,7 +207,9 @@ def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
 
 
 def _matched_rows(
-    alive_a: pd.DataFrame, alive_b: pd.DataFrame, column: str
+    alive_a: pd.DataFrame,
+    alive_b: pd.DataFrame,
+    column: str,
 ) -> list[dict[str, Any]]:
     """Return each name with its change and bytes, largest difference first."""
     sums_a = _sum_by(alive_a, column)

@@ -47,7 +47,9 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
 
     least = _make_need(peaks, pool, pool.bytes)
     most = _make_need(
-        all_peaks, pool, max(pool.bytes, analysis.peak_ever.allocated_bytes)
+        all_peaks,
+        pool,
+        max(pool.bytes, analysis.peak_ever.allocated_bytes),
     )
 
     own_bytes = find_own_peak(recording)
@@ -83,14 +85,18 @@ def _find_earlier_peak(recording: Recording, least: Need) -> BoundedBytes | None
         # The trace does not show whether the earlier peak was trials: the range begins at its own.
         earlier_bytes = counted - allocator
         return BoundedBytes.around(
-            earlier_bytes, seen.range.low - allocator, earlier_bytes
+            earlier_bytes,
+            seen.range.low - allocator,
+            earlier_bytes,
         )
 
     return None
 
 
 def _make_need(
-    peaks: Mapping[LifePhase, int], pool: BoundedBytes, highest: int
+    peaks: Mapping[LifePhase, int],
+    pool: BoundedBytes,
+    highest: int,
 ) -> Need:
     """Return the need whose part in the pool is ``highest``, with the width of ``pool``."""
     below = pool.bytes - pool.range.low
@@ -145,7 +151,9 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
 
     if stated.limit_low_bytes is not None and stated.limit_high_bytes is not None:
         return BoundedBytes.around(
-            central, stated.limit_low_bytes, stated.limit_high_bytes
+            central,
+            stated.limit_low_bytes,
+            stated.limit_high_bytes,
         )
 
     allocated = analysis.peak.allocated_bytes
@@ -153,7 +161,9 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
     high = (stated.allocated_high_bytes or allocated) - (stated.workspace_bytes or 0)
 
     return BoundedBytes.around(
-        central, central - max(allocated - low, 0), central + max(high - allocated, 0)
+        central,
+        central - max(allocated - low, 0),
+        central + max(high - allocated, 0),
     )
 
 
@@ -205,5 +215,7 @@ def with_replay(
 def _lower(size: BoundedBytes, most_bytes: int) -> BoundedBytes:
     """Return a size of at most ``most_bytes``, with the same upper bound."""
     return BoundedBytes.around(
-        min(size.bytes, most_bytes), size.range.low, size.range.high
+        min(size.bytes, most_bytes),
+        size.range.low,
+        size.range.high,
     )

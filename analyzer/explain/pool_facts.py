@@ -114,7 +114,9 @@ def _with_whole_pool(own: BfcOptions, recording: Recording) -> BfcOptions:
 
 
 def _add_measured_pool(
-    analysis: Analysis, own: BfcOptions, whole: BfcOptions
+    analysis: Analysis,
+    own: BfcOptions,
+    whole: BfcOptions,
 ) -> Analysis:
     """Return the analysis of a trace with its pool; without one if the replay differs from the trace.
 
@@ -227,7 +229,9 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
 
 
 def _describe_failure(
-    failure: ReplayFailure, options: BfcOptions, name: str
+    failure: ReplayFailure,
+    options: BfcOptions,
+    name: str,
 ) -> Finding:
     """Return the finding that a tensor's request fails, and whether free memory is fragmented."""
     limit = format_bytes(options.memory_limit_bytes)

@@ -72,7 +72,9 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
 
 
 def _state_peaks(
-    analysis: Analysis, orders: Sequence[Operations], options: BfcOptions
+    analysis: Analysis,
+    orders: Sequence[Operations],
+    options: BfcOptions,
 ) -> StatedRange:
     """Return the ranges of the peaks: of the runs in the process, and of replays in other orders."""
     runs = _peaks_of_runs(analysis)
@@ -275,7 +277,9 @@ def _sample_orders(recording: Recording) -> list[Operations]:
 
 
 def _sort_by(
-    sequence: Operations, times: np.ndarray, threads: Sequence[np.ndarray]
+    sequence: Operations,
+    times: np.ndarray,
+    threads: Sequence[np.ndarray],
 ) -> Operations:
     """Return the sequence in the order of new times; each thread keeps its order."""
     for own in threads:
@@ -301,7 +305,9 @@ def _select_step(analysis: Analysis, sequence: Operations) -> np.ndarray:
 
 
 def _find_allocated_peak(
-    analysis: Analysis, sequence: Operations, options: BfcOptions
+    analysis: Analysis,
+    sequence: Operations,
+    options: BfcOptions,
 ) -> int:
     result = replay(sequence, options.unlimited())
     in_step = _select_step(analysis, sequence)[: len(result)]

@@ -262,7 +262,9 @@ def _name_bounds(name: str, size: BoundedBytes) -> dict[str, Any]:
 
 
 def _question(
-    analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None
+    analysis: Analysis,
+    gpu: Gpu | None,
+    limit_bytes: int | None,
 ) -> Question | None:
     """Return the lower of the card's and the user's limit; None if there is none."""
     card = None if gpu is None else _card_question(analysis, gpu)

@@ -96,7 +96,9 @@ def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:
 
 
 def append_reproduction(
-    page: Document, found: Reproduction, batch_size: int | None
+    page: Document,
+    found: Reproduction,
+    batch_size: int | None,
 ) -> Document:
     """Return the document of a log with the answer of the simulated card.
 

@@ -150,7 +150,9 @@ def _read_cards(allocators: Sequence[AllocatorFigures]) -> tuple[CardAccount, ..
 
 
 def _divide_card(
-    nvml: Any, index: int, allocators: Sequence[AllocatorFigures]
+    nvml: Any,
+    index: int,
+    allocators: Sequence[AllocatorFigures],
 ) -> CardAccount:
     """Divide a card among this process, if it uses the card, the other processes and free memory."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)

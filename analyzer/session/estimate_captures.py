@@ -121,7 +121,8 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
 
     if "," in options.gpu:
         raise InputError(
-            f"Several cards need a run on simulated ones ({reason}).", hint="Name one."
+            f"Several cards need a run on simulated ones ({reason}).",
+            hint="Name one.",
         )
 
     return capture_step(

@@ -135,7 +135,8 @@ def _git(*words: str) -> str:
     except (OSError, subprocess.CalledProcessError) as error:
         last = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
         raise InputError(
-            f"git {words[0]}: {last}.", hint="Run it in the repository."
+            f"git {words[0]}: {last}.",
+            hint="Run it in the repository.",
         ) from None
 
     return done.stdout.strip()

@@ -128,7 +128,8 @@ def _check_estimate(path: Path) -> None:
         check_note(path)
         hint = suggest_command(path) or "Open a trace with `analyze trace`."
         raise TraceError(
-            f"{path} holds neither an estimate nor a SavedModel.", hint=hint
+            f"{path} holds neither an estimate nor a SavedModel.",
+            hint=hint,
         )
 
 

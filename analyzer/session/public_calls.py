@@ -138,7 +138,10 @@ def estimate(
 
 
 def open_trace(
-    path: str | os.PathLike[str], *, host: str = "", allocator: str = ""
+    path: str | os.PathLike[str],
+    *,
+    host: str = "",
+    allocator: str = "",
 ) -> Result:
     """Open a trace: an ``.xplane.pb``, a run folder or a TensorBoard logdir.
 
@@ -267,7 +270,9 @@ def begin_watch(
 
 
 def end_watch(
-    block: WatchBlock, watched: Watched, error: BaseException | None = None
+    block: WatchBlock,
+    watched: Watched,
+    error: BaseException | None = None,
 ) -> None:
     """Explain the traced steps, save the report, fill ``watched``; ``error`` ended the steps."""
     if not block.is_running:  # it ended when a step ran out of memory

@@ -28,7 +28,9 @@ class WorkEngine:
     workers: int = 1
 
     def run(
-        self, call: Callable[[_Item], _Result], items: Sequence[_Item]
+        self,
+        call: Callable[[_Item], _Result],
+        items: Sequence[_Item],
     ) -> Iterator[tuple[int, _Result | None]]:
         """Yield the index of each item and the result of ``call``, a module's function, as they finish.
 
@@ -83,7 +85,8 @@ class WorkEngine:
         except ImportError:
             hint = "pip install 'tf-memory-analyzer[dask]'"
             raise InputError(
-                "--scheduler needs Dask, which is not installed.", hint=hint
+                "--scheduler needs Dask, which is not installed.",
+                hint=hint,
             ) from None
         except (OSError, ValueError, TimeoutError) as error:
             reason = str(error).splitlines()[0][:200]
@@ -102,7 +105,9 @@ class WorkEngine:
 
 
 def _run_calls(
-    call: Callable[[_Item], _Result], items: Mapping[int, _Item], folder: str
+    call: Callable[[_Item], _Result],
+    items: Mapping[int, _Item],
+    folder: str,
 ) -> Iterator[tuple[int, _Result]]:
     from joblib import Parallel, delayed
 

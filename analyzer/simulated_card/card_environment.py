@@ -66,7 +66,8 @@ def list_cards(text: str) -> tuple[Gpu, ...]:
     for part in map(str.strip, text.split(",")):
         if not part:
             raise InputError(
-                f"--gpu {text} has an empty name.", hint="Write it as t4,a100."
+                f"--gpu {text} has an empty name.",
+                hint="Write it as t4,a100.",
             )
 
         count, _, name = part.partition("x")
@@ -77,7 +78,8 @@ def list_cards(text: str) -> tuple[Gpu, ...]:
 
     if not 1 <= len(cards) <= _MOST_CARDS:
         raise InputError(
-            f"--gpu {text} names {len(cards)} cards.", hint=f"Name 1 to {_MOST_CARDS}."
+            f"--gpu {text} names {len(cards)} cards.",
+            hint=f"Name 1 to {_MOST_CARDS}.",
         )
 
     return tuple(cards)

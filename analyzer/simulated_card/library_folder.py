@@ -180,7 +180,8 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
             (staging / soname).symlink_to(NAMES)
         _make_toolkit(staging / TOOLKIT)
         (staging / NOTE).write_text(
-            _NOTE_TEXT.format(tensorflow=tensorflow), encoding="utf-8"
+            _NOTE_TEXT.format(tensorflow=tensorflow),
+            encoding="utf-8",
         )
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -37,7 +37,9 @@ _Handles: TypeAlias = dict[tuple[Any, Shape], Any]
 
 
 def build_executor_graph(
-    function: Any, given: Sequence[Any] = (), assumed: Mapping[str, int] | None = None
+    function: Any,
+    given: Sequence[Any] = (),
+    assumed: Mapping[str, int] | None = None,
 ) -> tuple[list[Op], list[DataSize]]:
     """Return the graph that a call with ``given`` would run here, and the sizes that data decide.
 
@@ -146,7 +148,8 @@ def instantiate(function: Any) -> list[Any]:
 def _write_graphs() -> None:
     """Make a call that succeeds: only such a call writes the graphs that were collected."""
     tf.function(
-        lambda: tf.constant(0, name=_FLUSH), autograph=False
+        lambda: tf.constant(0, name=_FLUSH),
+        autograph=False,
     ).get_concrete_function()()
 
 

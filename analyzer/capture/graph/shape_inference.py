@@ -152,7 +152,9 @@ def _correct_specs(node: Any, specs: list[TensorSpec]) -> None:
 
 
 def infer_executed_outputs(
-    function: Any, partitions: Sequence[Any], given: Sequence[Any] = ()
+    function: Any,
+    partitions: Sequence[Any],
+    given: Sequence[Any] = (),
 ) -> Outputs:
     """Return the output specs of executed ops: traced ones where TensorFlow infers none."""
     traced = read_traced_outputs(function.graph)
@@ -213,7 +215,9 @@ def _retype(node: Any, kind: str, **types: int) -> None:
 
 
 def _pin_known(
-    copy: Any, graph_def: Any, shapes: Mapping[str, tuple[int, ...]]
+    copy: Any,
+    graph_def: Any,
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, str]:
     """Add a node for each known shape; return the node by the tensor that it replaces."""
     nodes = {node.name: node for node in graph_def.node}

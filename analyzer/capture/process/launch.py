@@ -403,7 +403,10 @@ def can_trace_here() -> bool:
 
 
 def _check_target(
-    target: Any, out: Path | None, *, force: bool
+    target: Any,
+    out: Path | None,
+    *,
+    force: bool,
 ) -> tuple[TargetSpec, Path]:
     """Return a live target's spec and its folder, which is absolute: the step may change folders."""
     name = str(

@@ -54,7 +54,8 @@ def check_writable(out: Path, *, force: bool) -> None:
 
     if not force:
         raise InputError(
-            f"{out} is not empty.", hint="Name another --out, or add --force."
+            f"{out} is not empty.",
+            hint="Name another --out, or add --force.",
         )
 
     if not _is_run(out):
@@ -111,7 +112,8 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
 def _check_empty(out: Path, real: Path, staging: Path) -> None:
     if any(part != staging for part in real.iterdir()):
         raise InputError(
-            f"{out} is no longer empty.", hint="Name another --out, or add --force."
+            f"{out} is no longer empty.",
+            hint="Name another --out, or add --force.",
         )
 
 

@@ -573,7 +573,8 @@ class HostValues:
                 value = value() if callable(value) else value
                 value = tf.identity(tf.convert_to_tensor(value, spec.dtype))
                 self.followers[id(eager)] = private.ResourceVariable(
-                    value, trainable=False
+                    value,
+                    trainable=False,
                 )
 
             if has_assignments:

@@ -97,7 +97,8 @@ class Observations:
         if found and self.eager:
             self.eager_gradients[self._marks] = found
             with tf.profiler.experimental.Trace(
-                f"{MARKER_PREFIX}gradients", index=self._marks
+                f"{MARKER_PREFIX}gradients",
+                index=self._marks,
             ):
                 self._marks += 1
 
@@ -186,6 +187,7 @@ def _observe_scope(observed: Observations, scope: Any) -> None:
             observed.scopes.setdefault(name, (kind, path))
     elif observed.eager and kind == "layer":
         scope.analyzer_mark = tf.profiler.experimental.Trace(
-            f"{MARKER_PREFIX}layer", path=path
+            f"{MARKER_PREFIX}layer",
+            path=path,
         )
         scope.analyzer_mark.__enter__()

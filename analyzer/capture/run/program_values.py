@@ -222,7 +222,8 @@ class ProgramValues:
     def _note(self, name: str, decides: str) -> str:
         """Note an unknown value; return the line of the user's code."""
         frames = traceback.StackSummary.extract(
-            traceback.walk_stack(None), lookup_lines=False
+            traceback.walk_stack(None),
+            lookup_lines=False,
         )
         line = find_own_line(frames)
         self.unknown[f"{name} at {line}" if line else name] = decides

@@ -121,7 +121,10 @@ def trace_function(program: Program) -> Any:
 
 
 def describe_capture(
-    capturing: Capturing, partitions: Sequence[Any] = (), *, ops: list[Op] | None = None
+    capturing: Capturing,
+    partitions: Sequence[Any] = (),
+    *,
+    ops: list[Op] | None = None,
 ) -> Captured:
     """Return the result of a capture as plain data.
 
@@ -240,7 +243,10 @@ def _read_ops(
 
 
 def _describe_step(
-    program: Program, observed: Observations, *, is_eager: bool
+    program: Program,
+    observed: Observations,
+    *,
+    is_eager: bool,
 ) -> StepConfig:
     config = program.config
 
@@ -302,7 +308,9 @@ def _get_python_name(function_name: str) -> str:
 
 
 def _describe_inputs(
-    program: Program, function: Any, addresses: Sequence[int | None]
+    program: Program,
+    function: Any,
+    addresses: Sequence[int | None],
 ) -> tuple[Input, ...]:
     names = [f"input {index}" for index in range(len(program.args))]
     if function is not None:

@@ -57,7 +57,9 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     train = mode == "train"
     form = target_spec.TargetForm.MODEL if train else target_spec.TargetForm.INFERENCE
     target_spec.check_honoured(
-        f"The model {model.name!r}", form, target_spec.list_given_options(options)
+        f"The model {model.name!r}",
+        form,
+        target_spec.list_given_options(options),
     )
     inputs, batch_size = synthetic_inputs.make_inputs(model, options)
     outputs = _build_output_specs(model, inputs)
@@ -106,7 +108,9 @@ def _make_fit_step(model: Any, data: Any) -> _KerasStep:
 
     model.train_function = None  # made for other settings
     return _take_batches(
-        model, model.make_train_function() or model.train_function, data
+        model,
+        model.make_train_function() or model.train_function,
+        data,
     )
 
 
@@ -313,7 +317,8 @@ def _look_up(kind: str, name: str) -> Any:
         return module.get(name)
     except ValueError:
         raise TargetError(
-            f"Keras has no {kind} {name!r}.", hint=f"Try {examples}."
+            f"Keras has no {kind} {name!r}.",
+            hint=f"Try {examples}.",
         ) from None
 
 

@@ -162,7 +162,8 @@ def _convert_errors(text: str) -> Iterator[None]:
         raise
     except SystemExit as error:
         raise TargetError(
-            f"{text} called sys.exit({error.code}).", hint=_ONLY_BUILD
+            f"{text} called sys.exit({error.code}).",
+            hint=_ONLY_BUILD,
         ) from None
     except Exception as error:
         hint = "Correct this line of your code."
@@ -172,7 +173,8 @@ def _convert_errors(text: str) -> Iterator[None]:
             hint = f"Start analyze in its folder, or pip install {error.name} (for {sys.executable})."
 
         raise TargetError(
-            f"{text} failed: {describe_user_error(error)}.", hint=hint
+            f"{text} failed: {describe_user_error(error)}.",
+            hint=hint,
         ) from error
 
 
@@ -225,7 +227,8 @@ def _load_preset(spec: TargetSpec) -> Any:
     except ImportError as error:
         hint = "Install it: pip install keras-hub."
         raise TargetError(
-            f"{spec.text} needs keras-hub: {error}.", hint=hint
+            f"{spec.text} needs keras-hub: {error}.",
+            hint=hint,
         ) from error
 
     models = keras_hub.models
@@ -307,7 +310,8 @@ def _import_file(spec: TargetSpec) -> Any:
 
     if module_spec is None or module_spec.loader is None:
         raise TargetError(
-            f"{spec.path} cannot be imported.", hint="Is it a Python file?"
+            f"{spec.path} cannot be imported.",
+            hint="Is it a Python file?",
         )
 
     module = importlib.util.module_from_spec(module_spec)
@@ -332,7 +336,8 @@ def _import_module(spec: TargetSpec) -> Any:
 def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
     if spec.path.endswith(".keras") and not zipfile.is_zipfile(spec.path):
         raise TargetError(
-            f"{spec.path} is damaged: it is no archive.", hint="Save the model again."
+            f"{spec.path} is damaged: it is no archive.",
+            hint="Save the model again.",
         )
 
     try:

@@ -100,7 +100,9 @@ def check_arguments(
 
 
 def make_signature_program(
-    function: Any, text: str, options: CaptureOptions
+    function: Any,
+    text: str,
+    options: CaptureOptions,
 ) -> Program:
     """Return the step of a ``tf.function``, with arguments made from its input signature."""
     signature = get_signature(function)
@@ -206,7 +208,8 @@ def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
     python_function = getattr(function, "python_function", None)
     if python_function is None:
         raise TargetError(
-            f"{text} is already traced.", hint="Leave out --jit/--no-jit."
+            f"{text} is already traced.",
+            hint="Leave out --jit/--no-jit.",
         )
 
     options = get_function_options(function)

@@ -96,7 +96,9 @@ class BatchPart:
 
 
 def make_part(
-    shape: Sequence[int], dtype: Any, classes: int | None = None
+    shape: Sequence[int],
+    dtype: Any,
+    classes: int | None = None,
 ) -> BatchPart:
     """Return a part of a batch; TargetError if it is too large."""
     part = BatchPart(tuple(shape), tf.as_dtype(dtype), classes)

@@ -51,7 +51,8 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
     if scheme == "keras":
         if not name.isidentifier():
             raise TargetError(
-                f"{text!r} names no application.", hint="Write it as keras:ResNet50."
+                f"{text!r} names no application.",
+                hint="Write it as keras:ResNet50.",
             )
 
         kind = TargetKind.APPLICATION
@@ -206,7 +207,8 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
         if not 0 <= number <= one.most:
             most = format_bytes(one.most) if one.is_bytes else one.most
             raise TargetError(
-                f"--assume {text!r}: give 0 to {most}.", hint=f"{one.source}."
+                f"--assume {text!r}: give 0 to {most}.",
+                hint=f"{one.source}.",
             )
 
         assumed[name] = number

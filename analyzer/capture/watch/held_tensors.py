@@ -113,7 +113,9 @@ def _describe(holder: HeldTensors, members: list[Any]) -> HeldTensors:
 
 
 def find_held_objects(
-    trace: StepTrace, functions: FunctionLedger, made: ProgramObjects
+    trace: StepTrace,
+    functions: FunctionLedger,
+    made: ProgramObjects,
 ) -> WatchNote:
     """Return a note with the objects that are held after the traced steps; the trace is closed."""
     search = HolderSearch(sys._getframe(1))
@@ -135,7 +137,9 @@ def find_held_objects(
 
 
 def _find_resident(
-    trace: StepTrace, made: set[int], search: HolderSearch
+    trace: StepTrace,
+    made: set[int],
+    search: HolderSearch,
 ) -> list[LargeConstant]:
     """Return the large tensors that existed through all traced steps, and name them in ``trace``."""
     old = [tensor for tensor in find_live_tensors() if id(tensor) not in made]
@@ -180,7 +184,9 @@ def _find_resident(
 
 
 def _find_copies(
-    tensors: list[Any], rows: list[HeldTensors], search: HolderSearch
+    tensors: list[Any],
+    rows: list[HeldTensors],
+    search: HolderSearch,
 ) -> list[HeldTensors]:
     """Return a holder for each large tensor without one that is a copy of a NumPy array.
 

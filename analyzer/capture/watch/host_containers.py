@@ -26,7 +26,9 @@ def count_host_containers() -> dict[int, int]:
 
 
 def find_grown_containers(
-    before: Mapping[int, int], steps: int, search: HolderSearch
+    before: Mapping[int, int],
+    steps: int,
+    search: HolderSearch,
 ) -> list[HeldTensors]:
     """Return the containers that got at least one entry a step, the largest growth first."""
     grown = []

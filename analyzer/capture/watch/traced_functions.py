@@ -227,7 +227,9 @@ def takes_gradients(function: Any) -> bool:
 
 
 def _describe_arguments(
-    code: CodeType | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    code: CodeType | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> dict[str, _Argument]:
     """Return each leaf of a call's arguments, by name."""
     named = dict(kwargs)

@@ -67,7 +67,9 @@ def tracing_block() -> Iterator[BlockMeasure]:
 
 
 def describe_excess(
-    measure: BlockMeasure, memory: int | None, growth: int | None
+    measure: BlockMeasure,
+    memory: int | None,
+    growth: int | None,
 ) -> str:
     """Return the limits in bytes that are exceeded, with the largest tensors; empty if none is."""
     parts: list[str] = []

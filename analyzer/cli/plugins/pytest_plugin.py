@@ -41,7 +41,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _run_measured(
-    item: pytest.Item, run: Callable[[], None], limits: dict[str, int]
+    item: pytest.Item,
+    run: Callable[[], None],
+    limits: dict[str, int],
 ) -> None:
     """Run and measure a marked test, and fail it if it exceeds a limit."""
     from analyzer.cli.plugins.measured_block import describe_excess, tracing_block
@@ -52,7 +54,8 @@ def _run_measured(
             run()
     except AnalyzerError as error:
         pytest.fail(
-            f"{' and '.join(limits)} cannot be measured: {error}", pytrace=False
+            f"{' and '.join(limits)} cannot be measured: {error}",
+            pytrace=False,
         )
 
     item.user_properties += [
@@ -61,7 +64,9 @@ def _run_measured(
     ]
 
     excess = describe_excess(
-        measure, limits.get("limit_memory"), limits.get("limit_growth")
+        measure,
+        limits.get("limit_memory"),
+        limits.get("limit_growth"),
     )
     if excess:
         pytest.fail(excess, pytrace=False)

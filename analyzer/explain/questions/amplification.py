@@ -309,7 +309,9 @@ class _Tensors:
 
 
 def _find_pairs(
-    analysis: Analysis, row: dict[str, Any], tensors: _Tensors
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: _Tensors,
 ) -> Finding | None:
     """Return a finding about tensors whose first op pairs the elements of two operands."""
     size = int(row["requested_bytes"])
@@ -372,7 +374,9 @@ def _rank(shape: str) -> int:
 
 
 def _find_reduced(
-    analysis: Analysis, row: dict[str, Any], tensors: _Tensors
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: _Tensors,
 ) -> Finding | None:
     """Return a finding about a tensor that all its readers add up at once."""
     is_product = row["op_type"] in _PRODUCTS
@@ -416,7 +420,9 @@ def _find_reduced(
 
 
 def _find_copied(
-    analysis: Analysis, row: dict[str, Any], tensors: _Tensors
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: _Tensors,
 ) -> Finding | None:
     """Return a finding about a tensor that repeats or widens a much smaller one."""
     words = _COPIES.get(row["op_type"])
@@ -462,7 +468,9 @@ def _find_copied(
 
 
 def _find_resized(
-    analysis: Analysis, row: dict[str, Any], tensors: _Tensors
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: _Tensors,
 ) -> Finding | None:
     """Return a finding about an input, or a copy of it, that the step resizes to fewer bytes."""
     reader = row["waits_for"]

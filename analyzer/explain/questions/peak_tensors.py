@@ -157,7 +157,9 @@ def _save_by_half(analysis: Analysis, batch: int) -> int:
 
 
 def _freed_by_half(
-    analysis: Analysis, rows: pd.DataFrame, batch: int
+    analysis: Analysis,
+    rows: pd.DataFrame,
+    batch: int,
 ) -> pd.Series[int]:
     """Return the bytes of each buffer that half the batch frees: half, if its first axis is the batch.
 

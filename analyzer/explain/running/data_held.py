@@ -39,7 +39,9 @@ _OF_THE_WATCH: Final = (
 
 
 def find_data(
-    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
 ) -> Iterator[Finding]:
     """Report data sets that are constants or fully in memory, and stages with large buffers."""
     least = max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.allocated_bytes)
@@ -67,7 +69,9 @@ def find_data(
 
 
 def find_filling_stage(
-    recording: Recording, watch: WatchNote, growth: TrendFigures
+    recording: Recording,
+    watch: WatchNote,
+    growth: TrendFigures,
 ) -> DataStage | None:
     """Return the stage whose filling may explain all growth; None if none is large enough.
 

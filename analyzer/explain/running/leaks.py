@@ -81,7 +81,9 @@ def _outliving(analysis: Analysis) -> pd.DataFrame:
 
 
 def find_leaks(
-    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
 ) -> Iterator[Finding]:
     """Report containers that keep tensors of each step, if memory grows over the steps."""
     if growth.trend != "grows":
@@ -265,7 +267,9 @@ def _report_growth(
 
 
 def _find_rare_leak(
-    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
 ) -> Finding | None:
     """Report the container that grew most; None if it does not explain the growth."""
     steps = watch.later_step - watch.warmup - len(analysis.recording.steps)
@@ -287,7 +291,9 @@ def _find_rare_leak(
 
 
 def _find_growing_tensor(
-    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
 ) -> Finding | None:
     """Report a name that gets a larger tensor in each step; None if it does not explain the growth."""
     left = _outliving(analysis)
@@ -325,7 +331,9 @@ def _find_growing_tensor(
 
 
 def _report_unknown_holder(
-    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
 ) -> Finding:
     rows = tensors_left(analysis)
     rows = rows[rows["step"] < len(analysis.recording.steps) - 1]

@@ -81,7 +81,9 @@ def find_phases(
     for number, graph in enumerate(graphs):
         tensors = gradients if number == 0 else nested_gradients
         phase_of = _classify(
-            graph, {split_tensor(tensor)[0] for tensor in tensors}, scopes
+            graph,
+            {split_tensor(tensor)[0] for tensor in tensors},
+            scopes,
         )
 
         for op in graph.ops:
@@ -107,7 +109,9 @@ def is_in_gradient_scope(name: str) -> bool:
 
 
 def _classify(
-    graph: TracedGraph, gradient_ops: set[str], scopes: ScopeTable
+    graph: TracedGraph,
+    gradient_ops: set[str],
+    scopes: ScopeTable,
 ) -> dict[str, Phase]:
     """Return the phases of the ops of a graph that are not forward."""
     producers: dict[str, list[str]] = {}

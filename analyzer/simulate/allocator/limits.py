@@ -132,7 +132,9 @@ def _find_sufficient_limit(sequence: Sequence, options: BfcOptions) -> int:
 
 
 def find_shared_limits(
-    sequences: Iterable[Sequence], options: BfcOptions, safe_bytes: int = 0
+    sequences: Iterable[Sequence],
+    options: BfcOptions,
+    safe_bytes: int = 0,
 ) -> Range:
     """Return the limits below which none and above which all of several sequences succeed.
 

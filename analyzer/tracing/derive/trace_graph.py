@@ -311,7 +311,9 @@ class _Building:
         instants = dies[freed]
 
         users = zip(
-            rows, sequence.before(threads[instants], times[instants]), strict=True
+            rows,
+            sequence.before(threads[instants], times[instants]),
+            strict=True,
         )
         self._users: dict[int, str] = {row: user for row, user in users if user}
 

@@ -363,7 +363,9 @@ def _find_batches(structure: GraphIndex) -> Iterator[tuple[str, TensorSpec]]:
 
 
 def _label_arguments(
-    labels: Labels, table: pd.DataFrame, structure: GraphIndex
+    labels: Labels,
+    table: pd.DataFrame,
+    structure: GraphIndex,
 ) -> None:
     """Label the tensors that eager ops make before a call of the step's function and free after it."""
     of_graph = table[table["op"].isin(structure.ops) & table["step"].notna()]
