@@ -63,14 +63,8 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
             if ("tensor", tensor) not in graph:
                 graph.add_node(("tensor", tensor), kind="tensor", **unknown)
 
-            facts = evidence(tensor, name)
-            graph.add_edge(
-                ("tensor", tensor),
-                ("op", name),
-                index=index,
-                control=False,
-                **facts,
-            )
+            ends = ("tensor", tensor), ("op", name)
+            graph.add_edge(*ends, index=index, control=False, **evidence(tensor, name))
 
         for control in op.control_inputs:
             if ("op", control) in graph:
