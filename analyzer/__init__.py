@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from analyzer.model.version import __version__
+from analyzer.model import __version__
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.keras_callback import MemoryCallback
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from analyzer.session.device_report import device
     from analyzer.session.public_calls import diff, estimate, open_trace, trace, watch
 
+# Module of each public name. `__getattr__` imports it on first use.
 _MODULES = {
     "Diff": "report.diff_sections",
     "FitAnswer": "fitting.fit_answer",
@@ -36,7 +37,6 @@ _MODULES = {
         ("diff", "estimate", "open_trace", "trace", "watch"), "session.public_calls"
     ),
 }
-"""Module of each public name. `__getattr__` imports it on first use."""
 
 __all__ = [
     "Diff",
@@ -63,8 +63,10 @@ def __getattr__(name: str) -> Any:
         from analyzer.session.public_calls import callback_class
 
         return callback_class()
+
     if name in _MODULES:
         return getattr(import_module(f"analyzer.{_MODULES[name]}"), name)
+
     raise AttributeError(f"module 'analyzer' has no attribute {name!r}")
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.cards import find_gpu
-from analyzer.model.ranges import Range
+from analyzer.model.units import Range
 from analyzer.simulate.kernels.convolution_on_card import Convolution
 from analyzer.simulate.kernels.cudnn_algorithms import (
     LIKELY,

@@ -9,11 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analyzer.simulated_card.card_environment import (
-    SimulatedCardOptions,
-    make_card_environment,
-    parse_cards,
-)
+from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.simulated_card.card_environment import make_card_environment
 
 _RUN = """
 import runpy, sys
@@ -32,7 +29,7 @@ if __name__ == "__main__":
             "on_a_simulated_card.py CARD SCRIPT [ARGS], such as t4 examples/memory_growth.py"
         )
     with tempfile.TemporaryDirectory() as folder:
-        options = SimulatedCardOptions(gpus=parse_cards(sys.argv[1]))
+        options = CaptureOptions(gpu=sys.argv[1])
         environment = {"TF_CPP_MIN_LOG_LEVEL": "1", **os.environ}
         environment |= make_card_environment(options, Path(folder))
         command = [sys.executable, "-c", _RUN, *sys.argv[1:]]

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pandas as pd
 
 import analyzer
-from analyzer.model.recording.schema import EVENTS
+from analyzer.model.recording.records import EVENTS
 from analyzer.tracing.parse.protobuf import Space
 
 ROOT = Path(__file__).parents[1]

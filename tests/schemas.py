@@ -17,7 +17,7 @@ from msgspec.json import encode, schema_components
 from analyzer.cli.gpus_command import CardList
 from analyzer.fitting.fit_answer import FitAnswer
 from analyzer.model.contract.oom_file import OomDocument
-from analyzer.model.contract.report_file import DiffFile, ReportFile, SweepFile
+from analyzer.model.contract.report_file import DiffFile, ReportFile
 from analyzer.session.device_report import DeviceFile
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -28,7 +28,6 @@ SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {
     ),
     "fit": ("The answer of analyze fit --json", (FitAnswer,)),
     "oom": ("Output of analyze oom --json", (OomDocument,)),
-    "sweep": ("Output of analyze sweep (sweep.json)", (SweepFile,)),
     "device": ("Document of analyze device --json", (DeviceFile,)),
     "gpus": ("Output of analyze gpus --json", (CardList,)),
 }

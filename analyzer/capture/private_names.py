@@ -64,30 +64,34 @@ UninitializedVariable: Final = resource_variable_ops.UninitializedVariable
 KerasVariable: Final = keras_tensorflow.Variable
 function_def_to_graph_def: Final = function_def_to_graph.function_def_to_graph_def
 keras_name_scope: Final = keras_tensorflow.name_scope
+
+# The module of convolutions, which Keras 3.16 moved into ``ops``.
 keras_nn: Final = getattr(keras_tensorflow, "ops", keras_tensorflow).nn
-"""The module of convolutions, which Keras 3.16 moved into ``ops``."""
+
+# The module: ``keras.src.backend.tensorflow`` has a function of that name.
 keras_rnn: Final = importlib.import_module("keras.src.backend.tensorflow.rnn")
-"""The module: ``keras.src.backend.tensorflow`` has a function of that name."""
+
+# The newest supported release of each package, major and minor.
 READ_IN: Final[Mapping[str, tuple[int, int]]] = {
     "TensorFlow": (2, 21),
     "Keras": (3, 15),
 }
-"""The newest supported release of each package, major and minor."""
-CPU_ONLY: Final = (
-    "_cpu_only"  # of ``nn.py``: whether a convolution in NCHW must be transposed
-)
+
+# of ``nn.py``: whether a convolution in NCHW must be transposed
+CPU_ONLY: Final = "_cpu_only"
+
+# Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel.
 IS_GPU_AVAILABLE: Final = "_is_gpu_available"
-"""Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel."""
-INITIALIZE_KERAS_VARIABLE: Final = (
-    "_initialize_with_initializer"  # computes the initial value
-)
+
+# computes the initial value
+INITIALIZE_KERAS_VARIABLE: Final = "_initialize_with_initializer"
 
 
+# They place a replica on each GPU, and on the CPU if there is none (``all_local_devices``).
 _STRATEGIES: Final = (
     tf.distribute.MirroredStrategy,
     tf.distribute.MultiWorkerMirroredStrategy,
 )
-"""They place a replica on each GPU, and on the CPU if there is none (``all_local_devices``)."""
 
 
 def has_strategy() -> bool:
@@ -119,8 +123,10 @@ def collect_executed_graphs(partitions: list[Any] | None) -> Iterator[None]:
         return
 
     runtime = context.context()
+
     # Not ``enable_run_metadata``: its counterpart leaves the collection on, which grows with each call.
     runtime.enable_graph_collection()
+
     try:
         yield
     finally:
@@ -239,11 +245,10 @@ def set_keras_value(variable: Any, value: Any) -> None:
 
 def get_layers(model: Any, **options: bool) -> list[Any]:
     """Return a model's layers and their inner layers; none if it is not a Keras model."""
-    return (
-        list(model._flatten_layers(**options))
-        if hasattr(model, "_flatten_layers")
-        else []
-    )
+    if hasattr(model, "_flatten_layers"):
+        return list(model._flatten_layers(**options))
+
+    return []
 
 
 def get_compile_arguments(model: Any) -> dict[str, Any]:
@@ -279,41 +284,41 @@ def _make_reader(*names: str, default: Any = None) -> Callable[..., Any]:
 
 get_keras_shape = _make_reader("_shape")  # of a Keras variable under construction
 get_keras_dtype = _make_reader("_dtype")
-get_builder = _make_reader(
-    "_symbolic_build"
-)  # builds model, metrics and optimizer as ``fit`` does
-get_flat_call = _make_reader(
-    "_call_flat"
-)  # calls a function with other tensors than its captures
+
+# builds model, metrics and optimizer as ``fit`` does
+get_builder = _make_reader("_symbolic_build")
+
+# calls a function with other tensors than its captures
+get_flat_call = _make_reader("_call_flat")
 get_own_weights = _make_reader("_trainable_variables")  # of a layer alone
-get_gradient_accumulators = _make_reader(
-    "_accumulated_gradients"
-)  # an optimizer's variables
-holds_recording = _make_reader(
-    "_tape"
-)  # the record of a ``GradientTape``, while it holds one
-get_functions = _make_reader(
-    "_functions", default={}
-)  # the functions inside a graph, by name
-get_handle_data = _make_reader(
-    "_handle_data"
-)  # dtype and shape behind a resource handle
-is_persistent = _make_reader(
-    "_persistent", default=False
-)  # whether a tape keeps its record
-get_keras_value = _make_reader(
-    "_value"
-)  # the ``tf.Variable`` that holds a Keras variable's value
+
+# an optimizer's variables
+get_gradient_accumulators = _make_reader("_accumulated_gradients")
+
+# the record of a ``GradientTape``, while it holds one
+holds_recording = _make_reader("_tape")
+
+# the functions inside a graph, by name
+get_functions = _make_reader("_functions", default={})
+
+# dtype and shape behind a resource handle
+get_handle_data = _make_reader("_handle_data")
+
+# whether a tape keeps its record
+is_persistent = _make_reader("_persistent", default=False)
+
+# the ``tf.Variable`` that holds a Keras variable's value
+get_keras_value = _make_reader("_value")
 get_iterator_handle = _make_reader("_iterator_resource")  # of ``iter(dataset)``
 get_dataset = _make_reader("_dataset")  # of an iterator
 get_input_dataset = _make_reader("_input_dataset")  # the stage before one of a data set
 get_batch_size = _make_reader("_batch_size")  # of a stage that makes batches
-is_distributed = _make_reader(
-    "_distribute_strategy"
-)  # the strategy that a model was made under
-get_built_variables = _make_reader(
-    "_trainable_variables"
-)  # that an optimizer was built for
+
+# the strategy that a model was made under
+is_distributed = _make_reader("_distribute_strategy")
+
+# that an optimizer was built for
+get_built_variables = _make_reader("_trainable_variables")
 get_build_shapes = _make_reader("_build_shapes_dict")  # of a built model, by argument
 get_input_structure = _make_reader("_inputs_struct")  # the symbolic inputs
 get_output_structure = _make_reader("_outputs_struct")  # the symbolic outputs

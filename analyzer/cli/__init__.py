@@ -24,11 +24,12 @@ from analyzer.model.interrupts import Terminated, collect_rarely, raise_on_signa
 _WRITE_ERRORS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 )
+
+# System errors outside our control: a full disk, missing permissions, no more processes.
 _SYSTEM_ERRORS: Final = _WRITE_ERRORS | {
     *(errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
 }
-"""System errors outside our control: a full disk, missing permissions, no more processes."""
 
 
 class ScriptStatus(SystemExit):
@@ -39,9 +40,9 @@ def main() -> None:
     """Run the command line and exit."""
     collect_rarely()
     code = run()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # all is written: nothing is left to interrupt
+
+    # all is written: nothing is left to interrupt
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
 
@@ -55,13 +56,13 @@ def run() -> int:
         with raise_on_signals(_report_signal):
             code = _guarded(_run)
 
-            flushed = _guarded(
-                _flush
-            )  # here, while a failed write can still be reported
+            # here, while a failed write can still be reported
+            flushed = _guarded(_flush)
             return code or flushed
     except KeyboardInterrupt as interrupt:
         if str(interrupt):
             _report(str(interrupt))
+
         return int(ExitCode.INTERRUPTED)
     except Terminated as end:
         _report(f"Ended by {end.name}.")
@@ -76,20 +77,28 @@ def _flush() -> int:
 
 
 def _run() -> int:
+    # here, so that _guarded reports its errors
     from analyzer.cli.app import (
         UsageError,
         run_app,
-    )  # here, so that _guarded reports its errors
+    )
     from analyzer.cli.stdout import has_reader
 
     try:
         return run_app(sys.argv[1:])
     except UsageError as error:
-        place = error.ctx.command_path if error.ctx else "analyze"
+        place = "analyze"
+        if error.ctx:
+            place = error.ctx.command_path
+
         message = " ".join(error.format_message().split())
         end = "" if message.endswith((".", "?")) else "."
         param = getattr(error, "param", None)
-        meaning = "" if param is None else f"{param.opts[0]}: {param.help}"
+
+        meaning = ""
+        if param is not None:
+            meaning = f"{param.opts[0]}: {param.help}"
+
         hint = f"{meaning} {place} --help shows the usage."
 
         if type(error).__name__ == "NoSuchOption" and place == "analyze trace":
@@ -103,11 +112,13 @@ def _run() -> int:
 
         return int(ExitCode.OK)
     except ScriptStatus as stop:
-        return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
+        if isinstance(stop.code, int):
+            return stop.code
+
+        return int(ExitCode.OK)
     except SystemExit as stop:
-        if (
-            stop.code == 1
-        ):  # Rich, if nobody reads the pipe any more; our commands return codes
+        # Rich, if nobody reads the pipe any more; our commands return codes
+        if stop.code == 1:
             return int(ExitCode.OK)
 
         raise
@@ -118,13 +129,15 @@ def _guarded(call: Callable[[], int]) -> int:
     try:
         return call()
     except AnalyzerError as error:
+        # names in the message are untrusted
         from analyzer.report.untrusted import (
             printable,
-        )  # names in the message are untrusted
+        )
 
         _report(printable(error, 4000))
         if error.exit_code is ExitCode.BUG:
             _report("This is a bug; please report it with this line.")
+
         return int(error.exit_code)
     except OSError as error:
         if error.errno not in _SYSTEM_ERRORS:
@@ -135,6 +148,7 @@ def _guarded(call: Callable[[], int]) -> int:
             if error.errno in _WRITE_ERRORS
             else "The machine"
         )
+
         _report(f"{error.filename or unnamed}: {error.strerror}.")
     except MemoryError:
         _report("There is not enough host memory for the analysis itself.")

@@ -12,18 +12,19 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from analyzer.cli.shared_options import expand_groups
+from analyzer.model import __version__
 from analyzer.model.errors import ExitCode
-from analyzer.model.version import __version__
 
 COMPLETION: Final = "_ANALYZE_COMPLETE"  # by which a shell asks for completions
-_LEAST_PANEL: Final = (
-    80  # columns; in fewer the help has no panels, which would cut options' names
-)
+
+# columns; in fewer the help has no panels, which would cut options' names
+_LEAST_PANEL: Final = 80
 _HELP: Final = {"help_option_names": ["-h", "--help"]}
 
+# The exception for wrong arguments: Click's, or that of Typer's own copy of Click.
 UsageError: Final[Any] = typer.BadParameter.__base__
-"""The exception for wrong arguments: Click's, or that of Typer's own copy of Click."""
 
+# The first line of each command's help, in display order.
 COMMANDS: Final = {
     "trace": (
         "Capture the memory of a step, or open a trace, and explain its use and how to reduce it."
@@ -32,9 +33,6 @@ COMMANDS: Final = {
         "Estimate the memory of a step without a card, and explain its use and how to reduce it."
     ),
     "fit": "Find the largest batch (or input) that fits a card or a limit.",
-    "sweep": (
-        "Estimate every combination of models, cards and batches, and show them in a table."
-    ),
     "gpus": "List the cards of the catalogue, by search words or with -v all.",
     "diff": "Compare two steps, or find the commit that changed a step's peak most.",
     "oom": (
@@ -45,7 +43,6 @@ COMMANDS: Final = {
     "skill": "Print the skill for coding agents, or install it into a project.",
     "mcp": "Serve the commands to coding agents over the Model Context Protocol.",
 }
-"""The first line of each command's help, in display order."""
 
 
 class Commands(TyperGroup):
@@ -72,10 +69,14 @@ def load_command(name: str) -> Any:
     run = load_function(name)
     paragraphs = cleandoc(run.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
     form: Any = "rich" if shutil.get_terminal_size().columns >= _LEAST_PANEL else None
     alone = typer.Typer(
-        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=form
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=form,
     )
+
     alone.command(name=name, help=text, context_settings=_HELP)(run)
 
     return typer.main.get_command(alone)
@@ -138,7 +139,10 @@ def _main(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Print the version."
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Print the version.",
         ),
     ] = False,
 ) -> None:

@@ -22,4 +22,4 @@ def device(
     report = read_machine()
 
     if not write_all(json_output(json, report.to_json, is_full=full)):
-        print_answer(build_sections(report.document), quiet=quiet)
+        print_answer(build_sections(report.report), quiet=quiet)

@@ -14,24 +14,37 @@ from analyzer.report.diff_sections import Diff, allowed_growth, diff_document
 from analyzer.session.opening import Progress
 from analyzer.session.public_calls import diff as compare
 
+_Older = Annotated[
+    Path,
+    options.argument(
+        "The older run folder, logdir or .xplane.pb; or a git range, such as "
+        "v1..HEAD; or with --python the target.",
+        metavar="A",
+    ),
+]
+_Newer = Annotated[
+    Path | None,
+    options.argument(
+        "The newer one; with a git range, the target to estimate, such as "
+        "train.py:build_model.",
+        metavar="B",
+    ),
+]
+_Pythons = Annotated[
+    list[str] | None,
+    options.option(
+        "Given twice, with a target as A: estimate it with the older and with the "
+        "newer interpreter, such as old/bin/python and new/bin/python.",
+        "--python",
+        panel=options.STEP,
+        metavar="PYTHON",
+    ),
+]
+
 
 def diff(
-    a: Annotated[
-        Path,
-        options.argument(
-            "The older run folder, logdir or .xplane.pb; or a git range, such as "
-            "v1..HEAD; or with --python the target.",
-            metavar="A",
-        ),
-    ],
-    b: Annotated[
-        Path | None,
-        options.argument(
-            "The newer one; with a git range, the target to estimate, such as "
-            "train.py:build_model.",
-            metavar="B",
-        ),
-    ] = None,
+    a: _Older,
+    b: _Newer = None,
     *,
     outputs: PageOutputs,
     markdown: options.Markdown = None,
@@ -50,16 +63,7 @@ def diff(
             panel=options.STEP,
         ),
     ] = "",
-    python: Annotated[
-        list[str] | None,
-        options.option(
-            "Given twice, with a target as A: estimate it with the older and with the "
-            "newer interpreter, such as old/bin/python and new/bin/python.",
-            "--python",
-            panel=options.STEP,
-            metavar="PYTHON",
-        ),
-    ] = None,
+    python: _Pythons = None,
 ) -> None:
     """Compare two steps, or find the commit that changed a step's peak most.
 
@@ -102,7 +106,11 @@ def _find_difference(
         from analyzer.session.environments import compare_environments
 
         return compare_environments(
-            str(a), pythons, step_options(batch_size, "", None, gpu), folder, progress
+            str(a),
+            pythons,
+            step_options(batch_size, "", None, gpu),
+            folder,
+            progress,
         )
 
     if b is None or pythons:

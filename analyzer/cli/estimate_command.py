@@ -13,11 +13,11 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.gpus_command import name_variant
 from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import print_news, progress_bar
-from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
     TargetKind,
     TargetSpec,
+    WhatIf,
 )
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.contract.run_note import read_run_file
@@ -25,7 +25,7 @@ from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.interrupts import Terminated
 from analyzer.model.units import format_bytes
 from analyzer.report.result import Result
-from analyzer.session.opening import open_estimate, open_finished
+from analyzer.session.opening import open_estimate
 from analyzer.simulated_card.card_environment import normalize_cards
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -99,6 +99,7 @@ def estimate(
         name_variant(capture.gpu)
 
     names = None
+
     if capture.what_if or capture.patch is not None:
         from analyzer.fitting.remedies import parse_remedies
 
@@ -112,7 +113,14 @@ def estimate(
 
         if names is not None or capture.prove:
             result = _add_remedies(
-                result, spec, chosen, names, folder, capture.patch, place, outputs
+                result,
+                spec,
+                chosen,
+                names,
+                folder,
+                capture.patch,
+                place,
+                outputs,
             )
 
         if not (chosen.gpu or spec.kind is TargetKind.TRACE or outputs.quiet):
@@ -198,13 +206,18 @@ def _capture_options(
 
 
 def _check_options(
-    spec: TargetSpec, chosen: CaptureOptions, capture: EstimateOptions
+    spec: TargetSpec,
+    chosen: CaptureOptions,
+    capture: EstimateOptions,
 ) -> None:
     """Refuse options that do not apply to the target or the device."""
     if capture.prove:
         reason = "and --prove exclude each other"
         options.refuse_options(
-            reason, "Leave one out.", what_if=capture.what_if, patch=capture.patch
+            reason,
+            "Leave one out.",
+            what_if=capture.what_if,
+            patch=capture.patch,
         )
 
         if not chosen.gpu:
@@ -215,7 +228,8 @@ def _check_options(
         if spec.kind is not TargetKind.FILE:
             hint = "Name the model in its file: train.py:build."
             raise InputError(
-                f"--patch cannot edit {spec.text}, which is no Python file.", hint=hint
+                f"--patch cannot edit {spec.text}, which is no Python file.",
+                hint=hint,
             )
 
         if capture.patch.is_file() or not capture.patch.parent.is_dir():
@@ -230,6 +244,7 @@ def _check_options(
         target_spec.TargetForm.ESTIMATE,
         target_spec.list_given_options(chosen),
     )
+
     options.refuse_options(
         "cannot change a finished estimate",
         "Estimate the target itself with it.",
@@ -237,6 +252,7 @@ def _check_options(
         what_if=capture.what_if,
         prove=capture.prove,
     )
+
     file = Path(spec.path) / RUN_FILE  # opening reports a missing file
     device = read_run_file(file).device if file.is_file() else None
 
@@ -262,8 +278,4 @@ def _make_result(
 
         return estimate_target(spec, chosen, out, **saving, **shared)
 
-    path = Path(spec.path)
-    if not shared["what_if"].is_asked:
-        return open_finished(path, progress=shared["progress"])
-
-    return open_estimate(path, **shared)
+    return open_estimate(Path(spec.path), **shared)

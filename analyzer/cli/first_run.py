@@ -30,6 +30,7 @@ _MODEL: Final = re.compile(r"\b(Model|Sequential)\(|\bapplications\.")
 _TRACES: Final = (".xplane.pb", ".xplane.pb.gz")
 _RUN_FILES: Final = {"run.json", "graph.json.gz"}
 
+# Commands for each kind of find.
 _COMMANDS: Final = {
     "Models": (
         "analyze estimate {} --gpu t4  # does a step fit this card?",
@@ -40,7 +41,6 @@ _COMMANDS: Final = {
     "Logs with an out-of-memory error": ("analyze oom {}  # the cause and the fix",),
     "Traces and estimates": ("analyze trace {}  # the tensors at the peak",),
 }
-"""Commands for each kind of find."""
 
 
 def describe_folder(folder: Path) -> list[str]:
@@ -57,6 +57,7 @@ def describe_folder(folder: Path) -> list[str]:
 
         if len(names) > _MOST_SHOWN:
             lines.append(f"  and {len(names) - _MOST_SHOWN} more")
+
         lines.append("")
 
     return lines

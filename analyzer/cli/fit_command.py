@@ -97,7 +97,8 @@ def fit(
         name_variant(asked.gpu)
     elif not is_all and not outputs.quiet:
         print(
-            "Answer for this machine's CPU; add --gpu NAME for a card.", file=sys.stderr
+            "Answer for this machine's CPU; add --gpu NAME for a card.",
+            file=sys.stderr,
         )
 
     search = fit_all_cards if is_all else fit_target
@@ -151,7 +152,9 @@ def _show(answer: FitAnswer, outputs: PageOutputs) -> None:
 
 
 def _make_question(
-    asked: FitOptions, step: options.StepFlags, is_all: bool
+    asked: FitOptions,
+    step: options.StepFlags,
+    is_all: bool,
 ) -> tuple[CaptureOptions, FitQuestion]:
     """Return the options of the captures and the question of the search."""
     card = "" if is_all or not asked.gpu else normalize_cards(asked.gpu)
@@ -182,4 +185,5 @@ def _make_question(
         varied=varied,
         prices={} if asked.prices is None else read_prices(asked.prices),
     )
+
     return chosen, question

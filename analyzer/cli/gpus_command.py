@@ -3,12 +3,13 @@
 import sys
 from typing import Annotated, Final
 
-import msgspec
+from msgspec import field, structs
 
 from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.cards.catalogue import gpus_named
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, json_output, print_answer, write_all
+from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.contract.report_json import encode_report
 from analyzer.report.output_files import write_text
 from analyzer.report.untrusted import printable
@@ -17,7 +18,7 @@ from analyzer.simulated_card.card_environment import normalize_cards
 _NAMED: Final = 5  # other cards of the same name that are printed
 
 
-class CardRow(msgspec.Struct, frozen=True, kw_only=True):
+class CardRow(ReportRecord, frozen=True, kw_only=True):
     """One card of the list: nominal memory, memory that CUDA reports, TensorFlow's default limit.
 
     The compute capability of an AMD card is empty.
@@ -31,14 +32,14 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True):
     compute_capability: str
 
 
-class CardList(msgspec.Struct, frozen=True, kw_only=True):
+class CardList(ReportRecord, frozen=True, kw_only=True):
     """The cards of the search, by name."""
 
     schema_version: int = 2
     cards: tuple[CardRow, ...]
     next_command: str = ""
     # full length of each list that was shortened
-    shortened: dict[str, int] = msgspec.field(default_factory=dict)
+    shortened: Lengths = field(default_factory=dict)
 
 
 def gpus(
@@ -55,8 +56,10 @@ def gpus(
 ) -> None:
     """List the cards of the catalogue, by search words or with -v all."""
     check_paths(json, force=force)
+
     if search.strip().lower() == "list":
-        search, verbose = "", True
+        search = ""
+        verbose = True
 
     listing = _list_cards(search)
     text = encode_report(listing)
@@ -105,9 +108,11 @@ def _list_cards(search: str) -> CardList:
             limit_bytes=memory_limit(card).bytes,
             compute_capability="" if card.is_amd else card.capability_text,
         )
+
         rows.append(row)
 
     following = f"analyze fit keras:ResNet50 --gpu {cards[0].id}"
+
     return CardList(cards=tuple(rows), next_command=following)
 
 
@@ -115,11 +120,13 @@ def _print(listing: CardList, *, is_verbose: bool) -> None:
     from analyzer.report.render import sections
 
     first = sections.TableColumn(
-        "--gpu", least=max(len(card.id) for card in listing.cards)
+        "--gpu",
+        least=max(len(card.id) for card in listing.cards),
     )
-    rows = [msgspec.structs.astuple(row) for row in listing.cards]
+    rows = [structs.astuple(row) for row in listing.cards]
     count = len(listing.cards)
     headline = "1 card." if count == 1 else f"{count} cards."
+
     heading = (
         "Nominal memory, memory that the driver reports, TensorFlow's default limit"
     )

@@ -33,14 +33,17 @@ class LiveView:
         if not self._readings:
             return Text("Waiting for the first step.", "dim")
 
-        earlier, (step, in_use, peak, resident) = self._readings[0], self._readings[-1]
+        earlier = self._readings[0]
+        (step, in_use, peak, resident) = self._readings[-1]
         slope = (in_use - earlier[1]) // max(step - earlier[0], 1)
-        levels = (one[1] * (len(_BLOCKS) - 1) // max(peak, 1) for one in self._readings)
+        highest = len(_BLOCKS) - 1
+        levels = (one[1] * highest // max(peak, 1) for one in self._readings)
         figures = (
             f"step {step}: {format_bytes(in_use)} in TensorFlow's pool, peak "
             f"{format_bytes(peak)}, "
             f"process {format_bytes(resident)}, slope {signed_bytes(slope)} a step"
         )
+
         curve = Text("".join(_BLOCKS[level] for level in levels), "cyan")
 
         return Group(curve, Text(figures, "bold"))
@@ -48,7 +51,9 @@ class LiveView:
 
 @contextmanager
 def show_live(
-    folder: Path, output: IO[bytes], console: Console | None = None
+    folder: Path,
+    output: IO[bytes],
+    console: Console | None = None,
 ) -> Iterator[None]:
     """Show a running script below its own output."""
     console = console or Console(stderr=True)
@@ -60,7 +65,10 @@ def show_live(
 
     render = LiveView(folder).render
     with Live(
-        get_renderable=render, console=console, refresh_per_second=2, transient=True
+        get_renderable=render,
+        console=console,
+        refresh_per_second=2,
+        transient=True,
     ):
         copier = threading.Thread(target=copy, daemon=True)
         copier.start()

@@ -56,46 +56,50 @@ def oom(
 ) -> None:
     """Explain an out-of-memory log: the request, the cause, and the fixes that its numbers support."""
     outputs.check(*([] if log == "-" else [Path(log)]))
+
     if not target:
         hint = "Name the model: --target TARGET."
         options.refuse_options("needs --target", hint, reproduce=reproduce)
+
     if not reproduce:
         options.refuse_options(
-            "needs --target TARGET --reproduce", "Add them.", batch_size=batch_size
+            "needs --target TARGET --reproduce",
+            "Add them.",
+            batch_size=batch_size,
         )
 
-    report = _read_log(log)
-    document = report.document
+    explained = _read_log(log)
+    document = explained.report
 
     if target and document.next_command is not None:
         command = document.next_command.replace("TARGET", shlex.quote(target))
         document = structs.replace(document, next_command=command)
 
     if reproduce:
-        limit_bytes = _find_limit(report, target)
-        found = _reproduce(report, target, batch_size, limit_bytes, outputs)
+        limit_bytes = _find_limit(explained, target)
+        found = _reproduce(explained, target, batch_size, limit_bytes, outputs)
         document = structs.replace(document, reproduction=found)
 
-    _show(replace(report, document=document), outputs, batch_size)
+    _show(replace(explained, report=document), outputs, batch_size)
 
 
-def _show(report: OomReport, outputs: PageOutputs, batch_size: int | None) -> None:
+def _show(explained: OomReport, outputs: PageOutputs, batch_size: int | None) -> None:
     """Write and print the explanation of a log."""
     from analyzer.oom.log_sections import build_sections
     from analyzer.report.render.page_shell import to_page
 
     def build(failures: Sequence[LoggedFailure] = ()) -> Document:
-        page = build_sections(report.document, failures)
-        if report.document.reproduction is None:
+        page = build_sections(explained.report, failures)
+        if explained.report.reproduction is None:
             return page
 
         from analyzer.fitting.reproduction import append_reproduction
 
-        return append_reproduction(page, report.document.reproduction, batch_size)
+        return append_reproduction(page, explained.report.reproduction, batch_size)
 
     outputs.show(
-        report.to_json,
-        lambda path: write_text(path, to_page(build(report.failures))),
+        explained.to_json,
+        lambda path: write_text(path, to_page(build(explained.failures))),
         build,
     )
 
@@ -111,7 +115,8 @@ def _read_log(log: str) -> OomReport:
             path = path / LOG_FILE
             if not path.is_file():
                 raise InputError(
-                    f"{log} is a folder.", hint="Name the log file itself."
+                    f"{log} is a folder.",
+                    hint="Name the log file itself.",
                 )
 
         with path.open("rb") as stream:
@@ -123,9 +128,9 @@ def _read_log(log: str) -> OomReport:
         ) from None
 
 
-def _find_limit(report: OomReport, target: str) -> int | None:
+def _find_limit(explained: OomReport, target: str) -> int | None:
     """Return the limit in the log; InputError if the log does not name the card of its failure."""
-    failure = report.failures[0] if report.failures else None
+    failure = explained.failures[0] if explained.failures else None
 
     found = None if failure is None else find_fit_options(failure)
     if found is not None and found[0]:
@@ -140,7 +145,7 @@ def _find_limit(report: OomReport, target: str) -> int | None:
 
 
 def _reproduce(
-    report: OomReport,
+    explained: OomReport,
     target: str,
     batch_size: int | None,
     limit_bytes: int | None,
@@ -155,16 +160,16 @@ def _reproduce(
     if spec.kind is TargetKind.TRACE:
         raise InputError(f"{target} is a trace.", hint="Name a model: --target TARGET.")
 
-    chosen = CaptureOptions(device="gpu", **_step_settings(report, batch_size))
-    logged = report.document.failures
+    chosen = CaptureOptions(device="gpu", **_step_settings(explained, batch_size))
+    logged = explained.report.failures
 
     with progress_bar(outputs.progress) as progress:
         return reproduce(spec, chosen, limit_bytes, logged, progress)
 
 
-def _step_settings(report: OomReport, batch_size: int | None) -> dict[str, Any]:
+def _step_settings(explained: OomReport, batch_size: int | None) -> dict[str, Any]:
     """Return the options of a capture like the log's step: its card, and whether XLA compiled it."""
-    failures = report.document.failures
+    failures = explained.report.failures
     names = (one.card.name for one in failures if one.card is not None)
     cards = (look_up_gpu(name) for name in names if name)
     gpu = next((card.id for card in cards if card is not None), "")
@@ -173,4 +178,5 @@ def _step_settings(report: OomReport, batch_size: int | None) -> dict[str, Any]:
 
     if is_op_by_op and failures[0].op != "StatefulPartitionedCall":
         settings["jit"] = False
+
     return settings

@@ -107,7 +107,10 @@ class Outputs(PageOutputs):
     @property
     def max_peak_bytes(self) -> int | None:
         """The highest allocated peak that is allowed; None for any."""
-        return None if self.max_peak is None else parse_bytes(self.max_peak)
+        if self.max_peak is None:
+            return None
+
+        return parse_bytes(self.max_peak)
 
     def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
         """Raise an InputError for an output that cannot be written or would replace a source."""
@@ -118,7 +121,8 @@ class Outputs(PageOutputs):
         """Write the files and print the report."""
         from analyzer.report.report_sections import report_document
 
-        limit, peak = self.max_peak_bytes, result.report.peak.allocated_bytes
+        limit = self.max_peak_bytes
+        peak = result.report.peak.allocated_bytes
         to_markdown = partial(result.to_markdown, max_peak_bytes=limit)
         writers: list[Writer] = [
             result.to_json,
@@ -129,6 +133,7 @@ class Outputs(PageOutputs):
             result.to_perfetto,
             result.to_torch_snapshot,
         ]
+
         _, *others = zip(self.paths, writers, strict=True)
 
         json = json_output(self.json, result.to_json, is_full=self.full)
@@ -170,7 +175,10 @@ def check_paths(
 
 
 def json_output(
-    path: Path | None, write: Writer, *, is_full: bool
+    path: Path | None,
+    write: Writer,
+    *,
+    is_full: bool,
 ) -> tuple[Path | None, Writer]:
     """Return a JSON output for ``write_all``; standard output gets the most important rows."""
 
@@ -187,6 +195,7 @@ def json_output(
 def write_all(*writers: tuple[Path | None, Writer]) -> bool:
     """Write the files that are named and report each; return whether one of them was stdout."""
     has_stdout = False
+
     for path, write in writers:
         if path == stdout.DASH:
             has_stdout = True
@@ -237,8 +246,12 @@ class RunPlace:
 
     @contextlib.contextmanager
     def folder_for(self, spec: TargetSpec) -> Iterator[Path]:
-        """Yield the folder's path; with --no-save it is temporary."""
-        if not self.no_save or spec.kind is TargetKind.TRACE:
+        """Yield the folder's path; with --no-save it is temporary. A trace has its own."""
+        if spec.kind is TargetKind.TRACE:
+            yield Path(spec.path)
+            return
+
+        if not self.no_save:
             from analyzer.capture.process.run_folders import make_default_path
 
             yield self.out or make_default_path(spec)
@@ -248,7 +261,11 @@ class RunPlace:
             yield Path(temporary) / spec.name
 
     def conclude(
-        self, result: Result, spec: TargetSpec, folder: Path, outputs: Outputs
+        self,
+        result: Result,
+        spec: TargetSpec,
+        folder: Path,
+        outputs: Outputs,
     ) -> None:
         """Write the files, print the report and the run folder with its contents, if there is one."""
         outputs.deliver(replace(result, folder=None) if self.no_save else result)

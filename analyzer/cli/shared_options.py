@@ -10,16 +10,15 @@ from typing import Annotated, Any, Final, get_type_hints
 import typer
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
-from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.capture_request import BATCH_SIZE, CaptureOptions
+from analyzer.model.contract.capture_request import BATCH_SIZE, CaptureOptions, WhatIf
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 
+# Headings of the options in the help.
 STEP: Final = "The step"
 PLACE: Final = "Where it runs"
 OUTPUT: Final = "Output"
 WHAT_IF: Final = "Memory limit and what-if"
-"""Headings of the options in the help."""
 
 
 def option(
@@ -33,6 +32,7 @@ def option(
     """Return a Typer option; the help shows no default, and no range, which takes its room."""
     if metavar is None and least is not None:
         metavar = "N"
+
     return typer.Option(
         *flags,
         help=text,
@@ -123,7 +123,8 @@ class StepFlags:
     mode: Annotated[
         str,
         option(
-            "train, infer, or generate (a language model of keras-hub).", panel=STEP
+            "train, infer, or generate (a language model of keras-hub).",
+            panel=STEP,
         ),
     ] = ""
     shape: Annotated[
@@ -136,7 +137,8 @@ class StepFlags:
     optimizer: Annotated[
         str,
         option(
-            f"Keras optimizer; default the model's own, or {OPTIMIZER}.", panel=STEP
+            f"Keras optimizer; default the model's own, or {OPTIMIZER}.",
+            panel=STEP,
         ),
     ] = ""
     loss: Annotated[
@@ -167,6 +169,7 @@ class StepFlags:
             for one in fields(self)
             if one.name != "shape"
         }
+
         return CaptureOptions(**own, shapes=parse_shapes(self.shape or []), **others)
 
 
@@ -254,5 +257,6 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a value outside ``choices``; an empty value is not checked."""
     if value and value not in choices:
         raise InputError(
-            f"{name} {value} is unknown.", hint=f"Use {' or '.join(choices)}."
+            f"{name} {value} is unknown.",
+            hint=f"Use {' or '.join(choices)}.",
         )

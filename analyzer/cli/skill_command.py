@@ -10,8 +10,8 @@ from analyzer.cli.stdout import printing
 from analyzer.model.errors import InputError
 from analyzer.report.output_files import write_text
 
+# The skill in a project; the folder has the name that is in the file.
 _PLACE: Final = Path(".claude", "skills", "tf-memory-analyzer", "SKILL.md")
-"""The skill in a project; the folder has the name that is in the file."""
 
 
 def read_skill() -> str:
@@ -23,7 +23,8 @@ def skill(
     install: Annotated[
         Path | None,
         options.option(
-            f"Write it into this project, as {_PLACE.as_posix()}.", metavar="FOLDER"
+            f"Write it into this project, as {_PLACE.as_posix()}.",
+            metavar="FOLDER",
         ),
     ] = None,
     force: options.Force = False,

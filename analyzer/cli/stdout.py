@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 DASH: Final = Path("-")  # standard output
 _REPLACEMENTS: Final = "analyzer_ascii"
+
+# ASCII for our own characters; Rich draws its lines in ASCII by itself.
 _PLAIN: Final = str.maketrans("█▏…·×→", "##~**>")  # noqa: RUF001
-"""ASCII for our own characters; Rich draws its lines in ASCII by itself."""
 USUAL_WIDTH: Final = 120  # columns of text printed to a file or a pipe
 _WIDTH: Final = re.compile(r"[4-9]\d|[1-9]\d\d")  # columns, at least 40 for a table
 _was_closed = False
@@ -33,6 +34,7 @@ _was_closed = False
 def prepare() -> None:
     """Prepare stdout and stderr: closed, or an encoding without a character, which becomes ASCII."""
     global _was_closed
+
     # The next file opened would get a closed descriptor and receive our output.
     with contextlib.suppress(OSError):
         while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
@@ -137,14 +139,16 @@ def terminal() -> Console:
         return Terminal()
 
     asked = os.environ.get("COLUMNS", "")
-    width = int(asked) if _WIDTH.fullmatch(asked) else USUAL_WIDTH
+
+    width = USUAL_WIDTH
+    if _WIDTH.fullmatch(asked):
+        width = int(asked)
 
     return Terminal(file=cast("IO[str]", _TrimmedStdout()), width=width, no_color=True)
 
 
-ProgressForm = Literal[
-    "none", "bar", "lines"
-]  # ``bar`` shows nothing if stderr is no terminal
+# ``bar`` shows nothing if stderr is no terminal
+ProgressForm = Literal["none", "bar", "lines"]
 
 _DELAY_S: Final = 2.0  # a command that ends sooner shows no bar
 
@@ -153,7 +157,8 @@ _DELAY_S: Final = 2.0  # a command that ends sooner shows no bar
 def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], None]]:
     """Show the stage and the completed share, 0 to 1, that the yielded function is called with."""
     if form == "lines":
-        begin, last = time.monotonic(), ""
+        begin = time.monotonic()
+        last = ""
 
         def print_stage(stage: str, share: float) -> None:
             nonlocal last
@@ -167,6 +172,7 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], 
             last = stage
 
         yield print_stage
+
         return
 
     if form == "none" or not sys.stderr.isatty():

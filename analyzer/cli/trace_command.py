@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,6 @@ from analyzer.cli import ScriptStatus
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import progress_bar
-from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
     ASSUMPTIONS,
     DEFAULT_STEPS,
@@ -33,13 +33,12 @@ from analyzer.model.contract.capture_request import (
     TargetKind,
     TargetSpec,
     WatchRequest,
+    WhatIf,
 )
 from analyzer.model.errors import ExitCode, InputError, LimitError
-from analyzer.model.machine import count_cores
 from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
-from analyzer.session.many_hosts import open_hosts
-from analyzer.session.work_engine import WorkEngine
+from analyzer.session.opening import open_hosts
 from analyzer.tracing.parse.logdir import find_run, is_assignment
 
 if TYPE_CHECKING:
@@ -78,7 +77,8 @@ class TraceOptions:
     device: Annotated[
         str,
         options.option(
-            "cpu or gpu; default a GPU if the machine has one.", panel=options.PLACE
+            "cpu or gpu; default a GPU if the machine has one.",
+            panel=options.PLACE,
         ),
     ] = ""
     gpu: Annotated[
@@ -174,23 +174,9 @@ def trace(
     place.check(spec)
 
     if spec.kind is TargetKind.SCRIPT:
-        request = WatchRequest(
-            script=spec.path,
-            is_module=capture.module,
-            folder="",
-            arguments=tuple(arguments or ()),
-            steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
-            warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
-            options=chosen,
-        )
-        _trace_script(
-            spec,
-            request,
-            place,
-            outputs,
-            what_if=what_if,
-            view=_choose_view(is_live=capture.live),
-        )
+        request = _make_request(spec, chosen, capture, arguments or ())
+        view = _choose_view(is_live=capture.live)
+        _trace_script(spec, request, place, outputs, what_if=what_if, view=view)
 
     if arguments:
         raise InputError(
@@ -199,14 +185,34 @@ def trace(
         )
 
     reason = "cannot be used without a script"
-    options.refuse_options(
-        reason, "Leave it out.", warmup=capture.warmup, live=capture.live
-    )
+    scripts_only = {"warmup": capture.warmup, "live": capture.live}
+    options.refuse_options(reason, "Leave it out.", **scripts_only)
     _trace_step(spec, chosen, what_if, place, outputs, capture)
 
 
+def _make_request(
+    spec: TargetSpec,
+    chosen: CaptureOptions,
+    capture: TraceOptions,
+    arguments: Sequence[str],
+) -> WatchRequest:
+    """Return the request to run a script and trace some of its steps."""
+    return WatchRequest(
+        script=spec.path,
+        is_module=capture.module,
+        folder="",
+        arguments=tuple(arguments),
+        steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
+        warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
+        options=chosen,
+    )
+
+
 def _capture_options(
-    spec: TargetSpec, capture: TraceOptions, step: options.StepFlags, what_if: WhatIf
+    spec: TargetSpec,
+    capture: TraceOptions,
+    step: options.StepFlags,
+    what_if: WhatIf,
 ) -> tuple[CaptureOptions, WhatIf]:
     """Return the capture's options and the replay's; a simulated card takes limit and growth."""
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
@@ -241,11 +247,14 @@ def _capture_options(
         growth=what_if.growth,
         assume=parse_card_assumptions(capture.assume or []),
     )
+
     return chosen, replace(what_if, memory_limit_bytes=None, growth=None)
 
 
 def _check_options(
-    spec: TargetSpec, chosen: CaptureOptions, capture: TraceOptions
+    spec: TargetSpec,
+    chosen: CaptureOptions,
+    capture: TraceOptions,
 ) -> None:
     """Refuse options that do not apply to the target."""
     if spec.kind is not TargetKind.TRACE:
@@ -288,7 +297,8 @@ def _trace_step(
             else:
                 from analyzer.session.target_results import trace_target
 
-                save, force = not place.no_save, outputs.force
+                save = not place.no_save
+                force = outputs.force
                 result = trace_target(
                     spec,
                     chosen,
@@ -317,10 +327,10 @@ def _open_trace(path: Path, capture: TraceOptions, **shared: Any) -> Result:
     if capture.run:
         path = find_run(path, capture.run)
 
-    engine = WorkEngine(scheduler=capture.scheduler, workers=count_cores())
     return open_hosts(
         path,
-        engine=engine,
+        scheduler=capture.scheduler,
+        is_parallel=True,
         host=capture.host,
         allocator=capture.allocator,
         **shared,
@@ -334,7 +344,8 @@ def _choose_view(*, is_live: bool) -> ScriptView | None:
 
     if not sys.stderr.isatty():
         raise InputError(
-            "--live needs a terminal.", hint="Leave it out; the report follows."
+            "--live needs a terminal.",
+            hint="Leave it out; the report follows.",
         )
 
     from analyzer.cli.live_view import show_live
@@ -392,7 +403,9 @@ def _check_syntax(spec: TargetSpec) -> None:
 
 
 def _explain_missing_trace(
-    spec: TargetSpec, request: WatchRequest, end: ScriptEnd
+    spec: TargetSpec,
+    request: WatchRequest,
+    end: ScriptEnd,
 ) -> str:
     """Return the reason why no step was traced, and the fix."""
     ended = f"{spec.text} ended with exit code {end.status}"

@@ -14,10 +14,12 @@ from analyzer.explain.questions import (
     peak_tensors,
 )
 from analyzer.explain.running import step_differences
-from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.recording.records import Finding, Severity
 
 _FIRST: Final = ("out-of-memory", "does-not-fit")
+
+# Findings of a wrong result or a saving that rises with each step, reported however small it is.
 _ALWAYS: Final = (
     "outer-product",
     "kept-tensors",
@@ -26,14 +28,13 @@ _ALWAYS: Final = (
     "tapes-kept",
     "models-kept",
 )
-"""Findings of a wrong result or a saving that rises with each step, reported however small it is."""
 
+# Findings with an equivalent program, which come before others of the next higher severity.
 _CAUSES: Final = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
     "input-resized",
 )
-"""Findings with an equivalent program, which come before others of the next higher severity."""
 
 _AHEAD: Final = 1.5
 
@@ -54,6 +55,7 @@ _OF_A_STEP: Final = (
 def collect(analysis: Analysis) -> Analysis:
     """Return the analysis with its findings, without savings that are too small to notice."""
     found = list(analysis.findings)
+
     if analysis.recording.device.kind != "tpu":  # whose buffers have no names
         for find in _OF_A_STEP:
             found += find(analysis)
@@ -87,6 +89,7 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     yield from peak_tensors.find_whole_tables(analysis)
     yield from peak_tensors.find_input_copies(analysis)
     yield from step_differences.find_varying_shapes(analysis)
+
     watch = analysis.recording.watch
     if watch is not None:
         yield from _of_watched_steps(analysis, watch)
@@ -109,8 +112,11 @@ def _of_watched_steps(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]
 
     yield from out_of_memory.find_failed_step(analysis, watch)
     yield from causes
+
     if not causes and not data_held.find_filling_stage(
-        analysis.recording, watch, device
+        analysis.recording,
+        watch,
+        device,
     ):
         yield from leaks.find_unexplained(analysis, watch, device, host)
 

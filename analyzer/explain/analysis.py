@@ -17,7 +17,6 @@ from analyzer.cards.catalogue import look_up_gpu
 from analyzer.explain.buffer_words import NO_USE
 from analyzer.model.contract.report_file import (
     CardUse,
-    FragmentationFigures,
     OtherSettings,
     PoolChange,
     ReplayCheck,
@@ -26,9 +25,14 @@ from analyzer.model.contract.report_file import (
 )
 from analyzer.model.contract.run_note import SimulatedCardNote
 from analyzer.model.errors import AccountingError
-from analyzer.model.ranges import Range
-from analyzer.model.recording.records import Finding, Kind, Recording, Severity, Step
-from analyzer.model.recording.schema import TRIAL_ROLE
+from analyzer.model.recording.records import (
+    TRIAL_ROLE,
+    Finding,
+    Kind,
+    Recording,
+    Severity,
+    Step,
+)
 from analyzer.model.recording.timeline import (
     Peak,
     Timeline,
@@ -41,21 +45,20 @@ from analyzer.model.recording.timeline import (
     timeline,
     undivided_rows,
 )
-from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.replay import Sequence as Operations
-from analyzer.simulate.allocator.replay import recorded_options
+from analyzer.model.units import Range
 
 Instants = npt.NDArray[np.int64]
 
+# Categories that are alive in all steps by design.
 PERSISTENT: Final = frozenset({"parameter", "optimizer_state", "constant", "input"})
-"""Categories that are alive in all steps by design."""
 
 _FEW_STEPS: Final = 4  # below this number, the last step is the steady one
 
 HIGH: Final = 0.2
+
+# Saving, as a share of the limit, from which on a finding has that severity; less is not reported.
 MEDIUM: Final = 0.05
 LOW: Final = 0.01
-"""Saving, as a share of the limit, from which on a finding has that severity; less is not reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +75,10 @@ class Analysis:
     peak_ever: Peak
     # buffers alive at the requested peak, with their category at that instant and their uses
     alive: pd.DataFrame
-    fragmentation: FragmentationFigures  # at the allocated peak
     # The pool by a replay through the simulated allocator; None without a replay
     replay_check: ReplayCheck | None = None
+    # every limit of the pool from this one on succeeds in a replay
+    safe_limit_bytes: int | None = None
     fits_limit: bool = True  # whether a prediction runs under its own limit
     pool_bytes: int | None = None  # in the steady step
     pool_ever_bytes: int | None = None
@@ -129,6 +133,7 @@ def analyse(recording: Recording) -> Analysis:
     count = len(recording.events)
     line = timeline(rows, count)
     step = _steady_step(recording, line)
+
     # A step without events peaks at the bytes alive before it.
     first, last = (
         (min(step.first, step.last), step.last) if step is not None else (0, count - 1)
@@ -142,9 +147,6 @@ def analyse(recording: Recording) -> Analysis:
             f"{peak.requested_bytes} B"
         )
 
-    requested, allocated = line.at(peak.allocated_instant)
-    waste = FragmentationFigures(internal_bytes=max(allocated - requested, 0))
-
     return Analysis(
         recording=recording,
         rows=rows,
@@ -155,7 +157,6 @@ def analyse(recording: Recording) -> Analysis:
         peak=peak,
         peak_ever=find_peak(line, 0, count - 1),
         alive=alive,
-        fragmentation=waste,
     )
 
 
@@ -269,7 +270,9 @@ def stated_range(analysis: Analysis) -> StatedRange | None:
     if low is not None and high is not None:
         both = Range(low, high).including(peak.allocated_bytes)
         stated = structs.replace(
-            stated, allocated_low_bytes=both.low, allocated_high_bytes=both.high
+            stated,
+            allocated_low_bytes=both.low,
+            allocated_high_bytes=both.high,
         )
 
     return stated
@@ -286,6 +289,7 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     ]
     if len(found) < 2:
         return ()
+
     run = recording.simulated_run or SimulatedCardNote()
     uses = []
 
@@ -318,21 +322,5 @@ def card_of(recording: Recording) -> Gpu | None:
     """Return the card of a prediction or a run on a simulated card; None for any other recording."""
     if recording.kind is Kind.TRACE or recording.device.kind != "gpu":
         return None
+
     return look_up_gpu(recording.device.name)
-
-
-def card_options(recording: Recording) -> BfcOptions | None:
-    """Return the default allocator of a card: one region of the whole limit.
-
-    None for a recording that ran under a limit: its events show its settings.
-    """
-    limit = recording.device.memory_limit_bytes
-    if recording.ran_under_limit or card_of(recording) is None or not limit:
-        return None
-
-    return BfcOptions.gpu(limit)
-
-
-def own_options(recording: Recording, sequence: Operations) -> BfcOptions:
-    """Return the settings of the card's default pool, or those of the run if it had a limit."""
-    return card_options(recording) or recorded_options(sequence, recording.events)

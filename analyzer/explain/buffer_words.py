@@ -11,17 +11,18 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import BufferRow
-from analyzer.model.contract.watch_note import HeldTensors
+from analyzer.model.contract.run_note import HeldTensors
 from analyzer.model.graph.buffer_sharing import find_copies_of_inputs
 from analyzer.model.graph.graph_index import PASSING_ROLES
 from analyzer.model.recording.records import Recording, Step
 
 _Row = TypeVar("_Row", bound=BufferRow)
+
+# Why a buffer of a category without a known reader is alive.
 _WITHOUT_READER: Final = {
     Category.WORKSPACE.value: "scratch memory of its op",
     Category.GRADIENT.value: "gradient of a variable, until the update",
 }
-"""Why a buffer of a category without a known reader is alive."""
 
 _TEXT_COLUMNS: Final = (
     *("op", "op_type", "layer", "source"),
@@ -29,8 +30,8 @@ _TEXT_COLUMNS: Final = (
 )
 
 
+# Columns of a buffer without a known consumer.
 NO_USE: Final = {"waits_for": "", "waits_for_type": "", "copied_by": ""}
-"""Columns of a buffer without a known consumer."""
 
 
 def with_uses(
@@ -111,7 +112,11 @@ def evidence_row(
 def holder_row(what: str, held: HeldTensors) -> EvidenceRow:
     """Return the row of a name or container that holds tensors."""
     return evidence_row(
-        what, name=held.holder, where=held.where, count=held.count, size=held.size_bytes
+        what,
+        name=held.holder,
+        where=held.where,
+        count=held.count,
+        size=held.size_bytes,
     )
 
 
@@ -141,6 +146,7 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
             return "a variable's next value, before the update"
         if int(row["dies"]) < end:
             return "a variable's value, until the next update"
+
         return "a variable, in all steps"
 
     if category == Category.INPUT:
@@ -151,6 +157,7 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
 
         if is_batch and reader:
             return f"a batch, until {reader} in its step"
+
         return "an input, until its step returns"
 
     if category == Category.CONSTANT:
@@ -166,4 +173,7 @@ def why_alive(row: Mapping[str, Any], *, end: int) -> str:
     name = reader.rpartition("/")[2].rstrip("_0123456789")
     is_said = not kind or (name and name in kind)
 
-    return f"{verb} {reader}" if is_said else f"{verb} {reader} ({kind})"
+    if is_said:
+        return f"{verb} {reader}"
+
+    return f"{verb} {reader} ({kind})"

@@ -34,17 +34,17 @@ from analyzer.model.recording.timeline import alive_at, main_allocator_rows, tim
 from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.tracing.derive.op_names import match_names
 
+# Points of each curve: the instant with the most requested bytes in each part of the step.
 TIMELINE_COLUMNS: Final = 800
-"""Points of each curve: the instant with the most requested bytes in each part of the step."""
 
 KIND_WORDS: Final = {
     Kind.ESTIMATE: "predicted",
     Kind.TRACE: "measured",
     Kind.SIMULATED_CARD: "simulated card",
 }
-_LEAST_SHARED: Final = (
-    0.1  # share of the second peak below which the programs are different
-)
+
+# share of the second peak below which the programs are different
+_LEAST_SHARED: Final = 0.1
 _OUTPUT_NUMBER: Final = re.compile(r":\d+$")
 _TRAILING_NUMBER: Final = re.compile(r"_\d+(?=[/:]|$)")
 
@@ -108,7 +108,8 @@ def compare(
         layers=tuple(LayerOfBoth(**row) for row in layers),
         ops=tuple(ops),
         timelines=CurvesOfBoth(
-            a=_timeline(report_a, recording_a), b=_timeline(report_b, recording_b)
+            a=_timeline(report_a, recording_a),
+            b=_timeline(report_b, recording_b),
         ),
         next_command=report_b.next_command,
     )
@@ -142,6 +143,7 @@ def _compare_peaks(a: ReportFile, b: ReportFile) -> tuple[PeakOfBoth, ...]:
         sizes["process"] is not None or _is_program_on_cpu(report)
         for report, sizes in ((a, sizes_a), (b, sizes_b))
     ]
+
     rows = []
 
     for number in get_args(Number):
@@ -192,25 +194,26 @@ def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
         name: alive[name].astype(str).to_numpy(dtype=object)
         for name in ("variable", "tensor", "op", "role", "category")
     }
+
     fed = np.array(
-        [_OUTPUT_NUMBER.sub("", name) for name in text["tensor"]], dtype=object
+        [_OUTPUT_NUMBER.sub("", name) for name in text["tensor"]],
+        dtype=object,
     )
     made = np.where(text["op"] != "", text["op"], text["role"])
-    made = np.where((text["category"] == Category.INPUT.value) & (fed != ""), fed, made)
+    is_input = text["category"] == Category.INPUT.value
+    made = np.where(is_input & (fed != ""), fed, made)
 
     return alive.assign(made=np.where(text["variable"] != "", text["variable"], made))
 
 
 def _matched_rows(
-    alive_a: pd.DataFrame, alive_b: pd.DataFrame, column: str
+    alive_a: pd.DataFrame,
+    alive_b: pd.DataFrame,
+    column: str,
 ) -> list[dict[str, Any]]:
     """Return each name with its change and bytes, largest difference first."""
-    sums_a, sums_b = (
-        alive["requested_bytes"]
-        .groupby(alive[column].astype(str).to_numpy(dtype=object))
-        .sum()
-        for alive in (alive_a, alive_b)
-    )
+    sums_a = _sum_by(alive_a, column)
+    sums_b = _sum_by(alive_b, column)
 
     both = set(sums_a.index) & set(sums_b.index)
     only_a = {_without_numbers(name) for name in set(sums_a.index) - both}
@@ -233,11 +236,18 @@ def _matched_rows(
     return sorted(rows, key=lambda row: (-abs(row["delta_bytes"]), row["name"]))
 
 
+def _sum_by(alive: pd.DataFrame, column: str) -> pd.Series:
+    """Return the requested bytes of buffers by the text in a column."""
+    texts = alive[column].astype(str).to_numpy(dtype=object)
+    return alive["requested_bytes"].groupby(texts).sum()
+
+
 def _change(a_bytes: int, b_bytes: int) -> Change:
     if a_bytes == b_bytes:
         return "same"
     if not a_bytes or not b_bytes:
         return "went" if a_bytes else "came"
+
     return "grew" if b_bytes > a_bytes else "shrank"
 
 
@@ -247,7 +257,10 @@ def _difference(a_bytes: int | None, b_bytes: int | None) -> dict[str, Any]:
 
 
 def _label(report: ReportFile) -> str:
-    batch = f"batch {report.step.batch_size}" if report.step.batch_size else ""
+    batch = ""
+    if report.step.batch_size:
+        batch = f"batch {report.step.batch_size}"
+
     words = (report.target.name, KIND_WORDS[report.kind], batch)
     return ", ".join(filter(None, words))
 
@@ -356,22 +369,27 @@ def _timeline(report: ReportFile, recording: Recording) -> StepCurve:
     line = timeline(main_allocator_rows(recording), len(recording.events))
     own = [step for step in recording.steps if step.index == report.peak.step]
     steps = [step for step in own if step.last >= step.first]
+
     # Place 0 of a line is the state before the first event.
     window = slice(1, None)
     if steps:
-        window = slice(steps[-1].first + 1, steps[-1].last + 2)
+        last_step = steps[-1]
+        window = slice(last_step.first + 1, last_step.last + 2)
 
     requested = line.requested[window]
     allocated = line.allocated[window]
-    edges = np.linspace(
-        0, len(requested), min(TIMELINE_COLUMNS, len(requested)) + 1
-    ).astype(int)
-    picked = [int(a + np.argmax(requested[a:b])) for a, b in pairwise(edges)]
+    parts = min(TIMELINE_COLUMNS, len(requested))
+    edges = np.linspace(0, len(requested), parts + 1).astype(int)
+    picked = []
+
+    for begin, end in pairwise(edges):
+        highest = np.argmax(requested[begin:end])
+        picked.append(int(begin + highest))
+
+    last = max(1, len(requested) - 1)
 
     return StepCurve(
-        progress_ratio=tuple(
-            round(place / max(1, len(requested) - 1), 6) for place in picked
-        ),
+        progress_ratio=tuple(round(place / last, 6) for place in picked),
         requested_bytes=tuple(int(requested[place]) for place in picked),
         allocated_bytes=tuple(int(allocated[place]) for place in picked),
     )

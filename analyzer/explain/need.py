@@ -15,12 +15,18 @@ from msgspec.structs import replace
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import highest_counter
+from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_file import LifePhase, Need
 from analyzer.model.graph.graph_index import GRADIENT_ROLE, UPDATE_ROLE
-from analyzer.model.ranges import BoundedBytes
-from analyzer.model.recording.records import Kind, Recording
-from analyzer.model.recording.schema import TRIAL, WORKSPACE
+from analyzer.model.recording.records import TRIAL, WORKSPACE, Kind, Recording
 from analyzer.model.recording.timeline import main_allocator_rows, timeline
+from analyzer.model.units import BoundedBytes
+
+
+def can_replay(recording: Recording, what_if: WhatIf) -> bool:
+    """Return whether the events can be replayed: all of a process, or those of a trace if asked."""
+    is_asked = what_if.is_asked or begins_with_process(recording)
+    return is_asked and recording.device.kind != "tpu"
 
 
 def begins_with_process(recording: Recording) -> bool:
@@ -42,7 +48,9 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
 
     least = _make_need(peaks, pool, pool.bytes)
     most = _make_need(
-        all_peaks, pool, max(pool.bytes, analysis.peak_ever.allocated_bytes)
+        all_peaks,
+        pool,
+        max(pool.bytes, analysis.peak_ever.allocated_bytes),
     )
 
     if most.first_step is not None and recording.kind is not Kind.TRACE:
@@ -88,6 +96,7 @@ def _peaks_without(analysis: Analysis, regions: Sequence[str]) -> dict[LifePhase
         return {}
 
     line = timeline(rows[~is_left_out], len(analysis.recording.events))
+
     return _phase_peaks(analysis, line.requested)
 
 
@@ -96,6 +105,7 @@ def _find_earlier_peak(recording: Recording, least: Need) -> BoundedBytes | None
     allocator = least.allocator.bytes
     seen = least.pool
     own_bytes = find_own_peak(recording)
+
     counted = highest_counter(recording)
     if own_bytes is not None and own_bytes > seen.bytes:
         return BoundedBytes.exactly(own_bytes - allocator)
@@ -104,14 +114,18 @@ def _find_earlier_peak(recording: Recording, least: Need) -> BoundedBytes | None
         # The trace does not show whether the earlier peak was trials: the range begins at its own.
         earlier_bytes = counted - allocator
         return BoundedBytes.around(
-            earlier_bytes, seen.range.low - allocator, earlier_bytes
+            earlier_bytes,
+            seen.range.low - allocator,
+            earlier_bytes,
         )
 
     return None
 
 
 def _make_need(
-    peaks: Mapping[LifePhase, int], pool: BoundedBytes, highest: int
+    peaks: Mapping[LifePhase, int],
+    pool: BoundedBytes,
+    highest: int,
 ) -> Need:
     """Return the need whose part in the pool is ``highest``, with the width of ``pool``."""
     below = pool.bytes - pool.range.low
@@ -122,7 +136,8 @@ def _make_need(
     }
 
     return Need(
-        **phases, allocator=BoundedBytes.exactly(max(highest - max(peaks.values()), 0))
+        **phases,
+        allocator=BoundedBytes.exactly(max(highest - max(peaks.values()), 0)),
     )
 
 
@@ -154,17 +169,20 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
     """
     ever = analysis.peak_ever.allocated_bytes
     stated = analysis.recording.uncertainty
-    central = analysis.fragmentation.safe_limit_bytes or ever
-    if (
-        find_own_peak(analysis.recording) is not None
-    ):  # no need is below TensorFlow's own figure
+    central = analysis.safe_limit_bytes or ever
+
+    # no need is below TensorFlow's own figure
+    if find_own_peak(analysis.recording) is not None:
         central = max(central, ever)
 
     if stated is None or analysis.recording.kind is Kind.TRACE:
         return BoundedBytes.exactly(central)
+
     if stated.limit_low_bytes is not None and stated.limit_high_bytes is not None:
         return BoundedBytes.around(
-            central, stated.limit_low_bytes, stated.limit_high_bytes
+            central,
+            stated.limit_low_bytes,
+            stated.limit_high_bytes,
         )
 
     allocated = analysis.peak.allocated_bytes
@@ -172,12 +190,19 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
     high = (stated.allocated_high_bytes or allocated) - (stated.workspace_bytes or 0)
 
     return BoundedBytes.around(
-        central, central - max(allocated - low, 0), central + max(high - allocated, 0)
+        central,
+        central - max(allocated - low, 0),
+        central + max(high - allocated, 0),
     )
 
 
 def with_replay(
-    need: Need, limit: BoundedBytes, *, runs: bool, is_measured: bool, is_own: bool
+    need: Need,
+    limit: BoundedBytes,
+    *,
+    runs: bool,
+    is_measured: bool,
+    is_own: bool,
 ) -> Need:
     """Return the need in the pool after a run or a replay under the limit.
 
@@ -203,6 +228,7 @@ def with_replay(
     low = part.range.low
     size = part.bytes
     high = part.range.high
+
     if runs:
         low -= max(pool.range.low - limit.bytes, 0) if is_measured else 0
     else:
@@ -218,5 +244,7 @@ def with_replay(
 def _lower(size: BoundedBytes, most_bytes: int) -> BoundedBytes:
     """Return a size of at most ``most_bytes``, with the same upper bound."""
     return BoundedBytes.around(
-        min(size.bytes, most_bytes), size.range.low, size.range.high
+        min(size.bytes, most_bytes),
+        size.range.low,
+        size.range.high,
     )

@@ -8,13 +8,12 @@ and is used only if all of them agree.
 from dataclasses import asdict, replace
 
 import numpy as np
-from msgspec import structs
 
-from analyzer.explain.analysis import Analysis, card_of, card_options, own_options
+from analyzer.explain.analysis import Analysis, card_of
 from analyzer.explain.buffer_words import name_of
 from analyzer.explain.need import begins_with_process
-from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.running.slope import find_own_peak
+from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_file import (
     OtherSettings,
     PoolChange,
@@ -30,6 +29,7 @@ from analyzer.simulate.allocator.replay import (
     Sequence,
     compare,
     from_recording,
+    recorded_options,
     replay,
 )
 
@@ -40,13 +40,8 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     ``search`` is whether to search for the lowest limit, which takes a second or more.
     """
     recording = analysis.recording
-    if recording.device.kind == "tpu":
-        return analysis
     is_whole = begins_with_process(recording)
     searched = what_if.is_asked or (search and is_whole)
-    if not is_whole and not searched:
-        return analysis
-
     sequence = from_recording(recording)
     own = own_options(recording, sequence)
     whole = _with_whole_pool(own, recording)
@@ -76,15 +71,29 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         )
         also = [asked.memory_limit_bytes] if is_limited else ()
         found = minimum_limit(sequence, asked, also=also)
-        waste = structs.replace(
-            analysis.fragmentation,
-            minimum_limit_bytes=found.low,
-            safe_limit_bytes=found.high,
-        )
+        analysis = replace(analysis, safe_limit_bytes=found.high)
 
-        analysis = replace(analysis, fragmentation=waste)
+    if what_if.is_asked:
+        return _add_what_if(analysis, asked)
 
-    return _add_what_if(analysis, asked) if what_if.is_asked else analysis
+    return analysis
+
+
+def card_options(recording: Recording) -> BfcOptions | None:
+    """Return the default allocator of a card: one region of the whole limit.
+
+    None for a recording that ran under a limit: its events show its settings.
+    """
+    limit = recording.device.memory_limit_bytes
+    if recording.ran_under_limit or card_of(recording) is None or not limit:
+        return None
+
+    return BfcOptions.gpu(limit)
+
+
+def own_options(recording: Recording, sequence: Sequence) -> BfcOptions:
+    """Return the settings of the card's default pool, or those of the run if it had a limit."""
+    return card_options(recording) or recorded_options(sequence, recording.events)
 
 
 def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
@@ -99,12 +108,15 @@ def _with_whole_pool(own: BfcOptions, recording: Recording) -> BfcOptions:
     """Return the settings of a run with the card's whole limit, also if its pool was smaller."""
     if not recording.ran_under_limit or recording.simulated_run is None:
         return own
+
     spare_bytes = recording.simulated_run.spare_of(card_number(recording.allocator))
     return replace(own, memory_limit_bytes=own.memory_limit_bytes + spare_bytes)
 
 
 def _add_measured_pool(
-    analysis: Analysis, own: BfcOptions, whole: BfcOptions
+    analysis: Analysis,
+    own: BfcOptions,
+    whole: BfcOptions,
 ) -> Analysis:
     """Return the analysis of a trace with its pool; without one if the replay differs from the trace.
 
@@ -157,6 +169,7 @@ def _replay_optional(sequence: Sequence, options: BfcOptions) -> Replay:
     result = replay(sequence, options)
     if result.failure is None or not sequence.spare.any():
         return result
+
     return replay(sequence.without(sequence.spare), options)
 
 
@@ -166,21 +179,12 @@ def _add_replay(analysis: Analysis, result: Replay) -> Analysis:
     at = int(np.searchsorted(result.instant, instant, side="right")) - 1
     inside = (result.instant >= analysis.first) & (result.instant <= analysis.last)
     sizes = result.pool_bytes
-    free_bytes = int(sizes[at] - result.in_use_bytes[at])
-    largest_bytes = int(result.largest_free_bytes[at])
-
-    waste = structs.replace(
-        analysis.fragmentation,
-        free_bytes=free_bytes,
-        largest_free_bytes=largest_bytes,
-    )
 
     return replace(
         analysis,
         pool_bytes=int(sizes[inside].max(initial=0)) or int(sizes[at]),
         pool_ever_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
-        fragmentation=waste,
     )
 
 
@@ -190,7 +194,8 @@ def _changes(result: Replay) -> tuple[PoolChange, ...]:
 
     return tuple(
         PoolChange(
-            instant=int(result.instant[at]), pool_bytes=int(result.pool_bytes[at])
+            instant=int(result.instant[at]),
+            pool_bytes=int(result.pool_bytes[at]),
         )
         for at in changed
     )
@@ -205,8 +210,6 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
         memory_limit_bytes=options.memory_limit_bytes,
         growth=options.growth,
         fits=failure is None,
-        peak_requested_bytes=result.peak_requested_bytes,
-        peak_allocated_bytes=result.peak_in_use_bytes,
         peak_pool_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
         failure=failure,
@@ -226,17 +229,21 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
 
 
 def _describe_failure(
-    failure: ReplayFailure, options: BfcOptions, name: str
+    failure: ReplayFailure,
+    options: BfcOptions,
+    name: str,
 ) -> Finding:
     """Return the finding that a tensor's request fails, and whether free memory is fragmented."""
     limit = format_bytes(options.memory_limit_bytes)
     free, asked = map(format_bytes, (failure.free_bytes, failure.requested_bytes))
     is_fragmented = failure.free_bytes >= round_up(failure.requested_bytes)
+
     largest = format_bytes(failure.largest_free_bytes)
     detail = (
         f"Only {free} of the pool are free: the live tensors need more than this limit."
         " Reduce the batch size or the number of live tensors."
     )
+
     if is_fragmented:
         detail = (
             f"Free memory is fragmented: {free} are free, and the largest chunk has "

@@ -19,16 +19,15 @@ from analyzer.explain.analysis import (
     Analysis,
     count_live_bytes,
     count_live_bytes_without,
-    own_options,
 )
+from analyzer.explain.pool_facts import own_options
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.contract.run_note import STEP_WITH_ALL
-from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import Peak, find_peak
-from analyzer.model.units import format_bytes
+from analyzer.model.units import Range, format_bytes
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.limits import FLOOR_BYTES, find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence as Operations
@@ -53,24 +52,29 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     orders = _sample_orders(recording)
     options = own_options(recording, orders[0])
     stated = _state_peaks(analysis, orders, options)
-    safe_bytes = analysis.fragmentation.safe_limit_bytes
+    safe_bytes = analysis.safe_limit_bytes
     if search and safe_bytes is not None:
         found = find_shared_limits(orders[:_SEARCHES], options, safe_bytes)
         limit = widen(found, len(recording.repeats)).including(safe_bytes)
         replayed = [one.requested_bytes for one in _peaks_with_all(analysis)]
         highest_bytes = max(analysis.peak.requested_bytes, *replayed, 0)
         more_bytes = (stated.high_bytes or 0) - highest_bytes
+
         least_bytes = min(found.low, safe_bytes, stated.allocated_low_bytes or 0)
         limit = limit.widened(0, max(more_bytes, 0)).at_least(least_bytes)
         stated = structs.replace(
-            stated, limit_low_bytes=limit.low, limit_high_bytes=limit.high
+            stated,
+            limit_low_bytes=limit.low,
+            limit_high_bytes=limit.high,
         )
 
     return replace(analysis, recording=replace(recording, uncertainty=stated))
 
 
 def _state_peaks(
-    analysis: Analysis, orders: Sequence[Operations], options: BfcOptions
+    analysis: Analysis,
+    orders: Sequence[Operations],
+    options: BfcOptions,
 ) -> StatedRange:
     """Return the ranges of the peaks: of the runs in the process, and of replays in other orders."""
     runs = _peaks_of_runs(analysis)
@@ -81,12 +85,14 @@ def _state_peaks(
         _find_allocated_peak(analysis, one, options) for one in orders
     )
     requested = widen(seen_requested, len(runs))
+
     tries = len(runs) + len(orders) - 1
     allocated = widen(seen_allocated.including(replayed.low, replayed.high), tries)
 
     for one in with_all:  # the most that unknown values can select
         requested = requested.including(one.requested_bytes)
         allocated = allocated.including(one.allocated_bytes)
+
     requested = requested.widened(FLOOR_BYTES, FLOOR_BYTES).at_least(0)
     allocated = allocated.widened(FLOOR_BYTES, FLOOR_BYTES)
 
@@ -99,14 +105,21 @@ def _state_peaks(
         orders[0].live_rounded_bytes()[_select_step(analysis, orders[0])].max(initial=0)
     )
     least = int(rounded) - max(analysis.peak.requested_bytes - requested.low, 0)
+
     because = _explain_range(
-        len(runs), len(orders), seen_requested, seen_allocated, replayed
+        len(runs),
+        len(orders),
+        seen_requested,
+        seen_allocated,
+        replayed,
     )
+
     changes = []
     if below_bytes:
         changes.append(f"lowers the peak by up to {format_bytes(below_bytes)}")
     if above_bytes:
         changes.append(f"raises the peak by up to {format_bytes(above_bytes)}")
+
     if changes:
         because.append(
             "Another algorithm of cuDNN, as likely on a real card, "
@@ -128,10 +141,12 @@ def _state_peaks(
 def _peaks_of_runs(analysis: Analysis) -> list[Peak | TwoSizes]:
     """Return the peaks of the runs of the step, except with unknown values taken for true."""
     recording = analysis.recording
+
     # A program's own first traced step follows others.
     steps = analysis.full_steps[0 if recording.watch else 1 :]
     if recording.has_unknown_values:
         steps = [step for step in steps if step.index != STEP_WITH_ALL] or steps
+
     peaks = [find_peak(analysis.line, one.first, one.last) for one in steps]
 
     return [*peaks, *recording.repeats]
@@ -148,10 +163,15 @@ def _peaks_with_all(analysis: Analysis) -> list[Peak]:
 
 
 def _explain_range(
-    runs: int, orders: int, requested: Range, allocated: Range, replayed: Range
+    runs: int,
+    orders: int,
+    requested: Range,
+    allocated: Range,
+    replayed: Range,
 ) -> list[str]:
     """Return sentences on the requested, allocated and replayed peaks that were seen."""
     replays = ""
+
     if orders > 1:
         highest = format_bytes(replayed.high)
         replays = f"; {orders - 1} replays with delayed ops allocated up to {highest}"
@@ -170,9 +190,12 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
     A convolution's workspace is found by its size. Convolutions without one are left out.
     """
     run = analysis.recording.simulated_run
+    if run is None:
+        return 0, 0
+
     likely: dict[int, Range] = {}
 
-    for chosen, least, most in run.workspaces if run is not None else ():
+    for chosen, least, most in run.workspaces:
         if chosen:
             known = likely.get(chosen, Range(least, most))
             likely[chosen] = known.including(least, most)
@@ -205,6 +228,7 @@ def find_workspace_spread(analysis: Analysis) -> tuple[int, int]:
 def _spell(size: Range) -> str:
     if format_bytes(size.low) == format_bytes(size.high):
         return format_bytes(size.low)
+
     return f"{format_bytes(size.low)} to {format_bytes(size.high)}"
 
 
@@ -218,7 +242,8 @@ def widen(seen: Range, runs: int) -> Range:
     if runs < 2:
         return seen
 
-    ratio = (2 / ((runs + 1) * _CHANCE)) ** (1 / (runs - 1))
+    chance = 2 / ((runs + 1) * _CHANCE)
+    ratio = chance ** (1 / (runs - 1))
     beyond = int(max(ratio - 1, 0) * seen.width)
 
     return seen.widened(beyond, beyond)
@@ -252,7 +277,9 @@ def _sample_orders(recording: Recording) -> list[Operations]:
 
 
 def _sort_by(
-    sequence: Operations, times: np.ndarray, threads: Sequence[np.ndarray]
+    sequence: Operations,
+    times: np.ndarray,
+    threads: Sequence[np.ndarray],
 ) -> Operations:
     """Return the sequence in the order of new times; each thread keeps its order."""
     for own in threads:
@@ -278,7 +305,9 @@ def _select_step(analysis: Analysis, sequence: Operations) -> np.ndarray:
 
 
 def _find_allocated_peak(
-    analysis: Analysis, sequence: Operations, options: BfcOptions
+    analysis: Analysis,
+    sequence: Operations,
+    options: BfcOptions,
 ) -> int:
     result = replay(sequence, options.unlimited())
     in_step = _select_step(analysis, sequence)[: len(result)]

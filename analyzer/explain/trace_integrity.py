@@ -37,13 +37,17 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
 def highest_counter(recording: Recording) -> int:
     """Return the highest peak that TensorFlow's counter has in the events; 0 without events."""
     own = recording.events["allocator"] == recording.allocator
-    return int(recording.events.loc[own, "peak_in_use_bytes"].max()) if own.any() else 0
+    if own.any():
+        return int(recording.events.loc[own, "peak_in_use_bytes"].max())
+
+    return 0
 
 
 def find_counter_peak(recording: Recording) -> int | None:
     """Return TensorFlow's peak of allocated bytes since the start of the process; None if unknown."""
     if not recording.kind.ran:
         return None
+
     return max(highest_counter(recording), find_own_peak(recording) or 0) or None
 
 
@@ -73,6 +77,7 @@ def _notices(
             f"{check.events_disagreeing:,} of {check.events:,} memory events, their sum "
             f"differs from TensorFlow's bytes in use, by up to {most}."
         )
+
         if counter is not None and counter != analysis.peak.allocated_bytes:
             yield (
                 f"By TensorFlow's counter the allocated peak is {format_bytes(counter)}"
@@ -109,8 +114,8 @@ def _replay_words(replay: ReplayCheck) -> str:
     )
 
 
+# Of the counter: it is read a moment after the last event.
 _TOLERANCE: Final = 1.01
-"""Of the counter: it is read a moment after the last event."""
 
 
 def check_peak(analysis: Analysis) -> None:
@@ -127,6 +132,7 @@ def check_peak(analysis: Analysis) -> None:
     is_damaged = recording.integrity is not None and recording.integrity.damages
     if counted_bytes is None or is_damaged:
         return
+
     if found_bytes > _TOLERANCE * counted_bytes:
         raise AnalyzerError(
             f"The peak of {recording.allocator}, {format_bytes(found_bytes)}, contradicts TensorFlow's "

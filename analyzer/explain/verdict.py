@@ -27,16 +27,15 @@ from analyzer.model.contract.report_file import (
     Outcome,
     VerdictFigures,
 )
-from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind
-from analyzer.model.units import format_bytes
+from analyzer.model.units import BoundedBytes, format_bytes
 
+# The ``fits`` of the JSON for each outcome; null for any other.
 FITS: Final[dict[Outcome, Fits]] = {
     Outcome.FITS: True,
     Outcome.DOES_NOT_FIT: False,
     Outcome.CANNOT_TELL: "may not",
 }
-"""The ``fits`` of the JSON for each outcome; null for any other."""
 
 _BASES: Final = {
     Kind.TRACE: Basis.MEASURED,
@@ -44,11 +43,11 @@ _BASES: Final = {
     Kind.SIMULATED_CARD: Basis.SIMULATED_CARD,
 }
 
+# Width of a stated range, as a share of the figure, from which on it is a caution.
 _WIDE_RATIO: Final = 0.05
-"""Width of a stated range, as a share of the figure, from which on it is a caution."""
 
+# Least limit of a pool, in peaks of its chunks: at most 2.0 in 61 programs of others.
 _FRAGMENTATION: Final = 2
-"""Least limit of a pool, in peaks of its chunks: at most 2.0 in 61 programs of others."""
 
 _BRACKETS: Final = re.compile(r"\s*\([^()]*\)")
 _CLAUSE: Final = re.compile(r":\s|;\s|\.(?:\s|$)")
@@ -68,7 +67,10 @@ class Question:
     @property
     def whole(self) -> BoundedBytes:
         """The pool's limit plus the memory beside the pool; it is compared with the need."""
-        return self.limit if self.beside_pool is None else self.limit + self.beside_pool
+        if self.beside_pool is None:
+            return self.limit
+
+        return self.limit + self.beside_pool
 
     def answer(self, place: str, need: Need, incomplete: str) -> tuple[Outcome, str]:
         """Return the outcome and its headline, of a program for its pool and the pool's limit.
@@ -80,6 +82,7 @@ class Question:
         own_bytes = need.own_peak_bytes
         limit = self.whole
         size = need.total
+
         if own_bytes is not None:
             limit = self.limit
             size = need.pool
@@ -126,7 +129,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
     pool_bytes = analysis.pool_ever_bytes
     gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
-    is_searched = analysis.fragmentation.safe_limit_bytes is not None
+    is_searched = analysis.safe_limit_bytes is not None
 
     base = VerdictFigures(
         outcome=Outcome.FAILED if recording.error is not None else Outcome.NO_LIMIT,
@@ -175,6 +178,7 @@ def _find_gap(analysis: Analysis, question: Question | None) -> str:
     is_hidden = own_bytes > analysis.peak_ever.allocated_bytes
     if is_hidden and question.limit.range.low < _FRAGMENTATION * own_bytes:
         return "the peak lies outside the traced steps, so fragmentation is unknown"
+
     return ""
 
 
@@ -194,6 +198,7 @@ def make_verdict(
     if question is None:
         if base.need_of is NeedOf.LEAST_LIMIT or most.own_peak_bytes is not None:
             return structs.replace(base, need=most, **_name_bounds("need", most.total))
+
         return base
 
     need = _answer_need(question, least, most, is_measured=base.basis is Basis.MEASURED)
@@ -225,7 +230,11 @@ def make_verdict(
 
 
 def _answer_need(
-    question: Question, least: Need, most: Need, *, is_measured: bool
+    question: Question,
+    least: Need,
+    most: Need,
+    *,
+    is_measured: bool,
 ) -> Need:
     """Return the need with all trials of algorithms if they fit, else without the others."""
     runs = question.runs_at_limit
@@ -253,7 +262,9 @@ def _name_bounds(name: str, size: BoundedBytes) -> dict[str, Any]:
 
 
 def _question(
-    analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None
+    analysis: Analysis,
+    gpu: Gpu | None,
+    limit_bytes: int | None,
 ) -> Question | None:
     """Return the lower of the card's and the user's limit; None if there is none."""
     card = None if gpu is None else _card_question(analysis, gpu)
@@ -290,7 +301,10 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
     if note.memory_limit_bytes is not None:
         limit = BoundedBytes.exactly(note.memory_limit_bytes)
         return Question(
-            limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=True
+            limit_of=LimitOf.USER,
+            limit=limit,
+            runs_at_limit=runs,
+            is_own=True,
         )
 
     own_bytes = recording.device.memory_limit_bytes or limit.bytes
@@ -335,6 +349,7 @@ def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
         low = stated.allocated_low_bytes or 0
         high = stated.allocated_high_bytes
         ratio = (high - low) / max(analysis.peak.allocated_bytes, 1)
+
         # A higher peak, of the process or of trials in the first step, decides.
         own_bytes = find_own_peak(analysis.recording) or 0
         decisive = max(own_bytes, analysis.peak_ever.allocated_bytes)

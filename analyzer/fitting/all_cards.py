@@ -28,9 +28,9 @@ from analyzer.fitting.step_access import StepAccess, access_target
 from analyzer.fitting.varied_size import choose_first_size
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 
+# Compute capability whose cards come first: XLA tries Triton's kernels from 8.0 on
+# (``gemm_fusion.cc``), and compiling a transformer then takes twice as long.
 _QUICK_KIND: Final = 7
-"""Compute capability whose cards come first: XLA tries Triton's kernels from 8.0 on
-(``gemm_fusion.cc``), and compiling a transformer then takes twice as long."""
 
 
 def fit_all_cards(
@@ -48,7 +48,8 @@ def fit_all_cards(
     cards = list(question.prices) or [gpu for gpu in all_gpus() if not gpu.is_amd]
     cards.sort(key=lambda gpu: (_kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
     kinds = [list(group) for _, group in groupby(cards, _kind_of)]
-    kinds.sort(key=lambda group: (_kind_of(group[0]) != _QUICK_KIND, -len(group)))
+    kinds.sort(key=len, reverse=True)
+    kinds.sort(key=lambda group: _kind_of(group[0]) != _QUICK_KIND)
 
     rows: list[CardAnswer] = []
 
@@ -91,6 +92,7 @@ def _fit_kind(
     limits = [memory_limit(gpu) for gpu in cards]
     chosen = replace(options, gpu=largest_card.id)
     own_access = replace(access, folder=access.folder / largest_card.id)
+
     is_one = question.wanted is not None
     all_bytes = [limit.bytes for limit in limits]
     search = CardSearch(all_bytes, choose_first_size((), options), is_one=is_one)

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import msgspec
+from msgspec import field
 
 from analyzer.fitting.varied_size import insert_size
+from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.contract.report_file import StepRemedy
 from analyzer.model.errors import FailureKind
 
+# Origin of the limit: the card, the user, this machine's memory, or many cards.
 LimitOwner = Literal["card", "given", "machine", "cards"]
-"""Origin of the limit: the card, the user, this machine's memory, or many cards."""
 
 
-class SizePoint(msgspec.Struct, frozen=True, kw_only=True):
+class SizePoint(ReportRecord, frozen=True, kw_only=True):
     """The answer for one size: of a run on a simulated card, or of an estimate."""
 
     size: int
@@ -41,7 +42,7 @@ class SizePoint(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind not in memory
 
 
-class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class CardAnswer(ReportRecord, frozen=True, kw_only=True):
     """The answer for one card of the catalogue."""
 
     id: str
@@ -54,7 +55,7 @@ class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
     price: float | None = None  # per hour, from the user's table; None without one
 
 
-class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class FitAnswer(ReportRecord, frozen=True, kw_only=True):
     """The largest size that fits a memory limit."""
 
     schema_version: int = 4
@@ -89,14 +90,14 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[SizePoint, ...] = ()  # by size
     next_command: str = ""
     # full length of each list that was shortened
-    shortened: dict[str, int] = msgspec.field(default_factory=dict)
+    shortened: Lengths = field(default_factory=dict)
     # cards of the catalogue, by memory, or of the user's prices, the cheapest that fits first
     cards: tuple[CardAnswer, ...] = ()
     # Changes of the step, by saving, the largest first
     remedies: tuple[StepRemedy, ...] = ()
     headline: str = ""
     notes: tuple[str, ...] = ()
-    versions: dict[str, str] = {}
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def noun(self) -> str:
@@ -128,7 +129,10 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     def label(self, size: int) -> str:
         """Return the text of a size: ``1,024``, ``tokens=64``, ``224,224,3``."""
-        return insert_size(self.shape, size) if self.shape else f"{size:,}"
+        if self.shape:
+            return insert_size(self.shape, size)
+
+        return f"{size:,}"
 
 
 def describe_cards(cards: Sequence[CardAnswer], answer: FitAnswer) -> str:

@@ -43,6 +43,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
         answer.dtype_policy,
         "XLA" if answer.jit else "op by op",
     )
+
     subtitle = ", ".join(filter(None, step))
 
     return Document(
@@ -290,4 +291,5 @@ def _state_largest(answer: FitAnswer) -> str:
             failing = f"{answer.label(point.size)} {_describe_point(answer, point)}"
 
     named = f"{answer.noun.capitalize()} {answer.label(answer.largest)}"
+
     return f"{named} {verb} {where}{by}; {failing}."

@@ -24,13 +24,13 @@ from analyzer.fitting.varied_size import Varied, apply_size, choose_first_size
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.interrupts import Terminated
 from analyzer.model.machine import read_memory_bytes
-from analyzer.model.ranges import BoundedBytes
+from analyzer.model.units import BoundedBytes
 from analyzer.session.target_results import share_progress
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulated_card.card_environment import find_smallest_card
 
+# Takes an answer that a command can show if it is interrupted.
 Keep = Callable[[FitAnswer], None]
-"""Takes an answer that a command can show if it is interrupted."""
 
 _SEARCH_SHARE: Final = 0.8  # of the progress; the rest is for the remedies
 
@@ -88,7 +88,11 @@ def fit_step(
 
     try:
         facts = answer_sizes(
-            access, limited, varied, search, share_progress(report, 0.0, _SEARCH_SHARE)
+            access,
+            limited,
+            varied,
+            search,
+            share_progress(report, 0.0, _SEARCH_SHARE),
         )
     except (KeyboardInterrupt, Terminated):
         if search.points:
@@ -125,9 +129,8 @@ def resolve_limit(
 ) -> tuple[LimitOwner, BoundedBytes]:
     """Return the owner and the value of the lower limit, the card's or the user's."""
     if limit_bytes is not None:
-        BfcOptions(
-            memory_limit_bytes=limit_bytes
-        )  # raises if no allocator has such a limit
+        # raises if no allocator has such a limit
+        BfcOptions(memory_limit_bytes=limit_bytes)
 
     card = None if gpu is None else memory_limit(gpu)
     if limit_bytes is not None and (card is None or limit_bytes <= card.bytes):
@@ -169,6 +172,7 @@ def describe_sizes(
     gpu = find_smallest_card(options.gpu) if options.gpu else None
     limit_of, limit = limited_by
     largest = search.fitting
+
     step = facts.step
     is_batch = not question.varied
     fixed_bytes, bytes_per_example = search.fit_line() if is_batch else (None, None)

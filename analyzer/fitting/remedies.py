@@ -45,9 +45,9 @@ from analyzer.report.result import Result
 from analyzer.session.target_results import save_report
 
 _LONGEST_REASON: Final = 240  # characters of the reason why a remedy cannot be applied
-_PATCH_TOLERANCE: Final = (
-    0.03  # of the saving, by which that of the patched file may differ
-)
+
+# of the saving, by which that of the patched file may differ
+_PATCH_TOLERANCE: Final = 0.03
 _BY_HAND: Final = (
     "The change has to be made by hand, so that its saving is computed, not run."
 )
@@ -113,7 +113,8 @@ def try_remedies(
         remedies.append(_try_plan(trial, plan, before))
         trial.keep(remedies[-1])
 
-    remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
+    remedies.sort(key=lambda one: one.saves_bytes or 0, reverse=True)
+    remedies.sort(key=lambda one: one.saves_bytes is None)
 
     return tuple(remedies)
 

@@ -113,7 +113,7 @@ def _run_step(
             return ()
 
         with Path(place / LOG_FILE).open("rb") as stream:
-            return read_oom_log(stream, LOG_FILE).document.failures
+            return read_oom_log(stream, LOG_FILE).report.failures
 
 
 def _measure_history(
@@ -184,13 +184,16 @@ def _is_same_request(failure: OomFailure, logged: OomFailure) -> bool:
 
 
 def append_reproduction(
-    page: Document, found: Reproduction, batch_size: int | None
+    page: Document,
+    found: Reproduction,
+    batch_size: int | None,
 ) -> Document:
     """Return the document of a log with the answer of the simulated card.
 
     ``batch_size`` is the one that the user gave; without it, the step had its own.
     """
     lines = ["The step runs on the simulated card with the limit of the log."]
+
     if found.fails:
         size = format_bytes(found.requested_bytes or 0)
         same_op = "the same op" if found.is_same_op else "another op"

@@ -28,23 +28,23 @@ from analyzer.session.estimate_captures import find_obstacle
 from analyzer.simulate.predict.decisions import describe_sizes
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-RUN_STEPS: Final = (
-    3  # the first allocates variables of the optimizer, the others repeat
-)
-_LIMIT_S: Final = (
-    1800.0  # of a run; a fork of a process with threads may hang in a lock
-)
+# the first allocates variables of the optimizer, the others repeat
+RUN_STEPS: Final = 3
+
+# of a run; a fork of a process with threads may hang in a lock
+_LIMIT_S: Final = 1800.0
 _MARGIN: Final = 1.03  # from the peak of a run to the upper bound of its need
+
+# Failures that say nothing about the size.
 _NOT_BY_SIZE: Final = (FailureKind.FIXED_SIZE, FailureKind.EXITED)
-"""Failures that say nothing about the size."""
 
+# Failures for which a smaller size is tried, also if no size has run yet.
 _BY_SIZE: Final = (FailureKind.OUT_OF_MEMORY, FailureKind.TOO_LARGE)
-"""Failures for which a smaller size is tried, also if no size has run yet."""
 
+# Ends of a process after which the size is run once more, in a new one. A size before may be the
+# cause: after a refused request XLA can free a buffer twice, and the allocator then ends the process.
+# Or the pool was the short one of a first run.
 _DEATHS: Final = (FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY)
-"""Ends of a process after which the size is run once more, in a new one. A size before may be the cause:
-after a refused request XLA can free a buffer twice, and the allocator then ends the process. Or the pool
-was the short one of a first run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +72,8 @@ def answer_sizes(
 ) -> StepFacts:
     """Answer the sizes of a search until it ends; return what else is known about the step."""
     try:
-        if can_run(access, options):
-            return _run(access, options, varied, search, report)
-
-        return _estimate(access, options, varied, search, report)
+        answer = _run if can_run(access, options) else _estimate
+        return answer(access, options, varied, search, report)
     except InputError as error:
         if error.kind is not FailureKind.FIXED_SIZE:
             raise
@@ -95,54 +93,28 @@ def _run(
     report: Progress,
 ) -> StepFacts:
     """Run the sizes of a search, each process as many as it can."""
-    assert access.run_sizes is not None
     options = replace(options, steps=RUN_STEPS, is_open=not varied)
+    runs = _SizeRuns(search, report)
     run_file: RunFile | None = None
-    size = search.next_size()
-    repeated: set[int] = set()  # sizes that ended a process
-
-    def take(point: SizePoint, fixed_bytes: int = 0) -> int | None:
-        """Add a point to the search; return the next size."""
-        nonlocal size
-        search.add(point, fixed_bytes)
-        size = search.next_size()
-
-        if size is not None:
-            _report(report, search, f"running size {size}")
-
-        return size
-
-    def take_run(run: SizeRun) -> int | None:
-        """Take the answer of a run; an open batch axis may be the reason of a failure."""
-        assert size is not None
-        if run.kind is not None and run.kind not in _BY_SIZE and not search.points:
-            raise TargetError(run.detail, kind=run.kind)
-
-        return take(_make_point(size, run), run.fixed_bytes)
-
-    _report(report, search, f"running size {size}")
 
     for number in itertools.count():
+        size = runs.next_size()
         if size is None:
             break
 
         folder = access.folder / f"runs-{number}"
         chosen = apply_size(varied, options, size)
+        assert access.run_sizes is not None
 
         try:
-            access.run_sizes(chosen, folder, limit_s=_LIMIT_S, next_size=take_run)
+            access.run_sizes(chosen, folder, limit_s=_LIMIT_S, next_size=runs.take)
             run_file = read_run_file(folder / RUN_FILE)
         except AnalyzerError as error:
             is_refused = error.exit_code is ExitCode.BAD_INPUT
             if is_refused and options.is_open and not search.points:
                 options = replace(options, is_open=False)
-                continue
-
-            if error.kind in _DEATHS and size not in repeated:
-                repeated.add(size)
-                continue
-
-            take(_make_failure(size, error, search))
+            else:
+                runs.fail(error)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -155,6 +127,43 @@ def _run(
         notes=tuple(dict.fromkeys(run_file.notes)),
         versions=run_file.versions,
     )
+
+
+class _SizeRuns:
+    """The runs of a search's sizes: takes the answer for a size and returns the next one."""
+
+    def __init__(self, search: SizeSearch, report: Progress) -> None:
+        self._search = search
+        self._report = report
+        self._size: int | None = None
+        self._repeated: set[int] = set()  # sizes that ended a process
+
+    def next_size(self) -> int | None:
+        """Return the next size to run; None at the end."""
+        self._size = self._search.next_size()
+        if self._size is not None:
+            _report(self._report, self._search, f"running size {self._size}")
+
+        return self._size
+
+    def take(self, run: SizeRun) -> int | None:
+        """Take the answer of a run; an open batch axis may be the reason of a failure."""
+        assert self._size is not None
+        is_by_size = run.kind is None or run.kind in _BY_SIZE
+
+        if not is_by_size and not self._search.points:
+            raise TargetError(run.detail, kind=run.kind)
+
+        self._search.add(_make_point(self._size, run), run.fixed_bytes)
+        return self.next_size()
+
+    def fail(self, error: AnalyzerError) -> None:
+        """Take the end of a process; the size that ended it is run once more."""
+        assert self._size is not None
+        if error.kind in _DEATHS and self._size not in self._repeated:
+            self._repeated.add(self._size)
+        else:
+            self._search.add(_make_failure(self._size, error, self._search))
 
 
 def assume_facts(options: CaptureOptions, is_run: bool) -> StepFacts:

@@ -49,6 +49,7 @@ def edit_source(text: str, plan: RemedyPlan, batch_size: int) -> str:
 
     name = "optimizer"
     value = f'"{plan.optimizer.lower()}"'
+
     if plan.jit is not None:
         name = "jit_compile"
         value = str(plan.jit)
@@ -61,6 +62,7 @@ def write_diff(path: Path, before: str, after: str) -> str:
     name = Path(os.path.relpath(path)).as_posix()
     name = path.name if name.startswith("..") else name
     old = _LINE.findall(before)
+
     new = _LINE.findall(after)
     end = "\n\\ No newline at end of file\n"
     parts = []
@@ -72,7 +74,11 @@ def write_diff(path: Path, before: str, after: str) -> str:
 
 
 def estimate_edited(
-    access: StepAccess, options: CaptureOptions, file: Path, text: str, name: str
+    access: StepAccess,
+    options: CaptureOptions,
+    file: Path,
+    text: str,
+    name: str,
 ) -> StepEstimate:
     """Estimate the step of a target whose file has another text, beside links to its neighbours."""
     make = access.capture_file
@@ -163,6 +169,7 @@ def _set_keyword(text: str, tree: ast.Module, name: str, value: str) -> str:
     last = call.keywords[-1]
 
     own = ast.get_source_segment(text, last)
+
     return _splice(text, last, f"{own}, {name}={value}")
 
 
@@ -214,6 +221,7 @@ def _edit_line(text: str, number: int, cause: str) -> Iterator[str]:
 def _add_axes(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
     """Yield each operand of a sum, difference or call with a further last axis."""
     operands: list[ast.expr] = []
+
     if isinstance(node, ast.BinOp):
         operands = [node.left, node.right]
     elif isinstance(node, ast.Call):
@@ -237,5 +245,5 @@ def _contract(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
             yield node, f"{module.removesuffix('.linalg')}.tensordot({factors}, 1)"
 
 
+# Cause -> parts of an expression and their new text.
 _EDITS: Final = {"outer-product": _add_axes, "reduced-at-once": _contract}
-"""Cause -> parts of an expression and their new text."""

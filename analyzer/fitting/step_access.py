@@ -24,8 +24,8 @@ from analyzer.simulate.allocator.limits import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 
+# Capture the step with these options into a folder; return its final path.
 Capture = Callable[[CaptureOptions, Path], Path]
-"""Capture the step with these options into a folder; return its final path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,9 @@ class StepAccess:
     capture: Capture  # for an estimate
     # runs the step at several sizes: ``capture`` in ``launch`` with the kind ``sizes``
     run_sizes: Callable[..., Path] | None = None
+
+    # Like ``capture``, with another file in place of the target's.
     capture_file: Callable[[Path, CaptureOptions, Path], Path] | None = None
-    """Like ``capture``, with another file in place of the target's."""
 
 
 @contextmanager
@@ -137,9 +138,8 @@ def estimate_folder(folder: Path) -> StepEstimate:
     high_bytes = pool.range.high
     stated = recording.uncertainty
 
-    if (
-        stated is None or stated.limit_high_bytes is None
-    ):  # one schedule: add the margin here
+    # one schedule: add the margin here
+    if stated is None or stated.limit_high_bytes is None:
         high_bytes = int(high_bytes * (1 + LIMIT_MARGIN))
 
     return StepEstimate(

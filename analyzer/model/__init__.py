@@ -3,3 +3,5 @@
 Inputs: JSON files and messages of child processes. Outputs: typed records that are checked when
 they are read. Restrictions: imports no other package of the project.
 """
+
+__version__ = "0.1.0"

@@ -14,7 +14,10 @@ def suggest_names(name: str, names: Sequence[str]) -> str:
     parts = parts or [one for one in names if name and one.startswith(f"{name}_")]
     close = parts[:3] or difflib.get_close_matches(name, alike, n=3, cutoff=0.4)
 
-    return f"Did you mean {' or '.join(close)}?" if close else ""
+    if close:
+        return f"Did you mean {' or '.join(close)}?"
+
+    return ""
 
 
 class ExitCode(IntEnum):
@@ -74,7 +77,10 @@ def describe_import_error(error: BaseException) -> str:
     """Return the reason of a failed import in one line, without a period."""
     reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
     full = "failed to map segment" in reason  # glibc's dl-load.c, if mmap fails
-    return f"{reason}: too little memory, see `ulimit -v`" if full else reason
+    if full:
+        return f"{reason}: too little memory, see `ulimit -v`"
+
+    return reason
 
 
 class InputError(AnalyzerError):

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final
 
+# The signals that ask a process to end.
 ENDING: Final = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP")
     if hasattr(signal, name)
 )
-"""The signals that ask a process to end."""
 
 EXIT_BASE: Final = 128  # a shell's exit status: this plus the number of the signal
 # option of ``prctl(2)``: the signal sent when the parent ends
@@ -79,8 +79,8 @@ def delay_signals() -> Iterator[None]:
             signal.raise_signal(waiting[0])
 
 
+# Ctrl-C within this time after another one is a repetition: ``timeout`` signals a program twice.
 REPEAT_S: Final = 0.5
-"""Ctrl-C within this time after another one is a repetition: ``timeout`` signals a program twice."""
 
 
 @contextlib.contextmanager
@@ -106,6 +106,7 @@ def _handlers(handler: _Handler, numbers: tuple[int, ...] = ENDING) -> Iterator[
         for number in numbers
         if is_main and signal.getsignal(number) not in ignored
     ]
+
     earlier = {}
 
     try:
@@ -125,8 +126,8 @@ def die_with_parent() -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+# Collector thresholds of a command, which ends within seconds; Python's are (700, 10, 10).
 _THRESHOLDS: Final = (50_000, 20, 20)
-"""Collector thresholds of a command, which ends within seconds; Python's are (700, 10, 10)."""
 
 
 def collect_rarely() -> None:

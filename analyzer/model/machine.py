@@ -13,11 +13,10 @@ from typing import Final
 
 def count_cores() -> int:
     """Return the number of cores that this process may use."""
-    return (
-        len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+
+    return os.cpu_count() or 1
 
 
 def read_memory_bytes() -> int:
@@ -36,7 +35,10 @@ def cache_folder() -> Path | None:
     """Return the path of the cache folder, which may not exist; None if it is switched off."""
     asked = os.environ.get(VARIABLE, "").strip()
     if asked:
-        return None if asked.lower() in _OFF else Path(asked).expanduser()
+        if asked.lower() in _OFF:
+            return None
+
+        return Path(asked).expanduser()
 
     base = os.environ.get("XDG_CACHE_HOME", "")
 

@@ -20,4 +20,5 @@ def path_flag(flag: str, path: Path) -> str:
     text = str(path)
     if not any(mark.isspace() or mark in "\"'\\" for mark in text):
         return f"{flag}={text}"
+
     return f'{flag}="' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

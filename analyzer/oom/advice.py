@@ -18,6 +18,7 @@ from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_batch, find_dominant_size, is_data_set, is_weight
 from analyzer.oom.wordings import OTHER_CAUSES
 
+# Actions and reasons with names of figures in braces, by cause or by name in ``wordings.toml``.
 _ADVICE: Final = {
     "held-by-others": (
         "Stop the other processes on the card (nvidia-smi lists them), or use another card.",
@@ -122,7 +123,6 @@ _ADVICE: Final = {
         "A whole array became a constant on the device (op _EagerConst).",
     ),
 }
-"""Actions and reasons with names of figures in braces, by cause or by name in ``wordings.toml``."""
 _CONSTANT_OPS: Final = ("EagerConst", "_EagerConst", "Const", "HostConst")
 _LARGE_BYTES: Final = 64 << 20  # of a tensor that explains a failure by itself
 
@@ -267,6 +267,7 @@ def write_next_command(failure: LoggedFailure) -> str | None:
 
     if failure.kind is FailedAllocator.LIBRARY:
         return "analyze device"
+
     if failure.is_on_host:
         script, _, _ = failure.source.rpartition(":")
         return f"analyze trace {shlex.quote(script or 'SCRIPT')}"
@@ -282,7 +283,11 @@ def write_fit_command(failure: LoggedFailure) -> str | None:
 
     gpu, limit_bytes = options
     batch = find_batch(failure)
-    limit = f" --limit {_write_limit(limit_bytes)}" if limit_bytes else ""
+
+    limit = ""
+    if limit_bytes:
+        limit = f" --limit {_write_limit(limit_bytes)}"
+
     size = f" --batch-size {batch}" if batch else ""
 
     return f"analyze fit TARGET --gpu {gpu or 'CARD'}{limit}{size}"

@@ -3,7 +3,7 @@
 from typing import Final
 
 from analyzer.model.contract.oom_file import OomRefusals
-from analyzer.model.ranges import Range
+from analyzer.model.units import Range
 from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
 from analyzer.oom.lines import LogLine
 from analyzer.oom.wordings import (
@@ -15,11 +15,11 @@ from analyzer.oom.wordings import (
     read_groups,
 )
 
+# Chunks that are stored of one dump; a pool of 80 GiB in chunks of 400 KiB has as many.
 _MOST_CHUNKS: Final = 200_000
-"""Chunks that are stored of one dump; a pool of 80 GiB in chunks of 400 KiB has as many."""
 
+# Names of the figures that the dump prints.
 _FIGURES: Final = {"Limit": "limit", "InUse": "in_use", "MaxInUse": "peak_in_use"}
-"""Names of the figures that the dump prints."""
 
 
 def take_allocator_line(process: Process, line: LogLine) -> bool:

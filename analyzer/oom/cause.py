@@ -12,8 +12,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from analyzer.model.contract.oom_file import OomVerdict
-from analyzer.model.ranges import Range
-from analyzer.model.units import format_bytes, times
+from analyzer.model.units import Range, format_bytes, times
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_dominant_size, is_data_set
 from analyzer.oom.wordings import OTHER_CAUSES, difference, find, round_up_request
@@ -26,10 +25,11 @@ _CONTEXT_BYTES: Final = 1 << 30  # a process's own context and a desktop may tak
 _LEAST_LIMIT_BYTES: Final = 256 << 20  # of a pool; nobody sets a lower limit
 _LIBRARY_BYTES: Final = 512 << 20  # more than cuDNN and cuBLAS take at their start
 
+# The figures of a failure by the names that sentences use for them.
 Words = dict[str, Any]
-"""The figures of a failure by the names that sentences use for them."""
+
+# A cause, and the title of the verdict with names of figures in braces.
 Judgement = tuple[Cause, str]
-"""A cause, and the title of the verdict with names of figures in braces."""
 
 
 def name_figures(failure: LoggedFailure) -> Words:
@@ -43,7 +43,7 @@ def name_figures(failure: LoggedFailure) -> Words:
         "held": held if whole is None else f"{held} of {whole}",
         "card": failure.card_memory,
         "card_free": free,
-        "beside": format_bytes(_bytes_beside(failure)),
+        "beside": format_bytes(_measure_others(failure)),
         "left": difference(failure.limit, failure.in_use),
         "own": format_bytes(failure.in_use_bytes),
         "pieces": len(failure.regions),
@@ -111,6 +111,7 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
     row = OTHER_CAUSES[failure.other_cause]
     printed = failure.printed
     cause = Cause(row.cause)
+
     title = failure.title
     free = printed.get("free")
 
@@ -167,6 +168,7 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
     limit = failure.limit
     card = failure.card_memory
     pool = failure.pool
+
     free = failure.free
     room = failure.room
     left = difference(limit, failure.in_use)
@@ -317,7 +319,7 @@ def _judge_async(failure: LoggedFailure, words: Words) -> Judgement:
     )
 
 
-def _bytes_beside(failure: LoggedFailure) -> int:
+def _measure_others(failure: LoggedFailure) -> int:
     """Return the bytes of a card that are neither free nor tensors of this process; 0 if unknown."""
     total = failure.printed.get("total")
     free = failure.printed.get("free")
@@ -338,7 +340,7 @@ def _is_held_by_others(failure: LoggedFailure, want: Range) -> bool:
     would_fit = in_use + want.middle <= card.low - _CONTEXT_BYTES
     least = max(_CONTEXT_BYTES, _OTHERS_SHARE * card.low, in_use)
 
-    return would_fit and _bytes_beside(failure) > least
+    return would_fit and _measure_others(failure) > least
 
 
 def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
@@ -389,13 +391,13 @@ def _describe_refusals(failure: LoggedFailure) -> str:
     return f"The driver refused {times(count)} before, down to {least}: less than that {could}."
 
 
+# Parts of a compiled step by XLA's name.
 _PARTS: Final = {
     "preallocated temp": "temporary buffers",
     "maybe_live_out": "outputs",
     "parameter": "inputs",
     "constant": "constants",
 }
-"""Parts of a compiled step by XLA's name."""
 
 
 def _describe_plan(failure: LoggedFailure) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.oom_file import OomBuffer
-from analyzer.model.ranges import Range
+from analyzer.model.units import Range
 from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
 from analyzer.oom.lines import LogLine
 from analyzer.oom.wordings import (
@@ -23,6 +23,7 @@ from analyzer.oom.wordings import (
     read_groups,
 )
 
+# Names of other frameworks by package, folder or error.
 _FRAMEWORKS: Final = {
     "jax": "JAX",
     "jaxlib": "JAX",
@@ -36,7 +37,6 @@ _FRAMEWORKS: Final = {
     "cupy": "CuPy",
     "onnxruntime": "ONNX Runtime",
 }
-"""Names of other frameworks by package, folder or error."""
 _NEAR: Final = 200  # lines after a failure that may have its figures
 _AFFIXES: Final = re.compile(r"^kib_|_\d$")
 _LIBRARIES: Final = {"dnn": "cuDNN", "cudnn": "cuDNN", "cublas": "cuBLAS"}
@@ -68,7 +68,11 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
     if match := find("module_error", text):
         size = parse_size(match["bytes"] or match["size"] or match["constant_size"])
         is_workspace = "CUDNN" in text
-        allocator = next(reversed(log.tolerated), "") if is_workspace else ""
+
+        allocator = ""
+        if is_workspace:
+            allocator = next(reversed(log.tolerated), "")
+
         failure = _find_known(process, text, None, size, allocator)
 
         failure = failure or process.add_failure(line)
@@ -98,6 +102,7 @@ def _find_tensor(
     shape = parse_shape(match["shape"])
     dtype = match["dtype"] or ""
     device = match["device"] or ""
+
     allocator = match["allocator"] or ""
     size_bytes = tensor_bytes(numpy_name(dtype), shape)
     size = None if size_bytes is None else Range.exactly(size_bytes)

@@ -17,10 +17,8 @@ from analyzer.model.contract.oom_file import (
     OomDocument,
     OomFailure,
     OomPlan,
-    OomSurvived,
 )
-from analyzer.model.ranges import Range
-from analyzer.model.units import format_bytes, times
+from analyzer.model.units import Range, format_bytes, times
 from analyzer.oom.advice import find_advice, write_next_command
 from analyzer.oom.allocator_lines import (
     take_allocator_line,
@@ -37,7 +35,7 @@ from analyzer.oom.failures import FailedAllocator, Log, LoggedFailure, Process
 from analyzer.oom.figures import compute_figures, find_request, sizes_in_use
 from analyzer.oom.lines import LogLine, read_lines
 from analyzer.oom.wordings import find, parse_count
-from analyzer.report.output_files import DocumentOutput
+from analyzer.report.output_files import ReportOutput
 
 _MOST_MIB: Final = 1 << 30  # 1 PiB
 
@@ -139,10 +137,10 @@ _SIZES: Final = (
 
 
 @dataclass(frozen=True, eq=False)
-class OomReport(DocumentOutput):
+class OomReport(ReportOutput):
     """The explanation of a log: its JSON document, and its failures for the drawing."""
 
-    document: OomDocument
+    report: OomDocument
     failures: list[LoggedFailure] = field(repr=False)
 
 
@@ -153,7 +151,6 @@ def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
         _compute(failure, log)
 
     failures = tuple(map(_describe_failure, log.failures))
-    survived = log.tolerated.items()
 
     document = OomDocument(
         log=name,
@@ -162,9 +159,6 @@ def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
         failures=failures,
         failures_not_shown=log.more_failures,
         refusals=tuple(log.refusals),
-        survived=tuple(
-            OomSurvived(who, count, size.middle) for who, (count, size) in survived
-        ),
         notes=tuple(_write_notes(log)),
         next_command=write_next_command(log.failures[0]) if log.failures else None,
     )
@@ -269,6 +263,7 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
             sizes += f" down to {format_bytes(run.last_bytes)}"
 
         text = f"No tensor failed in this log, but the driver refused {pool}"
+
         return f"{text} {times(run.times)}: {sizes}."
 
     if log.tolerated:

@@ -16,11 +16,11 @@ from analyzer.model.contract.oom_file import (
     OomSize,
 )
 from analyzer.model.errors import InputError
-from analyzer.model.ranges import Range
+from analyzer.model.units import Range
 from analyzer.oom.lines import LogLine
 
+# Share of a card's memory. A lower limit was set, or follows from other processes.
 _LIMITED_SHARE: Final = 0.8
-"""Share of a card's memory. A lower limit was set, or follows from other processes."""
 
 
 class FailedAllocator(Choice):

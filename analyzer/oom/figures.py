@@ -9,8 +9,7 @@ from typing import Final
 
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.oom_file import AskedFor, OomSize
-from analyzer.model.ranges import Range
-from analyzer.model.units import GRANULE_BYTES
+from analyzer.model.units import GRANULE_BYTES, Range
 from analyzer.oom.failures import FailedAllocator, LoggedFailure
 from analyzer.oom.wordings import difference, round_up_request
 
@@ -53,6 +52,7 @@ def compute_figures(failure: LoggedFailure) -> None:
     used_bytes = sum(size for _, size, is_used in failure.chunks if is_used)
     free_sizes = [size for _, size, is_used in failure.chunks if not is_used]
     row_bytes = sum(size * count for size, count in failure.used_sizes.items())
+
     region_bytes = sum(failure.regions)
     printed = failure.printed
     pool = printed.get("pool")
@@ -89,6 +89,7 @@ def compute_figures(failure: LoggedFailure) -> None:
     whole = pool + room if pool is not None and room is not None else None
     limit = _narrow(printed.get("limit"), whole, failure.card_limit)
     failure.pool = pool
+
     failure.in_use = in_use
     failure.limit = limit
     failure.room = _narrow(room, difference(limit, pool))
@@ -112,8 +113,9 @@ def _narrow(*sizes: Range | None) -> Range | None:
 
 
 _MANY: Final = 50  # chunks of one size
+
+# Share of the bytes in use from which many chunks of one size look like a list that grows.
 _DOMINANT: Final = 0.6
-"""Share of the bytes in use from which many chunks of one size look like a list that grows."""
 
 
 def sizes_in_use(failure: LoggedFailure) -> list[OomSize]:
@@ -149,6 +151,9 @@ def find_dominant_size(failure: LoggedFailure) -> OomSize | None:
 
 _LARGEST_BATCH: Final = 1 << 16  # a longer first axis is a data set, or a variable's
 _LARGEST_KERNEL: Final = 16  # elements along an axis of a convolution's kernel
+
+# Parts of the names of ops whose results have the shape of a variable. The last one makes the dense
+# gradient of an embedding.
 _WEIGHT_OPS: Final = (
     "adam/",
     "sgd/",
@@ -163,9 +168,9 @@ _WEIGHT_OPS: Final = (
     "variable",
     "unsortedsegmentsum",
 )
-"""Parts of the names of ops whose results have the shape of a variable. The last one makes the dense
-gradient of an embedding."""
 
+# Parts of the names of ops that create or update a variable, or multiply with joined axes. The first
+# axis of their results is not the batch.
 _VARIABLE_OPS: Final = (
     *_WEIGHT_OPS,
     "random_uniform",
@@ -175,8 +180,6 @@ _VARIABLE_OPS: Final = (
     "const",
     "tensordot/",
 )
-"""Parts of the names of ops that create or update a variable, or multiply with joined axes. The first
-axis of their results is not the batch."""
 
 
 def find_batch(failure: LoggedFailure) -> int:

@@ -23,13 +23,14 @@ _BLOCK_BYTES: Final = 1 << 16  # read at once
 _LONGEST_LINE: Final = 1 << 14  # bytes; the rest is dropped
 _LONGEST_ROW: Final = 1 << 26  # bytes of a notebook or of lines with a progress bar
 
+# Every line about memory contains one of these, or follows such a line. Other lines are skipped.
 KEYS: Final = tuple((files("analyzer.oom") / "line_keys.txt").read_bytes().splitlines())
-"""Every line about memory contains one of these, or follows such a line. Other lines are skipped."""
 _NEAR: Final = 64  # lines after one with a key that are read too: continuation lines may lack a key
 
 _ENDS: Final = re.compile(rb"[\r\n\x08]+")
+
+# Number of a task, as ``srun --label`` writes it; numbers of lines look alike and do not repeat.
 _LABEL: Final = re.compile(rb"^(\d{1,5}): ", re.MULTILINE)
-"""Number of a task, as ``srun --label`` writes it; numbers of lines look alike and do not repeat."""
 _LEAST_REPEATED: Final = 3  # lines of one task
 _MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|(.))")
@@ -146,7 +147,10 @@ def _split_at_prefixes(text: str, number: int) -> Iterator[LogLine]:
 
 
 def _unescape(raw: bytes) -> bytes:
-    return _ESCAPE.sub(_plain_character, raw) if b"\\" in raw else raw
+    if b"\\" in raw:
+        return _ESCAPE.sub(_plain_character, raw)
+
+    return raw
 
 
 def _plain_character(match: re.Match[bytes]) -> bytes:

@@ -181,7 +181,10 @@ def build_sections(
     count = len(document.failures)
 
     for place, failure in enumerate(document.failures[:_MOST_FAILURES]):
-        heading = f"Failure {place + 1} of {count}" if count > 1 else "The failure"
+        heading = "The failure"
+        if count > 1:
+            heading = f"Failure {place + 1} of {count}"
+
         sections.append(_lead_section(failure, heading, is_first=place == 0))
         sections += _describe_parts(failure, failures[place : place + 1])
 
@@ -305,7 +308,10 @@ def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
             continue
 
         low, high = failure.ranges.get(name, (size, size))
-        exact = f"{size:,}" if low == high else f"{low:,} to {high:,}"
+        exact = f"{low:,} to {high:,}"
+        if low == high:
+            exact = f"{size:,}"
+
         yield label, size, Cell(exact, "muted")
 
 

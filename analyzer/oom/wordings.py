@@ -10,20 +10,19 @@ from typing import Final
 from msgspec import Struct
 
 from analyzer.model.contract.fields import MOST_AXES
-from analyzer.model.ranges import Range
 from analyzer.model.tables import read_table
-from analyzer.model.units import GRANULE_BYTES, round_up
+from analyzer.model.units import GRANULE_BYTES, Range, round_up
 
 # a number of any pattern; a longer one is damage
 _NUMBER: Final = r"(?<!\d)\d{1,19}(?!\d)"
+
+# A size: ``512B``, ``1.2KiB``, ``7.92G``, ``264.00 MiB``, ``25,600,000 bytes``, or a bare number.
+#
+# NumPy prints three digits, such as ``224. GiB``.
 _SIZE: Final = (
     r"-?(?<!\d)\d{1,19}(?:,\d{3}){0,6}(?!\d)(?:\.\d{1,9}(?!\d)|\.(?=\s[KMGTPE]iB\b))?"
     r"(?:[KMGTPEk]?i?[Bb]|[KMGTPE]|\s(?:[KMGTPEk]?i?B|[Bb]ytes)\b)?"
 )
-"""A size: ``512B``, ``1.2KiB``, ``7.92G``, ``264.00 MiB``, ``25,600,000 bytes``, or a bare number.
-
-NumPy prints three digits, such as ``224. GiB``.
-"""
 
 
 class Wording(Struct, frozen=True, kw_only=True):
@@ -46,11 +45,13 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 _ROWS: Final = read_table("oom/wordings.toml", dict[str, Wording])
+
+# Ways to run out of memory beside TensorFlow's own allocators.
 OTHER_CAUSES: Final = {name: row for name, row in _ROWS.items() if row.kind}
-"""Ways to run out of memory beside TensorFlow's own allocators."""
 PATTERNS: Final = {name: _compile(row.pattern) for name, row in _ROWS.items()}
+
+# Patterns of the figures of other causes.
 FACTS: Final = {name: _compile(row.facts) for name, row in OTHER_CAUSES.items()}
-"""Patterns of the figures of other causes."""
 
 
 def find(name: str, text: str) -> re.Match[str] | None:
@@ -83,8 +84,9 @@ _PRINTED: Final = re.compile(
 )
 _MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
 _LARGEST_ITEM: Final = 16  # bytes of an element
+
+# Bytes of a chunk, or of all chunks of one size; more is a damaged line.
 MOST_BYTES: Final = 1 << 44
-"""Bytes of a chunk, or of all chunks of one size; more is a damaged line."""
 
 
 def parse_size(text: str | None) -> Range | None:
@@ -101,7 +103,10 @@ def parse_size(text: str | None) -> Range | None:
     decimals = len(digits.partition(".")[2])
 
     if not unit:
-        return None if decimals else Range.exactly(min(int(digits), _MOST))
+        if decimals:
+            return None
+
+        return Range.exactly(min(int(digits), _MOST))
 
     scale = 1024 ** _UNITS.index(unit.upper())
     half = 0.5 / 10**decimals

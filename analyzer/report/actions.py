@@ -12,12 +12,13 @@ from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_option_bytes, signed_bytes
 from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn, Tone
 
+# Kinds of targets that no command captures again with the same step; ``live`` is the user's process.
 _NOT_REPEATABLE: Final = ("", "live", TargetKind.SCRIPT, TargetKind.TRACE)
-"""Kinds of targets that no command captures again with the same step; ``live`` is the user's process."""
 
 MOST_EVIDENCE: Final = 20  # rows of a finding on a page
+
+# Share of the limit below which a remedy is not worth showing.
 _LEAST_RATIO: Final = 0.01
-"""Share of the limit below which a remedy is not worth showing."""
 
 _TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
 _BROKEN: Final = ("out-of-memory", "does-not-fit", "outer-product")

@@ -38,13 +38,13 @@ _PHASES: Final = {
     LifePhase.STEADY_STEP: "in the steady step",
 }
 
+# The phases of a program, whose first steps come before the traced ones.
 _OF_PROGRAM: Final = {
     LifePhase.BEFORE_TRACE: "outside the traced steps",
     LifePhase.BUILDING: "before the traced steps",
     LifePhase.FIRST_STEP: "in the first traced step",
     LifePhase.STEADY_STEP: "in the later traced steps",
 }
-"""The phases of a program, whose first steps come before the traced ones."""
 
 _TONES: Final[dict[Outcome, Tone]] = {
     Outcome.FITS: "good",
@@ -65,7 +65,9 @@ def answer_lines(report: ReportFile) -> tuple[str, str, str]:
 def add_answer(report: ReportFile) -> ReportFile:
     """Return a report with its three lines and its next command, which follow from the rest."""
     return replace(
-        report, answer=answer_lines(report), next_command=suggest_next(report)
+        report,
+        answer=answer_lines(report),
+        next_command=suggest_next(report),
     )
 
 
@@ -115,6 +117,7 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
 
     if growth:
         return f"Leak: {growth[0].lower()}{growth[1:]}."
+
     if trend == "flat":
         slope = "does not grow"
         if program.device.low_bytes > 0:
@@ -122,6 +125,7 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
             slope = f"grows by less than {most} a step"
 
         return f"No leak in {program.steps:,} steps: memory in use {slope}."
+
     if trend == "fills":
         return "No leak: memory rises only while a container with a bound fills."
 
@@ -184,13 +188,19 @@ def _number_line(report: ReportFile) -> str:
 
     if report.error is not None:
         return "The step ended early: what it requests later is not in these figures."
+
     when = _highest_place(report)
     if has_limit(report) and _is_own_peak(need):  # the verdict is about the pool
-        beside = (
-            "" if need.beside_pool is None else format_bytes(need.beside_pool.bytes)
-        )
+        beside = ""
+        if need.beside_pool is not None:
+            beside = format_bytes(need.beside_pool.bytes)
+
         rest = f"With {beside} beside the pool, the process needs {total}."
-        return rest if beside else f"That is {' + '.join(parts)}{when}."
+        if beside:
+            return rest
+
+        return f"That is {' + '.join(parts)}{when}."
+
     if has_limit(report):  # the verdict has the sum
         return f"That is {' + '.join(parts)}{when}."
     if len(parts) == 1:
@@ -293,8 +303,14 @@ def step_words(report: ReportFile) -> str:
     step = report.step
     mode = "" if step.is_jax else step.mode
     batch = f"batch {step.batch_size}" if step.batch_size else ""
-    compiled = "" if step.jit is None else "XLA" if step.jit else "op by op"
-    policy = step.dtype_policy if step.dtype_policy != "float32" else ""
+
+    compiled = ""
+    if step.jit is not None:
+        compiled = "XLA" if step.jit else "op by op"
+
+    policy = ""
+    if step.dtype_policy != "float32":
+        policy = step.dtype_policy
 
     return ", ".join(filter(None, (mode, batch, step.optimizer, compiled, policy)))
 
@@ -412,7 +428,10 @@ def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:
         numbers = ", ".join(str(use.number) for use in uses)
 
         shown = [use for use in uses if use.is_shown]
-        end = f"; this report shows {shown[0].allocator}" if shown else ""
+
+        end = ""
+        if shown:
+            end = f"; this report shows {shown[0].allocator}"
 
         yield f"{word} {numbers}{name}: {figures}{end}."
 
@@ -430,7 +449,9 @@ def _card_figures(use: CardUse) -> str:
 
 def _program_details(program: ProgramFigures) -> Iterator[str]:
     """Yield the definition of a step."""
-    end = f"; the program ended with {program.ended}" if program.ended else ""
+    end = ""
+    if program.ended:
+        end = f"; the program ended with {program.ended}"
 
     if program.whole_run:
         yield (
@@ -513,7 +534,10 @@ def error_line(message: str) -> str:
     chosen = out_of_memory or messages[-1:] or lines[:1] or [""]
     line = chosen[0]
 
-    return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
+    if len(line) <= _LONGEST_ERROR:
+        return line
+
+    return f"{line[:_LONGEST_ERROR]}…"
 
 
 def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
@@ -533,6 +557,7 @@ def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:
     peak = report.peak
     verdict = report.verdict
     need = need_of(report)
+
     is_whole = report.error is None
     if is_whole and verdict is not None and verdict.need_bytes is not None:
         meaning = "least pool of TensorFlow"

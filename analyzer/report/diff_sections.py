@@ -176,7 +176,10 @@ class Diff(ReportOutput):
         if self.growth_bytes <= most_bytes:
             return ""
 
-        share = f" ({self.growth_bytes / before:+.1%})" if before else ""
+        share = ""
+        if before:
+            share = f" ({self.growth_bytes / before:+.1%})"
+
         growth = format_bytes(self.growth_bytes)
         start = format_bytes(before)
         end = format_bytes(before + self.growth_bytes)

@@ -17,8 +17,7 @@ from analyzer.model.contract.capture_request import ASSUMPTIONS
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.contract.run_note import SimulatedCardNote
-from analyzer.model.recording.records import REPORTED, Recording, Step
-from analyzer.model.recording.schema import TRIAL_ROLE
+from analyzer.model.recording.records import REPORTED, TRIAL_ROLE, Recording, Step
 from analyzer.report.answer import add_answer
 
 
@@ -46,7 +45,6 @@ def build_document(analysis: Analysis) -> ReportFile:
         layers=layer_rows(analysis),
         ops=op_rows(analysis),
         tensors_at_peak=tensor_rows(analysis),
-        fragmentation=analysis.fragmentation,
         pool_timeline=analysis.pool_timeline,
         verdict=verdict,
         fits=None if verdict is None else FITS.get(verdict.outcome),
@@ -87,7 +85,6 @@ def _describe_simulated_card(
         settings.append(report_file.AssumedSetting(**asdict(one), value=value))
 
     return report_file.SimulatedCardNotice(
-        says=f"TensorFlow's own GPU runtime on a simulated {', '.join(run.cards)}; no kernel ran",
         cards=run.cards,
         assumed=(
             "no workspace for cuFFT, cuSOLVER and cuSPARSE",

@@ -138,18 +138,3 @@ class ReportOutput:
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the document."""
         write_text(Path(path), encode_report(self.report))
-
-
-class DocumentOutput:
-    """A result with a typed ``document``; ``plain`` has its JSON values."""
-
-    document: ReportRecord
-
-    @cached_property
-    def plain(self) -> dict[str, Json]:
-        """The document as JSON values."""
-        return plain_report(self.document)
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the document."""
-        write_text(Path(path), encode_report(self.document))

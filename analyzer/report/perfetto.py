@@ -14,8 +14,8 @@ from analyzer.model.choice import Category
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows
 
+# Buffers drawn as slices: the largest by bytes x lifetime. The counters include all buffers.
 SLICES: Final = 2_000
-"""Buffers drawn as slices: the largest by bytes x lifetime. The counters include all buffers."""
 
 _PROCESS: Final = 1  # number of the only process in the file
 
@@ -119,6 +119,7 @@ def _slices(
             "op": str(row.op),
             "shape": f"{row.dtype} {row.shape}".strip(),
         }
+
         name = str(row.variable or row.tensor or row.op or "(no op)")
         ends_us = times_us[[row.born + 1, row.dies + 1]]
 

@@ -13,8 +13,9 @@ from analyzer.report.document import build_document
 from analyzer.report.result import Result
 
 _COLUMNS: Final = ("op", "layer", "tensor", "variable", "instruction")
+
+# Parts of names that TensorFlow chooses.
 _PUBLIC: Final = frozenset({"gradient_tape", "while", "cond", "then", "else", "body"})
-"""Parts of names that TensorFlow chooses."""
 
 _NUMBER: Final = re.compile(r"_\d+$")
 _REDACTED: Final = "redacted"

@@ -77,7 +77,10 @@ def report_document(report: ReportFile, max_peak_bytes: int | None = None) -> Do
 
 def _sections(report: ReportFile) -> Iterator[Section]:
     if report.error is not None:
-        where = f" at {report.error.where}" if report.error.where else ""
+        where = ""
+        if report.error.where:
+            where = f" at {report.error.where}"
+
         line = f"{report.error.type}: {error_line(report.error.message)}{where}"
         is_said = report.failure is not None  # by the verdict
         yield Section("", (Paragraph(line, "bad"),), is_folded=is_said)
@@ -182,7 +185,8 @@ def steps_section(report: ReportFile, most: int) -> Section:
     shown = steps
 
     if len(steps) > most:
-        shown = (*steps[: most // 2], *steps[-(most // 2) :])
+        half = most // 2
+        shown = (*steps[:half], *steps[-half:])
 
     rows: list[tuple[CellValue, ...]] = []
 
@@ -194,7 +198,10 @@ def steps_section(report: ReportFile, most: int) -> Section:
 
     columns = (TableColumn("step", "number"), *_SIZES, TableColumn("time", "number"))
     left = len(steps) - len(shown)
-    caption = f"{left} steps in between are not shown" if left else ""
+
+    caption = ""
+    if left:
+        caption = f"{left} steps in between are not shown"
 
     return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
 
@@ -256,9 +263,14 @@ def _common_name(names: Iterable[str]) -> str:
     """Return names that differ by numbers as one, with ``*`` in place of these."""
     owners = sorted(set(names))
     columns = zip(*(_NUMBERS.findall(owner) for owner in owners), strict=True)
-    shown = iter([one[0] if len(set(one)) == 1 else "*" for one in columns])
+    shown = iter([_get_common(numbers) for numbers in columns])
 
     return _NUMBERS.sub(lambda _: next(shown), owners[0])
+
+
+def _get_common(numbers: Sequence[str]) -> str:
+    """Return the number if all are equal, else ``*``."""
+    return numbers[0] if len(set(numbers)) == 1 else "*"
 
 
 def layers_section(report: ReportFile, most: int) -> Section:
@@ -271,12 +283,20 @@ def layers_section(report: ReportFile, most: int) -> Section:
             key = (_NUMBERS.sub("*", row.layer), *sizes)
             groups.setdefault(key, []).append(row.layer)
 
-    ordered = sorted(groups.items(), key=lambda one: -one[0][1] * len(one[1]))
+    def sum_of(group: tuple[tuple[str, int, int, int], list[str]]) -> int:
+        (_, total, *_), names = group
+        return total * len(names)
+
+    ordered = sorted(groups.items(), key=sum_of, reverse=True)
     rows: list[tuple[CellValue, ...]] = []
 
     for (_, total, *parts), names in ordered[:most]:
         count = len(names)
-        each = f"{count} x {format_bytes(total)}" if count > 1 else ""
+
+        each = ""
+        if count > 1:
+            each = f"{count} x {format_bytes(total)}"
+
         sums = (count * size for size in parts)
         rows.append((count * total, each, *sums, _common_name(names)))
 

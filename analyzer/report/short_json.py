@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from analyzer.report.output_files import write_text
 
+# Most bytes of a shortened document: some 5,000 tokens of a language model.
 SHORT_BYTES: Final = 16 << 10
-"""Most bytes of a shortened document: some 5,000 tokens of a language model."""
 
 _MOST_ROWS: Final = 64  # of a list; halved until the document is short enough
 _WHOLE: Final = ("answer", "remedies")  # lists whose rows answer different questions
@@ -43,7 +43,10 @@ def _cut(value: Any, rows: int, path: str, lengths: dict[str, int]) -> Any:
     """Return a value with at most ``rows`` rows a list; add the lengths of cut lists by path."""
     if isinstance(value, str):
         is_long = len(value) > _MOST_CHARACTERS
-        return f"{value[:_MOST_CHARACTERS]}…" if is_long else value
+        if is_long:
+            return f"{value[:_MOST_CHARACTERS]}…"
+
+        return value
 
     if isinstance(value, dict):
         prefix = f"{path}." if path else ""

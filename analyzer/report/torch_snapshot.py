@@ -92,6 +92,7 @@ def _list_events(
             "category": _UNKNOWN if is_unknown else str(row.category),
             "stream": 0,
         }
+
         actions = ("alloc",) if row.is_birth else ("free_requested", "free_completed")
         events += [{"action": action, **about} for action in actions]
 

@@ -9,18 +9,20 @@ import unicodedata
 from typing import Final
 
 NO_BREAK_SPACE: Final = "\u00a0"
+
+# The space between a number and its unit, at which no line may end; ``format.js`` has the same.
 UNIT: Final = re.compile(
     r"(?<=\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|[x\u00d7])(?![A-Za-z]))"
 )
-"""The space between a number and its unit, at which no line may end; ``format.js`` has the same."""
 
 _LONGEST: Final = 20_000  # characters of a text from a file
 
 _FORMULA_STARTS: Final = frozenset("=+-@")
 
 _MARKDOWN_MARKS: Final = re.compile(r"([\\`*_\[\]|~])")
+
+# GitHub turns these into links without markup: people, issues, addresses.
 _MARKDOWN_LINKS: Final = re.compile(r"(@|#(?=\d)|://|\bwww\.)")
-"""GitHub turns these into links without markup: people, issues, addresses."""
 
 _JOINT: Final = "\u2060"  # a character without width that does not split a word
 
@@ -97,4 +99,7 @@ def csv_cell(value: object) -> object:
     seen = (one for one in value if not (is_control(one) or one.isspace()))
     first = unicodedata.normalize("NFKC", next(seen, ""))
 
-    return f"'{value}" if first[:1] in _FORMULA_STARTS else value
+    if first[:1] in _FORMULA_STARTS:
+        return f"'{value}"
+
+    return value

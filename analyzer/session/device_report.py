@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
 from msgspec import field
 
 from analyzer.model.contract.child_messages import AllocatorFigures
 from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
-from analyzer.report.output_files import DocumentOutput
+from analyzer.report.output_files import ReportOutput
 from analyzer.report.render.sections import (
     Document,
     Paragraph,
@@ -33,7 +32,7 @@ _COLUMNS = (
 )
 
 
-class CardPart(msgspec.Struct, frozen=True):
+class CardPart(ReportRecord, frozen=True):
     """A part of a card's memory."""
 
     what: str
@@ -41,7 +40,7 @@ class CardPart(msgspec.Struct, frozen=True):
     source: Literal["TensorFlow", "the driver", "difference"] = "the driver"
 
 
-class CardAccount(msgspec.Struct, frozen=True, kw_only=True):
+class CardAccount(ReportRecord, frozen=True, kw_only=True):
     """One card; its parts add up to ``total_bytes``."""
 
     index: int  # the driver's
@@ -64,10 +63,10 @@ class DeviceFile(ReportRecord, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceReport(DocumentOutput):
-    """The parts of a card's memory; ``document`` is the JSON document."""
+class DeviceReport(ReportOutput):
+    """The parts of a card's memory; ``document`` is its JSON."""
 
-    document: DeviceFile
+    report: DeviceFile
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -76,7 +75,7 @@ class DeviceReport(DocumentOutput):
 
         text = io.StringIO()
         console = Console(file=text, width=100, no_color=True)
-        print_terminal(build_sections(self.document), console)
+        print_terminal(build_sections(self.report), console)
         lines = text.getvalue().splitlines()
 
         return "\n".join(line.rstrip() for line in lines)
@@ -151,7 +150,9 @@ def _read_cards(allocators: Sequence[AllocatorFigures]) -> tuple[CardAccount, ..
 
 
 def _divide_card(
-    nvml: Any, index: int, allocators: Sequence[AllocatorFigures]
+    nvml: Any,
+    index: int,
+    allocators: Sequence[AllocatorFigures],
 ) -> CardAccount:
     """Divide a card among this process, if it uses the card, the other processes and free memory."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)

@@ -27,9 +27,9 @@ def compare_environments(
     estimates = []
     for place, python in enumerate(pythons):
         report(f"estimating with {python}", place / 2)
-        environment = (
-            Path(python).absolute().parents[1].name
-        )  # of ENVIRONMENT/bin/python
+
+        # of ENVIRONMENT/bin/python
+        environment = Path(python).absolute().parents[1].name
         out = folder / str(place) / environment
         out.parent.mkdir()
         _estimate(python, target, [*options, "--out", str(out)])

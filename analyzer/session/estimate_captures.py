@@ -35,14 +35,15 @@ from analyzer.simulated_card.card_environment import (
 )
 from analyzer.tracing.parse.logdir import RUN_FILE
 
+# Environment variable: ``1`` estimates cards without a run, for tests and benchmarks.
 STATIC: Final = "TF_MEMORY_ANALYZER_STATIC"
-"""Environment variable: ``1`` estimates cards without a run, for tests and benchmarks."""
 
 _NO_RUN: Final = (
     "Estimated op by op without a run on a simulated card ({}). XLA may need less."
 )
+
+# Failures of a process that a graph without a run avoids.
 _OF_RUN: Final = (FailureKind.NO_CARD, FailureKind.CRASHED, FailureKind.TIMED_OUT)
-"""Failures of a process that a graph without a run avoids."""
 
 
 class _RunError(TargetError):
@@ -65,14 +66,24 @@ def capture_target(
 
     def capture_step(options: CaptureOptions, kind: CaptureKind) -> Path:
         return capture(
-            spec, options, out, force=force, progress=progress, kind=kind, copies=copies
+            spec,
+            options,
+            out,
+            force=force,
+            progress=progress,
+            kind=kind,
+            copies=copies,
         )
 
     return _capture(capture_step, options)
 
 
 def capture_object(
-    target: Any, options: CaptureOptions, out: Path | None, *, force: bool = False
+    target: Any,
+    options: CaptureOptions,
+    out: Path | None,
+    *,
+    force: bool = False,
 ) -> Path:
     """Capture a live model or function for an estimate; return the run folder."""
 
@@ -110,7 +121,8 @@ def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
 
     if "," in options.gpu:
         raise InputError(
-            f"Several cards need a run on simulated ones ({reason}).", hint="Name one."
+            f"Several cards need a run on simulated ones ({reason}).",
+            hint="Name one.",
         )
 
     return capture_step(

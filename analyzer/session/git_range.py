@@ -43,7 +43,8 @@ def find_commit(
             return estimate_target(parse_target(target), options, out, progress=show)
 
     def grow(older: str, newer: str) -> int:
-        before, after = estimate_at(older).report, estimate_at(newer).report
+        before = estimate_at(older).report
+        after = estimate_at(newer).report
         return after.peak.requested_bytes - before.peak.requested_bytes
 
     old, _, new = revisions.partition("..")
@@ -56,7 +57,8 @@ def find_commit(
 
     total = grow(first, last)
     (older, newer), failed = _bisect([first, *log], grow)
-    before, after = estimate_at(older), estimate_at(newer)
+    before = estimate_at(older)
+    after = estimate_at(newer)
     found = build_diff(
         (before.report, before.recording),
         (after.report, after.recording),
@@ -73,8 +75,11 @@ def find_commit(
     headline = f"{newer[:10]} {subject}: {found.report.headline}"
 
     whole = structs.replace(
-        found.report, headline=headline, notes=(*notes, *found.report.notes)
+        found.report,
+        headline=headline,
+        notes=(*notes, *found.report.notes),
     )
+
     return replace(found, report=whole)
 
 
@@ -101,6 +106,7 @@ def _bisect(
     neighbours decide.
     """
     failed = 0
+
     while len(commits) > 2:
         middle = len(commits) // 2
         try:
@@ -121,12 +127,16 @@ def _git(*words: str) -> str:
     """Return the output of git."""
     try:
         done = subprocess.run(
-            ["git", *words], capture_output=True, text=True, check=True
+            ["git", *words],
+            capture_output=True,
+            text=True,
+            check=True,
         )
     except (OSError, subprocess.CalledProcessError) as error:
         last = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
         raise InputError(
-            f"git {words[0]}: {last}.", hint="Run it in the repository."
+            f"git {words[0]}: {last}.",
+            hint="Run it in the repository.",
         ) from None
 
     return done.stdout.strip()

@@ -1,35 +1,41 @@
 """Open a run folder or a trace as a result, without TensorFlow.
 
-Modules for computing are imported inside functions: opening a finished result needs none of them.
+Each of several hosts is read alone, and the worst one is explained. Modules for computing are imported
+inside functions: opening a finished result needs none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from analyzer.explain.replay_settings import NOTHING_ASKED, WhatIf
-from analyzer.model.contract.report_file import Kind
+from analyzer.model.contract.capture_request import NOTHING_ASKED, WhatIf
+from analyzer.model.contract.report_file import HostRow, Kind, ReportFile
 from analyzer.model.contract.report_json import REPORT_JSON, read_saved_report
 from analyzer.model.contract.run_note import read_run_file
-from analyzer.model.errors import TraceError
+from analyzer.model.errors import AnalyzerError, TraceError
 from analyzer.model.interrupts import pause_collector
 from analyzer.report.result import Result
-from analyzer.tracing.parse.logdir import RUN_FILE, check_note, suggest_command
+from analyzer.tracing.parse.logdir import (
+    RUN_FILE,
+    check_note,
+    find_traces,
+    suggest_command,
+)
 
 if TYPE_CHECKING:
     from analyzer.explain.analysis import Analysis
     from analyzer.model.recording.records import Recording
     from analyzer.tracing.parse.run_folder import RunNote
 
-Progress = Callable[
-    [str, float], None
-]  # takes the stage and the share of the work done, 0 to 1
+# takes the stage and the share of the work done, 0 to 1
+Progress = Callable[[str, float], None]
 
 
 def report_nothing(stage: str, share: float) -> None:
@@ -52,14 +58,10 @@ def open_result(
         allocator: Empty for the device's own.
         search: Whether to find the least memory limit, which takes seconds for a long trace.
     """
-    is_plain = not (host or allocator or what_if.is_asked)
-
     if is_estimate(path):
-        if is_plain:
-            return open_finished(path, progress=progress)
         return open_estimate(path, what_if=what_if, search=search, progress=progress)
 
-    def measure() -> Result:
+    def measure() -> Analysis:
         from analyzer.tracing.measure.measured_recording import open_measured
 
         measured = open_measured(
@@ -68,78 +70,24 @@ def open_result(
             allocator=allocator,
             progress=lambda share: progress("reading the trace", share),
         )
+
         progress(_last_stage(search), 1.0)
 
-        return make_result(measured, path, what_if, search=search)
+        return explain(measured, what_if, search=search)
 
-    saved, _ = read_saved_report(path) if is_plain else (None, "")
-    if saved is not None and saved.kind is not Kind.ESTIMATE:
-        return Result(cache(lambda: measure().analysis), saved, path)
+    is_plain = not (host or allocator or what_if.is_asked)
 
-    return measure()
+    return _open(path, measure, is_plain=is_plain)
 
 
 def _last_stage(search: bool) -> str:
     return "searching the least memory limit" if search else "explaining"
 
 
-def make_result(
-    recording: Recording,
-    path: Path,
-    what_if: WhatIf = NOTHING_ASKED,
-    *,
-    search: bool = True,
-) -> Result:
-    """Explain a measured trace and return its result."""
-    from analyzer.report.document import build_document
-
-    analysis = explain(recording, what_if, search=search)
-    report = build_document(analysis)
-
-    return Result.of(analysis, report, path if path.is_dir() else None)
-
-
 def is_estimate(path: Path) -> bool:
     """Return whether ``path`` is the folder of an estimate."""
     file = path / RUN_FILE
     return file.is_file() and read_run_file(file).is_estimate
-
-
-def open_finished(path: Path, *, progress: Progress = report_nothing) -> Result:
-    """Open a finished estimate as it was saved, or raise a TraceError.
-
-    If another version saved it or a file has changed, it is predicted again and a note says so.
-    """
-    saved, reason = read_saved_report(path)
-    if saved is not None and saved.kind is Kind.SIMULATED_CARD:
-        return open_result(path, progress=progress)
-
-    if saved is not None and saved.kind is Kind.ESTIMATE:
-
-        def predict_again() -> Analysis:
-            analysis, peak = open_estimate(path).analysis, saved.peak
-
-            found = analysis.peak.requested_bytes, analysis.peak.allocated_bytes
-            if found != (peak.requested_bytes, peak.allocated_bytes):
-                hint = (
-                    "Run `analyze estimate` for the target again, with all its options."
-                )
-                raise TraceError(
-                    f"{path} was estimated with other settings.", hint=hint
-                )
-
-            return analysis
-
-        return Result(cache(predict_again), saved, path)
-
-    result = open_estimate(path, progress=progress)
-    if not reason:
-        return result
-
-    message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
-
-    notes = (message, *result.report.notes)
-    return replace(result, report=structs.replace(result.report, notes=notes))
 
 
 def open_estimate(
@@ -149,24 +97,72 @@ def open_estimate(
     search: bool = True,
     progress: Progress = report_nothing,
 ) -> Result:
-    """Predict again from the folder of an estimate, or raise a TraceError."""
-    from analyzer.report.document import build_document
-    from analyzer.tracing.parse.run_folder import read_run
+    """Open the folder of an estimate, or raise a TraceError.
 
+    The report is the saved one, unless a question is asked, another version saved it, or a file has
+    changed. Then the step is predicted again.
+    """
+    _check_estimate(path)
+
+    def predict() -> Analysis:
+        from analyzer.tracing.parse.run_folder import read_run
+
+        note = read_run(path / RUN_FILE)
+        return analyse_step(
+            note,
+            path,
+            what_if=what_if,
+            search=search,
+            progress=progress,
+        )
+
+    return _open(path, predict, is_plain=not what_if.is_asked)
+
+
+def _check_estimate(path: Path) -> None:
+    """Raise a TraceError if ``path`` is no folder of an estimate."""
     file = path / RUN_FILE
-    note = read_run(file) if file.is_file() else None
+    note = read_run_file(file) if file.is_file() else None
 
     if note is None or not (note.is_estimate or note.simulated_card):
         check_note(path)
         hint = suggest_command(path) or "Open a trace with `analyze trace`."
         raise TraceError(
-            f"{path} holds neither an estimate nor a SavedModel.", hint=hint
+            f"{path} holds neither an estimate nor a SavedModel.",
+            hint=hint,
         )
 
-    analysis = analyse_step(
-        note, path, what_if=what_if, search=search, progress=progress
-    )
-    return Result.of(analysis, build_document(analysis), path)
+
+def _open(path: Path, analyse: Callable[[], Analysis], *, is_plain: bool) -> Result:
+    """Return the saved report of a folder if it is ``is_plain``, or analyse its step again."""
+    saved, reason = read_saved_report(path) if is_plain else (None, "")
+    if saved is not None:
+        return Result(cache(lambda: _check_peak(analyse(), saved, path)), saved, path)
+
+    from analyzer.report.document import build_document
+
+    analysis = analyse()
+    report = build_document(analysis)
+
+    if reason and report.kind is Kind.ESTIMATE:
+        message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
+        report = structs.replace(report, notes=(message, *report.notes))
+
+    return Result.of(analysis, report, path if path.is_dir() else None)
+
+
+def _check_peak(analysis: Analysis, saved: ReportFile, path: Path) -> Analysis:
+    """Return an analysis, or raise a TraceError if its peak is not that of the saved report."""
+    found = analysis.peak
+    sizes = found.requested_bytes, found.allocated_bytes
+
+    if sizes != (saved.peak.requested_bytes, saved.peak.allocated_bytes):
+        raise TraceError(
+            f"{path} was estimated with other settings.",
+            hint="Run `analyze estimate` for the target again, with all its options.",
+        )
+
+    return analysis
 
 
 @pause_collector()
@@ -203,6 +199,7 @@ def analyse_step(
         search=search,
         progress=lambda share: progress("predicting", 0.8 * share),
     )
+
     progress(_last_stage(search), 0.9)
 
     return explain(predicted, what_if, search=search)
@@ -213,7 +210,7 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse
     from analyzer.explain.buffer_words import with_uses
-    from analyzer.explain.pool_facts import add_pool
+    from analyzer.explain.need import can_replay
     from analyzer.explain.running.step_differences import describe_uncounted_batch
     from analyzer.explain.trace_integrity import check_peak
     from analyzer.explain.verdict import judge
@@ -221,7 +218,13 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     analysis = analyse(recording)
     check_peak(analysis)
     alive = with_uses(analysis.alive, recording, analysis.step)
-    analysis = add_pool(replace(analysis, alive=alive), what_if, search=search)
+    analysis = replace(analysis, alive=alive)
+
+    if can_replay(recording, what_if):
+        from analyzer.explain.pool_facts import add_pool
+
+        analysis = add_pool(analysis, what_if, search=search)
+
     if recording.kind is Kind.SIMULATED_CARD:
         from analyzer.explain.run_range import with_run_range
 
@@ -232,3 +235,160 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
     analysis = replace(analysis, recording=replace(recording, notes=notes))
 
     return collect(judge(analysis, what_if.memory_limit_bytes))
+
+
+# traces of this size are read faster than a process starts
+_SMALL_BYTES: Final = 4 << 20
+_DIED: Final = "The process that read it died; it may be short of memory."
+
+
+def open_hosts(
+    path: Path,
+    *,
+    scheduler: str = "",
+    is_parallel: bool = False,
+    host: str = "",
+    allocator: str = "",
+    what_if: WhatIf = NOTHING_ASKED,
+    search: bool = True,
+    progress: Progress = report_nothing,
+) -> Result:
+    """Open a trace; if it has several hosts, compare all and explain the one with the least room.
+
+    A TraceError says that no host's trace can be read.
+
+    Args:
+        scheduler: The address of a Dask cluster that reads the traces; empty for this machine.
+        is_parallel: Whether processes of this machine read them, not this one alone.
+        host: Empty for all hosts.
+    """
+    open_one = partial(open_result, what_if=what_if, search=search, progress=progress)
+    files = [] if host or is_estimate(path) else find_traces(path)
+    if len(files) < 2:
+        return open_one(path, host=host, allocator=allocator)
+
+    progress("reading the hosts' traces", 0.0)
+    rows = read_hosts(files, allocator, scheduler, is_parallel=is_parallel)
+    worst = rows[0]
+
+    if worst.failed:
+        raise TraceError(
+            f"None of the {len(files)} hosts' traces can be read; {worst.host}: "
+            f"{worst.failed.removesuffix('.')}.",
+            hint="Copy the traces once more, or repeat the capture.",
+        )
+
+    file = next(one for one in files if one.name == worst.file)
+    result = open_one(file, allocator=worst.allocator)
+    whole = structs.replace(
+        result.report,
+        hosts=rows,
+        target=structs.replace(result.report.target, text=str(path)),
+        warnings=(*_list_warnings(rows), *result.report.warnings),
+    )
+
+    return replace(result, report=whole, folder=path if path.is_dir() else None)
+
+
+def read_hosts(
+    files: Sequence[Path],
+    allocator: str,
+    scheduler: str,
+    *,
+    is_parallel: bool,
+) -> tuple[HostRow, ...]:
+    """Return a row for each device of each trace, the one with the least room first."""
+    from analyzer.model.machine import count_cores
+    from analyzer.session.work_engine import WorkEngine
+
+    is_small = sum(file.stat().st_size for file in files) < _SMALL_BYTES
+
+    workers = 1
+    if is_parallel and not is_small:
+        workers = count_cores()
+
+    engine = WorkEngine(scheduler, workers)
+
+    requests = [(os.path.abspath(file), allocator) for file in files]
+    rows: list[HostRow] = []
+
+    for place, found in engine.run(read_host, requests):
+        rows += [_make_row(files[place], failed=_DIED)] if found is None else found
+
+    are_limits_known = all(row.limit_bytes for row in rows if not row.failed)
+
+    def order(row: HostRow) -> tuple[bool, int, str]:
+        limit_bytes = row.limit_bytes if are_limits_known else 0
+
+        over_bytes = (row.allocated_bytes or 0) - (limit_bytes or 0)
+        return bool(row.failed), -over_bytes, row.host
+
+    return tuple(sorted(rows, key=order))
+
+
+def read_host(request: tuple[str, str]) -> list[HostRow]:
+    """Return a row for each device of a trace (path, allocator), or why it cannot be read.
+
+    Runs in a worker.
+    """
+    from analyzer.explain.analysis import analyse
+    from analyzer.model.recording.timeline import device_allocators
+    from analyzer.tracing.measure.measured_recording import open_measured
+
+    path = Path(request[0])
+    allocator = request[1]
+    try:
+        recording = open_measured(path, allocator=allocator)
+    except AnalyzerError as error:
+        return [_make_row(path, failed=str(error).replace(f"{path} ", "It ", 1))]
+    except MemoryError:
+        return [_make_row(path, failed="There is not enough host memory to read it.")]
+
+    integrity = recording.integrity
+    is_damaged = integrity is not None and bool(integrity.damages)
+    rows = []
+
+    for name in [allocator] if allocator else device_allocators(recording.events):
+        peak = analyse(replace(recording, allocator=name)).peak
+        last = recording.events[recording.events["allocator"] == name].iloc[-1]
+        available = int(last["available_bytes"])
+        row = _make_row(
+            path,
+            allocator=name,
+            requested_bytes=peak.requested_bytes,
+            allocated_bytes=peak.allocated_bytes,
+            limit_bytes=int(last["in_use_bytes"]) + available if available else None,
+            damaged=is_damaged,
+        )
+
+        rows.append(row)
+
+    return rows
+
+
+def _make_row(path: Path, **fields: object) -> HostRow:
+    row = HostRow(host=path.name.split(".xplane")[0], file=path.name)
+    return structs.replace(row, **fields)
+
+
+def _list_warnings(rows: Sequence[HostRow]) -> list[str]:
+    """Return which host the figures are of, and which hosts could not be read."""
+    names = {row.host for row in rows}
+    failed = [row for row in rows if row.failed]
+
+    of_all = ""
+    if failed:
+        of_all = f" that could be read, of {len(names)}"
+
+    count = len(names) - len(failed)
+    warnings = [
+        f"The figures are of {rows[0].host}, the worst of {count} hosts{of_all}."
+    ]
+
+    if failed:
+        listed = ", ".join(row.host for row in failed[:5])
+        warnings.append(
+            f"Hosts that are in no figure: {listed}. {failed[0].host}: {failed[0].failed}"
+        )
+
+    return warnings

@@ -28,8 +28,7 @@ from analyzer.model.contract.capture_request import (
 from analyzer.model.errors import InputError
 from analyzer.report.result import Result
 from analyzer.session.estimate_captures import capture_object
-from analyzer.session.many_hosts import open_hosts
-from analyzer.session.opening import open_finished, open_result
+from analyzer.session.opening import open_estimate, open_hosts, open_result
 from analyzer.session.target_results import (
     estimate_target,
     explain_folder,
@@ -93,6 +92,7 @@ def trace(
         return trace_target(spec, options, place, force=force)
 
     check_honoured(spec.text, TargetForm.TRACE, list_given_options(options))
+
     if options.gpu:
         message = f"{spec.text} is an existing trace and cannot run on another card."
         raise InputError(message, hint="Leave gpu out, or name a model or a step.")
@@ -128,16 +128,20 @@ def estimate(
             return estimate_target(spec, options, place, force=force)
 
         check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(options))
-        return open_finished(Path(spec.path))
+        return open_estimate(Path(spec.path))
 
     check_steps(options)
 
     folder = capture_object(target, options, _to_path(out), force=force)
+
     return explain_folder(folder)
 
 
 def open_trace(
-    path: str | os.PathLike[str], *, host: str = "", allocator: str = ""
+    path: str | os.PathLike[str],
+    *,
+    host: str = "",
+    allocator: str = "",
 ) -> Result:
     """Open a trace: an ``.xplane.pb``, a run folder or a TensorBoard logdir.
 
@@ -165,8 +169,11 @@ def diff(
     second = b if isinstance(b, Result) else open_result(Path(b))
 
     names = [None if isinstance(side, Result) else os.fspath(side) for side in (a, b)]
+
     return build_diff(
-        (first.report, first.recording), (second.report, second.recording), names=names
+        (first.report, first.recording),
+        (second.report, second.recording),
+        names=names,
     )
 
 
@@ -207,7 +214,13 @@ def watch(
     """
     watched = Watched()
     block = begin_watch(
-        watched, out, on_oom, steps=steps, warmup=warmup, name=name, force=force
+        watched,
+        out,
+        on_oom,
+        steps=steps,
+        warmup=warmup,
+        name=name,
+        force=force,
     )
 
     try:
@@ -247,13 +260,19 @@ def begin_watch(
             end_watch(block, watched, error)
 
     block = WatchBlock(
-        _to_path(out), on_oom=_to_path(on_oom), on_failure=end_at_failure, **options
+        _to_path(out),
+        on_oom=_to_path(on_oom),
+        on_failure=end_at_failure,
+        **options,
     )
+
     return block
 
 
 def end_watch(
-    block: WatchBlock, watched: Watched, error: BaseException | None = None
+    block: WatchBlock,
+    watched: Watched,
+    error: BaseException | None = None,
 ) -> None:
     """Explain the traced steps, save the report, fill ``watched``; ``error`` ended the steps."""
     if not block.is_running:  # it ended when a step ran out of memory

@@ -9,12 +9,13 @@ from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
-from analyzer.explain.replay_settings import NOTHING_ASKED, WhatIf
 from analyzer.model.contract import report_json
 from analyzer.model.contract.capture_request import (
+    NOTHING_ASKED,
     CaptureOptions,
     TargetSpec,
     WatchRequest,
+    WhatIf,
 )
 from analyzer.model.contract.report_file import Kind
 from analyzer.model.contract.run_note import read_run_file
@@ -59,6 +60,7 @@ def trace_target(
         save_report(result, folder)
 
     progress("done", 1.0)
+
     return result
 
 
@@ -83,8 +85,11 @@ def trace_script(
             has_memory = note is None or any(note.own_peaks)
             if not has_memory:
                 remove_run(end.folder)  # nothing in it can be opened
+
             return replace(
-                end, note=note, unread=str(error) if has_memory else ""
+                end,
+                note=note,
+                unread=str(error) if has_memory else "",
             ), None
 
         return end, save_report(result, end.folder)
@@ -131,7 +136,10 @@ def explain_folder(
     """Explain a new capture of an estimate and write the report; on failure remove the folder."""
     try:
         result = open_estimate(folder, what_if=what_if, progress=progress)
-        return save_report(result, folder) if save else result
+        if save:
+            return save_report(result, folder)
+
+        return result
     except BaseException:
         remove_run(folder)
         raise
@@ -148,4 +156,5 @@ def save_report(result: Result, folder: Path) -> Result:
     write_text(
         folder / report_json.DIGEST_FILE, report_json.encode_digest(folder).decode()
     )
+
     return result

@@ -28,7 +28,9 @@ class WorkEngine:
     workers: int = 1
 
     def run(
-        self, call: Callable[[_Item], _Result], items: Sequence[_Item]
+        self,
+        call: Callable[[_Item], _Result],
+        items: Sequence[_Item],
     ) -> Iterator[tuple[int, _Result | None]]:
         """Yield the index of each item and the result of ``call``, a module's function, as they finish.
 
@@ -76,12 +78,15 @@ class WorkEngine:
             from distributed import Client, KilledWorker
 
             client = Client(
-                self.scheduler, timeout=_CONNECT_TIMEOUT_S, set_as_default=False
+                self.scheduler,
+                timeout=_CONNECT_TIMEOUT_S,
+                set_as_default=False,
             )
         except ImportError:
             hint = "pip install 'tf-memory-analyzer[dask]'"
             raise InputError(
-                "--scheduler needs Dask, which is not installed.", hint=hint
+                "--scheduler needs Dask, which is not installed.",
+                hint=hint,
             ) from None
         except (OSError, ValueError, TimeoutError) as error:
             reason = str(error).splitlines()[0][:200]
@@ -95,17 +100,23 @@ class WorkEngine:
         )
 
         killed: type[BaseException] = KilledWorker
+
         return killed
 
 
 def _run_calls(
-    call: Callable[[_Item], _Result], items: Mapping[int, _Item], folder: str
+    call: Callable[[_Item], _Result],
+    items: Mapping[int, _Item],
+    folder: str,
 ) -> Iterator[tuple[int, _Result]]:
     from joblib import Parallel, delayed
 
     parallel = Parallel(
-        return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1
+        return_as="generator_unordered",
+        pre_dispatch="n_jobs",
+        batch_size=1,
     )
+
     results = parallel(delayed(_call)(call, *item, folder) for item in items.items())
 
     try:
@@ -113,14 +124,16 @@ def _run_calls(
             yield result
     finally:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # joblib warns about the calls that it cancels
+            # joblib warns about the calls that it cancels
+            warnings.simplefilter("ignore")
             results.close()
 
 
 def _call(
-    call: Callable[[Any], _Result], index: int, item: Any, folder: str
+    call: Callable[[Any], _Result],
+    index: int,
+    item: Any,
+    folder: str,
 ) -> tuple[int, _Result]:
     """Call a function; a process of this machine (it has a folder) first ties itself to its parent."""
     if folder:

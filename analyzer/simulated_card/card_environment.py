@@ -24,20 +24,23 @@ from analyzer.simulated_card.library_folder import TOOLKIT, make_library_folder
 
 _MOST_CARDS: Final = 16
 SHORT_POOL: Final = "SIMULATED_CARD_POOL_MOST"
+
+# Threads for parallel ops. A machine with a card has more cores than many others; with two threads,
+# fewer orders of ops occur.
 _FEWEST_THREADS: Final = 8
-"""Threads for parallel ops. A machine with a card has more cores than many others; with two threads,
-fewer orders of ops occur."""
-_BUS_BITS: Final = (
-    256  # assumed: the catalogue has only bandwidths; the clock follows from both
-)
+
+# assumed: the catalogue has only bandwidths; the clock follows from both
+_BUS_BITS: Final = 256
 
 
+# Memory of a simulated card for a step that does not fit the real one. Its pool grows on demand.
 _UNLIMITED_BYTES: Final = 1 << 40
-"""Memory of a simulated card for a step that does not fit the real one. Its pool grows on demand."""
+
+# Free memory of a larger simulated card, until a step needs more. TensorFlow's allocator keeps 8
+# bytes of host memory for each 256 of its pool (``AllocationRegion`` in bfc_allocator.h): 4.4 GiB for
+# an H200. The size of the pool changes no address, because the allocator takes the smallest chunk
+# that fits.
 SHORT_BYTES: Final = 16 << 30
-"""Free memory of a larger simulated card, until a step needs more. TensorFlow's allocator keeps 8 bytes
-of host memory for each 256 of its pool (``AllocationRegion`` in bfc_allocator.h): 4.4 GiB for an H200.
-The size of the pool changes no address, because the allocator takes the smallest chunk that fits."""
 
 
 def check_platform() -> None:
@@ -63,7 +66,8 @@ def list_cards(text: str) -> tuple[Gpu, ...]:
     for part in map(str.strip, text.split(",")):
         if not part:
             raise InputError(
-                f"--gpu {text} has an empty name.", hint="Write it as t4,a100."
+                f"--gpu {text} has an empty name.",
+                hint="Write it as t4,a100.",
             )
 
         count, _, name = part.partition("x")
@@ -74,7 +78,8 @@ def list_cards(text: str) -> tuple[Gpu, ...]:
 
     if not 1 <= len(cards) <= _MOST_CARDS:
         raise InputError(
-            f"--gpu {text} names {len(cards)} cards.", hint=f"Name 1 to {_MOST_CARDS}."
+            f"--gpu {text} names {len(cards)} cards.",
+            hint=f"Name 1 to {_MOST_CARDS}.",
         )
 
     return tuple(cards)
@@ -142,6 +147,7 @@ def make_card_environment(options: CaptureOptions, cache: Path) -> dict[str, str
     if WORKSPACE.name in options.assume:
         workspace_bytes = options.assume[WORKSPACE.name]
         variables["SIMULATED_CARD_CONVOLUTION_WORKSPACE"] = str(workspace_bytes)
+
     if options.has_short_pool:
         variables[SHORT_POOL] = str(SHORT_BYTES)
 
@@ -176,4 +182,5 @@ def encode_card(gpu: Gpu, room_bytes: int, context_bytes: int) -> str:
         room_bytes,
         min(context_bytes, room_bytes),
     )
+
     return ",".join(map(str, figures))

@@ -12,14 +12,16 @@ from analyzer.simulate.kernels.cudnn_algorithms import (
 )
 from analyzer.simulated_card.core_build import CORE
 
+# of ``cudnnDataType_t``
 _DTYPES: Final = {
     0: "float32",
     1: "float64",
     2: "float16",
     9: "bfloat16",
-}  # of ``cudnnDataType_t``
+}
+
+# TensorFlow's limit of a workspace (``GetDnnWorkspaceLimitOrDefault``).
 _LIMIT_BYTES: Final = 8 << 30
-"""TensorFlow's limit of a workspace (``GetDnnWorkspaceLimitOrDefault``)."""
 
 _MOST_CHOICES: Final = 32
 
@@ -47,7 +49,10 @@ class _Choice(ctypes.Structure):
 
 
 _ListChoices: Final = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(_Convolution), ctypes.c_int, ctypes.POINTER(_Choice)
+    ctypes.c_int,
+    ctypes.POINTER(_Convolution),
+    ctypes.c_int,
+    ctypes.POINTER(_Choice),
 )
 _registered: list[Any] = []  # keeps the functions that the library calls
 _likely_bytes: set[tuple[int, int, int]] = set()
@@ -69,6 +74,7 @@ def register_convolutions(gpus: Sequence[Gpu]) -> None:
 
         if candidates:
             _likely_bytes.add(find_likely_bytes(candidates))
+
         return len(candidates)
 
     function = _ListChoices(list_choices)

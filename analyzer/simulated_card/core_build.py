@@ -18,8 +18,9 @@ _FLAGS: Final = (
 )
 _LIBRARIES: Final = ("-lpthread", "-ldl", "-lm")
 _TIMEOUT_S: Final = 300  # for one run of the compiler
+
+# zig's target: a wheel linked for it runs wherever TensorFlow's does (manylinux2014).
 _OLDEST_GLIBC: Final = "x86_64-linux-gnu.2.17"
-"""zig's target: a wheel linked for it runs wherever TensorFlow's does (manylinux2014)."""
 
 
 def find_compiler() -> list[str] | None:
@@ -39,6 +40,7 @@ def find_zig() -> list[str] | None:
     """Return the start of zig's command line; None if the package ``ziglang`` is not installed."""
     if importlib.util.find_spec("ziglang") is None:
         return None
+
     return [sys.executable, "-m", "ziglang", "cc", "-target", _OLDEST_GLIBC]
 
 
@@ -52,7 +54,11 @@ def build(target: Path, compiler: list[str], source: Path = NATIVE) -> None:
         command = [*compiler, *_FLAGS, "-o", str(result), *files, *_LIBRARIES]
 
         process = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
         )
         if process.returncode or not result.is_file():
             reason = (process.stderr.strip().splitlines() or ["no error message"])[0]

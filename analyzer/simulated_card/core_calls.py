@@ -41,7 +41,9 @@ def describe_refusals() -> str:
     count = core.simulated_card_refusals()
     if not count:
         return ""
+
     core.simulated_card_refused_bytes.restype = ctypes.c_long
 
     size = f"Out of memory while trying to allocate {core.simulated_card_refused_bytes()} bytes"
+
     return f". {size}; {count} requests were refused."

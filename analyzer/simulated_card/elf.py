@@ -20,15 +20,31 @@ _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
 _DYNAMIC: Final = struct.Struct("<qQ")
 _RELOCATION: Final = struct.Struct("<QQq")
 _HEADER_BYTES: Final = 64  # ``Elf64_Ehdr``
-_SHT_DYNSYM, _STT_FUNC, _GLOBAL_FUNC = 11, 2, 0x12
-_PT_LOAD, _PT_DYNAMIC, _PT_STACK = 1, 2, 0x6474E551
-_READ, _WRITE, _EXECUTE = 4, 2, 1
+_SHT_DYNSYM = 11
+_STT_FUNC = 2
+_GLOBAL_FUNC = 0x12
+_PT_LOAD = 1
+_PT_DYNAMIC = 2
+_PT_STACK = 0x6474E551
+_READ = 4
+_WRITE = 2
+_EXECUTE = 1
 _R_GLOB_DAT: Final = 6  # ``R_X86_64_GLOB_DAT``
-_NEEDED, _HASH, _STRTAB, _SYMTAB, _RELA, _RELASZ, _RELAENT = 1, 4, 5, 6, 7, 8, 9
-_STRSZ, _SYMENT, _SONAME, _RUNPATH = 10, 11, 14, 29
+_NEEDED = 1
+_HASH = 4
+_STRTAB = 5
+_SYMTAB = 6
+_RELA = 7
+_RELASZ = 8
+_RELAENT = 9
+_STRSZ = 10
+_SYMENT = 11
+_SONAME = 14
+_RUNPATH = 29
 _STUB_BYTES: Final = 10  # of code for one function: ``mov eax, number`` and ``jmp``
+
+# Alignment of the parts of a file; 1 for all others.
 _MULTIPLES: Final = {"symbols": 8, "relocation": 8, "code": 16, "dynamic": _PAGE}
-"""Alignment of the parts of a file; 1 for all others."""
 
 
 def read_exports(path: Path) -> Iterator[bytes]:
@@ -39,6 +55,7 @@ def read_exports(path: Path) -> Iterator[bytes]:
     ):
         if data[:5] != b"\x7fELF\x02":
             raise ValueError(f"{path} is not a 64-bit ELF file")
+
         at = struct.unpack_from("<Q", data, 0x28)[0]
         size, count = struct.unpack_from("<HH", data, 0x3A)
 
@@ -48,6 +65,7 @@ def read_exports(path: Path) -> Iterator[bytes]:
         for head in heads:
             if head[1] != _SHT_DYNSYM:
                 continue
+
             text = heads[head[6]]
             strings = data[text[4] : text[4] + text[5]]
 
@@ -60,7 +78,11 @@ def read_exports(path: Path) -> Iterator[bytes]:
 
 
 def make_library(
-    names: Sequence[bytes], *, answer: bytes, needed: bytes, soname: bytes
+    names: Sequence[bytes],
+    *,
+    answer: bytes,
+    needed: bytes,
+    soname: bytes,
 ) -> bytes:
     """Return a shared library called ``soname`` that exports a function for each name.
 
@@ -72,9 +94,9 @@ def make_library(
         (len(text) + 1 for text in texts), initial=1
     )
     chain = [0, *range(2, len(names) + 2), 0]
-    at: Counter[str] = (
-        Counter()
-    )  # the offset of each part; zero at first, to find the sizes
+
+    # the offset of each part; zero at first, to find the sizes
+    at: Counter[str] = Counter()
 
     for _ in range(2):
         stubs = [at["code"] + _STUB_BYTES * number for number in range(len(names))]
@@ -83,16 +105,23 @@ def make_library(
             *((_NEEDED, needed_at), (_SONAME, soname_at), (_RUNPATH, origin_at)),
             *_list_tables(at, len(strings)),
         )
+
         symbols = (
             _SYMBOL.pack(offset, _GLOBAL_FUNC, 0, 1, stub_at, _STUB_BYTES)
             for offset, stub_at in zip(offsets, stubs, strict=True)
         )
+
         code = (
             struct.pack(
-                "<BIBi", 0xB8, number, 0xE9, at["common"] - stub_at - _STUB_BYTES
+                "<BIBi",
+                0xB8,
+                number,
+                0xE9,
+                at["common"] - stub_at - _STUB_BYTES,
             )
             for number, stub_at in enumerate(stubs)
         )
+
         undefined = _SYMBOL.pack(answer_at, _GLOBAL_FUNC, 0, 0, 0, 0)
         contents = {
             "header": _header(at["common"] + len(common), at["dynamic"], at["slot"]),
@@ -109,6 +138,7 @@ def make_library(
             "dynamic": b"".join(_DYNAMIC.pack(*entry) for entry in entries),
             "slot": bytes(8),
         }
+
         image = b""
 
         for name, content in contents.items():
@@ -163,8 +193,10 @@ def _header(code_end: int, data_at: int, slot_at: int) -> bytes:
         (_PT_DYNAMIC, *data, *(slot_at - data_at,) * 2, 8),
         (_PT_STACK, _READ | _WRITE, 0, 0, 0, 0, 0, 8),
     )
+
     identity = b"\x7fELF\x02\x01\x01" + bytes(9)
     sizes = (_HEADER_BYTES, _SEGMENT.size, len(segments), 64, 0, 0)
 
     head = struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, _HEADER_BYTES, 0, 0, *sizes)
+
     return identity + head + b"".join(_SEGMENT.pack(*one) for one in segments)

@@ -30,10 +30,10 @@ Libraries of tf-memory-analyzer's simulated card. Processes started by `analyze 
 them instead of CUDA's; they compute nothing. Made for {tensorflow}. Safe to delete at any time.
 """
 
+# Libraries that TensorFlow opens, of CUDA 12 and 13 with cuDNN 9.
 SONAMES: Final = (
     Path(__file__).with_name("library_names.txt").read_text("utf-8").split()
 )
-"""Libraries that TensorFlow opens, of CUDA 12 and 13 with cuDNN 9."""
 
 _APIS: Final = re.compile(
     rb"(?:__cuda|cu[A-Z]|cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvml|cupti)\w+"
@@ -51,12 +51,15 @@ def make_library_folder(cache: Path) -> Path:
     """
     tensorflow = find_tensorflow()
     file = tensorflow / "python/platform/build_info.py"
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+
+    text = ""
+    if file.is_file():
+        text = file.read_text(encoding="utf-8")
 
     found = re.search(r"'cudnn_version', '(\d+)", text)
-    if (
-        found and int(found[1]) < CUDNN_MAJOR
-    ):  # TensorFlow 2.17 is built for 8, 2.18 for 9
+
+    # TensorFlow 2.17 is built for 8, 2.18 for 9
+    if found and int(found[1]) < CUDNN_MAJOR:
         raise InputError(
             f"Simulated cards need TensorFlow 2.18 or newer: the installed one uses cuDNN {found[1]}.",
             hint=f"pip install -U tensorflow; {_PREDICT}",
@@ -67,6 +70,7 @@ def make_library_folder(cache: Path) -> Path:
 
     for file in sorted(_STAND_INS.iterdir()):
         digest.update(file.read_bytes())
+
     for path in list_binaries(tensorflow):
         status = path.stat()
         digest.update(f"{path}:{status.st_size}:{status.st_mtime_ns};".encode())
@@ -81,7 +85,9 @@ def make_library_folder(cache: Path) -> Path:
 def find_tensorflow() -> Path:
     """Return the folder of TensorFlow's Linux wheel without importing it, or raise InputError."""
     spec = importlib.util.find_spec("tensorflow")
-    for place in (spec.submodule_search_locations or ()) if spec else ():
+    places = spec.submodule_search_locations if spec else None
+
+    for place in places or ():
         if all(path.is_file() for path in list_binaries(Path(place))):
             return Path(place)
 
@@ -96,6 +102,7 @@ def find_core(cache: Path) -> Path:
     packaged = NATIVE / CORE
     if packaged.is_file():
         return packaged
+
     sources = b"".join(path.read_bytes() for path in sorted(NATIVE.rglob("*.[ch]")))
 
     core = cache / f"core-{hashlib.sha256(sources).hexdigest()[:16]}" / CORE
@@ -155,8 +162,12 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
     rest = sorted(names - set(elf.read_exports(core)))
     answer = b"simulated_card_unwritten"  # the core's function for all names without one of their own
     content = elf.make_library(
-        rest, answer=answer, needed=CORE.encode(), soname=NAMES.encode()
+        rest,
+        answer=answer,
+        needed=CORE.encode(),
+        soname=NAMES.encode(),
     )
+
     folder.parent.mkdir(parents=True, exist_ok=True)
 
     with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as place:
@@ -169,7 +180,8 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
             (staging / soname).symlink_to(NAMES)
         _make_toolkit(staging / TOOLKIT)
         (staging / NOTE).write_text(
-            _NOTE_TEXT.format(tensorflow=tensorflow), encoding="utf-8"
+            _NOTE_TEXT.format(tensorflow=tensorflow),
+            encoding="utf-8",
         )
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -182,12 +194,14 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
 
 def _make_toolkit(folder: Path) -> None:
     """Write the stand-ins for the files of CUDA's toolkit that XLA needs to compile."""
-    programs, libdevice = folder / "bin", folder / "nvvm/libdevice"
+    programs = folder / "bin"
+    libdevice = folder / "nvvm/libdevice"
     programs.mkdir(parents=True)
     libdevice.mkdir(parents=True)
 
     for tool in _TOOLS:
         shutil.copyfile(_STAND_INS / "tool.sh", programs / tool)
         (programs / tool).chmod(0o755)
+
     # LLVM's ``parseIRFile`` reads text and bitcode.
     shutil.copyfile(_STAND_INS / "libdevice.ll", libdevice / "libdevice.10.bc")

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.schema import IDLE_ROLE
+from analyzer.model.recording.records import IDLE_ROLE
 from analyzer.tracing.measure.measured_recording import open_measured
 
 SAMPLES = 3

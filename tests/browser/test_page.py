@@ -17,9 +17,9 @@ from make_recording import Made
 from page_driver import Page
 
 import analyzer
-from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_json import convert_report
-from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
+from analyzer.model.recording.records import ALLOCATIONS, EVENTS
 from analyzer.model.units import format_bytes
 from analyzer.report.page import payload
 from analyzer.report.result import Result

@@ -28,7 +28,7 @@ HEAD = "import json, tensorflow as tf, analyzer\ncards = tf.config.list_physical
 TAIL = (
     "x = tf.Variable(tf.ones([1000, 1000]))\ny = tf.linalg.matmul(x, x)\n"
     "told = analyzer.device()\n"
-    "print(json.dumps([told.plain, tf.config.experimental.get_memory_info('GPU:0'), str(told)]))\n"
+    "print(json.dumps([told.document, tf.config.experimental.get_memory_info('GPU:0'), str(told)]))\n"
 )
 
 

@@ -23,8 +23,11 @@ from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.graph.graph_index import find_inlined
 
 _Basis: TypeAlias = Literal["inputs", "told", "most"]
+
+# Ranks of the tensors that the layout pass transposes (``generic_layout_optimizer.cc``).
 _IMAGE_RANKS: Final = (4, 5)
-"""Ranks of the tensors that the layout pass transposes (``generic_layout_optimizer.cc``)."""
+
+# Op types that the layout pass does not change.
 _CALLS: Final = frozenset(
     (
         "PartitionedCall",
@@ -34,10 +37,9 @@ _CALLS: Final = frozenset(
         "EagerPyFunc",
     )
 )
-"""Op types that the layout pass does not change."""
-_MAX_ROUNDS: Final = (
-    12  # of inference; each starts with the shapes learnt in earlier rounds
-)
+
+# of inference; each starts with the shapes learnt in earlier rounds
+_MAX_ROUNDS: Final = 12
 _ROWS_OF_FIRST: Final = (
     "Where",
     "Unique",
@@ -46,12 +48,13 @@ _ROWS_OF_FIRST: Final = (
     "UniqueWithCounts",
     "UniqueWithCountsV2",
 )
+
+# Ops with a number of output rows that depends on data -> the input whose elements are its bound.
 _BOUNDS: Final = {
     **dict.fromkeys(_ROWS_OF_FIRST, 0),
     **dict.fromkeys(("SegmentSum", "SegmentMean"), 1),
     **dict.fromkeys(("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"), 2),
 }
-"""Ops with a number of output rows that depends on data -> the input whose elements are its bound."""
 
 
 class SizedGraph:
@@ -139,7 +142,11 @@ class SizedGraph:
         )
 
     def _learn(
-        self, tensor: str, shape: Shape, size: int | None = None, basis: _Basis = "most"
+        self,
+        tensor: str,
+        shape: Shape,
+        size: int | None = None,
+        basis: _Basis = "most",
     ) -> bool:
         """Record a shape if it says more than the known one; return whether it does.
 
@@ -154,6 +161,7 @@ class SizedGraph:
             return False
 
         self._shapes[tensor] = merged
+
         if size is not None:
             name = tensor.rpartition(":")[0]
             self.sizes[name] = DataSize(op=name, size=size, basis=basis)
@@ -169,6 +177,7 @@ class SizedGraph:
         nodes = {node.name: node for node in self._graph_def.node}
 
         is_learnt = False
+
         for node in nodes.values():
             source = None
             if node.op == ITERATOR:
@@ -280,7 +289,7 @@ def _merge_shapes(one: Shape, other: Shape) -> tuple[int, ...] | None:
 
 def is_open(spec: TensorSpec) -> bool:
     """Say whether a tensor's size is unknown."""
-    return spec.dtype not in ("resource", "variant", "") and spec.known_shape is None
+    return spec.dtype not in ("resource", "variant", "") and spec.full_shape is None
 
 
 def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:
@@ -288,7 +297,10 @@ def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:
     name, _, index = _get_tensor_name(source).rpartition(":")
     specs = outputs.get(name, ())
 
-    return specs[int(index)] if int(index) < len(specs) else None
+    if int(index) < len(specs):
+        return specs[int(index)]
+
+    return None
 
 
 def _get_tensor_name(source: str) -> str:

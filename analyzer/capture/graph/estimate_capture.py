@@ -34,8 +34,8 @@ from analyzer.model.contract.run_note import DataSize, DeviceNote
 from analyzer.model.errors import TargetError
 from analyzer.model.interrupts import pause_collector
 
+# Errors of code that may have failed because the weights are zeros.
 _ZEROS_ERRORS: Final = (tf.errors.OpError, ArithmeticError, AssertionError, LinAlgError)
-"""Errors of code that may have failed because the weights are zeros."""
 _NO_XLA: Final = "Without a run, a step that XLA compiles cannot be estimated."
 
 
@@ -50,6 +50,7 @@ def capture_unrun_step(
     build it), ``make`` is called again with real variables.
     """
     folder = Path.cwd()
+
     try:
         return capture_graph(make, report, options, unbacked=True)
     except (TargetError, tf.errors.OpError) as error:
@@ -100,6 +101,7 @@ def capture_graph(
         variables.refresh()
         function = _trace(program)
         variables.function = function
+
         stack.enter_context(pause_collector())  # no code of the user runs from here on
         report("optimising the graph", 0.5)
         ops, sizes = _build_graph(program, function, gpu, options)
@@ -107,8 +109,14 @@ def capture_graph(
         report("reading the graph", 0.9)
         inputs: list[int | None] = [None] * len(program.args)
         state = Capturing(
-            program, observed, variables, inputs, options.step_count, function
+            program,
+            observed,
+            variables,
+            inputs,
+            options.step_count,
+            function,
         )
+
         capture = describe_capture(state, ops=ops)
 
     device = capture.run.device
@@ -140,7 +148,10 @@ def _trace(program: Program) -> Any:
 
 
 def _build_graph(
-    program: Program, function: Any, gpu: Gpu | None, options: CaptureOptions
+    program: Program,
+    function: Any,
+    gpu: Gpu | None,
+    options: CaptureOptions,
 ) -> tuple[list[Op], list[DataSize]]:
     """Return the ops that would run, and the sizes that data decide."""
     if program.config.jit:
@@ -149,9 +160,11 @@ def _build_graph(
             hint="Run it: analyze trace; or estimate it op by op with --no-jit.",
         )
 
-    given, assumed = program.make_tensors(), options.assume
+    given = program.make_tensors()
+    assumed = options.assume
     if gpu is None:
         return build_executor_graph(function, given, assumed)
 
     limit_bytes = options.memory_limit_bytes
+
     return build_gpu_graph(function, gpu, limit_bytes, given=given, assumed=assumed)

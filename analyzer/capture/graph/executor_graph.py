@@ -27,15 +27,19 @@ from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
 
 _FLUSH: Final = "analyzer_flush"
+
+# Nodes of graphs other than the step's: our flushing call, and TensorFlow's eager constants.
 _FOREIGN: Final = frozenset((_FLUSH, "_EagerConst"))
-"""Nodes of graphs other than the step's: our flushing call, and TensorFlow's eager constants."""
 _numbers = itertools.count(1)
+
+# Handles without variables, by element type and shape of the value.
 _Handles: TypeAlias = dict[tuple[Any, Shape], Any]
-"""Handles without variables, by element type and shape of the value."""
 
 
 def build_executor_graph(
-    function: Any, given: Sequence[Any] = (), assumed: Mapping[str, int] | None = None
+    function: Any,
+    given: Sequence[Any] = (),
+    assumed: Mapping[str, int] | None = None,
 ) -> tuple[list[Op], list[DataSize]]:
     """Return the graph that a call with ``given`` would run here, and the sizes that data decide.
 
@@ -62,8 +66,13 @@ def read_step(
 
     for graph_def in partitions:
         sized = SizedGraph(
-            function, graph_def, given, assumed or {}, transposed=transposed
+            function,
+            graph_def,
+            given,
+            assumed or {},
+            transposed=transposed,
         )
+
         outputs |= sized.outputs
         sizes += sized.sizes.values()
 
@@ -78,18 +87,23 @@ def read_step(
 
 
 def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
-    index = int(op.attrs.get("index", -1)) if op.type in ARGUMENT_TYPES else -1
+    index = -1
+    if op.type in ARGUMENT_TYPES:
+        index = int(op.attrs.get("index", -1))
+
     tensor: Any = given[index] if 0 <= index < len(given) else None
     described: dict[str, Any] = {COPIED: True} if hasattr(tensor, COPIED) else {}
 
     if not hasattr(tensor, "numpy") or tensor.shape.num_elements() != 1:
         return described
+
     if not (
         tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool
     ):
         return described
 
     value = {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
+
     return {**described, "value": {**value, "values": [tensor.numpy().item()]}}
 
 
@@ -97,6 +111,7 @@ def instantiate(function: Any) -> list[Any]:
     """Build the function's executor; return its graphs, one a device."""
     manager = private.cancellation.CancellationManager()
     manager.start_cancel()
+
     # Made before the metadata is collected: these are ops too, run by small functions.
     handles: _Handles = {}
     captured = [_make_empty(capture, handles) for capture in function.captured_inputs]
@@ -133,7 +148,8 @@ def instantiate(function: Any) -> list[Any]:
 def _write_graphs() -> None:
     """Make a call that succeeds: only such a call writes the graphs that were collected."""
     tf.function(
-        lambda: tf.constant(0, name=_FLUSH), autograph=False
+        lambda: tf.constant(0, name=_FLUSH),
+        autograph=False,
     ).get_concrete_function()()
 
 
@@ -141,8 +157,11 @@ def _make_empty(tensor: Any, handles: _Handles) -> Any:
     """Return an empty tensor, list or handle of this type; similar variables share one handle."""
     if tensor.dtype == tf.variant:
         return tf.raw_ops.EmptyTensorList(
-            element_shape=-1, max_num_elements=0, element_dtype=tf.float32
+            element_shape=-1,
+            max_num_elements=0,
+            element_dtype=tf.float32,
         )
+
     if tensor.dtype != tf.resource:
         return tf.zeros([0] * (tensor.shape.rank or 0), tensor.dtype)
 

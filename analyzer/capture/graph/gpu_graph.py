@@ -34,10 +34,11 @@ from analyzer.model.graph.host_copies import (
 _HOST: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _CARD: Final = "/job:localhost/replica:0/task:0/device:GPU:0"
 _MAX_VALUES: Final = 1 << 16  # constants with more values than this lose them
+
+# CUDA 12.5 and cuDNN 9.3, from TensorFlow 2.21's GPU wheels; the optimiser uses them only to detect
+# very old versions.
 _CUDA: Final = "12050"
 _CUDNN: Final = "90300"
-"""CUDA 12.5 and cuDNN 9.3, from TensorFlow 2.21's GPU wheels; the optimiser uses them only to detect
-very old versions."""
 
 
 def build_gpu_graph(
@@ -94,7 +95,11 @@ def _make_item(graph_def: Any, function: Any) -> Any:
         node.device = _HOST if is_on_host else _CARD
 
     effects = {op.name for op in function.graph.control_outputs}
-    fetched = [n.name for n in graph_def.node if n.op == "_Retval" or n.name in effects]
+    fetched = []
+
+    for node in graph_def.node:
+        if node.op == "_Retval" or node.name in effects:
+            fetched.append(node.name)
 
     if not fetched:
         raise ValueError("it returns nothing and changes nothing")
@@ -119,7 +124,11 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
         return
 
     captured = index - len(function.inputs) + len(function.captured_inputs)
-    handle = function.captured_inputs[captured] if captured >= 0 else tensor
+
+    handle = tensor
+    if captured >= 0:
+        handle = function.captured_inputs[captured]
+
     node.op = "_Arg"
     node.device = _CARD
     node.attr["T"].type = tensor.dtype.as_datatype_enum
@@ -161,7 +170,8 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
                     tensor.ClearField(field.name)
 
         if node.op == ARGUMENT and "index" in node.attr:
-            dtype, index = node.attr["dtype"].type, node.attr["index"].i
+            dtype = node.attr["dtype"].type
+            index = node.attr["index"].i
             node.op = "_Arg"
             node.attr.clear()
             node.attr["T"].type, node.attr["index"].i = dtype, index
@@ -203,12 +213,15 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
         bandwidth=gpu.bandwidth_bytes_s // 1000,
         l2_cache_size=gpu.l2_bytes,
     )
+
     major, minor = gpu.compute_capability
     properties.environment["architecture"] = f"{major}.{minor}"
     properties.environment["cuda"] = _CUDA
     properties.environment["cudnn"] = _CUDNN
     host = private.device_properties_pb2.DeviceProperties(
-        type="CPU", num_cores=1, frequency=1000
+        type="CPU",
+        num_cores=1,
+        frequency=1000,
     )
 
     return [
@@ -225,7 +238,10 @@ def pretend_gpu() -> Iterator[None]:
         # Not in every Keras:
         patch.object(private.keras_nn, private.CPU_ONLY, lambda: False, create=True),
         patch.object(
-            private.keras_rnn, private.IS_GPU_AVAILABLE, lambda: True, create=True
+            private.keras_rnn,
+            private.IS_GPU_AVAILABLE,
+            lambda: True,
+            create=True,
         ),
     ):
         yield

@@ -20,7 +20,8 @@ def find_datasets(tensors: Iterable[Any]) -> dict[int, Any]:
     found = {}
 
     for one in iterators:
-        handle, dataset = id(private.get_iterator_handle(one)), private.get_dataset(one)
+        handle = id(private.get_iterator_handle(one))
+        dataset = private.get_dataset(one)
         if handle in handles and dataset is not None:
             found[handle] = dataset
 
@@ -56,4 +57,7 @@ def list_batch_specs(dataset: Any) -> list[TensorSpec]:
 def count_element_bytes(stage: Any) -> int | None:
     """Return the bytes of one element; None if a shape is open."""
     sizes = [spec.size_bytes for spec in list_batch_specs(stage)]
-    return None if None in sizes else sum(size or 0 for size in sizes)
+    if None in sizes:
+        return None
+
+    return sum(size or 0 for size in sizes)

@@ -12,19 +12,20 @@ from analyzer.capture.run.source_frames import find_own_line
 from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
 from analyzer.model.graph.graph_index import find_inlined
 
+# Constants with at most this many elements keep their values (axes, paddings, shapes).
 _MAX_VALUES: Final = 64
-"""Constants with at most this many elements keep their values (axes, paddings, shapes)."""
 _INT64_END: Final = 1 << 63  # larger numbers of uint64 are stored as text
-_MAX_TEXT: Final = (
-    256  # longer text attributes (serialised messages) are left out; bytes
-)
+
+# longer text attributes (serialised messages) are left out; bytes
+_MAX_TEXT: Final = 256
 _CALLERS: Final = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 )
+
+# Attributes beginning with an underscore that matter for memory.
 _PRIVATE_ATTRIBUTES: Final = frozenset(
     {"_handle_dtypes", "_handle_shapes", "_XlaMustCompile"}
 )
-"""Attributes beginning with an underscore that matter for memory."""
 
 
 def read_executed_ops(
@@ -65,6 +66,7 @@ def read_executed_ops(
             attrs=attrs,
             source=find_inlined(node.name, sources) or "",
         )
+
         ops.append(op)
 
     return ops
@@ -96,7 +98,11 @@ def get_output_dtypes(node: Any) -> list[str]:
             continue
 
         number = output.type or node.attr[output.type_attr].type
-        count = int(node.attr[output.number_attr].i) if output.number_attr else 1
+
+        count = 1
+        if output.number_attr:
+            count = int(node.attr[output.number_attr].i)
+
         dtypes += [_get_dtype_name(number)] * count
 
     return dtypes
@@ -113,6 +119,7 @@ def _get_plain_attribute(key: str, attr: Any) -> Any:
     """Return an attribute as plain values; None if it does not matter for memory."""
     if key.startswith("_") and key not in _PRIVATE_ATTRIBUTES:
         return None
+
     if attr.HasField("list"):
         plain: list[Any] = []
         for kind, values in attr.list.ListFields():
@@ -138,7 +145,10 @@ def _get_plain_value(field: str, value: Any) -> Any:
         case "type":
             return _get_dtype_name(value)
         case "shape":
-            return None if value.unknown_rank else [dim.size for dim in value.dim]
+            if value.unknown_rank:
+                return None
+
+            return [dim.size for dim in value.dim]
         case "func":
             return {"function": value.name}
         case "tensor":
@@ -199,6 +209,7 @@ def count_bytes(tensor: Any, batch: int = 1) -> int:
 def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
     """Return the ops of a traced graph and of the functions that it calls."""
     ops: dict[str, Op] = {}
+
     # Placeholders of a traced function are arguments of the graph that runs.
     arguments = {tensor.op.name: index for index, tensor in enumerate(graph.inputs)}
 
@@ -240,7 +251,8 @@ def read_inner_ops(function: Any, names: Sequence[str]) -> list[Op]:
         return []
 
     ops: dict[str, Op] = {}
-    known, sources = collect_function_graphs(function), find_sources(function.graph)
+    known = collect_function_graphs(function)
+    sources = find_sources(function.graph)
 
     for graph in (known[name] for name in names if name in known):
         for op in read_traced_ops(graph, sources):
@@ -289,7 +301,10 @@ def get_node_name(source: str) -> str:
 
 def decode_name(name: Any) -> str:
     """Return a function's or node's name as text; TensorFlow may keep it as bytes."""
-    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+    if isinstance(name, bytes):
+        return name.decode("utf-8", "replace")
+
+    return str(name)
 
 
 def collect_graphs(graph: Any) -> list[Any]:

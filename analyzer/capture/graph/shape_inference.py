@@ -23,26 +23,32 @@ from analyzer.capture.private_names import graph_pb2, infer_op_properties
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, TensorSpec
 from analyzer.model.graph.graph_index import find_inlined
 
+# Sizes of the axes, -1 for an unknown one; None for an unknown number of axes.
 Shape: TypeAlias = tuple[int, ...] | None
-"""Sizes of the axes, -1 for an unknown one; None for an unknown number of axes."""
+
+# The output specs of ops, by name.
 Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]
-"""The output specs of ops, by name."""
+
+# Stands for an argument: an op without inputs that states its shape and cannot be folded.
+# (TensorFlow's Python interface to Grappler drops the shape of an ``_Arg``.)
 ARGUMENT: Final = "_ParallelConcatStart"
-"""Stands for an argument: an op without inputs that states its shape and cannot be folded. (TensorFlow's
-Python interface to Grappler drops the shape of an ``_Arg``.)"""
+
+# Convolutions with the padding as their last input; their shape function (``Conv2DShape`` in
+# ``mkl_nn_ops.cc``) ignores it.
 _PADDED: Final = re.compile("_Mkl.*PadWith.*Conv2D")
-"""Convolutions with the padding as their last input; their shape function (``Conv2DShape`` in
-``mkl_nn_ops.cc``) ignores it."""
+
+# Gradients of a filter and of its bias, to which the shape function gives another size.
 _WITH_BIAS: Final = re.compile("_Mkl.*BackpropFilter.*WithBias")
-"""Gradients of a filter and of its bias, to which the shape function gives another size."""
+
+# In the name of a node that states the known shape of a tensor.
 _PIN: Final = "/analyzer_known_"
-"""In the name of a node that states the known shape of a tensor."""
+
+# Elements of an argument that may be a shape: TensorFlow's tensors have up to eight axes.
 _MAX_SIZES: Final = 8
-"""Elements of an argument that may be a shape: TensorFlow's tensors have up to eight axes."""
 
 
+# The shape of each argument by index, except handles; or its value if it may be a shape.
 Arguments: TypeAlias = Mapping[int, Shape | np.ndarray]
-"""The shape of each argument by index, except handles; or its value if it may be a shape."""
 
 
 def read_arguments(function: Any, given: Sequence[Any] = ()) -> Arguments:
@@ -109,6 +115,7 @@ def infer_graph(
             specs = []
 
         _correct_specs(node, specs)
+
         for index, spec in enumerate(specs):
             tensor = f"{node.name}:{index}"
             other = redirects.get(tensor) or pins.get(tensor)
@@ -137,7 +144,7 @@ def _correct_specs(node: Any, specs: list[TensorSpec]) -> None:
         # A byte for each maximum.
         specs[1:] = [TensorSpec("uint8", specs[0].shape)]
     elif node.op == "_MklNativeFusedBatchNormEx" and node.attr["is_training"].b:
-        shape = specs[0].known_shape
+        shape = specs[0].full_shape
         if shape is not None:
             # A bit for each element that the activation lets pass, counted in bytes, in a tensor of
             # the statistics' type (``init_default_ws``, ``MklFusedBatchNormOp``).
@@ -145,7 +152,9 @@ def _correct_specs(node: Any, specs: list[TensorSpec]) -> None:
 
 
 def infer_executed_outputs(
-    function: Any, partitions: Sequence[Any], given: Sequence[Any] = ()
+    function: Any,
+    partitions: Sequence[Any],
+    given: Sequence[Any] = (),
 ) -> Outputs:
     """Return the output specs of executed ops: traced ones where TensorFlow infers none."""
     traced = read_traced_outputs(function.graph)
@@ -162,7 +171,7 @@ def infer_executed_outputs(
             pairs = zip(specs, find_inlined(name, traced) or (), strict=False)
 
             for index, (own, other) in enumerate(pairs):
-                if own.known_shape is None and own.dtype == other.dtype:
+                if own.full_shape is None and own.dtype == other.dtype:
                     known[index] = other
 
             outputs[name] = tuple(known)
@@ -206,7 +215,9 @@ def _retype(node: Any, kind: str, **types: int) -> None:
 
 
 def _pin_known(
-    copy: Any, graph_def: Any, shapes: Mapping[str, tuple[int, ...]]
+    copy: Any,
+    graph_def: Any,
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, str]:
     """Add a node for each known shape; return the node by the tensor that it replaces."""
     nodes = {node.name: node for node in graph_def.node}

@@ -23,12 +23,15 @@ from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.model.contract.fields import SMALL_ELEMENTS
 
 _CPU_DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+# A given value of at least this size is dropped; a smaller one may be a lookup table.
 _LARGE_BYTES: Final = 1 << 20
-"""A given value of at least this size is dropped; a smaller one may be a lookup table."""
+
+# ``MAP_NORESERVE``: the system reserves no memory for the mapping, so its size does not count.
 _NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
-"""``MAP_NORESERVE``: the system reserves no memory for the mapping, so its size does not count."""
+
+# Attribute of a variable without memory for its value.
 _UNBACKED: Final = "_analyzer_unbacked"
-"""Attribute of a variable without memory for its value."""
 
 _blocks: list[object] = []  # of ``leave_out_values`` under way
 
@@ -60,6 +63,7 @@ def make_unbacked_value(dtype: Any, shape: tuple[int, ...]) -> Any:
 def _make_zeros(dtype: Any, shape: Sequence[int], least: int = _LARGE_BYTES) -> Any:
     """Return zeros of this shape; without memory if they take at least ``least`` bytes."""
     size_bytes = math.prod(shape) * dtype.size
+
     # Bytes cannot be viewed as bool or string.
     if size_bytes < least or dtype in (tf.bool, tf.string):
         return tf.zeros(list(shape), dtype)
@@ -123,7 +127,10 @@ def _drop_value(variable: Any) -> None:
 
 
 def _build_and_apply(
-    old: Any, optimizer: Any, grads: Any, trainable_variables: Any = None
+    old: Any,
+    optimizer: Any,
+    grads: Any,
+    trainable_variables: Any = None,
 ) -> Any:
     """Make the slots outside the step's graph, where they change no name of an op."""
     if trainable_variables is not None:

@@ -95,6 +95,7 @@ class Channel:
             kind = classify_failure(error.__cause__)
 
         self.send(ChildFailed(error.message, error.hint, int(error.exit_code), kind))
+
         return int(error.exit_code)
 
 
@@ -121,6 +122,7 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
         return channel.fail(convert_error(error, target, channel.stage))
 
     channel.send(CaptureDone())
+
     if all(
         one.daemon or one is threading.main_thread() for one in threading.enumerate()
     ):
@@ -135,17 +137,19 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
 def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerError:
     """Return the typed error for an unexpected one: the user's, the machine's or a bug of ours."""
     text = clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
-    if any(
-        os.strerror(full) in str(error) for full in _DISK_FULL
-    ):  # TensorFlow gives no number
+
+    # TensorFlow gives no number
+    if any(os.strerror(full) in str(error) for full in _DISK_FULL):
         return InputError(
             f"The disk is full: {target} was stopped while {stage} ({text}).",
             hint="Free some space, or name another --out.",
         )
+
     if isinstance(error, MemoryError):
         return StepOutOfMemory(
             f"There is not enough host memory for {target} while {stage}."
         )
+
     if isinstance(error, SystemExit):
         message = f"{target} called sys.exit({error.code}) while {stage}."
         return TargetError(message, kind=FailureKind.EXITED)
@@ -188,11 +192,14 @@ def import_all() -> None:
 def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> None:
     """Capture the step of a request, and write its run folder."""
     channel.report("starting TensorFlow", 0.0)
-    spec, options = request.target, request.options
+    spec = request.target
+    options = request.options
     folder = Path(request.folder)
+
     # Autograph leaves its code there.
     tempfile.tempdir = str(folder / TEMPORARY)
     (folder / TEMPORARY).mkdir()
+
     is_static = request.kind == "static"
     on_card = bool(options.gpu) and not is_static
 
@@ -208,6 +215,7 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
 
     freeze_loaded_objects()
     _configure(request, on_card=on_card)
+
     # After all imports of ours, which a json.py of the user's must not shadow: sys.path as in the user's
     # own Python, with the working folder last. Loading the target puts its own folder first.
     sys.path[:] = [*places, *(place for place in sys.path if place not in places)]
@@ -224,6 +232,7 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
         from_process_start=True,
         simulated_card=child_environment.make_card_note(options) if on_card else None,
     )
+
     channel.report("writing the graph", 0.97)
 
     with pause_collector():
@@ -244,6 +253,7 @@ def _configure(request: CaptureRequest, *, on_card: bool) -> None:
         and not tf.config.list_physical_devices("GPU")
     ):
         raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
+
     if options.inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
 
@@ -257,11 +267,14 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
     from analyzer.capture.run.size_runs import answer_sizes
     from analyzer.capture.targets.resolve_target import resolve
 
-    options, report = request.options, channel.report
-    make, steps = partial(resolve, request.target, options), options.step_count
+    options = request.options
+    report = channel.report
+    make = partial(resolve, request.target, options)
+    steps = options.step_count
 
     if request.kind == "static":
         return capture_unrun_step(make, report, options)
+
     if request.kind == "sizes":
         answer = partial(answer_sizes, channel.send, folder / SIZES_PIPE)
         return run_steps(make, steps, report, then=answer)
@@ -276,7 +289,10 @@ def write_run(folder: Path, captured: Captured) -> None:
     for number, (note, module) in enumerate(captured.compiled):
         plan = None
         if module:
-            plan = f"plan-{number}.hlo.pb.gz" if number else "plan.hlo.pb.gz"
+            plan = "plan.hlo.pb.gz"
+            if number:
+                plan = f"plan-{number}.hlo.pb.gz"
+
             (folder / plan).write_bytes(pack(module))
 
         notes.append(replace(note, plan=plan))
@@ -289,6 +305,7 @@ def write_run(folder: Path, captured: Captured) -> None:
             inside=tuple(captured.inside),
             traced=tuple(captured.traced),
         )
+
         (folder / graph).write_bytes(pack(encode_graph(content)))
 
     run = replace(captured.run, graph=graph, xla=tuple(notes))

@@ -21,17 +21,19 @@ from analyzer.model.errors import (
 
 _MAX_LINE: Final = 300  # characters of the log in a message
 _TAIL_BYTES: Final = 256 << 10  # of the log that are searched
+
+# A line of TensorFlow's log, as ``tsl/platform/default/logging.cc`` or Abseil writes it.
 _LOGGED: Final = re.compile(
     r"(?:\d{4}-\d\d-\d\d [\d:.]+: )?(?P<level>[IWEF])(?:\d{4})? [^\]]*\] ?(?P<text>.*)"
 )
-"""A line of TensorFlow's log, as ``tsl/platform/default/logging.cc`` or Abseil writes it."""
+
+# A line without a head of a log message or traceback; the last form is an allocator's statistics.
 _CONTINUED: Final = re.compile(
     r"[ \t]|WARNING: All log messages before absl|To enable the following instructions"
     r"|If the cause is memory fragmentation|Current allocation summary follows"
     r"|<allocator contains no memory>|Hint: If you want to see a list of allocated tensors when OOM"
     r"|[A-Z]\w+: +[\d.]+(?:[KMGT]i)?B?$"
 )
-"""A line without a head of a log message or traceback; the last form is an allocator's statistics."""
 _NO_MEMORY: Final = (
     "ran out of memory trying to allocate",  # BFCAllocator::AllocateRawInternal
     "OOM when allocating tensor",  # OpKernelContext::allocate_tensor
@@ -43,12 +45,13 @@ _NO_BUFFER: Final = (
     "Must be non NULL",  # DCHECK_NOTNULL in mkl_util.h, without a buffer
     "h != kInvalidChunkHandle",  # bfc_allocator.cc: a failed step has freed the buffer
 )
+
+# ``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative.
 _COUNT_OVERFLOW: Final = "Check failed: work_element_count"
-"""``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative."""
 _BY_OTHERS: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGKILL")
-_PYTHON_DIED: Final = (
-    "Fatal Python error: "  # first line of faulthandler; the stack follows
-)
+
+# first line of faulthandler; the stack follows
+_PYTHON_DIED: Final = "Fatal Python error: "
 _FRAME: Final = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
@@ -140,7 +143,11 @@ def find_reason(log: str) -> str:
         failed = no_memory or failed
 
     reason = " ".join((failed or printed or no_memory).split())
-    return reason if len(reason) <= _MAX_LINE else f"{reason[: _MAX_LINE - 1]}…"
+
+    if len(reason) <= _MAX_LINE:
+        return reason
+
+    return f"{reason[: _MAX_LINE - 1]}…"
 
 
 def _find_user_line(log: str) -> str:

@@ -32,8 +32,8 @@ from analyzer.simulated_card.convolution_choices import (
     register_convolutions,
 )
 
+# First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory.
 OLDEST_KERAS: Final = (3, 9)
-"""First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory."""
 _ELSEWHERE: Final = "Reading traces, analyze oom, gpus and diff work without it."
 
 
@@ -60,9 +60,8 @@ def check_packages() -> None:
                 hint=f"pip install {package}. {_ELSEWHERE}",
             )
 
-    with contextlib.suppress(
-        PackageNotFoundError, ValueError
-    ):  # such as a nightly build
+    # such as a nightly build
+    with contextlib.suppress(PackageNotFoundError, ValueError):
         keras = version("keras")
         release = tuple(map(int, keras.split(".")[:2]))
 
@@ -74,18 +73,20 @@ def check_packages() -> None:
             )
 
 
+# Folder for the simulated card's libraries in the staging folder, if the user has no cache.
 SIMULATED_CARD_FOLDER: Final = ".simulated_card"
-"""Folder for the simulated card's libraries in the staging folder, if the user has no cache."""
+
+# First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
+# features that only a real card has, and ends the process.
 _NCCL_BY_NAME: Final = (2, 21)
-"""First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
-features that only a real card has, and ends the process."""
+
+# A variable set at the top level, except those for the allocator and the log, which a capture sets.
 _DECLARED: Final = re.compile(
     r"""^(?:import [^;\n]*;[ \t]*)?(?:os\.)?environ(?:\[|(?P<default>\.setdefault\())"""
     r"""["'](?P<name>KERAS_BACKEND|TF_(?!CPU_|CPP_)\w+)["']"""
     r"""(?:\]\s*=|,)\s*["'](?P<value>[^"'\n]*)["']""",
     re.MULTILINE,
 )
-"""A variable set at the top level, except those for the allocator and the log, which a capture sets."""
 
 
 def make_base_environment(
@@ -101,6 +102,7 @@ def make_base_environment(
         **os.environ,
         "KERAS_BACKEND": os.environ.get("KERAS_BACKEND") or "tensorflow",
     }
+
     _check_backend(environment, "the environment")
 
     if host_events:
@@ -161,14 +163,15 @@ def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, 
     InputError if they select another backend of Keras.
     """
     declared: dict[str, str] = {}
-    with contextlib.suppress(
-        OSError, UnicodeError
-    ):  # loading the file reports the error
+
+    # loading the file reports the error
+    with contextlib.suppress(OSError, UnicodeError):
         for found in _DECLARED.finditer(file.read_text("utf-8")):
             if not (found["default"] and found["name"] in {*base, *declared}):
                 declared[found["name"]] = found["value"]
 
     _check_backend(declared, str(file))
+
     return declared
 
 
@@ -192,10 +195,8 @@ def find_spare_bytes(options: CaptureOptions) -> tuple[int, ...]:
         )
 
         if options.memory_limit_bytes is not None:
-            whole, short = (
-                options.memory_limit_bytes,
-                min(options.memory_limit_bytes, card_environment.SHORT_BYTES),
-            )
+            whole = options.memory_limit_bytes
+            short = min(options.memory_limit_bytes, card_environment.SHORT_BYTES)
 
         spare.append(whole - short)
 
@@ -235,6 +236,7 @@ def configure_cards(options: CaptureOptions, tf: Any) -> None:
         )
 
     register_convolutions(gpus)
+
     for card in cards:
         if options.memory_limit_bytes is not None and not options.is_unlimited:
             limit_bytes = options.memory_limit_bytes

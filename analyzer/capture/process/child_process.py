@@ -86,6 +86,7 @@ class Child:
     def _read(self, timeout_s: float) -> None:
         """Read output for up to ``timeout_s``; note the end if none can follow."""
         assert self._process.stdout is not None
+
         # Not to the end of the pipe: a process that the child started may hold it open.
         is_gone = self._process.poll() is not None
         wait_s = 0 if is_gone else timeout_s
@@ -135,12 +136,14 @@ class Fork:
         """Yield the fork's messages until it ends or its time is over."""
         for message in self._server.messages():
             if isinstance(message, CopyEnd):
-                self.has_ended, self.code = True, message.code
+                self.has_ended = True
+                self.code = message.code
                 return
 
             yield message
 
-        self.has_ended, self.code = self._server.has_ended, self._server.code
+        self.has_ended = self._server.has_ended
+        self.code = self._server.code
 
     def close(self) -> None:
         """End the server if the fork still runs or the server has ended."""

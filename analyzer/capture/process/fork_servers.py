@@ -23,9 +23,9 @@ class ForkServers(contextlib.AbstractContextManager["ForkServers"]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.needs_whole_pool = (
-            False  # whether a step has needed the whole memory of a large card
-        )
+
+        # whether a step has needed the whole memory of a large card
+        self.needs_whole_pool = False
         self._servers: dict[frozenset[tuple[str, str]], Child] = {}
 
     def __exit__(self, *error: object) -> None:

@@ -61,11 +61,12 @@ if TYPE_CHECKING:
 SIZES_PIPE: Final = ".sizes"  # in the run folder: sizes to run, one a line
 _INTERRUPTED: Final = "Interrupted; no run was written."
 _PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
-Progress = Callable[
-    [str, float], None
-]  # called with the stage and the share done, 0 to 1
+
+# called with the stage and the share done, 0 to 1
+Progress = Callable[[str, float], None]
+
+# Takes the answer for a size and returns the next size, or None.
 NextSize = Callable[[SizeRun], int | None]
-"""Takes the answer for a size and returns the next size, or None."""
 
 
 def capture(
@@ -97,14 +98,19 @@ def capture(
         with run_folders.make_staging_folder(out) as staging:
             with run_folders.convert_os_errors(out):
                 request = CaptureRequest(
-                    target=spec, options=options, folder=str(staging), kind=kind
+                    target=spec,
+                    options=options,
+                    folder=str(staging),
+                    kind=kind,
                 )
+
                 child = _start(request, copies)
 
                 with _send_sizes(staging / SIZES_PIPE, next_size) as answer:
                     _wait(child, request, progress, answer, limit_s)
 
             shutil.rmtree(staging / SIMULATED_CARD_FOLDER, ignore_errors=True)
+
             if not (staging / RUN_FILE).is_file():
                 raise TargetError(
                     f"The capture is gone: {spec.text} or another program removed it.",
@@ -150,10 +156,13 @@ def _try_short_pool(
 def _start(request: CaptureRequest, copies: ForkServers | None) -> Child | Fork:
     """Start the child that serves a request, or a fork of a server."""
     staging = Path(request.folder)
-    file, log = staging / "request.json", staging / run_folders.LOG_FILE
+    file = staging / "request.json"
+    log = staging / run_folders.LOG_FILE
     write_message(file, request)
+
     # One folder of tools for all forks, whose environments would differ otherwise.
     folder = copies.folder if copies else staging
+
     options = request.options
     environment = make_environment(request.target, options, request.kind, folder)
 
@@ -250,7 +259,8 @@ def _wait(
         )
 
     kills = child_ending.count_memory_kills() - kills_before
-    text, hint = child_ending.read_tail(log), _save_log(log)
+    text = child_ending.read_tail(log)
+    hint = _save_log(log)
     raise child_ending.explain_end(child.code, stage, target, text, hint, kills=kills)
 
 
@@ -280,7 +290,11 @@ def _save_log(log: Path) -> str:
 
 
 def capture_live(
-    target: Any, options: CaptureOptions, out: Path | None, *, force: bool = False
+    target: Any,
+    options: CaptureOptions,
+    out: Path | None,
+    *,
+    force: bool = False,
 ) -> Path:
     """Run ``target``'s step and return the run folder.
 
@@ -302,15 +316,17 @@ def capture_live(
     if hasattr(target, "get_config") and hasattr(target, "layers"):
         jit = options.jit
         if jit is None and not options.gpu and getattr(target, "compiled", False):
-            jit = bool(
-                target.jit_compile
-            )  # on a card, the child's Keras chooses for the card
+            # on a card, the child's Keras chooses for the card
+            jit = bool(target.jit_compile)
 
         options = replace(options, jit=jit)
         with save_model(target) as path:
             file = TargetSpec(
-                text=spec.text, kind=TargetKind.KERAS_FILE, path=str(path)
+                text=spec.text,
+                kind=TargetKind.KERAS_FILE,
+                path=str(path),
             )
+
             return capture(file, options, out, force=force, progress=_report_nothing)
 
     if options.gpu:
@@ -331,7 +347,11 @@ def _report_nothing(stage: str, share: float) -> None:
 
 
 def capture_unrun(
-    target: Any, options: CaptureOptions, out: Path | None, *, force: bool = False
+    target: Any,
+    options: CaptureOptions,
+    out: Path | None,
+    *,
+    force: bool = False,
 ) -> Path:
     """Capture the graph of a live step in this process, without running it; return the run folder."""
     check_packages()
@@ -383,7 +403,10 @@ def can_trace_here() -> bool:
 
 
 def _check_target(
-    target: Any, out: Path | None, *, force: bool
+    target: Any,
+    out: Path | None,
+    *,
+    force: bool,
 ) -> tuple[TargetSpec, Path]:
     """Return a live target's spec and its folder, which is absolute: the step may change folders."""
     name = str(

@@ -54,8 +54,10 @@ def check_writable(out: Path, *, force: bool) -> None:
 
     if not force:
         raise InputError(
-            f"{out} is not empty.", hint="Name another --out, or add --force."
+            f"{out} is not empty.",
+            hint="Name another --out, or add --force.",
         )
+
     if not _is_run(out):
         raise InputError(
             f"{out} is not empty, and holds no run to replace.",
@@ -97,6 +99,7 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
             _check_empty(out, real, staging)
 
         _remove_parts(real)
+
         # The note comes last: without it the folder is no run.
         parts = sorted(staging.iterdir(), key=lambda part: part.name == RUN_FILE)
 
@@ -109,7 +112,8 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
 def _check_empty(out: Path, real: Path, staging: Path) -> None:
     if any(part != staging for part in real.iterdir()):
         raise InputError(
-            f"{out} is no longer empty.", hint="Name another --out, or add --force."
+            f"{out} is no longer empty.",
+            hint="Name another --out, or add --force.",
         )
 
 

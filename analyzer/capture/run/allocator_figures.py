@@ -16,8 +16,9 @@ from analyzer.capture.private_names import get_device_limits
 from analyzer.model.contract.child_messages import AllocatorFigures
 
 _UUID_BYTES: Final = 16
+
+# Values of ``TF_GPU_ALLOCATOR`` that leave the pool to the driver, where it grows.
 _DRIVER_POOLS: Final = ("cuda_malloc_async", "cuda_malloc")
-"""Values of ``TF_GPU_ALLOCATOR`` that leave the pool to the driver, where it grows."""
 
 
 def read_allocators() -> tuple[AllocatorFigures, ...]:
@@ -46,6 +47,7 @@ def read_allocators() -> tuple[AllocatorFigures, ...]:
             limit_bytes=limits.get(name, 0),
             grows=_does_grow(card),
         )
+
         rows.append(row)
 
     return tuple(rows)

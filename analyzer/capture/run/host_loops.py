@@ -65,7 +65,10 @@ class _Loop:
         carried: list[int],
         lost: set[int],
     ) -> None:
-        self.values, self.cond, self.body, self.carried = values, cond, body, carried
+        self.values = values
+        self.cond = cond
+        self.body = body
+        self.carried = carried
         self.lost = lost  # carried variables without a twin
         self.loop_vars = loop_vars
         self.flat = [_get_tensor(one) for one in _flatten(self.loop_vars)]
@@ -110,6 +113,7 @@ class _Loop:
             *args,
             **kwargs,
         )
+
         own, others = result
         tables = get_tables(graph)
         flat_results = [_get_tensor(one) for one in _flatten(own)]
@@ -166,6 +170,7 @@ class _Loop:
                 return False
 
             self.counters.add(index)
+
             return True
 
         tables.fixed_arguments = is_counter
@@ -186,8 +191,9 @@ class _Loop:
 
         if twin is None:
             self.values.note_unknown(pred.op, "the trips of a loop")
+            return pred
 
-        return pred if twin is None else self.values.wait(graph, twin, pred)
+        return self.values.wait(graph, twin, pred)
 
     def _run(self, *own: Any, others: dict[int, Any] | None = None) -> Any:
         graph = tf.compat.v1.get_default_graph()
@@ -215,7 +221,10 @@ class _Loop:
         for index in self.counters:
             self._check_counter(graph, index, flat[index])
 
-        return results if others is None else (list(results), twins)
+        if others is None:
+            return results
+
+        return (list(results), twins)
 
     def _check_counter(self, graph: Any, index: int, result: Any) -> None:
         """Ask for a twin if a variable taken for a counter has another value."""
@@ -257,9 +266,10 @@ def _encode(twin: Any) -> Any:
     if twin.dtype == tf.int32:
         return tf.identity(twin)
 
-    return (
-        tf.cast(twin, tf.int32) if twin.dtype == tf.bool else tf.bitcast(twin, tf.int32)
-    )
+    if twin.dtype == tf.bool:
+        return tf.cast(twin, tf.int32)
+
+    return tf.bitcast(twin, tf.int32)
 
 
 def _decode(bits: Any, dtype: Any) -> Any:
@@ -268,4 +278,7 @@ def _decode(bits: Any, dtype: Any) -> Any:
     if dtype == tf.int32:
         return bits
 
-    return tf.cast(bits, tf.bool) if dtype == tf.bool else tf.bitcast(bits, dtype)
+    if dtype == tf.bool:
+        return tf.cast(bits, tf.bool)
+
+    return tf.bitcast(bits, dtype)

@@ -24,6 +24,8 @@ from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.model.contract.graph_note import read_op_types
 
 HOST: Final = "/device:CPU:0"
+
+# Op types whose value the executor has without a kernel of the card; a finite number is assumed.
 _IN_HOST_MEMORY: Final = frozenset(
     (
         *(
@@ -38,12 +40,14 @@ _IN_HOST_MEMORY: Final = frozenset(
         *("IsFinite", "VarIsInitializedOp"),
     )
 )
-"""Op types whose value the executor has without a kernel of the card; a finite number is assumed."""
+
+# Op types that the simulated card computes for shapes and truths (``kernels.c``).
 _COMPUTED: Final = frozenset(
     ("Prod", "GatherV2", "DynamicStitch", "All", "Any", "ConcatV2")
 )
-"""Op types that the simulated card computes for shapes and truths (``kernels.c``)."""
 _TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
+
+# Ops whose kernel reads the size of its result from the card -> the inputs that decide it.
 SIZED: Final = (
     dict.fromkeys(_TYPES["segments"], (1,))
     | {op_type: (2,) for op_type in _TYPES["segments"] if op_type.startswith("Sparse")}
@@ -51,7 +55,6 @@ SIZED: Final = (
     | {"DynamicPartition": (1,)}
     | {f"NonMaxSuppressionV{version}": (0, 1, 2, 3, 4) for version in (2, 3, 4)}
 )
-"""Ops whose kernel reads the size of its result from the card -> the inputs that decide it."""
 _BRANCHES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
 _RANDOM: Final = ("Random", "Truncated", "Multinomial", "ParameterizedTruncated")
 _CALLS: Final = frozenset(
@@ -67,12 +70,13 @@ _MOST_BYTES: Final = 1 << 30  # of the results of the twins of a step
 _MOST_RESULT_BYTES: Final = 1 << 30  # of an op whose size is assumed, on the host
 _MOST_INDEX_BYTES: Final = 32  # of an element of such a result: four indices of int64
 _MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
+
+# Size up to which a constant of the card, or a variable's twin, keeps its value; a twin is free.
 _SMALL_BYTES: Final = 4096
-"""Size up to which a constant of the card, or a variable's twin, keeps its value; a twin is free."""
 _MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
-_MOST_FRAMES: Final = (
-    20_000  # Python's limit while the step is traced: a slice is as long as a model
-)
+
+# Python's limit while the step is traced: a slice is as long as a model
+_MOST_FRAMES: Final = 20_000
 _TABLES: Final = "_analyzer_twins"
 
 
@@ -84,7 +88,9 @@ class NeedLoopTwin(BaseException):
     """A loop must also carry the twin of one of its variables, or must not: the body loses it."""
 
     def __init__(self, loop: object, index: int, *, is_lost: bool = False) -> None:
-        self.loop, self.index, self.is_lost = loop, index, is_lost
+        self.loop = loop
+        self.index = index
+        self.is_lost = is_lost
 
 
 class NeedInlining(BaseException):
@@ -122,9 +128,14 @@ class HostValues:
     """
 
     def __init__(
-        self, setup: SetupValues, arguments: Sequence[Any], *, is_program: bool = False
+        self,
+        setup: SetupValues,
+        arguments: Sequence[Any],
+        *,
+        is_program: bool = False,
     ) -> None:
-        self.setup, self.arguments = setup, arguments
+        self.setup = setup
+        self.arguments = arguments
         self.is_program = is_program
         self.unknown: dict[str, str] = {}  # op -> what its value decides
         self.computed: dict[str, None] = {}  # ops whose true value decides
@@ -132,10 +143,12 @@ class HostValues:
         self.is_making = False  # of twins
         self.is_compiled = False  # inside a function that XLA compiles
         self.bytes = self.products = 0
+
         # Variable: whether unknown conditions are taken to be true
         self.assumed: Any = None
         self.followers: dict[int, Any] = {}  # id of a handle -> variable on the host
         self.followed: set[int] = set()  # variables whose followers are assigned to
+
         # id of a handle -> graph, op type and value of each assignment so far
         self.assigned: dict[int, list[tuple[Any, str, Any]]] = {}
 
@@ -148,33 +161,45 @@ class HostValues:
         make = functools.partial(old, graph, op_type)
         if self.is_compiled:
             return make(inputs, *rest, **named)
+
         if self.is_making:
             op = make(inputs, *rest, **named)
             get_tables(graph).moved.add(op.name)
             return op
+
         if op_type in _ASSIGNMENTS:
             self._follow(graph, op_type, inputs)
         if op_type == "Assert":  # the card does not have the values to check
             return _make_true_assertion(make, graph, inputs, rest, named)
         if op_type in _NOT_MOVED:
             return make(inputs, *rest, **named)
+
         if op_type in _BRANCHES:
             is_assertion = _ASSERTION in (named.get("name") or "")
             first = inputs[0] if is_assertion else self._find_branch(graph, inputs[0])
             return make([first, *inputs[1:]], *rest, **named)
+
         if private.is_host_only(op_type) or op_type in _PYTHON:
             return self._create_on_host(make, graph, inputs, rest, named)
+
         op = make(inputs, *rest, **named)
         sized = SIZED.get(op_type)
         if sized is not None:
             return self._move(make, op, sized, rest, named, keep=True)
+
         places = private.find_host_inputs(op_type)
         if places and not all(one.shape.is_fully_defined() for one in op.outputs):
             return self._move(make, op, places, rest, named, keep=False)
+
         return op
 
     def _create_on_host(
-        self, make: Any, graph: Any, inputs: Any, rest: Any, named: dict[str, Any]
+        self,
+        make: Any,
+        graph: Any,
+        inputs: Any,
+        rest: Any,
+        named: dict[str, Any],
     ) -> Any:
         """Create an op that TensorFlow runs on the host anyway."""
         inputs = [graph.capture(one) for one in inputs]
@@ -211,7 +236,8 @@ class HostValues:
         ``keep``: ``op`` reads its size from the card. The other op then runs on the host, after ``op``,
         whose temporaries lie on the card.
         """
-        graph, inputs = op.graph, list(op.inputs)
+        graph = op.graph
+        inputs = list(op.inputs)
         wanted = [
             place
             for place in places
@@ -220,28 +246,37 @@ class HostValues:
         ]
         if not keep and all(map(self.is_fixed, (inputs[place] for place in wanted))):
             return op
+
         is_true = True
+
         for place in wanted:
             twin = self.find(inputs[place])
             if twin is not None:
                 inputs[place] = self.wait(graph, twin, inputs[place])
                 continue
+
             is_true = False
+
             # Gradients of loops take shapes from lists, which are true.
             if keep or not _is_derived(graph):
                 self.note_unknown(op, "a size" if keep else "a size without a bound")
+
             assumed = self._assume_input(op, place) if keep else None
             if assumed is None:
                 return op
+
             inputs[place] = assumed
+
         named = {**named, "name": private.find_free_name(op)}
         if not keep:
             return make(inputs, *rest, **named)
+
         private.keep_op(op)
         with _place_on_host(graph), tf.control_dependencies([op]):
             other = make(inputs, *rest, **named)
         if is_true and len(wanted) == len(op.inputs):
             get_tables(graph).moved.add(other.name)
+
         return other
 
     def _find_branch(self, graph: Any, tensor: Any) -> Any:
@@ -253,7 +288,11 @@ class HostValues:
             return self.wait(graph, twin, tensor)
 
         self.note_unknown(tensor.op, "a branch")
-        return self._read_assumed(graph) if tensor.dtype == tf.bool else tensor
+
+        if tensor.dtype == tf.bool:
+            return self._read_assumed(graph)
+
+        return tensor
 
     def wait(self, graph: Any, twin: Any, original: Any) -> Any:
         """Return a twin that exists once the card has computed the original."""
@@ -274,12 +313,18 @@ class HostValues:
         tensor = op.inputs[place]
         if is_too_large(tensor):
             return None
+
         selects_all = self._read_assumed(op.graph)
         with op.graph.as_default(), private.stop_recording():
             shape = tf.shape(tensor)
         with self.making(op.graph):
             return select_all_or_none(
-                op.type, tensor.dtype, place, shape, selects_all, len(op.outputs)
+                op.type,
+                tensor.dtype,
+                place,
+                shape,
+                selects_all,
+                len(op.outputs),
             )
 
     def note_unknown(self, op: Any, decides: str) -> None:
@@ -314,6 +359,7 @@ class HostValues:
         op = tensor.op
         if op.type in _IN_HOST_MEMORY:
             return True
+
         if op.type == "Placeholder":
             outer = find_captured(graph, tensor)
             if outer is not None:
@@ -357,7 +403,8 @@ class HostValues:
         return twin
 
     def _make(self, tensor: Any) -> Any:
-        graph, op = tensor.graph, tensor.op
+        graph = tensor.graph
+        op = tensor.op
         if op.name in get_tables(graph).moved or op.type == "OptionalHasValue":
             return tensor  # its kernel on a card writes it to the host's memory
         if op.type == "Placeholder":
@@ -413,6 +460,7 @@ class HostValues:
 
         if twin is None:
             raise UnknownValueError
+
         if not tf.is_tensor(twin):
             with tf.init_scope(), tf.device(HOST):
                 twin = tf.constant(twin)
@@ -428,17 +476,20 @@ class HostValues:
         if given is None or tf.as_dtype(given.dtype) != tensor.dtype:
             return None
 
-        return self.setup.find_original(given) if tf.is_tensor(given) else given
+        if tf.is_tensor(given):
+            return self.setup.find_original(given)
+
+        return given
 
     def _capture(self, graph: Any, twin: Any) -> Any:
         """Return a twin as an argument of a graph; a complete graph gets no other arguments."""
         is_new = all(outside is not twin for outside, _ in graph.captures)
         if is_new and not _is_open(graph):
             raise UnknownValueError
+
         if private.is_eager(twin) and isinstance(graph.outer_graph, private.FuncGraph):
-            twin = self._capture(
-                graph.outer_graph, twin
-            )  # else the outer graph takes the card's
+            # else the outer graph takes the card's
+            twin = self._capture(graph.outer_graph, twin)
 
         with self.making(graph):
             return graph.capture(twin)
@@ -454,6 +505,7 @@ class HostValues:
             return
 
         self.bytes += size_bytes
+
         if op.type in (
             "MatMul",
             "BatchMatMul",
@@ -462,6 +514,7 @@ class HostValues:
             "Einsum",
         ) or (op.type.startswith(("Conv", "DepthwiseConv"))):
             sizes = [self._bound_elements(one) for one in (*op.inputs, *op.outputs)]
+
             # of a product exactly; for a convolution at least
             self.products += round(math.sqrt(math.prod(map(float, sizes[:3]))))
 
@@ -502,8 +555,11 @@ class HostValues:
             raise UnknownValueError
 
         follower = self._get_follower(
-            eager, spec, has_assignments=size_bytes <= _SMALL_BYTES
+            eager,
+            spec,
+            has_assignments=size_bytes <= _SMALL_BYTES,
         )
+
         handle = self._capture(graph, follower.handle)
 
         with self.making(graph):
@@ -517,7 +573,8 @@ class HostValues:
                 value = value() if callable(value) else value
                 value = tf.identity(tf.convert_to_tensor(value, spec.dtype))
                 self.followers[id(eager)] = private.ResourceVariable(
-                    value, trainable=False
+                    value,
+                    trainable=False,
                 )
 
             if has_assignments:
@@ -559,7 +616,9 @@ class HostValues:
     @contextlib.contextmanager
     def making(self, graph: Any) -> Iterator[None]:
         """Create ops of the block in a graph, on the host, without further twins."""
-        before, self.is_making = self.is_making, True
+        before = self.is_making
+        self.is_making = True
+
         try:
             with (
                 graph.as_default(),
@@ -620,7 +679,12 @@ def is_too_large(tensor: Any) -> bool:
 
 
 def select_all_or_none(
-    op_type: str, dtype: Any, place: int, shape: Any, selects_all: Any, parts: int
+    op_type: str,
+    dtype: Any,
+    place: int,
+    shape: Any,
+    selects_all: Any,
+    parts: int,
 ) -> Any:
     """Return an input with which an op selects all elements, or as few as it can.
 
@@ -631,7 +695,8 @@ def select_all_or_none(
         return tf.cast(tf.fill(shape, selects_all), dtype)
 
     count = tf.reduce_prod(shape)
-    numbers, zeros = tf.range(count), tf.zeros([count], tf.int32)
+    numbers = tf.range(count)
+    zeros = tf.zeros([count], tf.int32)
 
     if op_type.startswith("NonMaxSuppression"):
         if place > 1:
@@ -675,7 +740,8 @@ def trace_with_true_values(state: Capturing) -> Any:
     values = HostValues(state.setup, program.args)
     with give_true_values(values):
         function = trace_function(program)
-        state.unknown, state.assumed = values.unknown, values.assumed
+        state.unknown = values.unknown
+        state.assumed = values.assumed
         state.computed = tuple(values.computed)
 
         return function
@@ -711,6 +777,7 @@ def give_true_values(values: HostValues) -> Iterator[None]:
             return variable
 
         stack.enter_context(tf.variable_creator_scope(record_initial))
+
         for owner, name, call in (
             (private.FuncGraph, "_create_op_internal", values.create),
             (private.FuncGraph, "capture", capture),
@@ -728,14 +795,18 @@ def _call_function(
     """Call a function inside the step; without a function of its own if its arguments decide."""
     if tf.executing_eagerly():
         return old(function, *args, **kwargs)
+
     if private.is_jit_compiled(function):
-        before, values.is_compiled = values.is_compiled, True
+        before = values.is_compiled
+        values.is_compiled = True
+
         try:
             return old(function, *args, **kwargs)
         finally:
             values.is_compiled = before
 
     values.depth += 1
+
     try:
         return old(function, *args, **kwargs)
     except NeedInlining:
@@ -747,7 +818,11 @@ def _call_function(
 
 
 def _make_true_assertion(
-    make: Any, graph: Any, inputs: Any, rest: Any, named: dict[str, Any]
+    make: Any,
+    graph: Any,
+    inputs: Any,
+    rest: Any,
+    named: dict[str, Any],
 ) -> Any:
     """Compute the inputs of an assertion that is always true."""
     with graph.as_default():

@@ -22,11 +22,11 @@ from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.watch.user_lines import find_calling_line
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
+# Ops whose result shares the buffer of their input, which an earlier op made.
 _ALIASES: Final = {
     *("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims"),
     *("StopGradient", "PreventGradient", "Snapshot", "EnsureShape"),
 }
-"""Ops whose result shares the buffer of their input, which an earlier op made."""
 
 
 class Observations:
@@ -35,12 +35,16 @@ class Observations:
     def __init__(self) -> None:
         # Graph's id and name of each symbolic gradient, and of tensors that share its buffer.
         self.gradients: set[tuple[int, str]] = set()
+
         # Name scope in the graph -> (kind, path); kind is layer, optimizer, metric or loss.
         self.scopes: dict[str, tuple[str, str]] = {}
+
         # Index of a marker in the trace -> addresses of the gradients at that time.
         self.eager_gradients: dict[int, list[int]] = {}
+
         # Whether the step runs eagerly under a trace, which then gets markers.
         self.eager = False
+
         # Type of an eager op under a tape -> lines of the user's code that ran it.
         self.tape_lines: dict[str, set[str]] = {}
         self._marks = 0
@@ -64,10 +68,12 @@ class Observations:
         """Record a structure of gradients, except None."""
         addresses: list[int | None] = []
         for leaf in tf.nest.flatten(gradients, expand_composites=False):
-            tensor = leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf
-            if isinstance(
-                tensor, tf.Variable
-            ):  # a program's own loop accumulates gradients in it
+            tensor = leaf
+            if isinstance(leaf, tf.IndexedSlices):
+                tensor = leaf.values
+
+            # a program's own loop accumulates gradients in it
+            if isinstance(tensor, tf.Variable):
                 addresses.append(find_variable_address(tensor) if self.eager else None)
             elif (
                 tf.is_tensor(tensor)
@@ -79,7 +85,10 @@ class Observations:
                     if tensor.op.type not in _ALIASES:
                         break
 
-                    index = tensor.value_index if tensor.op.type == "IdentityN" else 0
+                    index = 0
+                    if tensor.op.type == "IdentityN":
+                        index = tensor.value_index
+
                     tensor = tensor.op.inputs[index]
             else:
                 addresses.append(find_address(tensor))
@@ -88,7 +97,8 @@ class Observations:
         if found and self.eager:
             self.eager_gradients[self._marks] = found
             with tf.profiler.experimental.Trace(
-                f"{MARKER_PREFIX}gradients", index=self._marks
+                f"{MARKER_PREFIX}gradients",
+                index=self._marks,
             ):
                 self._marks += 1
 
@@ -157,13 +167,13 @@ def _mark_phase(observed: Observations, name: str) -> Any:
     return contextlib.nullcontext()
 
 
+# The kinds of owners of Keras' name scopes.
 _KINDS: Final = (
     (keras.optimizers.Optimizer, "optimizer"),
     (keras.metrics.Metric, "metric"),
     (keras.losses.Loss, "loss"),
     (object, "layer"),
 )
-"""The kinds of owners of Keras' name scopes."""
 
 
 def _observe_scope(observed: Observations, scope: Any) -> None:
@@ -177,6 +187,7 @@ def _observe_scope(observed: Observations, scope: Any) -> None:
             observed.scopes.setdefault(name, (kind, path))
     elif observed.eager and kind == "layer":
         scope.analyzer_mark = tf.profiler.experimental.Trace(
-            f"{MARKER_PREFIX}layer", path=path
+            f"{MARKER_PREFIX}layer",
+            path=path,
         )
         scope.analyzer_mark.__enter__()

@@ -11,6 +11,7 @@ def find_live_objects(kinds: type[Any] | tuple[type[Any], ...]) -> list[Any]:
     ``__class__`` is not read, because that would resolve proxies.
     """
     objects = gc.get_objects()
+
     # By identity: a class may be unhashable.
     classes = {id(kind): kind for kind in map(type, objects)}
     wanted = {number for number, kind in classes.items() if issubclass(kind, kinds)}

@@ -46,19 +46,20 @@ from analyzer.simulated_card.core_calls import delay_kernels, read_requested_pea
 _STEP_NAME: Final = "train"  # Keras' TensorBoard callback gives its steps the same name
 
 
+# Repeats of a step on a simulated card. With two traced steady steps they make 39 runs, and one more
+# run lies outside their least and largest peak with a chance of 2 in 40, 5 %.
 _MOST_REPEATS: Final = 37
-"""Repeats of a step on a simulated card. With two traced steady steps they make 39 runs, and one more
-run lies outside their least and largest peak with a chance of 2 in 40, 5 %."""
 
 _REPEAT_SHARE: Final = 0.1  # of the time of tracing and running the step
 _REPEATS_S: Final = 1.0  # for repeats if that share is shorter; most of it is delays
-_DELAYS: Final = ((0, 0), (100_000, 0), (0, 50_000), (200_000, 100_000))
-"""Delays of the repeats in turn, in ns: the longest of a launch, and that of each kernel. Runs in one
-process are alike; other threads and cards are slower or faster, and ops end in another order."""
 
+# Delays of the repeats in turn, in ns: the longest of a launch, and that of each kernel. Runs in one
+# process are alike; other threads and cards are slower or faster, and ops end in another order.
+_DELAYS: Final = ((0, 0), (100_000, 0), (0, 50_000), (200_000, 100_000))
+
+# Delay of the traced steps and of every second repeat if the host computes values for the card. That
+# takes longer than the card's own launches; with it, other ops run before the values are there.
 _LONG_DELAY: Final = (1_000_000, 0)
-"""Delay of the traced steps and of every second repeat if the host computes values for the card. That
-takes longer than the card's own launches; with it, other ops run before the values are there."""
 
 
 @contextlib.contextmanager
@@ -115,14 +116,22 @@ def run_steps(
                 wanted=steps,
                 setup=setup,
             )
-            graphs_to_set = None if then else partitions
-            _run_to_end(state, graphs_to_set, report, end_trace, own_process)
+
+            wanted = None if then else partitions
+
+            try:
+                _run(state, wanted, report, end_trace, own_process=own_process)
+            except InputError:
+                raise
+            except (SystemExit, Exception) as failure:
+                state.error = describe_failure(failure)
 
         if then is not None:
             then(state)
             state.function = None
 
     report("reading the graph", 0.92)
+
     with pause_collector():
         captured = describe_capture(state, partitions)
         if dump is not None and state.function is not None:
@@ -141,8 +150,14 @@ def _describe_unmade(failure: BaseException) -> Capturing:
 
     program = Program(call=lambda: None, args=(), config=StepConfig())
     error = replace(describe_failure(cause), where=find_user_line(cause))
+
     return Capturing(
-        program, Observations(), StepVariables(program), [], 0, error=error
+        program,
+        Observations(),
+        StepVariables(program),
+        [],
+        0,
+        error=error,
     )
 
 
@@ -154,22 +169,6 @@ def _build_optimizers(program: Program) -> None:
     """
     for optimizer, weights in find_open_optimizers(program):
         optimizer.build(weights)
-
-
-def _run_to_end(
-    state: Capturing,
-    partitions: list[Any] | None,
-    report: Callable[[str, float], None],
-    end_trace: Callable[[], None],
-    own_process: bool,
-) -> None:
-    """Trace the step and run it; an error of the step is recorded in ``state``."""
-    try:
-        _run(state, partitions, report, end_trace, own_process=own_process)
-    except InputError:
-        raise
-    except (SystemExit, Exception) as failure:
-        state.error = describe_failure(failure)
 
 
 def _run(
@@ -202,10 +201,12 @@ def _run(
 
         if is_on_simulated_card and state.function is None:
             eager = ProgramValues(state.setup)
-            state.unknown, state.assumed = eager.unknown, eager
+            state.unknown = eager.unknown
+            state.assumed = eager
             block.enter_context(eager.give())
 
         state.variables.snapshot()
+
         for index in range(state.wanted):
             share = 0.3 + 0.6 * index / state.wanted
             report(f"running step {index + 1} of {state.wanted}", share)
@@ -265,10 +266,12 @@ def _repeat_step(state: Capturing, spent_s: float) -> None:
             "The step was not repeated, so its range is not known: this version of TensorFlow has "
             "no place where the requests can be counted."
         )
+
         return
 
     state.observed.eager = False  # no trace gets the marks of gradients any more
-    began_s, peaks = time.monotonic(), state.repeats
+    began_s = time.monotonic()
+    peaks = state.repeats
     most_s = max(_REPEAT_SHARE * spent_s, _REPEATS_S)
 
     while len(peaks) < _MOST_REPEATS:
@@ -305,8 +308,10 @@ def _measure_repeat(state: Capturing, delays: tuple[int, int]) -> TwoSizes:
         _call_step(state, _STEP_NAME, state.wanted)
 
     allocated_bytes = tf.config.experimental.get_memory_info(card)["peak"]
+
     return TwoSizes(
-        requested_bytes=read_requested_peak(0), allocated_bytes=allocated_bytes
+        requested_bytes=read_requested_peak(0),
+        allocated_bytes=allocated_bytes,
     )
 
 
@@ -325,6 +330,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
         )
 
     gc.collect()
+
     try:
         tf.profiler.experimental.start(str(logdir))
     except tf.errors.AlreadyExistsError:
@@ -352,4 +358,5 @@ def _has_statistics() -> bool:
         in_use_bytes = tf.config.experimental.get_memory_info("CPU:0")["current"]
 
     del tensor
+
     return in_use_bytes > 0

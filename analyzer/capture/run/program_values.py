@@ -37,8 +37,8 @@ _READS: Final = {
 }
 
 
+# Elements of an integer tensor up to which its value may be a shape.
 _FEW: Final = 64
-"""Elements of an integer tensor up to which its value may be a shape."""
 
 
 class ProgramValues:
@@ -46,6 +46,7 @@ class ProgramValues:
 
     def __init__(self, setup: SetupValues | None = None) -> None:
         self._functions = HostValues(setup or SetupValues(), (), is_program=True)
+
         # Op and its line -> what its value decides
         self.unknown = self._functions.unknown
         self._selects_all = False
@@ -81,6 +82,7 @@ class ProgramValues:
         is_compiled = private.is_jit_compiled(function)
         if is_compiled or not tf.executing_eagerly() or self._functions.depth:
             return call(function, *args, **kwargs)
+
         with give_true_values(self._functions):
             return call(function, *args, **kwargs)
 
@@ -108,16 +110,23 @@ class ProgramValues:
             inputs = [tf.convert_to_tensor(one) for one in args[:count]]
             attributes = args[count:]
             results = self._find_results(old, context, op_type, inputs, attributes)
+
             # The kernel, too, allocates its results before it frees its temporaries.
             own = old(context, op_type, name, *inputs, *attributes)
 
         if results is None:
             return own
+
         tf.nest.map_structure(link_gradient, results, own)
+
         return results
 
     def _keep_value(
-        self, own: Any, run: Callable[..., Any], args: tuple[Any, ...], count: int
+        self,
+        own: Any,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        count: int,
     ) -> Any:
         """Return an integer of the card with its value, if the host has all inputs of its op.
 
@@ -136,6 +145,7 @@ class ProgramValues:
     def _running_own_ops(self) -> Iterator[None]:
         """Leave the ops of the block, which are ours, as they are."""
         self._is_running = True
+
         try:
             yield
         finally:
@@ -155,29 +165,45 @@ class ProgramValues:
             for place in SIZED[op_type]:
                 if place >= len(inputs):
                     continue
+
                 original = self._functions.setup.find_original(inputs[place])
                 if original is None:
                     self._note(op_type, "a size")
                     original = self._assume(op_type, inputs[place], place, attributes)
+
                 if original is None:
                     return None
+
                 given[place] = original
+
             results = old(context, op_type, None, *given, *attributes)
             return tf.nest.map_structure(self._functions.setup.copy, results)
 
     def _assume(
-        self, op_type: str, tensor: Any, place: int, attributes: tuple[Any, ...]
+        self,
+        op_type: str,
+        tensor: Any,
+        place: int,
+        attributes: tuple[Any, ...],
     ) -> Any:
         """Return an input with which an op selects everything or nothing; None if there is none."""
         if is_too_large(tensor):
             return None
+
         parts = 1
         if op_type == "DynamicPartition":
             parts = attributes[attributes.index("num_partitions") + 1]
+
         shape = tf.constant(tensor.shape.as_list(), tf.int32)
         selects_all = tf.constant(self._selects_all)
+
         return select_all_or_none(
-            op_type, tensor.dtype, place, shape, selects_all, parts
+            op_type,
+            tensor.dtype,
+            place,
+            shape,
+            selects_all,
+            parts,
         )
 
     def _read(self, method: str, decides: str, old: Any, tensor: Any) -> Any:
@@ -196,10 +222,12 @@ class ProgramValues:
     def _note(self, name: str, decides: str) -> str:
         """Note an unknown value; return the line of the user's code."""
         frames = traceback.StackSummary.extract(
-            traceback.walk_stack(None), lookup_lines=False
+            traceback.walk_stack(None),
+            lookup_lines=False,
         )
         line = find_own_line(frames)
         self.unknown[f"{name} at {line}" if line else name] = decides
+
         return line
 
 

@@ -18,10 +18,10 @@ from analyzer.simulated_card.card_environment import SHORT_POOL
 
 _LONGEST_DETAIL: Final = 200  # characters of an error
 
+# Steps at a size: the order of ops differs between them, and so does the room that they need. They
+# end after some seconds, but not before the steps of a capture.
 _MOST_STEPS: Final = 20
 _LONGEST_S: Final = 1.0
-"""Steps at a size: the order of ops differs between them, and so does the room that they need. They end
-after some seconds, but not before the steps of a capture."""
 
 
 def answer_sizes(send: Callable[[SizeRun], None], pipe: Path, state: Capturing) -> None:

@@ -21,11 +21,12 @@ _ERROR: Final = re.compile(r"\w*(Error|Exception|Interrupt)\b.*:")
 _OURS: Final = str(Path(__file__).parents[2]) + os.sep
 _MAX_MESSAGE: Final = 2000  # characters
 _KERAS_REASON: Final = "Error encountered:"
+
+# Starts of lines in TensorFlow's messages that give no reason.
 _STACK: Final = (
     *('File "', "[[{{node", "Hint: If you want to see a list", "Detected at node "),
     *("Graph execution error:", "in user code:"),
 )
-"""Starts of lines in TensorFlow's messages that give no reason."""
 
 _STARTED_IN = os.sep  # the working folder at the start; the user's code may change it
 with contextlib.suppress(OSError):  # it has been removed
@@ -54,6 +55,7 @@ def describe_user_error(error: BaseException) -> str:
         return f"{error.filename}:{error.lineno}: {text}"
 
     line = find_user_line(error)
+
     return f"{line}: {text}" if line else text
 
 
@@ -103,6 +105,7 @@ def find_cell(filename: str) -> str:
         return ""
 
     label = shell.compile.format_code_name(filename)  # ("Cell", "In[3]")
+
     return f"cell {label[1].strip('In[]')}" if label else ""
 
 
@@ -127,7 +130,9 @@ def _describe_traced_error(lines: list[str]) -> str:
 
     Autograph runs a rewritten copy of the user's code, so only its message has the user's lines.
     """
-    where, text = "", lines[-1]
+    where = ""
+    text = lines[-1]
+
     for frame in filter(None, map(_FRAME.match, lines)):
         if not is_library(frame[1]):
             where = f"{shorten_path(frame[1])}:{frame[2]}: "
@@ -135,7 +140,10 @@ def _describe_traced_error(lines: list[str]) -> str:
     for line, after in itertools.pairwise([*lines, ""]):
         if _ERROR.match(line):
             has_layer = "Exception encountered" in line
-            text = f"{line} {after}".strip() if has_layer else line
+
+            text = line
+            if has_layer:
+                text = f"{line} {after}".strip()
 
     return f"{where}{text}"
 

@@ -29,6 +29,7 @@ from analyzer.capture.run.xla_dumps import (
 )
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
+from analyzer.model import __version__
 from analyzer.model.contract.fields import TwoSizes
 from analyzer.model.contract.graph_note import Op, TracedGraph
 from analyzer.model.contract.run_note import (
@@ -43,10 +44,11 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.errors import ExitCode, FailureKind, TargetError
 from analyzer.model.machine import count_cores
-from analyzer.model.version import __version__
 from analyzer.simulated_card.core_calls import describe_refusals
 
 _MOST_NAMES: Final = 3  # of ops or functions in a note
+
+# Prefixes of the variables that change TensorFlow's allocations; a report shows no others.
 _ENVIRONMENT: Final = (
     *("TF_CPU_", "TF_CUDNN_", "TF_CUBLAS_", "TF_CUDA_", "TF_DETERMINISTIC_"),
     *("TF_GPU_", "TF_NUM_"),
@@ -54,11 +56,10 @@ _ENVIRONMENT: Final = (
     *("TF_ENABLE_ONEDNN_OPTS", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_USE_CUBLASLT"),
     *("TF_XLA_FLAGS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES"),
 )
-"""Prefixes of the variables that change TensorFlow's allocations; a report shows no others."""
 
 
+# A function that XLA compiled, and its module (HloProto) with the buffer assignment.
 CompiledPlan: TypeAlias = tuple[CompiledFunction, bytes]
-"""A function that XLA compiled, and its module (HloProto) with the buffer assignment."""
 
 
 @dataclass
@@ -67,9 +68,8 @@ class Captured:
 
     run: RunFile
     ops: list[Op] = field(default_factory=list)  # that ran; none for an eager step
-    traced: list[TracedGraph] = field(
-        default_factory=list
-    )  # before TensorFlow optimised it
+    # before TensorFlow optimised it
+    traced: list[TracedGraph] = field(default_factory=list)
     compiled: list[CompiledPlan] = field(default_factory=list)
     inside: list[Op] = field(default_factory=list)  # of compiled functions, before XLA
 
@@ -86,9 +86,8 @@ class Capturing:
     function: Any = None  # concrete; None if the step runs eagerly
     done: int = 0
     error: Failure | None = None
-    setup: SetupValues | None = (
-        None  # true values, if the step runs on a simulated card
-    )
+    # true values, if the step runs on a simulated card
+    setup: SetupValues | None = None
     unknown: dict[str, str] | None = None  # op and its line -> what its value decides
     computed: tuple[
         str, ...
@@ -104,10 +103,11 @@ def trace_function(program: Program) -> Any:
     """Trace the step and return its concrete function; None for an eager step."""
     if program.function is None:
         return None
-    if hasattr(
-        program.function, "captured_inputs"
-    ):  # already concrete (a SavedModel's)
+
+    # already concrete (a SavedModel's)
+    if hasattr(program.function, "captured_inputs"):
         return program.function
+
     try:
         return program.function.get_concrete_function(*program.traced_args)
     except tf.errors.ResourceExhaustedError:
@@ -121,7 +121,10 @@ def trace_function(program: Program) -> Any:
 
 
 def describe_capture(
-    capturing: Capturing, partitions: Sequence[Any] = (), *, ops: list[Op] | None = None
+    capturing: Capturing,
+    partitions: Sequence[Any] = (),
+    *,
+    ops: list[Op] | None = None,
 ) -> Captured:
     """Return the result of a capture as plain data.
 
@@ -129,8 +132,11 @@ def describe_capture(
         partitions: The graphs that the executor ran.
         ops: The ops that the executor would run; None to read them from the graphs.
     """
-    program, observed = capturing.program, capturing.observed
-    variables, function = capturing.variables, capturing.function
+    program = capturing.program
+    observed = capturing.observed
+    variables = capturing.variables
+
+    function = capturing.function
     traced_graphs = [] if function is None else graphs.read_traced_graphs(function)
     sources: dict[str, str] = {}
     if function is not None and ops is None:
@@ -178,6 +184,7 @@ def describe_capture(
         },
         environment=_read_environment(),
     )
+
     return Captured(run, ops or [], traced_graphs)
 
 
@@ -185,7 +192,10 @@ def _read_environment() -> dict[str, str]:
     """Return the variables that change TensorFlow's allocations."""
     found = {}
     for name, text in sorted(os.environ.items()):
-        value = remove_dump_flags(text) if name == "XLA_FLAGS" else text
+        value = text
+        if name == "XLA_FLAGS":
+            value = remove_dump_flags(text)
+
         if value and name.startswith(_ENVIRONMENT):
             found[name] = value
 
@@ -233,9 +243,13 @@ def _read_ops(
 
 
 def _describe_step(
-    program: Program, observed: Observations, *, is_eager: bool
+    program: Program,
+    observed: Observations,
+    *,
+    is_eager: bool,
 ) -> StepConfig:
     config = program.config
+
     # A step of the user's own trains if it takes gradients.
     mode: Mode = "train" if observed.gradients or observed.eager_gradients else "infer"
     return replace(
@@ -262,6 +276,7 @@ def _check_accumulation(program: Program, steps: int) -> list[str]:
         getattr(one, "gradient_accumulation_steps", None) or 1
         for one in program.optimizers
     ]
+
     return [
         f"The optimizer accumulates gradients over {count} steps and applies them in the last, "
         f"which needs more memory. Step {steps - 1} (from 0) applies none: use --steps "
@@ -293,13 +308,16 @@ def _get_python_name(function_name: str) -> str:
 
 
 def _describe_inputs(
-    program: Program, function: Any, addresses: Sequence[int | None]
+    program: Program,
+    function: Any,
+    addresses: Sequence[int | None],
 ) -> tuple[Input, ...]:
     names = [f"input {index}" for index in range(len(program.args))]
     if function is not None:
         given = function.inputs[: len(function.inputs) - len(function.captured_inputs)]
         for index, tensor in enumerate(given[: len(names)]):
             names[index] = tensor.name.split(":")[0]
+
     return tuple(
         Input(name, tensor.dtype.name, get_shape(tensor), address)
         for name, tensor, address in zip(names, program.args, addresses, strict=True)
@@ -310,24 +328,25 @@ def _describe_device() -> DeviceNote:
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
         return DeviceNote(kind="cpu", name=platform.processor() or platform.machine())
+
     details = tf.config.experimental.get_device_details(
         tf.config.list_physical_devices("GPU")[0]
     )
     return DeviceNote(kind="gpu", name=str(details.get("device_name", gpus[0].name)))
 
 
+# Reason that "No algorithm worked!" gives for each algorithm if none had memory for a trial.
 _NO_MEMORY_TO_TRY: Final = "RESOURCE_EXHAUSTED: Out of memory"
-"""Reason that "No algorithm worked!" gives for each algorithm if none had memory for a trial."""
 
+# Errors that mean a lack of memory on a simulated card, whose libraries refuse nothing else.
 _SIMULATED_CARD_NO_MEMORY: Final = (
     "Failed to call DoRnn",  # cudnn_rnn_ops.cc: no memory for workspace or reserve space
     "No algorithm worked!",  # conv_ops_gpu.h
     "No valid config found",  # XLA's autotuner.cc
 )
-"""Errors that mean a lack of memory on a simulated card, whose libraries refuse nothing else."""
 
+# Words in TensorFlow's InvalidArgumentError if an op has more elements than an int counts.
 _TOO_LARGE: Final = ("2^31", "int32", "INT_MAX", "too many elements")
-"""Words in TensorFlow's InvalidArgumentError if an op has more elements than an int counts."""
 
 
 def classify_failure(failure: BaseException | None) -> FailureKind:
@@ -339,42 +358,51 @@ def classify_failure(failure: BaseException | None) -> FailureKind:
         return FailureKind.OUT_OF_MEMORY
     if isinstance(failure, SystemExit):
         return FailureKind.EXITED
+
     text = str(failure)
     if isinstance(failure, tf.errors.NotFoundError) and _NO_MEMORY_TO_TRY in text:
         return FailureKind.OUT_OF_MEMORY
+
     if "SIMULATED_CARDS" in os.environ and any(
         words in text for words in _SIMULATED_CARD_NO_MEMORY
     ):
         return FailureKind.OUT_OF_MEMORY
+
     if isinstance(failure, tf.errors.InvalidArgumentError | ValueError):
         is_large = any(words in text for words in _TOO_LARGE)
         return FailureKind.TOO_LARGE if is_large else FailureKind.INVALID_SHAPE
+
     return FailureKind.OTHER
 
 
 def describe_failure(failure: BaseException) -> Failure:
     """Return how a step failed, for the note."""
     kind = classify_failure(failure)
-    name, message, code = type(failure).__name__, str(failure), ExitCode.BAD_INPUT
+    name = type(failure).__name__
+    message = str(failure)
+
+    code = ExitCode.BAD_INPUT
     where = None
+
     if isinstance(failure, KeyboardInterrupt):
-        name, message, code = (
-            "Interrupted",
-            "The run was interrupted",
-            ExitCode.INTERRUPTED,
-        )
+        name = "Interrupted"
+        message = "The run was interrupted"
+        code = ExitCode.INTERRUPTED
     elif isinstance(failure, SystemExit):
         message = f"The step called sys.exit({failure.code})."
     elif kind is FailureKind.OUT_OF_MEMORY:
-        name, code = "ResourceExhaustedError", ExitCode.STEP_OUT_OF_MEMORY
+        name = "ResourceExhaustedError"
+        code = ExitCode.STEP_OUT_OF_MEMORY
     else:
         where = find_user_line(failure)
+
     message = clean_message(message)
     has_size = isinstance(failure, tf.errors.ResourceExhaustedError)
     is_waiting = isinstance(failure, KeyboardInterrupt)  # maybe for memory
     is_out = kind is FailureKind.OUT_OF_MEMORY and not has_size
     if "SIMULATED_CARDS" in os.environ and (is_out or is_waiting):
         message += describe_refusals()
+
     return Failure(type=name, message=message, exit_code=code, where=where, kind=kind)
 
 
@@ -411,7 +439,9 @@ def read_compiled_functions(
                 platform=platform,
                 compilations=len(list_dumps(dump, name)),
             )
+
             compiled.append((note, plan))
 
     names = [note.function for note, _ in compiled]
+
     return compiled, graphs.read_inner_ops(function, names)

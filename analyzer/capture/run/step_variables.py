@@ -30,14 +30,14 @@ from analyzer.model.contract.fields import SMALL_ELEMENTS
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
+# Ops that access parts of a variable. They switch it to copy-on-read, and each later read copies all
+# of it (``EnsureSparseVariableAccess`` in ``resource_variable_ops.cc``); so it is not read.
 _SPARSE_ACCESS: Final = (
     "ResourceGather",
     "ResourceScatter",
     "ResourceSparseApply",
     "ResourceStridedSliceAssign",
 )
-"""Ops that access parts of a variable. They switch it to copy-on-read, and each later read copies all of
-it (``EnsureSparseVariableAccess`` in ``resource_variable_ops.cc``); so it is not read."""
 
 
 class StepVariables:
@@ -47,7 +47,8 @@ class StepVariables:
     """
 
     def __init__(self, program: Program, function: Any = None) -> None:
-        self.program, self.function = program, function
+        self.program = program
+        self.function = function
         self.snapshots: list[list[int | None]] = []  # None: an unknown address
         self.raw: list[Any] = []  # the ``tf.Variable`` of each row
         self._known: set[int] = set()
@@ -61,6 +62,7 @@ class StepVariables:
         depends on NumPy's address, so equal steps would be measured differently.
         """
         self.refresh()
+
         for variable in self.raw:
             count = variable.shape.num_elements()
             is_small = count is not None and count <= SMALL_ELEMENTS
@@ -82,6 +84,7 @@ class StepVariables:
     def restore(self, values: dict[int, Any]) -> None:
         """Restore the variables' values; variables made since (slots) become zero."""
         self.refresh()
+
         for variable in self.raw:
             if id(variable) in values:
                 # A copy, or the variable would stay in NumPy's memory.
@@ -104,14 +107,14 @@ class StepVariables:
             self._add_optimizer(optimizer)
 
         captured: list[Any] = []  # of a function that is not traced yet
+
         if self.function is not None:
             captured = list(self.function.variables)
             if self._unread is None:
                 self._unread = _find_sparse_variables(self.function)
 
-        if (
-            self.program.function is None
-        ):  # a program may use any, outside its steps too
+        # a program may use any, outside its steps too
+        if self.program.function is None:
             variables = find_live_objects(tf.Variable)
             captured += [one for one in variables if hasattr(one, "handle")]
 
@@ -128,7 +131,8 @@ class StepVariables:
 
         After the first step, variables with sparse access cannot be read without a copy.
         """
-        name, index = f"{MARKER_PREFIX}snapshot", len(self.snapshots)
+        name = f"{MARKER_PREFIX}snapshot"
+        index = len(self.snapshots)
         with tf.profiler.experimental.Trace(name, index=index):
             self.refresh()
             unread = (self._unread or ()) if self.snapshots else ()
@@ -161,12 +165,16 @@ class StepVariables:
                 argument=arguments.get(id(variable.handle)) if arguments else None,
                 device=variable.device,
             )
+
             rows.append(row)
 
         return tuple(rows)
 
     def _add(
-        self, variables: Iterable[Any], category: Category, role: str = ""
+        self,
+        variables: Iterable[Any],
+        category: Category,
+        role: str = "",
     ) -> None:
         """Add new variables, and their copies on other devices."""
         for variable in variables:
@@ -200,12 +208,14 @@ class StepVariables:
         A step of the user need not name its model, so the owners are searched among live Keras objects.
         """
         wanted = {id(get_raw_variable(variable)) for variable in variables}
-        optimizers, metrics = get_optimizer_classes(), get_classes("metrics.Metric")
+        optimizers = get_optimizer_classes()
+        metrics = get_classes("metrics.Metric")
         layers = get_classes("layers.Layer")
 
         for thing in find_live_objects((*optimizers, *metrics, *layers)):
             is_optimizer = issubclass(type(thing), optimizers)
             owned: list[Any] = []
+
             with contextlib.suppress(AttributeError):  # its constructor failed
                 read = get_optimizer_variables if is_optimizer else _get_variables
                 owned = read(thing)
@@ -313,7 +323,11 @@ def find_address(tensor: Any) -> int | None:
         return None
 
     pointer = _get_pointer(capsule, b"dltensor")
-    return (ctypes.c_uint64.from_address(pointer).value or None) if pointer else None
+
+    if pointer:
+        return ctypes.c_uint64.from_address(pointer).value or None
+
+    return None
 
 
 def find_variable_address(variable: Any) -> int | None:

@@ -31,6 +31,7 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
 
     for spec, activation in zip(specs, activations, strict=True):
         loss = _choose_loss(spec, activation, has_integer_inputs=has_integers)
+
         # Keras weighs each of several outputs by its batch; a number has none.
         if loss is output_itself and len(specs) > 1:
             loss = None
@@ -50,7 +51,10 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
 def format_losses(losses: Any) -> str:
     """Return the names of the losses, for a sentence."""
     names = [get_loss_name(loss) or "none" for loss in tf.nest.flatten(losses)]
-    return names[0] if len(set(names)) == 1 else ", ".join(names)
+    if len(set(names)) == 1:
+        return names[0]
+
+    return ", ".join(names)
 
 
 def get_loss_name(loss: Any) -> str:
@@ -135,6 +139,7 @@ def _make_label(model: Any, spec: Any, loss_name: str) -> Any:
         return make_part(shape[:-1], tf.int32, classes=shape[-1])
 
     dtype = tf.as_dtype(spec.dtype)
+
     return make_part(shape, dtype if dtype.is_floating else tf.float32)
 
 

@@ -21,11 +21,18 @@ from analyzer.capture.targets.keras_api import get_classes
 
 _CARD: Final = "/GPU:0"
 _STAYS: Final = (tf.string, tf.resource, tf.variant)  # on the host
-_IS_CONSTANT: Final = "_analyzer_constant"
-"""Attribute of an ``int32`` tensor made from a Python or NumPy value, which stays on the host."""
 
+# Attribute of an ``int32`` tensor made from a Python or NumPy value, which stays on the host.
+_IS_CONSTANT: Final = "_analyzer_constant"
+
+# Size of the largest variable whose initial value stays on the host.
 _MOST_ELEMENTS: Final = 1 << 24
-"""Size of the largest variable whose initial value stays on the host."""
+
+
+def _can_move(value: Any) -> bool:
+    """Return whether a value is an eager tensor that a card can hold."""
+    is_eager = tf.is_tensor(value) and private.is_eager(value)
+    return is_eager and value.dtype not in _STAYS
 
 
 class SetupValues:
@@ -35,19 +42,18 @@ class SetupValues:
         # Each entry of a tensor holds its objects, so that no other object gets their id.
         self.originals: dict[int, tuple[Any, Any]] = {}  # card's id -> card's, host's
         self.copies: dict[int, tuple[Any, Any]] = {}  # host's id -> host's, card's
+
         # id of a living variable's handle -> the initial value or a function that makes it
         self.initial: dict[int, Any] = {}
 
     def move(self, tensor: Any) -> Any:
         """Return the card's copy of an eager tensor of the setup; itself if it belongs on the host."""
-        if (
-            not tf.is_tensor(tensor)
-            or not private.is_eager(tensor)
-            or tensor.dtype in _STAYS
-        ):
+        if not _can_move(tensor):
             return tensor
+
         if "GPU" in tensor.device or getattr(tensor, _IS_CONSTANT, False):
             return tensor
+
         if id(tensor) not in self.copies:
             copy = self.copy(tensor)
             self.copies[id(tensor)] = (tensor, copy)
@@ -57,11 +63,7 @@ class SetupValues:
 
     def copy(self, value: Any) -> Any:
         """Return a copy on the card of an eager tensor of the host; any other value itself."""
-        if (
-            not tf.is_tensor(value)
-            or not private.is_eager(value)
-            or value.dtype in _STAYS
-        ):
+        if not _can_move(value):
             return value
 
         return private.copy_to_device(
@@ -77,6 +79,7 @@ class SetupValues:
 
         if handle is not None and is_small:
             self.initial[id(handle)] = value
+
             # A reference would keep the variable's memory on the card.
             weakref.finalize(handle, self.initial.pop, id(handle), None)
 
@@ -99,6 +102,7 @@ def collect_setup_values() -> Iterator[SetupValues | None]:
         return
 
     _collected.append(SetupValues())
+
     try:
         yield _collected[-1]
     finally:
@@ -126,12 +130,12 @@ def run_setup_on_host() -> Iterator[None]:
         own_scope = private.get_eager_device()
 
         def create(next_creator: Any, **settings: Any) -> Any:
-            if (
-                private.get_eager_device() is not own_scope
-            ):  # the user, or a strategy, chose a device
+            # the user, or a strategy, chose a device
+            if private.get_eager_device() is not own_scope:
                 return next_creator(**settings)
 
             value = settings.get("initial_value")
+
             # An implicit copy to the card would live as long as the host's tensor (a mirror).
             on_card = settings | {"initial_value": values.copy(value)}
 
@@ -139,9 +143,11 @@ def run_setup_on_host() -> Iterator[None]:
                 variable = next_creator(**on_card)
 
             values.remember(variable, value)
+
             return variable
 
         stack.enter_context(tf.variable_creator_scope(create))
+
         for model_class in get_classes("Model"):
             call = functools.partial(_call_on_card, own_scope)
             stack.enter_context(wrap_calls(model_class, "__call__", call))

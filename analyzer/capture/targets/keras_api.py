@@ -38,7 +38,10 @@ def get_input_specs(model: Any) -> Any:
 def get_output_tensors(model: Any) -> Any:
     """Return the symbolic outputs of a functional model; None for others."""
     structure = private_names.get_output_structure(model)
-    return structure if structure is not None else getattr(model, "outputs", None)
+    if structure is not None:
+        return structure
+
+    return getattr(model, "outputs", None)
 
 
 def get_classes(path: str) -> tuple[type, ...]:

@@ -26,6 +26,7 @@ from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import Mode, StepConfig
 from analyzer.model.errors import InputError, TargetError
 
+# Kinds of objects that Keras looks up by name: the module, and examples for an error.
 _KINDS: Final = {
     "optimizer": (
         keras.optimizers,
@@ -36,12 +37,12 @@ _KINDS: Final = {
         "mse, binary_crossentropy or sparse_categorical_crossentropy",
     ),
 }
-"""Kinds of objects that Keras looks up by name: the module, and examples for an error."""
 _MOST_PARTS: Final = 3  # inputs, labels and sample weights
 _OPEN_TOKENS: Final = 3  # generated after the prompt
+
+# A step of Keras' own: its call, its ``tf.function`` (None if eager), the function's arguments, and
+# the tensors that Python holds while the step runs.
 _KerasStep: TypeAlias = tuple[Callable[[], Any], Any, tuple[Any, ...], tuple[Any, ...]]
-"""A step of Keras' own: its call, its ``tf.function`` (None if eager), the function's arguments, and the
-tensors that Python holds while the step runs."""
 
 
 def make_model_program(model: Any, options: CaptureOptions) -> Program:
@@ -56,7 +57,9 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     train = mode == "train"
     form = target_spec.TargetForm.MODEL if train else target_spec.TargetForm.INFERENCE
     target_spec.check_honoured(
-        f"The model {model.name!r}", form, target_spec.list_given_options(options)
+        f"The model {model.name!r}",
+        form,
+        target_spec.list_given_options(options),
     )
     inputs, batch_size = synthetic_inputs.make_inputs(model, options)
     outputs = _build_output_specs(model, inputs)
@@ -99,14 +102,15 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
 def _make_fit_step(model: Any, data: Any) -> _KerasStep:
     """Return the step of ``fit``: the training function that Keras makes, called with an iterator."""
     if private.is_distributed(model):
-        with (
-            model.distribute_strategy.scope()
-        ):  # slots made in the step lie on one device only
+        # slots made in the step lie on one device only
+        with model.distribute_strategy.scope():
             private.get_builder(model)(data_batch=data)
 
     model.train_function = None  # made for other settings
     return _take_batches(
-        model, model.make_train_function() or model.train_function, data
+        model,
+        model.make_train_function() or model.train_function,
+        data,
     )
 
 
@@ -167,7 +171,11 @@ _STEPS: Final = {
 
 
 def _make_trainable(
-    model: Any, inputs: Any, outputs: Any, options: CaptureOptions, messages: list[str]
+    model: Any,
+    inputs: Any,
+    outputs: Any,
+    options: CaptureOptions,
+    messages: list[str],
 ) -> None:
     """Compile the model if it is not compiled or another optimizer or loss is requested."""
     if not model.trainable_variables:
@@ -218,6 +226,7 @@ def _set_jit(model: Any, jit: bool) -> None:
         )
 
     model.jit_compile = jit
+
     if jit and not model.jit_compile:
         raise TargetError(
             f"The model {model.name!r} has layers that XLA cannot compile.",
@@ -245,6 +254,7 @@ def _make_data(model: Any, inputs: Any, outputs: Any) -> Any:
     weights = synthetic_inputs.make_part(
         tf.nest.flatten(inputs)[0].shape[:1], tf.float32
     )
+
     return (inputs, make_labels(model, outputs), weights)[:count]
 
 
@@ -307,7 +317,8 @@ def _look_up(kind: str, name: str) -> Any:
         return module.get(name)
     except ValueError:
         raise TargetError(
-            f"Keras has no {kind} {name!r}.", hint=f"Try {examples}."
+            f"Keras has no {kind} {name!r}.",
+            hint=f"Try {examples}.",
         ) from None
 
 
@@ -315,7 +326,8 @@ def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
     """Compile a compiled model with another optimizer or loss (or None); return what is replaced."""
     arguments = {"optimizer": model.optimizer, "loss": model.loss}
     arguments |= private.get_compile_arguments(model)
-    new, old = [], []
+    new = []
+    old = []
 
     if optimizer is not None:
         inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
@@ -329,6 +341,7 @@ def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
         arguments |= {"loss": loss, "loss_weights": None}
 
     _compile(model, arguments | {"jit_compile": bool(model.jit_compile)})
+
     return f"As asked, {' and '.join(new)} replaces {' and '.join(old)} of the compiled model."
 
 

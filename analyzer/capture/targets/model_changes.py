@@ -26,8 +26,9 @@ from analyzer.capture.targets.recomputed_blocks import recompute_blocks
 from analyzer.model.errors import TargetError
 
 _ALL_BUT_LAST: Final = "all-but-last"
+
+# Remedies that need the model itself.
 _NEED_MODEL: Final = frozenset({"freeze", "lora", "quantize", "recompute"})
-"""Remedies that need the model itself."""
 
 
 @contextlib.contextmanager
@@ -81,6 +82,7 @@ def rebuild(model: Any, remedy: str) -> Any:
         return model
     if not isinstance(model, keras.Model) or not model.inputs:
         raise TargetError(f"The model {model.name!r} is not made of layers in a graph.")
+
     if type(model).train_step is not keras.Model.train_step:
         raise TargetError(
             f"A rebuilt {model.name!r} would lose the train_step of its own."
@@ -106,9 +108,8 @@ def change_layers(model: Any, remedy: str) -> None:
     parts = _split(remedy)
     if "quantize" in parts:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # about each layer without weights to quantize
+            # about each layer without weights to quantize
+            warnings.simplefilter("ignore")
             model.quantize(parts["quantize"])
 
     if "lora" in parts:

@@ -71,6 +71,7 @@ def recompute_blocks(model: keras.Model, blocks: list[list[str]]) -> keras.Model
         for layer in model.layers:
             before, x = x, layer(x)
             ends[layer.name] = before, x
+
         model = keras.Model(model.inputs[0], x, name=model.name)
 
     def ends_of(name: str) -> Any:

@@ -45,9 +45,8 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
     """Return the step that ``spec`` names; InputError for an option that it cannot honour."""
     if options.dtype_policy:
         try:
-            keras.config.set_dtype_policy(
-                options.dtype_policy
-            )  # of all layers made from now on
+            # of all layers made from now on
+            keras.config.set_dtype_policy(options.dtype_policy)
         except ValueError:
             raise TargetError(
                 f"Keras has no dtype policy {options.dtype_policy!r}.",
@@ -79,7 +78,11 @@ def _load(spec: TargetSpec, options: CaptureOptions) -> Any:
 
 
 def make_program(
-    thing: Any, text: str, options: CaptureOptions, *, is_result: bool = False
+    thing: Any,
+    text: str,
+    options: CaptureOptions,
+    *,
+    is_result: bool = False,
 ) -> step_program.Program:
     """Return the step of a model, a ``tf.function``, ``(function, args)``, or a function that makes one.
 
@@ -115,6 +118,7 @@ def make_program(
             hint="Wrap a layer in keras.Sequential; trace the script that trains a model of Keras 2, "
             "or return (tf_function, args).",
         )
+
     if callable(thing) and (is_class or not is_result):
         made = _call_user_code(thing, text)
         return make_program(made, text, options, is_result=True)
@@ -158,7 +162,8 @@ def _convert_errors(text: str) -> Iterator[None]:
         raise
     except SystemExit as error:
         raise TargetError(
-            f"{text} called sys.exit({error.code}).", hint=_ONLY_BUILD
+            f"{text} called sys.exit({error.code}).",
+            hint=_ONLY_BUILD,
         ) from None
     except Exception as error:
         hint = "Correct this line of your code."
@@ -168,7 +173,8 @@ def _convert_errors(text: str) -> Iterator[None]:
             hint = f"Start analyze in its folder, or pip install {error.name} (for {sys.executable})."
 
         raise TargetError(
-            f"{text} failed: {describe_user_error(error)}.", hint=hint
+            f"{text} failed: {describe_user_error(error)}.",
+            hint=hint,
         ) from error
 
 
@@ -185,7 +191,11 @@ def _check_policy(program: step_program.Program, text: str, policy: str) -> None
 
     if policy not in policies:
         found = ", ".join(sorted(policies))
-        own = f"its layers follow {found}" if found else "it has no Keras layers"
+
+        own = "it has no Keras layers"
+        if found:
+            own = f"its layers follow {found}"
+
         raise InputError(
             f"{text} does not follow --dtype-policy {policy}: {own}.",
             hint="Leave it out, and set the policy in the target's code.",
@@ -217,10 +227,12 @@ def _load_preset(spec: TargetSpec) -> Any:
     except ImportError as error:
         hint = "Install it: pip install keras-hub."
         raise TargetError(
-            f"{spec.text} needs keras-hub: {error}.", hint=hint
+            f"{spec.text} needs keras-hub: {error}.",
+            hint=hint,
         ) from error
 
-    models, known = keras_hub.models, keras_hub.models.Backbone.presets
+    models = keras_hub.models
+    known = keras_hub.models.Backbone.presets
     is_known = "://" in spec.path or spec.path in known
 
     if not is_known and not Path(spec.path).is_dir():
@@ -233,7 +245,10 @@ def _load_preset(spec: TargetSpec) -> Any:
         kinds = _list_subclasses(models.CausalLM)
         tasks = [kind for kind in kinds if kind.backbone_cls is type(backbone)]
 
-        return tasks[0](backbone=backbone, preprocessor=None) if tasks else backbone
+        if tasks:
+            return tasks[0](backbone=backbone, preprocessor=None)
+
+        return backbone
 
 
 def _list_subclasses(kind: Any) -> list[Any]:
@@ -252,9 +267,9 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
         raise  # the weights do not fit: the result that the user asked for
     except Exception as error:
         reason = describe_user_error(error)
-        if isinstance(
-            error, OSError
-        ):  # of the network: with addresses and all attempts
+
+        # of the network: with addresses and all attempts
+        if isinstance(error, OSError):
             reason = f"its config cannot be fetched ({type(error).__name__})."
 
         message = f"{spec.text} cannot be built: {reason.rstrip('.')}."
@@ -284,6 +299,7 @@ def _import_file(spec: TargetSpec) -> Any:
     A file of the user may be called ``json.py``; TensorFlow must not import it instead of Python's.
     """
     path = Path(spec.path).resolve()
+
     # As with `python file.py`, modules in the same folder can be imported.
     sys.path.insert(0, str(path.parent))
     known = sys.modules.get(path.stem)
@@ -294,7 +310,8 @@ def _import_file(spec: TargetSpec) -> Any:
 
     if module_spec is None or module_spec.loader is None:
         raise TargetError(
-            f"{spec.path} cannot be imported.", hint="Is it a Python file?"
+            f"{spec.path} cannot be imported.",
+            hint="Is it a Python file?",
         )
 
     module = importlib.util.module_from_spec(module_spec)
@@ -319,7 +336,8 @@ def _import_module(spec: TargetSpec) -> Any:
 def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
     if spec.path.endswith(".keras") and not zipfile.is_zipfile(spec.path):
         raise TargetError(
-            f"{spec.path} is damaged: it is no archive.", hint="Save the model again."
+            f"{spec.path} is damaged: it is no archive.",
+            hint="Save the model again.",
         )
 
     try:
@@ -328,6 +346,7 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
         reason = describe_user_error(error)
 
     gc.collect()  # the weights of the failed attempt would count as the step's
+
     # Keras writes losses and metrics into an .h5 file that it cannot always read again.
     with contextlib.suppress(Exception):
         model = keras.saving.load_model(spec.path, compile=False)
@@ -349,9 +368,8 @@ class _LoadedModel:
     """The variables of a SavedModel: all are loaded, and a signature may use some of them."""
 
     def __init__(self, loaded: Any, function: Any) -> None:
-        self.loaded = (
-            loaded  # owns the variables, so it must live as long as the program
-        )
+        # owns the variables, so it must live as long as the program
+        self.loaded = loaded
         self.variables: list[Any] = []
         self.unused_variables: list[Any] = []
         used = {id(variable.handle) for variable in function.variables}

@@ -31,15 +31,13 @@ class Program:
     # the tensors that the step is fed, and the NumPy arrays, which each call copies to tensors
     args: tuple[Any, ...]
     config: StepConfig
-    function: Any = (
-        None  # the ``tf.function`` behind ``call``; None if the step runs eagerly
-    )
+    # the ``tf.function`` behind ``call``; None if the step runs eagerly
+    function: Any = None
     traced_args: tuple[Any, ...] = ()
     models: list[Any] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
-    messages: list[str] = field(
-        default_factory=list
-    )  # choices for the user, one sentence each
+    # choices for the user, one sentence each
+    messages: list[str] = field(default_factory=list)
     # returns the call for another size of an open batch axis; None if the axis is not open
     resize: Callable[[int], Callable[[], Any]] | None = None
 
@@ -59,8 +57,8 @@ def _is_fed(value: Any) -> bool:
     return tf.is_tensor(value) or isinstance(value, np.ndarray | np.generic)
 
 
+# Attributes of a step that may hold its model and optimizer.
 _OWNERS: Final = ("model", "models", "optimizer", "optimizers")
-"""Attributes of a step that may hold its model and optimizer."""
 
 
 def is_tf_function(thing: Any) -> bool:
@@ -79,11 +77,17 @@ def get_signature(function: Any) -> Any:
 
 def get_axes(spec: Any) -> Axes:
     """Return the axes of a ``tf.TensorSpec``."""
-    return None if spec.shape.rank is None else tuple(spec.shape.as_list())
+    if spec.shape.rank is None:
+        return None
+
+    return tuple(spec.shape.as_list())
 
 
 def check_arguments(
-    function: Any, args: Any, text: str, options: CaptureOptions
+    function: Any,
+    args: Any,
+    text: str,
+    options: CaptureOptions,
 ) -> None:
     """Refuse options for a step that comes with arguments, unless its batch size is the given one."""
     form = TargetForm.STEP if is_tf_function(function) else TargetForm.EAGER_STEP
@@ -96,7 +100,9 @@ def check_arguments(
 
 
 def make_signature_program(
-    function: Any, text: str, options: CaptureOptions
+    function: Any,
+    text: str,
+    options: CaptureOptions,
 ) -> Program:
     """Return the step of a ``tf.function``, with arguments made from its input signature."""
     signature = get_signature(function)
@@ -126,13 +132,17 @@ def make_signature_program(
         make_tensor(shape, spec.dtype)
         for shape, spec in zip(shapes, specs, strict=True)
     ]
+
     args = tuple(tf.nest.pack_sequence_as(signature, tensors))
 
     return make_function_program(function, args, text, options)
 
 
 def make_function_program(
-    function: Any, args: tuple[Any, ...], text: str, options: CaptureOptions
+    function: Any,
+    args: tuple[Any, ...],
+    text: str,
+    options: CaptureOptions,
 ) -> Program:
     """Return the step of a function; its attributes may hold its model and optimizer."""
     function = _apply_jit(function, text, options.jit)
@@ -198,7 +208,8 @@ def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
     python_function = getattr(function, "python_function", None)
     if python_function is None:
         raise TargetError(
-            f"{text} is already traced.", hint="Leave out --jit/--no-jit."
+            f"{text} is already traced.",
+            hint="Leave out --jit/--no-jit.",
         )
 
     options = get_function_options(function)
@@ -208,6 +219,7 @@ def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
         jit_compile=jit,
         **options,
     )
+
     vars(rebuilt).update(
         (name, vars(function)[name]) for name in _OWNERS if name in vars(function)
     )

@@ -24,16 +24,18 @@ from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import format_bytes
 
+# Sizes of the axes of an input; None for an open axis, or for an unknown number of axes.
 Axes: TypeAlias = tuple[int | None, ...] | None
-"""Sizes of the axes of an input; None for an open axis, or for an unknown number of axes."""
 _SEED: Final = (0, 0)
 _RANDOM_FLOATS: Final = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+
+# Half of a process' addresses on x86-64 and most 64-bit ARM: no mapping is larger.
 _ADDRESS_SPACE_BYTES: Final = 1 << 46
-"""Half of a process' addresses on x86-64 and most 64-bit ARM: no mapping is larger."""
 _MOST_BATCHES: Final = 1 << 62
 _USUAL_SIZE: Final = 128  # of an open axis, in a hint
+
+# Bytes of the longest copy that a simulated card does not discard (``copy_most`` in ``cards.c``).
 _LONGEST_COPY: Final = 4096
-"""Bytes of the longest copy that a simulated card does not discard (``copy_most`` in ``cards.c``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,14 @@ class BatchPart:
 
     def _draw(self, number: Any, index: int) -> tf.Tensor:
         seed = tf.stack([tf.zeros_like(number) + index, number])
-        shape, dtype = self.shape, self.dtype
+        shape = self.shape
+        dtype = self.dtype
         is_float = dtype in _RANDOM_FLOATS
         is_long = is_float and math.prod(shape) * dtype.size > _LONGEST_COPY
 
         if is_long and "SIMULATED_CARDS" in os.environ:  # drawing takes seconds
             return tf.raw_ops.Empty(shape=shape, dtype=dtype)
+
         if is_float or (self.classes and dtype in (tf.int32, tf.int64)):
             most = None if is_float else self.classes
             return tf.random.stateless_uniform(shape, seed, maxval=most, dtype=dtype)
@@ -92,7 +96,9 @@ class BatchPart:
 
 
 def make_part(
-    shape: Sequence[int], dtype: Any, classes: int | None = None
+    shape: Sequence[int],
+    dtype: Any,
+    classes: int | None = None,
 ) -> BatchPart:
     """Return a part of a batch; TargetError if it is too large."""
     part = BatchPart(tuple(shape), tf.as_dtype(dtype), classes)
@@ -171,7 +177,10 @@ def _to_tuples(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {key: _to_tuples(part) for key, part in data.items()}
 
-    return tuple(map(_to_tuples, data)) if isinstance(data, list | tuple) else data
+    if isinstance(data, list | tuple):
+        return tuple(map(_to_tuples, data))
+
+    return data
 
 
 def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
@@ -205,6 +214,7 @@ def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
         parts.append(make_part(shapes[str(spec.name)], spec.dtype))
 
     batch_size = parts[0].shape[0] if parts[0].shape else None
+
     return tf.nest.pack_sequence_as(structure, parts), batch_size
 
 
@@ -229,7 +239,11 @@ def _guess_specs(model: Any, options: CaptureOptions) -> Any:
         )
 
     specs = [_make_spec(model, axes, name or "input") for name, axes in shapes.items()]
-    return dict(zip(shapes, specs, strict=True)) if is_dict else specs[0]
+
+    if is_dict:
+        return dict(zip(shapes, specs, strict=True))
+
+    return specs[0]
 
 
 def _is_shape(shape: Any) -> bool:
@@ -254,11 +268,13 @@ def _make_spec(model: Any, axes: Any, name: str) -> Any:
 
 def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
     """Return an eager tensor of this shape and dtype; without memory in an estimate."""
-    axes, dtype = tuple(shape), tf.as_dtype(dtype)
+    axes = tuple(shape)
+    dtype = tf.as_dtype(dtype)
     _check_size(axes, dtype)
 
     if dtype == tf.string:
         return tf.fill(axes, "")
+
     if dtype == tf.bool and axes:
         # Of a mask: without masked elements, the peak is largest.
         return tf.fill(axes, True)
@@ -324,7 +340,11 @@ def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:
         return
 
     name = next(iter(batches or specs), "")
-    batch = f"a batch of {batches[name]}" if batches else "no axes"
+
+    batch = "no axes"
+    if batches:
+        batch = f"a batch of {batches[name]}"
+
     raise InputError(
         f"The input {name!r} has {batch}: --batch-size {batch_size} cannot be used.",
         hint="Leave it out, or leave the input's first axis open.",
@@ -333,7 +353,10 @@ def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:
 
 
 def _fill_axes(
-    name: str, axes: Axes, batch_size: int, shape: tuple[int, ...] | None
+    name: str,
+    axes: Axes,
+    batch_size: int,
+    shape: tuple[int, ...] | None,
 ) -> tuple[int, ...]:
     """Return an input's axes: the batch, and those of its ``--shape`` if it has one."""
     if shape is None and (axes is None or None in axes[1:]):

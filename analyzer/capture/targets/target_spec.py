@@ -51,7 +51,8 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
     if scheme == "keras":
         if not name.isidentifier():
             raise TargetError(
-                f"{text!r} names no application.", hint="Write it as keras:ResNet50."
+                f"{text!r} names no application.",
+                hint="Write it as keras:ResNet50.",
             )
 
         kind = TargetKind.APPLICATION
@@ -77,6 +78,7 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
 
     if base.endswith(".ipynb"):
         raise _refuse_notebook(base)
+
     if not is_file and not _MODULE_NAME.fullmatch(base):
         message = f"There is no {text}." if text else "The target is empty."
         raise TargetError(message, hint=_suggest_form(text))
@@ -90,6 +92,7 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
         raise TargetError(f"{text!r} has no name after the colon.", hint=hint)
 
     kind = TargetKind.FILE if is_file else TargetKind.MODULE
+
     return TargetSpec(text=text, kind=kind, path=base, attribute=attribute)
 
 
@@ -125,7 +128,10 @@ def name_module(text: str) -> TargetSpec:
 
     name = text.rpartition(".")[2]
     return TargetSpec(
-        text=f"-m {text}", kind=TargetKind.SCRIPT, path=text, attribute=name
+        text=f"-m {text}",
+        kind=TargetKind.SCRIPT,
+        path=text,
+        attribute=name,
     )
 
 
@@ -201,7 +207,8 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
         if not 0 <= number <= one.most:
             most = format_bytes(one.most) if one.is_bytes else one.most
             raise TargetError(
-                f"--assume {text!r}: give 0 to {most}.", hint=f"{one.source}."
+                f"--assume {text!r}: give 0 to {most}.",
+                hint=f"{one.source}.",
             )
 
         assumed[name] = number
@@ -243,16 +250,16 @@ class TargetForm(Choice):
     SCRIPT = "a script"
 
 
+# Options with one value that say how a step is built and run.
 _PLAIN_OPTIONS: Final = (
     *("batch_size", "mode", "optimizer", "loss", "dtype_policy"),
     *("steps", "device", "inter_op_threads"),
 )
-"""Options with one value that say how a step is built and run."""
 
 _BATCH_SIZE: Final = "--batch-size"
 
+# Reasons for refusals, each with a hint; and the refused options of each form, by reason.
 _TABLE: Final = read_table("capture/targets/refusals.toml", dict[str, dict[str, Any]])
-"""Reasons for refusals, each with a hint; and the refused options of each form, by reason."""
 
 
 def list_given_options(options: CaptureOptions) -> set[str]:
@@ -271,6 +278,7 @@ def list_given_options(options: CaptureOptions) -> set[str]:
 def write_options(options: CaptureOptions) -> tuple[str, ...]:
     """Return the user's options besides mode and card that change the need, as words."""
     words = []
+
     for name, shape in options.shapes.items():
         axes = ",".join(map(str, shape))
         words += ["--shape", f"{name}={axes}" if name else axes]

@@ -17,7 +17,7 @@ from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.step_variables import find_address
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.host_containers import find_grown_containers
-from analyzer.model.contract.watch_note import HeldTensors, LargeConstant, WatchNote
+from analyzer.model.contract.run_note import HeldTensors, LargeConstant, WatchNote
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.program_objects import ProgramObjects
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 _MAX_ADDRESSES: Final = 4000  # noted for one holder
 _MAX_SHAPES: Final = 8
-_MAX_RESIDENT: Final = (
-    64  # tensors from before the trace whose holders are looked for, the largest
-)
+
+# tensors from before the trace whose holders are looked for, the largest
+_MAX_RESIDENT: Final = 64
 _MAX_LATER: Final = 32  # holders noted by a later check
-_MANY: Final = (
-    4  # tensors under an attribute name that count as an attribute of many objects
-)
+
+# tensors under an attribute name that count as an attribute of many objects
+_MANY: Final = 4
 _MIN_LATER: Final = 3  # tensors of a holder that a later check records
-_LARGE_BYTES: Final = (
-    1 << 20
-)  # of old tensors that are noted; of growth that is checked
+
+# of old tensors that are noted; of growth that is checked
+_LARGE_BYTES: Final = 1 << 20
 
 
 def find_live_tensors() -> list[Any]:
@@ -94,6 +94,7 @@ def _describe(holder: HeldTensors, members: list[Any]) -> HeldTensors:
     shapes = dict.fromkeys(map(get_shape, members))
     shapes.pop(None, None)
     count = len(members)
+
     words = holder.holder
     is_many = not (holder.grows or holder.bound) and count >= _MANY
 
@@ -112,7 +113,9 @@ def _describe(holder: HeldTensors, members: list[Any]) -> HeldTensors:
 
 
 def find_held_objects(
-    trace: StepTrace, functions: FunctionLedger, made: ProgramObjects
+    trace: StepTrace,
+    functions: FunctionLedger,
+    made: ProgramObjects,
 ) -> WatchNote:
     """Return a note with the objects that are held after the traced steps; the trace is closed."""
     search = HolderSearch(sys._getframe(1))
@@ -124,6 +127,7 @@ def find_held_objects(
         on_host = find_grown_containers(trace.containers, trace.done, search)
 
     resident = _find_resident(trace, {id(one) for one in tensors}, search)
+
     return WatchNote(
         held=tuple(held),
         on_host=tuple(on_host),
@@ -133,7 +137,9 @@ def find_held_objects(
 
 
 def _find_resident(
-    trace: StepTrace, made: set[int], search: HolderSearch
+    trace: StepTrace,
+    made: set[int],
+    search: HolderSearch,
 ) -> list[LargeConstant]:
     """Return the large tensors that existed through all traced steps, and name them in ``trace``."""
     old = [tensor for tensor in find_live_tensors() if id(tensor) not in made]
@@ -171,13 +177,16 @@ def _find_resident(
             name=row.holder,
             copies=row.count,
         )
+
         constants.append(constant)
 
     return constants
 
 
 def _find_copies(
-    tensors: list[Any], rows: list[HeldTensors], search: HolderSearch
+    tensors: list[Any],
+    rows: list[HeldTensors],
+    search: HolderSearch,
 ) -> list[HeldTensors]:
     """Return a holder for each large tensor without one that is a copy of a NumPy array.
 
@@ -245,8 +254,7 @@ class GrowthCheck:
             row for row in rows if row.count >= _MIN_LATER and (row.grows or row.bound)
         ]
 
-        if (
-            rows or not self.held
-        ):  # after the program's end, its functions' names are gone
+        # after the program's end, its functions' names are gone
+        if rows or not self.held:
             self.held = tuple(rows[:_MAX_LATER])
             self.step = step

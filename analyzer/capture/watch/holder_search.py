@@ -27,7 +27,7 @@ from analyzer.capture.watch.user_lines import (
     is_own,
     removes_entries,
 )
-from analyzer.model.contract.watch_note import HeldTensors
+from analyzer.model.contract.run_note import HeldTensors
 
 _GROWING: Final = (list, dict, set, deque)
 _MAX_DEPTH: Final = 8  # references between a name and an object
@@ -40,13 +40,16 @@ _LEAVES: Final = (
     types.CodeType,
     types.BuiltinFunctionType,
 )
+
+# package of graphs, ops and tensors
 _GRAPHS: Final = [
     "tensorflow",
     "python",
     "framework",
-]  # package of graphs, ops and tensors
+]
+
+# References to a frame's dictionary of names: the frame's, ours, and the argument of the count.
 _OWN_REFERENCES: Final = 3
-"""References to a frame's dictionary of names: the frame's, ours, and the argument of the count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class HolderSearch:
         self._modules = self._find_modules()
         self._holders: dict[tuple[Any, ...], HeldTensors] = {}
         globals_ = list(self._list_globals())
+
         locals_ = _list_stack_names(frame)
         frames = sys._current_frames()
         frames.pop(threading.get_ident(), None)  # no frame may hold itself
@@ -240,10 +244,15 @@ class HolderSearch:
         return self._holders[key]
 
     def _locate(
-        self, link: Link, grows: bool, bound: int, by_traceback: bool
+        self,
+        link: Link,
+        grows: bool,
+        bound: int,
+        by_traceback: bool,
     ) -> HeldTensors:
         """Return the holder with the line that makes it grow, or else the line that binds its name."""
-        file, name = link.file, link.name
+        file = link.file
+        name = link.name
         if not file:  # of a cell
             bindings = [cell for cell in self._cells if find_binding_line(cell, name)]
             file = next(iter(bindings), "")
@@ -297,7 +306,10 @@ def _describe_kind(thing: Any, grows: bool) -> str:
     if isinstance(thing, (*_GROWING, tuple)):
         return type(thing).__name__
 
-    return f"{type(thing).__name__} under" if grows else "name"
+    if grows:
+        return f"{type(thing).__name__} under"
+
+    return "name"
 
 
 def _list_stack_names(frame: types.FrameType | None) -> list[Link]:

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from analyzer.capture.watch.holder_search import HolderSearch
-from analyzer.model.contract.watch_note import HeldTensors
+from analyzer.model.contract.run_note import HeldTensors
 
+# Of a container's entry: smaller ones take a million steps to matter.
 _MIN_ENTRY_BYTES: Final = 4096
-"""Of a container's entry: smaller ones take a million steps to matter."""
 _MAX_FILLED: Final = 1 << 16  # entries; C code never fills a longer list entry by entry
 _MAX_PARTS: Final = 16  # of an entry that are counted
 _MAX_CONTAINERS: Final = 32  # that are reported
@@ -26,7 +26,9 @@ def count_host_containers() -> dict[int, int]:
 
 
 def find_grown_containers(
-    before: Mapping[int, int], steps: int, search: HolderSearch
+    before: Mapping[int, int],
+    steps: int,
+    search: HolderSearch,
 ) -> list[HeldTensors]:
     """Return the containers that got at least one entry a step, the largest growth first."""
     grown = []
@@ -87,6 +89,7 @@ def count_host_bytes(thing: Any, depth: int = 3) -> int:
         return int(thing.nbytes)
     if type(thing) in (bytes, bytearray, str):
         return sys.getsizeof(thing)
+
     if depth and type(thing) in (tuple, list, dict):
         parts = islice(gc.get_referents(thing), _MAX_PARTS)
         return sum(count_host_bytes(part, depth - 1) for part in parts)

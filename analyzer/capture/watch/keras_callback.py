@@ -33,8 +33,9 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     begin_watch: ClassVar[Callable[..., Any]]
+
+    # Functions of the session, which makes the class public: the capture explains nothing.
     end_watch: ClassVar[Callable[..., Any]]
-    """Functions of the session, which makes the class public: the capture explains nothing."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             "name": name,
             "force": force,
         }
+
         self._options |= {"on_oom": on_oom, "watched": self}
         self.result: Any = None
         self.steps = 0
@@ -69,4 +71,5 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if self._block is not None:
             type(self).end_watch(self._block, self)
 
-    on_predict_begin, on_predict_end = on_train_begin, on_train_end
+    on_predict_begin = on_train_begin
+    on_predict_end = on_train_end

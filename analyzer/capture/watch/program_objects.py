@@ -20,7 +20,7 @@ from analyzer.capture.watch.user_lines import (
     format_line,
     is_own,
 )
-from analyzer.model.contract.watch_note import (
+from analyzer.model.contract.run_note import (
     DataStage,
     LiveModels,
     TapesNote,
@@ -39,6 +39,7 @@ class ProgramObjects:
 
     def __init__(self) -> None:
         self.stages: dict[tuple[str, str], DataStage] = {}
+
         # By line, and for tapes whether they are persistent:
         self._asked: set[tuple[str, bool]] = set()  # a tape computed gradients
         self._tapes: dict[tuple[str, bool], weakref.WeakSet[Any]] = {}
@@ -66,7 +67,11 @@ class ProgramObjects:
         if kind != "cache":
             numbers = [one for one in options if isinstance(one, int)]
             wanted = numbers[0] if numbers else -1  # TensorFlow chooses
-            held = wanted if elements is None else min(wanted, elements)
+
+            held = wanted
+            if elements is not None:
+                held = min(wanted, elements)
+
             elements = held if 0 <= held <= _MAX_INT32 else None
 
         self.stages[kind, where] = DataStage(
@@ -102,6 +107,7 @@ class ProgramObjects:
                     unused=0 if (where, persistent) in self._asked else len(alive),
                     holder=search.find_container(alive[0]) if len(alive) > 1 else "",
                 )
+
                 rows.append(row)
 
             del alive
@@ -149,6 +155,7 @@ class ProgramObjects:
                     size_bytes=sum(map(_count_model_bytes, alive)),
                     holder=search.find_container(alive[0]) if alive else "",
                 )
+
                 rows.append(row)
 
             del alive

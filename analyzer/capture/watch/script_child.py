@@ -78,6 +78,7 @@ class _ImportHook(importlib.abc.MetaPathFinder):
                 self._ready()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+
         return spec
 
 
@@ -102,8 +103,12 @@ class ScriptRun:
         module = types.ModuleType("__main__")
         path = self._request.script
         vars(module).update(
-            __file__=path, __builtins__=builtins, __spec__=None, __cached__=None
+            __file__=path,
+            __builtins__=builtins,
+            __spec__=None,
+            __cached__=None,
         )
+
         sys.modules["__main__"] = module
         sys.argv[:] = [path, *self._request.arguments]
         sys.path[:] = [self._script_folder, *places]
@@ -111,7 +116,8 @@ class ScriptRun:
         sys.meta_path.insert(0, _ImportHook(self._begin))
         self._install_exit_hooks()
 
-        ended, status = "", 0
+        ended = ""
+        status = 0
         fatal: BaseException | None = None
 
         try:
@@ -122,7 +128,9 @@ class ScriptRun:
                 ended = f"sys.exit({stop.code!r})"
         except BaseException as error:
             self._is_script = False
-            fatal, ended, status = error, type(error).__name__, 1
+            fatal = error
+            ended = type(error).__name__
+            status = 1
             _print_as_python(error)
 
             if isinstance(error, KeyboardInterrupt):
@@ -131,18 +139,17 @@ class ScriptRun:
         if os.getpid() != self._owner:
             sys.exit(status)  # a fork by the script that ran to the script's end
 
-        with contextlib.suppress(
-            KeyboardInterrupt
-        ):  # it ends the wait for the script's threads
+        # it ends the wait for the script's threads
+        with contextlib.suppress(KeyboardInterrupt):
             self._is_script = True
             for thread in threading.enumerate():
                 if not thread.daemon and thread is not threading.current_thread():
                     thread.join()
 
         self.finish(ended, fatal)
-        if isinstance(
-            fatal, KeyboardInterrupt
-        ):  # Python ends as usual, without a second traceback
+
+        # Python ends as usual, without a second traceback
+        if isinstance(fatal, KeyboardInterrupt):
             sys.excepthook = lambda *_: None
             raise KeyboardInterrupt
 
@@ -155,6 +162,7 @@ class ScriptRun:
             name = module.partition(".")[0]
             if name in kept or name == "analyzer":
                 continue
+
             if (folder / f"{name}.py").is_file() or (
                 folder / name / "__init__.py"
             ).is_file():
@@ -171,6 +179,7 @@ class ScriptRun:
                 "__spec__": spec,
                 "__package__": spec.parent,
             }
+
             vars(module).update(names, __loader__=spec.loader)
             sys.argv[0] = spec.origin or path
 
@@ -180,13 +189,15 @@ class ScriptRun:
 
     def finish(self, ended: str, error: BaseException | None = None) -> None:
         """Write the observations; an error of ours does not affect the script."""
-        watcher, self._watcher = self._watcher, None
+        watcher = self._watcher
+        self._watcher = None
         self._is_script = False
 
         if watcher is None:
             return
 
         (self._folder / REPORT_FILE).touch()
+
         try:
             with delay_signals():
                 watcher.finish(ended, error)
@@ -214,7 +225,8 @@ class ScriptRun:
     def _make_watcher(self) -> Any:
         import tensorflow as tf
 
-        options, script = self._request.options, self._request.script
+        options = self._request.options
+        script = self._request.script
         if options.gpu:
             configure_cards(options, tf)
 
@@ -227,7 +239,10 @@ class ScriptRun:
 
         # The next command repeats the script's arguments.
         arguments = shlex.join(self._request.arguments)
-        text = f"{script} -- {arguments}" if arguments else script
+
+        text = script
+        if arguments:
+            text = f"{script} -- {arguments}"
 
         return Watcher(
             self._folder,
@@ -263,9 +278,8 @@ class ScriptRun:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
 
-        signal.signal(
-            number, signal.SIG_DFL
-        )  # die of it, as a Python that does not catch it does
+        # die of it, as a Python that does not catch it does
+        signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -276,7 +290,8 @@ class ScriptRun:
             raise KeyboardInterrupt
 
     def _forget_in_fork(self) -> None:
-        watcher, self._watcher = self._watcher, None
+        watcher = self._watcher
+        self._watcher = None
         if watcher is not None:
             watcher.forget()
 
@@ -320,6 +335,7 @@ def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:
         trace = trace.tb_next
 
     rows.append(None)
+
     for row, following in itertools.pairwise(rows):
         assert row is not None
         row.tb_next = following

@@ -39,7 +39,7 @@ from analyzer.capture.process.run_folders import (
 from analyzer.capture.run.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import WatchRequest
 from analyzer.model.contract.child_messages import write_message
-from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.interrupts import (
     ENDING,
     EXIT_BASE,
@@ -66,19 +66,23 @@ class ScriptEnd:
     unread: str = ""  # why the trace cannot be opened
 
 
+# Shows a script while it runs; takes its run folder and its output.
 ScriptView = Callable[[Path, IO[bytes]], AbstractContextManager[None]]
-"""Shows a script while it runs; takes its run folder and its output."""
 
 
 def run_script(
-    request: WatchRequest, out: Path, *, force: bool, view: ScriptView | None = None
+    request: WatchRequest,
+    out: Path,
+    *,
+    force: bool,
+    view: ScriptView | None = None,
 ) -> ScriptEnd:
     """Run a script to its end, or raise an InputError if ``out`` or the card cannot be used."""
     check_writable(out, force=force)
     environment = make_base_environment(log_level=None)
-    read_declared_environment(
-        Path(request.script), environment
-    )  # refuses other backends
+
+    # refuses other backends
+    read_declared_environment(Path(request.script), environment)
     options = request.options
 
     with make_staging_folder(out) as staging:
@@ -149,8 +153,10 @@ def _run_in_terminal(
     Raises:
         KeyboardInterrupt: Ctrl-C came a second time while the script's observations were written.
     """
-    interrupted_s, is_second = -math.inf, False
+    interrupted_s = -math.inf
+    is_second = False
     mark = secrets.token_hex(8)
+
     watched = {*ENDING, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     stack = contextlib.ExitStack()
@@ -160,7 +166,10 @@ def _run_in_terminal(
 
     try:
         child = subprocess.Popen(
-            command, env={**environment, MARK: mark}, preexec_fn=_prepare_child, **pipes
+            command,
+            env={**environment, MARK: mark},
+            preexec_fn=_prepare_child,
+            **pipes,
         )
         if view and child.stdout:
             stack.enter_context(view(folder, child.stdout))
@@ -194,6 +203,7 @@ def _run_in_terminal(
         raise KeyboardInterrupt("Interrupted again: there is no report.")
 
     status = child.returncode
+
     return status if status >= 0 else EXIT_BASE - status, interrupted_s
 
 
@@ -211,24 +221,24 @@ def _prepare_child() -> None:
     die_with_parent()
 
 
-_UNTRACED_FILE: Final = (
-    "watch.json"  # the ``WatchNote`` of a program without a traced step
-)
-_FAULT_FILE: Final = (
-    "watch.error"  # the traceback of an error of ours, which the script survives
-)
+# the ``WatchNote`` of a program without a traced step
+_UNTRACED_FILE: Final = "watch.json"
+
+# the traceback of an error of ours, which the script survives
+_FAULT_FILE: Final = "watch.error"
 BEGUN_FILE: Final = "watch.begun"  # exists once the script has imported TensorFlow
-REPORT_FILE: Final = (
-    "watch.report"  # exists once the script's observations are being written
-)
-LIVE_FILE: Final = (
-    "watch.live"  # exists with a view; step, bytes in use, peak, resident bytes
-)
+
+# exists once the script's observations are being written
+REPORT_FILE: Final = "watch.report"
+
+# exists with a view; step, bytes in use, peak, resident bytes
+LIVE_FILE: Final = "watch.live"
 DUMP: Final = ".xla"  # folder of XLA's compiled modules while the script runs
 POOL_FOLDER: Final = ".pool"  # folder of TensorFlow's records of full memory pools
+
+# Variable with the start of the files that a pool writes if it cannot serve a request, one for each
+# failed request, with all chunks (``BFCAllocator::MaybeWriteMemoryMap``). This costs nothing before.
 POOL_RECORDS: Final = "TF_BFC_MEMORY_DUMP"
-"""Variable with the start of the files that a pool writes if it cannot serve a request, one for each
-failed request, with all chunks (``BFCAllocator::MaybeWriteMemoryMap``). This costs nothing before."""
 
 
 def write_fault(folder: Path) -> None:
@@ -247,6 +257,9 @@ def read_untraced(folder: Path) -> WatchNote | None:
     """Read and remove the note of ``write_untraced``; None if there is none or it is damaged."""
     text = _take_text(folder / _UNTRACED_FILE)
     with contextlib.suppress(msgspec.MsgspecError):
-        return None if text is None else msgspec.json.decode(text, type=WatchNote)
+        if text is None:
+            return None
+
+        return msgspec.json.decode(text, type=WatchNote)
 
     return None

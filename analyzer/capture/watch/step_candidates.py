@@ -15,11 +15,11 @@ from analyzer.capture.watch.user_lines import find_calling_line
 if TYPE_CHECKING:
     from analyzer.capture.watch.traced_functions import FunctionRecord
 
-_EXTRA_CALLS: Final = (
-    3  # additional calls to wait for, in case a call that trains follows
-)
+# additional calls to wait for, in case a call that trains follows
+_EXTRA_CALLS: Final = 3
+
+# Key of the steps of a program that takes gradients eagerly and has no optimizer.
 GRADIENTS: Final = "gradients"
-"""Key of the steps of a program that takes gradients eagerly and has no optimizer."""
 
 
 class StepRank(IntEnum):
@@ -57,15 +57,21 @@ class StepCandidates:
         return self._counts[key] >= max(self._warmup + extra, 1)
 
     def choose(
-        self, key: Hashable, record: FunctionRecord | None, every: int = 1
+        self,
+        key: Hashable,
+        record: FunctionRecord | None,
+        every: int = 1,
     ) -> None:
         """Choose the key of the steps; ``every``: micro-batches for each update."""
-        self.chosen, self.where = key, find_calling_line()
+        self.chosen = key
+        self.where = find_calling_line()
+
         if record is not None:
             owner, line = (
                 ("Keras' ", self.where) if record.is_keras else ("", record.where)
             )
-            self.words, self.where = f"a call of {owner}{record.name}", line
+            self.words = f"a call of {owner}{record.name}"
+            self.where = line
         elif every > 1:
             self.words = f"a micro-batch, op by op, with an update after every {every}"
         elif key == GRADIENTS:
@@ -86,9 +92,10 @@ class StepCandidates:
     @property
     def most_calls(self) -> int:
         """Number of steps so far; before the choice, calls of the most frequent key."""
-        return (
-            max(self._counts.values(), default=0) if self.chosen is None else self.steps
-        )
+        if self.chosen is None:
+            return max(self._counts.values(), default=0)
+
+        return self.steps
 
 
 class GradientSteps:
@@ -106,7 +113,8 @@ class GradientSteps:
 
     def start_recording(self) -> bool:
         """Note a tape that was made, entered or reset; return whether a step ends before it."""
-        ends, self.pending = self.pending, False
+        ends = self.pending
+        self.pending = False
         self._ended += ends
 
         return ends
@@ -121,4 +129,7 @@ class GradientSteps:
     @property
     def micro_batches(self) -> int:
         """Micro-batches for each update; 1 if gradients do not accumulate."""
-        return max(self._ended // self._updates, 1) if self._updates else 1
+        if self._updates:
+            return max(self._ended // self._updates, 1)
+
+        return 1

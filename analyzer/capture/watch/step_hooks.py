@@ -26,8 +26,8 @@ from analyzer.capture.run.wrapped_calls import wrap_calls
 if TYPE_CHECKING:
     from analyzer.capture.watch.watcher import Watcher
 
+    # Called with the result and the arguments of a call, and the frame that called.
     Report = Callable[[Any, tuple[Any, ...], FrameType | None], object]
-    """Called with the result and the arguments of a call, and the frame that called."""
 
 
 class Hooks:
@@ -41,10 +41,12 @@ class Hooks:
     def install(self) -> None:
         """Install all wrappers."""
         self.install_lasting(has_tapes=True)
+
+        # tf_keras calls the second
         for module in (
             tf.profiler.experimental,
             profiler_v2,
-        ):  # tf_keras calls the second
+        ):
             self._report(module, "start", self._release_profiler, first=True)
 
     def remove(self) -> None:
@@ -53,7 +55,9 @@ class Hooks:
 
     def install_lasting(self, *, has_tapes: bool) -> None:
         """Install the wrappers that count steps, functions, models, data sets, and maybe tapes."""
-        watcher, data, dataset = self._watcher, self._watcher.objects, tf.data.Dataset
+        watcher = self._watcher
+        data = self._watcher.objects
+        dataset = tf.data.Dataset
         self._around(Function, "__call__", watcher.call_function)
         self._around(keras.optimizers.Optimizer, "apply", watcher.call_optimizer)
 
@@ -81,7 +85,10 @@ class Hooks:
             self._watcher.interrupt_trace()
 
     def _note_tape(
-        self, _: Any, args: tuple[Any, ...], frame: FrameType | None
+        self,
+        _: Any,
+        args: tuple[Any, ...],
+        frame: FrameType | None,
     ) -> None:
         self._watcher.reset_tape(None, args, frame)
         self._watcher.objects.add_tape(args[0], frame)
@@ -92,13 +99,16 @@ class Hooks:
 
     def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
         """Let ``call(old, thing, args, kwargs)`` make the outermost calls of a method."""
-        is_outermost, local, watcher = self._is_outermost, self._local, self._watcher
+        is_outermost = self._is_outermost
+        local = self._local
+        watcher = self._watcher
 
         def wrapper(old: Any, thing: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_outermost():
                 return old(thing, *args, **kwargs)
 
             local.inside = True
+
             try:
                 return call(old, thing, args, kwargs)
             except Exception as error:
@@ -110,7 +120,12 @@ class Hooks:
         self._wrappers.enter_context(wrap_calls(owner, name, wrapper))
 
     def _report(
-        self, owner: Any, name: str, report: Report, *, first: bool = False
+        self,
+        owner: Any,
+        name: str,
+        report: Report,
+        *,
+        first: bool = False,
     ) -> None:
         """Report the calls of a function; ``first``: before the call, with None as its result."""
 

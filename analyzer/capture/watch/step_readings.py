@@ -22,8 +22,13 @@ from analyzer.capture.run.step_variables import StepVariables, find_variable_add
 from analyzer.capture.watch.held_tensors import find_holders, find_live_tensors
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.script_launch import POOL_FOLDER, POOL_RECORDS
-from analyzer.model.contract.run_note import Failure
-from analyzer.model.contract.watch_note import MOST_ROWS, FailedStep, LiveChunk, Reading
+from analyzer.model.contract.run_note import (
+    MOST_ROWS,
+    FailedStep,
+    Failure,
+    LiveChunk,
+    Reading,
+)
 
 _ALWAYS_READ: Final = 64  # first steps that are all read
 _MAX_READINGS: Final = 1024  # number of readings at which every second one is dropped
@@ -40,9 +45,9 @@ class StepReadings:
             int, ...
         ] = ()  # TensorFlow's own, of each GPU, else of the CPU
         self.process_peak = ProcessPeak()
-        self.live_file: Path | None = (
-            None  # gets each reading, for a view of the running script
-        )
+
+        # gets each reading, for a view of the running script
+        self.live_file: Path | None = None
         self._interval_s = _INTERVAL_S
         self._read_s = time.perf_counter()  # of the last reading
         self._devices: tuple[str, ...] = ()
@@ -104,9 +109,8 @@ class ProcessPeak:
     """The largest resident memory of a program, without the memory that its trace takes."""
 
     def __init__(self) -> None:
-        self._early_bytes = (
-            0  # largest before the traced steps, when the trace is short
-        )
+        # largest before the traced steps, when the trace is short
+        self._early_bytes = 0
         self._before_bytes = 0  # largest before the last pause
         self._resident_bytes = 0  # at the last pause
         self._added_bytes = 0  # what the pause left in the process

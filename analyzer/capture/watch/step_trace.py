@@ -41,25 +41,25 @@ from analyzer.model.contract.run_note import (
     SimulatedCardNote,
     StepConfig,
     TargetNote,
+    WatchNote,
     encode_run,
     read_run_file,
 )
-from analyzer.model.contract.watch_note import WatchNote
 from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
 from analyzer.tracing.parse.xplane import WATCHED_STEP
 
-_START, _STOP = profiler_v2.start, profiler_v2.stop
-"""The profiler's functions, as they are before the hooks wrap them."""
+# The profiler's functions, as they are before the hooks wrap them.
+_START = profiler_v2.start
+_STOP = profiler_v2.stop
 
-_ENOUGH: Final = (
-    2  # traced steps that suffice if the program's own profile ends the trace early
-)
+# traced steps that suffice if the program's own profile ends the trace early
+_ENOUGH: Final = 2
+
+# Eager tensors before the steps from which on the trace from the program's start ends: about 100 MB.
 _MAX_TENSORS: Final = 200_000
-"""Eager tensors before the steps from which on the trace from the program's start ends: about 100 MB."""
 
-_RESIDENT_BYTES: Final = (
-    256  # smallest tensor from before the traced steps that is noted
-)
+# smallest tensor from before the traced steps that is noted
+_RESIDENT_BYTES: Final = 256
 _MAX_RESIDENT: Final = 2000
 
 
@@ -78,16 +78,19 @@ class StepTrace:
         values: ProgramValues | None,
     ) -> None:
         self._process_peak = process_peak
-        self._folder, self._steps, self._target = folder, steps, target
-        self._dump, self._simulated_card = dump, simulated_card
+        self._folder = folder
+        self._steps = steps
+        self._target = target
+        self._dump = dump
+        self._simulated_card = simulated_card
         self._values = values  # of simulated cards
         self._observing = contextlib.ExitStack()
         self.observed = Observations()
         self.is_observing = False
         self.batch_size: int | None = None  # first axis of the steps' input
-        self.is_cut = (
-            False  # whether the program went on after the trace of its run ended
-        )
+
+        # whether the program went on after the trace of its run ended
+        self.is_cut = False
         self._is_running = self._has_trace = False  # the profiler
         self._first_tensor = 0
         self._reset()
@@ -95,10 +98,11 @@ class StepTrace:
     def _reset(self) -> None:
         self.captured: Captured | None = None  # None until the trace is closed
         self.failure: Failure | None = None  # of a traced step
-        self.is_open = self.is_whole = (
-            False  # chosen steps are traced; the run counts as one step
-        )
+
+        # chosen steps are traced; the run counts as one step
+        self.is_open = self.is_whole = False
         self.done = self._wanted = 0  # steps
+
         # By identity: the tensors before the first step, the large ones with their holders, which are
         # named after the last step, and the lengths of host containers.
         self.before: dict[int, Any] = {}
@@ -113,17 +117,20 @@ class StepTrace:
     def _start_profiler(self) -> bool:
         """Start a new trace; return False if the program's own profiler runs."""
         self._discard_profile()
+
         try:
             _START(str(self._folder))
         except tf.errors.OpError:
             return False
 
         self._is_running = True
+
         return True
 
     def _stop_profiler(self) -> None:
         if self._is_running:
-            self._is_running, self._has_trace = False, True
+            self._is_running = False
+            self._has_trace = True
             self._process_peak.pause()
             _STOP()
             self._process_peak.subtract_trace()
@@ -188,10 +195,14 @@ class StepTrace:
 
         for tensor in large[:_MAX_RESIDENT]:
             self.resident[id(tensor)] = Input(
-                "a tensor", tensor.dtype.name, get_shape(tensor), find_address(tensor)
+                "a tensor",
+                tensor.dtype.name,
+                get_shape(tensor),
+                find_address(tensor),
             )
 
         variables = self._choose(record, max(self._steps, least))
+
         if not self._is_running:
             self.observed.restart()
             if not self._start_profiler():
@@ -205,8 +216,10 @@ class StepTrace:
 
     def _choose(self, record: FunctionRecord | None, wanted: int) -> StepVariables:
         """Set the steps to the calls of a function; return their variables."""
-        self._record, self._wanted = record, wanted
+        self._record = record
+        self._wanted = wanted
         function = None
+
         jit: bool | None = False
         alive = record.list_alive() if record is not None else []
 
@@ -235,6 +248,7 @@ class StepTrace:
             return False
 
         self._begin_step()
+
         return True
 
     def close(self, *, interrupted: bool = False) -> None:
@@ -254,8 +268,11 @@ class StepTrace:
         if self.variables is None:
             self._choose(record, 1)
 
-        self.is_whole, self.is_open = True, False
-        self.before, self.containers, self.done = {}, {}, 1
+        self.is_whole = True
+        self.is_open = False
+        self.before = {}
+        self.containers = {}
+        self.done = 1
         self._stop(has_snapshot=True)
 
         return True
@@ -280,8 +297,11 @@ class StepTrace:
     def _begin_step(self) -> None:
         self._assume(self.done == STEP_WITH_ALL)
         self._mark = tf.profiler.experimental.Trace(
-            WATCHED_STEP, step_num=self.done, _r=1
+            WATCHED_STEP,
+            step_num=self.done,
+            _r=1,
         )
+
         self._mark.__enter__()
 
     def _assume(self, selects_all: bool) -> None:
@@ -290,7 +310,8 @@ class StepTrace:
 
     def _end_step(self) -> None:
         self._assume(False)
-        mark, self._mark = self._mark, None
+        mark = self._mark
+        self._mark = None
 
         if mark is not None:
             mark.__exit__(None, None, None)
@@ -300,7 +321,8 @@ class StepTrace:
     def describe(self) -> None:
         """Store the closed trace as plain data."""
         assert self.variables is not None
-        program, function = self.variables.program, self.variables.function
+        program = self.variables.program
+        function = self.variables.function
         program.config = replace(program.config, batch_size=self.batch_size)
         self.captured = describe_capture(
             Capturing(
@@ -316,6 +338,7 @@ class StepTrace:
             ),
             [] if self._record is None else self._record.partitions,
         )
+
         self.captured.run = replace(
             self.captured.run,
             inputs=tuple(self.resident.values()),

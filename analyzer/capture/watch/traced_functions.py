@@ -14,7 +14,7 @@ from analyzer.capture.private_names import list_concrete_functions
 from analyzer.capture.run.source_frames import shorten_path
 from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.user_lines import find_calling_line, get_code
-from analyzer.model.contract.watch_note import (
+from analyzer.model.contract.run_note import (
     LargeConstant,
     Retrace,
     RetraceCause,
@@ -27,8 +27,9 @@ _MAX_VALUE: Final = 40  # characters of a Python value in words
 _MAX_CHANGES: Final = 3  # in words
 _MIN_CONSTANT_BYTES: Final = 1 << 10  # of a constant that is counted
 _LARGE_BYTES: Final = 1 << 20  # of a constant that gets a row of its own
+
+# A leaf of a call's arguments, by kind and in words.
 _Argument: TypeAlias = tuple[RetraceCause, str]
-"""A leaf of a call's arguments, by kind and in words."""
 _NOTHING: Final[_Argument] = ("object", "nothing")
 
 
@@ -71,7 +72,11 @@ class FunctionRecord:
         return [thing for ref in self.objects if (thing := ref()) is not None]
 
     def add_traces(
-        self, step: int, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
+        self,
+        step: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        count: int,
     ) -> None:
         """Note the ``count`` traces of a call, made after ``step`` steps."""
         old = self._arguments
@@ -86,7 +91,8 @@ class FunctionRecord:
         cause: RetraceCause = "object"
 
         for name in {**new, **old}:
-            before, after = old.get(name, _NOTHING), new.get(name, _NOTHING)
+            before = old.get(name, _NOTHING)
+            after = new.get(name, _NOTHING)
             if before != after:
                 cause = cause if changes else after[0]
                 changes.append(f"{name}: {before[1]} -> {after[1]}")
@@ -209,7 +215,10 @@ def _list_constants(graphs: list[Any], least_bytes: int) -> Iterator[LargeConsta
 def takes_gradients(function: Any) -> bool:
     """Return whether a traced ``tf.function`` takes gradients, from the names of its ops."""
     concrete = list_concrete_functions(function)
-    for graph in collect_graphs(concrete[-1].graph) if concrete else ():
+    if not concrete:
+        return False
+
+    for graph in collect_graphs(concrete[-1].graph):
         for op in graph.get_operations():
             if "gradient_tape" in op.name or op.type.startswith("ResourceApply"):
                 return True
@@ -218,7 +227,9 @@ def takes_gradients(function: Any) -> bool:
 
 
 def _describe_arguments(
-    code: CodeType | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    code: CodeType | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> dict[str, _Argument]:
     """Return each leaf of a call's arguments, by name."""
     named = dict(kwargs)
@@ -237,6 +248,7 @@ def _describe_arguments(
             leaves = [value]
 
         del leaves[_MAX_LEAVES - len(described) :]
+
         for index, leaf in enumerate(leaves):
             path = name if len(leaves) == 1 else f"{name}[{index}]"
             described[path] = _describe_leaf(leaf)

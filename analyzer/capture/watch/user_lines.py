@@ -13,17 +13,17 @@ from typing import Any, Final
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
 
+# Methods that make lists, sets, dictionaries, deques and queues grow.
 _PUTS: Final = frozenset(
     {"append", "extend", "insert", "add", "appendleft", "setdefault", "update"}
     | {"put", "put_nowait", "push"}
 )
-"""Methods that make lists, sets, dictionaries, deques and queues grow."""
 
+# Methods that remove entries of containers.
 _TAKES: Final = frozenset({"pop", "popleft", "popitem", "clear", "remove", "discard"})
-"""Methods that remove entries of containers."""
 
+# Functions and methods that return a Python number or text.
 _NUMBERS: Final = frozenset({"float", "int", "len", "str", "item"})
-"""Functions and methods that return a Python number or text."""
 
 
 def find_calling_line() -> str:
@@ -141,6 +141,7 @@ def find_binding_line(filename: str, name: str) -> int:
             in_loops.update(_find_bindings(root, name))
 
     lines.update(_find_bindings(tree, name))
+
     return min(in_loops or lines, default=0)
 
 

@@ -14,8 +14,7 @@ from analyzer.capture.process.run_folders import (
 )
 from analyzer.capture.watch.script_launch import read_untraced
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
-from analyzer.model.contract.run_note import TargetNote
-from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.contract.run_note import TargetNote, WatchNote
 from analyzer.model.errors import InputError, TargetError, TraceError
 from analyzer.tracing.parse.logdir import RUN_FILE, find_traces
 from analyzer.tracing.parse.xplane import read_trace
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
     from analyzer.capture.watch.watcher import Watcher
 
+# The active block of this process, at most one.
 _running: list[object] = []
-"""The active block of this process, at most one."""
 
 
 class WatchBlock:
@@ -71,6 +70,7 @@ class WatchBlock:
                 hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or run the script "
                 "with `analyze trace script.py`.",
             )
+
         if _running:
             raise InputError(
                 "The steps of this process are already watched.",
@@ -89,6 +89,7 @@ class WatchBlock:
             target=TargetNote(text=spec.text, kind="live", name=spec.name),
             on_failure=on_failure,
         )
+
         _running.append(self)
         self._watcher.begin()
 
@@ -102,15 +103,16 @@ class WatchBlock:
         if self._watcher is None:
             return None
 
-        watcher, self._watcher = self._watcher, None
+        watcher = self._watcher
+        self._watcher = None
+
         try:
             watcher.finish("" if error is None else type(error).__name__, error)
             out = self._places[-1] if watcher.has_failed else self._out
             is_traced = (self._folder / RUN_FILE).is_file()
 
-            if (
-                is_traced and watcher.trace.is_whole
-            ):  # TensorFlow may have requested nothing
+            # TensorFlow may have requested nothing
+            if is_traced and watcher.trace.is_whole:
                 is_traced = _holds_memory(self._folder)
 
             if out is None or not is_traced:

@@ -47,16 +47,20 @@ from analyzer.capture.watch.traced_functions import (
     FunctionRecord,
     takes_gradients,
 )
-from analyzer.model.contract.run_note import SimulatedCardNote, TargetNote
-from analyzer.model.contract.watch_note import FailedStep, WatchNote
+from analyzer.model.contract.run_note import (
+    FailedStep,
+    SimulatedCardNote,
+    TargetNote,
+    WatchNote,
+)
 from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
 from analyzer.simulated_card.core_calls import describe_refusals
 
 _MAX_FUNCTIONS: Final = 50  # functions in the note, those traced most often
-_CHECK_S: Final = (
-    0.5  # time between two checks of the length of the trace before the first step
-)
+
+# time between two checks of the length of the trace before the first step
+_CHECK_S: Final = 0.5
 
 
 class Watcher:
@@ -79,7 +83,8 @@ class Watcher:
         simulated_card: SimulatedCardNote | None = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
-        self._folder, self._warmup = folder, warmup
+        self._folder = folder
+        self._warmup = warmup
         self._values = ProgramValues() if simulated_card is not None else None
         self._owner = os.getpid()
         self.readings = StepReadings()
@@ -92,6 +97,7 @@ class Watcher:
             process_peak=self.readings.process_peak,
             values=self._values,
         )
+
         self.functions = FunctionLedger()
         self.objects = ProgramObjects()
         self.gradients = GradientSteps()
@@ -102,9 +108,9 @@ class Watcher:
         self._hooks = Hooks(self)
         self._giving = contextlib.ExitStack()  # values of a simulated card
         self._candidates = StepCandidates(warmup)
-        self._held = (
-            WatchNote()
-        )  # fields of objects that are held after the traced steps
+
+        # fields of objects that are held after the traced steps
+        self._held = WatchNote()
         self._failure_record = FailureRecord(folder)
         self._on_failure = on_failure
         self._failed: FailedStep | None = None
@@ -182,10 +188,8 @@ class Watcher:
     ) -> Any:
         """Call a ``tf.function`` as ``call(function, *args, **kwargs)``, and count it as a step."""
         observed = self.trace.observed
-        traces, gradients = (
-            function.experimental_get_tracing_count(),
-            len(observed.gradients),
-        )
+        traces = function.experimental_get_tracing_count()
+        gradients = len(observed.gradients)
 
         if traces or self.trace.captured is not None or self._is_over.is_set():
             result = call(function, *args, **kwargs)
@@ -196,6 +200,7 @@ class Watcher:
                 result = call(function, *args, **kwargs)
 
         self._note_call(function, args, kwargs, traces, gradients)
+
         return result
 
     def _note_call(
@@ -260,9 +265,13 @@ class Watcher:
         """Note the first call that ran out of memory; end the trace if it has it."""
         if self.has_failed or self._is_over.is_set():
             return
+
         if isinstance(error, tf.errors.OpError) and has_new_record():
             # TensorFlow has other errors if a constant, a copy or a trial finds no memory.
-            refused = describe_refusals() if self._values is not None else ""
+            refused = ""
+            if self._values is not None:
+                refused = describe_refusals()
+
             error = tf.errors.ResourceExhaustedError(None, None, f"{error}{refused}")
 
         failure = describe_failure(error)
@@ -276,8 +285,12 @@ class Watcher:
             else:
                 step = self._candidates.steps + 1
                 self._failed = self._failure_record.read(
-                    failure, step, self.trace.variables, inspect.currentframe()
+                    failure,
+                    step,
+                    self.trace.variables,
+                    inspect.currentframe(),
                 )
+
                 self.trace.rewrite(self._make_note(""))
 
         self._on_failure(error)
@@ -285,7 +298,10 @@ class Watcher:
     # Steps
 
     def _count(
-        self, key: Hashable, rank: StepRank, record: FunctionRecord | None = None
+        self,
+        key: Hashable,
+        rank: StepRank,
+        record: FunctionRecord | None = None,
     ) -> None:
         """Count a call that may be a step."""
         self._guard(lambda: self._count_step(key, rank, record))
@@ -300,7 +316,10 @@ class Watcher:
             write_fault(self._folder)
 
     def _count_step(
-        self, key: Hashable, rank: StepRank, record: FunctionRecord | None
+        self,
+        key: Hashable,
+        rank: StepRank,
+        record: FunctionRecord | None,
     ) -> None:
         """Count a call; it may end a step, or start the trace."""
         count = self._candidates.count(key, rank)
@@ -322,9 +341,13 @@ class Watcher:
 
     def _check_growth(self, *, is_last: bool = False) -> None:
         if self._growth is not None:
-            steps, in_use_bytes = self._candidates.steps, self.readings.last_bytes
+            steps = self._candidates.steps
+            in_use_bytes = self.readings.last_bytes
             self._growth.look(
-                steps, in_use_bytes, inspect.currentframe(), is_last=is_last
+                steps,
+                in_use_bytes,
+                inspect.currentframe(),
+                is_last=is_last,
             )
 
     def _open_trace(self, key: Hashable, record: FunctionRecord | None) -> None:
@@ -335,7 +358,10 @@ class Watcher:
         if not self.trace.is_observing:
             return
 
-        every = self.gradients.micro_batches if key == GRADIENTS else 1
+        every = 1
+        if key == GRADIENTS:
+            every = self.gradients.micro_batches
+
         self._candidates.choose(key, record, every)
         self._chosen = record
         del self.readings.rows[:-1]  # other calls are the steps from now on

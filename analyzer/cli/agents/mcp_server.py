@@ -24,12 +24,14 @@ from mcp.server.stdio import stdio_server
 
 from analyzer.cli.app import COMMANDS, load_function
 from analyzer.cli.skill_command import read_skill
+from analyzer.model import __version__
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import EXIT_BASE
-from analyzer.model.version import __version__
 from analyzer.report.short_json import shorten
 
 _OTHERS: Final = ("skill", "mcp")  # commands that are no tools
+
+# Options of outputs that an agent does not read, and those that the server sets.
 _LEFT_OUT: Final = frozenset(
     {
         *("json", "full", "quiet", "verbose", "live"),
@@ -44,7 +46,6 @@ _LEFT_OUT: Final = frozenset(
         ),
     }
 )
-"""Options of outputs that an agent does not read, and those that the server sets."""
 
 _CHILD: Final = """
 from analyzer.model.interrupts import die_with_parent
@@ -59,8 +60,8 @@ _GRACE_S: Final = 10.0  # for a cancelled command to end its own children
 
 _running: Final[set[anyio.CancelScope]] = set()  # one of each command that runs
 
+# Called with the seconds since the start of a command, and its stage.
 Report = Callable[[float, str], Awaitable[None]]
-"""Called with the seconds since the start of a command, and its stage."""
 
 
 def serve() -> None:
@@ -156,8 +157,11 @@ class ToolCommand:
             properties[key] = about
 
         schema = {"type": "object", "properties": properties, "required": required}
+
         return protocol.Tool(
-            name=self.name, description=COMMANDS[self.name], input_schema=schema
+            name=self.name,
+            description=COMMANDS[self.name],
+            input_schema=schema,
         )
 
     def write_words(self, arguments: dict[str, Any]) -> list[str]:
@@ -216,7 +220,8 @@ def _type(parameter: inspect.Parameter) -> Any:
 
 def _write_option(name: str, info: Any, value: Any) -> Iterator[str]:
     """Yield the words of an option; ``--jit/--no-jit`` names both values of a flag."""
-    flag, _, opposite = next(iter(info.param_decls or ()), f"--{name}").partition("/")
+    flags = next(iter(info.param_decls or ()), f"--{name}")
+    flag, _, opposite = flags.partition("/")
     flag = flag.replace("_", "-")
 
     if value is True:
@@ -231,8 +236,12 @@ def _write_option(name: str, info: Any, value: Any) -> Iterator[str]:
 async def _run_child(command: list[str], report: Report) -> tuple[int, list[str]]:
     """Return the exit code and the last lines of a command; a cancellation ends it."""
     process = await anyio.open_process(
-        command, stdin=DEVNULL, stderr=STDOUT, start_new_session=True
+        command,
+        stdin=DEVNULL,
+        stderr=STDOUT,
+        start_new_session=True,
     )
+
     messages: deque[str] = deque([""], _MESSAGES)
     assert process.stdout is not None
 
@@ -253,6 +262,7 @@ async def _run_child(command: list[str], report: Report) -> tuple[int, list[str]
             _running.discard(scope)
 
     code = process.returncode
+
     return 1 if code is None else code, [line for line in messages if line]
 
 

@@ -20,9 +20,9 @@ from analyzer.model.errors import AnalyzerError
 def load_ipython_extension(shell: Any) -> None:
     """Register the magic, and select the CPU allocator that records memory events."""
     os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
-    os.environ.setdefault(
-        "TF_CPP_MIN_LOG_LEVEL", "2"
-    )  # no log lines between the results
+
+    # no log lines between the results
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
     def memory(line: str, cell: str) -> None:
         """Run the cell and print its memory."""
@@ -32,6 +32,7 @@ def load_ipython_extension(shell: Any) -> None:
             print(error, file=sys.stderr)
 
     shell.register_magic_function(memory, "cell", "memory")
+
     # a pool that cannot serve a request writes its chunks there, for the explanation
     os.environ.setdefault(POOL_RECORDS, str(Path(_record_folder().name) / "pool"))
     shell.events.register("post_run_cell", _explain_cell)
@@ -51,6 +52,7 @@ def _measure_cell(shell: Any, cell: str) -> None:
     print(
         f"Peak {format_bytes(measure.peak_bytes)}, {format_bytes(measure.growth_bytes)} still held."
     )
+
     for line in (
         *tensor_lines(measure.at_peak, "alive at the peak"),
         measure.method,
@@ -76,9 +78,8 @@ def _explain_cell(result: Any) -> None:
         is_out = isinstance(result.error_in_exec, errors.ResourceExhaustedError)
 
         try:
-            if (
-                is_out or has_new_record()
-            ):  # an eager constant or a copy has other errors
+            # an eager constant or a copy has other errors
+            if is_out or has_new_record():
                 _print_explanation(str(result.error_in_exec))
         except Exception as error:
             print(f"No explanation: {type(error).__name__}: {error}", file=sys.stderr)
@@ -101,17 +102,19 @@ def _print_explanation(message: str) -> None:
         message = message.replace(file, find_cell(file))
 
     text = "\n".join((*_write_log(pool), message))
-    page = build_sections(read_oom_log(io.BytesIO(text.encode()), "").document)
+    page = build_sections(read_oom_log(io.BytesIO(text.encode()), "").report)
     columns = (
         TableColumn("size", "bytes"),
         TableColumn("holder", least=30),
         TableColumn("line"),
     )
+
     rows = (
         sorted((row for row in find_pool_holders(pool) if row[0]), reverse=True)
         if pool
         else []
     )
+
     held = Section("Who holds it", (Table(columns, tuple(rows[:_MOST_HOLDERS])),))
     sections = (*(replace(section, note="") for section in page.sections[:2]), held)
     print_answer(replace(page, subtitle="", footer="", sections=sections), quiet=False)
@@ -122,7 +125,8 @@ def _write_log(pool: Any) -> Iterator[str]:
     from analyzer.capture.run.allocator_figures import read_allocators
 
     for one in read_allocators():
-        index, mib = one.device.rpartition(":")[2], one.limit_bytes >> 20
+        index = one.device.rpartition(":")[2]
+        mib = one.limit_bytes >> 20
         yield (
             f"Created device /device:{one.device} with {mib} MB memory:  -> device: {index}, name: "
             f"{one.card_name}, pci bus id"

@@ -34,7 +34,8 @@ class BlockMeasure:
     def read(self, folder: Path) -> None:
         """Fill the figures from the block's trace."""
         recording = open_measured(folder)
-        events, rows = recording.events, main_allocator_rows(recording)
+        events = recording.events
+        rows = main_allocator_rows(recording)
         requested = timeline(rows, len(events)).requested
         requested = requested - requested[0]
         top = int(requested.argmax())
@@ -66,11 +67,14 @@ def tracing_block() -> Iterator[BlockMeasure]:
 
 
 def describe_excess(
-    measure: BlockMeasure, memory: int | None, growth: int | None
+    measure: BlockMeasure,
+    memory: int | None,
+    growth: int | None,
 ) -> str:
     """Return the limits in bytes that are exceeded, with the largest tensors; empty if none is."""
     parts: list[str] = []
-    peak, left = measure.peak_bytes, measure.growth_bytes
+    peak = measure.peak_bytes
+    left = measure.growth_bytes
 
     if memory is not None and peak > memory:
         head = f"limit_memory: peak {_exact(peak)}"
@@ -94,7 +98,10 @@ def tensor_lines(rows: pd.DataFrame, state: str) -> Iterator[str]:
     if rows.empty:
         return
 
-    count = f"{len(rows):,} tensors" if len(rows) > 1 else "1 tensor"
+    count = "1 tensor"
+    if len(rows) > 1:
+        count = f"{len(rows):,} tensors"
+
     yield f"  {count} {state}{'' if len(rows) <= _ROWS else f', the largest {_ROWS}'}:"
     texts = rows.assign(
         **rows[["dtype", "shape", "tensor", "op"]].astype(object).fillna("")
@@ -111,4 +118,7 @@ def tensor_lines(rows: pd.DataFrame, state: str) -> Iterator[str]:
 
 def _exact(size: int) -> str:
     shown = format_bytes(size)
-    return shown if shown.endswith(" B") else f"{shown} ({size:,} bytes)"
+    if shown.endswith(" B"):
+        return shown
+
+    return f"{shown} ({size:,} bytes)"

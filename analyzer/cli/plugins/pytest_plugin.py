@@ -34,13 +34,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
         if limits := _read_limits(item):
             os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
+
             # Not a hook wrapper: its form depends on pluggy's version.
             measured = functools.partial(_run_measured, item, item.runtest, limits)
             item.runtest = measured  # type: ignore[method-assign]
 
 
 def _run_measured(
-    item: pytest.Item, run: Callable[[], None], limits: dict[str, int]
+    item: pytest.Item,
+    run: Callable[[], None],
+    limits: dict[str, int],
 ) -> None:
     """Run and measure a marked test, and fail it if it exceeds a limit."""
     from analyzer.cli.plugins.measured_block import describe_excess, tracing_block
@@ -51,7 +54,8 @@ def _run_measured(
             run()
     except AnalyzerError as error:
         pytest.fail(
-            f"{' and '.join(limits)} cannot be measured: {error}", pytrace=False
+            f"{' and '.join(limits)} cannot be measured: {error}",
+            pytrace=False,
         )
 
     item.user_properties += [
@@ -60,7 +64,9 @@ def _run_measured(
     ]
 
     excess = describe_excess(
-        measure, limits.get("limit_memory"), limits.get("limit_growth")
+        measure,
+        limits.get("limit_memory"),
+        limits.get("limit_growth"),
     )
     if excess:
         pytest.fail(excess, pytrace=False)
@@ -87,7 +93,11 @@ def _read_limits(item: pytest.Item) -> dict[str, int]:
             limits[name] = parse_bytes(size)
         except (ValueError, TypeError, InputError) as error:
             own = isinstance(error, InputError)
-            problem = f": {error}" if own else " takes one size, such as '2 GiB'."
+
+            problem = " takes one size, such as '2 GiB'."
+            if own:
+                problem = f": {error}"
+
             raise pytest.UsageError(f"{item.nodeid}: {name}{problem}") from None
 
     return limits

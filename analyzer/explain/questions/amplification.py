@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 _LEAST_RATIO: Final = 0.05  # share of the peak from which on a tensor is looked at
 _LEAST_BYTES: Final = 1 << 20
-_TIMES: Final = (
-    4  # bytes of a tensor over the inputs of its op, or over its readers' results
-)
+
+# bytes of a tensor over the inputs of its op, or over its readers' results
+_TIMES: Final = 4
 _MANY_CLASSES: Final = 4096
 _COPIES_OF_LOGITS: Final = 3
 _CHUNKS: Final = 8
@@ -65,6 +65,8 @@ _ELEMENTWISE: Final = frozenset(
 _PRODUCTS: Final = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 _MATRICES: Final = ("MatMul", "Einsum", *_PRODUCTS)
 _SUMS: Final = frozenset({"Sum", "Mean", "Max", "Min"})
+
+# Ops whose result can repeat a smaller input, with the words for it and the code to write.
 _COPIES: Final = {
     "OneHot": (
         "a one-hot tensor",
@@ -86,7 +88,6 @@ _COPIES: Final = {
         "needs no float mask, and images stay uint8 until the first layer scales them.",
     ),
 }
-"""Ops whose result can repeat a smaller input, with the words for it and the code to write."""
 
 _FUSED: Final = (
     "SoftmaxCrossEntropyWithLogits",
@@ -162,6 +163,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
 
     forward = of_step[of_step["born"] < first]
     is_kept = forward["dies"].between(forward["born"].max(), first)
+
     if len(others):
         is_late = forward["dies"] > wanted.max()
         is_kept |= is_late & (forward["category"] == "activation")
@@ -180,12 +182,14 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
         f"A GradientTape keeps {len(kept):,} results that no wanted gradient needs: "
         f"{_share_of_peak(analysis, kept)}{in_brackets(where)}"
     )
+
     detail = (
         "A tape keeps the operands of each op that it records, also of those before "
         "tf.stop_gradient, inside a custom gradient, and of layers that are trainable but "
         "not trained. Compute them before the tape begins, or under "
         "tape.stop_recording()."
     )
+
     saves = _saved_after_use(analysis, kept, forward, others)
 
     yield _report(analysis, "kept-by-tape", title, detail, kept, saves)
@@ -196,7 +200,10 @@ _TENSORS_IN_USE: Final = 3  # operand, intermediate and result of a line
 
 
 def _saved_after_use(
-    analysis: Analysis, kept: pd.DataFrame, forward: pd.DataFrame, others: pd.DataFrame
+    analysis: Analysis,
+    kept: pd.DataFrame,
+    forward: pd.DataFrame,
+    others: pd.DataFrame,
 ) -> int:
     """Return the saving without ``others``, if each tensor lives until a few later ones are made.
 
@@ -207,6 +214,7 @@ def _saved_after_use(
     births = np.sort(forward.loc[is_large, "born"].to_numpy())
     later = np.searchsorted(births, kept["born"]) + _TENSORS_IN_USE
     ends = np.append(births, forward["born"].max())[later.clip(max=len(births))]
+
     models = forward["layer"].astype(str).str.extract("^([^/]+)/", expand=False)
     call_ends = forward["born"].groupby(models).max()
     ends = np.maximum(ends, models[kept.index].map(call_ends).fillna(0))
@@ -232,7 +240,8 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
     sums = [_sum_that_reads(tensor, graph) for tensor in rows["tensor"]]
     rows = rows.assign(sum=sums)
     counts = rows["sum"].value_counts()
-    rows = rows[(rows["sum"] != "") & (rows["sum"].map(counts) >= _SUMMANDS)]
+    has_others = rows["sum"].map(counts) >= _SUMMANDS
+    rows = rows[(rows["sum"] != "") & has_others]
 
     for where, equal in rows.groupby("source", observed=True):
         sums = equal["sum"].nunique()
@@ -246,6 +255,7 @@ def find_summands(analysis: Analysis) -> Iterator[Finding]:
             f"{len(equal)} gradients of {shapes} wait for {total}: "
             f"{_share_of_peak(analysis, equal)}{in_brackets(str(where))}"
         )
+
         detail = (
             "One weight or tensor is used several times in one step, as in an unrolled "
             "Python loop, and each use has a gradient of its own. Stack the inputs and "
@@ -261,6 +271,7 @@ def _sum_that_reads(tensor: str, graph: GraphIndex) -> str:
     readers = graph.consumers.get(tensor, [])
     if len(readers) != 1 or graph.ops[readers[0]].type != "AddN":
         return ""
+
     return readers[0]
 
 
@@ -280,6 +291,7 @@ class _Tensors:
         spec = self.graph.spec(tensor)
         if spec is not None and spec.size_bytes is not None:
             return spec.shape_text, spec.size_bytes
+
         return self._allocated.get(tensor, ("", None))
 
     def is_reused(self, tensor: str) -> bool:
@@ -297,7 +309,9 @@ class _Tensors:
 
 
 def _find_pairs(
-    analysis: Analysis, row: dict[str, Any], tensors: _Tensors
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: _Tensors,
 ) -> Finding | None:
     """Return a finding about tensors whose first op pairs the elements of two operands."""
     size = int(row["requested_bytes"])
@@ -337,6 +351,7 @@ def _find_pairs(
             "blocks of one operand (tf.map_fn, tf.while_loop), or write the sum over "
             "pairs as a product (tf.matmul, tf.einsum)."
         )
+
     title = _with_size_and_line(title, maker, tensors.graph)
 
     return _report(analysis, name, title, detail, same, saves)
@@ -359,7 +374,9 @@ def _rank(shape: str) -> int:
 
 
 def _find_reduced(
-    analysis: Analysis, row: dict[str, Any], tensors: _Tensors
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: _Tensors,
 ) -> Finding | None:
     """Return a finding about a tensor that all its readers add up at once."""
     is_product = row["op_type"] in _PRODUCTS
@@ -374,9 +391,9 @@ def _find_reduced(
 
     for reader in readers:
         _, written = tensors.size_of(f"{reader}:0")
-        if tensors.graph.ops[reader].type not in _SUMS or size < _TIMES * (
-            written or 0
-        ):
+        is_sum = tensors.graph.ops[reader].type in _SUMS
+
+        if not is_sum or size < _TIMES * (written or 0):
             return None
 
     rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
@@ -396,19 +413,23 @@ def _find_reduced(
             "tf.einsum or tf.tensordot computes the products and their sum "
             "without the tensor between."
         )
+
     title = _with_size_and_line(title, row, tensors.graph)
 
     return _report(analysis, "reduced-at-once", title, detail, rows, saves)
 
 
 def _find_copied(
-    analysis: Analysis, row: dict[str, Any], tensors: _Tensors
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: _Tensors,
 ) -> Finding | None:
     """Return a finding about a tensor that repeats or widens a much smaller one."""
     words = _COPIES.get(row["op_type"])
     given = [size for _, size in tensors.inputs_of(row["op"])]
     is_one_hot = row["op_type"] == "OneHot"  # which is larger than any indices
     copied_bytes = max(filter(None, given if is_one_hot else given[:1]), default=None)
+
     size = int(row["requested_bytes"])
     is_backward = str(row["category"]) == "gradient"
     if words is None or is_backward or not copied_bytes or size < _TIMES * copied_bytes:
@@ -440,13 +461,16 @@ def _find_copied(
     title = f"{name} is {what}"
     if not is_one_hot:
         title += f", {size // copied_bytes} times as large as its input"
+
     title = _with_size_and_line(title, row, tensors.graph)
 
     return _report(analysis, "small-copied", title, detail, rows, saves)
 
 
 def _find_resized(
-    analysis: Analysis, row: dict[str, Any], tensors: _Tensors
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: _Tensors,
 ) -> Finding | None:
     """Return a finding about an input, or a copy of it, that the step resizes to fewer bytes."""
     reader = row["waits_for"]
@@ -462,10 +486,12 @@ def _find_resized(
         f"The images take {_share_of_peak(analysis, rows)} until the step resizes them to "
         f"{format_bytes(written)}{in_brackets(_line_of({'op': reader, **row}, tensors.graph))}"
     )
+
     detail = (
         "Convert and resize images in the data pipeline, so that the step gets the "
         "resized ones."
     )
+
     saves = _saved_without_rows(analysis, rows, 1.0)
 
     return _report(analysis, "input-resized", title, detail, rows, saves)
@@ -477,9 +503,9 @@ def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
     A product or a convolution needs the wide type itself.
     """
     readers = tensors.graph.consumers.get(row["tensor"], [])
-    if not readers or not all(
-        tensors.graph.ops[reader].type in _ELEMENTWISE for reader in readers
-    ):
+    types = {tensors.graph.ops[reader].type for reader in readers}
+
+    if not readers or not types <= _ELEMENTWISE:
         return False
 
     operands = [size for reader in readers for _, size in tensors.inputs_of(reader)]
@@ -494,28 +520,29 @@ def _find_logits(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
         last = rows["shape"].astype(str).str.extract(r",(\d+)\]$", expand=False)
         classes = last.dropna().astype(int).max()
         is_scored = rows["op_type"].isin(_LOGITS).any()
-        if (
-            not classes >= _MANY_CLASSES
-            or not is_scored
-            or len(rows) < _COPIES_OF_LOGITS
-        ):
+        is_wide = classes >= _MANY_CLASSES
+
+        if not is_wide or not is_scored or len(rows) < _COPIES_OF_LOGITS:
             continue
 
         title = (
             f"{len(rows)} tensors with one number for each of {classes:,} classes: "
             f"{_share_of_peak(analysis, rows)}{in_brackets(max(rows['source']))}"
         )
+
         left = 1 / len(rows)
         detail = (
             "Use a loss from logits (SparseCategoricalCrossentropy(from_logits=True), "
             "tf.nn.sparse_softmax_cross_entropy_with_logits), which has one op for them."
         )
+
         if rows["op_type"].isin(_FUSED).any():
             left = 1 / _CHUNKS
             detail = (
                 "Compute the loss for parts of the positions inside tf.recompute_grad. "
                 f"The saving is that of {_CHUNKS} parts."
             )
+
         same = analysis.rows[analysis.rows["requested_bytes"] == size]
         saves = _saved_without_rows(analysis, same, 1 - left)
 

@@ -14,7 +14,7 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import describe_largest, evidence_row, in_brackets
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.report_file import UnservedRequest
-from analyzer.model.contract.watch_note import FailedStep, WatchNote
+from analyzer.model.contract.run_note import FailedStep, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.timeline import alive_at
 from analyzer.model.units import format_bytes, parse_bytes
@@ -25,12 +25,12 @@ _REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
 _BLOCK: Final = re.compile(
     r"ut of memory (?:while trying to allocate|allocating) (\d+(?:\.\d+)?) ?(B(?!y)|[KMGT]iB|b(?=ytes))"
 )
-_LEAST_WAIT_PS: Final = (
-    5 * 10**12
-)  # half of the 10 s: other threads may continue at first
-_LEAST_SIMULATED_WAIT_PS: Final = (
-    9 * 10**11
-)  # of the 1 s on a simulated card (``allocator_calls.c``)
+
+# half of the 10 s: other threads may continue at first
+_LEAST_WAIT_PS: Final = 5 * 10**12
+
+# of the 1 s on a simulated card (``allocator_calls.c``)
+_LEAST_SIMULATED_WAIT_PS: Final = 9 * 10**11
 
 
 def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
@@ -46,9 +46,11 @@ def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
         f"Just before, live tensors requested {format_bytes(requested)} and their "
         f"chunks took {format_bytes(in_use)}."
     )
+
     if failure.memory_limit_bytes is not None:
         free = failure.memory_limit_bytes - in_use
         short = ""
+
         if wanted is not None and wanted <= free:
             short = ", but no free chunk is large enough: the pool is fragmented"
         elif wanted is not None:
@@ -98,7 +100,10 @@ def requested_by(message: str) -> int | None:
 
     block = _BLOCK.search(message)
 
-    return None if block is None else parse_bytes(block[1] + block[2])
+    if block is None:
+        return None
+
+    return parse_bytes(block[1] + block[2])
 
 
 def _instant_of_failure(analysis: Analysis, last: int) -> int:
@@ -117,6 +122,7 @@ def _instant_of_failure(analysis: Analysis, last: int) -> int:
         first : last + 1
     ]
     own = first + np.flatnonzero(is_own)
+
     is_simulated = analysis.recording.simulated_run is not None
     least_ps = _LEAST_SIMULATED_WAIT_PS if is_simulated else _LEAST_WAIT_PS
     waits = np.diff(events["time_ps"].to_numpy()[own]) >= least_ps
@@ -144,7 +150,11 @@ def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     in_use = failed.in_use_bytes
     named_ratio = (owners.total() - owners[_UNKNOWN]) / max(in_use, 1)
     wanted = requested_by(failed.message)
-    request = "A request" if wanted is None else f"A request for {format_bytes(wanted)}"
+
+    request = "A request"
+    if wanted is not None:
+        request = f"A request for {format_bytes(wanted)}"
+
     (first, size_bytes), *_ = owners.most_common(1) or [(_UNKNOWN, 0)]
     category, holder, layer, where = first
     words = holder or category + (f" of {layer}" if layer else "")
@@ -197,4 +207,5 @@ def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[Owner]:
         owners[owner] += chunk.size_bytes
 
     owners[_UNKNOWN] += failed.in_use_bytes - owners.total()
+
     return +owners

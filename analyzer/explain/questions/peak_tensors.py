@@ -20,24 +20,25 @@ from analyzer.explain.buffer_words import (
 from analyzer.model.choice import Category
 from analyzer.model.graph.graph_index import LEFT_ROLE
 from analyzer.model.recording.labels import BATCH_ROLE
-from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.recording.schema import FIXED_ROLES, TRIAL_ROLE
+from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLE, Finding, Severity
 from analyzer.model.units import format_bytes
 
+# Tensors of one kind are reported above both: bytes, and a share of the peak.
 _LEAST_BYTES: Final = 1 << 20
 _LEAST_RATIO: Final = 0.05
-"""Tensors of one kind are reported above both: bytes, and a share of the peak."""
 
 _BATCH_RATIO: Final = 0.5  # of the activations that share a first axis: it is the batch
 
 _TENSORS: Final = 8
 _MANY_EXAMPLES: Final = 1000  # in a single call from which on it seems to have all data
 _USUAL_BATCH: Final = 32  # of ``predict``
+
+# Categories of tensors with the shape of a variable, besides the variable.
 _OF_WEIGHTS: Final = (Category.GRADIENT.value, Category.TEMPORARY.value)
-"""Categories of tensors with the shape of a variable, besides the variable."""
 _WITHOUT_READER: Final = ("activation", LEFT_ROLE)  # roles
+
+# Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight.
 _CAST_OF_WEIGHT: Final = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
-"""Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight."""
 _STATE_RATIO: Final = 0.2  # share of the peak from which on optimizer state is reported
 _GATHERS: Final = ("GatherV2", "ResourceGather")
 
@@ -57,18 +58,28 @@ def find_whole_set(analysis: Analysis) -> Iterator[Finding]:
     """Report a program that calls a model once, with all of its data."""
     watch = analysis.recording.watch
     config = analysis.recording.step_config
+
+    # The first axis with the most bytes.
     alive = analysis.alive
     axes = alive["shape"].astype(str).str.extract(r"^\[(\d+),", expand=False)
     sums = alive["requested_bytes"].groupby(axes).sum()
-    examples = int(sums.idxmax()) if len(sums) else 0
+
+    examples = 0
+    if len(sums):
+        examples = int(sums.idxmax())
+
     if watch is None or not (watch.whole_run or watch.steps <= 1):
         return
     if not config.infers or examples < _MANY_EXAMPLES:
         return
 
     # The name of the result is bound where the model is called.
-    results = (one for one in watch.held if (examples,) in {s[:1] for s in one.shapes})
-    where = next((one.where for one in results), watch.where)
+    where = watch.where
+
+    for held in reversed(watch.held):
+        if any(shape[:1] == (examples,) for shape in held.shapes):
+            where = held.where
+
     # ``predict`` copies the whole array to the card too (``array_data_adapter.py``).
     rows = analysis.rows[~analysis.rows["category"].isin(PERSISTENT)]
     freed = (rows["requested_bytes"] * (1 - _USUAL_BATCH / examples)).astype("int64")
@@ -93,11 +104,13 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     has_reader = ~alive["role"].isin(_WITHOUT_READER)
     waiting = _sum_of(alive[is_retained(alive) & has_reader])
     growing = _sum_of(alive[_freed_by_half(analysis, alive, batch) > 0])
+
     saves = _save_by_half(analysis, batch)
     infers = analysis.recording.step_config.infers
     id_ = "batch-tensors"
     total = growing
     words = "tensors grow with the batch size"
+
     if not infers and waiting >= growing // 2:
         id_ = "retained-activations"
         total = waiting
@@ -144,7 +157,9 @@ def _save_by_half(analysis: Analysis, batch: int) -> int:
 
 
 def _freed_by_half(
-    analysis: Analysis, rows: pd.DataFrame, batch: int
+    analysis: Analysis,
+    rows: pd.DataFrame,
+    batch: int,
 ) -> pd.Series[int]:
     """Return the bytes of each buffer that half the batch frees: half, if its first axis is the batch.
 
@@ -154,17 +169,22 @@ def _freed_by_half(
     """
     shapes = rows["shape"].astype(str)
     first = shapes.str.extract(r"^\[(\d+)", expand=False).astype("float64")
+
     variables = analysis.rows[analysis.rows["variable"] != ""]
     weights = set(variables["shape"].astype(str))
+
     is_update = rows["category"].isin(_OF_WEIGHTS)
     is_weight = (rows["variable"] != "") | (is_update & shapes.isin(weights))
     is_weight |= rows["op"].astype(str).str.contains(_CAST_OF_WEIGHT)
+
     # Most activations have the batch as their first axis, so those of unknown shape count too.
     is_example = is_retained(rows) | is_passing(rows) | rows["role"].eq(BATCH_ROLE)
     is_unknown = (shapes == "") & is_example
     is_batch = (first % max(batch, 1) == 0) & ~is_weight
+
     # An input of several batches is a data set, whose size the batch does not change.
     is_batch &= (rows["category"] != Category.INPUT.value) | (first == batch)
+
     is_input = analysis.rows["category"] == Category.INPUT.value
     examples = analysis.rows.loc[is_input, "shape"].astype(str)
     lengths = [*weights, *examples.str.replace(r"^\[\d+", "", regex=True)]
@@ -191,7 +211,8 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
 
     last = steps[-1].last
     rise = int(rises.mean())
-    is_new = (rows["born"] > steps[-2].last) & (rows["born"] <= last)
+    is_after = rows["born"] > steps[-2].last
+    is_new = is_after & (rows["born"] <= last)
 
     yield Finding(
         id="growth-per-step",
@@ -242,6 +263,7 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
     tables = rows[is_table & (rows["category"] == Category.PARAMETER.value)]
     is_like_table = rows["requested_bytes"].isin(set(tables["requested_bytes"]))
     is_like_table &= rows["layer"].isin([*gathers, ""])
+
     is_new = rows["category"].isin(_OF_WEIGHTS) & (rows["born"] >= analysis.first)
     whole = rows[is_like_table & is_new]
     at_peak = whole[whole.index.isin(analysis.alive.index)]
@@ -256,12 +278,15 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         "of the table's shape: gradient accumulation, clipping by the global norm, or "
         "the loss scaling of mixed precision. Keep the gradient sparse."
     )
+
     gone = whole
+
     if is_like_table[state.index].any():
         gone = pd.concat([whole, state])
         optimizer = analysis.recording.step_config.optimizer or "the optimizer"
         id_ = "whole-table"
         words = f"are made by {optimizer} for all rows of a table"
+
         shape = tables["shape"].iloc[0]
         detail = (
             f"A step looks up few rows of the embedding {shape}, but {optimizer} "
@@ -271,11 +296,13 @@ def find_whole_tables(analysis: Analysis) -> Iterator[Finding]:
         )
 
     saves = saved_without(analysis, gone["requested_bytes"], gone["born"], gone["dies"])
+
     # After a scattered update, each read of the table copies it (``copy_on_read_mode`` in
     # ``resource_variable_ops.cc``).
     is_read = rows["category"] == Category.ACTIVATION.value
     if not rows[is_like_table & is_read & (rows["born"] >= analysis.first)].size:
         saves -= int(tables["requested_bytes"].max())
+
     yield from _report_tensors(analysis, at_peak, id_, words, detail, saves_bytes=saves)
 
 
@@ -290,6 +317,7 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
     rows = alive[alive["copied_by"] != ""]
     saves_bytes = _sum_of(rows)
     where = ""
+
     if watch is None:
         is_layout = rows["op"].astype(str).str.contains("LayoutOptimizer")
         rows = rows[is_retained(rows) & ~is_layout]
@@ -326,6 +354,7 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     alive = analysis.alive
     peak = analysis.peak.requested_bytes
     state = analysis.categories[Category.OPTIMIZER_STATE.value]
+
     # While an update runs, a variable may have two buffers.
     of_variables = alive[alive["category"] == Category.PARAMETER.value]
     once = of_variables.drop_duplicates("variable")
@@ -336,6 +365,7 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
     saves = state
     change = "Plain SGD without momentum needs no state"
+
     if state > parameters:
         saves = state - parameters
         change = (
@@ -371,6 +401,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     largest = int(row["requested_bytes"])
     limit_mib = largest // 2 >> 20
     advice = ""
+
     if limit_mib and analysis.recording.device.kind == "gpu":
         advice = (
             " cuDNN's fastest algorithm may need more memory than a slower one. Start "

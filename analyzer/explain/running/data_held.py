@@ -15,16 +15,16 @@ from analyzer.model.contract.report_file import (
     ProgramFigures,
     TrendFigures,
 )
-from analyzer.model.contract.watch_note import DataStage, LargeConstant, WatchNote
+from analyzer.model.contract.run_note import DataStage, LargeConstant, WatchNote
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
 
 _LEAST_BYTES: Final = 8 << 20
 _LEAST_RATIO: Final = 0.1  # data is reported above both: bytes, and a share of the peak
 _LEAST_HOST: Final = 4  # data on the host is reported above this multiple of the limit
-_MANY: Final = (
-    8  # batches in the first axis from which on a tensor seems to be a data set
-)
+
+# batches in the first axis from which on a tensor seems to be a data set
+_MANY: Final = 8
 _ROWS_OF_DATA: Final = 1000  # the same limit in rows, if the batch size is unknown
 
 _OF_THE_WATCH: Final = (
@@ -39,7 +39,9 @@ _OF_THE_WATCH: Final = (
 
 
 def find_data(
-    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
 ) -> Iterator[Finding]:
     """Report data sets that are constants or fully in memory, and stages with large buffers."""
     least = max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.allocated_bytes)
@@ -67,7 +69,9 @@ def find_data(
 
 
 def find_filling_stage(
-    recording: Recording, watch: WatchNote, growth: TrendFigures
+    recording: Recording,
+    watch: WatchNote,
+    growth: TrendFigures,
 ) -> DataStage | None:
     """Return the stage whose filling may explain all growth; None if none is large enough.
 
@@ -83,7 +87,9 @@ def find_filling_stage(
 
 
 def _report_constant(one: LargeConstant) -> Finding:
-    copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
+    copies = "a graph"
+    if one.copies > 1:
+        copies = f"{one.copies} graphs"
 
     return Finding(
         id="data-constant",
@@ -127,7 +133,11 @@ def _constant_row(one: LargeConstant) -> EvidenceRow:
     array = _array_words(one)
     size = one.size_bytes
     return evidence_row(
-        array, name=one.name, where=one.where, count=one.copies, size=size
+        array,
+        name=one.name,
+        where=one.where,
+        count=one.copies,
+        size=size,
     )
 
 
@@ -161,7 +171,10 @@ def _report_stage(one: DataStage, *, is_filling: bool) -> Finding:
         f"{filling}{_STAGE_ADVICE[one.kind]}",
         evidence=(
             evidence_row(
-                one.kind, where=one.where, count=one.elements, size=size_bytes
+                one.kind,
+                where=one.where,
+                count=one.elements,
+                size=size_bytes,
             ),
         ),
     )
@@ -171,6 +184,7 @@ def program_figures(recording: Recording, watch: WatchNote) -> ProgramFigures:
     """Return the report's figures on a program's steps."""
     device, host = measure_growth(recording, watch)
     readings = watch.readings
+
     if find_filling(watch, device) or find_filling_stage(recording, watch, device):
         device = structs.replace(device, trend="fills")
     elif device.trend == "grows" and watch.step_objects > 1 and not watch.models:

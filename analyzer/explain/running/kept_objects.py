@@ -13,18 +13,17 @@ from analyzer.explain.buffer_words import (
 )
 from analyzer.explain.running.leaks import leaks_by_holder, tensors_left
 from analyzer.model.contract.fields import EvidenceRow
-from analyzer.model.contract.watch_note import TracedFunction, WatchNote
+from analyzer.model.contract.run_note import TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
-_TAPES: Final = (
-    3  # tapes of one line that are alive together from which on they seem to be stored
-)
+# tapes of one line that are alive together from which on they seem to be stored
+_TAPES: Final = 3
 _LEAST_TAPE_BYTES: Final = 64 << 10  # of a single tape
 
+# Tensors of the step before are reported above both: bytes, and a share of the peak.
 _LEAST_NAMED_BYTES: Final = 1 << 20
 _LEAST_NAMED_RATIO: Final = 0.1
-"""Tensors of the step before are reported above both: bytes, and a share of the peak."""
 
 _LOADERS: Final = ("", "IteratorGetNext")  # ops that load the data of a loop
 
@@ -33,14 +32,17 @@ _ROWS: Final = 8
 
 def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report stored gradient tapes, and persistent or unused tapes that are alive after the step."""
-    size_bytes = _bytes_of_tapes(analysis, watch) if watch.tapes else 0
+    size_bytes = 0
+    if watch.tapes:
+        size_bytes = _bytes_of_tapes(analysis, watch)
+
     size = format_bytes(size_bytes)
 
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
         is_idle = (one.persistent or one.unused) and size_bytes >= _LEAST_TAPE_BYTES
-        is_failed = (
-            watch.whole_run and watch.ended
-        )  # an error's traceback may hold the tape
+
+        # an error's traceback may hold the tape
+        is_failed = watch.whole_run and watch.ended
         if one.alive >= _TAPES:
             id_ = "tapes-kept"
             holder = f" in {one.holder}" if one.holder else ""
@@ -53,6 +55,7 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
             id_ = "tape-outlives-use"
             kind = "An unused"
             advice = "Remove the tape if no gradient is computed."
+
             if one.persistent:
                 kind = "A persistent"
                 advice = (
@@ -98,6 +101,7 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
         made = max(one.made, one.alive)
         id_ = "models-made-anew"
         severity = Severity.LOW
+
         saves_bytes = None
         advice = (
             "Earlier models are gone, but each one was traced. If they have the same "
@@ -144,13 +148,16 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
 
     alive = analysis.alive
     peak = analysis.peak.requested_bytes
-    is_older = alive["step"].notna() & (alive["step"].fillna(-1) < analysis.step.index)
+    steps = alive["step"]
+    is_older = steps.notna() & (steps.fillna(-1) < analysis.step.index)
     of_old = _ops_and_sizes(alive[is_older & ~alive["category"].isin(PERSISTENT)])
+
     # A name is matched by op and size. Loaded batches are skipped: their name is reassigned before the
     # step begins.
     left = tensors_left(analysis)
     left = left[~left["op"].isin(_LOADERS)]
     made = dict(zip(left["address"], _ops_and_sizes(left), strict=True))
+
     growing = [held for held, _ in leaks_by_holder(analysis, watch)]
     names = []
     known = set()
@@ -187,14 +194,13 @@ def _ops_and_sizes(rows: pd.DataFrame) -> list[tuple[str, int]]:
     )
 
 
+# Repeated traces of one function that are normal: a last, smaller batch; training and inference.
 _FEW_TRACES: Final = 4
-"""Repeated traces of one function that are normal: a last, smaller batch; training and inference."""
 
 _CALLS_RATIO: Final = 0.1  # share of the calls above which traces are too many
 
-_COPIES: Final = (
-    5  # tf.functions of one definition from which on a loop seems to create them
-)
+# tf.functions of one definition from which on a loop seems to create them
+_COPIES: Final = 5
 
 _CALL_ROWS: Final = 20
 
@@ -224,7 +230,10 @@ def find_retracing(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
 def _report_created(one: TracedFunction, start: str) -> Finding:
     holder = f", held by {one.holder}" if one.holder else ""
     is_kept = one.alive >= _COPIES
-    kept = f"; {one.alive} are still alive{holder}" if is_kept else ""
+
+    kept = ""
+    if is_kept:
+        kept = f"; {one.alive} are still alive{holder}"
 
     return Finding(
         id="functions-made-anew",
@@ -241,10 +250,14 @@ def _report_created(one: TracedFunction, start: str) -> Finding:
 def _report_retraced(one: TracedFunction, start: str) -> Finding:
     reason = ""
     cause = "object"
+
     if one.retraces:
         last = one.retraces[-1]
         cause = last.cause
-        reason = f" Last reason: {last.changed}." if last.changed else ""
+
+        reason = ""
+        if last.changed:
+            reason = f" Last reason: {last.changed}."
 
     return Finding(
         id="retraced",
@@ -262,6 +275,7 @@ def _graph_size(one: TracedFunction) -> str:
     size = format_bytes(one.graph_bytes)
     if not one.constant_bytes:
         return size
+
     return f"{size}, {format_bytes(one.constant_bytes)} of it constants"
 
 

@@ -11,27 +11,25 @@ from analyzer.explain.analysis import PERSISTENT, Analysis
 from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report_file import TrendFigures
-from analyzer.model.contract.watch_note import HeldTensors, WatchNote
+from analyzer.model.contract.run_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes, signed_bytes, times
 
-_FEWEST_STEPS: Final = (
-    2  # a holder leaks if it keeps tensors of more traced steps than this
-)
+# a holder leaks if it keeps tensors of more traced steps than this
+_FEWEST_STEPS: Final = 2
 
 _THOUSAND: Final = 1000
 _LEAST_BYTES: Final = 1 << 20  # growth in 1,000 steps without a known holder to report
 _HOST_BYTES: Final = 64 << 20  # growth of the process over all steps to report
-_HOST_STEP_BYTES: Final = (
-    64 << 10
-)  # growth of a container of NumPy arrays in one step to report
 
-_EXPLAINS_RATIO: Final = (
-    0.4  # share of the growth that a container must hold to be its cause
-)
+# growth of a container of NumPy arrays in one step to report
+_HOST_STEP_BYTES: Final = 64 << 10
 
+# share of the growth that a container must hold to be its cause
+_EXPLAINS_RATIO: Final = 0.4
+
+# Lower bound of a steady slope, as a share of the slope: a heap that settles slows down.
 _STEADY_RATIO: Final = 0.5
-"""Lower bound of a steady slope, as a share of the slope: a heap that settles slows down."""
 
 _ROWS: Final = 10
 
@@ -49,6 +47,7 @@ def leaks_by_holder(
         sums = kept.groupby("step", observed=True)["allocated_bytes"].sum()
         steps = len(sums)
         per_step = int(np.median(sums)) if len(sums) else 0
+
         if not held.addresses:  # outside the allocator: memory shared with NumPy
             steps = held.count
             per_step = held.size_bytes // traced
@@ -82,7 +81,9 @@ def _outliving(analysis: Analysis) -> pd.DataFrame:
 
 
 def find_leaks(
-    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
 ) -> Iterator[Finding]:
     """Report containers that keep tensors of each step, if memory grows over the steps."""
     if growth.trend != "grows":
@@ -161,13 +162,17 @@ def find_filling(watch: WatchNote, growth: TrendFigures) -> HeldTensors | None:
 
 
 def find_unexplained(
-    analysis: Analysis, watch: WatchNote, growth: TrendFigures, host: TrendFigures
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
+    host: TrendFigures,
 ) -> Iterator[Finding]:
     """Report memory that grows although no container of the traced steps explains it.
 
     ``growth`` is that of the allocator, ``host`` that of the rest of the process.
     """
     is_large = growth.per_step_bytes * _THOUSAND >= _LEAST_BYTES
+
     # A larger model or batch needs more memory, and keeps nothing.
     if watch.step_objects < 2 and growth.trend == "grows" and is_large:
         cause = _find_rare_leak(analysis, watch, growth)
@@ -197,7 +202,10 @@ def find_unexplained(
     elif slope := host_growth_words(watch, host):
         where = f", {watch.where}" if watch.where else ""
         row = evidence_row(
-            "a step", name=watch.step, where=watch.where, count=watch.steps
+            "a step",
+            name=watch.step,
+            where=watch.where,
+            count=watch.steps,
         )
 
         yield Finding(
@@ -225,6 +233,7 @@ def host_growth_words(watch: WatchNote, host: TrendFigures) -> str:
     least = _STEADY_RATIO * host.per_step_bytes
     late = [one for one in watch.readings if one.step >= host.last_step - steps // 3]
     sizes = [one.host_bytes for one in late if one.host_bytes is not None] or [0]
+
     is_large = host.per_step_bytes * steps >= _HOST_BYTES
     is_steady = sizes[-1] - sizes[0] >= least * (steps // 3)
     if not is_large or not is_steady or host.low_bytes < least:
@@ -258,7 +267,9 @@ def _report_growth(
 
 
 def _find_rare_leak(
-    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
 ) -> Finding | None:
     """Report the container that grew most; None if it does not explain the growth."""
     steps = watch.later_step - watch.warmup - len(analysis.recording.steps)
@@ -280,7 +291,9 @@ def _find_rare_leak(
 
 
 def _find_growing_tensor(
-    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
 ) -> Finding | None:
     """Report a name that gets a larger tensor in each step; None if it does not explain the growth."""
     left = _outliving(analysis)
@@ -318,7 +331,9 @@ def _find_growing_tensor(
 
 
 def _report_unknown_holder(
-    analysis: Analysis, watch: WatchNote, growth: TrendFigures
+    analysis: Analysis,
+    watch: WatchNote,
+    growth: TrendFigures,
 ) -> Finding:
     rows = tensors_left(analysis)
     rows = rows[rows["step"] < len(analysis.recording.steps) - 1]

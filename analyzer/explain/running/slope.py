@@ -14,35 +14,35 @@ from typing import Final, Literal
 import numpy as np
 
 from analyzer.model.contract.report_file import TrendFigures
-from analyzer.model.contract.watch_note import Reading, WatchNote
+from analyzer.model.contract.run_note import Reading, WatchNote
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import CPU_DEVICE, HOST_ALLOCATORS, card_number
 
 _BLOCKS: Final = 16
+
+# Fewest floors for a slope: five random floors are in monotone order once in 60 series.
 _FEWEST: Final = 6
-"""Fewest floors for a slope: five random floors are in monotone order once in 60 series."""
 
 _QUANTILE: Final = 1.96  # 95 % interval of the normal distribution
 
-_WARMUP_RATIO: Final = (
-    0.2  # of the steps, skipped besides the warm-up; at least 3 steps
-)
+# of the steps, skipped besides the warm-up; at least 3 steps
+_WARMUP_RATIO: Final = 0.2
 
+# Growth over a series up to which it is flat: 16 chunks of the allocator's smallest size.
 _NOISE_BYTES: Final = 4096
-"""Growth over a series up to which it is flat: 16 chunks of the allocator's smallest size."""
 
 _NOISE_RATIO: Final = 1e-3  # the same limit as a share of the last floor
 
+# Growth a step that is no leak: Keras' ``predict`` leaves some objects of a call to Python's garbage
+# collector, and a million such steps take less than 1 GiB.
 _SMALL_SLOPE_BYTES: Final = 1024
-"""Growth a step that is no leak: Keras' ``predict`` leaves some objects of a call to Python's garbage
-collector, and a million such steps take less than 1 GiB."""
 
+# Floors that lie this close, as a share of the last one, and do not rise are flat.
 _LEVEL_RATIO: Final = 0.01
-"""Floors that lie this close, as a share of the last one, and do not rise are flat."""
 
+# A growth must exceed the median distance of the floors from their line by this factor, four standard
+# deviations: varying shapes sometimes produce a slope by chance.
 _SPREADS: Final = 6
-"""A growth must exceed the median distance of the floors from their line by this factor, four
-standard deviations: varying shapes sometimes produce a slope by chance."""
 
 
 def growth_of(
@@ -72,10 +72,12 @@ def growth_of(
     level = int(size[-1])
     noise = max(_NOISE_BYTES, _NOISE_RATIO * level)
     near = _LEVEL_RATIO * level
+
     rest = size - middle * step
     spread = _SPREADS * float(np.median(np.abs(rest - np.median(rest))))
 
     trend: Literal["grows", "flat", "cannot tell"] = "cannot tell"
+
     if low > 0 and middle * steps > max(noise, spread):
         trend = "grows"
     elif (
@@ -115,7 +117,8 @@ def _find_slopes(floors: np.ndarray) -> tuple[float, float, float]:
     rises = size[second] - size[first]
     slopes = np.sort(rises / (step[second] - step[first]))
 
-    spread = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    variance = count * (count - 1) * (2 * count + 5) / 18
+    spread = _QUANTILE * math.sqrt(variance)
     low = max(math.floor((len(slopes) - spread) / 2), 0)
     high = min(math.ceil((len(slopes) + spread) / 2), len(slopes) - 1)
 
@@ -148,6 +151,10 @@ def find_own_peak(recording: Recording) -> int | None:
     peaks = () if recording.watch is None else recording.watch.own_peaks
     if recording.allocator in HOST_ALLOCATORS - {CPU_DEVICE}:
         return None
+
     index = card_number(recording.allocator) or 0
 
-    return peaks[index] or None if index < len(peaks) else None
+    if index < len(peaks):
+        return peaks[index] or None
+
+    return None

@@ -11,18 +11,16 @@ from analyzer.explain.questions.peak_tensors import find_batch
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.graph.buffer_sharing import ITERATOR
-from analyzer.model.recording.records import Finding, Severity, Step
-from analyzer.model.recording.schema import TRIAL_ROLE
+from analyzer.model.recording.records import TRIAL_ROLE, Finding, Severity, Step
 from analyzer.model.units import format_bytes
 
 _ROWS: Final = 8
 
+# Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two.
 _SIZES: Final = 3
-"""Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two."""
 
-_SPREAD_RATIO: Final = (
-    0.1  # difference between the steps' peaks, as a share of the largest peak
-)
+# difference between the steps' peaks, as a share of the largest peak
+_SPREAD_RATIO: Final = 0.1
 
 
 def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
@@ -78,6 +76,7 @@ def _find_sizes(rows: pd.DataFrame, steps: Sequence[Step]) -> pd.DataFrame:
     of_steps = rows["step"].isin([step.index for step in steps])
     made = rows[of_steps & (rows["op"] != "")]
     groups = made.groupby(["op", "step"], observed=True)["requested_bytes"]
+
     return groups.max().unstack("step")
 
 
@@ -86,6 +85,7 @@ def _find_varying_widths(sizes: pd.DataFrame) -> pd.Series:
     is_growing = (sizes.diff(axis=1).iloc[:, 1:] > 0).all(axis=1)
     is_varied = sizes.nunique(axis=1) >= _SIZES
     varied = sizes[is_varied & ~is_growing]
+
     return varied.max(axis=1) - varied.min(axis=1)
 
 
@@ -96,6 +96,7 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
     for op, compilations in analysis.recording.compilations.items():
         if compilations < max(count, 2):
             continue
+
         yield Finding(
             id="compiled-anew",
             severity=Severity.HIGH,
@@ -135,16 +136,21 @@ def _find_uncounted_batch(analysis: Analysis) -> int:
     """
     graph = analysis.recording.structure
     batch = find_batch(analysis)
-    ops = () if graph is None or not batch else graph.ops.values()
+    if graph is None or not batch:
+        return 0
+
     sizes = [0]
 
-    for op in ops:
-        for spec in op.outputs if op.type == ITERATOR else ():
+    for op in graph.ops.values():
+        if op.type != ITERATOR:
+            continue
+
+        for spec in op.outputs:
             if spec.shape:
                 shape = (batch, *spec.shape[1:])
                 sizes.append(tensor_bytes(spec.dtype, shape) or 0)
 
     inputs = analysis.rows[analysis.rows["category"] == Category.INPUT.value]
-    held = inputs["requested_bytes"].max() if len(inputs) else 0
+    is_held = inputs["requested_bytes"].max() >= max(sizes)
 
-    return max(sizes) if held < max(sizes) else 0
+    return 0 if is_held else max(sizes)

@@ -1,4 +1,4 @@
-"""Requests to the child processes that capture a step or watch a script."""
+"""Requests: to the child processes that capture a step or watch a script, and for a replay."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import Name, ReportRecord, Text, Total
 from analyzer.model.tables import read_table
 
+# ``run``: run the step and trace it. ``static``: take its graph and run nothing. ``sizes``: run it at
+# several sizes and answer for each whether it ran.
 CaptureKind: TypeAlias = Literal["run", "static", "sizes"]
-"""``run``: run the step and trace it. ``static``: take its graph and run nothing. ``sizes``: run it at
-several sizes and answer for each whether it ran."""
 
 DEFAULT_STEPS: Final = 3  # traced steps of a model
 BATCH_SIZE: Final = 32  # examples in a batch if neither the user nor the target says
 # traced; without the first and the last, two pairs of neighbours remain
 SCRIPT_STEPS: Final = 5
+
+# Steps of a script before the traced ones: functions are traced, slots made, iterators filled.
 SCRIPT_WARMUP_STEPS: Final = 3
-"""Steps of a script before the traced ones: functions are traced, slots made, iterators filled."""
 
 
 class TargetKind(Choice):
@@ -52,12 +53,16 @@ class TargetSpec(Struct, frozen=True, kw_only=True):
         """The file or folder to read; for a module, its file in the working folder."""
         if self.kind is TargetKind.MODULE:
             return Path(*self.path.split(".")).with_suffix(".py")
+
         return Path(self.path)
 
     @property
     def name(self) -> str:
         """A short name for folders and headings."""
-        stem = Path(self.path).name.split(".")[0] if self.path else ""
+        stem = ""
+        if self.path:
+            stem = Path(self.path).name.split(".")[0]
+
         return re.sub(r"[^\w.-]+", "_", self.attribute or stem or "model")[:60]
 
 
@@ -165,3 +170,19 @@ ASSUMPTIONS: Final = read_table(
 WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT = (
     ASSUMPTIONS
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """Allocator settings for a replay; None keeps the recording's setting."""
+
+    memory_limit_bytes: int | None = None
+    growth: bool | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether any setting is given."""
+        return self != NOTHING_ASKED
+
+
+NOTHING_ASKED: Final = WhatIf()

@@ -19,33 +19,45 @@ Index = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]  # a position in a list
 Threads = Annotated[int, Meta(ge=0, le=4096)]  # a number of threads; 0 if unknown
 Address = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # a memory address
 Axis = Annotated[int, Meta(ge=-1, le=MOST_BYTES)]  # the size of an axis; -1 if unknown
+
+# the sizes of a tensor's axes
 Shape = Annotated[
     tuple[Axis, ...],
     Meta(max_length=MOST_AXES),
-]  # the sizes of a tensor's axes
+]
+
+# the name of an op, a tensor, a type, a device
 Name = Annotated[
     str,
     Meta(max_length=1 << 16),
-]  # the name of an op, a tensor, a type, a device
+]
+
+# a message, or the text of an environment variable
 Text = Annotated[
     str,
     Meta(max_length=1 << 20),
-]  # a message, or the text of an environment variable
+]
+
+# a sum of bytes, or a number of items
 Total = Annotated[
     int,
     Meta(ge=0, le=MOST_TOTAL),
-]  # a sum of bytes, or a number of items
+]
+
+# a difference of two totals
 Signed = Annotated[
     int,
     Meta(ge=-MOST_TOTAL, le=MOST_TOTAL),
-]  # a difference of two totals
+]
 
+# The state just after a row of the events table; -1 is the state before the first event.
 Instant = Annotated[int, Meta(ge=-1, le=(1 << 40))]
-"""The state just after a row of the events table; -1 is the state before the first event."""
+
+# a time on the trace's clock
 Picoseconds = Annotated[
     int,
     Meta(ge=-MOST_TOTAL, le=MOST_TOTAL),
-]  # a time on the trace's clock
+]
 
 Cell = bool | Signed | float | Text | None  # null for a number that JSON does not have
 EvidenceRow = dict[Name, Cell]  # by column; all rows of a finding have the same columns
@@ -58,14 +70,17 @@ class ReportRecord(Struct, frozen=True):
     """A part of a report."""
 
 
+# A capture copies variables of at most this many elements into new buffers before the first step. A
+# variable made from a Python number may share NumPy's memory on the CPU, which no allocator counts.
+# Whether it does depends on the address that NumPy got, so the capture and the prediction exclude it.
 SMALL_ELEMENTS: Final = 64
-"""A capture copies variables of at most this many elements into new buffers before the first step.
-A variable made from a Python number may share NumPy's memory on the CPU, which no allocator counts.
-Whether it does depends on the address that NumPy got, so the capture and the prediction exclude it."""
 
 # attribute of an argument that is a NumPy array; each call copies it
 COPIED: Final = "copied"
 
+# Bytes of one element (``tensorflow/core/framework/types.proto``). A string is a ``TF_TString``,
+# which stores up to 22 characters and points to longer text. Resources and variants have no fixed
+# size.
 ITEM_BYTES: Final[dict[str, int]] = {
     **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
@@ -75,8 +90,6 @@ ITEM_BYTES: Final[dict[str, int]] = {
     "complex128": 16,
     "string": 24,
 }
-"""Bytes of one element (``tensorflow/core/framework/types.proto``). A string is a ``TF_TString``, which
-stores up to 22 characters and points to longer text. Resources and variants have no fixed size."""
 
 
 def numpy_name(dtype: str) -> str:
@@ -92,6 +105,7 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...] | None) -> int | None:
     item_bytes = ITEM_BYTES.get(dtype)
     if item_bytes is None or shape is None or any(axis < 0 for axis in shape):
         return None
+
     return item_bytes * math.prod(shape)
 
 

@@ -29,10 +29,12 @@ def op_types(text: str) -> frozenset[str]:
 def read_op_types(place: str) -> dict[str, dict[str, frozenset[str]]]:
     """Return the tables of a file of the package, with the op types of each row."""
     tables = read_table(place, dict[str, dict[str, str]])
-    return {
-        name: {key: op_types(text) for key, text in rows.items()}
-        for name, rows in tables.items()
-    }
+    found = {}
+
+    for name, rows in tables.items():
+        found[name] = {key: op_types(text) for key, text in rows.items()}
+
+    return found
 
 
 GRAPH_VERSION: Final = 1
@@ -59,16 +61,20 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return tensor_bytes(self.dtype, self.shape)
 
     @property
-    def known_shape(self) -> tuple[int, ...] | None:
+    def full_shape(self) -> tuple[int, ...] | None:
         """The shape; None unless it is fully known."""
-        return (
-            None if self.shape is None or min(self.shape, default=0) < 0 else self.shape
-        )
+        if self.shape is None or min(self.shape, default=0) < 0:
+            return None
+
+        return self.shape
 
     @property
     def shape_text(self) -> str:
         """The shape in the allocator's notation, such as ``[32,128]``; empty if unknown."""
-        return "" if self.shape is None else f"[{','.join(map(str, self.shape))}]"
+        if self.shape is None:
+            return ""
+
+        return f"[{','.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +132,13 @@ def encode_graph(graph: GraphFile) -> bytes:
     plain = msgspec.to_builtins(graph)
 
     for name in ("ops", "inside"):
-        plain[name] = [
-            {key: value for key, value in op.items() if value} for op in plain[name]
-        ]
+        plain[name] = [_drop_empty(op) for op in plain[name]]
 
     return json.dumps(plain).encode()
+
+
+def _drop_empty(op: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in op.items() if value}
 
 
 def check_tensor(tensor: str) -> None:

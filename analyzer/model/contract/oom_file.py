@@ -123,14 +123,6 @@ class OomRefusals(Struct):
     process: str = ""
 
 
-class OomSurvived(ReportRecord, frozen=True):
-    """Requests that failed without stopping the program; TensorFlow logs at most ten."""
-
-    allocator: str
-    times: int
-    largest_bytes: int
-
-
 class Reproduction(ReportRecord, frozen=True, kw_only=True):
     """A run of the step on a simulated card with the limit of the log: its failure, and the changes."""
 
@@ -154,7 +146,6 @@ class OomDocument(ReportRecord, frozen=True, kw_only=True):
     failures: tuple[OomFailure, ...]
     failures_not_shown: int
     refusals: tuple[OomRefusals, ...]
-    survived: tuple[OomSurvived, ...]
     notes: tuple[str, ...]
     next_command: str | None = None
     # full length of each list that was shortened

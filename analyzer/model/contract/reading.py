@@ -24,8 +24,9 @@ _MOST_BYTES: Final = (
 ) - 1  # limit of an unpacked file: that of a protobuf message
 _PIECE_BYTES: Final = 4 << 20
 FREE_BYTES: Final = 8 << 20  # every file may unpack to this size, however small it is
+
+# Limit of the compression ratio above ``FREE_BYTES``: traces have 6, graphs 16, an attack 1000.
 _MOST_RATIO: Final = 24
-"""Limit of the compression ratio above ``FREE_BYTES``: traces have 6, graphs 16, an attack 1000."""
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -38,6 +39,7 @@ def pack(content: bytes, level: int = 6) -> bytes:
     packed = gzip.compress(content, level, mtime=0)
     if len(content) > FREE_BYTES + _MOST_RATIO * len(packed):
         return gzip.compress(content, 0, mtime=0)
+
     return packed
 
 
@@ -100,7 +102,11 @@ def read_record(
     """
     try:
         content = read_regular_file(path)
-        text = unpack(content) if path.suffix == ".gz" else content
+
+        text = content
+        if path.suffix == ".gz":
+            text = unpack(content)
+
         decoded = decode_record(text, record, version)
         check(decoded)
     except _NewerVersionError:
@@ -155,4 +161,5 @@ def sibling_file(path: Path, name: str) -> Path:
         raise ValueError(f"{name!r} is no file name")
     if not name or Path(name).name != name or "\0" in name:
         raise ValueError(f"{name!r} lies outside the folder")
+
     return path.parent / name

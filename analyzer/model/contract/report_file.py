@@ -1,4 +1,4 @@
-"""Documents: the report of one step (``report.json``, ``--json``), a difference and a sweep.
+"""Documents: the report of one step (``report.json``, ``--json``), and a difference.
 
 New fields have defaults and unknown fields are ignored, so older and newer reports can be read. The name
 of a number ends with its unit: ``_bytes``, ``_s``, ``_ps``, ``_ratio`` (0 to 1).
@@ -26,9 +26,8 @@ from analyzer.model.contract.fields import (
     Total,
     TwoSizes,
 )
-from analyzer.model.contract.run_note import Failure, StepConfig, TargetNote
-from analyzer.model.contract.watch_note import Reading
-from analyzer.model.ranges import BoundedBytes
+from analyzer.model.contract.run_note import Failure, Reading, StepConfig, TargetNote
+from analyzer.model.units import BoundedBytes
 
 
 class PeakFigures(TwoSizes, frozen=True, kw_only=True):
@@ -183,9 +182,8 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     limit_low_bytes: Total | None = None  # lower bound of the least memory limit
 
 
-Fits = (
-    bool | Literal["may not"] | None
-)  # whether the step fits; null without a limit or an answer
+# whether the step fits; null without a limit or an answer
+Fits = bool | Literal["may not"] | None
 
 
 class Outcome(Choice):
@@ -285,7 +283,10 @@ class Need(ReportRecord, frozen=True, kw_only=True):
     @property
     def total(self) -> BoundedBytes:
         """The need."""
-        return self.pool if self.beside_pool is None else self.pool + self.beside_pool
+        if self.beside_pool is None:
+            return self.pool
+
+        return self.pool + self.beside_pool
 
 
 class PoolChange(ReportRecord, frozen=True, kw_only=True):
@@ -293,20 +294,6 @@ class PoolChange(ReportRecord, frozen=True, kw_only=True):
 
     instant: Instant
     pool_bytes: Total
-
-
-class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
-    """Waste in the pool at the allocated peak, and memory limits.
-
-    Fields of replays in the simulated allocator are None without a replay.
-    """
-
-    internal_bytes: Total  # allocated less requested bytes
-    free_bytes: Total | None = None  # in the pool at the allocated peak
-    largest_free_bytes: Total | None = None
-    # the smallest limit under which a replay succeeds
-    minimum_limit_bytes: Total | None = None
-    safe_limit_bytes: Total | None = None  # every limit from this one on succeeds
 
 
 class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
@@ -339,6 +326,7 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
         beside = None if self.need is None else self.need.beside_pool
         if self.limit_bytes is None or beside is None:
             return self.limit_bytes
+
         return self.limit_bytes - beside.bytes
 
 
@@ -350,8 +338,6 @@ class ReplayFailure(ReportRecord, frozen=True, kw_only=True):
     free_bytes: Total
     largest_free_bytes: Total
     in_use_bytes: Total
-    pool_bytes: Total = 0
-    available_bytes: Signed = 0
 
 
 class OtherSettings(ReportRecord, frozen=True, kw_only=True):
@@ -360,8 +346,6 @@ class OtherSettings(ReportRecord, frozen=True, kw_only=True):
     memory_limit_bytes: Total
     growth: bool
     fits: bool
-    peak_requested_bytes: Total = 0
-    peak_allocated_bytes: Total = 0
     peak_pool_bytes: Total = 0
     pool_timeline: tuple[PoolChange, ...] = ()
     failure: ReplayFailure | None = None
@@ -417,7 +401,6 @@ class CardUse(TwoSizes, frozen=True, kw_only=True):
 class SimulatedCardNotice(ReportRecord, frozen=True, kw_only=True):
     """A run on simulated cards."""
 
-    says: Text
     cards: tuple[Name, ...] = ()
     assumed: tuple[Text, ...] = ()
     settings: tuple[AssumedSetting, ...] = ()
@@ -537,7 +520,6 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     layers: tuple[LayerBytes, ...] = ()  # the largest first
     ops: tuple[OpBytes, ...] = ()
     tensors_at_peak: tuple[TensorAtPeak, ...] = ()  # the largest first
-    fragmentation: FragmentationFigures | None = None
     pool_timeline: tuple[PoolChange, ...] = ()
     verdict: VerdictFigures | None = None
     fits: Fits = None
@@ -560,20 +542,20 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     next_command: Text = ""  # continues from this report
     # full length of each list that was shortened
     shortened: Lengths = field(default_factory=dict)
-    versions: dict[Name, Name] = field(
-        default_factory=dict
-    )  # of the libraries and of this package
+    # of the libraries and of this package
+    versions: dict[Name, Name] = field(default_factory=dict)
 
 
 DIFF_VERSION: Final = 1
 
+# in the report's order
 Number = Literal[
     "needs",
     "requested",
     "allocated",
     "pool",
     "process",
-]  # in the report's order
+]
 Change = Literal["same", "came", "went", "grew", "shrank"]  # of a layer or an op
 
 
@@ -649,31 +631,6 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     layers: tuple[LayerOfBoth, ...]
     ops: tuple[OpOfBoth, ...]
     timelines: CurvesOfBoth
-    next_command: Text = ""
-    # full length of each list that was shortened
-    shortened: Lengths = field(default_factory=dict)
-
-
-class SweepCell(ReportRecord, frozen=True, kw_only=True):
-    """The peak of the steady step in one cell; ``need_bytes`` is compared with the limit."""
-
-    target: Text
-    card: Name  # of the catalogue, or ``cpu``
-    batch_size: Total
-    folder: Text  # of the estimate
-    requested_bytes: Total | None = None
-    allocated_bytes: Total | None = None
-    need_bytes: Total | None = None
-    limit_bytes: Total | None = None
-    fits: Fits = None
-    failed: Text = ""
-
-
-class SweepFile(ReportRecord, frozen=True, kw_only=True):
-    """A sweep."""
-
-    schema_version: int = 2
-    cells: tuple[SweepCell, ...]
     next_command: Text = ""
     # full length of each list that was shortened
     shortened: Lengths = field(default_factory=dict)

@@ -12,17 +12,16 @@ from msgspec import DecodeError, Struct, convert, to_builtins
 from msgspec.json import encode
 from msgspec.json import format as indented
 
+from analyzer.model import __version__
 from analyzer.model.contract.reading import (
     read_record,
     read_regular_file,
 )
 from analyzer.model.contract.report_file import REPORT_VERSION, ReportFile
 from analyzer.model.errors import AnalyzerError
-from analyzer.model.version import __version__
 
-Json = (
-    bool | int | float | str | None | list["Json"] | dict[str, "Json"]
-)  # a value of JSON
+# a value of JSON
+Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]
 
 _HINT: Final = "Write it again from the trace or the estimate."
 

@@ -22,7 +22,8 @@ from analyzer.model.contract.graph_note import (
 from analyzer.model.graph.graph_index import GraphIndex, is_float, reach
 
 _TABLE: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
-ALIAS_OPS, _LIST_OPS = _TABLE["aliases"], _TABLE["lists"]
+ALIAS_OPS = _TABLE["aliases"]
+_LIST_OPS = _TABLE["lists"]
 
 
 class Sharing:
@@ -35,7 +36,10 @@ class Sharing:
         self._sizes: dict[str, int] = {}
 
         for op in structure.ops.values():
-            for tensor, index in self._find_shared(op, own) if op.outputs else ():
+            if not op.outputs:
+                continue
+
+            for tensor, index in self._find_shared(op, own):
                 output = f"{op.name}:{index}"
                 self._parent.setdefault(tensor, tensor)
                 self._parent.setdefault(output, output)
@@ -138,11 +142,12 @@ class Sharing:
 
         if size_bytes is None and spec is not None:
             maker = self._structure.ops[split_tensor(tensor)[0]]
-            specs = ((source, self._structure.spec(source)) for source in maker.inputs)
-            same = (
-                source for source, found in specs if found and found.dtype == spec.dtype
-            )
-            size_bytes = max(map(self._size, same), default=0)
+            size_bytes = 0
+
+            for source in maker.inputs:
+                found = self._structure.spec(source)
+                if found is not None and found.dtype == spec.dtype:
+                    size_bytes = max(size_bytes, self._size(source))
 
         self._sizes[tensor] = size_bytes or 0
 
@@ -151,8 +156,9 @@ class Sharing:
 
 CACHE_ROLE: Final = "keys and values of earlier tokens"
 _UPDATES: Final = op_types("TensorScatterUpdate XlaDynamicUpdateSlice")
+
+# Types of ops whose outputs are parts of the cache or consist of them.
 _PARTS: Final = ALIAS_OPS | op_types("Concat ConcatV2 Pack Slice StridedSlice Unpack")
-"""Types of ops whose outputs are parts of the cache or consist of them."""
 _LOOPS: Final = op_types("While StatelessWhile")
 _CARRIES: Final = op_types("NextIteration RefNextIteration") | _LOOPS
 
@@ -207,6 +213,7 @@ def _pass_on(op: Op, output: int) -> list[str]:
         return list(op.inputs[output : output + 1])
     if op.type in _UPDATES:
         return list(op.inputs[:1])
+
     return list(op.inputs) if op.type in _PARTS else []
 
 
@@ -217,10 +224,12 @@ def _is_value(structure: GraphIndex, tensor: str) -> bool:
 
 COLLECTIVES: Final = _TABLE["collectives"]  # op types of an all-reduce and its like
 ITERATOR: Final = "IteratorGetNext"  # op type that takes the next batch of a data set
-INPUT_TYPES: Final = ARGUMENT_TYPES | {ITERATOR, "Placeholder"}
-"""Op types whose outputs are inputs of the step."""
 
-MOVES, SCALES = _TABLE["moves"], _TABLE["scales"]
+# Op types whose outputs are inputs of the step.
+INPUT_TYPES: Final = ARGUMENT_TYPES | {ITERATOR, "Placeholder"}
+
+MOVES = _TABLE["moves"]
+SCALES = _TABLE["scales"]
 
 
 def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
@@ -228,7 +237,10 @@ def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
     inputs = set()
 
     for op in structure.ops.values():
-        for index, spec in enumerate(op.outputs if op.type in INPUT_TYPES else ()):
+        if op.type not in INPUT_TYPES:
+            continue
+
+        for index, spec in enumerate(op.outputs):
             if spec.dtype not in ("resource", "variant", ""):
                 inputs.add(f"{op.name}:{index}")
 

@@ -47,8 +47,9 @@ def reach(
 
 
 _GRADIENT_SCOPES: Final = frozenset({"gradient_tape", "gradients"})
+
+# Name of the lists of a loop's gradient (``while_v2.py``, ``_build_accumulator_name``).
 _ACCUMULATOR: Final = "accumulator"
-"""Name of the lists of a loop's gradient (``while_v2.py``, ``_build_accumulator_name``)."""
 # limit of the depth of scopes and of inlined callers; Keras' have about ten
 _DEEPEST: Final = 256
 
@@ -80,7 +81,9 @@ def find_phases(
     for number, graph in enumerate(graphs):
         tensors = gradients if number == 0 else nested_gradients
         phase_of = _classify(
-            graph, {split_tensor(tensor)[0] for tensor in tensors}, scopes
+            graph,
+            {split_tensor(tensor)[0] for tensor in tensors},
+            scopes,
         )
 
         for op in graph.ops:
@@ -106,12 +109,16 @@ def is_in_gradient_scope(name: str) -> bool:
 
 
 def _classify(
-    graph: TracedGraph, gradient_ops: set[str], scopes: ScopeTable
+    graph: TracedGraph,
+    gradient_ops: set[str],
+    scopes: ScopeTable,
 ) -> dict[str, Phase]:
     """Return the phases of the ops of a graph that are not forward."""
-    producers = {
-        op.name: [split_tensor(tensor)[0] for tensor in op.inputs] for op in graph.ops
-    }
+    producers: dict[str, list[str]] = {}
+
+    for op in graph.ops:
+        producers[op.name] = [split_tensor(tensor)[0] for tensor in op.inputs]
+
     consumers = defaultdict(list)
 
     for consumer, names in producers.items():
@@ -145,16 +152,23 @@ class ScopeTable:
         scope = op_name.rpartition("/")[0]
         if scope not in self._owners_by_scope:
             parts = [part for part in scope.split("/") if part not in _GRADIENT_SCOPES]
-            starts = (at for at, part in enumerate(parts) if part in self._first_parts)
-            known = (
-                owner
-                for start in starts
-                for end in range(min(start + self._deepest, len(parts)), start, -1)
-                if (owner := self.owners.get("/".join(parts[start:end])))
-            )
-            self._owners_by_scope[scope] = next(known, None)
+            self._owners_by_scope[scope] = self._find_owner(parts)
 
         return self._owners_by_scope[scope]
+
+    def _find_owner(self, parts: Sequence[str]) -> Owner | None:
+        for start, part in enumerate(parts):
+            if part not in self._first_parts:
+                continue
+
+            longest = min(start + self._deepest, len(parts))
+
+            for end in range(longest, start, -1):
+                owner = self.owners.get("/".join(parts[start:end]))
+                if owner is not None:
+                    return owner
+
+        return None
 
     def layer_of(self, op_name: str) -> str:
         """Return the op's layer, empty for none; without recorded scopes, Keras' name scope."""
@@ -185,15 +199,17 @@ class GraphIndex:
     layers: Mapping[str, str]  # empty for none
     # input and op of an edge -> how it is known, if derived from a trace
     evidence: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    early: frozenset[str] = (
-        frozenset()
-    )  # ops of the tape that began before any gradient existed
+    # ops of the tape that began before any gradient existed
+    early: frozenset[str] = frozenset()
 
     def spec(self, tensor: str) -> TensorSpec | None:
         """Return dtype and shape of a tensor, None if unknown."""
         name, index = split_tensor(tensor)
         op = self.ops.get(name)
-        return op.outputs[index] if op is not None and index < len(op.outputs) else None
+        if op is not None and index < len(op.outputs):
+            return op.outputs[index]
+
+        return None
 
     def users_of(self, name: str) -> list[str]:
         """Return the ops that use an op's outputs."""
@@ -227,6 +243,7 @@ def build_graph_index(
     table = scopes or ScopeTable()
     gradients = frozenset(gradients)
     nested = dict.fromkeys(nested_gradients, True)
+
     by_name = {op.name: op for op in ops}
     consumers = find_consumers(ops)
 
@@ -286,17 +303,18 @@ def _find_executed_phases(
     found = {name: find_inlined(name, traced) for name in ops}
     phases = {name: phase for name, phase in found.items() if phase is not None}
 
-    for name in [name for name, phase in found.items() if phase is None]:
-        users = [
-            user
-            for tensor in list_outputs(ops[name])
-            for user in consumers.get(tensor, ())
-        ]
-        producers = [split_tensor(tensor)[0] for tensor in ops[name].inputs]
-        later, earlier = (
-            [phases[one] for one in ones if one in phases]
-            for ones in (users, producers)
-        )
+    for name, phase in found.items():
+        if phase is not None:
+            continue
+
+        later = []
+        for tensor in list_outputs(ops[name]):
+            users = consumers.get(tensor, ())
+            later += [phases[user] for user in users if user in phases]
+
+        makers = [split_tensor(tensor)[0] for tensor in ops[name].inputs]
+        earlier = [phases[maker] for maker in makers if maker in phases]
+
         latest = max(earlier, key=order.index, default=Phase.FORWARD)
         phases[name] = min(later, key=order.index, default=latest)
 
@@ -310,8 +328,11 @@ _KEPT_ROLE: Final = "kept for the backward pass"  # by readers
 ALIVE_ROLE: Final = "alive in backward"  # by lifetime, without known readers
 LEFT_ROLE: Final = "its readers are not in the trace"  # of a step that was cut
 FORWARD_ROLE: Final = "read in the forward pass only"
+
+# Roles of activations and gradients that are freed in the pass that made them.
 PASSING_ROLES: Final = frozenset({PASSED_GRADIENT_ROLE, FORWARD_ROLE})
-"""Roles of activations and gradients that are freed in the pass that made them."""
+
+# Element types of activations and gradients; empty if unknown.
 _FLOATS: Final = frozenset(
     {
         "",
@@ -325,20 +346,21 @@ _FLOATS: Final = frozenset(
         "float",
     }
 )
-"""Element types of activations and gradients; empty if unknown."""
 _GRADIENT_TYPE: Final = re.compile(r"\w*(Grad|GradV\d|GradWithArgmax|Backprop\w*)")
+
+# Types of ops that make random numbers or constants, which are no activations.
 _FROM_NOTHING: Final = re.compile(
     r"(Stateless)?(Random|TruncatedNormal|Multinomial)\w*|Fill|\w+Like"
 )
-"""Types of ops that make random numbers or constants, which are no activations."""
+
+# Types of ops that make truths or bits; MLIR's kernels request memory without an element type.
 _NO_FLOATS: Final = re.compile(
     r"(Not)?Equal|(Greater|Less)(Equal)?|Is(Finite|Inf|Nan)|(Logical|Bitwise)\w+|(Left|Right)Shift"
 )
-"""Types of ops that make truths or bits; MLIR's kernels request memory without an element type."""
 _LOSS_WITH_GRADIENT: Final = "SoftmaxCrossEntropyWithLogits"
-_ZEROS: Final = re.compile(
-    r"\b(zeros_like|ZerosLike)(_\d+)?(#\d+)?$"
-)  # in a name without a type
+
+# in a name without a type
+_ZEROS: Final = re.compile(r"\b(zeros_like|ZerosLike)(_\d+)?(#\d+)?$")
 
 
 def describe_value(

@@ -21,22 +21,23 @@ from analyzer.model.contract.graph_note import (
     split_tensor,
 )
 
+# Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and
+# ``AssignVariableOp`` have only host kernels for them.
 VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
-"""Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and
-``AssignVariableOp`` have only host kernels for them."""
 
 COPY: Final = "_Recv"  # op type of a copy from the host to the card
 COPY_BACK: Final = "_HostRecv"  # op type of a copy from the card to the host
 
+# Element types that lie in host memory, except outputs of ``_DEVICE_INT32`` ops.
 HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
-"""Element types that lie in host memory, except outputs of ``_DEVICE_INT32`` ops."""
 
 _TABLES: Final = read_op_types("model/graph/graph_op_types.toml")
-_HOST_ONLY, _SHAPES = _TABLES["types"]["host_only"], _TABLES["types"]["shapes"]
-_COMPARISONS, _DEVICE_INT32 = (
-    _TABLES["types"]["comparisons"],
-    _TABLES["types"]["device_int32"],
-)
+_HOST_ONLY = _TABLES["types"]["host_only"]
+_SHAPES = _TABLES["types"]["shapes"]
+_COMPARISONS = _TABLES["types"]["comparisons"]
+_DEVICE_INT32 = _TABLES["types"]["device_int32"]
+
+# Op type -> numbers of inputs; ``graph_op_types.toml`` describes each table.
 _DEVICE_INT32_INPUTS, _HOST_INPUTS = (
     {
         name: {*map(int, inputs.split())}
@@ -45,7 +46,6 @@ _DEVICE_INT32_INPUTS, _HOST_INPUTS = (
     }
     for key in ("device_int32_inputs", "host_inputs")
 )
-"""Op type -> numbers of inputs; ``graph_op_types.toml`` describes each table."""
 
 
 def runs_on_host(op: Op) -> bool:
@@ -55,7 +55,9 @@ def runs_on_host(op: Op) -> bool:
 
 def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
     """Say whether an output lies in host memory; ``inputs`` are None if unknown."""
-    dtype = op.outputs[index].dtype if index < len(op.outputs) else ""
+    dtype = ""
+    if index < len(op.outputs):
+        dtype = op.outputs[index].dtype
 
     if runs_on_host(op) or op.type in _SHAPES or op.type == COPY_BACK:
         return True

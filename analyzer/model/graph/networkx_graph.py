@@ -26,6 +26,7 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
             "layer": structure.layers[op.name],
             "phase": str(structure.phases[op.name]),
         }
+
         graph.add_node(
             node,
             kind="op",
@@ -45,27 +46,25 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
                 size_bytes=spec.size_bytes,
                 gradient=tensor in structure.gradients,
             )
+
             graph.add_edge(node, ("tensor", tensor), index=index, control=False)
 
     unknown = {"dtype": "", "shape": "", "size_bytes": None, "gradient": False}
 
     def evidence(source: str, op: str) -> dict[str, str]:
         found = structure.evidence.get((source, op))
-        return {} if found is None else {"evidence": str(found)}
+        if found is None:
+            return {}
+
+        return {"evidence": str(found)}
 
     for name, op in structure.ops.items():
         for index, tensor in enumerate(op.inputs):
             if ("tensor", tensor) not in graph:
                 graph.add_node(("tensor", tensor), kind="tensor", **unknown)
 
-            facts = evidence(tensor, name)
-            graph.add_edge(
-                ("tensor", tensor),
-                ("op", name),
-                index=index,
-                control=False,
-                **facts,
-            )
+            ends = ("tensor", tensor), ("op", name)
+            graph.add_edge(*ends, index=index, control=False, **evidence(tensor, name))
 
         for control in op.control_inputs:
             if ("op", control) in graph:

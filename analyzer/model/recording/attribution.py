@@ -9,8 +9,8 @@ A buffer without an op is unattributed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -42,8 +42,7 @@ from analyzer.model.recording.labels import (
     Labels,
     Mask,
 )
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import COPY_ROLE, DROPPED_ROLE, SUMS_ROLE
+from analyzer.model.recording.records import COPY_ROLE, DROPPED_ROLE, SUMS_ROLE, Step
 from analyzer.model.recording.timeline import Instants
 
 PACKED_ROLE: Final = "gradients packed for the all-reduce"
@@ -52,30 +51,39 @@ REDUCED_ROLE: Final = "all-reduced gradients"
 _VIEWS: Final = op_types("Identity Reshape Squeeze ExpandDims")
 CONSTANTS: Final = frozenset({"Const", "HostConst"})
 HANDLE: Final = "VarHandleOp"
+
+# Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``).
 RECEIVED: Final = "SameWorkerRecvDone"
-"""Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``)."""
+
+# Names of the ops that Grappler fuses a convolution into (``remapper.cc``).
 FUSED_INTO: Final = ("Relu", "Relu6", "Elu", "LeakyRelu", "BiasAdd", "Sigmoid", "Tanh")
-"""Names of the ops that Grappler fuses a convolution into (``remapper.cc``)."""
+
+# Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
+# ``GenerateUniqueName``).
 FOLDED: Final = "__cf__"
-"""Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
-``GenerateUniqueName``)."""
 XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
+
+# Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
+# product into their own scratch memory, do not.
 POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
-"""Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
-product into their own scratch memory, do not."""
+
+# ``RedzoneAllocator`` requests the memory of trials on a card.
 _CARD_SCRATCH_ROLE: Final = (
     "requested outside of an op, such as a trial of an algorithm"
 )
-"""``RedzoneAllocator`` requests the memory of trials on a card."""
+
+# Requested outside of ops on the program's thread, which converts values to tensors
+# (``NdarrayToTensor``, ``pywrap_tensor.cc``).
 HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
-"""Requested outside of ops on the program's thread, which converts values to tensors
-(``NdarrayToTensor``, ``pywrap_tensor.cc``)."""
+
+# The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``).
 _HOST_CONSTANT: Final = "_EagerConst"
-"""The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``)."""
+
+# ``CopyToDeviceNode`` requests a ``dynamic`` region before the eager op that reads the copy.
 _COPY_FROM_HOST_ROLE: Final = "copied from the host"
-"""``CopyToDeviceNode`` requests a ``dynamic`` region before the eager op that reads the copy."""
+
+# Region -> role of a convolution's buffer on a card that holds no output.
 _COPY_ROLES: Final = {"temp": COPY_ROLE, "output": DROPPED_ROLE}
-"""Region -> role of a convolution's buffer on a card that holds no output."""
 _HALVES: Final = ("float16", "bfloat16")
 
 
@@ -98,6 +106,7 @@ def label_graph(
     ops, dtypes, regions = (
         allocations[name].astype(object).to_numpy() for name in names
     )
+
     dies = allocations["dies"].to_numpy()
     steps = allocations["step"].fillna(-1).to_numpy(dtype=np.int64).tolist()
     on_card = _is_on_card(allocations)
@@ -127,6 +136,7 @@ def label_graph(
                 on_card=on_card[row],
                 is_alive=is_alive,
             )
+
             labels.set(row, category, role=role)
 
 
@@ -208,6 +218,7 @@ class _Values:
 
         if tensor in self._reduced:
             return Category.GRADIENT, self._reduced[tensor]
+
         if not tensor or is_unread:
             scratch = _describe_scratch(op, structure.phases[op.name])
             return Category.TEMPORARY, scratch
@@ -215,7 +226,13 @@ class _Values:
         return self._describe_output(op, tensor, dtype, region, is_alive=is_alive)
 
     def _describe_by_type(
-        self, op: Op, tensor: str, dtype: str, region: str, *, on_card: bool
+        self,
+        op: Op,
+        tensor: str,
+        dtype: str,
+        region: str,
+        *,
+        on_card: bool,
     ) -> tuple[Category, str] | None:
         """Return the category and the role that follow from the op's type; None for most types."""
         structure = self._structure
@@ -231,6 +248,7 @@ class _Values:
             return Category.TEMPORARY, "weight in half precision"
         if tensor in self._cache:
             return Category.KV_CACHE, CACHE_ROLE
+
         is_sum = op.type == "BiasAddGrad" and region == "temp" and is_float(dtype)
         if is_sum and on_card:
             return Category.WORKSPACE, SUMS_ROLE
@@ -253,7 +271,13 @@ class _Values:
         return None
 
     def _describe_output(
-        self, op: Op, tensor: str, dtype: str, region: str, *, is_alive: bool
+        self,
+        op: Op,
+        tensor: str,
+        dtype: str,
+        region: str,
+        *,
+        is_alive: bool,
     ) -> tuple[Category, str]:
         """Return the category and the role of an output, by its phase and its readers."""
         structure = self._structure
@@ -263,6 +287,7 @@ class _Values:
             members = self._sharing.members(tensor)
 
         readers = {structure.phases[user] for user in self._sharing.consumers(tensor)}
+
         # TensorFlow prunes an op whose only result no op reads. A convolution may replace its output.
         is_result = (
             bool(structure.evidence) and region == "output" and len(op.outputs) == 1
@@ -298,14 +323,19 @@ class _Values:
             return any(maker and maker.type == "ReadVariableOp" for maker in makers)
 
         user, _, own = op.name.rpartition("/")
+
         # Layers have small letters, types of ops begin with a capital.
         is_user = user in structure.ops or user.rpartition("/")[2][:1].isupper()
+
         return own == "Cast" and is_user
 
 
 def _describe_scratch(op: Op, phase: Phase) -> str:
     is_list = op.type.startswith("TensorList")
-    return "element of a tensor list" if is_list else f"{phase} scratch"
+    if is_list:
+        return "element of a tensor list"
+
+    return f"{phase} scratch"
 
 
 def match_output(
@@ -379,7 +409,10 @@ def _find_users(structure: GraphIndex, op: Op) -> Iterable[Op]:
     """Return the ops that use an op's outputs, following views."""
 
     def pass_on(name: str) -> list[str]:
-        return structure.users_of(name) if structure.ops[name].type in _VIEWS else []
+        if structure.ops[name].type in _VIEWS:
+            return structure.users_of(name)
+
+        return []
 
     return [structure.ops[name] for name in reach(structure.users_of(op.name), pass_on)]
 
@@ -404,56 +437,16 @@ def label_eager(
         by_python: Buffers requested on the thread that marks the steps, shape ``(n,)``.
         jit: Whether XLA runs the step.
     """
-    op = allocations["op"]
-    named = (op != "").to_numpy()
-    given = (op == _HOST_CONSTANT).to_numpy()
+    lives = Lifetimes(allocations, steps, backward)
     is_value = (allocations["region"] == "output").to_numpy()
     is_value = is_value & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
-    lives = Lifetimes(allocations, steps, backward)
-    inside = lives.inside
-    short = lives.short
-    is_read = is_value & bool(len(backward))
-    result = Category.ACTIVATION if infer else Category.TEMPORARY
-    unnamed = (
-        short & ~named & (is_captured or bool(named.any()))
-    )  # JAX names no requests
-    on_card = _is_on_card(allocations)
-    has_one_card = allocations["allocator"][on_card].nunique() == 1
-    is_from_host = has_one_card and not is_captured  # not from another card
-    copied = inside & (op == RECEIVED).to_numpy() & on_card & is_from_host
-    of_function = is_captured & (len(backward) == 0) & named
-    outside = "building the model" if is_captured else "outside the steps"
+
     # The first rule that matches decides; None leaves a buffer unattributed.
-    rules: tuple[tuple[Mask, Category | None, str], ...] = (
-        (short & jit, Category.TEMPORARY, XLA_ROLE),
-        (lives.until_next & ~named & jit, result, "result of the step"),
-        (inside & (given | (~named & by_python)), Category.INPUT, HOST_COPY_ROLE),
-        (copied, Category.INPUT, _COPY_FROM_HOST_ROLE),
-        (unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
-        (unnamed, Category.TEMPORARY, POOL_THREAD_ROLE),
-        (_is_folded(allocations), Category.CONSTANT, "constant computed beforehand"),
-        (lives.before & is_captured, Category.CONSTANT, "made before the steps"),
-        (~named, None, ""),
-        (lives.before, Category.UNATTRIBUTED, outside),
-        (~inside, Category.TEMPORARY, outside),
-        (
-            (phases == 1) & is_value,
-            *describe_value(Phase.BACKWARD, carries_gradient=True),
-        ),
-        (phases == 1, *describe_value(Phase.BACKWARD)),
-        (phases == 2, *describe_value(Phase.UPDATE)),
-        (short & infer, *describe_value(Phase.FORWARD, infers=True)),
-        (lives.into_backward, *describe_value(Phase.FORWARD, is_kept=True)),
-        (inside & is_read, *describe_value(Phase.FORWARD, infers=True)),
-        (inside & ~lives.until_next, Category.TEMPORARY, "outlives its step"),
-        # A program runs other functions than the step's.
-        (
-            inside & of_function,
-            Category.TEMPORARY,
-            "temporary outside the step's graph",
-        ),
-        (inside, *describe_value(Phase.FORWARD)),
+    rules = (
+        *_list_rules_without_op(allocations, lives, by_python, infer, jit, is_captured),
+        *_list_rules_by_op(lives, phases, backward, is_value, infer, is_captured),
     )
+
     left = labels.open_rows()
 
     for rows, category, role in rules:
@@ -461,6 +454,86 @@ def label_eager(
             labels.fill(left & rows, category, role)
 
         left &= ~rows
+
+
+_Rule: TypeAlias = tuple[Mask, Category | None, str]
+
+
+def _list_rules_without_op(
+    allocations: pd.DataFrame,
+    lives: Lifetimes,
+    by_python: Mask,
+    infer: bool,
+    jit: bool,
+    is_captured: bool,
+) -> Iterator[_Rule]:
+    """Yield the rules that leave only the buffers of ops in the steps."""
+    op = allocations["op"]
+    named = (op != "").to_numpy()
+    given = (op == _HOST_CONSTANT).to_numpy()
+
+    result = Category.ACTIVATION if infer else Category.TEMPORARY
+    outside = "building the model" if is_captured else "outside the steps"
+    on_card = _is_on_card(allocations)
+
+    # JAX names no requests
+    unnamed = lives.short & ~named & (is_captured or bool(named.any()))
+
+    # not from another card
+    has_one_card = allocations["allocator"][on_card].nunique() == 1
+    is_from_host = has_one_card and not is_captured
+    copied = lives.inside & (op == RECEIVED).to_numpy() & on_card & is_from_host
+
+    yield lives.short & jit, Category.TEMPORARY, XLA_ROLE
+    yield lives.until_next & ~named & jit, result, "result of the step"
+
+    by_host = lives.inside & (given | (~named & by_python))
+    yield by_host, Category.INPUT, HOST_COPY_ROLE
+    yield copied, Category.INPUT, _COPY_FROM_HOST_ROLE
+
+    yield unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE
+    yield unnamed, Category.TEMPORARY, POOL_THREAD_ROLE
+
+    folded = _is_folded(allocations)
+    yield folded, Category.CONSTANT, "constant computed beforehand"
+    yield lives.before & is_captured, Category.CONSTANT, "made before the steps"
+
+    yield ~named, None, ""
+    yield lives.before, Category.UNATTRIBUTED, outside
+    yield ~lives.inside, Category.TEMPORARY, outside
+
+
+def _list_rules_by_op(
+    lives: Lifetimes,
+    phases: np.ndarray,
+    backward: Instants,
+    is_value: Mask,
+    infer: bool,
+    is_captured: bool,
+) -> Iterator[_Rule]:
+    """Yield the rules for buffers that ops request in the steps, by phase and lifetime."""
+    inside = lives.inside
+    is_backward = phases == 1
+
+    value = describe_value(Phase.BACKWARD, carries_gradient=True)
+    yield is_backward & is_value, *value
+    yield is_backward, *describe_value(Phase.BACKWARD)
+    yield phases == 2, *describe_value(Phase.UPDATE)
+
+    passing = describe_value(Phase.FORWARD, infers=True)
+    yield lives.short & infer, *passing
+    yield lives.into_backward, *describe_value(Phase.FORWARD, is_kept=True)
+
+    if len(backward):
+        yield inside & is_value, *passing
+
+    yield inside & ~lives.until_next, Category.TEMPORARY, "outlives its step"
+
+    # A program runs other functions than the step's.
+    if is_captured and not len(backward):
+        yield inside, Category.TEMPORARY, "temporary outside the step's graph"
+
+    yield inside, *describe_value(Phase.FORWARD)
 
 
 def find_first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:
@@ -487,8 +560,10 @@ class Lifetimes:
         next_end = np.append(ends, np.iinfo(np.int64).max)[step + 1]
         self.until_next: Mask = self.inside & (dies <= next_end)  # or in the next one
         first = steps[0].first if steps else -1
+
         # Allocated before the first step and alive in it.
         self.before: Mask = ~self.inside & (born < first) & (first < dies)
+
         # Alive when the next backward pass of its step begins; a step may have several.
         coming = np.append(backward, np.iinfo(np.int64).max)
         start = coming[np.searchsorted(backward, born, side="right")]

@@ -19,16 +19,17 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 BATCH_ROLE: Final = "batch of a data set"
 COPIED_BATCH: Final = f"{BATCH_ROLE}, copied to the device"
 COPIED_INPUT: Final = "step input, copied to the device"
+
+# Suffix of the path of a variable that a strategy mirrors on another device.
 _REPLICA: Final = re.compile(r"/replica_\d+$")
-"""Suffix of the path of a variable that a strategy mirrors on another device."""
 
 
 _TEXTS: Final = ("op_type", "layer", "source", "tensor", "variable", "category", "role")
 
 
+# A buffer that holds a variable: its row, the variable's number, and the instant from which it holds
+# the variable (None for its birth).
 Holding: TypeAlias = tuple[int, int, int | None]
-"""A buffer that holds a variable: its row, the variable's number, and the instant from which it holds
-the variable (None for its birth)."""
 
 
 class Labels:
@@ -43,6 +44,7 @@ class Labels:
         self.tensor, self.variable, self.role = (
             np.full(count, "", object) for _ in range(3)
         )
+
         self._turns_at = np.zeros(count, np.int64)
         self._turns = np.zeros(count, bool)
         self.specs: dict[
@@ -106,6 +108,7 @@ def label_variables(
 ) -> None:
     """Label the buffers that hold variables; ``roles`` are those that the graph shows instead."""
     paths = [_REPLICA.sub("", variable.path) for variable in note.variables]
+
     # The layer of a parameter by the name that its slot variables contain.
     layers = {
         path.replace("/", "_"): path.rpartition("/")[0]
@@ -125,9 +128,8 @@ def label_variables(
         layer, _, name = paths[number].rpartition("/")
 
         if variable.category != Category.PARAMETER.value:
-            while (
-                name and name not in layers
-            ):  # adam/conv1_kernel_momentum: the longest prefix
+            # adam/conv1_kernel_momentum: the longest prefix
+            while name and name not in layers:
                 name = name.rpartition("_")[0]
 
             layer = layers.get(name, "")
@@ -200,7 +202,10 @@ def _find_users(structure: GraphIndex, handle: str) -> list[Op]:
     """
 
     def pass_on(name: str) -> list[str]:
-        return structure.users_of(name) if structure.ops[name].type in ALIAS_OPS else []
+        if structure.ops[name].type in ALIAS_OPS:
+            return structure.users_of(name)
+
+        return []
 
     users = []
     for name in reach(structure.users_of(handle), pass_on):
@@ -239,4 +244,5 @@ def _is_gradient(structure: GraphIndex, tensor: str, depth: int = 4) -> bool:
         return False
 
     gradients = [one for one in op.inputs if _is_gradient(structure, one, depth - 1)]
+
     return len(gradients) == 1  # a product of two gradients is no gradient

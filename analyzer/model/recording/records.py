@@ -1,4 +1,9 @@
-"""The recording and its steps.
+"""The recording: its two tables, which ``columns.csv`` describes, its steps and its context.
+
+**Events** are the actions of the allocator in order. An *instant* is a row of this table: instant
+``i`` is the state just after event ``i``, and instant ``-1`` the state before the first event.
+**Allocations** are the buffers. A buffer is alive at instant ``i`` if ``born <= i < dies``; ``born`` is
+``-1`` if it is from before the first event, ``dies`` the number of events if it is never freed.
 
 Four numbers describe memory. *requested*: bytes that live tensors requested. *allocated* (in use):
 bytes of their chunks. *pool*: bytes that the allocator took from the driver or the system.
@@ -7,18 +12,20 @@ bytes of their chunks. *pool*: bytes that the allocator took from the driver or 
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import TwoSizes
-from analyzer.model.contract.report_file import (
-    DamageRow,
-    StatedRange,
-    TrustFigures,
-)
+from analyzer.model.contract.report_file import DamageRow, StatedRange, TrustFigures
 from analyzer.model.contract.report_file import Device as Device
 from analyzer.model.contract.report_file import Finding as Finding
 from analyzer.model.contract.report_file import Kind as Kind
@@ -28,17 +35,108 @@ from analyzer.model.contract.run_note import (
     SimulatedCardNote,
     StepConfig,
     TargetNote,
+    WatchNote,
 )
-from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.errors import AccountingError
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.tables import read_table
 from analyzer.model.units import times
 
 if TYPE_CHECKING:
     import networkx as nx
-    import pandas as pd
 
     from analyzer.model.graph.buffer_sharing import Sharing
+
+# region of buffers for trials of algorithms, which a kernel can do without
+TRIAL: Final = "trial"
+# of all buffers of a convolution for trials
+TRIAL_ROLE: Final = "trial of an algorithm"
+# of a convolution's copy of an operand or result for cuDNN
+COPY_ROLE: Final = "layout copy"
+
+# Scratch memory as large as the input, for the sums over the points of each channel with channels
+# first (``BiasGradOp::ComputeWithReduceSum`` in ``bias_op.cc``).
+SUMS_ROLE: Final = "partial sums of a bias gradient"
+
+# Role of the output of a convolution that returns the memory in which it computed.
+DROPPED_ROLE: Final = "unused output: the op returns scratch memory instead"
+
+# of workspaces that no other algorithm avoids
+FIXED_ROLES: Final = (
+    COPY_ROLE,
+    DROPPED_ROLE,
+    SUMS_ROLE,
+)
+
+# Region of a library's workspace, without which TensorFlow uses another algorithm.
+WORKSPACE: Final = "workspace"
+STACK_ROLE: Final = "stack that XLA reserves for its programs"  # on a TPU
+
+# Role of the rows for bytes of a compiled step's buffer that hold no value.
+IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
+
+
+def _read_columns(table: str) -> dict[str, str]:
+    """Return the columns of a table, each with its pandas dtype."""
+    text = (files("analyzer.model.recording") / "columns.csv").read_text("utf-8")
+    rows = csv.DictReader(text.splitlines())
+
+    return {row["column"]: row["dtype"] for row in rows if row["table"] == table}
+
+
+EVENTS: Final = _read_columns("events")
+ALLOCATIONS: Final = _read_columns("allocations")
+
+# Columns that a table may lack if no row is part of another.
+_OPTIONAL: Final = frozenset({"part_of", "instruction"})
+
+
+def conform(table: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
+    """Return ``table`` with exactly these columns and dtypes, in this order."""
+    missing = [name for name in columns if name not in table]
+    if wrong := set(missing) - _OPTIONAL:
+        raise AccountingError(f"the table lacks the columns {', '.join(sorted(wrong))}")
+
+    absent = {name: "" if columns[name] == "category" else pd.NA for name in missing}
+    if absent:
+        table = table.assign(**absent)
+
+    fits = {name: str(table[name].dtype) == dtype for name, dtype in columns.items()}
+
+    return pd.DataFrame(
+        {
+            name: table[name] if fits[name] else table[name].astype(dtype)
+            for name, dtype in columns.items()
+        },
+        copy=False,
+    )
+
+
+class TextNumbers:
+    """Numbers distinct texts from 0."""
+
+    def __init__(self, *first: str) -> None:
+        self._numbers = {text: number for number, text in enumerate(first)}
+
+    def of(self, text: str) -> int:
+        """Return the number of a text."""
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts, in the order of their numbers."""
+        return list(self._numbers)
+
+
+def text_category(numbers: npt.NDArray[Any], texts: list[str]) -> pd.Categorical:
+    """Return a categorical column of texts by number, with those that occur as sorted categories."""
+    seen = np.flatnonzero(np.bincount(numbers, minlength=len(texts))).tolist()
+    categories = sorted({texts[number] for number in seen})
+    place = {text: at for at, text in enumerate(categories)}
+    codes = np.full(len(texts), -1, np.min_scalar_type(-max(len(categories), 1)))
+    codes[seen] = [place[texts[number]] for number in seen]
+
+    return pd.Categorical.from_codes(codes[numbers], categories)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +155,7 @@ class Step:
         """Duration in seconds; None in a prediction."""
         if self.start_ps is None or self.end_ps is None:
             return None
+
         return (self.end_ps - self.start_ps) / 1e12
 
 
@@ -82,6 +181,7 @@ def describe_damage(reason: DamageReason, count: int, allocator: str = "") -> Da
     return DamageRow(id=reason, count=count, allocator=allocator, message=message)
 
 
+# Fields that the report of a recording has too.
 REPORTED: Final = (
     "kind",
     "target",
@@ -92,7 +192,6 @@ REPORTED: Final = (
     "error",
     "versions",
 )
-"""Fields that the report of a recording has too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,4 +242,7 @@ class Recording:
         """The graph of ops and tensors (see ``networkx_graph``), made on first use."""
         from analyzer.model.graph.networkx_graph import build_graph
 
-        return None if self.structure is None else build_graph(self.structure)
+        if self.structure is None:
+            return None
+
+        return build_graph(self.structure)

@@ -13,8 +13,7 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.records import Recording, Step
-from analyzer.model.recording.schema import IDLE_ROLE
+from analyzer.model.recording.records import IDLE_ROLE, Recording, Step
 
 Instants = npt.NDArray[np.int64]
 
@@ -25,9 +24,8 @@ class Timeline:
 
     requested: np.ndarray
     allocated: np.ndarray
-    idle: (
-        np.ndarray
-    )  # requested bytes inside compiled steps' buffers that hold no value
+    # requested bytes inside compiled steps' buffers that hold no value
+    idle: np.ndarray
 
     def at(self, instant: int) -> tuple[int, int]:
         """Return requested and allocated bytes at ``instant``."""
@@ -73,6 +71,7 @@ def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
     born, dies, sizes = (
         table[name].to_numpy(dtype=np.int64) for name in ("born", "dies", column)
     )
+
     turns = (
         table["turns_at"].astype("Int64").fillna(table["born"]).to_numpy(dtype=np.int64)
     )
@@ -167,7 +166,10 @@ def main_allocator_rows(recording: Recording) -> pd.DataFrame:
 def undivided_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return ``table`` without the rows that are divided into parts."""
     divided = table["part_of"].dropna().unique()
-    return table[~table.index.isin(divided)] if len(divided) else table
+    if len(divided):
+        return table[~table.index.isin(divided)]
+
+    return table
 
 
 UNPAIRED = -1
@@ -194,9 +196,12 @@ def pair_events(
 
     order = np.lexsort((address, allocator))
     again = np.zeros(order.size, bool)
-    again[1:] = (np.diff(address[order]) == 0) & (np.diff(allocator[order]) == 0)
+    is_same_address = np.diff(address[order]) == 0
+    is_same_allocator = np.diff(allocator[order]) == 0
+    again[1:] = is_same_address & is_same_allocator
     after_birth = again.copy()
     after_birth[1:] &= kind[order][:-1] > 0
+
     partner = np.full(order.size, UNPAIRED)
     partner[order[1:][after_birth[1:]]] = order[:-1][after_birth[1:]]
     seen = np.empty(order.size, bool)
@@ -205,13 +210,13 @@ def pair_events(
     return partner, seen
 
 
+# The allocator of the device ``CPU:0`` if it writes events (``ProcessState::GetCPUAllocator``).
 CPU_DEVICE: Final = "bfc_cpu_allocator_for_gpu"
-"""The allocator of the device ``CPU:0`` if it writes events (``ProcessState::GetCPUAllocator``)."""
 
+# TensorFlow's names of allocators of host memory; ``gpu_host_bfc`` is for pinned memory.
 HOST_ALLOCATORS: Final = frozenset(
     {CPU_DEVICE, "mklcpu", "cpu", "xla_gpu_host_bfc", "gpu_host_bfc"}
 )
-"""TensorFlow's names of allocators of host memory; ``gpu_host_bfc`` is for pinned memory."""
 
 
 def is_tpu(allocator: str) -> bool:
@@ -271,6 +276,7 @@ def find_steps_of_births(
         [(s.first, s.last, s.index) for s in full],
         dtype=np.int64,
     ).T
+
     # An instant that belongs to two steps counts for the later one.
     place = np.searchsorted(first, born, side="right") - 1
     outside = (place < 0) | (born > last[place])

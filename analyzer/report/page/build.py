@@ -98,9 +98,8 @@ _PAGE: Final = "analyzer.report.page"
 
 _FEWEST: Final = 3  # readings in a chart
 
-STATIC_ROWS: Final = (
-    25  # of the tables that are HTML, for printing and readers without script
-)
+# of the tables that are HTML, for printing and readers without script
+STATIC_ROWS: Final = 25
 
 _TENSORS: Final = 5  # groups of equal tensors
 _STEPS: Final = 40  # rows of the table of steps
@@ -117,6 +116,7 @@ def render(
     header, columns = payload(report, recording, comparison)
     error = "" if report.error is None else report.error.message
     shares = list_shares(report)
+
     hosts = report.hosts
     static: list[Section] = []
 

@@ -20,8 +20,7 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.report_file import DiffFile, ReportFile
 from analyzer.model.contract.report_json import plain_report
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.recording.records import Recording
-from analyzer.model.recording.schema import TextNumbers
+from analyzer.model.recording.records import Recording, TextNumbers
 from analyzer.model.recording.timeline import (
     category_codes,
     category_sums,
@@ -70,7 +69,8 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str
 
 def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
     """Return type, length, whether it stores differences, and the bytes of a column."""
-    delta = bool(values.size > 1 and np.all(values[1:] >= values[:-1]))
+    never_falls = np.all(values[1:] >= values[:-1])
+    delta = bool(values.size > 1 and never_falls)
     if delta:
         values = np.diff(values, prepend=values.dtype.type(0))
 
@@ -87,14 +87,16 @@ def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
 
 MAX_TENSORS: Final = 2_000  # whose readers the page holds
 MAX_CONSUMERS: Final = 32  # of one tensor
-MAX_BUFFERS: Final = 100_000
-"""Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums.
 
-Then the page has only the states at which a listed buffer changes: a page with a million states took
-more than 1 GiB in a browser.
-"""
+# Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums.
+#
+# Then the page has only the states at which a listed buffer changes: a page with a million states
+# took more than 1 GiB in a browser.
+MAX_BUFFERS: Final = 100_000
 
 _CATEGORIES: Final = [category.value for category in Category]
+
+# Fields of the report that the script reads; the template shows the others.
 _SHOWN: Final = (
     "device",
     "failure",
@@ -104,7 +106,6 @@ _SHOWN: Final = (
     "verdict",
     "what_if",
 )
-"""Fields of the report that the script reads; the template shows the others."""
 
 _TEXT_COLUMNS: Final = (
     "op",

@@ -13,13 +13,17 @@ from markupsafe import Markup
 
 from analyzer.model.units import format_bytes, signed_bytes
 
+# The look of a text: a weight, a judgement, or the colour of a category.
 Tone = Literal[
     "plain", "strong", "muted", "good", "bad", "warning",
     "parameter", "optimizer_state", "gradient", "activation", "kv_cache",
     "input", "temporary", "workspace", "constant", "unattributed",
 ]  # fmt: skip
-"""The look of a text: a weight, a judgement, or the colour of a category."""
 
+# The content of a column. All kinds but ``text``, ``path`` and ``whole`` are numbers, never cut.
+#
+# A ``path`` loses its first parts if the line is too short; a ``whole`` text wraps. ``change`` is a
+# signed difference in bytes. ``bar`` is a ratio from 0 to 1.
 ColumnKind = Literal[
     "text",
     "path",
@@ -30,11 +34,6 @@ ColumnKind = Literal[
     "percent",
     "bar",
 ]
-"""The content of a column. All kinds but ``text``, ``path`` and ``whole`` are numbers, never cut.
-
-A ``path`` loses its first parts if the line is too short; a ``whole`` text wraps. ``change`` is a
-signed difference in bytes. ``bar`` is a ratio from 0 to 1.
-"""
 
 _NUMBERS: Final = ("number", "bytes", "change", "percent")
 
@@ -71,11 +70,11 @@ class TableColumn:
         return self.kind in _NUMBERS
 
 
+# The columns of each table.
 COLUMNS: Final = msgspec.toml.decode(
     (files("analyzer.report.render") / "table_columns.toml").read_bytes(),
     type=dict[str, tuple[TableColumn, ...]],
 )
-"""The columns of each table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +122,8 @@ class Item:
     action: str = ""
 
 
+# A part of a section; markup is a drawing, for pages only.
 Block = Paragraph | Table | Item | Markup
-"""A part of a section; markup is a drawing, for pages only."""
 
 
 @dataclass(frozen=True, slots=True)

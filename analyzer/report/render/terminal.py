@@ -22,18 +22,19 @@ from analyzer.model.tables import read_table
 from analyzer.report.render import sections
 from analyzer.report.untrusted import UNIT, printable, printable_path
 
+# Cells between two columns.
 GAP: Final = 2
-"""Cells between two columns."""
 
+# Cells that a column of text keeps in a terminal too narrow for everything that must stay.
 _LEAST_TEXT: Final = 8
-"""Cells that a column of text keeps in a terminal too narrow for everything that must stay."""
 
 _BAR_CELLS: Final = 20  # of the longest bar
 _LONGEST: Final = 2_000  # characters of a paragraph
 _MOST_LINES: Final = 28  # of an answer without ``-v``
 _ITEM_LINES: Final = 5  # of findings and changes without ``-v``
+
+# Stands for a space at which no line may end. Private use; ``printable`` removes it from texts.
 _JOINED: Final = "\ue000"
-"""Stands for a space at which no line may end. Private use; ``printable`` removes it from texts."""
 
 STYLES: Final = read_table("report/labels.toml", dict[str, dict[str, str]])["style"]
 
@@ -119,7 +120,10 @@ def _section_parts(
     blocks = list(_blocks(section.blocks, width, is_verbose=is_verbose))
 
     if section.heading:
-        note = f"  {printable(section.note, _LONGEST)}" if section.note else ""
+        note = ""
+        if section.note:
+            note = f"  {printable(section.note, _LONGEST)}"
+
         title = (printable(section.heading, _LONGEST), "bold")
         blocks.insert(0, Prose(Text.assemble(title, (note, "dim"))))
 
@@ -195,6 +199,7 @@ def _item(
     margin = label_width + GAP
     start = f"{printable(item.label):>{label_width}}{' ' * GAP}"
     label = Text(start, style=STYLES[item.tone])
+
     title = (printable(item.title, _LONGEST), "bold")
     gain = ""
 
@@ -262,7 +267,7 @@ def _choose_columns(table: sections.Table, width: int) -> list[int]:
 
         for row in table.rows:
             cell = sections.cell_of(row[place])
-            sizes.append(cell_len(_shown_text(cell, column.kind)))
+            sizes.append(cell_len(_draw_text(cell, column.kind)))
 
         widest = max(sizes)
         is_whole = column.is_number or column.kind == "bar"
@@ -287,7 +292,7 @@ def _draw_column(
     drawn: list[RenderableType] = []
 
     for cell in cells:
-        text = printable(_shown_text(cell, column.kind), _LONGEST)
+        text = printable(_draw_text(cell, column.kind), _LONGEST)
         style = STYLES[cell.tone]
 
         if column.kind in ("text", "path"):
@@ -298,7 +303,7 @@ def _draw_column(
     return drawn
 
 
-def _shown_text(cell: sections.Cell, kind: sections.ColumnKind) -> str:
+def _draw_text(cell: sections.Cell, kind: sections.ColumnKind) -> str:
     """Return the text of a cell; a bar for a ratio, with its note behind it."""
     text = sections.cell_text(cell, kind)
 

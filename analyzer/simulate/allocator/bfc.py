@@ -18,8 +18,8 @@ from analyzer.model.units import GRANULE_BYTES, round_up
 
 FIRST_REGION_BYTES: Final = 2 << 20  # first region of a pool that grows on demand
 
+# A chunk with this many spare bytes is split even if it is under twice the request.
 _MAX_SPARE_BYTES: Final = 128 << 20
-"""A chunk with this many spare bytes is split even if it is under twice the request."""
 
 UNLIMITED_BYTES: Final = 1 << 46  # 64 TiB: stands for "no limit", far above any machine
 
@@ -96,8 +96,10 @@ class BfcAllocator:
         self.in_use_bytes = 0
         self.pool_bytes = 0
         self.region_bytes: list[int] = []  # bytes of each region taken, in order
+
         first_bytes = FIRST_REGION_BYTES if options.growth else UNLIMITED_BYTES
         self._next_region_bytes = round_up(min(options.memory_limit_bytes, first_bytes))
+
         # Bytes and address of each free chunk, ascending
         self._free: list[tuple[int, int]] = []
         self._free_chunks: dict[int, Chunk] = {}  # free chunks by address

@@ -13,24 +13,23 @@ from typing import Final
 import numpy as np
 
 from analyzer.model.errors import InputError
-from analyzer.model.ranges import Range
-from analyzer.model.units import GRANULE_BYTES, round_up
+from analyzer.model.units import GRANULE_BYTES, Range, round_up
 from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.replay import Sequence, fits, replay
 
+# Smallest margin of a peak: about a hundred small buffers.
 FLOOR_BYTES: Final = 16 << 10
-"""Smallest margin of a peak: about a hundred small buffers."""
 
+# Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
+# failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few.
 LIMIT_MARGIN: Final = 0.03
-"""Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
-failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few."""
 
 PROBES: Final = 4  # limits to try between the lower bound and the sufficient limit
 
 FINENESS: Final = 2_000  # steps in a limit: the precision of the search
 
+# Operations of all bisections together: a longer sequence is searched less precisely.
 OPERATIONS: Final = 2_000_000
-"""Operations of all bisections together: a longer sequence is searched less precisely."""
 
 
 def minimum_limit(
@@ -57,7 +56,10 @@ class _Search:
     """A search for the limits at which a sequence begins to succeed, from ``least_bytes`` on."""
 
     def __init__(
-        self, sequence: Sequence, options: BfcOptions, least_bytes: int
+        self,
+        sequence: Sequence,
+        options: BfcOptions,
+        least_bytes: int,
     ) -> None:
         top_bytes = max(_find_sufficient_limit(sequence, options), least_bytes)
         runs = min(max(OPERATIONS // max(len(sequence), 1), 3), 32)
@@ -85,6 +87,7 @@ class _Search:
             highest = self._round(highest + highest // 8)
             if highest > UNLIMITED_BYTES:
                 raise InputError("The sequence fails under every limit.")
+
             self.results[highest] = self._is_enough(highest)
 
         changes = []
@@ -129,7 +132,9 @@ def _find_sufficient_limit(sequence: Sequence, options: BfcOptions) -> int:
 
 
 def find_shared_limits(
-    sequences: Iterable[Sequence], options: BfcOptions, safe_bytes: int = 0
+    sequences: Iterable[Sequence],
+    options: BfcOptions,
+    safe_bytes: int = 0,
 ) -> Range:
     """Return the limits below which none and above which all of several sequences succeed.
 

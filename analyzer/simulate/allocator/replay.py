@@ -11,8 +11,7 @@ import pandas as pd
 
 from analyzer.model.contract.report_file import ReplayCheck, ReplayFailure
 from analyzer.model.errors import InputError, TraceError
-from analyzer.model.recording.records import Recording
-from analyzer.model.recording.schema import TRIAL, WORKSPACE
+from analyzer.model.recording.records import TRIAL, WORKSPACE, Recording
 from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc import (
     UNLIMITED_BYTES,
@@ -161,7 +160,10 @@ def from_allocations(
 
 
 def _order_operations(
-    born: Table, dies: Table, address: Table, last: int
+    born: Table,
+    dies: Table,
+    address: Table,
+    last: int,
 ) -> tuple[Table, Table, Mask]:
     """Return buffer and instant of each operation in order, and whether it is a birth."""
     ids = np.arange(born.size)
@@ -259,10 +261,8 @@ class Replay:
             instant=int(sequence.instant[op]),
             requested_bytes=int(sequence.request[op]),
             in_use_bytes=in_use,
-            pool_bytes=pool,
             free_bytes=pool - in_use,
             largest_free_bytes=largest,
-            available_bytes=self.options.memory_limit_bytes - pool,
         )
 
     def fragmentation(self, places: Mask | slice = slice(None)) -> NDArray[np.float64]:
@@ -273,19 +273,9 @@ class Replay:
         )
 
     @property
-    def peak_in_use_bytes(self) -> int:
-        """Peak of the bytes of chunks in use."""
-        return int(self.in_use_bytes.max(initial=0))
-
-    @property
     def peak_pool_bytes(self) -> int:
         """Peak of the bytes taken from the driver."""
         return int(self.pool_bytes.max(initial=0))
-
-    @property
-    def peak_requested_bytes(self) -> int:
-        """Peak of the requested bytes alive."""
-        return int(self.sequence.live_requested_bytes()[: len(self)].max(initial=0))
 
 
 def replay(
@@ -365,9 +355,8 @@ def fits(sequence: Sequence, options: BfcOptions) -> bool:
     return True
 
 
-DETECTION_EVENTS: Final = (
-    50_000  # events that are replayed to find the settings of a trace
-)
+# events that are replayed to find the settings of a trace
+DETECTION_EVENTS: Final = 50_000
 FRAGMENTATION_DIGITS: Final = 6  # significant digits of the fragmentation in a trace
 
 
@@ -429,4 +418,5 @@ def recorded_options(sequence: Sequence, events: pd.DataFrame) -> BfcOptions:
         return whole
 
     other, _ = compare(part, events, growing)
+
     return growing if other.equal > check.equal else whole

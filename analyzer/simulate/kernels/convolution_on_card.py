@@ -67,6 +67,7 @@ class ConvolutionOnCard:
         # Two axes count as three with a depth of 1.
         self.depth, self.height, self.width = (*depth, *image)
         self.window_depth, self.window_height, self.window_width = (*depth, *window)
+
         results = (*depth, *call.result)
         self.result_depth, self.result_height, self.result_width = results
 

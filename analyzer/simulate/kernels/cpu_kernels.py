@@ -29,8 +29,8 @@ from analyzer.simulate.kernels.op_call import (
     plan_forward,
 )
 
+# Bytes that ``VarHandleOp`` allocates for a resource handle (``sizeof(ResourceHandle)``).
 HANDLE_BYTES: Final = 200
-"""Bytes that ``VarHandleOp`` allocates for a resource handle (``sizeof(ResourceHandle)``)."""
 
 
 LIST_BYTES: Final = 64  # bytes of the tensor of a list: one ``Variant``
@@ -78,6 +78,8 @@ _STACKS: Final = op_types("TensorListStack TensorListConcatV2 TensorListGather")
 _UNSTACKS: Final = op_types(
     "TensorListFromTensor TensorListScatterV2 TensorListScatterIntoExistingList"
 )
+
+# Rules of ops for lists only; ``AddN`` and ``ZerosLike`` are with the other kernels.
 _LIST_RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(
         op_types("EmptyTensorList TensorListReserve"),
@@ -97,10 +99,11 @@ _LIST_RULES: Final[dict[str, Rule]] = {
     "OptionalGetValue": _plan_tensors(ListUse.UNPACK),
     **dict.fromkeys(_UNSTACKS, _plan_unstack),
 }
-"""Rules of ops for lists only; ``AddN`` and ``ZerosLike`` are with the other kernels."""
 
 
 _TYPES: Final = read_op_types("simulate/kernels/op_types.toml")["types"]
+
+# Op types whose kernel usually has the same effect on a card.
 SAME_ON_CARDS: Final = frozenset(_LIST_RULES).union(
     *map(
         _TYPES.__getitem__,
@@ -108,7 +111,6 @@ SAME_ON_CARDS: Final = frozenset(_LIST_RULES).union(
     ),
     *map(_TYPES.__getitem__, ("in_place", "nothing", "scatters", "unary")),
 )
-"""Op types whose kernel usually has the same effect on a card."""
 
 
 def plan(call: Call) -> MemoryPlan:
@@ -143,8 +145,8 @@ def _forward_tensor(use: ListUse, call: Call) -> MemoryPlan:
     return plan_forward(call, range(len(call.inputs)))
 
 
+# Forward either value that has the size of the result, broadcast or not (``SelectV2Op``).
 plan_select: Final = _forward_any(1, 2)
-"""Forward either value that has the size of the result, broadcast or not (``SelectV2Op``)."""
 
 
 def _plan_merge(call: Call) -> MemoryPlan:
@@ -215,9 +217,13 @@ def _count_held_bytes(op: Op) -> int:
     if spec.dtype == "variant" and op.type in ("Const", "HostConst"):
         return LIST_BYTES  # an empty list
 
-    return HANDLE_BYTES if spec.dtype == "resource" else spec.size_bytes or 0
+    if spec.dtype == "resource":
+        return HANDLE_BYTES
+
+    return spec.size_bytes or 0
 
 
+# The CPU with its BFC allocator (``TF_CPU_ALLOCATOR_USE_BFC=1``).
 CPU: Final = KernelDevice(
     kind="cpu",
     allocator="bfc_cpu_allocator_for_gpu",
@@ -226,4 +232,3 @@ CPU: Final = KernelDevice(
     handle_bytes=HANDLE_BYTES,
     is_cheap=False,
 )
-"""The CPU with its BFC allocator (``TF_CPU_ALLOCATOR_USE_BFC=1``)."""

@@ -31,22 +31,21 @@ class Offer(NamedTuple):
     name: str = ""
 
 
+# Algorithms with at most this factor of the shortest modelled time may be the fastest on a card.
 LIKELY: Final = 2.0
-"""Algorithms with at most this factor of the shortest modelled time may be the fastest on a card."""
 
+# Return the offer of an algorithm for a convolution; None if it cannot compute it.
 Algorithm = Callable[[ConvolutionOnCard], Offer | None]
-"""Return the offer of an algorithm for a convolution; None if it cannot compute it."""
 
+# Architectures of the cards with measured times.
 CALIBRATED_CAPABILITIES: Final = ("6.0", "6.1", "7.0", "7.5")
-"""Architectures of the cards with measured times."""
 
+# Of an algorithm without tensor cores where cuDNN uses them. It keeps a chance of 0.1 %.
+#
+# On an H200 such algorithms were tried, except that FFT was not tried in the input gradient, its
+# tiles only there, and Winograd only in the filter gradient. FFT of single points was tried for
+# images with sides of a power of two, and for the gradients of large filters.
 _TENSOR_CORE_MICROSECONDS: Final = 1000.0
-"""Of an algorithm without tensor cores where cuDNN uses them. It keeps a chance of 0.1 %.
-
-On an H200 such algorithms were tried, except that FFT was not tried in the input gradient, its tiles
-only there, and Winograd only in the filter gradient. FFT of single points was tried for images with
-sides of a power of two, and for the gradients of large filters.
-"""
 
 
 def _find_time(
@@ -312,7 +311,8 @@ def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
         return None
 
     padded = pad(on.read_channels, 8) * pad(on.written_channels, 32)
-    workspace = 64 * padded + 36 * on.channels * on.filters + 4 * on.written_channels
+    weights = 36 * on.channels * on.filters
+    workspace = 64 * padded + weights + 4 * on.written_channels
 
     if on.is_forward:
         workspace += 1024
@@ -407,6 +407,7 @@ def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
     wide = on.written_width + on.window_width - 1
     parts = 2 if max(high, wide) > 32 else 1
     kernels = on.filters * on.channels
+
     images = on.batch * on.channels + on.batch * on.filters
     workspace = 4352 * (kernels + parts * images) + 24576 * parts
 
@@ -445,6 +446,7 @@ def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
         return None
 
     share = _find_share_without_copies(on)
+
     if on.is_filter_gradient and on.call.channels_last:
         share *= 1 - 0.45
     elif on.is_filter_gradient and on.is_pointwise:
@@ -481,6 +483,7 @@ def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
         return None
 
     share = 0.8
+
     if on.call.channels_last:
         share = 0.4
     elif on.is_pointwise and not _has_odd_points(on):
@@ -527,6 +530,7 @@ def _select(
     return input_gradient if on.is_input_gradient else filter_gradient
 
 
+# Algorithms in the order in which TensorFlow tries them.
 ALGORITHMS: Final[dict[str, Algorithm]] = {
     "precomputed": find_precomputed,
     "plain": find_plain,
@@ -542,7 +546,6 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
     "tensor-cores-three-copies": find_tensor_cores_three_copies,
     "tensor-cores-split-k": find_tensor_cores_split_k,
 }
-"""Algorithms in the order in which TensorFlow tries them."""
 
 
 def find_likely_bytes(offers: tuple[Offer, ...]) -> tuple[int, int, int]:

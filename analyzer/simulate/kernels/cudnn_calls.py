@@ -32,10 +32,11 @@ from analyzer.simulate.kernels.op_call import (
     without_zeros,
 )
 
+# Limit of a workspace by default (``GetDnnWorkspaceLimitOrDefault``).
 _LIMIT_BYTES: Final = 8 << 30
-"""Limit of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)."""
+
+# The same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``).
 _FUSED_LIMIT_BYTES: Final = 4 << 30
-"""The same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)."""
 
 
 def plan_convolution(
@@ -76,6 +77,7 @@ def plan_convolution(
     is_fused = call.op.type == "_FusedConv2D"
     limit_bytes = _FUSED_LIMIT_BYTES if is_fused else _LIMIT_BYTES
     offers = find_offers(described, gpu, limit_bytes)
+
     return replace(plan, workspaces_bytes=find_likely_bytes(offers))
 
 
@@ -109,6 +111,7 @@ def _plan_copies(
             "input_gradient": (kernel_bytes, result_copy, padded_bytes, unpadded),
             "filter_gradient": (padding, kernel_bytes, result_copy, image_copy),
         }
+
         after = buffers[described.direction]
     elif described.direction == "input_gradient":
         # The result is computed into ``pre_transformed_in_backprop``, of the same size, which becomes
@@ -130,8 +133,8 @@ def _find_shapes(call: Call, direction: str) -> tuple[tuple[int, ...] | None, ..
     return call.shape(0), call.out_shape(), call.shape(2)
 
 
+# First capability for which cuDNN computes in NHWC, with tensor cores (``ComputeInNhwcEnabled``).
 _CHANNELS_LAST_FROM: Final = {"float16": (7, 0), "bfloat16": (8, 0), "float32": (8, 0)}
-"""First capability for which cuDNN computes in NHWC, with tensor cores (``ComputeInNhwcEnabled``)."""
 
 
 def _describe(
@@ -147,6 +150,7 @@ def _describe(
     dtype = call.op.outputs[0].dtype
     tensor_cores = _CHANNELS_LAST_FROM.get(dtype)
     axes = range(1, len(image) - 1) if last else range(2, len(image))
+
     depth = image[-1] if last else image[1]
     has_tensor_cores = (
         tensor_cores is not None and gpu.compute_capability >= tensor_cores
@@ -201,8 +205,8 @@ def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> 
     return kernel[:-2] == image[1:-1] and call.attr("padding") == "VALID"
 
 
+# Numbers in the reserve space for each number of the result (an H200 with cuDNN 9.19).
 _KEPT: Final = {"lstm": 5, "gru": 6}
-"""Numbers in the reserve space for each number of the result (an H200 with cuDNN 9.19)."""
 
 _FIXED_WORKSPACE_BYTES: Final = 8 << 20
 
@@ -217,8 +221,10 @@ def plan_recurrent_layer(call: Call) -> MemoryPlan:
         reserve = Output(Way.ALLOCATE, numbers * call.size(0))
 
     outputs = (results, states, cell, reserve, ELSEWHERE)[: len(call.op.outputs)]
+
     return MemoryPlan(
-        outputs=outputs, after_bytes=(_find_workspace(call, call.size(0)),)
+        outputs=outputs,
+        after_bytes=(_find_workspace(call, call.size(0)),),
     )
 
 
@@ -230,6 +236,7 @@ def plan_recurrent_gradient(call: Call) -> MemoryPlan:
         outputs.append(Output(Way.ALLOCATE, size_bytes) if size_bytes else NO_BUFFER)
 
     workspace_bytes = _find_workspace(call, call.input_size(5))
+
     return MemoryPlan(outputs=tuple(outputs), after_bytes=(workspace_bytes,))
 
 

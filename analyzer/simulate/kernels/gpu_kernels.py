@@ -40,16 +40,16 @@ from analyzer.simulate.kernels.op_call import (
 
 ALLOCATOR: Final = "GPU_0_bfc"  # TensorFlow's name of the allocator of the first card
 
+# Scratch of Eigen's reductions: a kilobyte and a counter, allocated with the device
+# (``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``).
 SCRATCH_BYTES: Final = 1028
-"""Scratch of Eigen's reductions: a kilobyte and a counter, allocated with the device
-(``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``)."""
 
 OP_TYPES: Final = read_op_types("simulate/kernels/card_op_types.toml")["types"]
 
+# Op types whose kernels on a card have the effect of those on the CPU.
 _AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - OP_TYPES["only_cpu_forwards"]) | OP_TYPES[
     "as_on_cpu"
 ]
-"""Op types whose kernels on a card have the effect of those on the CPU."""
 
 
 def gpu_device(gpu: Gpu) -> KernelDevice:
@@ -69,6 +69,7 @@ def gpu_device(gpu: Gpu) -> KernelDevice:
 def _count_held_bytes(op: Op) -> int:
     if runs_on_host(op) or is_output_on_host(op, 0, ()):
         return 0
+
     return op.outputs[0].size_bytes or 0
 
 

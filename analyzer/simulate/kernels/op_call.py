@@ -11,17 +11,17 @@ from typing import Any, Final, TypeAlias
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.run_note import VariableNote
 
+# Source of the buffer of an output.
 Way = Enum("Way", "ALLOCATE FORWARD ALIAS NONE")
-"""Source of the buffer of an output."""
 
+# Access of a kernel to the variable whose handle is its first input.
 VariableAccess = Enum("VariableAccess", "UNTOUCHED READ ASSIGN UPDATE IN_PART")
-"""Access of a kernel to the variable whose handle is its first input."""
 
+# Operation of a kernel on a TensorList.
 ListUse = Enum(
     "ListUse",
     "NO NEW PUSH POP SET GET STACK UNSTACK RESIZE ZEROS ADD PACK UNPACK",
 )
-"""Operation of a kernel on a TensorList."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,8 @@ class MemoryPlan:
     lists: ListUse = ListUse.NO
     # Of each element, if the kernel makes a list of a tensor
     rows_bytes: tuple[int, ...] = ()
-    modelled: bool = (
-        True  # whether the op has a rule; else each output counts as allocated
-    )
+    # whether the op has a rule; else each output counts as allocated
+    modelled: bool = True
 
 
 def without_zeros(sizes_bytes: Iterable[int]) -> tuple[int, ...]:
@@ -90,11 +89,14 @@ class Call:
         return self.op.attrs.get(name, default)
 
     def _input(self, index: int) -> TensorSpec | None:
-        return self.inputs[index] if index < len(self.inputs) else None
+        if index < len(self.inputs):
+            return self.inputs[index]
+
+        return None
 
     def shape(self, index: int) -> tuple[int, ...] | None:
         """Return the shape of an input; None unless it is fully known."""
-        return spec.known_shape if (spec := self._input(index)) else None
+        return spec.full_shape if (spec := self._input(index)) else None
 
     def dtype(self, index: int) -> str:
         """Return the element type of an input; empty if unknown."""
@@ -102,7 +104,7 @@ class Call:
 
     def out_shape(self, index: int = 0) -> tuple[int, ...] | None:
         """Return the shape of an output; None unless it is fully known."""
-        return self.op.outputs[index].known_shape
+        return self.op.outputs[index].full_shape
 
     def size(self, index: int = 0) -> int:
         """Return the bytes of an output."""
@@ -110,16 +112,22 @@ class Call:
 
     def input_size(self, index: int) -> int:
         """Return the bytes of an input."""
-        return (spec.size_bytes or 0) if (spec := self._input(index)) else 0
+        if spec := self._input(index):
+            return spec.size_bytes or 0
+
+        return 0
 
     def item_bytes(self) -> int:
         """Return the bytes of one element of output 0; 4 if it has no elements."""
         elements = math.prod(self.out_shape() or (0,))
-        return self.size() // elements if elements else FLOAT_BYTES
+        if elements:
+            return self.size() // elements
+
+        return FLOAT_BYTES
 
 
+# A function from a call to the memory plan of its kernel.
 Rule: TypeAlias = Callable[[Call], MemoryPlan]
-"""A function from a call to the memory plan of its kernel."""
 
 
 def assign_rules(
@@ -200,9 +208,8 @@ class KernelDevice:
     # Of a constant or an argument, held outside the step
     held_bytes: Callable[[Op], int]
     handle_bytes: int
-    scratch_bytes: int = (
-        0  # bytes that TensorFlow allocates with the device and never frees
-    )
+    # bytes that TensorFlow allocates with the device and never frees
+    scratch_bytes: int = 0
     # Element types of variables in host memory
     host_dtypes: frozenset[str] = frozenset()
     is_cheap: bool  # whether the executor gives no kernel to another thread

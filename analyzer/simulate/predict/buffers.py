@@ -36,16 +36,14 @@ class Buffer:
     dies: int | None = None
     variable: int = -1  # number of the variable whose value it is or became
     value_since: int = -1  # instant from which it is that value; -1 for its birth
-    elements: list[Buffer | None] | None = (
-        None  # of a TensorList; None for one that was never set
-    )
-    label: tuple[Category, str] | None = (
-        None  # category and role, if the graph does not tell them
-    )
+    # of a TensorList; None for one that was never set
+    elements: list[Buffer | None] | None = None
+    # category and role, if the graph does not tell them
+    label: tuple[Category, str] | None = None
 
 
+# The buffer of a tensor; None for a missing input, or a result in other memory.
 Tensor: TypeAlias = Buffer | None
-"""The buffer of a tensor; None for a missing input, or a result in other memory."""
 
 
 _Tensor = TypeVar("_Tensor", bound=Tensor)
@@ -245,7 +243,10 @@ class ListCall:
         return handle
 
     def _elements_of(self, handle: Tensor) -> Sequence[Tensor]:
-        return () if handle is None else handle.elements or ()
+        if handle is None:
+            return ()
+
+        return handle.elements or ()
 
 
 def _share_all(elements: Sequence[Tensor]) -> list[Tensor]:

@@ -26,6 +26,7 @@ def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:
     ops = prepared.ops
     by_user = prepared.assumed
     assumed = dict(by_user)
+
     top = play(prepared)
     peaks_bytes = [top.peak_bytes]
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _BORDER: Final = ENTERS | EXITS | NEXT
 
+# A live tensor: its buffer, and its value if it is known.
 Entry: TypeAlias = tuple[Tensor, Value | None]
-"""A live tensor: its buffer, and its value if it is known."""
 
 
 @dataclass(eq=False, slots=True)
@@ -85,8 +85,8 @@ class Frame:
         return iteration
 
 
+# A ready node, its iteration, and whether it is dead.
 Task: TypeAlias = tuple[int, Iteration, bool]
-"""A ready node, its iteration, and whether it is dead."""
 
 _Item = TypeVar("_Item")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import RESULT_TYPES
-from analyzer.model.recording.schema import WORKSPACE
+from analyzer.model.recording.records import WORKSPACE
 from analyzer.simulate.kernels.op_call import (
     ListUse,
     Output,
@@ -142,6 +142,7 @@ class Ledger:
             self._begin_copy_on_read(node)
 
         temporaries = self.allocate_temporaries(node, plan.before_bytes)
+
         if plan.lists is not ListUse.NO:
             call = ListCall(self, node, plan, inputs, index)
             outputs = call.compute()

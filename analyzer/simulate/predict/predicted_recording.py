@@ -28,8 +28,15 @@ from analyzer.model.recording.labels import (
     find_roles_of_state,
     label_variables,
 )
-from analyzer.model.recording.records import Device, Kind, Recording
-from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, WORKSPACE, conform
+from analyzer.model.recording.records import (
+    ALLOCATIONS,
+    EVENTS,
+    WORKSPACE,
+    Device,
+    Kind,
+    Recording,
+    conform,
+)
 from analyzer.model.recording.timeline import find_steps_of_births
 from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import BfcOptions
@@ -197,9 +204,8 @@ def _describe(prepared: Prepared, buffer: Buffer) -> dict[str, object]:
             spec = op.outputs[buffer.output]
             described |= {"dtype": spec.dtype, "shape": spec.shape_text}
 
-            if (
-                spec.dtype != "variant"
-            ):  # as in a trace, a list's handle is no tensor of the graph
+            # as in a trace, a list's handle is no tensor of the graph
+            if spec.dtype != "variant":
                 described["tensor"] = f"{op.name}:{buffer.output}"
 
     if buffer.region == WORKSPACE:

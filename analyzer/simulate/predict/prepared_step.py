@@ -32,8 +32,8 @@ from analyzer.tracing.parse.run_folder import RunNote
 
 TYPES: Final = read_op_types("simulate/predict/executor_op_types.toml")["types"]
 
+# Op types that pass their first input to the output that the second input selects.
 SWITCHES: Final = op_types("Switch RefSwitch _SwitchN")
-"""Op types that pass their first input to the output that the second input selects."""
 
 MERGES: Final = op_types("Merge RefMerge")
 ENTERS: Final = op_types("Enter RefEnter")
@@ -45,15 +45,16 @@ _CONTROL_FLOW: Final = SWITCHES | MERGES | ENTERS | EXITS
 ORDERED_EDGES: Final = 8  # out-edges that a node keeps in order (``EdgeSet::kInline``)
 
 
+# Default number of steps. The second may differ from the first (trials of algorithms), the third from
+# the second (chunks). Gradient accumulation needs more: a counter decides a branch.
 STEPS: Final = 3
-"""Default number of steps. The second may differ from the first (trials of algorithms), the third from
-the second (chunks). Gradient accumulation needs more: a counter decides a branch."""
 
 _HANDLE_SOURCES: Final = (*ARGUMENT_TYPES, "VarHandleOp")
 
 CONSTANTS: Final = ("Const", "HostConst", "ImmutableConst")
+
+# Op types whose output lives outside the step: a kernel's constant, or an argument in Python.
 _HELD: Final = (*CONSTANTS, *ARGUMENT_TYPES, "Placeholder")
-"""Op types whose output lives outside the step: a kernel's constant, or an argument in Python."""
 
 
 class Prepared:
@@ -131,6 +132,7 @@ class Prepared:
 
             if op.type in ARGUMENT_TYPES:
                 arguments[int(op.attrs["index"])] = node
+
             if op.type in _HELD and op.outputs:
                 size_bytes = self.device.held_bytes(op)
                 kept = self.copied_bytes if COPIED in op.attrs else self.held_bytes

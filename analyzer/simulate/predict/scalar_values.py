@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 Number = int | float
 Value = tuple[Number, ...]  # a small tensor's elements, flat; booleans as 0 and 1
 
+# Elements of the largest tensor that is evaluated; a note keeps as many of a constant.
 _MAX_ELEMENTS: Final = 64
-"""Elements of the largest tensor that is evaluated; a note keeps as many of a constant."""
 
 _BINARY: Final[dict[str, Callable[[Number, Number], Number]]] = {
     **dict.fromkeys(("Add", "AddV2"), operator.add),
@@ -53,10 +53,12 @@ _BINARY: Final[dict[str, Callable[[Number, Number], Number]]] = {
     "LogicalAnd": lambda a, b: a and b,
     "LogicalOr": lambda a, b: a or b,
 }
+
+# Op types that one input can decide, and its deciding value.
 _DECIDED_BY_ONE: Final = {"LogicalAnd": 0, "LogicalOr": 1}
-"""Op types that one input can decide, and its deciding value."""
+
+# Op types that bring in a number: a constant, or an input of the step (attribute ``value``).
 _SOURCES: Final = op_types("Const HostConst _Arg _DeviceArg")
-"""Op types that bring in a number: a constant, or an input of the step (attribute ``value``)."""
 _REDUCE: Final[dict[str, Callable[[Value], Number]]] = {
     "All": all,
     "Any": any,
@@ -75,15 +77,16 @@ STORES: Final = {
     "OptionalFromValue": 0,
 }
 LOADS: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0, "OptionalGetValue": 0}
-LISTS: Final = INDEXED | frozenset(STORES) | frozenset(LOADS)
-"""TensorList ops that take an index or a count, or that store or load a number. The
-backward pass of a loop pops the counter that its forward pass pushed. The backward pass of a branch
-takes the predicate of an inner branch from an optional."""
 
+# TensorList ops that take an index or a count, or that store or load a number. The backward pass of a
+# loop pops the counter that its forward pass pushed. The backward pass of a branch takes the
+# predicate of an inner branch from an optional.
+LISTS: Final = INDEXED | frozenset(STORES) | frozenset(LOADS)
+
+# Op types whose value does not depend on the value of their first input.
 INPUT_FREE: Final = _SOURCES | op_types(
     "Equal IsFinite IsInf IsNan LogicalAnd LogicalOr NotEqual OptionalHasValue Shape"
 )
-"""Op types whose value does not depend on the value of their first input."""
 
 
 def evaluate(
@@ -106,7 +109,7 @@ def evaluate(
             return (int(kind == "NotEqual"),)
 
     if kind == "Shape":
-        return None if specs[0] is None else specs[0].known_shape
+        return None if specs[0] is None else specs[0].full_shape
 
     deciding = _DECIDED_BY_ONE.get(kind)
     if deciding is not None:

@@ -6,39 +6,38 @@ from collections.abc import Iterator
 from typing import Final
 
 from analyzer.model.contract.report_file import StatedRange
-from analyzer.model.ranges import Range
-from analyzer.model.recording.schema import WORKSPACE
+from analyzer.model.recording.records import WORKSPACE
 from analyzer.model.tables import read_table
-from analyzer.model.units import format_bytes
+from analyzer.model.units import Range, format_bytes
 from analyzer.simulate.allocator.limits import FLOOR_BYTES, LIMIT_MARGIN
 from analyzer.simulate.predict.prediction import Prediction
 
 SENTENCES: Final = read_table("simulate/predict/range_sentences.toml", dict[str, str])
 
+# Share of the peak added on both sides for bytes that no schedule shows: constants that the runtime
+# folds or shares, small buffers in Python, kernel scratch of a few kilobytes.
 MARGIN: Final = 0.002
-"""Share of the peak added on both sides for bytes that no schedule shows: constants that the
-runtime folds or shares, small buffers in Python, kernel scratch of a few kilobytes."""
 
+# Share of the peak added on both sides on a CPU, whose orders of ops are more than those played.
 ORDER_MARGIN: Final = 0.02
-"""Share of the peak added on both sides on a CPU, whose orders of ops are more than those played."""
 
+# Share of the peak added for ops that overlap on several threads of a CPU; one queue plays them one
+# by one (benchmarks/results/ablation.md).
 THREADS_MARGIN: Final = 0.05
-"""Share of the peak added for ops that overlap on several threads of a CPU; one queue plays them one by
-one (benchmarks/results/ablation.md)."""
 
+# Share of the allocated peak added on both sides: initial values, whose temporaries decide the first
+# chunks, are not played (benchmarks/results/ablation.md).
 CHUNKS_MARGIN: Final = 0.06
-"""Share of the allocated peak added on both sides: initial values, whose temporaries decide the first
-chunks, are not played (benchmarks/results/ablation.md)."""
 
 
+# Guards around the workspace on which cuDNN's algorithms are tried in the first step, to detect
+# writes outside of it (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``).
 TRIAL_BYTES: Final = 16 << 20
-"""Guards around the workspace on which cuDNN's algorithms are tried in the first step, to detect writes
-outside of it (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
 
+# Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
+# before their steps (benchmarks/results/real-cards.md).
 HELD_SHARE: Final = 0.015
-"""Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
-before their steps (benchmarks/results/real-cards.md)."""
 
 
 def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedRange:
@@ -80,6 +79,7 @@ def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedR
         chunks = chunks.widened(less_bytes, workspace_bytes).at_least(0)
 
         because.append(SENTENCES["held"].format(format_bytes(held_bytes)))
+
         if less_bytes or more_bytes:
             sizes = format_bytes(less_bytes), format_bytes(more_bytes)
             because.append(SENTENCES["workspaces"].format(*sizes))
@@ -123,7 +123,11 @@ def _describe_schedules(prediction: Prediction) -> list[str]:
         return []
 
     threads = prediction.prepared.threads
-    place = f"{threads} inter-op threads" if threads > 1 else "one inter-op thread"
+
+    place = "one inter-op thread"
+    if threads > 1:
+        place = f"{threads} inter-op threads"
+
     low = format_bytes(peaks.low)
     high = format_bytes(peaks.high)
     median = format_bytes(prediction.middle.peak_bytes)
@@ -156,8 +160,8 @@ def describe_notes(prediction: Prediction) -> Iterator[str]:
             yield SENTENCES["iterator"]
 
 
+# Op types whose results are a few axes; their unknown sizes do not matter.
 _TINY_RESULTS: Final = frozenset({"BroadcastGradientArgs"})
-"""Op types whose results are a few axes; their unknown sizes do not matter."""
 
 
 def find_unsized(prediction: Prediction) -> list[str]:

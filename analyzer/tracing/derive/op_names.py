@@ -23,27 +23,31 @@ from analyzer.model.graph.graph_index import (
 )
 from analyzer.model.recording.attribution import FUSED_INTO
 
+# Name scope of Keras' optimizers.
 _OPTIMIZER: Final = re.compile(
     r"(adam_?w?|ada_?max|n_?adam|sgd|rm_?s_?prop|ada_?grad|ada_?delta|ada_?factor|ftrl|lion|lamb|muon"
     r"|loss_?scale_?optimizer)(_\d+)?",
     re.IGNORECASE,
 )
-"""Name scope of Keras' optimizers."""
 _APPLIES: Final = re.compile(r"Resource(Sparse)?Apply\w+")
 _SUFFIX: Final = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
 _NO_LAYERS: Final = ("gradient_tape", "gradients", "ArithmeticOptimizer")
+
+# Name scopes of functions (``math_ops.py``, ``nn_impl.py``, ``special_math_ops.py``).
 _FUNCTIONS: Final = (
     *("Tensordot", "einsum", "Einsum", "GatherV2"),
     *("moments", "batchnorm", "stateless_dropout"),
 )
-"""Name scopes of functions (``math_ops.py``, ``nn_impl.py``, ``special_math_ops.py``)."""
 _LONGEST: Final = 512  # characters of a name's last part; TensorFlow's have about 100
+
+# Name of an op type that computes a gradient; the tape opens the forward op's scope around it.
 _GRADIENT_KERNEL: Final = re.compile(r"(\w*?(Grad|GradV\d|Backprop\w*?))(_\d+)?(-|$)")
-"""Name of an op type that computes a gradient; the tape opens the forward op's scope around it."""
+
+# Bytes before and after a buffer (``kDefaultRedzoneSize`` in ``redzone_allocator.h``).
 GUARDS_BYTES: Final = 2 * (8 << 20)
-"""Bytes before and after a buffer (``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
+
+# End of the name of a transposition that Grappler adds (``generic_layout_optimizer_transposer.cc``).
 LAYOUT: Final = "-LayoutOptimizer"
-"""End of the name of a transposition that Grappler adds (``generic_layout_optimizer_transposer.cc``)."""
 
 
 def find_gradient_kernel(name: str) -> str:
@@ -143,7 +147,11 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
             owners[root] = ("layer", root)
         elif scope and scope not in owners:
             is_in_op = op.type == "_Recv" or find_forward_op(op.name, known)
-            layer = scope.rpartition("/")[0] if is_in_op else scope
+
+            layer = scope
+            if is_in_op:
+                layer = scope.rpartition("/")[0]
+
             owners[scope] = ("layer", _drop_functions(layer, op.name, known, types))
 
     return ScopeTable(owners)
@@ -194,8 +202,9 @@ def read_shape(text: str) -> tuple[int, ...] | None:
 
 _NUMBER: Final = re.compile(r"_\d+(?=/|$)")
 _CALLS: Final = re.compile(r"^((Stateful)?PartitionedCall/)+")  # of inlined functions
+
+# End of the name of a transposition that Grappler inserts; see ``generic_layout_optimizer``.
 _REWRITES: Final = re.compile(r"-\d+-[A-Za-z]+-LayoutOptimizer$")
-"""End of the name of a transposition that Grappler inserts; see ``generic_layout_optimizer``."""
 
 
 def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -20,8 +21,7 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import CONVOLUTIONS, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex, Phase
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import ALLOCATIONS, conform
+from analyzer.model.recording.records import ALLOCATIONS, Step, conform
 from analyzer.model.units import round_up
 from analyzer.tracing.derive.op_names import find_optimizer, is_apply
 
@@ -30,12 +30,15 @@ _TEXTS: Final = ("category", "role", "variable", "layer", "dtype", "shape")
 PART_COLUMNS: Final = [*_TEXTS, "requested_bytes", "allocated_bytes"]
 _SCATTERS: Final = re.compile("Scatter|Sparse")
 _HALVES: Final = ("float16", "bfloat16")
+
+# Part of the name of an op that makes the first value of an optimizer's slot.
 _INITIALIZER: Final = "/Initializer/"
-"""Part of the name of an op that makes the first value of an optimizer's slot."""
+
+# Size below which other buffers are often as large as a gradient.
 _LEAST_BYTES: Final = 1024
-"""Size below which other buffers are often as large as a gradient."""
+
+# Optimizers that add to a parameter.
 _SUM_SETS_PARAMETER: Final = ("sgd", "ada_delta", "adadelta")
-"""Optimizers that add to a parameter."""
 _PARAMETER: Final = (Category.PARAMETER, "size of its gradient")
 _SLOT: Final = (Category.OPTIMIZER_STATE, "slot: size of its parameter's gradient")
 _FROZEN: Final = (Category.PARAMETER, "size of a layer's weights, without a gradient")
@@ -46,19 +49,21 @@ _PRODUCTS: Final = frozenset({"MatMul", "_FusedMatMul", "BatchMatMulV2"})
 _NORMS: Final = frozenset({"FusedBatchNormV3", "_FusedBatchNormEx", "BiasAdd"})
 _WIDEST_KERNEL: Final = 11  # width and height of a convolution's kernel
 
+# Optimizer in ``ResourceApply...`` -> its slots with the parameter's shape (``training_ops.cc``).
 _SLOTS: Final = {
     **dict.fromkeys(("Momentum", "KerasMomentum", "Adagrad", "AdagradV2"), 1),
     **dict.fromkeys(("ProximalAdagrad", "AddSign", "PowerSign"), 1),
     **dict.fromkeys(("Adam", "AdaMax", "Adadelta", "RMSProp", "Ftrl", "FtrlV2"), 2),
     **dict.fromkeys(("AdamWithAmsgrad", "CenteredRMSProp"), 3),
 }
-"""Optimizer in ``ResourceApply...`` -> its slots with the parameter's shape (``training_ops.cc``)."""
+
+# Scope of Keras' optimizer without ``_`` and number -> the slots that ``assign_add`` changes in place
+# (``update_step`` in ``keras/src/optimizers``). Others, such as momentum, get new buffers in each
+# step.
 _IN_PLACE: Final = {
     **dict.fromkeys(("adam", "adamw", "nadam", "lamb"), 2),
     **dict.fromkeys(("adagrad", "adamax", "ftrl"), 1),
 }
-"""Scope of Keras' optimizer without ``_`` and number -> the slots that ``assign_add`` changes in place
-(``update_step`` in ``keras/src/optimizers``). Others, such as momentum, get new buffers in each step."""
 
 
 def take_parts(
@@ -269,15 +274,16 @@ def _sizes_of_weights(structure: GraphIndex) -> set[int]:
 
         if is_convolution:
             sides = range(1, _WIDEST_KERNEL + 1)
-            areas = {height * width for height in sides for width in sides}
+            areas = {height * width for height, width in product(sides, sides)}
 
         if op.type in _NORMS:
             continue
 
         for tensor in op.inputs:
             inputs, _ = _channels_of(structure, tensor)
-            pairs = {before * after for before in inputs for after in outputs}
-            sizes.update(item_bytes * one * area for one in pairs for area in areas)
+
+            for before, after, area in product(inputs, outputs, areas):
+                sizes.add(item_bytes * before * after * area)
 
     return {size for size in sizes if size >= _LEAST_BYTES}
 
@@ -285,7 +291,7 @@ def _sizes_of_weights(structure: GraphIndex) -> set[int]:
 def _channels_of(structure: GraphIndex, tensor: str) -> tuple[set[int], int]:
     """Return the axes of a tensor that may be its channels, and the bytes of an element."""
     spec = structure.spec(tensor)
-    shape = spec.known_shape if spec is not None else None
+    shape = spec.full_shape if spec is not None else None
     if spec is None or not shape or not spec.size_bytes:
         return set(), 0
 
@@ -309,6 +315,7 @@ def _find_held(
     gradients = find_gradients(structure)
     counts = Counter(size for _, _, size in gradients if size >= _LEAST_BYTES)
     born = table["born"].to_numpy()
+
     dies = table["dies"].to_numpy()
     is_held = (born >= 0) & (born < first.first) & (dies > first.first)
     order = np.argsort(born[is_held], kind="stable")
@@ -352,6 +359,7 @@ def _find_new_values(
     ops = table["op"].astype(str).tolist()
     sizes = table["requested_bytes"].tolist()
     dies = table["dies"].to_numpy()
+
     ends = np.array([step.last for step in steps])
     number = table["step"].fillna(-1).to_numpy(dtype=np.int64)
     outlives = dies > ends[number]

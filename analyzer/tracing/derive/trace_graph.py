@@ -32,8 +32,7 @@ from analyzer.model.graph.graph_index import (
     is_in_gradient_scope,
 )
 from analyzer.model.recording.attribution import FOLDED, RECEIVED
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import TextNumbers
+from analyzer.model.recording.records import Step, TextNumbers
 from analyzer.model.recording.timeline import HOST_ALLOCATORS
 from analyzer.tracing.derive.op_names import (
     GUARDS_BYTES,
@@ -124,8 +123,9 @@ class OpSequence:
         self._op = op[order]
 
         is_eager = np.array([text in eager for text in texts.texts], bool)[self._op]
-        changes = (np.diff(self._op) != 0) | (np.diff(self._thread) != 0)
-        begins = np.append(True, changes)
+        is_other_op = np.diff(self._op) != 0
+        is_other_thread = np.diff(self._thread) != 0
+        begins = np.append(True, is_other_op | is_other_thread)
 
         step = np.searchsorted(starts, self._time, side="right").tolist()
         counts: dict[int, int] = {}
@@ -180,16 +180,20 @@ def _launcher(annotation: str) -> str:
     return found[0]
 
 
+# Prefix of the ops of an inlined function.
 _CALLS: Final = re.compile(r"((Stateful)?PartitionedCall(_\d+)?/)*")
-"""Prefix of the ops of an inlined function."""
+
+# Limit of the outputs of one op; a loop's buffers are its outputs in turn.
 _MOST_OUTPUTS: Final = 64
-"""Limit of the outputs of one op; a loop's buffers are its outputs in turn."""
+
+# Limit of the buffers that one op frees as their last user.
 _MOST_INPUTS: Final = 256
-"""Limit of the buffers that one op frees as their last user."""
+
+# In the name of a copy of a convolution's input.
 _COPY_OF_INPUT: Final = re.compile(r"BackpropFilter(V2)?-0-")
-"""In the name of a copy of a convolution's input."""
+
+# Name of a sum of gradients, or of a term that the tape makes dense (``indexed_slices.py``).
 _SUM: Final = re.compile(r"AddN(_\d+)?(/inputs_\d+)?$")
-"""Name of a sum of gradients, or of a term that the tape makes dense (``indexed_slices.py``)."""
 _NEVER: Final = 1 << 62  # a time after the trace
 
 
@@ -210,6 +214,7 @@ def derive_graph(
     known = {*building.outputs, *building.inputs, *raw.op_types}
     ops = building.list_ops(known)
     names = table["op"].astype(object).to_numpy().copy()
+
     tensors = table["tensor"].astype(object).to_numpy().copy()
     tensors[list(building.tensors)] = list(building.tensors.values())
     names[list(building.renamed)] = list(building.renamed.values())
@@ -256,10 +261,12 @@ class _Building:
     ) -> None:
         self._raw = raw
         names = table["op"].astype(object).to_numpy()
-        named = (names != "") & (names != RECEIVED) & (table["born"] >= 0).to_numpy()
+        is_born_here = (table["born"] >= 0).to_numpy()
+        named = (names != "") & (names != RECEIVED) & is_born_here
         in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table)
         in_function &= np.array([FOLDED not in name for name in names], bool)
         scoped = np.array(["/" in name for name in names], bool)
+
         in_step = table["step"].notna().to_numpy()
         is_eager = named & ~scoped & ~in_function & in_step & with_eager
 
@@ -281,39 +288,55 @@ class _Building:
         self._rows = np.flatnonzero(in_function | is_eager)
         self._table = table.iloc[self._rows]
         self._size: dict[int, int] = self._table["requested_bytes"].to_dict()
-        dies = self._table["dies"].to_numpy()
-        freed = np.flatnonzero(dies < len(times))
-        users = sequence.before(threads[dies[freed]], times[dies[freed]])
-
-        # The op before each free, for buffers that are freed.
-        self._users: dict[int, str] = {}
-
-        for row, user in zip(self._rows[freed].tolist(), users, strict=True):
-            if user:
-                self._users[row] = user
-
-        # The op that frees a buffer itself; TensorFlow 2.9 and later record it (``AddTraceMe`` in
-        # ``bfc_allocator.cc``).
-        freers = raw.events["op"].astype(object).to_numpy()
-        has_freers = (raw.events["kind"] < 0) & (freers != "")
-        own = zip(self._rows[freed].tolist(), freers[dies[freed]], strict=True)
-        self._freers: dict[int, str] = dict(own) if has_freers.any() else {}
-
-        is_large = self._table["requested_bytes"] >= GUARDS_BYTES
-        is_on_host = self._table["allocator"].isin(list(HOST_ALLOCATORS))
-        is_raw = (self._table["region"] == "") & is_large & ~is_on_host
-
-        # Other ops free the results of MLIR's kernels, which are requested in the same way.
-        raws = self._rows[is_raw.to_numpy()].tolist()
-        guarded = [str(names[row]) for row in raws if self._is_scratch(row)]
+        self._find_frees(sequence, threads, times)
 
         self.renamed = {row: names[row] for row in self._size if "#" in names[row]}
-        self._find_type = make_type_finder(raw.op_types, guarded)
+        self._find_type = make_type_finder(raw.op_types, self._list_guarded())
 
         self.outputs: dict[str, list[TensorSpec]] = {}
         self.inputs: dict[str, list[str]] = {}
         self.tensors: dict[int, str] = {}
         self.edges: dict[tuple[str, str], str] = {}
+
+    def _find_frees(
+        self,
+        sequence: OpSequence,
+        threads: npt.NDArray[np.int64],
+        times: npt.NDArray[np.int64],
+    ) -> None:
+        """Find the op before each free, and the op that frees, of the buffers that are freed."""
+        dies = self._table["dies"].to_numpy()
+        freed = np.flatnonzero(dies < len(times))
+        rows = self._rows[freed].tolist()
+        instants = dies[freed]
+
+        users = zip(
+            rows,
+            sequence.before(threads[instants], times[instants]),
+            strict=True,
+        )
+        self._users: dict[int, str] = {row: user for row, user in users if user}
+
+        # TensorFlow 2.9 and later record the op that frees (``AddTraceMe`` in ``bfc_allocator.cc``).
+        events = self._raw.events
+        freers = events["op"].astype(object).to_numpy()
+        has_freers = (events["kind"] < 0) & (freers != "")
+
+        self._freers: dict[int, str] = {}
+        if has_freers.any():
+            self._freers = dict(zip(rows, freers[instants], strict=True))
+
+    def _list_guarded(self) -> list[str]:
+        """Return the ops that free a large buffer themselves: workspaces, and guards around them.
+
+        Other ops free the results of MLIR's kernels, which are requested in the same way.
+        """
+        is_large = self._table["requested_bytes"] >= GUARDS_BYTES
+        is_on_host = self._table["allocator"].isin(list(HOST_ALLOCATORS))
+        is_raw = (self._table["region"] == "") & is_large & ~is_on_host
+        rows = self._rows[is_raw.to_numpy()].tolist()
+
+        return [str(self._names[row]) for row in rows if self._is_scratch(row)]
 
     def connect(self) -> None:
         """Find the tensors of the buffers, and the edges from frees and copies."""
@@ -337,6 +360,7 @@ class _Building:
         columns = (self._table[name].tolist() for name in ("region", "dtype", "shape"))
         facts = list(zip(*columns, strict=True))
         threads = events["thread"].to_numpy()[self._table["born"].to_numpy()]
+
         burst: tuple[int, str] = (-1, "")
         used = 0
 
@@ -344,6 +368,7 @@ class _Building:
             row = int(self._rows[at])
             name = str(self._names[row])
             (region, dtype, shape) = facts[at]
+
             if (int(threads[at]), name) != burst:
                 burst = (int(threads[at]), name)
                 used = 0

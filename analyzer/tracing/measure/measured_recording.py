@@ -39,7 +39,6 @@ from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.state_buffers import find_parts, take_parts
 from analyzer.tracing.derive.trace_graph import derive_graph
-from analyzer.tracing.measure.free_pairing import add_earlier_buffers, pair_frees
 from analyzer.tracing.measure.steps import (
     find_run_spans,
     find_steps,
@@ -51,7 +50,11 @@ from analyzer.tracing.measure.trace_attribution import (
     find_marks,
     label_workspaces,
 )
-from analyzer.tracing.measure.trace_checks import check_trace
+from analyzer.tracing.measure.trace_checks import (
+    add_earlier_buffers,
+    check_trace,
+    pair_frees,
+)
 from analyzer.tracing.parse.buffer_plan import BufferPlan
 from analyzer.tracing.parse.event_columns import STACK
 from analyzer.tracing.parse.logdir import (
@@ -83,10 +86,12 @@ from analyzer.tracing.xla.trace_modules import (
 
 _TEXTS: Final = read_table("tracing/measure/trace_texts.toml", dict[str, str])
 _MOST_NAMED: Final = 3  # ops in a warning
+
+# A program with fewer may return them all.
 _LEAST_ACTIVATIONS: Final = 3
-"""A program with fewer may return them all."""
+
+# Share of memory from before the trace, of the maximum in use, that causes a warning.
 _NOTABLE: Final = 0.05
-"""Share of memory from before the trace, of the maximum in use, that causes a warning."""
 
 
 def open_measured(
@@ -114,7 +119,10 @@ def open_measured(
     if len(chosen) > 1:
         warnings.append(f"The run has several hosts ({names}); this is {trace.name}.")
 
-    others = [run.name for run in list_runs(path)[:-1]] if path.is_dir() else []
+    others = []
+    if path.is_dir():
+        others = [run.name for run in list_runs(path)[:-1]]
+
     if others:
         warnings.append(
             f"The logdir has several runs; this is the newest, {trace.parent.name}. Add --run "
@@ -178,13 +186,13 @@ def measure(
     if plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown))
 
-    all_warnings = [*warnings, *_find_warnings(events, table, steps, note, main)]
+    found = _find_warnings(events, table, steps, note, main)
 
     if not note.is_captured:
-        all_warnings += warn_about_modules(raw, plans)
+        found += warn_about_modules(raw, plans)
 
-    if not note.is_captured and structure is not None:
-        all_warnings += _warn_about_cut(shown, len(events_shown), main)
+        if structure is not None:
+            found += _warn_about_cut(shown, len(events_shown), main)
 
     return Recording(
         kind=Kind.SIMULATED_CARD if note.simulated_card else Kind.TRACE,
@@ -196,7 +204,7 @@ def measure(
         allocator=main,
         steps=steps_shown,
         structure=structure,
-        warnings=tuple(all_warnings),
+        warnings=(*warnings, *found),
         versions=dict(note.versions),
         error=note.error,
         compilations={one.ops[0]: one.compilations for one in note.xla},
@@ -543,11 +551,12 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
 
 
 _TOLERANCE: Final = 0.06  # of a card's memory, relative to the catalogue's figure
+
+# Version of the instruction set, compute units and GiB -> name (AMD's data sheets).
 _AMD: Final[dict[tuple[int, ...], str]] = {
     (9, 4, 304, 192): "AMD Instinct MI300X",
     (9, 5, 256, 288): "AMD Instinct MI355X",
 }
-"""Version of the instruction set, compute units and GiB -> name (AMD's data sheets)."""
 
 
 def name_card(facts: Mapping[str, int | float | str]) -> str:

@@ -15,12 +15,14 @@ from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, is_apply
 from analyzer.tracing.parse.xplane import RawTrace, Span
 
+# Share of the largest run's bytes below which a function is part of the input pipeline or a metric.
 _SHARE_OF_LARGEST: Final = 1 / 8
-"""Share of the largest run's bytes below which a function is part of the input pipeline or a metric."""
+
+# Share of all requested bytes that the steps have to request together.
 _SHARE_OF_ALL: Final = 1 / 2
-"""Share of all requested bytes that the steps have to request together."""
+
+# Type in the name of a compiled module's run (``gpu_executable.cc``).
 MODULE_TYPES: Final = frozenset({"XLA GPU module", "XLA CPU module"})
-"""Type in the name of a compiled module's run (``gpu_executable.cc``)."""
 
 
 def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...]:

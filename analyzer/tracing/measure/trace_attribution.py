@@ -41,8 +41,13 @@ from analyzer.model.recording.labels import (
     find_roles_of_state,
     label_variables,
 )
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import STACK_ROLE, TRIAL, TRIAL_ROLE, WORKSPACE
+from analyzer.model.recording.records import (
+    STACK_ROLE,
+    TRIAL,
+    TRIAL_ROLE,
+    WORKSPACE,
+    Step,
+)
 from analyzer.model.recording.timeline import HOST_ALLOCATORS, is_tpu
 from analyzer.tracing.derive.op_names import GUARDS_BYTES, find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
@@ -51,8 +56,9 @@ from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 
 _PHASES: Final = {"backward": 1, "update": 2}
+
+# Ops that begin or extend a sum of gradients in a program's own loop.
 _SUMS: Final = frozenset({"AddV2", "Add", "AddN", "ZerosLike", "Zeros", "Fill"})
-"""Ops that begin or extend a sum of gradients in a program's own loop."""
 _ACCUMULATOR: Final = "gradient accumulator"
 
 
@@ -69,10 +75,12 @@ def attribute(
     labels.fill(earlier, Category.UNATTRIBUTED, "allocated before the trace began")
     is_stack = table["allocator"].astype(str).map(is_tpu) & (table["op"] == STACK)
     labels.fill(is_stack.to_numpy(bool), Category.TEMPORARY, STACK_ROLE)
+
     is_handle = (table["op"] == HANDLE).to_numpy()
     labels.fill(is_handle, Category.CONSTANT, "handle of a variable")
     freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
     infer = note.step.infers
+
     in_steps = table["step"].notna().to_numpy()
     _label_noted(labels, table, raw, note, structure)
 
@@ -98,10 +106,8 @@ def attribute(
         _label_pipeline(labels, table, raw, structure, by_python)
         _label_arguments(labels, table, structure)
 
-    if not note.is_captured:  # the readers come after the end
-        is_left = (table["dies"] == len(raw.events)).to_numpy()
-        is_forward = np.isin(labels.role, [FORWARD_ROLE, Category.ACTIVATION.value])
-        labels.role[is_left & is_forward] = LEFT_ROLE
+    if not note.is_captured:
+        _label_left(labels, table, len(raw.events))
 
     phases = _label_marked(labels, table, raw)
     labels.layer[is_handle] = ""  # a layer has its variable's bytes, not the handle's
@@ -125,6 +131,13 @@ def attribute(
     return labels.apply(table), sharing
 
 
+def _label_left(labels: Labels, table: pd.DataFrame, end: int) -> None:
+    """Label the results that are alive at the end of the trace, after which they may be read."""
+    is_left = (table["dies"] == end).to_numpy()
+    is_forward = np.isin(labels.role, [FORWARD_ROLE, Category.ACTIVATION.value])
+    labels.role[is_left & is_forward] = LEFT_ROLE
+
+
 def _label_by_graph(
     labels: Labels,
     table: pd.DataFrame,
@@ -143,7 +156,11 @@ def _label_by_graph(
 
     # In a step without a backward pass, which may have failed, its last birth stands for the start.
     ends = table.groupby("step")["born"].max()
-    cut = {int(step): int(end) for step, end in ends.items() if int(step) not in starts}
+    cut = {}
+
+    for step, end in ends.items():
+        if int(step) not in starts:
+            cut[int(step)] = int(end)
 
     label_graph(
         labels,
@@ -240,11 +257,12 @@ def _label_gradients(
     index = AddressIndex(table)
     marks = find_instants(raw, "gradients")
 
-    found = {
-        index.at(address, instant)
-        for span, instant in zip(spans, marks, strict=True)
-        for address in note.eager_gradients.get(int(span.stats.get("index", -1)), ())
-    }
+    found = set()
+
+    for span, instant in zip(spans, marks, strict=True):
+        number = int(span.stats.get("index", -1))
+        addresses = note.eager_gradients.get(number, ())
+        found |= {index.at(address, instant) for address in addresses}
 
     gradients = sorted(row for row in found if row is not None)
     marks.sort()
@@ -257,6 +275,7 @@ def _label_gradients(
         dies = table["dies"].to_numpy()
         ends = np.append(marks, np.iinfo(np.int64).max)
         survives = ends[np.searchsorted(marks, born, side="right")] < dies
+
         sizes = table["requested_bytes"].iloc[gradients].unique()
         is_sum = table["op"].isin(_SUMS) & table["requested_bytes"].isin(sizes)
         rows = labels.open_rows() & is_sum.to_numpy() & survives
@@ -285,14 +304,20 @@ def _label_held(
     moments = find_instants(raw, "snapshot")
     watch = note.watch
 
-    for held in watch.held if watch is not None and watch.whole_run and moments else ():
+    if watch is None or not watch.whole_run or not moments:
+        return
+
+    for held in watch.held:
         for address in held.addresses:
             row = index.at(address, moments[-1])
-            if row is not None and labels.is_open(row):
-                category = (
-                    Category.ACTIVATION if labels.layer[row] else Category.CONSTANT
-                )
-                labels.set(row, category, role=f"held by {held.holder}")
+            if row is None or not labels.is_open(row):
+                continue
+
+            category = Category.CONSTANT
+            if labels.layer[row]:
+                category = Category.ACTIVATION
+
+            labels.set(row, category, role=f"held by {held.holder}")
 
 
 def _label_batches(
@@ -332,12 +357,15 @@ def _label_batches(
 def _find_batches(structure: GraphIndex) -> Iterator[tuple[str, TensorSpec]]:
     """Yield the tensors that the iterators of the graph return."""
     for op in structure.ops.values():
-        for index, spec in enumerate(op.outputs if op.type == ITERATOR else ()):
-            yield f"{op.name}:{index}", spec
+        if op.type == ITERATOR:
+            for index, spec in enumerate(op.outputs):
+                yield f"{op.name}:{index}", spec
 
 
 def _label_arguments(
-    labels: Labels, table: pd.DataFrame, structure: GraphIndex
+    labels: Labels,
+    table: pd.DataFrame,
+    structure: GraphIndex,
 ) -> None:
     """Label the tensors that eager ops make before a call of the step's function and free after it."""
     of_graph = table[table["op"].isin(structure.ops) & table["step"].notna()]
@@ -372,9 +400,11 @@ def _label_pipeline(
     runs = raw.op_runs
     is_of_step = runs["op"].isin(structure.ops)
     pipeline = set(runs["thread"]) - set(runs.loc[is_of_step, "thread"])
+
     threads = np.append(raw.events["thread"].to_numpy(), -1)
     born_on = threads[table["born"].to_numpy()]
-    is_unnamed = ((table["op"].astype(str) == "") & (table["born"] >= 0)).to_numpy()
+    is_nameless = table["op"].astype(str) == ""
+    is_unnamed = (is_nameless & (table["born"] >= 0)).to_numpy()
     from_python = by_python[table["born"].to_numpy()]
     is_passed_on = by_python[table["dies"].to_numpy()] & is_unnamed & ~from_python
 
@@ -432,9 +462,9 @@ def find_holdings(
         previous: int | None = None
         since: int | None = None
 
-        for turn, (moment, snapshot) in enumerate(
-            zip(moments, note.snapshots, strict=False)
-        ):
+        snapshots = zip(moments, note.snapshots, strict=False)
+
+        for turn, (moment, snapshot) in enumerate(snapshots):
             address = snapshot[number] if number < len(snapshot) else None
             row = None if address is None else index.at(address, moment)
             if row is None:
@@ -455,7 +485,11 @@ def find_holdings(
     holdings = {row: found[row][1] for row in kept}
     _add_updates(allocations, holdings)
 
-    return sorted(holdings.values(), key=lambda one: (one[1], int(born[one[0]])))
+    def order(holding: Holding) -> tuple[int, int]:
+        row, variable, _ = holding
+        return variable, int(born[row])
+
+    return sorted(holdings.values(), key=order)
 
 
 def _add_updates(table: pd.DataFrame, holdings: dict[int, Holding]) -> None:
@@ -523,8 +557,11 @@ def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
         dies = rows["dies"].to_numpy()
 
         # The op's next request of this kind is a workspace, which is freed before the copy.
-        inside = np.append((born[1:] < dies[:-1]) & (dies[1:] < dies[:-1]), False)
+        begins_inside = born[1:] < dies[:-1]
+        ends_inside = dies[1:] < dies[:-1]
+        inside = np.append(begins_inside & ends_inside, False)
         sizes = rows["requested_bytes"].to_numpy()
+
         # Of the workspaces only the smallest is needed.
         larger = sizes > sizes[~inside].min()
         copies += rows.index[inside | larger].tolist()

@@ -25,16 +25,18 @@ from analyzer.tracing.parse.protobuf import (
     read_schema,
 )
 
+# The message class of a module and, if compiled, its buffer assignment.
 HloProto: Any = message_class("analyzer.hlo", read_schema("hlo"), "Hlo")
-"""The message class of a module and, if compiled, its buffer assignment."""
 
+# tf2xla's name of the op of the module's parameters and of their copies.
 ARGUMENTS: Final = "XLA_Args"
-"""tf2xla's name of the op of the module's parameters and of their copies."""
+
+# XLA's number of an element type -> TensorFlow's name.
 _ELEMENT_TYPES: Final = dict(enumerate(TEXTS["xla_types"].split(), 1))
-"""XLA's number of an element type -> TensorFlow's name."""
 _FREE, _SHARE = 1, 2  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.proto``)
+
+# Limit of the search for an instruction that names the framework's op.
 _REACH: Final = 64
-"""Limit of the search for an instruction that names the framework's op."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +85,8 @@ class PlanRegion:
         return list(accumulate(change[: self.moments]))
 
 
+# The memory plan of one module.
 BufferPlan: TypeAlias = tuple[PlanRegion, ...]
-"""The memory plan of one module."""
 
 
 def read_plan(content: bytes) -> BufferPlan:
@@ -194,13 +196,18 @@ class _Module:
         own = [(one, at) for one, at in values if (one.id, at) in results]
         chosen = values if len(values) == 1 else own
         dtype = ""
+
         shape = None
         op_name = ""
 
         if len(chosen) == 1 and not allocation.is_tuple:
             maker, index = chosen[0]
             dtype, shape = _read_shape(maker, index)
-            named = self._find_named_instruction(maker) if is_result else maker
+
+            named = maker
+            if is_result:
+                named = self._find_named_instruction(maker)
+
             op_name = decode_text(named.metadata.op_name)
 
         holders: tuple[Holder, ...] = ()

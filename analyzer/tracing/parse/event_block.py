@@ -17,8 +17,11 @@ from google.protobuf.message import DecodeError
 Positions: TypeAlias = npt.NDArray[np.int64]
 Columns: TypeAlias = tuple[Positions, Positions, Positions, Positions]
 
-_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
-"""Wire types of protobuf; 3 and 4 are obsolete."""
+# Wire types of protobuf; 3 and 4 are obsolete.
+_VARINT = 0
+_EIGHT_BYTES = 1
+_BYTES = 2
+_FOUR_BYTES = 5
 
 _BLOCK_EVENTS: Final = 1 << 16
 _PADDING: Final = 16
@@ -124,6 +127,7 @@ class FieldReader:
         self.content = content
         self._bytes = np.zeros(len(content) + _PADDING, np.uint8)
         self._bytes[: len(content)] = np.frombuffer(content, np.uint8)
+
         words = len(content) + _PADDING - 7
         self._words = np.ndarray((words,), "<u8", buffer=self._bytes, strides=(1,))
 

@@ -10,33 +10,36 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.recording.schema import EVENTS, TextNumbers, text_category
+from analyzer.model.recording.records import EVENTS, TextNumbers, text_category
 from analyzer.model.tables import read_table
 from analyzer.tracing.parse.event_block import EventBlock, Positions
 from analyzer.tracing.parse.protobuf import TEXTS, decode_text
 
+# Prefix of the marks that the capture of this package writes into the trace.
 MARKER_PREFIX: Final = "analyzer:"
-"""Prefix of the marks that the capture of this package writes into the trace."""
 
+# Name of the capture's step marks in the trace of a watched program, which may mark steps itself.
 WATCHED_STEP: Final = "watched_step"
-"""Name of the capture's step marks in the trace of a watched program, which may mark steps itself."""
 
+# Statistics of events of compiled modules (``kHloModule`` and ``kHloOp`` in ``xplane_schema.cc``).
 XLA_STATS: Final = frozenset({"hlo_module", "hlo_op"})
-"""Statistics of events of compiled modules (``kHloModule`` and ``kHloOp`` in ``xplane_schema.cc``)."""
 
+# Statistic of a memory event -> column of the events table.
 INTEGER_STATS, TEXT_STATS, REAL_STATS = read_table(
     "tracing/parse/event_statistics.toml",
     dict[str, dict[str, str]],
 ).values()
-"""Statistic of a memory event -> column of the events table."""
 _STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
+
+# The number of a column is its position here; 0 is none.
 COLUMNS: Final = ("", *dict.fromkeys(_STATS.values()))
-"""The number of a column is its position here; 0 is none."""
 
 _MARK: Final = MARKER_PREFIX.encode()
 _CALL: Final = b"PjitFunction("  # start of the name of a compiled JAX function's call (``pjit.cc``)
 
-MARK, CALL, EXECUTOR = 2, 3, 4
+MARK = 2
+CALL = 3
+EXECUTOR = 4
 _KINDS: Final = {
     b"MemoryAllocation": 1,
     b"MemoryDeallocation": -1,
@@ -135,8 +138,9 @@ def split_annotation(text: str) -> tuple[str, str] | None:
 
 
 _NAMES: Final = TEXTS["tensorflow_types"].split()
+
+# TensorFlow's number of an element type -> its name.
 DTYPE_NAMES: Final = {**dict(enumerate(_NAMES, 1)), 29: "int4", 30: "uint4"}
-"""TensorFlow's number of an element type -> its name."""
 
 _TYPES: Final = {
     "time_ps": np.int64,

@@ -12,15 +12,15 @@ GRAPH_FILE: Final = "graph.json.gz"
 _SUFFIXES: Final = (".xplane.pb", ".xplane.pb.gz")
 
 
+# End of the names of files that the profiler derives from a trace; they have no memory events.
 _PRODUCTS: Final = re.compile(
     r"(trace|memory_viewer)\.json|(kernel_stats|overview_page|tensorflow_stats|input_pipeline|op_profile"
     r"|pod_viewer|hlo_proto|op_stats|tf_data_bottleneck_analysis)\.(pb|json)"
 )
-"""End of the names of files that the profiler derives from a trace; they have no memory events."""
 
 
+# Ends of the names of the files in which XLA dumps the buffers of a module.
 _ASSIGNMENTS: Final = ("buffer-assignment.txt", "memory-usage-report.txt")
-"""Ends of the names of the files in which XLA dumps the buffers of a module."""
 
 
 def is_assignment(path: Path) -> bool:
@@ -38,13 +38,17 @@ def suggest_command(path: Path) -> str:
     """Return the use of a file or folder that is no trace; empty if it is unknown."""
     if path.is_dir():
         sources = sorted(path.glob("*.py"))
-        return f"Name the model in a file: {sources[0]}:name." if sources else ""
+        if sources:
+            return f"Name the model in a file: {sources[0]}:name."
+
+        return ""
 
     if _PRODUCTS.search(path.name):
         traces = sorted(path.parent.glob("*.xplane.pb*"))
-        beside = (
-            f"Open {traces[0]}" if traces else "Open the .xplane.pb of the same run"
-        )
+
+        beside = "Open the .xplane.pb of the same run"
+        if traces:
+            beside = f"Open {traces[0]}"
 
         return f"{beside}: this file of the profiler has no memory events."
 

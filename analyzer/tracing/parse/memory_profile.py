@@ -10,7 +10,7 @@ import msgspec
 import pandas as pd
 
 from analyzer.model.contract.fields import numpy_name
-from analyzer.model.recording.schema import EVENTS, conform
+from analyzer.model.recording.records import EVENTS, conform
 
 _KINDS: Final = {"ALLOCATION": 1, "DEALLOCATION": -1}
 _UNKNOWN: Final = ("", "INVALID", "unknown")
@@ -22,12 +22,11 @@ def read_memory_profile(content: bytes) -> pd.DataFrame:
     if not isinstance(profile, dict) or "memoryProfilePerAllocator" not in profile:
         raise ValueError("JSON without memory events")
 
+    rows: list[dict[str, Any]] = []
+
     try:
-        rows = [
-            row
-            for name, own in profile["memoryProfilePerAllocator"].items()
-            for row in _read_rows(name, own)
-        ]
+        for name, own in profile["memoryProfilePerAllocator"].items():
+            rows += _read_rows(name, own)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"an event without {error}") from None
 

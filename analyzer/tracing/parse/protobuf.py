@@ -11,10 +11,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from analyzer.model.tables import read_table
 
+# Message -> field -> (number, type). A type with ``[]`` is repeated; other names are messages.
+# Enumerations are read as ``int64``, which has the same encoding, and maps as repeated entries with
+# the fields ``key`` (1) and ``value`` (2).
 Messages = Mapping[str, Mapping[str, tuple[int, str]]]
-"""Message -> field -> (number, type). A type with ``[]`` is repeated; other names are messages.
-Enumerations are read as ``int64``, which has the same encoding, and maps as repeated entries with the
-fields ``key`` (1) and ``value`` (2)."""
 
 _Field: Final = descriptor_pb2.FieldDescriptorProto
 _pool = descriptor_pool.DescriptorPool()
@@ -74,8 +74,8 @@ def read_schema(name: str) -> Messages:
     return messages
 
 
+# Limit of a name in bytes: a quarter of the limit of a name in a report.
 _MOST_BYTES: Final = 1 << 14
-"""Limit of a name in bytes: a quarter of the limit of a name in a report."""
 
 
 def decode_text(content: bytes) -> str:
@@ -93,20 +93,22 @@ def decode_text(content: bytes) -> str:
 
 _XSPACE: Final = read_schema("xspace")
 
+# The message class of a whole ``.xplane.pb`` file.
 Space: Any = message_class("analyzer.xspace", _XSPACE, "Space")
-"""The message class of a whole ``.xplane.pb`` file."""
 
 _UNREAD_LINES: Final = {
     **_XSPACE,
     "Plane": {**_XSPACE["Plane"], "lines": (_XSPACE["Plane"]["lines"][0], "bytes[]")},
     "Line": {**_XSPACE["Line"], "events": (_XSPACE["Line"]["events"][0], "bytes[]")},
 }
+
+# The same with the lines of a plane as bytes.
 PlainSpace: Any = message_class("analyzer.plain", _UNREAD_LINES, "Space")
-"""The same with the lines of a plane as bytes."""
 
 _members = PlainSpace.DESCRIPTOR.file.message_types_by_name
-PlainLine: Any = message_factory.GetMessageClass(_members["Line"])
-"""The message class of a line, with its events as bytes."""
 
+# The message class of a line, with its events as bytes.
+PlainLine: Any = message_factory.GetMessageClass(_members["Line"])
+
+# The message class of an event of a line.
 Event: Any = message_factory.GetMessageClass(_members["Event"])
-"""The message class of an event of a line."""

@@ -38,8 +38,9 @@ class RunNote(RunFile):
     ops: tuple[Op, ...] = ()  # the executed graph; empty for an eager step
     traced: tuple[TracedGraph, ...] = ()
     inside: tuple[Op, ...] = ()  # the traced ops of functions that run as one op
+
+    # The memory plans of such functions by the op that calls them.
     plans: Mapping[str, BufferPlan] = field(default_factory=dict)
-    """The memory plans of such functions by the op that calls them."""
 
 
 NO_NOTE: Final = RunNote(is_captured=False)

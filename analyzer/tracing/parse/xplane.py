@@ -17,8 +17,7 @@ from google.protobuf.message import DecodeError
 from analyzer.model.contract.reading import GZIP_MAGIC, read_regular_file, unpack
 from analyzer.model.contract.report_file import DamageRow
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.records import DamageReason, describe_damage
-from analyzer.model.recording.schema import TextNumbers
+from analyzer.model.recording.records import DamageReason, TextNumbers, describe_damage
 from analyzer.tracing.parse.event_block import EventBlock, Positions, read_blocks
 from analyzer.tracing.parse.event_columns import (
     CALL,
@@ -36,19 +35,20 @@ from analyzer.tracing.parse.event_columns import WATCHED_STEP as WATCHED_STEP
 from analyzer.tracing.parse.logdir import suggest_command
 from analyzer.tracing.parse.protobuf import Event, PlainLine, PlainSpace, decode_text
 
+# Minimum average size of an event: name, start and length. TensorFlow's events have 27 to 64 bytes;
+# millions of empty ones would only fill memory.
 _LEAST_EVENT_BYTES: Final = 8
-"""Minimum average size of an event: name, start and length. TensorFlow's events have 27 to 64 bytes;
-millions of empty ones would only fill memory."""
 
 _MOST_PS: Final = 1 << 61  # limit of times in picoseconds: 26 days
 _FAR_TIMES: Final = "times that lie months apart"
 
 _TPU: Final = b"/device:TPU:"
-_MODULES: Final = b"/host:metadata"
-"""Plane of the compiled modules (``kMetadataPlaneName``); each is a statistic ``Hlo Proto``."""
 
+# Plane of the compiled modules (``kMetadataPlaneName``); each is a statistic ``Hlo Proto``.
+_MODULES: Final = b"/host:metadata"
+
+# Limit of the step markers. Each is a row of the report; a normal profile has a few steps.
 _MOST_STEPS: Final = 200_000
-"""Limit of the step markers. Each is a row of the report; a normal profile has a few steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +198,7 @@ class _Reading:
         times_ns: list[int] = []
         filled: list[int] = []
         op_types: dict[str, str] = {}
+
         cards: list[dict[str, int | float | str]] = []
         ran_xla = False
         read_bytes = 0
@@ -296,7 +297,8 @@ class _Reading:
             self._kernels.add_runs(block, is_executor, line, names)
 
         op = names.op[place]
-        ran = np.flatnonzero((op >= 0) & ~is_memory & (kind != MARK) & ~is_step)
+        is_run = (op >= 0) & (kind != MARK)
+        ran = np.flatnonzero(is_run & ~is_memory & ~is_step)
         start = block.offset_ps[ran]
         end = start + block.duration_ps[ran]
 

@@ -34,10 +34,15 @@ from analyzer.model.graph.graph_index import (
     is_in_gradient_scope,
     makes_activation,
 )
-from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, IDLE_ROLE, conform
+from analyzer.model.recording.records import (
+    ALLOCATIONS,
+    EVENTS,
+    IDLE_ROLE,
+    Step,
+    conform,
+)
 from analyzer.tracing.derive.op_names import find_optimizer
-from analyzer.tracing.parse.buffer_plan import ARGUMENTS, BufferPlan, PlanRegion
+from analyzer.tracing.parse.buffer_plan import ARGUMENTS, BufferPlan, Holder, PlanRegion
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.trace_modules import (
     find_layer,
@@ -45,17 +50,18 @@ from analyzer.tracing.xla.trace_modules import (
     runs_backward,
 )
 
+# Limit of the added rows: in a long trace only the last steps are divided.
 _MOST_PARTS: Final = 100_000
-"""Limit of the added rows: in a long trace only the last steps are divided."""
+
+# tf2xla's names for parameters and results, and no name.
 _NAMELESS: Final = ("", ARGUMENTS, "XLA_Retvals")
-"""tf2xla's names for parameters and results, and no name."""
 
 
+# A buffer to divide: its row, its region, and the columns of each holder.
 _Division: TypeAlias = tuple[int, PlanRegion, Sequence[Mapping[str, str]]]
-"""A buffer to divide: its row, its region, and the columns of each holder."""
 
+# Allocations, events and steps, with moments and parts.
 Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
-"""Allocations, events and steps, with moments and parts."""
 
 
 def find_plans(
@@ -167,7 +173,7 @@ def label_holders(
         op = structure.ops.get(name) if structure is not None else None
         outputs = op.outputs if op is not None else ()
         own = TensorSpec(holder.dtype, holder.shape)
-        is_kept = holder.first < start < holder.last
+
         is_number = is_float(holder.dtype)
         tensors = {f"{name}:{index}" for index in range(len(outputs))}
 
@@ -181,9 +187,10 @@ def label_holders(
             category = Category.KV_CACHE
             role = CACHE_ROLE
         else:
+            is_value = bool(holder.op_name) and is_number
             gradient = find_inlined(holder.op_name, passing)
             is_passed = structure is None or gradient is not None
-            is_value = bool(holder.op_name) and is_number
+            is_kept = holder.first < start < holder.last
 
             category, role = describe_value(
                 Phase.FORWARD if infer or is_kept else phase,
@@ -194,12 +201,13 @@ def label_holders(
                 is_activation=is_value and makes_activation(holder.op_type),
             )
 
-        metadata_name = "" if holder.op_name in _NAMELESS else holder.op_name
-        tensor = f"{name}:{outputs.index(own)}" if own in outputs else ""
+        tensor = ""
+        if own in outputs:
+            tensor = f"{name}:{outputs.index(own)}"
 
         labels.append(
             {
-                "op": name or metadata_name or holder.instruction,
+                "op": name or _get_own_name(holder),
                 "op_type": holder.op_type or holder.opcode,
                 "layer": layer,
                 "source": op.source if op is not None else "",
@@ -210,6 +218,14 @@ def label_holders(
         )
 
     return labels
+
+
+def _get_own_name(holder: Holder) -> str:
+    """Return the name of a holder's op in the module, or its instruction."""
+    if holder.op_name and holder.op_name not in _NAMELESS:
+        return holder.op_name
+
+    return holder.instruction
 
 
 def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
@@ -407,6 +423,7 @@ def _insert_moments(
     counts[at] = count
     source = np.repeat(np.arange(len(events)), 1 + counts)
     place = np.arange(len(source)) - np.searchsorted(source, source, side="left")
+
     times = events["time_ps"].to_numpy()
     following = np.minimum(source + 1, len(events) - 1)
     gaps = times[following] - times[source]

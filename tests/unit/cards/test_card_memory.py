@@ -14,7 +14,7 @@ from analyzer.cards import (
     memory_limit,
     process_overhead,
 )
-from analyzer.cards.card_memory import system_reserve, usable_memory
+from analyzer.cards.catalogue import system_reserve, usable_memory
 from analyzer.model.contract.capture_request import CONTEXT
 from analyzer.model.errors import InputError
 

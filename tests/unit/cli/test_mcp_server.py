@@ -46,7 +46,7 @@ def text_of(result: Any) -> str:
 def test_each_command_is_a_tool_with_the_options_of_its_help() -> None:
     tools = with_client(lambda client: client.list_tools()).tools
     assert [tool.name for tool in tools] == [
-        *("trace", "estimate", "fit", "sweep", "gpus", "diff", "oom", "device")
+        *("trace", "estimate", "fit", "gpus", "diff", "oom", "device")
     ]
     by_name = {tool.name: tool.input_schema for tool in tools}
     assert by_name["fit"]["required"] == ["target"]

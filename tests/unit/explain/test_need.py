@@ -21,10 +21,10 @@ from analyzer.model.contract.report_file import (
     Outcome,
     VerdictFigures,
 )
-from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.graph.graph_index import GRADIENT_ROLE
-from analyzer.model.ranges import BoundedBytes, Range
-from analyzer.model.recording.schema import TRIAL
+from analyzer.model.recording.records import TRIAL
+from analyzer.model.units import BoundedBytes, Range
 from analyzer.report.answer import answer_lines, has_limit
 from analyzer.report.result import Result
 from analyzer.session.opening import open_result

@@ -11,7 +11,7 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.data_held import find_filling_stage
 from analyzer.explain.running.slope import measure_growth
 from analyzer.model.contract.report_file import TrendFigures
-from analyzer.model.contract.watch_note import (
+from analyzer.model.contract.run_note import (
     DataStage,
     Reading,
     WatchNote,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analyzer.explain.running.kept_objects import find_retracing
-from analyzer.model.contract.watch_note import Retrace, TracedFunction, WatchNote
+from analyzer.model.contract.run_note import Retrace, TracedFunction, WatchNote
 
 
 def watched(**figures: object) -> WatchNote:

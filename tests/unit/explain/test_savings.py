@@ -14,12 +14,14 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.report_file import Basis, Outcome, VerdictFigures
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import (
+    ALLOCATIONS,
+    EVENTS,
     Device,
     Kind,
     Recording,
     Step,
+    conform,
 )
-from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform
 
 MIB = 1 << 20
 Row = tuple[

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from analyzer.explain.running.slope import growth_of
-from analyzer.model.contract.watch_note import Reading
+from analyzer.model.contract.run_note import Reading
 
 LEVEL = 100 << 20
 

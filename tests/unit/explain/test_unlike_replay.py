@@ -7,7 +7,7 @@ from dataclasses import replace
 from builders import sample_folder
 
 from analyzer.explain.pool_facts import add_pool
-from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.capture_request import WhatIf
 from analyzer.session.opening import open_result
 
 MIB = 1 << 20
@@ -18,7 +18,7 @@ def test_no_need_is_searched_for_if_the_replay_differs() -> None:
     known = add_pool(plain, WhatIf(), search=True)
     assert known.replay_check is not None
     assert known.replay_check.equal == known.replay_check.events
-    assert known.fragmentation.safe_limit_bytes is not None
+    assert known.safe_limit_bytes is not None
 
     # GIVEN each address of the trace is another one
     events = plain.recording.events
@@ -29,7 +29,7 @@ def test_no_need_is_searched_for_if_the_replay_differs() -> None:
     # THEN there is no least limit, unless the user asks about a limit
     assert found.replay_check is not None
     assert found.replay_check.equal < found.replay_check.events
-    assert found.fragmentation.safe_limit_bytes is None
+    assert found.safe_limit_bytes is None
 
     asked = add_pool(unlike, WhatIf(memory_limit_bytes=900 * MIB), search=True)
-    assert asked.fragmentation.safe_limit_bytes is not None
+    assert asked.safe_limit_bytes is not None

@@ -9,8 +9,8 @@ import pytest
 from builders import SAMPLES, sample_folder
 from msgspec import structs
 
-from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.verdict import judge
+from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_file import LimitOf, NeedOf, Outcome, TrustFigures
 from analyzer.model.recording.records import DamageReason, describe_damage
 from analyzer.session.opening import open_result
@@ -36,11 +36,12 @@ def test_the_limit_of_a_captures_own_allocator_gives_no_verdict(name: str) -> No
 def test_a_limit_asked_about_is_judged_by_the_least_limit(limit_mib: int) -> None:
     limit = limit_mib << 20
     what_if = WhatIf(memory_limit_bytes=limit)
-    document = open_result(sample_folder("transformer"), what_if=what_if).document
+    result = open_result(sample_folder("transformer"), what_if=what_if)
+    document = result.document
     verdict = document["verdict"]
     assert verdict["limit_of"] == LimitOf.USER
     assert verdict["need_of"] == NeedOf.LEAST_LIMIT
-    assert verdict["need_bytes"] == document["fragmentation"]["safe_limit_bytes"]
+    assert verdict["need_bytes"] == result.analysis.safe_limit_bytes
     assert verdict["margin_bytes"] == limit - verdict["need_bytes"]
     assert document["fits"] is document["what_if"]["fits"]
     assert document["fits"] == (verdict["margin_bytes"] >= 0)

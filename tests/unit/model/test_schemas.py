@@ -48,7 +48,7 @@ def test_a_log_explained_keeps_to_its_schema(log: str, tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"failures": 3}, r"\$.failures"),
-        ({"survived": [{"allocator": "a", "times": 1}]}, r"\$.survived\[0\]"),
+        ({"refusals": [{"line": 1, "times": 1}]}, r"\$.refusals\[0\]"),
         ({"more": 1}, "has fields"),
         ({"kind": "report"}, r"\$.kind"),
     ],

@@ -86,12 +86,12 @@ def check_log(seed: int, lines: list[str], page: Path) -> None:
     """Read the log of a seed; write its document, its text and, for some, its page."""
     began = time.process_time()
     report = read_oom_log(io.BytesIO(make_log(Draw(seed), lines)), "a log")
-    json.loads(json.dumps(report.plain))
+    json.loads(json.dumps(report.document))
     if seed % 10 == 0:
         console = Console(file=io.StringIO(), width=40 + seed % 120)
-        print_terminal(build_sections(report.document), console)
+        print_terminal(build_sections(report.report), console)
         page.write_text(
-            to_page(build_sections(report.document, report.failures)), "utf-8"
+            to_page(build_sections(report.report, report.failures)), "utf-8"
         )
     assert time.process_time() - began < MOST_SECONDS, seed
 
@@ -113,7 +113,7 @@ def test_the_part_before_damage_in_a_gzip_is_read() -> None:
     noise = Draw(3).randbytes(1 << 20).hex()
     log = gzip.compress(f"{log_of(PIECES, '2.9')}{noise}".encode())
     report = read_oom_log(io.BytesIO(log[: len(log) // 2]), "a log")
-    assert len(report.document.failures) == 1
+    assert len(report.report.failures) == 1
 
 
 def test_a_long_line_of_keywords_is_read_in_linear_time() -> None:

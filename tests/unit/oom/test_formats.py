@@ -64,7 +64,7 @@ FORMATS: dict[str, str | bytes] = {
 
 @pytest.mark.parametrize("content", FORMATS.values(), ids=FORMATS)
 def test_every_format_gives_the_same_figures(content: str | bytes) -> None:
-    (failure,) = report(content).document.failures
+    (failure,) = report(content).report.failures
     assert failure.asked is not None
     assert failure.asked.requested_bytes == PIECES.asked
     assert failure.op == PIECES.op
@@ -79,7 +79,7 @@ def test_two_ranks_that_write_at_once_are_kept_apart(labels: tuple[str, str]) ->
     left = [f"{labels[0]}: {line}" for line in LINES]
     right = [f"{labels[1]}: {line}" for line in log_of(FULL, "2.9").splitlines()]
     mixed = [line for pair in zip(left, right, strict=False) for line in pair]
-    first_failure, second = report("\n".join(mixed)).document.failures
+    first_failure, second = report("\n".join(mixed)).report.failures
     assert first_failure.largest_hole_bytes == PIECES.largest_hole
     assert second.in_use_bytes == FULL.in_use
 
@@ -91,7 +91,5 @@ def test_two_devices_that_name_their_threads_are_kept_apart() -> None:
     mixed = []
     for pair in zip(first, text.splitlines(), strict=False):
         mixed += [line for line in pair if line.startswith(("I0000", "W0000"))]
-    failures = {
-        one.allocator: one for one in report("\n".join(mixed)).document.failures
-    }
+    failures = {one.allocator: one for one in report("\n".join(mixed)).report.failures}
     assert set(failures) == {"GPU_0_bfc", "GPU_1_bfc"}

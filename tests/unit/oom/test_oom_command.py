@@ -29,12 +29,12 @@ def report(text: str, name: str = "a log") -> OomReport:
 
 def shown(found: OomReport, width: int) -> str:
     console = Console(file=io.StringIO(), width=width, no_color=True)
-    print_terminal(build_sections(found.document), console)
+    print_terminal(build_sections(found.report), console)
     return console.file.getvalue()
 
 
 def page_of(found: OomReport) -> str:
-    return to_page(build_sections(found.document, found.failures))
+    return to_page(build_sections(found.report, found.failures))
 
 
 @pytest.mark.parametrize("log", sorted(LOGS.glob("*.log.gz")), ids=lambda log: log.stem)
@@ -118,7 +118,7 @@ def test_no_number_is_cut_at_any_width(name: str, width: int) -> None:
     text = shown(found, width)
     assert max(map(len, text.splitlines())) <= width
     assert not re.search(r"\d…\d", text)
-    failure = found.document.failures[0]
+    failure = found.report.failures[0]
     assert failure.asked is not None
     assert f"{failure.asked.requested_bytes:,}" in text
 

@@ -41,7 +41,7 @@ def check_ranges(failure: OomFailure, scene: Scene) -> None:
 @SCENES
 @EVERY_VERSION
 def test_figures_are_those_of_the_pool(scene: Scene, version: str) -> None:
-    (failure,) = report(log_of(scene, version)).document.failures
+    (failure,) = report(log_of(scene, version)).report.failures
     check_ranges(failure, scene)
     assert failure.asked is not None
     assert (failure.asked.requested_bytes, failure.asked.is_exact) == (
@@ -61,21 +61,21 @@ def test_figures_are_those_of_the_pool(scene: Scene, version: str) -> None:
 @EVERY_VERSION
 def test_a_log_cut_at_any_line_states_nothing_false(scene: Scene, version: str) -> None:
     lines = log_of(scene, version).splitlines(keepends=True)
-    (whole,) = report("".join(lines)).document.failures
+    (whole,) = report("".join(lines)).report.failures
     for count in range(1, len(lines)):
-        for failure in report("".join(lines[:count])).document.failures:
+        for failure in report("".join(lines[:count])).report.failures:
             check_ranges(failure, scene)
             assert failure.verdict.id in ("cannot-tell", "full", whole.verdict.id)
         if version == "2.21":
             continue  # its sums are rounded, so a list without its first rows may agree with them
-        for failure in report("".join(lines[count:])).document.failures:
+        for failure in report("".join(lines[count:])).report.failures:
             check_ranges(failure, scene)
 
 
 @EVERY_VERSION
 def test_two_failures_are_two(version: str) -> None:
     text = log_of(PIECES, version) + "epoch 2\n" + log_of(FULL, version)
-    first, second = report(text).document.failures
+    first, second = report(text).report.failures
     check_ranges(first, PIECES)
     check_ranges(second, FULL)
 
@@ -83,7 +83,7 @@ def test_two_failures_are_two(version: str) -> None:
 def test_warnings_alone_leave_the_map() -> None:
     (failure,) = report(
         log_of(PIECES, "2.9", with_text=False, level="W")
-    ).document.failures
+    ).report.failures
     assert failure.verdict.id == "cannot-tell"
     assert "of the pool was free" in failure.verdict.title
     assert any("TF_CPP_MIN_LOG_LEVEL" in line for line in failure.verdict.missing)

@@ -15,7 +15,7 @@ WORDINGS = tomllib.loads((Path(__file__).parent / "wordings.toml").read_text("ut
 
 
 def document(text: str) -> OomDocument:
-    return read_oom_log(io.BytesIO(text.encode()), "a log").document
+    return read_oom_log(io.BytesIO(text.encode()), "a log").report
 
 
 @pytest.mark.parametrize("row", WORDINGS["failure"], ids=lambda row: str(row["name"]))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_json import plain_report
 from analyzer.report.document import build_document
 from analyzer.session.opening import explain, open_estimate

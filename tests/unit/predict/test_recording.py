@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.choice import Category
+from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.records import Kind
-from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
+from analyzer.model.recording.records import ALLOCATIONS, EVENTS, Kind
 from analyzer.session.opening import explain
 from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import compare, from_recording

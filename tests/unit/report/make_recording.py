@@ -20,8 +20,15 @@ from analyzer.model.contract.report_file import ReportFile
 from analyzer.model.contract.report_json import plain_report
 from analyzer.model.contract.run_note import StepConfig, TargetNote
 from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.model.recording.records import Device, Kind, Recording, Step
-from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform
+from analyzer.model.recording.records import (
+    ALLOCATIONS,
+    EVENTS,
+    Device,
+    Kind,
+    Recording,
+    Step,
+    conform,
+)
 from analyzer.report.document import build_document
 
 ALLOCATOR = "bfc"

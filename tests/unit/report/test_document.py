@@ -9,7 +9,7 @@ import pytest
 from builders import TraceBuilder, opened_sample
 
 import analyzer
-from analyzer.model.recording.schema import ALLOCATIONS
+from analyzer.model.recording.records import ALLOCATIONS
 
 
 def test_every_row_and_column_is_in_the_csv(tmp_path: Any) -> None:

@@ -23,7 +23,7 @@ def options_exist(command: str) -> bool:
 @pytest.mark.parametrize("jit", [False, True])
 def test_an_estimate_is_followed_by_a_run_of_the_same_step(jit: bool) -> None:
     report = opened_sample("cnn").report
-    card = SimulatedCardNotice(says="x", cards=("t4",))
+    card = SimulatedCardNotice(cards=("t4",))
     step = replace(
         report.step,
         jit=jit,

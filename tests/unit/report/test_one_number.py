@@ -13,7 +13,7 @@ from builders import sample_folder
 from rich.console import Console
 
 import analyzer
-from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.units import format_bytes
 from analyzer.report.answer import answer_lines
 from analyzer.report.page.build import render, render_inline

@@ -13,7 +13,7 @@ from builders import ROOT, SAMPLES, sample_folder
 from schemas import breaches
 
 import analyzer
-from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_file import DiffFile, ReportFile
 from analyzer.model.contract.report_json import (
     convert_report,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from analyzer.explain.run_range import widen
-from analyzer.model.ranges import Range
+from analyzer.model.units import Range
 
 
 @pytest.mark.parametrize("runs", [2, 5, 12, 39])

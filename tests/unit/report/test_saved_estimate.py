@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pandas as pd
@@ -15,14 +16,16 @@ import pytest
 from builders import ROOT, analyze
 
 import analyzer
-from analyzer.explain.replay_settings import WhatIf
+from analyzer.explain.analysis import Analysis
+from analyzer.model.contract.capture_request import WhatIf
 from analyzer.model.contract.report_json import (
     REPORT_JSON,
     read_saved_report,
 )
 from analyzer.report.result import Result
-from analyzer.session.opening import open_estimate, open_result
+from analyzer.session.opening import analyse_step, open_estimate, open_result
 from analyzer.session.target_results import save_report
+from analyzer.tracing.parse.run_folder import RunNote
 
 NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
 
@@ -46,11 +49,11 @@ def predicted() -> Iterator[list[Path]]:
     """Count the folders that are predicted anew."""
     found: list[Path] = []
 
-    def counted(path: Path, **options: object) -> Result:
+    def counted(note: RunNote, path: Path, **options: Any) -> Analysis:
         found.append(path)
-        return open_estimate(path, **options)  # type: ignore[arg-type]
+        return analyse_step(note, path, **options)
 
-    with patch("analyzer.session.opening.open_estimate", counted):
+    with patch("analyzer.session.opening.analyse_step", counted):
         yield found
 
 
@@ -92,7 +95,7 @@ def test_a_finished_result_is_shown_without_what_works_it_out(
 
 def test_a_finished_trace_opens_as_it_was_saved(traced: Path) -> None:
     was = save_report(analyzer.open_trace(traced), traced)
-    with patch("analyzer.session.opening.make_result", side_effect=AssertionError):
+    with patch("analyzer.session.opening.explain", side_effect=AssertionError):
         now = analyzer.open_trace(traced)
         assert now.document == json.loads(json.dumps(was.document))
     pd.testing.assert_frame_equal(now.allocations, was.allocations)

@@ -51,8 +51,10 @@ def read(
     )
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     report = read_machine(allocators)
-    assert breaches(json.loads(json.dumps(report.plain)), "device", "DeviceFile") == []
-    (card,) = report.document.cards
+    assert (
+        breaches(json.loads(json.dumps(report.document)), "device", "DeviceFile") == []
+    )
+    (card,) = report.report.cards
     assert sum(row.size_bytes for row in card.rows) == TOTAL
     assert "\x1b" not in str(report)
     return report, {row.what: row.size_bytes // MIB for row in card.rows}
@@ -70,7 +72,7 @@ def test_a_container_hides_the_process_from_the_driver(
 ) -> None:
     report, sizes = read(monkeypatch, {}, ALLOCATOR)
     assert list(sizes.values()) == [300, 700, 700, 14300]
-    assert report.document.headline.startswith("Tensors hold 300.0 MiB.")
+    assert report.report.headline.startswith("Tensors hold 300.0 MiB.")
 
 
 def test_a_process_without_a_size_is_in_the_rest(
@@ -78,4 +80,4 @@ def test_a_process_without_a_size_is_in_the_rest(
 ) -> None:
     report, sizes = read(monkeypatch, {9: None, 8: 600 * MIB})
     assert (sizes["process 9"], sizes["process 8"]) == (0, 600)
-    assert report.document.headline == "1 card: 1.66 GiB of 15.62 GiB in use."
+    assert report.report.headline == "1 card: 1.66 GiB of 15.62 GiB in use."

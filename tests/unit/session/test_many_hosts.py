@@ -14,7 +14,7 @@ from builders import SAMPLES, TraceBuilder, analyze, sample_trace
 from analyzer.model.errors import InputError, TraceError
 from analyzer.report.render.terminal import to_terminal
 from analyzer.report.report_sections import report_document
-from analyzer.session.many_hosts import open_hosts, read_host, read_hosts
+from analyzer.session.opening import open_hosts, read_host, read_hosts
 from analyzer.session.public_calls import open_trace
 from analyzer.session.work_engine import WorkEngine
 from analyzer.tracing.parse.logdir import find_traces
@@ -93,7 +93,7 @@ def test_the_device_with_the_most_memory_comes_first(tmp_path: Path) -> None:
     files = [
         one_device(tmp_path / f"h{n}.xplane.pb", size) for n, size in enumerate(sizes)
     ]
-    rows = read_hosts(files, "", WorkEngine())
+    rows = read_hosts(files, "", "", is_parallel=False)
     assert [row.host for row in rows] == ["h1", "h2", "h0"]
 
 
@@ -133,7 +133,7 @@ def test_no_scheduler_is_one_line(
     with pytest.raises(
         InputError, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:9"
     ):
-        open_hosts(folder, engine=WorkEngine(scheduler="tcp://127.0.0.1:9"))
+        open_hosts(folder, scheduler="tcp://127.0.0.1:9")
 
 
 def test_the_call_and_the_command_open_several_hosts_alike(tmp_path: Path) -> None:

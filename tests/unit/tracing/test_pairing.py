@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from builders import TraceBuilder, events_of
 
-from analyzer.model.recording.schema import ALLOCATIONS
-from analyzer.tracing.measure.free_pairing import pair_frees
+from analyzer.model.recording.records import ALLOCATIONS
 from analyzer.tracing.measure.measured_recording import open_measured
+from analyzer.tracing.measure.trace_checks import pair_frees
 
 
 def lives(table: pd.DataFrame) -> list[tuple[int, int, int]]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from analyzer.model.recording.schema import TRIAL
+from analyzer.model.recording.records import TRIAL
 from analyzer.tracing.measure.trace_attribution import mark_trials
 
 MIB = 1 << 20

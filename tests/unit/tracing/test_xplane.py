@@ -14,7 +14,7 @@ from builders import LIMIT_BYTES, TraceBuilder, sample_trace, small_trace
 import analyzer
 from analyzer.model.contract.report_json import convert_report
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.schema import EVENTS
+from analyzer.model.recording.records import EVENTS
 from analyzer.tracing.parse.xplane import read_trace
 
 
