@@ -83,6 +83,8 @@ _PRINTED: Final = re.compile(
 )
 _MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
 _LARGEST_ITEM: Final = 16  # bytes of an element
+LIBRARY_BYTES: Final = 512 << 20
+"""More than cuDNN and cuBLAS take at their start."""
 MOST_BYTES: Final = 1 << 44
 """Bytes of a chunk, or of all chunks of one size; more is a damaged line."""
 
