@@ -169,7 +169,10 @@ def _describe_unknown_request(failure: LoggedFailure) -> str:
     return "The log does not give the size of the request."
 
 
-_SMALL_LIMIT: Final = "TensorFlow's limit was only {limit}: other processes held the card when TensorFlow started."
+_SMALL_LIMIT: Final = (
+    "TensorFlow's limit was only {limit}: "
+    "other processes held the card when TensorFlow started."
+)
 
 
 def _had_small_limit(failure: LoggedFailure) -> bool:

@@ -122,8 +122,7 @@ def _details(report: ReportFile, shown: int) -> Iterator[Section]:
 
     parts.append(tensors_section(report, ROWS, skipped=shown))
 
-    if any(row.layer for row in report.layers):
-        parts.append(layers_section(report, ROWS))
+    parts.extend(layer_sections(report, ROWS))
 
     basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
     basis += [Paragraph(line, "muted", "- ") for line in list_reasons(report)]
@@ -261,8 +260,11 @@ def _common_name(names: Iterable[str]) -> str:
     return _NUMBERS.sub(lambda _: next(shown), owners[0])
 
 
-def layers_section(report: ReportFile, most: int) -> Section:
-    """Return the layers with the most bytes at the peak; equal ones are one row."""
+_LEAST_PARTS: Final = 1000  # a smaller part of the peak is not shown
+
+
+def layer_sections(report: ReportFile, most: int) -> Iterator[Section]:
+    """Yield the layers with the most bytes at the peak, if there are any; equal ones are one row."""
     groups: dict[tuple[str, int, int, int], list[str]] = {}
 
     for row in report.layers:
@@ -271,7 +273,9 @@ def layers_section(report: ReportFile, most: int) -> Section:
             key = (_NUMBERS.sub("*", row.layer), *sizes)
             groups.setdefault(key, []).append(row.layer)
 
-    ordered = sorted(groups.items(), key=lambda one: -one[0][1] * len(one[1]))
+    least = report.peak.requested_bytes // _LEAST_PARTS
+    large = [one for one in groups.items() if one[0][1] * len(one[1]) >= least]
+    ordered = sorted(large, key=lambda one: -one[0][1] * len(one[1]))
     rows: list[tuple[CellValue, ...]] = []
 
     for (_, total, *parts), names in ordered[:most]:
@@ -280,9 +284,9 @@ def layers_section(report: ReportFile, most: int) -> Section:
         sums = (count * size for size in parts)
         rows.append((count * total, each, *sums, _common_name(names)))
 
-    table = Table(COLUMNS["layers"], tuple(rows))
-
-    return Section("Layers with the most bytes alive at the peak", (table,))
+    if rows:
+        table = Table(COLUMNS["layers"], tuple(rows))
+        yield Section("Layers with the most bytes alive at the peak", (table,))
 
 
 def hosts_section(hosts: Sequence[HostRow], most: int) -> Section:

@@ -96,6 +96,20 @@ def test_what_is_planted_is_found_first(tmp_path: Path, script: str) -> None:
     assert report["program"]["steps"] >= 30
 
 
+@pytest.mark.slow
+def test_results_in_a_list_are_not_inputs_and_no_tape_keeps_them(
+    tmp_path: Path,
+) -> None:
+    done, report = run(tmp_path, "kept_features.py")
+    assert done.returncode == 0, done.stderr
+    found = [one["id"] for one in report["findings"]]
+    assert found[0] == "kept-tensors"
+    assert not {"held-over", "kept-by-tape"}.intersection(found)
+    rows = [one for one in report["tensors_at_peak"] if one["op"] == "Relu"]
+    assert {one["category"] for one in rows} == {"activation"}
+    assert sum("`history`" in one["role"] for one in rows) > 5  # more than the traced steps
+
+
 def assert_is_told_nothing(report: dict[str, Any]) -> None:
     assert not {one["id"] for one in report["findings"]} & OF_A_PROGRAM
     assert report["program"]["device"]["trend"] != "grows"
@@ -304,6 +318,15 @@ def test_one_call_with_all_data_is_named(tmp_path: Path) -> None:
     assert "20,000 examples" in first["title"]
     assert first["saves_bytes"] == pytest.approx(saved, rel=0.05)
     assert "whole-set" not in [one["id"] for one in batches["findings"]]
+
+
+@pytest.mark.slow
+@NEEDS_CARDS
+def test_fit_reads_no_unknown_value(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "fit_array.py", "--gpu", "t4")
+    assert done.returncode == 0, done.stderr
+    assert report["program"]["steps"] > 1
+    assert not [one for one in report["warnings"] if "lacks values" in one]
 
 
 def test_a_clean_script_with_the_state_of_an_optimizer_of_another_function(

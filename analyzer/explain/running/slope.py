@@ -33,7 +33,7 @@ _NOISE_BYTES: Final = 4096
 
 _NOISE_RATIO: Final = 1e-3  # the same limit as a share of the last floor
 
-_SMALL_SLOPE_BYTES: Final = 1024
+SMALL_SLOPE_BYTES: Final = 1024
 """Growth a step that is no leak: Keras' ``predict`` leaves some objects of a call to Python's garbage
 collector, and a million such steps take less than 1 GiB."""
 
@@ -80,7 +80,7 @@ def growth_of(
         trend = "grows"
     elif (
         high * steps <= noise
-        or high < _SMALL_SLOPE_BYTES
+        or high < SMALL_SLOPE_BYTES
         or (middle <= 0 and np.ptp(size) <= near)
     ):
         trend = "flat"

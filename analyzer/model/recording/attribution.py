@@ -450,7 +450,7 @@ def label_eager(
         (
             inside & of_function,
             Category.TEMPORARY,
-            "temporary outside the step's graph",
+            "its op is not in the recorded graph",
         ),
         (inside, *describe_value(Phase.FORWARD)),
     )

@@ -199,10 +199,16 @@ def _label_noted(
     index = AddressIndex(table)
     start = moments[0] if moments else -1
 
+    is_run = note.watch is not None and note.watch.whole_run
+    collecting = {} if is_run else _find_held(table, raw, note)
+
     for given in note.inputs:
         row = None if given.address is None else index.at(given.address, start)
         if row is not None and labels.is_open(row):
-            labels.set(row, Category.INPUT, role="step input")
+            is_kept = given.name in collecting
+            category = Category.ACTIVATION if is_kept else Category.INPUT
+            role = f"held by {given.name}" if is_kept else "step input"
+            labels.set(row, category, role=role)
             labels.tensor[row] = given.name
             labels.specs[row] = TensorSpec(given.dtype, given.shape)
 
@@ -274,25 +280,47 @@ def _label_lines(labels: Labels, table: pd.DataFrame, note: RunNote) -> None:
         labels.source[rows & table["step"].notna().to_numpy()] = line
 
 
+_FEW_STEPS: Final = 2  # whose tensors a container without a leak may hold
+
+
 def _label_held(
     labels: Labels,
     table: pd.DataFrame,
     raw: RawTrace,
     note: RunNote,
 ) -> None:
-    """Label the tensors that names of a program hold at the end, if its whole run is one step."""
-    index = AddressIndex(table)
-    moments = find_instants(raw, "snapshot")
+    """Label the tensors that containers of a program collect, and at its end those of its names."""
     watch = note.watch
 
-    for held in watch.held if watch is not None and watch.whole_run and moments else ():
-        for address in held.addresses:
-            row = index.at(address, moments[-1])
-            if row is not None and labels.is_open(row):
-                category = (
-                    Category.ACTIVATION if labels.layer[row] else Category.CONSTANT
-                )
-                labels.set(row, category, role=f"held by {held.holder}")
+    for holder, rows in _find_held(table, raw, note).items():
+        for row in filter(labels.is_open, rows):
+            is_result = bool(labels.layer[row]) or not (watch and watch.whole_run)
+            category = Category.ACTIVATION if is_result else Category.CONSTANT
+            labels.set(row, category, role=f"held by {holder}")
+
+
+def _find_held(
+    table: pd.DataFrame, raw: RawTrace, note: RunNote
+) -> dict[str, list[int]]:
+    """Return the rows that names hold at the end of a whole run, or collect over several steps."""
+    watch = note.watch
+    moments = find_instants(raw, "snapshot")
+    if watch is None or not moments:
+        return {}
+
+    index = AddressIndex(table)
+    instant = moments[-1] if watch.whole_run else len(raw.events) - 1
+    held = {}
+
+    for one in watch.held:
+        found = (index.at(address, instant) for address in one.addresses)
+        rows = [row for row in found if row is not None]
+        is_collecting = one.grows and not one.removes
+        is_collecting &= table["step"].iloc[rows].nunique() > _FEW_STEPS
+        if watch.whole_run or is_collecting:
+            held[one.holder] = rows
+
+    return held
 
 
 def _label_batches(
