@@ -107,7 +107,9 @@ def test_results_in_a_list_are_not_inputs_and_no_tape_keeps_them(
     assert not {"held-over", "kept-by-tape"}.intersection(found)
     rows = [one for one in report["tensors_at_peak"] if one["op"] == "Relu"]
     assert {one["category"] for one in rows} == {"activation"}
-    assert sum("`history`" in one["role"] for one in rows) > 5  # more than the traced steps
+    assert (
+        sum("`history`" in one["role"] for one in rows) > 5
+    )  # more than the traced steps
 
 
 def assert_is_told_nothing(report: dict[str, Any]) -> None:
@@ -318,6 +320,19 @@ def test_one_call_with_all_data_is_named(tmp_path: Path) -> None:
     assert "20,000 examples" in first["title"]
     assert first["saves_bytes"] == pytest.approx(saved, rel=0.05)
     assert "whole-set" not in [one["id"] for one in batches["findings"]]
+
+
+@pytest.mark.slow
+def test_variables_that_sparse_updates_and_assignments_move_are_found(
+    tmp_path: Path,
+) -> None:
+    done, report = run(tmp_path, "sparse_update.py")
+    assert done.returncode == 0, done.stderr
+    weights = int(done.stdout.split()[0])
+    sizes = report["categories_at_peak"]
+    numbers = 256  # the step, the learning rate and seeds
+    assert sizes["parameter"] == pytest.approx(weights, abs=numbers)
+    assert sizes["optimizer_state"] == pytest.approx(weights, abs=numbers)
 
 
 @pytest.mark.slow

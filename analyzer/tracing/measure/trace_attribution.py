@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Category
+from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.graph_note import CONVOLUTIONS, TensorSpec
 from analyzer.model.graph.buffer_sharing import ITERATOR, Sharing
 from analyzer.model.graph.graph_index import (
@@ -482,6 +483,7 @@ def find_holdings(
     kept = (row for row in found if row not in reads or dies[row] > moments[-1])
     holdings = {row: found[row][1] for row in kept}
     _add_updates(allocations, holdings)
+    _add_unread(allocations, note, holdings, moments)
 
     return sorted(holdings.values(), key=lambda one: (one[1], int(born[one[0]])))
 
@@ -490,21 +492,58 @@ def _add_updates(table: pd.DataFrame, holdings: dict[int, Holding]) -> None:
     """Add the buffers that updates made between two snapshots.
 
     An update of a variable whose buffer is also held by a tensor makes another buffer
-    (``PrepareToUpdateVariable``). One op updates its variables in the same order in each step.
+    (``PrepareToUpdateVariable``). One op updates its variables in the same order in each step. An
+    assignment takes the buffer of the op before it, which then outlives its step.
     """
-    is_update = (
-        table["op"].astype(str).str.fullmatch(r".*Assign(Add|Sub)?VariableOp\w*")
-    )
-    made = table[is_update & (table["born"] >= 0)]
+    ops = table["op"].astype(str)
+    is_update = ops.str.fullmatch(r".*Assign(Add|Sub)?VariableOp\w*")
+    ends = table.groupby("step", observed=True)["born"].transform("max")
+    is_assigned = ops.isin(set(ops[list(holdings)]) - {""}) & (table["dies"] > ends)
+    made = table[(is_update | is_assigned) & (table["born"] >= 0)]
 
-    for _, rows in made.groupby(["op", "requested_bytes"], observed=True):
+    for (op, _), rows in made.groupby(["op", "requested_bytes"], observed=True):
         order = rows.sort_values("born", ascending=False).index
         turn = len({holdings[row][1] for row in order if row in holdings})
 
         for later, earlier in zip(order, order[turn:], strict=False):
-            if later in holdings:
-                known = (earlier, holdings[later][1], None)
-                holdings.setdefault(earlier, known)
+            if later not in holdings:
+                continue
+
+            _, number, since = holdings[later]
+            holdings.setdefault(earlier, (earlier, number, None))
+            freed = int(table["dies"].at[earlier])
+            if "VariableOp" not in op and table["born"].at[later] < freed:
+                holdings[later] = (later, number, since or freed)
+
+
+def _add_unread(
+    table: pd.DataFrame,
+    note: RunNote,
+    holdings: dict[int, Holding],
+    moments: Sequence[int],
+) -> None:
+    """Add the buffers of variables whose reads are copies, after a sparse update: the only ones left.
+
+    Such a variable is assigned before the steps and keeps its buffer (``EnsureSparseVariableAccess``).
+    """
+    if not moments:
+        return
+
+    lives = (table["born"] < moments[0]) & (table["dies"] > moments[-1])
+    lives &= table["step"].isna() & ~table.index.isin(list(holdings))
+    rest = table[lives & table["address"].notna()]
+    held = {number for _, number, _ in holdings.values()}
+    wanted: dict[int | None, list[int]] = {}
+
+    for number, variable in enumerate(note.variables):
+        if number not in held:
+            size_bytes = tensor_bytes(variable.dtype, variable.shape)
+            wanted.setdefault(size_bytes, []).append(number)
+
+    for size_bytes, numbers in wanted.items():
+        rows = rest.index[rest["requested_bytes"] == size_bytes]
+        if len(rows) == len(numbers) == 1:
+            holdings[rows[0]] = (rows[0], numbers[0], None)
 
 
 def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:
