@@ -296,10 +296,13 @@ BATCH_BYTES = 16 * 200 * 200 * 3 * 4
 
 
 @pytest.mark.slow
-def test_batches_of_a_queue_are_inputs(tmp_path: Path) -> None:
+def test_batches_of_a_queue_are_inputs_and_the_queue_is_found(tmp_path: Path) -> None:
     done, report = run(tmp_path, "fit_queue.py")
     assert done.returncode == 0, done.stderr
     assert report["categories_at_peak"]["input"] >= BATCH_BYTES
+    (found,) = [one for one in report["findings"] if one["id"] == "data-stage"]
+    assert "queue of the PyDataset" in found["title"]
+    assert line_of("fit_queue.py", "def __getitem__") in found["title"]
     assert "The process takes up to" in done.stdout
 
 
