@@ -98,7 +98,7 @@ class ProgramValues:
         if places is None:
             own = old(context, op_type, name, *args)
             if op_type == "OptionalHasValue":
-                return own.cpu()  # the kernel computes it on the host
+                return private.copy_to_device(own, HOST)  # its kernel runs on the host
             if not _is_small_integer(own):
                 return own
 
