@@ -326,10 +326,13 @@ def test_one_call_with_all_data_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--gpu", "t4"), marks=NEEDS_CARDS)]
+)
 def test_variables_that_sparse_updates_and_assignments_move_are_found(
-    tmp_path: Path,
+    tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    done, report = run(tmp_path, "sparse_update.py")
+    done, report = run(tmp_path, "sparse_update.py", *options)
     assert done.returncode == 0, done.stderr
     weights = int(done.stdout.split()[0])
     sizes = report["categories_at_peak"]
