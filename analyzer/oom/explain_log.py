@@ -80,8 +80,13 @@ def _take_line(process: Process, line: LogLine) -> None:
         if not process.log.failures:
             take_report(process, line, "unknown")
         error = find("other_error", line.text)
-        if error and not (error["end"] and process.log.other_error):
+        known = process.log.other_error
+        is_near = known is not None and line.number - known.number < _NEAR_END
+        if error and not (error["end"] and is_near):
             process.log.other_error = line
+
+
+_NEAR_END: Final = 50  # lines from an error to the words with which the process ends
 
 
 def _take_note(process: Process, text: str) -> bool:
