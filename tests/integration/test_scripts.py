@@ -336,9 +336,14 @@ def test_variables_that_sparse_updates_and_assignments_move_are_found(
     assert done.returncode == 0, done.stderr
     weights = int(done.stdout.split()[0])
     sizes = report["categories_at_peak"]
+    assert report["integrity"]["damages"] == []
     numbers = 256  # the step, the learning rate and seeds
     assert sizes["parameter"] == pytest.approx(weights, abs=numbers)
-    assert sizes["optimizer_state"] == pytest.approx(weights, abs=numbers)
+    state = (
+        sizes["optimizer_state"] + sizes["temporary"]
+    )  # the peak may be in an update
+    assert weights - numbers <= state
+    assert options or sizes["optimizer_state"] == pytest.approx(weights, abs=numbers)
 
 
 @pytest.mark.slow
