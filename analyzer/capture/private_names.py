@@ -20,6 +20,7 @@ import tensorflow as tf
 from keras.src import backend as keras_backend
 from keras.src.backend import tensorflow as keras_tensorflow
 from keras.src.trainers import trainer as keras_trainer
+from keras.src.trainers.data_adapters import py_dataset_adapter
 from tensorflow.core.framework import attr_value_pb2 as attr_value_pb2
 from tensorflow.core.framework import graph_pb2 as graph_pb2
 from tensorflow.core.protobuf import bfc_memory_map_pb2 as bfc_memory_map_pb2
@@ -56,6 +57,7 @@ __all__ = [
     "keras_backend",
     "keras_trainer",
 ]
+PyDatasetEnqueuer: Final = py_dataset_adapter.PyDatasetEnqueuer
 EagerTensorBase: Final = framework_ops._EagerTensorBase
 Function: Final = polymorphic_function.Function
 BaseResourceVariable: Final = resource_variable_ops.BaseResourceVariable
@@ -323,6 +325,15 @@ get_build_shapes = _make_reader("_build_shapes_dict")  # of a built model, by ar
 get_input_structure = _make_reader("_inputs_struct")  # the symbolic inputs
 get_output_structure = _make_reader("_outputs_struct")  # the symbolic outputs
 closes_scope = _make_reader("_pop_on_exit")  # False in an inner scope of a layer
+
+
+def peek_queue(enqueuer: Any) -> Any:
+    """Return a batch that waits in the queue of a ``PyDataset``; None if none is ready."""
+    for result in list(enqueuer.future_queue.queue):
+        if hasattr(result, "ready") and result.ready() and result.successful():
+            return result.get()
+
+    return None
 
 
 def get_eager_device() -> Any:

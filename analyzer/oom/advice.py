@@ -39,6 +39,11 @@ _ADVICE: Final = {
         "machine or the container more memory.",
         "The machine's memory ran out, not a card's.",
     ),
+    "whose": (
+        "Ask the program that wrote the line; nvidia-smi shows the memory of cards, free -h the "
+        "machine's.",
+        "The line does not say whose memory ran out.",
+    ),
     "shared_memory": (
         "Enlarge /dev/shm (docker run --shm-size=8g; an emptyDir with medium: Memory in "
         "Kubernetes), or use fewer workers.",

@@ -29,7 +29,7 @@ def take_allocator_line(process: Process, line: LogLine) -> bool:
     if match is None:
         return False
 
-    size = parse_size(match["size"] or match["bytes"])
+    size = parse_size(match["size"] or match["bytes"] or match["after_dump"])
 
     if match["rounded"]:
         most = max(parse_count(match["rounded"]), 256)
@@ -48,7 +48,8 @@ def take_allocator_line(process: Process, line: LogLine) -> bool:
         last.used_sizes.clear()  # a convolution tries each algorithm
         return True
 
-    failure = process.add_failure(line)
+    dumped = process.current.get(line.thread) if match["after_dump"] else None
+    failure = dumped or process.add_failure(line)
 
     failure.stamp = line.stamp
     failure.size = size
@@ -74,7 +75,7 @@ def take_refusal(process: Process, line: LogLine) -> bool:
 
     printed = match["bytes"] or match["unified"] or match["host"] or match["pinned"]
     is_host = match["bytes"] is None and match["unified"] is None
-    size_bytes = parse_count(printed)
+    size_bytes = int(printed)
 
     for run in process.refusals:
         if run.is_host == is_host:

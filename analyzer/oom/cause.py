@@ -15,7 +15,13 @@ from analyzer.model.contract.oom_file import OomVerdict
 from analyzer.model.units import Range, format_bytes, times
 from analyzer.oom.failures import Cause, FailedAllocator, LoggedFailure
 from analyzer.oom.figures import find_dominant_size, is_data_set
-from analyzer.oom.wordings import OTHER_CAUSES, difference, find, round_up_request
+from analyzer.oom.wordings import (
+    LIBRARY_BYTES,
+    OTHER_CAUSES,
+    difference,
+    find,
+    round_up_request,
+)
 
 _NOTABLE: Final = 0.05  # share of the bytes in use from which waste is reported
 _BACK_OFF: Final = 0.9  # factor between a refused region and the next try (``Extend``)
@@ -23,7 +29,6 @@ _NEARLY_FULL: Final = 3  # free marks of 100 on the map of a pool that is called
 _OTHERS_SHARE: Final = 0.2  # of a card: less is not worth naming other processes
 _CONTEXT_BYTES: Final = 1 << 30  # a process's own context and a desktop may take this
 _LEAST_LIMIT_BYTES: Final = 256 << 20  # of a pool; nobody sets a lower limit
-_LIBRARY_BYTES: Final = 512 << 20  # more than cuDNN and cuBLAS take at their start
 
 # The figures of a failure by the names that sentences use for them.
 Words = dict[str, Any]
@@ -90,6 +95,8 @@ def find_cause(failure: LoggedFailure, words: Words) -> OomVerdict:
 def _judge(failure: LoggedFailure, words: Words) -> Judgement:
     if failure.other_cause:
         return _judge_other_cause(failure)
+    if failure.asked is None and _had_small_limit(failure):
+        return Cause.HELD_BY_OTHERS, _SMALL_LIMIT
     if failure.asked is None:
         return Cause.CANNOT_TELL, _describe_unknown_request(failure)
     if failure.kind is FailedAllocator.ASYNC:
@@ -119,7 +126,7 @@ def _judge_other_cause(failure: LoggedFailure) -> Judgement:
         cause = Cause.HOST
         title = "The process was killed, most likely for lack of host memory"
     elif row.is_unclear and free is not None:
-        is_full = free.low < _LIBRARY_BYTES
+        is_full = free.low < LIBRARY_BYTES
         cause = cause if is_full else Cause.CANNOT_TELL
         reason = (
             "because the card was full" if is_full else "not for lack of card memory"
@@ -158,9 +165,20 @@ def _describe_unknown_request(failure: LoggedFailure) -> str:
         )
 
     if failure.has_error_text and failure.kind is FailedAllocator.UNKNOWN:
-        return "TensorFlow's memory was exhausted; the log does not give the size of the request."
+        return "Memory was exhausted; the log does not give the size of the request."
 
     return "The log does not give the size of the request."
+
+
+_SMALL_LIMIT: Final = (
+    "TensorFlow's limit was only {limit}: "
+    "other processes held the card when TensorFlow started."
+)
+
+
+def _had_small_limit(failure: LoggedFailure) -> bool:
+    is_small = failure.limit is not None and failure.limit.high < _LEAST_LIMIT_BYTES
+    return is_small and not failure.is_on_host
 
 
 def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
@@ -179,11 +197,8 @@ def _judge_pool(failure: LoggedFailure, words: Words) -> Judgement:
         )
 
     if limit is not None and want.low > limit.high:
-        if failure.is_on_card and limit.high < _LEAST_LIMIT_BYTES:
-            return Cause.HELD_BY_OTHERS, (
-                "{want} requested, and TensorFlow's limit was only {limit}: other processes "
-                "held the card when TensorFlow started."
-            )
+        if failure.is_on_card and _had_small_limit(failure):
+            return Cause.HELD_BY_OTHERS, f"{{want}} requested. {_SMALL_LIMIT}"
 
         return Cause.LARGER_THAN_LIMIT, (
             "One {block} of {want} is larger than the allocator's limit ({limit})."
@@ -395,21 +410,22 @@ def _describe_refusals(failure: LoggedFailure) -> str:
 _PARTS: Final = {
     "preallocated temp": "temporary buffers",
     "maybe_live_out": "outputs",
-    "parameter": "inputs",
-    "constant": "constants",
 }
 
 
 def _describe_plan(failure: LoggedFailure) -> Iterator[str]:
     """Yield the part of a compiled step that was requested, if XLA's table shows one of its size."""
     size = failure.asked.requested_bytes if failure.asked else 0
+    parts = {name: failure.plan_sums.get(name, 0) for name in _PARTS}
+    equal = [
+        name for name, part in parts.items() if part and abs(part - size) <= size / 100
+    ]
 
-    for name, part in failure.plan_sums.items():
-        if part and name in _PARTS and abs(part - size) <= size / 100:  # it is rounded
-            yield (
-                f"XLA requested the {_PARTS[name]} of the compiled step ({name}) as one "
-                "block, which needs one free chunk."
-            )
+    if len(equal) == 1:
+        yield (
+            f"XLA requested the {_PARTS[equal[0]]} of the compiled step ({equal[0]}) as one "
+            "block, which needs one free chunk."
+        )
 
 
 def _find_missing_lines(failure: LoggedFailure) -> Iterator[str]:

@@ -81,6 +81,11 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
         failure.allocator = failure.allocator or allocator
         failure.is_compiled = not is_workspace
 
+        if not (is_workspace or failure.has_allocator_line or failure.has_error_text):
+            warned = log.take_warning(size)
+            failure.allocator = failure.allocator or warned
+            failure.has_allocator_line = bool(warned)
+
         return failure
 
     if find("error_without_size", text) or find("copy_error", text):
@@ -229,6 +234,11 @@ def _add_names(failure: LoggedFailure, text: str) -> bool:
 
         if failure.op == fields["name"]:
             failure.source = fields.get("source", failure.source)
+
+    value = find("node_value", text)
+    if value and failure.size is None and failure.shape is None:
+        failure.shape = parse_shape(value["shape"])
+        failure.dtype = value["dtype"]
 
     types = [find(name, text) for name in ("copy_error", "wrapped_op", "eager_op")]
 

@@ -34,7 +34,12 @@ from analyzer.oom.error_texts import (
 from analyzer.oom.failures import FailedAllocator, Log, LoggedFailure, Process
 from analyzer.oom.figures import compute_figures, find_request, sizes_in_use
 from analyzer.oom.lines import LogLine, read_lines
-from analyzer.oom.wordings import find, parse_count
+from analyzer.oom.wordings import (
+    LIBRARY_BYTES,
+    find,
+    parse_count,
+    parse_size,
+)
 from analyzer.report.output_files import ReportOutput
 
 _MOST_MIB: Final = 1 << 30  # 1 PiB
@@ -72,8 +77,14 @@ def _take_line(process: Process, line: LogLine) -> None:
     if not is_read:
         if not process.log.failures:
             take_report(process, line, "unknown")
-        if find("other_error", line.text):
+        error = find("other_error", line.text)
+        known = process.log.other_error
+        is_near = known is not None and line.number - known.number < _NEAR_END
+        if error and not (error["end"] and is_near):
             process.log.other_error = line
+
+
+_NEAR_END: Final = 50  # lines from an error to the words with which the process ends
 
 
 def _take_note(process: Process, text: str) -> bool:
@@ -85,6 +96,8 @@ def _take_note(process: Process, text: str) -> bool:
         limit = Range(mib << 20, (mib + 1 << 20) - 1)
         name = match["name"].strip()
         log.cards.append((process.tag, parse_count(match["index"]), name, limit))
+    elif match := find("free_at_start", text):
+        log.free_at_start = parse_size(match["size"])
     elif match := find("large_allocation", text):
         size_bytes = parse_count(match["bytes"])
         log.large_allocation = max(log.large_allocation, size_bytes)
@@ -172,6 +185,11 @@ def _compute(failure: LoggedFailure, log: Log) -> None:
 
     if log.large_allocation and failure.other_cause in ("killed", "host"):
         failure.printed["asked"] = Range.exactly(log.large_allocation)
+
+    is_library = failure.kind is FailedAllocator.LIBRARY
+    start = log.free_at_start
+    if is_library and start is not None and start.high < LIBRARY_BYTES:
+        failure.printed.setdefault("free", start)  # it was full before
 
     failure.asked = find_request(failure)
     compute_figures(failure)
@@ -281,7 +299,7 @@ def _write_notes(log: Log) -> Iterator[str]:
     for allocator, (count, largest) in log.tolerated.items():
         yield (
             f"{allocator} warned {times(count)} of a failed request (at most {largest}) from "
-            "which TensorFlow recovered; it prints at most ten such warnings."
+            "which the program recovered; it prints at most ten such warnings."
         )
 
     if log.large_allocation and not log.failures:
@@ -290,7 +308,7 @@ def _write_notes(log: Log) -> Iterator[str]:
             "a tenth or more of what was free. That is a warning, no failure."
         )
 
-    if not (log.failures or log.tolerated or log.refusals):
+    if not (log.failures or log.tolerated or log.refusals or log.other_error):
         yield (
             "TensorFlow writes a failure to stderr; redirect both streams: "
             "python train.py > train.log 2>&1."

@@ -178,6 +178,9 @@ class Log:
         # process, index, name and limit
         self.cards: list[tuple[str, int, str, Range]] = []
 
+        # memory of a card that other processes left free
+        self.free_at_start: Range | None = None
+
         # bytes: the largest request of which the host's allocator warns
         self.large_allocation = 0
 
@@ -194,6 +197,18 @@ class Log:
         times, largest = self.tolerated.pop(allocator, (0, size))
         larger = max(largest, size, key=lambda each: each.middle)
         self.tolerated[allocator] = (times + 1, larger)
+
+    def take_warning(self, size: Range | None) -> str:
+        """Return the allocator whose last warning is about a failed request, and forget it."""
+        for allocator, (times, largest) in self.tolerated.items():
+            if size is not None and largest.intersection(size) is not None:
+                del self.tolerated[allocator]
+                if times > 1:
+                    self.tolerated[allocator] = (times - 1, largest)
+
+                return allocator
+
+        return ""
 
 
 class Process:

@@ -151,6 +151,7 @@ def find_dominant_size(failure: LoggedFailure) -> OomSize | None:
 
 _LARGEST_BATCH: Final = 1 << 16  # a longer first axis is a data set, or a variable's
 _LARGEST_KERNEL: Final = 16  # elements along an axis of a convolution's kernel
+_CUDNN_KERNELS: Final = ((1, 1), (3, 3), (5, 5))  # few activations are as small
 
 # Parts of the names of ops whose results have the shape of a variable. The last one makes the dense
 # gradient of an embedding.
@@ -212,8 +213,9 @@ def _count_examples(failure: LoggedFailure) -> int:
     shape = failure.shape or ()
     is_variable = any(word in _names_of(failure) for word in _VARIABLE_OPS)
 
-    # the kernel of a convolution: height, width, input and output channels
+    # the kernel of a convolution: height, width and channels, in cuDNN's order the channels first
     is_kernel = len(shape) == 4 and shape[0] == shape[1] <= _LARGEST_KERNEL
+    is_kernel |= len(shape) == 4 and shape[2:] in _CUDNN_KERNELS
     is_image = len(shape) == 3 and shape[2] in (1, 3, 4)  # height, width, channels
     is_other = is_variable or is_weight(failure) or is_kernel or is_image
     has_examples = len(shape) > 1 and not is_other

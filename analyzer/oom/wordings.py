@@ -85,6 +85,9 @@ _PRINTED: Final = re.compile(
 _MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
 _LARGEST_ITEM: Final = 16  # bytes of an element
 
+# More than cuDNN and cuBLAS take at their start.
+LIBRARY_BYTES: Final = 512 << 20
+
 # Bytes of a chunk, or of all chunks of one size; more is a damaged line.
 MOST_BYTES: Final = 1 << 44
 

@@ -115,7 +115,8 @@ def step_options(
 def find_action(report: ReportFile) -> str:
     """Return one thing to do: the most valuable change, with its saving."""
     items = change_items(report)
-    changes = [item for item in items if item.action]
+    of_host = _ACTIONS["data-stage"][0] if report.device.kind == "gpu" else ""
+    changes = [item for item in items if item.action not in ("", of_host)]
     if not changes and report.device.kind == "tpu":
         return (
             "A trace of a TPU does not say what the stack holds: the files of "

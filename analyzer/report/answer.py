@@ -136,6 +136,10 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
 
     low = program.device.low_bytes
     high = program.device.high_bytes
+    if low <= 0 < high:
+        most = format_bytes(round(high))
+        return f"No sign of a leak in {steps}: memory in use grows by at most {most} a step."
+
     slopes = f"{signed_bytes(low)} and {signed_bytes(high)} a step"
 
     return (
@@ -228,7 +232,16 @@ def _least_need(report: ReportFile) -> str:
         user = "XLA's allocator" if report.step.is_jax else "TensorFlow"
         limit = f" of the {of} that {user} may use on {device.name}"
 
-    return f"Needs at least {format_bytes(size)}{limit}{_highest_place(report)}."
+    need = f"Needs at least {format_bytes(size)}{limit}{_highest_place(report)}"
+    ever = report.peak_ever
+    start = None if ever is None else ever.since_start_bytes
+
+    if start and start > size:
+        need += (
+            f"; before the trace the process had up to {format_bytes(start)} allocated"
+        )
+
+    return f"{need}."
 
 
 def _highest_place(report: ReportFile) -> str:
@@ -405,15 +418,18 @@ def _place_words(report: ReportFile) -> str:
     return f"The peak is {sizes}{', reached' + place if place else ''}."
 
 
+_MUCH_HIGHER: Final = 1.1  # than the peaks of the traced steps
+
+
 def _peak_details(report: ReportFile) -> Iterator[str]:
-    ever = report.peak_ever
-    if ever is not None:
-        start = ever.since_start_bytes
-        if start and start > ever.allocated_bytes and report.program is None:
-            yield (
-                f"Before the trace the process had up to {format_bytes(start)} "
-                "allocated."
-            )
+    program = report.program
+    own = None if program is None else program.own_peak_bytes
+    highest = max((step.allocated_bytes for step in report.steps), default=0)
+
+    if own and own > _MUCH_HIGHER * highest:
+        yield (
+            f"TensorFlow's own peak of {format_bytes(own)} lies outside the traced steps."
+        )
 
     yield from _card_lines(report.cards)
 

@@ -125,8 +125,7 @@ def _details(report: ReportFile, shown: int) -> Iterator[Section]:
 
     parts.append(tensors_section(report, ROWS, skipped=shown))
 
-    if any(row.layer for row in report.layers):
-        parts.append(layers_section(report, ROWS))
+    parts.extend(layer_sections(report, ROWS))
 
     basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
     basis += [Paragraph(line, "muted", "- ") for line in list_reasons(report)]
@@ -273,8 +272,11 @@ def _get_common(numbers: Sequence[str]) -> str:
     return numbers[0] if len(set(numbers)) == 1 else "*"
 
 
-def layers_section(report: ReportFile, most: int) -> Section:
-    """Return the layers with the most bytes at the peak; equal ones are one row."""
+_LEAST_PARTS: Final = 1000  # a smaller part of the peak is not shown
+
+
+def layer_sections(report: ReportFile, most: int) -> Iterator[Section]:
+    """Yield the layers with the most bytes at the peak, if there are any; equal ones are one row."""
     groups: dict[tuple[str, int, int, int], list[str]] = {}
 
     for row in report.layers:
@@ -287,7 +289,9 @@ def layers_section(report: ReportFile, most: int) -> Section:
         (_, total, *_), names = group
         return total * len(names)
 
-    ordered = sorted(groups.items(), key=sum_of, reverse=True)
+    least = report.peak.requested_bytes // _LEAST_PARTS
+    large = [group for group in groups.items() if sum_of(group) >= least]
+    ordered = sorted(large, key=sum_of, reverse=True)
     rows: list[tuple[CellValue, ...]] = []
 
     for (_, total, *parts), names in ordered[:most]:
@@ -300,9 +304,9 @@ def layers_section(report: ReportFile, most: int) -> Section:
         sums = (count * size for size in parts)
         rows.append((count * total, each, *sums, _common_name(names)))
 
-    table = Table(COLUMNS["layers"], tuple(rows))
-
-    return Section("Layers with the most bytes alive at the peak", (table,))
+    if rows:
+        table = Table(COLUMNS["layers"], tuple(rows))
+        yield Section("Layers with the most bytes alive at the peak", (table,))
 
 
 def hosts_section(hosts: Sequence[HostRow], most: int) -> Section:

@@ -96,6 +96,22 @@ def test_what_is_planted_is_found_first(tmp_path: Path, script: str) -> None:
     assert report["program"]["steps"] >= 30
 
 
+@pytest.mark.slow
+def test_results_in_a_list_are_not_inputs_and_no_tape_keeps_them(
+    tmp_path: Path,
+) -> None:
+    done, report = run(tmp_path, "kept_features.py")
+    assert done.returncode == 0, done.stderr
+    found = [one["id"] for one in report["findings"]]
+    assert found[0] == "kept-tensors"
+    assert not {"held-over", "kept-by-tape"}.intersection(found)
+    rows = [one for one in report["tensors_at_peak"] if one["op"] == "Relu"]
+    assert {one["category"] for one in rows} == {"activation"}
+    assert (
+        sum("`history`" in one["role"] for one in rows) > 5
+    )  # more than the traced steps
+
+
 def assert_is_told_nothing(report: dict[str, Any]) -> None:
     assert not {one["id"] for one in report["findings"]} & OF_A_PROGRAM
     assert report["program"]["device"]["trend"] != "grows"
@@ -280,10 +296,13 @@ BATCH_BYTES = 16 * 200 * 200 * 3 * 4
 
 
 @pytest.mark.slow
-def test_batches_of_a_queue_are_inputs(tmp_path: Path) -> None:
+def test_batches_of_a_queue_are_inputs_and_the_queue_is_found(tmp_path: Path) -> None:
     done, report = run(tmp_path, "fit_queue.py")
     assert done.returncode == 0, done.stderr
     assert report["categories_at_peak"]["input"] >= BATCH_BYTES
+    (found,) = [one for one in report["findings"] if one["id"] == "data-stage"]
+    assert "queue of the PyDataset" in found["title"]
+    assert line_of("fit_queue.py", "def __getitem__") in found["title"]
     assert "The process takes up to" in done.stdout
 
 
@@ -304,6 +323,36 @@ def test_one_call_with_all_data_is_named(tmp_path: Path) -> None:
     assert "20,000 examples" in first["title"]
     assert first["saves_bytes"] == pytest.approx(saved, rel=0.05)
     assert "whole-set" not in [one["id"] for one in batches["findings"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--gpu", "t4"), marks=NEEDS_CARDS)]
+)
+def test_variables_that_sparse_updates_and_assignments_move_are_found(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    done, report = run(tmp_path, "sparse_update.py", *options)
+    assert done.returncode == 0, done.stderr
+    weights = int(done.stdout.split()[0])
+    sizes = report["categories_at_peak"]
+    assert report["integrity"]["damages"] == []
+    numbers = 256  # the step, the learning rate and seeds
+    assert sizes["parameter"] == pytest.approx(weights, abs=numbers)
+    state = (
+        sizes["optimizer_state"] + sizes["temporary"]
+    )  # the peak may be in an update
+    assert weights - numbers <= state
+    assert options or sizes["optimizer_state"] == pytest.approx(weights, abs=numbers)
+
+
+@pytest.mark.slow
+@NEEDS_CARDS
+def test_fit_reads_no_unknown_value(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "fit_array.py", "--gpu", "t4")
+    assert done.returncode == 0, done.stderr
+    assert report["program"]["steps"] > 1
+    assert not [one for one in report["warnings"] if "lacks values" in one]
 
 
 def test_a_clean_script_with_the_state_of_an_optimizer_of_another_function(

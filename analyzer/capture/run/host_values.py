@@ -140,6 +140,9 @@ class HostValues:
         self.unknown: dict[str, str] = {}  # op -> what its value decides
         self.computed: dict[str, None] = {}  # ops whose true value decides
         self.depth = 0  # of functions that can be inlined
+        self.created: list[
+            tuple[Any, Any]
+        ] = []  # in such a function, with their values
         self.is_making = False  # of twins
         self.is_compiled = False  # inside a function that XLA compiles
         self.bytes = self.products = 0
@@ -772,7 +775,10 @@ def give_true_values(values: HostValues) -> Iterator[None]:
 
         def record_initial(next_creator: Any, **settings: Any) -> Any:
             variable = next_creator(**settings)
-            values.setup.remember(variable, settings.get("initial_value"))
+            initial = settings.get("initial_value")
+            values.setup.remember(variable, initial)
+            if values.depth:
+                values.created.append((variable, initial))
 
             return variable
 
@@ -806,15 +812,25 @@ def _call_function(
             values.is_compiled = before
 
     values.depth += 1
+    count = len(values.created)
 
     try:
         return old(function, *args, **kwargs)
     except NeedInlining:
-        pass
+        _initialize(values.created[count:])
     finally:
         values.depth -= 1
+        del values.created[count:]
 
     return private.call_inline(function, *args, **kwargs)
+
+
+def _initialize(created: Sequence[tuple[Any, Any]]) -> None:
+    """Give variables their values: the function that would do so after its trace is left out."""
+    with tf.init_scope():
+        for variable, value in created:
+            if not tf.raw_ops.VarIsInitializedOp(resource=variable.handle):
+                variable.assign(value() if callable(value) else value)
 
 
 def _make_true_assertion(

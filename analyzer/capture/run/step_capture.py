@@ -298,7 +298,7 @@ def note_compiled_functions(program: Program, function: Any) -> list[str]:
 
     return [
         f"XLA compiles {_list_first(names)} inside this step, as in a run without analyze: "
-        "jit_compile=True is set there."
+        "it has jit_compile=True."
     ]
 
 

@@ -10,14 +10,20 @@ import tensorflow as tf
 from analyzer.capture.graph.input_pipeline import count_element_bytes
 from analyzer.capture.graph.plain_graphs import count_bytes
 from analyzer.capture.private_names import (
+    PyDatasetEnqueuer,
     get_layers,
     holds_recording,
     is_persistent,
+    peek_queue,
 )
+from analyzer.capture.run.live_objects import find_live_objects
+from analyzer.capture.run.source_frames import shorten_path
 from analyzer.capture.watch.holder_search import HolderSearch
+from analyzer.capture.watch.host_containers import count_host_bytes
 from analyzer.capture.watch.user_lines import (
     find_calling_frame,
     format_line,
+    get_code,
     is_own,
 )
 from analyzer.model.contract.run_note import (
@@ -80,6 +86,23 @@ class ProgramObjects:
             elements=elements,
             element_bytes=count_element_bytes(dataset),
         )
+
+    def add_queues(self) -> None:
+        """Note the queues of batches that workers of a ``PyDataset`` fill."""
+        for enqueuer in find_live_objects(PyDatasetEnqueuer):
+            code = get_code(type(enqueuer.py_dataset).__getitem__)
+            batch = peek_queue(enqueuer)
+
+            if code is None or batch is None:
+                continue
+
+            where = f"{shorten_path(code.co_filename)}:{code.co_firstlineno}"
+            self.stages["queue", where] = DataStage(
+                kind="queue",
+                where=where,
+                elements=enqueuer.future_queue.maxsize,
+                element_bytes=count_host_bytes(batch),
+            )
 
     def add_tape(self, tape: Any, frame: FrameType | None) -> None:
         """Note a new gradient tape."""

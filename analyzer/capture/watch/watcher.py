@@ -387,6 +387,7 @@ class Watcher:
     def _write(self) -> None:
         with delay_signals():
             self._held = find_held_objects(self.trace, self.functions, self.objects)
+            self.objects.add_queues()
             self.trace.describe()
 
             if not self.trace.is_whole:

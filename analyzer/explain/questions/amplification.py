@@ -165,7 +165,8 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     is_kept = forward["dies"].between(forward["born"].max(), first)
 
     if len(others):
-        is_late = forward["dies"] > wanted.max()
+        # a tensor that outlives the step is held by a name
+        is_late = forward["dies"].between(wanted.max(), analysis.last)
         is_kept |= is_late & (forward["category"] == "activation")
 
     kept = forward[is_kept & forward.index.isin(analysis.alive.index)]

@@ -17,6 +17,7 @@ from analyzer.explain.buffer_words import (
     is_passing,
     is_retained,
 )
+from analyzer.explain.running.slope import SMALL_SLOPE_BYTES
 from analyzer.model.choice import Category
 from analyzer.model.graph.graph_index import LEFT_ROLE
 from analyzer.model.recording.labels import BATCH_ROLE
@@ -206,11 +207,11 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
         return
 
     rises = np.diff([analysis.line.at(step.last)[0] for step in steps[1:]])
-    if rises.min() <= 0:
+    rise = int(rises.mean())
+    if rises.min() <= 0 or rise < SMALL_SLOPE_BYTES:
         return
 
     last = steps[-1].last
-    rise = int(rises.mean())
     is_after = rows["born"] > steps[-2].last
     is_new = is_after & (rows["born"] <= last)
 
@@ -414,7 +415,8 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
         severity=analysis.rate(saves),
         title=f"Workspaces of convolutions take {format_bytes(total)} "
         f"({total / peak:.0%} of the peak)",
-        detail=f"The largest is {format_bytes(largest)} in {row['op']}.{advice}",
+        detail=f"The largest is {format_bytes(largest)} in {row['op']}. Layout copies and unused "
+        f"outputs are not counted here.{advice}",
         saves_bytes=saves,
     )
 

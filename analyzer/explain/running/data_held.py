@@ -147,6 +147,7 @@ def _stage_bytes(one: DataStage) -> int:
 
 _STAGE_ADVICE: Final = {
     "cache": "cache(filename) stores it on disk.",
+    "queue": "Give the PyDataset fewer workers or a smaller max_queue_size.",
     "prefetch": "Prefetch one or two elements, or use tf.data.AUTOTUNE.",
     "shuffle": (
         "Shuffle before batching and decoding (indices or file names), or use a "
@@ -161,11 +162,15 @@ def _report_stage(one: DataStage, *, is_filling: bool) -> Finding:
     verb = "is filling and holds" if is_filling else "holds"
     filling = "The growth ends when the stage is full. " if is_filling else ""
     element = format_bytes(one.element_bytes or 0)
+    is_queue = one.kind == "queue"
+    stage = (
+        "The queue of the PyDataset" if is_queue else f"The tf.data stage {one.kind}"
+    )
 
     return Finding(
         id="data-stage",
         severity=Severity.MEDIUM if is_filling else Severity.LOW,
-        title=f"The tf.data stage {one.kind} {verb} up to {format_bytes(size_bytes)} on"
+        title=f"{stage} {verb} up to {format_bytes(size_bytes)} on"
         f" the host ({one.where})",
         detail=f"{one.elements} elements of {element}. "
         f"{filling}{_STAGE_ADVICE[one.kind]}",

@@ -148,8 +148,12 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
 
     alive = analysis.alive
     peak = analysis.peak.requested_bytes
+    growing = [held for held, _ in leaks_by_holder(analysis, watch)]
+    collected = {one for held in growing for one in held.addresses}
+
     steps = alive["step"]
     is_older = steps.notna() & (steps.fillna(-1) < analysis.step.index)
+    is_older &= ~alive["address"].isin(collected)
     of_old = _ops_and_sizes(alive[is_older & ~alive["category"].isin(PERSISTENT)])
 
     # A name is matched by op and size. Loaded batches are skipped: their name is reassigned before the
@@ -158,7 +162,6 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     left = left[~left["op"].isin(_LOADERS)]
     made = dict(zip(left["address"], _ops_and_sizes(left), strict=True))
 
-    growing = [held for held, _ in leaks_by_holder(analysis, watch)]
     names = []
     known = set()
 

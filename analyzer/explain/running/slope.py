@@ -35,7 +35,7 @@ _NOISE_RATIO: Final = 1e-3  # the same limit as a share of the last floor
 
 # Growth a step that is no leak: Keras' ``predict`` leaves some objects of a call to Python's garbage
 # collector, and a million such steps take less than 1 GiB.
-_SMALL_SLOPE_BYTES: Final = 1024
+SMALL_SLOPE_BYTES: Final = 1024
 
 # Floors that lie this close, as a share of the last one, and do not rise are flat.
 _LEVEL_RATIO: Final = 0.01
@@ -82,7 +82,7 @@ def growth_of(
         trend = "grows"
     elif (
         high * steps <= noise
-        or high < _SMALL_SLOPE_BYTES
+        or high < SMALL_SLOPE_BYTES
         or (middle <= 0 and np.ptp(size) <= near)
     ):
         trend = "flat"

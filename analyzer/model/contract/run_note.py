@@ -118,9 +118,9 @@ class LargeConstant:
 
 
 class DataStage(Struct, frozen=True, kw_only=True):
-    """A stage of a ``tf.data`` pipeline that buffers elements."""
+    """A stage of a ``tf.data`` pipeline that buffers elements, or the queue of a ``PyDataset``."""
 
-    kind: Literal["shuffle", "cache", "prefetch"]
+    kind: Literal["shuffle", "cache", "prefetch", "queue"]
     where: Name
     elements: Index | None = None
     element_bytes: Bytes | None = None  # None if a shape is open

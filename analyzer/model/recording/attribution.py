@@ -531,7 +531,7 @@ def _list_rules_by_op(
 
     # A program runs other functions than the step's.
     if is_captured and not len(backward):
-        yield inside, Category.TEMPORARY, "temporary outside the step's graph"
+        yield inside, Category.TEMPORARY, "its op is not in the recorded graph"
 
     yield inside, *describe_value(Phase.FORWARD)
 

@@ -126,8 +126,7 @@ def render(
     tensors = None
     if report.tensors_at_peak:
         tensors = report_sections.tensors_section(report, _TENSORS)
-    if any(row.layer for row in report.layers):
-        static.append(report_sections.layers_section(report, STATIC_ROWS))
+    static += report_sections.layer_sections(report, STATIC_ROWS)
 
     return fill_page(
         _PAGE,

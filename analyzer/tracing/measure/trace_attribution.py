@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Category
+from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.graph_note import CONVOLUTIONS, TensorSpec
 from analyzer.model.graph.buffer_sharing import ITERATOR, Sharing
 from analyzer.model.graph.graph_index import (
@@ -216,10 +217,16 @@ def _label_noted(
     index = AddressIndex(table)
     start = moments[0] if moments else -1
 
+    is_run = note.watch is not None and note.watch.whole_run
+    collecting = {} if is_run else _find_held(table, raw, note)
+
     for given in note.inputs:
         row = None if given.address is None else index.at(given.address, start)
         if row is not None and labels.is_open(row):
-            labels.set(row, Category.INPUT, role="step input")
+            is_kept = given.name in collecting
+            category = Category.ACTIVATION if is_kept else Category.INPUT
+            role = f"held by {given.name}" if is_kept else "step input"
+            labels.set(row, category, role=role)
             labels.tensor[row] = given.name
             labels.specs[row] = TensorSpec(given.dtype, given.shape)
 
@@ -293,31 +300,47 @@ def _label_lines(labels: Labels, table: pd.DataFrame, note: RunNote) -> None:
         labels.source[rows & table["step"].notna().to_numpy()] = line
 
 
+_FEW_STEPS: Final = 2  # whose tensors a container without a leak may hold
+
+
 def _label_held(
     labels: Labels,
     table: pd.DataFrame,
     raw: RawTrace,
     note: RunNote,
 ) -> None:
-    """Label the tensors that names of a program hold at the end, if its whole run is one step."""
-    index = AddressIndex(table)
-    moments = find_instants(raw, "snapshot")
+    """Label the tensors that containers of a program collect, and at its end those of its names."""
     watch = note.watch
 
-    if watch is None or not watch.whole_run or not moments:
-        return
+    for holder, rows in _find_held(table, raw, note).items():
+        for row in filter(labels.is_open, rows):
+            is_result = bool(labels.layer[row]) or not (watch and watch.whole_run)
+            category = Category.ACTIVATION if is_result else Category.CONSTANT
+            labels.set(row, category, role=f"held by {holder}")
 
-    for held in watch.held:
-        for address in held.addresses:
-            row = index.at(address, moments[-1])
-            if row is None or not labels.is_open(row):
-                continue
 
-            category = Category.CONSTANT
-            if labels.layer[row]:
-                category = Category.ACTIVATION
+def _find_held(
+    table: pd.DataFrame, raw: RawTrace, note: RunNote
+) -> dict[str, list[int]]:
+    """Return the rows that names hold at the end of a whole run, or collect over several steps."""
+    watch = note.watch
+    moments = find_instants(raw, "snapshot")
+    if watch is None or not moments:
+        return {}
 
-            labels.set(row, category, role=f"held by {held.holder}")
+    index = AddressIndex(table)
+    instant = moments[-1] if watch.whole_run else len(raw.events) - 1
+    held = {}
+
+    for one in watch.held:
+        found = (index.at(address, instant) for address in one.addresses)
+        rows = [row for row in found if row is not None]
+        is_collecting = one.grows and not one.removes
+        is_collecting &= table["step"].iloc[rows].nunique() > _FEW_STEPS
+        if watch.whole_run or is_collecting:
+            held[one.holder] = rows
+
+    return held
 
 
 def _label_batches(
@@ -484,6 +507,7 @@ def find_holdings(
     kept = (row for row in found if row not in reads or dies[row] > moments[-1])
     holdings = {row: found[row][1] for row in kept}
     _add_updates(allocations, holdings)
+    _add_unread(allocations, note, holdings, moments)
 
     def order(holding: Holding) -> tuple[int, int]:
         row, variable, _ = holding
@@ -496,21 +520,58 @@ def _add_updates(table: pd.DataFrame, holdings: dict[int, Holding]) -> None:
     """Add the buffers that updates made between two snapshots.
 
     An update of a variable whose buffer is also held by a tensor makes another buffer
-    (``PrepareToUpdateVariable``). One op updates its variables in the same order in each step.
+    (``PrepareToUpdateVariable``). One op updates its variables in the same order in each step. An
+    assignment takes the buffer of the op before it, which then outlives its step.
     """
-    is_update = (
-        table["op"].astype(str).str.fullmatch(r".*Assign(Add|Sub)?VariableOp\w*")
-    )
-    made = table[is_update & (table["born"] >= 0)]
+    ops = table["op"].astype(str)
+    is_update = ops.str.fullmatch(r".*Assign(Add|Sub)?VariableOp\w*")
+    ends = table.groupby("step", observed=True)["born"].transform("max")
+    is_assigned = ops.isin(set(ops[list(holdings)]) - {""}) & (table["dies"] > ends)
+    made = table[(is_update | is_assigned) & (table["born"] >= 0)]
 
-    for _, rows in made.groupby(["op", "requested_bytes"], observed=True):
+    for (op, _), rows in made.groupby(["op", "requested_bytes"], observed=True):
         order = rows.sort_values("born", ascending=False).index
         turn = len({holdings[row][1] for row in order if row in holdings})
 
         for later, earlier in zip(order, order[turn:], strict=False):
-            if later in holdings:
-                known = (earlier, holdings[later][1], None)
-                holdings.setdefault(earlier, known)
+            if later not in holdings:
+                continue
+
+            _, number, since = holdings[later]
+            holdings.setdefault(earlier, (earlier, number, None))
+            freed = int(table["dies"].at[earlier])
+            if "VariableOp" not in op and table["born"].at[later] < freed:
+                holdings[later] = (later, number, since or freed)
+
+
+def _add_unread(
+    table: pd.DataFrame,
+    note: RunNote,
+    holdings: dict[int, Holding],
+    moments: Sequence[int],
+) -> None:
+    """Add the buffers of variables whose reads are copies, after a sparse update: the only ones left.
+
+    Such a variable is assigned before the steps and keeps its buffer (``EnsureSparseVariableAccess``).
+    """
+    if not moments:
+        return
+
+    lives = (table["born"] < moments[0]) & (table["dies"] > moments[-1])
+    lives &= table["step"].isna() & ~table.index.isin(list(holdings))
+    rest = table[lives & table["address"].notna()]
+    held = {number for _, number, _ in holdings.values()}
+    wanted: dict[int | None, list[int]] = {}
+
+    for number, variable in enumerate(note.variables):
+        if number not in held:
+            size_bytes = tensor_bytes(variable.dtype, variable.shape)
+            wanted.setdefault(size_bytes, []).append(number)
+
+    for size_bytes, numbers in wanted.items():
+        rows = rest.index[rest["requested_bytes"] == size_bytes]
+        if len(rows) == len(numbers) == 1:
+            holdings[rows[0]] = (rows[0], numbers[0], None)
 
 
 def label_workspaces(table: pd.DataFrame) -> pd.DataFrame:
