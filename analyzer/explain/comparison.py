@@ -100,8 +100,13 @@ def compare(
     )
     label_a, label_b = labels or (_label(report_a), _label(report_b))
 
+    lines = _answer(peak, categories, layers, label_a, label_b)
+    headline, number, action = lines
+
     return DiffFile(
-        **_answer(peak, categories, layers, label_a, label_b),
+        headline=headline,
+        number=number,
+        action=action,
         notes=tuple(notes),
         a=_side(report_a, label_a),
         b=_side(report_b, label_b),
@@ -303,7 +308,7 @@ def _answer(
     layers: Sequence[LayerOfBoth],
     label_a: str,
     label_b: str,
-) -> dict[str, str]:
+) -> tuple[str, str, str]:
     """Return which side needs more, both needs, and the category and the layer to look at.
 
     The requested peaks stand for the needs if a side has none.
@@ -329,11 +334,7 @@ def _answer(
     if row.number == "needs":
         number = f"Need: {_both_sizes(row)}. {number}"
 
-    return {
-        "headline": headline,
-        "number": number,
-        "action": _largest_change(categories, layers),
-    }
+    return headline, number, _largest_change(categories, layers)
 
 
 def _more(delta_bytes: int) -> str:

@@ -2,9 +2,12 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 from msgspec.structs import replace as replace_fields
@@ -37,6 +40,7 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.contract.report_file import Finding, StepRemedy
 from analyzer.model.errors import InputError, suggest_names
+from analyzer.model.machine import count_cores, read_memory_bytes
 from analyzer.model.units import format_bytes
 from analyzer.report.actions import remedy_of
 from analyzer.report.answer import add_answer
@@ -51,6 +55,7 @@ _PATCH_TOLERANCE: Final = (
 _BY_HAND: Final = (
     "The change has to be made by hand, so that its saving is computed, not run."
 )
+_TWO_BYTES: Final = 12 << 30  # memory of a machine that runs two captures at a time
 ALL: Final = "all"  # stands for every remedy that may save memory
 
 
@@ -66,6 +71,7 @@ class RemedyTrial:
     keep: Callable[[StepRemedy], None] = lambda remedy: None
     patch_file: Path | None = None  # the file to write patches of, into a folder
     patch_folder: Path = Path()
+    others: tuple[StepAccess, ...] = ()  # for further captures at the same time
 
     def estimate(self, options: CaptureOptions, name: str) -> StepEstimate:
         """Return the estimate of the step with some options, captured in the subfolder ``name``."""
@@ -100,22 +106,57 @@ def try_remedies(
     )
 
     plans = choose_plans(list(plan_remedies(options, before.note)), names)
+    plans.sort(key=lambda plan: -_guess_saving(plan, before))
     remedies: list[StepRemedy] = []
     begin = time.monotonic()
 
-    for number, plan in enumerate(plans):
-        stage = f"change {number + 1} of {len(plans)}, {plan.id}"
-        if number:
-            left_s = (time.monotonic() - begin) / number * (len(plans) - number)
-            stage += f", about {math.ceil(left_s / 60)} min left"
+    with closing(_try_plans(trial, plans, before)) as found:
+        for remedy in found:
+            remedies.append(remedy)
+            trial.keep(remedy)
 
-        report(stage, (number + 1) / (len(plans) + 1))
-        remedies.append(_try_plan(trial, plan, before))
-        trial.keep(remedies[-1])
+            left = len(plans) - len(remedies)
+            left_s = (time.monotonic() - begin) / len(remedies) * left
+            minutes = math.ceil(left_s / 60)
+            stage = f"{len(remedies)} of {len(plans)} changes, about {minutes} min left"
+            report(stage, (len(remedies) + 1) / (len(plans) + 1))
 
     remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
 
     return tuple(remedies)
+
+
+def _guess_saving(plan: RemedyPlan, before: StepEstimate) -> float:
+    """Return the likely saving of a remedy in bytes, by the shares of its kind."""
+    activation_bytes = before.requested_bytes - before.fixed_bytes
+    of_activations = plan.of_activations * activation_bytes
+    return of_activations + plan.of_state * before.fixed_bytes
+
+
+def _try_plans(
+    trial: RemedyTrial,
+    plans: Sequence[RemedyPlan],
+    before: StepEstimate,
+) -> Generator[StepRemedy]:
+    """Yield each remedy as it is known, with one capture at a time for each access."""
+    free: SimpleQueue[StepAccess] = SimpleQueue()
+    for access in (trial.access, *trial.others):
+        free.put(access)
+
+    def run(plan: RemedyPlan) -> StepRemedy:
+        access = free.get()
+        try:
+            return _try_plan(replace(trial, access=access), plan, before)
+        finally:
+            free.put(access)
+
+    pool = ThreadPoolExecutor(1 + len(trial.others))
+    try:
+        for done in as_completed([pool.submit(run, plan) for plan in plans]):
+            yield done.result()
+    finally:
+        # The captures that still run end with their accesses.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _try_plan(
@@ -296,15 +337,19 @@ def add_remedies(
     limit_bytes = None if verdict is None else verdict.pool_limit_bytes
     file = None if patches is None else spec.source
 
-    with access_target(spec) as access:
+    with ExitStack() as stack:
+        accesses = [
+            stack.enter_context(access_target(spec)) for _ in range(_count_captures())
+        ]
         trial = RemedyTrial(
-            access,
+            accesses[0],
             options,
             limit_bytes,
             progress,
             keep,
             file,
             patches or Path(),
+            tuple(accesses[1:]),
         )
 
         if names is None:
@@ -315,6 +360,11 @@ def add_remedies(
             remedies = try_remedies(trial, names, folder)
 
     return save_remedies(result, remedies, folder)
+
+
+def _count_captures() -> int:
+    """Return how many captures this machine runs at a time: two with the cores and the memory."""
+    return 2 if count_cores() > 1 and read_memory_bytes() > _TWO_BYTES else 1
 
 
 def save_remedies(

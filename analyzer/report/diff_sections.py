@@ -13,7 +13,6 @@ from analyzer.model.recording.records import Recording
 from analyzer.model.units import (
     format_bytes,
     parse_bytes,
-    signed_bytes,
 )
 from analyzer.report.output_files import ReportOutput, write_text
 from analyzer.report.render.sections import (
