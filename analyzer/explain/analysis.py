@@ -19,6 +19,7 @@ from analyzer.model.contract.report_file import (
     CardUse,
     FragmentationFigures,
     OtherSettings,
+    Outcome,
     PoolChange,
     ReplayCheck,
     StatedRange,
@@ -112,7 +113,8 @@ class Analysis:
         share = saves_bytes / self.limit_bytes
         if share < LOW:
             return Severity.INFO
-        if share < MEDIUM:
+        fits = self.verdict is not None and self.verdict.outcome is Outcome.FITS
+        if share < MEDIUM or fits:
             return Severity.LOW
 
         return Severity.MEDIUM if share < HIGH else Severity.HIGH

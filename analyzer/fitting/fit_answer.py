@@ -63,7 +63,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     shape: str = ""  # input axes with an N, such as ``tokens=N``; empty for the batch
     batch_size: int | None = None  # of an input-size search; None for the target's own
     mode: str
-    jit: bool
+    jit: bool | None  # None if the search was interrupted before it was known
     optimizer: str
     dtype_policy: str
     options: tuple[str, ...] = ()  # the user's further options of the step, as words

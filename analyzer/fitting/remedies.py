@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -369,9 +369,19 @@ def _count_captures() -> int:
 
 def save_remedies(
     result: Result,
-    remedies: Iterable[StepRemedy],
+    remedies: Sequence[StepRemedy],
     folder: Path,
 ) -> Result:
     """Return an estimate with remedies, and save the changed report in its folder."""
-    report = replace_fields(result.report, remedies=tuple(remedies))
+    known = {one.id: one.saves_bytes for one in remedies if one.saves_bytes is not None}
+    findings = []
+    for finding in result.report.findings:  # one number for one change: the run's
+        saves_bytes = known.get(remedy_of(finding), finding.saves_bytes)
+        findings.append(replace(finding, saves_bytes=saves_bytes))
+
+    report = replace_fields(
+        result.report,
+        findings=tuple(findings),
+        remedies=tuple(remedies),
+    )
     return save_report(replace(result, report=add_answer(report)), folder)

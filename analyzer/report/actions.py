@@ -7,7 +7,13 @@ from typing import Final
 
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.contract.capture_request import TargetKind
-from analyzer.model.contract.report_file import Finding, Kind, ReportFile, StepRemedy
+from analyzer.model.contract.report_file import (
+    Finding,
+    Kind,
+    Outcome,
+    ReportFile,
+    StepRemedy,
+)
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_option_bytes, signed_bytes
 from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn, Tone
@@ -143,8 +149,10 @@ def find_action(report: ReportFile) -> str:
 
     first = changes[0]
     gain = f": {first.gain}" if first.gain else ""
+    verdict = report.verdict
+    fits = verdict is not None and verdict.outcome is Outcome.FITS
 
-    return f"{first.action}{gain}."
+    return f"{'It fits as it is. ' if fits else ''}{first.action}{gain}."
 
 
 def _limit_of(report: ReportFile) -> int | None:
@@ -283,7 +291,7 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     if action and code:
         gain = "its saving was not computed"
     if finding.saves_bytes:
-        gain = f"saves up to {format_bytes(finding.saves_bytes)} {finding.saves_kind}"
+        gain = f"saves about {format_bytes(finding.saves_bytes)} {finding.saves_kind}"
 
     return Item(
         finding.severity,

@@ -125,18 +125,25 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
     if trend == "fills":
         return "No leak: memory rises only while a container with a bound fills."
 
-    steps = f"{program.steps:,} steps"
+    return _largest_categories(report)
 
+
+def _unclear_growth(report: ReportFile) -> str:
+    """Return why a program's growth is unknown; empty if it is known."""
+    program = report.program
+    if program is None or program.whole_run or _find_growth(report):
+        return ""
+    if program.device.trend in ("flat", "fills"):
+        return ""
+
+    steps = f"Cannot tell if memory grows: {program.steps:,} steps"
     if not program.device.level_bytes:
-        return f"Cannot tell whether memory grows: {steps} are too few."
+        return f"{steps} are too few."
 
-    low = program.device.low_bytes
-    high = program.device.high_bytes
-    slopes = f"{signed_bytes(low)} and {signed_bytes(high)} a step"
+    low = signed_bytes(program.device.low_bytes)
+    high = signed_bytes(program.device.high_bytes)
 
-    return (
-        f"Cannot tell whether memory grows: in {steps} the slope lies between {slopes}."
-    )
+    return f"{steps}, {low} to {high} a step."
 
 
 def _largest_categories(report: ReportFile) -> str:
@@ -285,7 +292,9 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
     if has_limit(report) and _find_growth(report):
         notices.append(f"{_find_growth(report)}.")
 
-    return tuple(notices)
+    notices.append(_unclear_growth(report))
+
+    return tuple(filter(None, notices))
 
 
 def step_words(report: ReportFile) -> str:
