@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,15 @@ def test_bad_input_is_one_line(
     assert ended.err.startswith("analyze: ")
     assert ended.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_from_elsewhere_continues_with_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(CNN, tmp_path / "cnn")  # its target is traces/models.py:cnn
+    monkeypatch.chdir(tmp_path)
+    ended = analyze("trace", "cnn")
+    assert ended.out.endswith("Next: analyze trace cnn --html report.html\n")
 
 
 def test_outputs_for_other_tools(tmp_path: Path) -> None:
