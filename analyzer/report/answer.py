@@ -192,12 +192,6 @@ def _number_line(report: ReportFile) -> str:
     if report.error is not None:
         return "The step ended early: what it requests later is not in these figures."
     when = _highest_place(report)
-    if has_limit(report) and _is_own_peak(need):  # the verdict is about the pool
-        beside = (
-            "" if need.beside_pool is None else format_bytes(need.beside_pool.bytes)
-        )
-        rest = f"With {beside} beside the pool, the process needs {total}."
-        return rest if beside else f"That is {' + '.join(parts)}{when}."
     if has_limit(report):  # the verdict has the sum
         return f"That is {' + '.join(parts)}{when}."
     if len(parts) == 1:
