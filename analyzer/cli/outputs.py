@@ -121,7 +121,8 @@ class Outputs(PageOutputs):
         """Write the files and print the report."""
         from analyzer.report.report_sections import report_document
 
-        if lacks_target(result.report) and result.folder is not None:
+        is_stuck = not result.report.next_command or lacks_target(result.report)
+        if is_stuck and result.folder is not None:
             command = name_command(result.report)
             folder = str(result.folder)
             words = ("analyze", command, folder, "--html", "report.html")
