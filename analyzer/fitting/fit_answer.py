@@ -47,6 +47,7 @@ class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     memory_bytes: int
     limit_bytes: int  # the part of its memory that TensorFlow's allocator may use
+    beside_pool_bytes: int = 0  # of CUDA's context and libraries
     # as in ``FitAnswer``, read from a line between needs; None if one size was asked about
     largest: int | None
     safe: int | None

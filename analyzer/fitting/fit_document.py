@@ -223,7 +223,7 @@ def _card_table(answer: FitAnswer) -> Table:
     if answer.is_priced:
         columns.append(TableColumn("per hour", "number"))
 
-    columns += [TableColumn("memory", "bytes", rank=2), TableColumn("limit", "bytes")]
+    columns.append(TableColumn("memory", "bytes"))
     if answer.wanted is None:
         columns += [TableColumn("safe", "number"), TableColumn("about", "number")]
     else:
@@ -250,7 +250,7 @@ def _card_row(answer: FitAnswer, card: CardAnswer) -> tuple[CellValue, ...]:
     if card.price is not None:
         row.append(f"{card.price:g}")
 
-    row += [card.memory_bytes, card.limit_bytes]
+    row.append(card.limit_bytes + card.beside_pool_bytes)  # as in a verdict
     if answer.wanted is None:
         row += [answer.label(card.safe or 0), answer.label(card.largest or 0)]
     else:

@@ -2,12 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Final
 
 from msgspec.structs import replace as replace_fields
@@ -29,9 +27,10 @@ from analyzer.fitting.source_patches import (
 from analyzer.fitting.step_access import (
     StepAccess,
     StepEstimate,
-    access_target,
     estimate_folder,
     estimate_step,
+    open_accesses,
+    run_at_once,
 )
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
@@ -40,7 +39,6 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.contract.report_file import Finding, StepRemedy
 from analyzer.model.errors import InputError, suggest_names
-from analyzer.model.machine import count_cores, read_memory_bytes
 from analyzer.model.units import format_bytes
 from analyzer.report.actions import remedy_of
 from analyzer.report.answer import add_answer
@@ -55,7 +53,6 @@ _PATCH_TOLERANCE: Final = (
 _BY_HAND: Final = (
     "The change has to be made by hand, so that its saving is computed, not run."
 )
-_TWO_BYTES: Final = 12 << 30  # memory of a machine that runs two captures at a time
 ALL: Final = "all"  # stands for every remedy that may save memory
 
 
@@ -110,7 +107,12 @@ def try_remedies(
     remedies: list[StepRemedy] = []
     begin = time.monotonic()
 
-    with closing(_try_plans(trial, plans, before)) as found:
+    accesses = (trial.access, *trial.others)
+
+    def run(access: StepAccess, plan: RemedyPlan) -> StepRemedy:
+        return _try_plan(replace(trial, access=access), plan, before)
+
+    with closing(run_at_once(accesses, run, plans)) as found:
         for remedy in found:
             remedies.append(remedy)
             trial.keep(remedy)
@@ -131,32 +133,6 @@ def _guess_saving(plan: RemedyPlan, before: StepEstimate) -> float:
     activation_bytes = before.requested_bytes - before.fixed_bytes
     of_activations = plan.of_activations * activation_bytes
     return of_activations + plan.of_state * before.fixed_bytes
-
-
-def _try_plans(
-    trial: RemedyTrial,
-    plans: Sequence[RemedyPlan],
-    before: StepEstimate,
-) -> Generator[StepRemedy]:
-    """Yield each remedy as it is known, with one capture at a time for each access."""
-    free: SimpleQueue[StepAccess] = SimpleQueue()
-    for access in (trial.access, *trial.others):
-        free.put(access)
-
-    def run(plan: RemedyPlan) -> StepRemedy:
-        access = free.get()
-        try:
-            return _try_plan(replace(trial, access=access), plan, before)
-        finally:
-            free.put(access)
-
-    pool = ThreadPoolExecutor(1 + len(trial.others))
-    try:
-        for done in as_completed([pool.submit(run, plan) for plan in plans]):
-            yield done.result()
-    finally:
-        # The captures that still run end with their accesses.
-        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _try_plan(
@@ -337,10 +313,7 @@ def add_remedies(
     limit_bytes = None if verdict is None else verdict.pool_limit_bytes
     file = None if patches is None else spec.source
 
-    with ExitStack() as stack:
-        accesses = [
-            stack.enter_context(access_target(spec)) for _ in range(_count_captures())
-        ]
+    with open_accesses(spec) as accesses:
         trial = RemedyTrial(
             accesses[0],
             options,
@@ -360,11 +333,6 @@ def add_remedies(
             remedies = try_remedies(trial, names, folder)
 
     return save_remedies(result, remedies, folder)
-
-
-def _count_captures() -> int:
-    """Return how many captures this machine runs at a time: two with the cores and the memory."""
-    return 2 if count_cores() > 1 and read_memory_bytes() > _TWO_BYTES else 1
 
 
 def save_remedies(

@@ -113,11 +113,12 @@ CARD = CardAnswer(
 
 
 def test_priced_cards_come_before_the_sizes() -> None:
-    card = replace(CARD, price=0.355, holds_wanted=True)
+    card = replace(CARD, price=0.355, holds_wanted=True, beside_pool_bytes=2 * MIB)
     priced = replace(ANSWER, limit_of="cards", card="", cards=(card,))
     for width in (60, 80, 160):
         text = to_text(priced, width)
         assert "0.355" in text
+        assert "3.00 MiB" in text  # what a process may use
         assert text.index("per hour") < text.index("Runs by batch size")
         assert "--gpu t4" in text.partition("Next: ")[2]
 
