@@ -175,12 +175,11 @@ def _number_line(report: ReportFile) -> str:
         if program.process_peak_bytes > own:
             place = ""
             if need is not None and need.outside_bytes:
-                place = " outside the steps below"
+                place = " (outside the steps below)"
 
             return (
                 f"The process takes up to {format_bytes(program.process_peak_bytes)}: "
-                f"{format_bytes(own)} TensorFlow's tensors{place}, the rest Python, its "
-                "data and libraries."
+                f"tensors {format_bytes(own)}{place}, Python and data the rest."
             )
 
     if need is None:
