@@ -148,11 +148,14 @@ def find_action(report: ReportFile) -> str:
         return f"Nothing to change: no change is known to save 1 % of {format_bytes(of_bytes)}."
 
     first = changes[0]
-    gain = f": {first.gain}" if first.gain else ""
     verdict = report.verdict
-    fits = verdict is not None and verdict.outcome is Outcome.FITS
+    if verdict is not None and verdict.outcome is Outcome.FITS:
+        saving = f" ({first.gain})" if first.gain else ""
+        return f"It fits. If needed: {first.action}{saving}."
 
-    return f"{'It fits as it is. ' if fits else ''}{first.action}{gain}."
+    gain = f": {first.gain}" if first.gain else ""
+
+    return f"{first.action}{gain}."
 
 
 def _limit_of(report: ReportFile) -> int | None:
