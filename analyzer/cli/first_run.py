@@ -16,6 +16,8 @@ _SECONDS: Final = 0.5  # after which the search ends
 _MOST_DEPTH: Final = 4  # of folders
 _MOST_BYTES: Final = 1 << 20  # read of a file
 _MOST_SHOWN: Final = 3  # of a kind
+_WIDTH: Final = 80  # of a line with a comment
+_OWN_OUTPUT: Final = b"\nNext: analyze "
 _OTHER_FOLDERS: Final = re.compile(
     r"\..*|__pycache__|build|dist|env|node_modules|site-packages|venv"
 )
@@ -53,7 +55,7 @@ def describe_folder(folder: Path) -> list[str]:
     for kind, names in finds.items():
         lines.append(kind)
         for name in names[:_MOST_SHOWN]:
-            lines += [f"  {one.format(shlex.quote(name))}" for one in _COMMANDS[kind]]
+            lines += [_fill_in(one, name) for one in _COMMANDS[kind]]
 
         if len(names) > _MOST_SHOWN:
             lines.append(f"  and {len(names) - _MOST_SHOWN} more")
@@ -61,6 +63,12 @@ def describe_folder(folder: Path) -> list[str]:
         lines.append("")
 
     return lines
+
+
+def _fill_in(command: str, name: str) -> str:
+    """Return a command with its comment, if there is room for that."""
+    line = f"  {command.format(shlex.quote(name))}"
+    return line if len(line) <= _WIDTH else line.partition("  # ")[0]
 
 
 def _search(folder: Path) -> Iterator[tuple[str, str]]:
@@ -113,8 +121,10 @@ def _judge_file(path: Path, name: str) -> Iterator[tuple[str, str]]:
         yield "Models", name
     elif name.endswith(_TRACES):
         yield "Traces and estimates", name
-    elif path.suffix in (".log", ".txt", ".out", ".err") and _OOM.search(_read(path)):
-        yield "Logs with an out-of-memory error", name
+    elif path.suffix in (".log", ".txt", ".out", ".err"):
+        text = _read(path)
+        if _OOM.search(text) and _OWN_OUTPUT not in text:
+            yield "Logs with an out-of-memory error", name
 
 
 def _read(path: Path) -> bytes:

@@ -1,6 +1,7 @@
 """Output of a result: the terminal, and files named by options."""
 
 import contextlib
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -9,10 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+from msgspec import structs
+
 from analyzer.cli import shared_options as options
 from analyzer.cli import stdout
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
-from analyzer.model.contract.report_file import Kind
+from analyzer.model.contract.report_file import Kind, ReportFile
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
 from analyzer.report.answer import peak_limit_words
@@ -121,6 +124,14 @@ class Outputs(PageOutputs):
         """Write the files and print the report."""
         from analyzer.report.report_sections import report_document
 
+        is_stuck = not result.report.next_command or lacks_target(result.report)
+        if is_stuck and result.folder is not None:
+            command = name_command(result.report)
+            folder = str(result.folder)
+            words = ("analyze", command, folder, "--html", "report.html")
+            report = structs.replace(result.report, next_command=shlex.join(words))
+            result = replace(result, report=report)
+
         limit = self.max_peak_bytes
         peak = result.report.peak.allocated_bytes
         to_markdown = partial(result.to_markdown, max_peak_bytes=limit)
@@ -139,13 +150,29 @@ class Outputs(PageOutputs):
         json = json_output(self.json, result.to_json, is_full=self.full)
         if not write_all(json, *others):
             document = report_document(result.report)
-            if self.html and result.report.target.kind == TargetKind.TRACE:
+            if self.html and document.next_command.endswith("--html report.html"):
                 document = replace(document, next_command="")  # it writes the page
 
             print_answer(document, quiet=self.quiet, is_verbose=self.verbose)
 
         if limit is not None and peak > limit:
             raise LimitError(peak_limit_words(peak, limit))
+
+
+def lacks_target(report: ReportFile) -> bool:
+    """Return whether the file of a report's target is missing, as of a trace from elsewhere."""
+    target = report.target
+    if target.kind not in (TargetKind.FILE, TargetKind.SCRIPT):
+        return False
+
+    script = target.text.partition(" -- ")[0]
+    file = script.rpartition(":")[0] if target.kind == TargetKind.FILE else script
+    return not Path(file).exists()
+
+
+def name_command(report: ReportFile) -> str:
+    """Return the command that opens the folder of a report."""
+    return "estimate" if report.kind is Kind.ESTIMATE else "trace"
 
 
 def check_paths(
@@ -276,5 +303,5 @@ class RunPlace:
         print(f"Wrote {where}, with report.html and report.json.", file=sys.stderr)
 
         if not outputs.quiet:
-            command = "estimate" if result.report.kind is Kind.ESTIMATE else "trace"
+            command = name_command(result.report)
             print(f"Open it again: analyze {command} {where}", file=sys.stderr)

@@ -18,6 +18,7 @@ from analyzer.explain.buffer_words import NO_USE
 from analyzer.model.contract.report_file import (
     CardUse,
     OtherSettings,
+    Outcome,
     PoolChange,
     ReplayCheck,
     StatedRange,
@@ -116,7 +117,8 @@ class Analysis:
         share = saves_bytes / self.limit_bytes
         if share < LOW:
             return Severity.INFO
-        if share < MEDIUM:
+        fits = self.verdict is not None and self.verdict.outcome is Outcome.FITS
+        if share < MEDIUM or fits:
             return Severity.LOW
 
         return Severity.MEDIUM if share < HIGH else Severity.HIGH

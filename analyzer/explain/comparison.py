@@ -95,17 +95,24 @@ def compare(
         kind, layer = facts[row["name"]]
         ops.append(OpOfBoth(**row, type=kind, layer=layer))
 
-    layers = _matched_rows(alive_a, alive_b, "layer")
+    layers = tuple(
+        LayerOfBoth(**row) for row in _matched_rows(alive_a, alive_b, "layer")
+    )
     label_a, label_b = labels or (_label(report_a), _label(report_b))
 
+    lines = _answer(peak, categories, layers, label_a, label_b)
+    headline, number, action = lines
+
     return DiffFile(
-        headline=_headline(peak, categories, *both),
+        headline=headline,
+        number=number,
+        action=action,
         notes=tuple(notes),
         a=_side(report_a, label_a),
         b=_side(report_b, label_b),
         peak=peak,
         categories=categories,
-        layers=tuple(LayerOfBoth(**row) for row in layers),
+        layers=layers,
         ops=tuple(ops),
         timelines=CurvesOfBoth(
             a=_timeline(report_a, recording_a),
@@ -308,57 +315,66 @@ def _settings(report: ReportFile) -> dict[str, object]:
     }
 
 
-def _headline(
+def _answer(
     peak: Sequence[PeakOfBoth],
     categories: Sequence[CategoryOfBoth],
-    a: ReportFile,
-    b: ReportFile,
-) -> str:
-    requested = next(row for row in peak if row.number == "requested")
-    before = requested.a_bytes or 0
-    now = requested.b_bytes or 0
+    layers: Sequence[LayerOfBoth],
+    label_a: str,
+    label_b: str,
+) -> tuple[str, str, str]:
+    """Return which side needs more, both needs, and the category and the layer to look at.
+
+    The requested peaks stand for the needs if a side has none.
+    """
+    known = [row for row in peak if row.delta_bytes is not None]
+    row = next(row for row in known if row.number in ("needs", "requested"))
+    before = row.a_bytes or 0
+    now = row.b_bytes or 0
     delta = now - before
-    if not delta:
-        return f"The requested peak is the same: {format_bytes(now)}."
 
     size = format_bytes(abs(delta))
     ratio = delta / max(before, 1)
     if abs(ratio) >= 0.0005:
         size += f" ({ratio:+.1%})"
 
+    verb = "needs" if row.number == "needs" else "requests"
+    headline = f"{label_b} {verb} {size} {_more(delta)} than {label_a}."
+    if not delta:
+        headline = f"{label_b} {verb} as much as {label_a}."
+
+    requested = next(row for row in known if row.number == "requested")
+    number = f"Requested peak: {_both_sizes(requested)}."
+    if row.number == "needs":
+        number = f"Need: {_both_sizes(row)}. {number}"
+
+    return headline, number, _largest_change(categories, layers)
+
+
+def _more(delta_bytes: int) -> str:
+    return "more" if delta_bytes > 0 else "less"
+
+
+def _both_sizes(row: PeakOfBoth) -> str:
+    return f"{format_bytes(row.a_bytes or 0)} → {format_bytes(row.b_bytes or 0)}"
+
+
+def _largest_change(
+    categories: Sequence[CategoryOfBoth],
+    layers: Sequence[LayerOfBoth],
+) -> str:
+    """Return the category and the layer that changed most."""
     most = max(categories, key=lambda row: abs(row.delta_bytes or 0))
-    change = signed_bytes(most.delta_bytes or 0)
-    end = f"category {most.category.value.replace('_', ' ')}, {change}"
-    if a.kind == b.kind:
-        return (
-            f"The requested peak {_grew(delta)} by {size} to {format_bytes(now)}; the "
-            f"largest change is in the {end}.{_opposite_need(peak, delta)}"
-        )
+    if not most.delta_bytes:
+        return "Nothing to change: the categories at both peaks are the same."
 
-    word = "above" if delta > 0 else "below"
+    category = most.category.value.replace("_", " ")
+    text = f"Largest change: {category} {signed_bytes(most.delta_bytes)}"
 
-    return (
-        f"The requested peak is {format_bytes(now)} ({KIND_WORDS[b.kind]}), {size} "
-        f"{word} {format_bytes(before)} ({KIND_WORDS[a.kind]}); the largest difference "
-        f"is in the {end}."
-    )
+    for layer in layers[:1]:
+        if layer.name and layer.delta_bytes:
+            text += f". Look at {layer.name}: {signed_bytes(layer.delta_bytes)}"
 
-
-def _grew(delta_bytes: int) -> str:
-    return "grew" if delta_bytes > 0 else "shrank"
-
-
-def _opposite_need(peak: Sequence[PeakOfBoth], delta_bytes: int) -> str:
-    """Say that the need changed in the other direction than the requested peak, if it did."""
-    for row in peak:
-        change = row.delta_bytes or 0
-        if row.number == "needs" and row.b_bytes and change * delta_bytes < 0:
-            return (
-                f" The need of the whole run, with its first step, {_grew(change)} by "
-                f"{format_bytes(abs(change))} to {format_bytes(row.b_bytes)}."
-            )
-
-    return ""
+    return f"{text}."
 
 
 def _timeline(report: ReportFile, recording: Recording) -> StepCurve:

@@ -73,7 +73,7 @@ class Question:
         return self.limit + self.beside_pool
 
     def answer(self, place: str, need: Need, incomplete: str) -> tuple[Outcome, str]:
-        """Return the outcome and its headline, of a program for its pool and the pool's limit.
+        """Return the outcome and its headline.
 
         The headline is one line: ``FITS Tesla T4: needs 3.00 GiB of 13.42 GiB, ...``. ``incomplete``
         is why the need is only a lower bound (the step did not end, a tensor has no size, the trace is
@@ -82,20 +82,10 @@ class Question:
         own_bytes = need.own_peak_bytes
         limit = self.whole
         size = need.total
-
-        if own_bytes is not None:
-            limit = self.limit
-            size = need.pool
-
         is_least = bool(incomplete) or (
             own_bytes is not None and need.before_trace is not None
         )
         verb = "needs at least" if is_least else "needs"
-        if own_bytes is not None:
-            verb = (
-                f"TensorFlow's own peak is {format_bytes(own_bytes)}; its pool {verb}"
-            )
-
         is_below = size.range.high <= limit.range.low
         if size.range.low > limit.range.high:
             outcome = Outcome.DOES_NOT_FIT

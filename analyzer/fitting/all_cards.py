@@ -7,6 +7,7 @@ largest card of each kind, at few sizes, and the other cards are judged by the n
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from itertools import groupby
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
-from analyzer.cards import Gpu, all_gpus, memory_limit
+from analyzer.cards import Gpu, all_gpus, memory_beside_pool, memory_limit
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer
 from analyzer.fitting.fit_target import (
     FitQuestion,
@@ -24,9 +25,11 @@ from analyzer.fitting.fit_target import (
 )
 from analyzer.fitting.size_answers import answer_sizes
 from analyzer.fitting.size_search import CardSearch
-from analyzer.fitting.step_access import StepAccess, access_target
+from analyzer.fitting.step_access import StepAccess, open_accesses, run_at_once
 from analyzer.fitting.varied_size import choose_first_size
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
+
+Rows = list[CardAnswer]
 
 # Compute capability whose cards come first: XLA tries Triton's kernels from 8.0 on
 # (``gemm_fusion.cc``), and compiling a transformer then takes twice as long.
@@ -42,8 +45,8 @@ def fit_all_cards(
 ) -> FitAnswer:
     """Find the largest batch on each card, or on each one with a price; or judge one batch.
 
-    ``keep`` gets the answer for the cards so far after each kind of card: first a kind that compiles
-    quickly, then the most frequent one.
+    ``keep`` gets the answer for the cards so far after each kind of card. A kind that compiles quickly
+    and the most frequent one are judged first.
     """
     cards = list(question.prices) or [gpu for gpu in all_gpus() if not gpu.is_amd]
     cards.sort(key=lambda gpu: (_kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
@@ -51,7 +54,7 @@ def fit_all_cards(
     kinds.sort(key=len, reverse=True)
     kinds.sort(key=lambda group: _kind_of(group[0]) != _QUICK_KIND)
 
-    rows: list[CardAnswer] = []
+    rows: Rows = []
 
     judged = 0  # kinds of cards
     reached = [0.0]  # the share of the search for one kind of card
@@ -61,12 +64,18 @@ def fit_all_cards(
         progress(f"{stage}, {known}", (judged + reached[0]) / len(kinds))
 
     def report(stage: str, share: float) -> None:
-        reached[0] = share
+        reached[0] = max(share, reached[0])
         show(stage)
 
-    with access_target(spec, show) as access:
-        for group in kinds:
-            kind_answer = _fit_kind(access, options, question, group, rows, report)
+    def judge(access: StepAccess, group: list[Gpu]) -> tuple[FitAnswer, Rows]:
+        return _fit_kind(access, options, question, group, report)
+
+    with (
+        open_accesses(spec, show) as accesses,
+        closing(run_at_once(accesses, judge, kinds)) as found,
+    ):
+        for kind_answer, new_rows in found:
+            rows += new_rows
             answer = _combine(kind_answer, rows, question.wanted, len(cards))
             keep(answer)
             judged += 1
@@ -84,10 +93,10 @@ def _fit_kind(
     options: CaptureOptions,
     question: FitQuestion,
     cards: list[Gpu],
-    rows: list[CardAnswer],
     report: Progress,
-) -> FitAnswer:
-    """Add the rows of cards of one kind, and return the answer for the largest of them."""
+) -> tuple[FitAnswer, Rows]:
+    """Return the answer for the largest card of one kind, and the rows of all of them."""
+    rows: Rows = []
     largest_card = cards[-1]
     limits = [memory_limit(gpu) for gpu in cards]
     chosen = replace(options, gpu=largest_card.id)
@@ -112,6 +121,7 @@ def _fit_kind(
                 id=gpu.id,
                 memory_bytes=gpu.memory_bytes,
                 limit_bytes=limit.bytes,
+                beside_pool_bytes=memory_beside_pool(gpu),
                 largest=largest,
                 safe=safe,
                 holds_wanted=holds_wanted,
@@ -119,7 +129,7 @@ def _fit_kind(
             )
         )
 
-    return describe_sizes(
+    answer = describe_sizes(
         access.name,
         chosen,
         search,
@@ -127,6 +137,7 @@ def _fit_kind(
         ("card", limits[-1]),
         question,
     )
+    return answer, rows
 
 
 def _combine(
@@ -180,7 +191,6 @@ def _combine(
         limit_bytes=largest.limit_bytes,
         limit_low_bytes=smallest.limit_bytes,
         limit_high_bytes=largest.limit_bytes,
-        beside_pool_bytes=0,
         largest=(wanted or 0) if holds else max(row.largest or 0 for row in rows),
         failing=None,
         safe=max(row.safe or 0 for row in rows),

@@ -48,6 +48,7 @@ class CardAnswer(ReportRecord, frozen=True, kw_only=True):
     id: str
     memory_bytes: int
     limit_bytes: int  # the part of its memory that TensorFlow's allocator may use
+    beside_pool_bytes: int = 0  # of CUDA's context and libraries
     # as in ``FitAnswer``, read from a line between needs; None if one size was asked about
     largest: int | None
     safe: int | None
@@ -64,7 +65,7 @@ class FitAnswer(ReportRecord, frozen=True, kw_only=True):
     shape: str = ""  # input axes with an N, such as ``tokens=N``; empty for the batch
     batch_size: int | None = None  # of an input-size search; None for the target's own
     mode: str
-    jit: bool
+    jit: bool | None  # None if the search was interrupted before it was known
     optimizer: str
     dtype_policy: str
     options: tuple[str, ...] = ()  # the user's further options of the step, as words

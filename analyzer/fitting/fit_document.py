@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -41,7 +42,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
         f"batch {answer.batch_size}" if answer.batch_size else "",
         answer.optimizer,
         answer.dtype_policy,
-        "XLA" if answer.jit else "op by op",
+        "" if answer.jit is None else "XLA" if answer.jit else "op by op",
     )
 
     subtitle = ", ".join(filter(None, step))
@@ -139,6 +140,14 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
         yield f"The step needs about {fixed} plus {each} per example of the batch."
 
     noun = answer.noun.capitalize()
+    known = [(one.size, one.need_bytes) for one in answer.points if one.need_bytes]
+
+    for (size, need_bytes), (larger, other_bytes) in pairwise(known):
+        if other_bytes < need_bytes:
+            reason = "XLA plans" if answer.jit else "TensorFlow chooses algorithms for"
+            sizes = f"{answer.label(larger)} needs less than {answer.label(size)}"
+            yield f"{noun} {sizes}: {reason} each size separately."
+            break
 
     for point in answer.points:
         if point.is_refused:
@@ -156,30 +165,22 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
 
 
 def _explain_limit(answer: FitAnswer) -> str:
-    low = answer.limit_low_bytes
-    high = answer.limit_high_bytes
-    bounds = ""
-
-    if low != high:
-        bounds = f" ({format_bytes(low)} to {format_bytes(high)})"
-
-    origins = {
-        "card": f" on {answer.card_name}",
-        "machine": ", the memory of this machine",
-        "given": ", the given limit",
-    }
-
-    others = ""
-
+    limit = format_bytes(answer.limit_bytes + answer.beside_pool_bytes)
     if answer.beside_pool_bytes:
         beside = format_bytes(answer.beside_pool_bytes)
-        others = f"; context and libraries take another {beside}"
+        return (
+            f"Of the {limit} that a process may use on {answer.card_name}, CUDA's context "
+            f"and libraries take {beside}."
+        )
 
-    limit = format_bytes(answer.limit_bytes)
+    if answer.limit_of == "given" and answer.card_name:
+        return (
+            f"The given limit of {limit} is for TensorFlow's pool alone; CUDA's context "
+            "and libraries come on top."
+        )
 
-    return (
-        f"TensorFlow's pool may use {limit}{bounds}{origins[answer.limit_of]}{others}."
-    )
+    owner = "given" if answer.limit_of == "given" else "the memory of this machine"
+    return f"The limit is {limit}, {owner}."
 
 
 def _size_section(answer: FitAnswer) -> Section:
@@ -196,7 +197,7 @@ def _size_section(answer: FitAnswer) -> Section:
         if point.need_bytes is None:
             rows.append((size, word, None, Cell(None, tone)))
         else:
-            bar = Cell(need / top, tone, note=word)
+            bar = Cell(need / top, tone)
             rows.append((size, word, need, bar))
 
     columns = (TableColumn(answer.noun, "number"), *COLUMNS["sizes"])
@@ -223,7 +224,7 @@ def _card_table(answer: FitAnswer) -> Table:
     if answer.is_priced:
         columns.append(TableColumn("per hour", "number"))
 
-    columns += [TableColumn("memory", "bytes", rank=2), TableColumn("limit", "bytes")]
+    columns.append(TableColumn("memory", "bytes"))
     if answer.wanted is None:
         columns += [TableColumn("safe", "number"), TableColumn("about", "number")]
     else:
@@ -250,7 +251,7 @@ def _card_row(answer: FitAnswer, card: CardAnswer) -> tuple[CellValue, ...]:
     if card.price is not None:
         row.append(f"{card.price:g}")
 
-    row += [card.memory_bytes, card.limit_bytes]
+    row.append(card.limit_bytes + card.beside_pool_bytes)  # as in a verdict
     if answer.wanted is None:
         row += [answer.label(card.safe or 0), answer.label(card.largest or 0)]
     else:

@@ -183,7 +183,7 @@ def describe_sizes(
         shape=" ".join(question.varied),
         batch_size=None if is_batch else step.batch_size,
         mode=step.mode,
-        jit=bool(step.jit),
+        jit=step.jit,
         optimizer=step.optimizer,
         dtype_policy=step.dtype_policy,
         options=write_options(replace(options, batch_size=None)),

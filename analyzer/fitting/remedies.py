@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -26,9 +27,10 @@ from analyzer.fitting.source_patches import (
 from analyzer.fitting.step_access import (
     StepAccess,
     StepEstimate,
-    access_target,
     estimate_folder,
     estimate_step,
+    open_accesses,
+    run_at_once,
 )
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
@@ -66,6 +68,7 @@ class RemedyTrial:
     keep: Callable[[StepRemedy], None] = lambda remedy: None
     patch_file: Path | None = None  # the file to write patches of, into a folder
     patch_folder: Path = Path()
+    others: tuple[StepAccess, ...] = ()  # for further captures at the same time
 
     def estimate(self, options: CaptureOptions, name: str) -> StepEstimate:
         """Return the estimate of the step with some options, captured in the subfolder ``name``."""
@@ -100,23 +103,37 @@ def try_remedies(
     )
 
     plans = choose_plans(list(plan_remedies(options, before.note)), names)
+    plans.sort(key=lambda plan: -_guess_saving(plan, before))
     remedies: list[StepRemedy] = []
     begin = time.monotonic()
 
-    for number, plan in enumerate(plans):
-        stage = f"change {number + 1} of {len(plans)}, {plan.id}"
-        if number:
-            left_s = (time.monotonic() - begin) / number * (len(plans) - number)
-            stage += f", about {math.ceil(left_s / 60)} min left"
+    accesses = (trial.access, *trial.others)
 
-        report(stage, (number + 1) / (len(plans) + 1))
-        remedies.append(_try_plan(trial, plan, before))
-        trial.keep(remedies[-1])
+    def run(access: StepAccess, plan: RemedyPlan) -> StepRemedy:
+        return _try_plan(replace(trial, access=access), plan, before)
+
+    with closing(run_at_once(accesses, run, plans)) as found:
+        for remedy in found:
+            remedies.append(remedy)
+            trial.keep(remedy)
+
+            left = len(plans) - len(remedies)
+            left_s = (time.monotonic() - begin) / len(remedies) * left
+            minutes = math.ceil(left_s / 60)
+            stage = f"{len(remedies)} of {len(plans)} changes, about {minutes} min left"
+            report(stage, (len(remedies) + 1) / (len(plans) + 1))
 
     remedies.sort(key=lambda one: one.saves_bytes or 0, reverse=True)
     remedies.sort(key=lambda one: one.saves_bytes is None)
 
     return tuple(remedies)
+
+
+def _guess_saving(plan: RemedyPlan, before: StepEstimate) -> float:
+    """Return the likely saving of a remedy in bytes, by the shares of its kind."""
+    activation_bytes = before.requested_bytes - before.fixed_bytes
+    of_activations = plan.of_activations * activation_bytes
+    return of_activations + plan.of_state * before.fixed_bytes
 
 
 def _try_plan(
@@ -297,15 +314,16 @@ def add_remedies(
     limit_bytes = None if verdict is None else verdict.pool_limit_bytes
     file = None if patches is None else spec.source
 
-    with access_target(spec) as access:
+    with open_accesses(spec) as accesses:
         trial = RemedyTrial(
-            access,
+            accesses[0],
             options,
             limit_bytes,
             progress,
             keep,
             file,
             patches or Path(),
+            tuple(accesses[1:]),
         )
 
         if names is None:
@@ -320,9 +338,19 @@ def add_remedies(
 
 def save_remedies(
     result: Result,
-    remedies: Iterable[StepRemedy],
+    remedies: Sequence[StepRemedy],
     folder: Path,
 ) -> Result:
     """Return an estimate with remedies, and save the changed report in its folder."""
-    report = replace_fields(result.report, remedies=tuple(remedies))
+    known = {one.id: one.saves_bytes for one in remedies if one.saves_bytes is not None}
+    findings = []
+    for finding in result.report.findings:  # one number for one change: the run's
+        saves_bytes = known.get(remedy_of(finding), finding.saves_bytes)
+        findings.append(replace(finding, saves_bytes=saves_bytes))
+
+    report = replace_fields(
+        result.report,
+        findings=tuple(findings),
+        remedies=tuple(remedies),
+    )
     return save_report(replace(result, report=add_answer(report)), folder)

@@ -243,6 +243,12 @@ _OPTIMIZERS: Final = ("SGD", "Lion", "Adafactor", "RMSprop", "Adagrad")
 # The remedy that recomputes blocks of layers; it needs the order of the layers.
 RECOMPUTING: Final = "recompute-blocks"
 
+_OF_STATE: Final = 0.3
+"""Likely share of the variables that another optimizer saves."""
+
+_OF_ACTIVATIONS: Final = 0.4
+"""Likely share of the activations that recomputed blocks save."""
+
 _LEAST_UNITS: Final = 3  # fewest units of a chain for which blocks are recomputed
 _TYPE_IGNORE: Final = re.compile(r"  # type: ignore\[[\w-]+\]")
 _PASTE_BEGIN: Final = "# --- begin of the pasted code ---"
@@ -266,6 +272,8 @@ class RemedyRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     before: str = ""
     model: str = ""
     optimizer_option: str = ""
+    of_activations: float = 0.0
+    of_state: float = 0.0
 
 
 class RemedyPlan(RemedyRow, frozen=True, kw_only=True):
@@ -321,6 +329,7 @@ def plan_remedies(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan
             optimizer=name,
             costs="other hyper-parameters",
             kind="optimizer",
+            of_state=_OF_STATE,
             options=replace(options, optimizer=key),
         )
 
@@ -392,6 +401,7 @@ def _plan_blocks(
         model=f"{read_recomputing_code()}\n\n\n{call}",
         costs="their ops run twice; batch normalization updates twice",
         kind="recomputation",
+        of_activations=_OF_ACTIVATIONS,
         options=replace(options, remedy=f"recompute={ranges}"),
     )
 

@@ -1,11 +1,14 @@
 """Run or estimate the step of a target with any options, through child processes."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
+from typing import Final, TypeVar
 
 from msgspec import structs
 
@@ -18,11 +21,16 @@ from analyzer.model.contract.capture_request import (
     TargetSpec,
 )
 from analyzer.model.errors import InputError
+from analyzer.model.machine import count_cores, read_memory_bytes
 from analyzer.session.estimate_captures import capture_target
 from analyzer.session.opening import analyse_step
 from analyzer.simulate.allocator.limits import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
+
+_TWO_BYTES: Final = 12 << 30  # memory of a machine that runs two captures at a time
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 # Capture the step with these options into a folder; return its final path.
 Capture = Callable[[CaptureOptions, Path], Path]
@@ -89,6 +97,50 @@ def access_target(
             ),
             capture_file=capture_file,
         )
+
+
+@contextmanager
+def open_accesses(
+    spec: TargetSpec,
+    show_stage: Callable[[str], None] = lambda stage: None,
+) -> Iterator[list[StepAccess]]:
+    """Give two accesses to a target, if the machine has the cores and the memory, else one."""
+    is_large = count_cores() > 1 and read_memory_bytes() > _TWO_BYTES
+
+    with ExitStack() as stack:
+        accesses = [stack.enter_context(access_target(spec, show_stage))]
+        if is_large:
+            accesses.append(stack.enter_context(access_target(spec, show_stage)))
+
+        yield accesses
+
+
+def run_at_once(
+    accesses: Sequence[StepAccess],
+    call: Callable[[StepAccess, _Item], _Result],
+    items: Sequence[_Item],
+) -> Generator[_Result]:
+    """Yield the result of each item as it is known; an access serves one call at a time.
+
+    If the generator is closed, calls that still run end with their accesses.
+    """
+    free: SimpleQueue[StepAccess] = SimpleQueue()
+    for one in accesses:
+        free.put(one)
+
+    def run(item: _Item) -> _Result:
+        access = free.get()
+        try:
+            return call(access, item)
+        finally:
+            free.put(access)
+
+    pool = ThreadPoolExecutor(len(accesses))
+    try:
+        for done in as_completed([pool.submit(run, item) for item in items]):
+            yield done.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager

@@ -101,7 +101,8 @@ _ADVICE: Final = {
     ),
     "limit": (
         "Raise the memory limit, or stop other processes on the card.",
-        "The card has {card}; the limit of this process was {limit}.",
+        "The card has {card}; the limit of this process was {limit}: it was set, or other "
+        "processes held the card when TensorFlow started.",
     ),
     "pinned_limit": (
         "Raise TF_GPU_HOST_MEM_LIMIT_IN_MB, the limit of pinned host memory.",
@@ -166,6 +167,9 @@ def _choose(failure: LoggedFailure, cause: str, words: Words) -> Iterator[str]:
         yield from _choose_for_host(failure, words)
         return
 
+    if failure.has_low_limit and cause != Cause.HELD_BY_OTHERS:
+        yield "limit"
+
     if cause in _ADVICE:
         yield cause
     elif cause == Cause.FRAGMENTED:
@@ -219,16 +223,19 @@ def _choose_for_size(failure: LoggedFailure, words: Words) -> Iterator[str]:
     else:
         yield "smaller_batch" if words["batch"] else "smaller"
 
-    card = failure.card_memory
-    need_bytes = failure.in_use_bytes
-
-    if failure.asked is not None:
-        need_bytes += failure.asked.rounded_bytes
-    if card is not None and failure.is_limited and need_bytes < card.low:
-        yield "limit"
-
     if failure.is_pinned:
         yield "pinned_limit"
+
+
+def can_smaller_batch_help(failure: LoggedFailure, cause: str) -> bool | None:
+    """Return whether the request shrinks with the batch; None if the log does not show it."""
+    if failure.other_cause:
+        return None
+    if find_batch(failure) or is_data_set(failure):
+        return True
+
+    is_alone = cause in (Cause.LARGER_THAN_CARD, Cause.LARGER_THAN_LIMIT)
+    return False if is_alone and is_weight(failure) else None
 
 
 def _find_smaller_batch(

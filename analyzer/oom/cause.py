@@ -391,7 +391,8 @@ def _find_reasons(failure: LoggedFailure, cause: Cause) -> Iterator[str]:
             "list keeps every step's result. One dump can't show whether they grow."
         )
 
-    if failure.is_limited and cause is not Cause.HELD_BY_OTHERS:
+    is_advised = failure.has_low_limit or cause is Cause.HELD_BY_OTHERS
+    if failure.is_limited and not is_advised:
         yield (
             "The limit is {limit}, the card has {card}: a limit was set, or other processes "
             "held the card when TensorFlow started."

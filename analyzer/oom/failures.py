@@ -158,6 +158,15 @@ class LoggedFailure(Struct):
 
         return self.limit.high < _LIMITED_SHARE * total.low
 
+    @property
+    def has_low_limit(self) -> bool:
+        """Whether the request would fit the card under a higher limit."""
+        card = self.card_memory
+        if card is None or self.asked is None or not self.is_limited:
+            return False
+
+        return self.in_use_bytes + self.asked.rounded_bytes < card.low
+
 
 _MOST_FAILURES: Final = 500  # stored; more are counted
 _RECENT: Final = 64  # failures that a later line may belong to

@@ -4,6 +4,7 @@ The pool is drawn to scale, cut into rows like a text into lines, so that a chun
 still visible. The failed request is drawn below to the same scale.
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
@@ -160,6 +161,11 @@ def _draw(
 _MOST_FAILURES: Final = 5  # in full; the others are only counted
 _MOST_ROWS: Final = 8  # of a table
 _SIZE: Final = TableColumn("size", "bytes")
+_PLACEHOLDERS: Final = {
+    "TARGET": "your model, such as train.py:build_model",
+    "CARD": "your card, such as t4",
+    "SCRIPT": "your script, such as train.py",
+}
 _FIGURES: Final = {
     "limit_bytes": "limit",
     "in_use_bytes": "in use",
@@ -189,19 +195,20 @@ def build_sections(
         sections += _describe_parts(failure, failures[place : place + 1])
 
     notes = list(document.notes)
-    command = document.next_command or ""
-
     left = count - _MOST_FAILURES + document.failures_not_shown
     if left > 0:
         notes.append(f"{left:,} more failures: see the JSON.")
-    if "TARGET" in command:
-        notes.append("Below, TARGET is your model, such as train.py:build_model.")
-    if "CARD" in command:
-        notes.append("Below, CARD is your card, such as t4.")
-    if "SCRIPT" in command:
-        notes.append("Below, SCRIPT is your script, such as train.py.")
 
     sections.append(Section("", tuple(map(Paragraph, notes))))
+
+    lead = [Paragraph(_first_action(one), "strong") for one in document.failures[:1]]
+    command = document.next_command or ""
+    unknown = [text for name, text in _PLACEHOLDERS.items() if name in command]
+
+    if unknown:
+        lead.append(Paragraph(f"Name {' and '.join(unknown)}, for: {command}"))
+        words = ("analyze", "oom", document.log, "--html", "oom.html")
+        command = shlex.join(words)
 
     return Document(
         document.log,
@@ -209,9 +216,18 @@ def build_sections(
         tone="bad" if count else "strong",
         subtitle=f"{document.lines:,} lines",
         badge="out of memory" if count else "",
+        lead=tuple(lead),
         sections=tuple(sections),
         next_command=command,
     )
+
+
+def _first_action(failure: OomFailure) -> str:
+    """Return the most direct remedy of a failure with its reason."""
+    for remedy in failure.remedies[:1]:
+        return f"{remedy.action} {remedy.because}"
+
+    return "The log does not show what to change."
 
 
 def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Section:
@@ -219,6 +235,7 @@ def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Secti
 
     if not is_first:  # the headline is the title of the first
         lead.append(Paragraph(failure.verdict.title, "warning"))
+        lead.append(Paragraph(_first_action(failure), "strong"))
 
     lead += map(Paragraph, failure.verdict.reasons)
     columns = (TableColumn("", least=9), TableColumn("", "whole", least=20))
@@ -236,11 +253,11 @@ def _describe_parts(
     """Yield the parts of one failure: advice, drawing, figures, contents of the pool, its line."""
     advice: list[Block] = []
 
-    for remedy in failure.remedies:
+    for remedy in failure.remedies[1:]:
         advice.append(Paragraph(remedy.action, mark="- "))
         advice.append(Paragraph(remedy.because, "muted", "  "))
 
-    parts: dict[str, list[Block]] = {"What to do": advice}
+    parts: dict[str, list[Block]] = {"What else may help": advice}
 
     for one in logged:
         drawing = draw_pool(one)
@@ -277,8 +294,7 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
             shown = f"{asked.requested_bytes:,}"
 
         size = format_bytes(asked.requested_bytes)
-        yield "request", f"{about}{size} ({shown} bytes)"
-        yield "size from", asked.basis
+        yield "request", f"{about}{size} ({shown} bytes, from {asked.basis})"
 
         if asked.shape is not None:
             yield "shape", f"{list(asked.shape)} {asked.dtype or ''}".strip()

@@ -7,7 +7,13 @@ from typing import Final
 
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.contract.capture_request import TargetKind
-from analyzer.model.contract.report_file import Finding, Kind, ReportFile, StepRemedy
+from analyzer.model.contract.report_file import (
+    Finding,
+    Kind,
+    Outcome,
+    ReportFile,
+    StepRemedy,
+)
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_option_bytes, signed_bytes
 from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn, Tone
@@ -144,6 +150,11 @@ def find_action(report: ReportFile) -> str:
         return f"Nothing to change: no change is known to save 1 % of {format_bytes(of_bytes)}."
 
     first = changes[0]
+    verdict = report.verdict
+    if verdict is not None and verdict.outcome is Outcome.FITS:
+        saving = f" ({first.gain})" if first.gain else ""
+        return f"It fits. If needed: {first.action}{saving}."
+
     gain = f": {first.gain}" if first.gain else ""
 
     return f"{first.action}{gain}."
@@ -285,7 +296,7 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     if action and code:
         gain = "its saving was not computed"
     if finding.saves_bytes:
-        gain = f"saves up to {format_bytes(finding.saves_bytes)} {finding.saves_kind}"
+        gain = f"saves about {format_bytes(finding.saves_bytes)} {finding.saves_kind}"
 
     return Item(
         finding.severity,

@@ -129,22 +129,34 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
     if trend == "fills":
         return "No leak: memory rises only while a container with a bound fills."
 
-    steps = f"{program.steps:,} steps"
+    return _largest_categories(report)
 
+
+def _unclear_growth(report: ReportFile) -> str:
+    """Return why a program's growth is unknown; empty if it is known."""
+    program = report.program
+    if program is None or program.whole_run or _find_growth(report):
+        return ""
+    if program.device.trend in ("flat", "fills"):
+        return ""
+
+    steps = f"Cannot tell if memory grows: {program.steps:,} steps"
     if not program.device.level_bytes:
-        return f"Cannot tell whether memory grows: {steps} are too few."
+        return f"{steps} are too few."
 
-    low = program.device.low_bytes
-    high = program.device.high_bytes
-    if low <= 0 < high:
-        most = format_bytes(round(high))
-        return f"No sign of a leak in {steps}: memory in use grows by at most {most} a step."
+    low_bytes = program.device.low_bytes
+    high_bytes = program.device.high_bytes
+    if low_bytes <= 0 < high_bytes:
+        most = format_bytes(round(high_bytes))
+        return (
+            f"No sign of a leak in {program.steps:,} steps: memory in use grows by at most "
+            f"{most} a step."
+        )
 
-    slopes = f"{signed_bytes(low)} and {signed_bytes(high)} a step"
+    low = signed_bytes(low_bytes)
+    high = signed_bytes(high_bytes)
 
-    return (
-        f"Cannot tell whether memory grows: in {steps} the slope lies between {slopes}."
-    )
+    return f"{steps}, {low} to {high} a step."
 
 
 def _largest_categories(report: ReportFile) -> str:
@@ -176,12 +188,11 @@ def _number_line(report: ReportFile) -> str:
         if program.process_peak_bytes > own:
             place = ""
             if need is not None and need.outside_bytes:
-                place = " outside the steps below"
+                place = " (outside the steps below)"
 
             return (
                 f"The process takes up to {format_bytes(program.process_peak_bytes)}: "
-                f"{format_bytes(own)} TensorFlow's tensors{place}, the rest Python, its "
-                "data and libraries."
+                f"tensors {format_bytes(own)}{place}, Python and data the rest."
             )
 
     if need is None:
@@ -194,17 +205,6 @@ def _number_line(report: ReportFile) -> str:
         return "The step ended early: what it requests later is not in these figures."
 
     when = _highest_place(report)
-    if has_limit(report) and _is_own_peak(need):  # the verdict is about the pool
-        beside = ""
-        if need.beside_pool is not None:
-            beside = format_bytes(need.beside_pool.bytes)
-
-        rest = f"With {beside} beside the pool, the process needs {total}."
-        if beside:
-            return rest
-
-        return f"That is {' + '.join(parts)}{when}."
-
     if has_limit(report):  # the verdict has the sum
         return f"That is {' + '.join(parts)}{when}."
     if len(parts) == 1:
@@ -308,7 +308,9 @@ def notices_of(report: ReportFile) -> tuple[str, ...]:
     if has_limit(report) and _find_growth(report):
         notices.append(f"{_find_growth(report)}.")
 
-    return tuple(notices)
+    notices.append(_unclear_growth(report))
+
+    return tuple(filter(None, notices))
 
 
 def step_words(report: ReportFile) -> str:

@@ -1,7 +1,7 @@
 """Build the document of a difference between two steps."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,6 @@ from analyzer.model.recording.records import Recording
 from analyzer.model.units import (
     format_bytes,
     parse_bytes,
-    signed_bytes,
 )
 from analyzer.report.output_files import ReportOutput, write_text
 from analyzer.report.render.sections import (
@@ -47,10 +46,10 @@ def diff_document(report: report_file.DiffFile) -> Document:
     largest = [(row.category, row) for row in categories[:_ROWS]]
 
     return Document(
-        f"{report.a.label}  →  {report.b.label}",
+        "",
         report.headline,
         notices=report.notes,
-        lead=tuple(_lead(report)),
+        lead=(Paragraph(report.number), Paragraph(report.action, "strong")),
         sections=(
             Section("", (_both(peak),)),
             Section("", (_both(largest),)),
@@ -63,15 +62,6 @@ def diff_document(report: report_file.DiffFile) -> Document:
 
 def _distance(row: report_file.BytesOfBoth) -> int:
     return abs(row.delta_bytes or 0)
-
-
-def _lead(report: report_file.DiffFile) -> Iterator[Paragraph]:
-    """Yield the layer to look at."""
-    grown = max(report.layers, key=lambda row: row.delta_bytes or 0, default=None)
-    if grown is not None and (grown.delta_bytes or 0) > 0:
-        name = grown.name or "tensors without a layer"
-        size = grown.delta_bytes or 0
-        yield Paragraph(f"Look at {name}: {signed_bytes(size)}.", "strong")
 
 
 def diff_summary(

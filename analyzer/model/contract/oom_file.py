@@ -107,6 +107,8 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     verdict: OomVerdict
     sizes: tuple[OomSize, ...]
     remedies: tuple[OomAdvice, ...]
+    # whether the request shrinks with the batch; None if the log does not show it
+    smaller_batch_helps: bool | None = None
     compiled: OomPlan | None = None
     words: str = ""
     component: str = "TensorFlow"

@@ -622,7 +622,9 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
 
     schema_version: int = DIFF_VERSION
     kind: Literal["diff"] = "diff"
-    headline: Text
+    headline: Text  # which side needs more, and by how much
+    number: Text  # the needs and the requested peaks
+    action: Text  # the category and the layer that changed most
     notes: tuple[Text, ...]
     a: DiffSide
     b: DiffSide

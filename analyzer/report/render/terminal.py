@@ -6,7 +6,7 @@ which lose their middle; if they would lose too much, the least important column
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -32,6 +32,8 @@ _BAR_CELLS: Final = 20  # of the longest bar
 _LONGEST: Final = 2_000  # characters of a paragraph
 _MOST_LINES: Final = 28  # of an answer without ``-v``
 _ITEM_LINES: Final = 5  # of findings and changes without ``-v``
+_OPTION: Final = re.compile(" (?=-)")
+_CONTINUED: Final = " \\"
 
 # Stands for a space at which no line may end. Private use; ``printable`` removes it from texts.
 _JOINED: Final = "\ue000"
@@ -47,14 +49,13 @@ def print_terminal(
 ) -> None:
     """Print a document; without ``is_verbose`` at most 28 lines, and no folded sections or details.
 
-    The next command stays one line for copying, however narrow the terminal is.
+    If the next command is too long for a line, its lines end as a shell continues them.
     """
     shown = to_terminal(document, console.width, is_verbose=is_verbose)
     lines = console.render_lines(shown, pad=False)
 
-    command = Text(printable(document.next_command, _LONGEST), "bold")
-    following = Text.assemble("Next: ", command) if command else Text()
-    room = _MOST_LINES - math.ceil(following.cell_len / console.width)
+    following = _continue_lines(document.next_command, console.width)
+    room = _MOST_LINES - len(following)
     left = 0
 
     if not is_verbose and len(lines) > room:
@@ -66,8 +67,29 @@ def print_terminal(
 
     if left:
         console.print(_line(f"{left} more lines with -v", "dim"))
-    if command:
-        console.print("\n" * is_verbose, following, sep="", soft_wrap=True)
+    if following and is_verbose:
+        console.print()
+
+    for words in following:
+        console.print(words, soft_wrap=True)
+
+
+def _continue_lines(command: str, width: int) -> list[Text]:
+    """Return the next command in lines, split before options as a shell continues them."""
+    shown = f"Next: {printable(command, _LONGEST)}"
+    is_quoted = "'" in shown
+    first, *options = [shown] if is_quoted else _OPTION.split(shown)
+    lines = [first]
+
+    for option in options:
+        line = f"{lines[-1]} {option}"
+        if cell_len(line) <= width - len(_CONTINUED):
+            lines[-1] = line
+        else:
+            lines[-1] += _CONTINUED
+            lines.append(f"      {option}")
+
+    return [Text(line, "bold") for line in lines] if command else []
 
 
 def to_terminal(

@@ -37,6 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "venv/lib/keras_model.py": MODEL,
         "logs/good.log": "Epoch 1/3",
         "logs/bad.log": "OOM when allocating tensor with shape[8]",
+        "logs/answer.txt": "Out of memory: 2 GiB\nNext: analyze fit m.py:m\n",
         "saved/model.keras": "",
         "exported/saved_model.pb": "",
     }
@@ -56,6 +57,8 @@ def test_each_find_has_commands_that_accept_it(project: Path) -> None:
 
     models = {name for command, name in named if command == "fit"}
     assert models == {"my nets.py:build_model", "my nets.py:small", "exported"}
+    assert "answer.txt" not in done.out  # an output of ours is no log
+    assert max(map(len, done.out.splitlines())) <= 80
     assert "and 1 more" in done.out  # model.keras is in a folder below
     assert {one for one in named if one[1] not in models} == {
         ("trace", "train.py"),

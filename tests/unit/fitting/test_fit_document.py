@@ -70,6 +70,29 @@ def test_the_json_keeps_to_the_schema() -> None:
     assert breaches(json.loads(encode_report(ANSWER)), "fit", "FitAnswer") == []
 
 
+def test_one_size_of_the_card_and_the_parts_of_it() -> None:
+    text = to_text(replace(ANSWER, beside_pool_bytes=20 * MIB))
+    assert "Of the 120.0 MiB that a process may use on Tesla T4" in text
+    assert "libraries take 20.00 MiB" in text
+    assert "100.0 MiB" not in text
+    given = to_text(replace(ANSWER, limit_of="given"))
+    assert "limit of 100.0 MiB is for TensorFlow's pool alone" in given
+
+
+def test_a_need_that_falls_has_a_reason() -> None:
+    falling = SizePoint(size=39, fits=True, need_bytes=99 * MIB)
+    points = (ANSWER.points[0], falling, *ANSWER.points[1:])
+    assert "Batch 40 needs less than 39: XLA" in to_text(
+        replace(ANSWER, points=points, jit=True)
+    )
+    assert "needs less than" not in to_text(ANSWER)
+
+
+def test_a_search_without_an_end_does_not_say_how_the_step_ran() -> None:
+    assert "op by op" in to_text(ANSWER)
+    assert "op by op" not in to_text(replace(ANSWER, jit=None))
+
+
 def test_the_page_shows_names_as_text() -> None:
     page = to_html(ANSWER)
     assert "<script>alert" not in page
@@ -90,11 +113,12 @@ CARD = CardAnswer(
 
 
 def test_priced_cards_come_before_the_sizes() -> None:
-    card = replace(CARD, price=0.355, holds_wanted=True)
+    card = replace(CARD, price=0.355, holds_wanted=True, beside_pool_bytes=2 * MIB)
     priced = replace(ANSWER, limit_of="cards", card="", cards=(card,))
     for width in (60, 80, 160):
         text = to_text(priced, width)
         assert "0.355" in text
+        assert "3.00 MiB" in text  # what a process may use
         assert text.index("per hour") < text.index("Runs by batch size")
         assert "--gpu t4" in text.partition("Next: ")[2]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,32 @@ def test_the_largest_saving_comes_first(captured: list[str]) -> None:
     savings = [remedy.saves_bytes or 0 for remedy in remedies]
     assert savings == sorted(savings, reverse=True)
     assert captured
+
+
+def test_the_likely_largest_saving_is_tried_first(captured: list[str]) -> None:
+    try_with()  # the step has activations only
+    assert captured[0] == "accumulate-4"
+    assert captured.index("half-batch") < captured.index("optimizer-sgd")
+
+
+def test_two_changes_are_captured_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+
+    def estimate(trial: RemedyTrial, *arguments: object) -> StepEstimate:
+        if arguments[1] != "unchanged":
+            both.wait(timeout=20)
+            assert len({trial.access.name, "first", "second"}) == 2
+
+        return make_estimate(MIB)
+
+    monkeypatch.setattr(RemedyTrial, "estimate", estimate)
+    first, second = (
+        StepAccess(name=name, folder=Path(), capture=lambda options, folder: folder)
+        for name in ("first", "second")
+    )
+    trial = RemedyTrial(first, OPTIONS, None, print, others=(second,))
+    found = try_remedies(trial, ("half-batch", "mixed-float16"))
+    assert {one.id for one in found} == {"half-batch", "mixed-float16"}
 
 
 def test_an_unknown_name_lists_the_remedies(captured: list[str]) -> None:

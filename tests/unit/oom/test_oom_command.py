@@ -42,9 +42,15 @@ def test_an_answer_has_28_lines_and_continues(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = analyze("oom", str(log)).out.splitlines()
+    text = analyze("oom", str(log)).out
+    lines = text.splitlines()
     assert len(lines) <= 28
-    assert lines[-1].startswith("Next: analyze ")
+    following = text.rpartition("Next: ")[2]
+    assert following.startswith("analyze ")
+    assert not re.search("TARGET|CARD|SCRIPT", following)
+    with log.open("rb") as stream:
+        (failure, *_) = read_oom_log(stream, str(log)).document.failures
+    assert failure.remedies[0].action[:40] in lines[2]
 
 
 def test_the_log_is_explained_and_its_json_is_the_document(tmp_path: Path) -> None:
@@ -53,6 +59,10 @@ def test_the_log_is_explained_and_its_json_is_the_document(tmp_path: Path) -> No
     assert done.code == 0
     assert "153.3 MiB too little" in done.out
     document = msgspec.convert(json.loads(out.read_text()), OomDocument)
+    failure = document.failures[0]
+    assert failure.smaller_batch_helps  # the request is [256, 60, 60, 128]
+    # 727.3 MiB in use and 450 MiB more fit a T4, the limit of 1 GiB was set
+    assert failure.remedies[0].action.startswith("Raise the memory limit")
     assert (
         document.next_command
         == "analyze fit TARGET --gpu t4 --limit 1024MiB --batch-size 256"
@@ -62,6 +72,15 @@ def test_the_log_is_explained_and_its_json_is_the_document(tmp_path: Path) -> No
 def test_the_next_command_names_the_target() -> None:
     done = analyze("oom", LOG, "--target", "train.py:build")
     assert "Next: analyze fit train.py:build --gpu t4" in done.out
+
+
+def test_no_line_of_this_package_is_called_the_users() -> None:
+    own = "/home/me/checkout/analyzer/capture/run/host_values.py"
+    users = '"/home/me/train.py", line 42'
+    text = log_of(FULL, "2.9")
+    assert users in text
+    text = text.replace(users, f'{users}, in <module>\n  File "{own}", line 9')
+    assert report(text).document.failures[0].source == "/home/me/train.py:42"
 
 
 def test_a_log_without_a_failure_is_code_0(tmp_path: Path) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from builders import analyze, sample_folder
+
+from analyzer.model.units import format_bytes
+from analyzer.session.opening import open_result
 
 INFER, CNN = sample_folder("infer"), sample_folder("cnn")
 
@@ -19,7 +23,13 @@ def test_the_difference_is_printed_and_written(tmp_path: Path) -> None:
         "diff", INFER, CNN, "--html", html, "--markdown", markdown, "--json", document
     )
     assert ended.code == 0, ended.err
-    assert "The requested peak grew by" in ended.out
+    needs = [open_result(one).report.verdict.need_bytes for one in (INFER, CNN)]
+    more = format_bytes(needs[1] - needs[0])
+    first, second = map(format_bytes, needs)
+    lines = ended.out.splitlines()
+    assert lines[0].startswith(f"cnn needs {more} ")
+    assert lines[1].startswith(f"Need: {first} → {second}. ")
+    assert lines[2].startswith("Largest change: gradient ")
     assert "optimizer state" in ended.out
     written = json.loads(document.read_text())
     assert written["schema_version"] == 1
@@ -49,7 +59,7 @@ def test_growth_over_what_is_allowed_exits_with_4(
 ) -> None:
     ended = analyze("diff", first, second, "-q", "--fail-on-increase", allowed)
     assert ended.code == code
-    assert ended.out.startswith("The requested peak ")
+    assert " needs " in ended.out
     assert ended.out.count("\n") == 1
     assert (ended.err.count("\n"), "grew by" in ended.err) == (
         (1, True) if code else (0, False)
@@ -79,6 +89,15 @@ def test_bad_input_is_one_line(
     assert ended.err.startswith("analyze: ")
     assert ended.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_from_elsewhere_continues_with_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(CNN, tmp_path / "cnn")  # its target is traces/models.py:cnn
+    monkeypatch.chdir(tmp_path)
+    ended = analyze("trace", "cnn")
+    assert ended.out.endswith("Next: analyze trace cnn --html report.html\n")
 
 
 def test_outputs_for_other_tools(tmp_path: Path) -> None:
