@@ -49,7 +49,7 @@ def test_an_answer_has_28_lines_and_continues(
     assert following.startswith("analyze ")
     assert not re.search("TARGET|CARD|SCRIPT", following)
     with log.open("rb") as stream:
-        (failure, *_) = read_oom_log(stream, str(log)).document.failures
+        (failure, *_) = read_oom_log(stream, str(log)).report.failures
     assert failure.remedies[0].action[:40] in lines[2]
 
 
@@ -80,7 +80,7 @@ def test_no_line_of_this_package_is_called_the_users() -> None:
     text = log_of(FULL, "2.9")
     assert users in text
     text = text.replace(users, f'{users}, in <module>\n  File "{own}", line 9')
-    assert report(text).document.failures[0].source == "/home/me/train.py:42"
+    assert report(text).report.failures[0].source == "/home/me/train.py:42"
 
 
 def test_a_log_without_a_failure_is_code_0(tmp_path: Path) -> None:
