@@ -278,8 +278,16 @@ def _judge_by_map(failure: LoggedFailure, want: Range) -> Judgement:
             "{want} requested, and the driver refused a region of that size."
         )
 
+    request = "{want} requested"
+    if failure.is_workspace:
+        request = "No algorithm of cuDNN had room for its workspace ({want} or more)"
+    if failure.limit is not None:
+        return Cause.CANNOT_TELL, (
+            f"{request}; the limit is {{limit}}, the bytes in use are not given."
+        )
+
     return Cause.CANNOT_TELL, (
-        "{want} requested; the log gives neither the limit nor the bytes in use."
+        f"{request}; the log gives neither the limit nor the bytes in use."
     )
 
 

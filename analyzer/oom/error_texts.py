@@ -67,21 +67,17 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
 
     if match := find("module_error", text):
         size = parse_size(match["bytes"] or match["size"] or match["constant_size"])
-        is_workspace = "CUDNN" in text
+        if "CUDNN" in text:
+            return _find_workspace(process, line, size)
 
-        allocator = ""
-        if is_workspace:
-            allocator = next(reversed(log.tolerated), "")
-
-        failure = _find_known(process, text, None, size, allocator)
+        failure = _find_known(process, text, None, size, "")
 
         failure = failure or process.add_failure(line)
 
         failure.size = size if size and size.is_exact else failure.size or size
-        failure.allocator = failure.allocator or allocator
-        failure.is_compiled = not is_workspace
+        failure.is_compiled = True
 
-        if not (is_workspace or failure.has_allocator_line or failure.has_error_text):
+        if not (failure.has_allocator_line or failure.has_error_text):
             warned = log.take_warning(size)
             failure.allocator = failure.allocator or warned
             failure.has_allocator_line = bool(warned)
@@ -96,6 +92,34 @@ def _find_failure(process: Process, line: LogLine) -> LoggedFailure | None:
         log.bare_error = log.bare_error or (process, line)
 
     return None
+
+
+def _find_workspace(
+    process: Process,
+    line: LogLine,
+    size: Range | None,
+) -> LoggedFailure:
+    """Return the failure of a convolution for which no algorithm had room: one for all its algorithms.
+
+    The least of their workspaces was the last that could have helped. TensorFlow warns of each
+    request, and calls it no failure.
+    """
+    allocator = next(reversed(process.log.tolerated), "")
+    failure = _find_known(process, line.text, None, size, allocator)
+    last = process.error
+
+    if failure is None and last is not None and last.is_workspace:
+        failure = last if last.allocator == allocator else None
+
+    failure = failure or process.add_failure(line)
+    failure.is_workspace = True
+    failure.allocator = failure.allocator or allocator
+    failure.has_allocator_line |= bool(allocator)
+
+    sizes = [one for one in (failure.size, size) if one is not None]
+    failure.size = min(sizes, key=lambda one: one.middle, default=None)
+
+    return failure
 
 
 def _find_tensor(

@@ -301,10 +301,14 @@ def _write_headline(log: Log, failures: tuple[OomFailure, ...]) -> str:
 
 
 def _write_notes(log: Log) -> Iterator[str]:
+    full = {one.allocator for one in log.failures if one.is_workspace}
+
     for allocator, (count, largest) in log.tolerated.items():
+        ending = ", the last for the failed op" if allocator in full else ""
+        recovered = "" if ending else " from which the program recovered"
         yield (
-            f"{allocator} warned {times(count)} of a failed request (at most {largest}) from "
-            "which the program recovered; it prints at most ten such warnings."
+            f"{allocator} warned {times(count)} of a failed request (at most {largest})"
+            f"{recovered}{ending}; it prints at most ten such warnings."
         )
 
     if log.large_allocation and not log.failures:

@@ -72,6 +72,7 @@ class LoggedFailure(Struct):
     has_allocator_line: bool = False
     has_error_text: bool = False
     is_compiled: bool = False  # by XLA
+    is_workspace: bool = False  # of a convolution; none of its algorithms had room
 
     # the allocator's dump
     size_classes: int = 0

@@ -35,8 +35,10 @@ EXPECTED: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "gpu_async": (0, "full", ("",)),
     "gpu_async_conv": (0, "full", ("",)),
     "gpu_two": (0, "cannot-tell", (f"{CONV}/Relu", f"replica_1/{CONV}/Relu")),
+    "gpu_engines": (0, "cannot-tell", ("cnn_1/conv2d_1/Relu",)),
 }
-DUMPED = [name for name in EXPECTED if "async" not in name and name != "gpu_two"]
+UNDUMPED = ("gpu_async", "gpu_async_conv", "gpu_two", "gpu_engines")
+DUMPED = [name for name in EXPECTED if name not in UNDUMPED]
 
 
 def read(name: str) -> OomDocument:
@@ -61,6 +63,14 @@ def test_each_failure_counts_once_and_has_its_cause(name: str) -> None:
             "cuda_malloc_async" in remedy.action for remedy in failure.remedies
         )
         assert has_hint == (cause == "fragmented" and name != "cpu_frag")
+
+
+def test_the_least_workspace_of_all_algorithms_is_the_request() -> None:
+    printed = re.findall(r"engine eng\d.* allocate ([\d.]+)MiB", text_of("gpu_engines"))
+    (failure,) = read("gpu_engines").failures
+    assert failure.asked is not None
+    least = min(map(float, printed)) * MIB
+    assert failure.asked.low_bytes <= least <= failure.asked.high_bytes
 
 
 @pytest.mark.parametrize("name", DUMPED)

@@ -5,7 +5,8 @@
 (``benchmarks/results/simulated-card.md``): TensorFlow's GPU runtime and allocator, no kernels.
 ``LIMIT``: MiB, ``growth`` or ``-``; ``gpu_async*`` with ``TF_GPU_ALLOCATOR=cuda_malloc_async``,
 ``gpu_refused_growth`` with ``TF_FORCE_GPU_ALLOW_GROWTH=true``. What goes to standard error is the log;
-the library's own frames were left out of the tracebacks.
+the library's own frames were left out of the tracebacks. ``gpu_engines`` is the log of
+``analyze trace gpu_steps.py:cnn --batch-size 1024 --gpu t4 --no-jit --limit 240MiB``.
 """
 
 from __future__ import annotations
