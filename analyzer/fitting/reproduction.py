@@ -33,6 +33,8 @@ _HISTORY: Final = (
 _CALL: Final = "StatefulPartitionedCall/"
 # Kinds that train otherwise: not tried
 _OTHER_TRAINING: Final = ("freezing", "optimizer")
+# Further runs, each in a process with its own order of ops: whether the batch axis is open
+_AGAIN: Final = (False, True, False, False)
 
 
 def reproduce(
@@ -45,8 +47,8 @@ def reproduce(
     """Return whether the step fails as in the log, and the remedies with which it runs.
 
     ``logged`` are the failures of the log, at least one; ops that run at the same time can each have
-    one. The step runs alone. Unless it fails like the log, it runs again with the memory that the
-    log had in use beside the step, and with an open batch axis, which gives another graph.
+    one. The step runs alone. Until it fails like the log, it runs again without the memory that the
+    log had in use beside the step, also with an open batch axis, which gives another graph.
     """
     limit_bytes = limit_bytes or logged[0].limit_bytes
     alone = replace(options, device="", memory_limit_bytes=limit_bytes)
@@ -56,12 +58,14 @@ def reproduce(
         history_bytes = _measure_history(spec, options, logged[0])
         limit_bytes -= history_bytes
 
-        for is_open in (False, True) if history_bytes else (True,):
+        for runs, is_open in enumerate(_AGAIN, start=2):
             again = replace(alone, memory_limit_bytes=limit_bytes, is_open=is_open)
             other = _compare(_run_step(spec, again, progress), logged)
 
             if _agrees(other) or not found.fails:
                 found = structs.replace(other, history_bytes=history_bytes)
+
+            found = structs.replace(found, runs=runs)
             if _agrees(found):
                 break
 
@@ -206,6 +210,10 @@ def append_reproduction(
     if batch_size is None and not (found.is_same_op and found.is_same_request):
         lines[0] += " Name the batch size of the log with --batch-size."
 
+    if found.runs > 1:
+        lines.append(
+            f"This is one of {found.runs} runs: the order of ops differs between processes."
+        )
     if found.history_bytes:
         lines.append(
             f"It ran with {format_bytes(found.history_bytes)} less than the limit: the log has as much "

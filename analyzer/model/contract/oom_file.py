@@ -133,6 +133,7 @@ class Reproduction(ReportRecord, frozen=True, kw_only=True):
     requested_bytes: int | None = None
     is_same_op: bool = False
     is_same_request: bool = False
+    runs: int = 1  # of the step, each in a process of its own
     history_bytes: int = 0  # in use in the log beside the step, taken off the limit
     remedies: tuple[StepRemedy, ...] = ()  # with each of them the step runs
 
