@@ -11,12 +11,12 @@ Logits of many classes that are held several times, tensors that wait for one su
 tape keeps without a use are further forms.
 """
 
-from __future__ import annotations
-
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from analyzer.explain.analysis import Analysis, saved_without
 from analyzer.explain.buffer_words import describe_largest, in_brackets
@@ -28,14 +28,12 @@ from analyzer.model.graph.graph_index import (
 from analyzer.model.recording.records import Finding
 from analyzer.model.units import format_bytes
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 _LEAST_RATIO: Final = 0.05  # share of the peak from which on a tensor is looked at
 _LEAST_BYTES: Final = 1 << 20
 
 # bytes of a tensor over the inputs of its op, or over its readers' results
 _TIMES: Final = 4
+_FLOAT_BYTES: Final = 4  # bytes of a float32; comparisons take one for each
 _MANY_CLASSES: Final = 4096
 _COPIES_OF_LOGITS: Final = 3
 _CHUNKS: Final = 8
@@ -53,6 +51,7 @@ _ELEMENTWISE: Final = frozenset(
         "Less",
         "LessEqual",
         "LogicalAnd",
+        "LogicalNot",
         "Maximum",
         "Minimum",
         "Mul",
@@ -89,6 +88,34 @@ _COPIES: Final = {
     ),
 }
 
+_LOOKUPS: Final = ("GatherV2", "ResourceGather")
+_OF_PAIRS: Final = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
+
+# Ops that write a few numbers into a matrix, for a product with it.
+_SPREAD: Final = {
+    "MatrixDiagV3": (
+        "a diagonal matrix",
+        "Multiply by the diagonal itself: diagonal[:, None] * x.",
+    ),
+    "SparseToDense": (
+        "a sparse matrix made dense",
+        "tf.sparse.sparse_dense_matmul multiplies the sparse tensor itself.",
+    ),
+    **dict.fromkeys(
+        _LOOKUPS,
+        (
+            "a table's row for each pair of positions",
+            "Multiply with the table itself, and look up the products: "
+            "tf.gather(q @ table, index, batch_dims=2).",
+        ),
+    ),
+}
+
+# Ops that repeat, or only reorder, the elements of their first input.
+_REPEATS: Final = ("BroadcastTo", "ExpandDims", "Reshape", "Tile", "Transpose")
+_OF_GRADIENTS: Final = "gradient_tape/"  # scope of a gradient's ops
+_LOOPED: Final = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
+
 _FUSED: Final = (
     "SoftmaxCrossEntropyWithLogits",
     "SparseSoftmaxCrossEntropyWithLogits",
@@ -112,16 +139,22 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
     peak = analysis.peak.requested_bytes
     least = max(_LEAST_BYTES, _LEAST_RATIO * peak)
     alive = analysis.alive
-    is_named = (alive["tensor"] != "") & (alive["op_type"] != "")
-    large = alive[is_named & (alive["requested_bytes"] >= least)]
+    large_of_any = alive[alive["requested_bytes"] >= least]
+    is_named = (large_of_any["tensor"] != "") & (large_of_any["op_type"] != "")
+    large = large_of_any[is_named]
     graph = analysis.recording.structure if len(large) else None
     if graph is None:
+        yield from _find_eager_pairs(analysis, large_of_any)
         return
 
     tensors = _Tensors(analysis, graph)
     reported: set[str] = set()
 
-    for row in large.sort_values("requested_bytes", ascending=False).to_dict("records"):
+    large = large.sort_values("requested_bytes", ascending=False)
+    is_looped = large["op"].str.contains(_LOOPED, regex=False)
+    yield from _find_vectorized(analysis, large[is_looped])
+
+    for row in large[~is_looped].to_dict("records"):
         row["shape"] = row["shape"] or tensors.size_of(row["tensor"])[0]
         shape = str(row["shape"])
         if shape in reported or row["tensor"] in reported:
@@ -129,6 +162,8 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
 
         finding = (
             _find_pairs(analysis, row, tensors)
+            or _find_spread(analysis, row, tensors)
+            or _find_looked_up(analysis, row, tensors)
             or _find_reduced(analysis, row, tensors)
             or _find_copied(analysis, row, tensors)
             or _find_resized(analysis, row, tensors)
@@ -308,6 +343,34 @@ class _Tensors:
         """Return shape and bytes of each tensor that an op reads."""
         return [self.size_of(tensor) for tensor in self.graph.inputs_of(op)]
 
+    def sources_of(self, op: str) -> list[tuple[str, int | None]]:
+        """Return shape and bytes of the tensors that ``inputs_of`` repeats or reorders."""
+        return [self._source_of(tensor) for tensor in self.graph.inputs_of(op)]
+
+    def _source_of(self, tensor: str) -> tuple[str, int | None]:
+        maker = self.graph.maker_of(tensor)
+        while maker is not None and maker.type in _REPEATS:
+            if (
+                _OF_GRADIENTS in maker.name
+            ):  # repeats what a sum of the forward pass added up
+                break
+            tensor = self.graph.inputs_of(maker.name)[0]
+            maker = self.graph.maker_of(tensor)
+
+        return self.size_of(tensor)
+
+    def readers_of(self, tensor: str) -> dict[str, str]:
+        """Return the ops that read a tensor, or a reshaped view of it, and their types."""
+        readers: dict[str, str] = {}
+
+        for reader in self.graph.consumers.get(tensor, []):
+            if self.graph.ops[reader].type == "Reshape":
+                readers |= self.readers_of(f"{reader}:0")
+            else:
+                readers[reader] = self.graph.ops[reader].type
+
+        return readers
+
 
 def _find_pairs(
     analysis: Analysis,
@@ -316,23 +379,74 @@ def _find_pairs(
 ) -> Finding | None:
     """Return a finding about tensors whose first op pairs the elements of two operands."""
     size = int(row["requested_bytes"])
-    same = analysis.rows[analysis.rows["requested_bytes"] == size]
+    has_size = analysis.rows["requested_bytes"] == size
+    same = analysis.rows[has_size]
     if same["op_type"].isin(_MATRICES).any():  # a product needs that size anyway
         return None
 
     # Not results inside XLA's fusions, whose op names only the last step.
-    results = same[same["tensor"] != ""]
-    makers = results.drop_duplicates("op").to_dict("records")
-    found = ((one, _pair_of(one, tensors)) for one in makers)
-    maker, pair = next((both for both in found if both[1]), (row, ()))
+    graph = tensors.graph
+    results = same.loc[same["tensor"] != ""].drop_duplicates("op")
+    ops = dict.fromkeys(results["op"])
+
+    for tensor in results.loc[results["op_type"].isin(_COPIES), "tensor"]:
+        ops |= dict.fromkeys(graph.consumers.get(tensor, []))  # may write into the copy
+
+    found = ((op, _pair_of(op, size, tensors)) for op in ops)
+    op, pair = next((both for both in found if both[1]), ("", ()))
     if not pair:
         return None
 
+    made = tensors.size_of(f"{op}:0")[0] or str(row["shape"])
+    where = _line_of({"source": row["source"], "op": op}, graph)
+    is_compared = analysis.rows["requested_bytes"] * _FLOAT_BYTES == size
+    is_compared &= analysis.rows["op_type"].isin([*_ELEMENTWISE, *_COPIES])
+    same = analysis.rows[has_size | is_compared]
+
+    return _report_pairs(analysis, pair, made, where, same)
+
+
+def _find_eager_pairs(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
+    """Report the first elementwise result of an eager step that is larger than all operands can be."""
+    results = large[large["op"].isin(_ELEMENTWISE)].sort_values("born")
+
+    for row in results.to_dict("records"):
+        rows = analysis.rows
+        before = rows[(rows["born"] < row["born"]) & (rows["dies"] > row["born"])]
+        size = int(row["requested_bytes"])
+        largest = before["requested_bytes"].max()
+        shapes = before["shape"].astype(str)
+        vectors = [shape[1:-1] for shape in shapes if _rank(shape) == 1]
+        lengths = [
+            int(one) for one in vectors if one.isdigit() and f"[{one},1]" in {*shapes}
+        ]
+        pairs = [n for n in lengths if size in (n * n * 4, n * n * 8)]
+        pair = ("one operand", "the other")
+        if pairs:
+            pair = (f"[{pairs[0]}]", f"[{pairs[0]},1]")
+
+        # Another elementwise op has an operand of the result's size.
+        if size <= largest or (not pairs and size < _TIMES * largest):
+            continue
+
+        same = rows[rows["requested_bytes"] == size]
+        made = max(same["shape"].astype(str)) or "a larger tensor"
+        yield _report_pairs(analysis, pair, made, str(row["source"]), same)
+        return
+
+
+def _report_pairs(
+    analysis: Analysis,
+    pair: tuple[str, ...],
+    made: str,
+    where: str,
+    same: pd.DataFrame,
+) -> Finding:
     left, right = pair
     ranks = {_rank(left), _rank(right)}
     saves = _saved_without_rows(analysis, same, 1.0)
-    made, _ = tensors.size_of(maker["tensor"])
-    pairing = f"{left} with {right} makes {made or row['shape']}"
+    size = format_bytes(int(same["requested_bytes"].max()))
+    pairing = f"{left} with {right} makes {made} ({size}){in_brackets(where)}"
 
     if len(ranks) == 2 and 1 in ranks:
         name = "outer-product"
@@ -353,17 +467,20 @@ def _find_pairs(
             "pairs as a product (tf.matmul, tf.einsum)."
         )
 
-    title = _with_size_and_line(title, maker, tensors.graph)
-
     return _report(analysis, name, title, detail, same, saves)
 
 
-def _pair_of(row: dict[str, Any], tensors: _Tensors) -> tuple[str, ...]:
+def _pair_of(op: str, size: int, tensors: _Tensors) -> tuple[str, ...]:
     """Return the shapes of an elementwise op's two operands if each lacks an axis; else nothing."""
-    operands = tensors.inputs_of(row["op"])
+    known_op = tensors.graph.ops.get(op)
+    if known_op is None or known_op.type not in _ELEMENTWISE:
+        return ()
+
+    operands = tensors.sources_of(op)
     known = [size for _, size in operands if size is not None]
-    is_pair = row["op_type"] in _ELEMENTWISE and len(operands) == len(known) == 2
-    if not is_pair or int(row["requested_bytes"]) < _TIMES * max(known):
+    if len(operands) != 2 or len(known) != 2 or size < _TIMES * max(known):
+        return ()
+    if size > known[0] * known[1]:  # a repeated scalar
         return ()
 
     return tuple(shape for shape, _ in operands)
@@ -372,6 +489,99 @@ def _pair_of(row: dict[str, Any], tensors: _Tensors) -> tuple[str, ...]:
 def _rank(shape: str) -> int:
     inside = shape.strip("[]")
     return len(inside.split(",")) if inside else 0
+
+
+def _find_spread(
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: _Tensors,
+) -> Finding | None:
+    """Return a finding about a matrix with few numbers that a product reads, or its gradient."""
+    size = int(row["requested_bytes"])
+    same = analysis.rows[analysis.rows["requested_bytes"] == size]
+
+    for maker in same[same["op_type"].isin(_SPREAD)].to_dict("records"):
+        given = tensors.inputs_of(maker["op"])[0][1] or 0
+        readers = {*tensors.readers_of(maker["tensor"]).values()}
+        shape, _ = tensors.size_of(maker["tensor"])
+        is_of_pairs = re.search(_OF_PAIRS, shape) is not None
+        if size < _TIMES * given or not {*_MATRICES} & readers:
+            continue
+        if maker["op_type"] in _LOOKUPS and not is_of_pairs:
+            continue
+
+        what, detail = _SPREAD[maker["op_type"]]
+        title = _with_size_and_line(f"{shape} is {what}", maker, tensors.graph)
+        is_made = same["op"] == maker["op"]
+        gone = same[is_made | (same["category"] == "gradient")]
+        saves = _saved_without_rows(analysis, gone, 1.0)
+        return _report(analysis, "small-copied", title, detail, gone, saves)
+
+    return None
+
+
+def _find_looked_up(
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: _Tensors,
+) -> Finding | None:
+    """Return a finding about a table that is computed before few of its rows are looked up."""
+    size = int(row["requested_bytes"])
+    same = analysis.rows[analysis.rows["requested_bytes"] == size]
+
+    for maker in same[same["op_type"].isin(_ELEMENTWISE)].to_dict("records"):
+        graph = tensors.graph
+        makers = [graph.maker_of(one) for one in graph.inputs_of(maker["op"])]
+        readers = tensors.readers_of(maker["tensor"])
+        written = [tensors.size_of(f"{one}:0")[1] or size for one in readers]
+        is_looked_up = {*readers.values()} == {_LOOKUPS[0]}
+        is_of_variable = any(one and one.type == "ReadVariableOp" for one in makers)
+        if not is_of_variable or not is_looked_up or size < _TIMES * sum(written):
+            continue
+
+        gone = same[same["variable"] == ""]
+        saves = _saved_without_rows(analysis, gone, 1.0)
+        title = _with_size_and_line(
+            "All rows of a table are computed, and few are looked up", maker, graph
+        )
+
+        detail = (
+            "The table's gradient then has all rows too. Look the rows up first, and "
+            "compute with these: normalize(tf.gather(table, ids))."
+        )
+
+        return _report(analysis, "looked-up-late", title, detail, gone, saves)
+
+    return None
+
+
+def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
+    """Report a vectorized loop whose large results are larger than all tensors outside it."""
+    rows = analysis.rows
+    looped = rows[rows["op"].astype(str).str.contains(_LOOPED, regex=False)]
+    alive = analysis.alive
+    is_looped = alive.index.isin(looped.index)
+    outside = alive.loc[~is_looped, "requested_bytes"].max()
+
+    # A map over the examples of a batch makes nothing larger than the batch.
+    if large.empty or large["requested_bytes"].max() < _TIMES * outside:
+        return
+
+    saves = _saved_without_rows(analysis, looped, 1.0)
+    title = (
+        "A vectorized loop (tape.jacobian, tf.vectorized_map) makes all trips at once: "
+        f"{_share_of_peak(analysis, alive[is_looped])}"
+        f"{in_brackets(str(large['source'].iloc[0]))}"
+    )
+
+    detail = (
+        "tape.jacobian computes the gradients of all outputs together, of each example "
+        "with respect to all examples. tape.batch_jacobian leaves other examples out; "
+        "experimental_use_pfor=False runs trip by trip, as tf.map_fn does in place of "
+        "tf.vectorized_map. The saving is without the memory of a trip."
+    )
+
+    yield _report(analysis, "vectorized-loop", title, detail, looped, saves)
 
 
 def _find_reduced(
@@ -591,7 +801,7 @@ def _line_of(row: dict[str, Any], graph: GraphIndex) -> str:
     A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
     (``backprop.py``, ``_gradient_function``).
     """
-    forward = str(row["op"]).replace("gradient_tape/", "").rpartition("/")[0]
+    forward = str(row["op"]).replace(_OF_GRADIENTS, "").rpartition("/")[0]
 
     for op in (forward, str(row["op"])):
         known = graph.ops.get(op)
