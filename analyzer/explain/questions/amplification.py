@@ -343,33 +343,20 @@ class _Tensors:
         """Return shape and bytes of each tensor that an op reads."""
         return [self.size_of(tensor) for tensor in self.graph.inputs_of(op)]
 
-    def sources_of(self, op: str) -> list[tuple[str, int | None]]:
-        """Return shape and bytes of the tensors that ``inputs_of`` repeats or reorders."""
-        return [self._source_of(tensor) for tensor in self.graph.inputs_of(op)]
-
-    def _source_of(self, tensor: str) -> tuple[str, int | None]:
+    def source_of(self, tensor: str) -> tuple[str, int | None]:
+        """Return shape and bytes of the tensor whose elements one of the forward pass repeats."""
         maker = self.graph.maker_of(tensor)
-        while maker is not None and maker.type in _REPEATS:
-            if (
-                _OF_GRADIENTS in maker.name
-            ):  # repeats what a sum of the forward pass added up
-                break
+
+        while maker and maker.type in _REPEATS and _OF_GRADIENTS not in maker.name:
             tensor = self.graph.inputs_of(maker.name)[0]
             maker = self.graph.maker_of(tensor)
 
         return self.size_of(tensor)
 
-    def readers_of(self, tensor: str) -> dict[str, str]:
-        """Return the ops that read a tensor, or a reshaped view of it, and their types."""
-        readers: dict[str, str] = {}
-
-        for reader in self.graph.consumers.get(tensor, []):
-            if self.graph.ops[reader].type == "Reshape":
-                readers |= self.readers_of(f"{reader}:0")
-            else:
-                readers[reader] = self.graph.ops[reader].type
-
-        return readers
+    def types_of_readers(self, tensor: str) -> set[str]:
+        """Return the types of the ops that read a tensor."""
+        readers = self.graph.consumers.get(tensor, [])
+        return {self.graph.ops[reader].type for reader in readers}
 
 
 def _find_pairs(
@@ -407,32 +394,28 @@ def _find_pairs(
 
 
 def _find_eager_pairs(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
-    """Report the first elementwise result of an eager step that is larger than all operands can be."""
-    results = large[large["op"].isin(_ELEMENTWISE)].sort_values("born")
+    """Report an elementwise result of an eager step that pairs a vector with a column.
 
-    for row in results.to_dict("records"):
-        rows = analysis.rows
-        before = rows[(rows["born"] < row["born"]) & (rows["dies"] > row["born"])]
+    Another elementwise op has an operand of the result's size.
+    """
+    rows = analysis.rows
+    results = large[large["op"].isin(_ELEMENTWISE)]
+
+    for row in results.sort_values("born").to_dict("records"):
         size = int(row["requested_bytes"])
-        largest = before["requested_bytes"].max()
-        shapes = before["shape"].astype(str)
-        vectors = [shape[1:-1] for shape in shapes if _rank(shape) == 1]
-        lengths = [
-            int(one) for one in vectors if one.isdigit() and f"[{one},1]" in {*shapes}
+        before = rows[(rows["born"] < row["born"]) & (rows["dies"] > row["born"])]
+        shapes = {*before["shape"].astype(str)}
+        lengths = [int(one[1:-3]) for one in shapes if re.fullmatch(r"\[\d+,1\]", one)]
+        found = [
+            n for n in lengths if f"[{n}]" in shapes and size // n in (4 * n, 8 * n)
         ]
-        pairs = [n for n in lengths if size in (n * n * 4, n * n * 8)]
-        pair = ("one operand", "the other")
-        if pairs:
-            pair = (f"[{pairs[0]}]", f"[{pairs[0]},1]")
 
-        # Another elementwise op has an operand of the result's size.
-        if size <= largest or (not pairs and size < _TIMES * largest):
-            continue
-
-        same = rows[rows["requested_bytes"] == size]
-        made = max(same["shape"].astype(str)) or "a larger tensor"
-        yield _report_pairs(analysis, pair, made, str(row["source"]), same)
-        return
+        if found and size > before["requested_bytes"].max():
+            n = found[0]
+            same = rows[rows["requested_bytes"] == size]
+            pair = (f"[{n}]", f"[{n},1]")
+            yield _report_pairs(analysis, pair, f"[{n},{n}]", row["source"], same)
+            return
 
 
 def _report_pairs(
@@ -444,7 +427,6 @@ def _report_pairs(
 ) -> Finding:
     left, right = pair
     ranks = {_rank(left), _rank(right)}
-    saves = _saved_without_rows(analysis, same, 1.0)
     size = format_bytes(int(same["requested_bytes"].max()))
     pairing = f"{left} with {right} makes {made} ({size}){in_brackets(where)}"
 
@@ -467,7 +449,7 @@ def _report_pairs(
             "pairs as a product (tf.matmul, tf.einsum)."
         )
 
-    return _report(analysis, name, title, detail, same, saves)
+    return _report(analysis, name, title, detail, same)
 
 
 def _pair_of(op: str, size: int, tensors: _Tensors) -> tuple[str, ...]:
@@ -476,7 +458,7 @@ def _pair_of(op: str, size: int, tensors: _Tensors) -> tuple[str, ...]:
     if known_op is None or known_op.type not in _ELEMENTWISE:
         return ()
 
-    operands = tensors.sources_of(op)
+    operands = [tensors.source_of(one) for one in tensors.graph.inputs_of(op)]
     known = [size for _, size in operands if size is not None]
     if len(operands) != 2 or len(known) != 2 or size < _TIMES * max(known):
         return ()
@@ -502,20 +484,17 @@ def _find_spread(
 
     for maker in same[same["op_type"].isin(_SPREAD)].to_dict("records"):
         given = tensors.inputs_of(maker["op"])[0][1] or 0
-        readers = {*tensors.readers_of(maker["tensor"]).values()}
+        readers = tensors.types_of_readers(maker["tensor"])
         shape, _ = tensors.size_of(maker["tensor"])
-        is_of_pairs = re.search(_OF_PAIRS, shape) is not None
-        if size < _TIMES * given or not {*_MATRICES} & readers:
-            continue
-        if maker["op_type"] in _LOOKUPS and not is_of_pairs:
+        is_row = maker["op_type"] in _LOOKUPS and not re.search(_OF_PAIRS, shape)
+        if is_row or size < _TIMES * given or readers.isdisjoint(_MATRICES):
             continue
 
         what, detail = _SPREAD[maker["op_type"]]
         title = _with_size_and_line(f"{shape} is {what}", maker, tensors.graph)
         is_made = same["op"] == maker["op"]
         gone = same[is_made | (same["category"] == "gradient")]
-        saves = _saved_without_rows(analysis, gone, 1.0)
-        return _report(analysis, "small-copied", title, detail, gone, saves)
+        return _report(analysis, "small-copied", title, detail, gone)
 
     return None
 
@@ -532,15 +511,14 @@ def _find_looked_up(
     for maker in same[same["op_type"].isin(_ELEMENTWISE)].to_dict("records"):
         graph = tensors.graph
         makers = [graph.maker_of(one) for one in graph.inputs_of(maker["op"])]
-        readers = tensors.readers_of(maker["tensor"])
-        written = [tensors.size_of(f"{one}:0")[1] or size for one in readers]
-        is_looked_up = {*readers.values()} == {_LOOKUPS[0]}
-        is_of_variable = any(one and one.type == "ReadVariableOp" for one in makers)
-        if not is_of_variable or not is_looked_up or size < _TIMES * sum(written):
+        readers = graph.consumers.get(maker["tensor"], [])
+        written = sum(tensors.size_of(f"{one}:0")[1] or size for one in readers)
+        is_looked_up = tensors.types_of_readers(maker["tensor"]) == {_LOOKUPS[0]}
+        is_of_variable = "ReadVariableOp" in [one.type for one in makers if one]
+        if not is_of_variable or not is_looked_up or size < _TIMES * written:
             continue
 
         gone = same[same["variable"] == ""]
-        saves = _saved_without_rows(analysis, gone, 1.0)
         title = _with_size_and_line(
             "All rows of a table are computed, and few are looked up", maker, graph
         )
@@ -550,7 +528,7 @@ def _find_looked_up(
             "compute with these: normalize(tf.gather(table, ids))."
         )
 
-        return _report(analysis, "looked-up-late", title, detail, gone, saves)
+        return _report(analysis, "looked-up-late", title, detail, gone)
 
     return None
 
@@ -567,7 +545,6 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
     if large.empty or large["requested_bytes"].max() < _TIMES * outside:
         return
 
-    saves = _saved_without_rows(analysis, looped, 1.0)
     title = (
         "A vectorized loop (tape.jacobian, tf.vectorized_map) makes all trips at once: "
         f"{_share_of_peak(analysis, alive[is_looped])}"
@@ -581,7 +558,7 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
         "tf.vectorized_map. The saving is without the memory of a trip."
     )
 
-    yield _report(analysis, "vectorized-loop", title, detail, looped, saves)
+    yield _report(analysis, "vectorized-loop", title, detail, looped)
 
 
 def _find_reduced(
@@ -608,7 +585,6 @@ def _find_reduced(
             return None
 
     rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
-    saves = _saved_without_rows(analysis, rows, 1.0)
     made = f"{row['shape']} is made and added up at once"
 
     if is_product:
@@ -627,7 +603,7 @@ def _find_reduced(
 
     title = _with_size_and_line(title, row, tensors.graph)
 
-    return _report(analysis, "reduced-at-once", title, detail, rows, saves)
+    return _report(analysis, "reduced-at-once", title, detail, rows)
 
 
 def _find_copied(
@@ -666,7 +642,6 @@ def _find_copied(
         is_gone |= (rows["op"] == row["waits_for"]) & (rows["tensor"] == "")
 
     rows = rows[is_gone]
-    saves = _saved_without_rows(analysis, rows, 1.0)
     what, detail = words
     name = row["shape"] or "A tensor"
     title = f"{name} is {what}"
@@ -675,7 +650,7 @@ def _find_copied(
 
     title = _with_size_and_line(title, row, tensors.graph)
 
-    return _report(analysis, "small-copied", title, detail, rows, saves)
+    return _report(analysis, "small-copied", title, detail, rows)
 
 
 def _find_resized(
@@ -703,9 +678,7 @@ def _find_resized(
         "resized ones."
     )
 
-    saves = _saved_without_rows(analysis, rows, 1.0)
-
-    return _report(analysis, "input-resized", title, detail, rows, saves)
+    return _report(analysis, "input-resized", title, detail, rows)
 
 
 def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
@@ -714,9 +687,7 @@ def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
     A product or a convolution needs the wide type itself.
     """
     readers = tensors.graph.consumers.get(row["tensor"], [])
-    types = {tensors.graph.ops[reader].type for reader in readers}
-
-    if not readers or not types <= _ELEMENTWISE:
+    if not readers or not tensors.types_of_readers(row["tensor"]) <= _ELEMENTWISE:
         return False
 
     operands = [size for reader in readers for _, size in tensors.inputs_of(reader)]
@@ -771,8 +742,12 @@ def _report(
     title: str,
     detail: str,
     rows: pd.DataFrame,
-    saves: int,
+    saves: int | None = None,
 ) -> Finding:
+    """Return a finding about rows; its saving is that of a step without them unless it is given."""
+    if saves is None:
+        saves = _saved_without_rows(analysis, rows, 1.0)
+
     return Finding(
         id=name,
         severity=analysis.rate(saves),
