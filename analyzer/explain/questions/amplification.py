@@ -1,14 +1,14 @@
 """Tensors that an equivalent program does not need: the cause, and the code to write.
 
 A large tensor at the peak is compared with the inputs of its op and with the results of its readers.
-Three forms are recognised, each by the graph and by the sizes that were allocated, never by a name:
+Three forms are recognised, each by the graph and by the sizes that were allocated:
 
 - *pairs*: an elementwise op pairs each element of one operand with each of the other;
 - *reduced at once*: each reader of a tensor adds up most of its elements;
 - *copied*: an op repeats or widens a small tensor.
 
-Logits of many classes that are held several times, tensors that wait for one sum, and results that a
-tape keeps without a use are further forms.
+Logits of many classes that are held several times, tensors that wait for one sum, results that a tape
+keeps without a use, tables that are computed before a lookup, and vectorized loops are further forms.
 """
 
 import re
