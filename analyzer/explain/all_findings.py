@@ -33,7 +33,7 @@ _ALWAYS: Final = (
 _CAUSES: Final = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
-    "input-resized",
+    *("input-resized", "looked-up-late", "vectorized-loop"),
 )
 
 _AHEAD: Final = 1.5

@@ -31,6 +31,11 @@ def estimate(workbench: Workbench, name: str, *options: str) -> dict[str, Any]:
                 ("converted", "input-copies"),
                 ("untrained", "kept-by-tape"),
                 ("resized", "input-resized"),
+                ("eager_pairs", "outer-product"),
+                ("tiled", "all-pairs"),
+                ("diagonal", "small-copied"),
+                ("normalized", "looked-up-late"),
+                ("jacobian", "vectorized-loop"),
             )
         ),
     ],

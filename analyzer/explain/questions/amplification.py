@@ -1,22 +1,22 @@
 """Tensors that an equivalent program does not need: the cause, and the code to write.
 
 A large tensor at the peak is compared with the inputs of its op and with the results of its readers.
-Three forms are recognised, each by the graph and by the sizes that were allocated, never by a name:
+Three forms are recognised, each by the graph and by the sizes that were allocated:
 
 - *pairs*: an elementwise op pairs each element of one operand with each of the other;
 - *reduced at once*: each reader of a tensor adds up most of its elements;
 - *copied*: an op repeats or widens a small tensor.
 
-Logits of many classes that are held several times, tensors that wait for one sum, and results that a
-tape keeps without a use are further forms.
+Logits of many classes that are held several times, tensors that wait for one sum, results that a tape
+keeps without a use, tables that are computed before a lookup, and vectorized loops are further forms.
 """
 
-from __future__ import annotations
-
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from analyzer.explain.analysis import Analysis, saved_without
 from analyzer.explain.buffer_words import describe_largest, in_brackets
@@ -28,14 +28,12 @@ from analyzer.model.graph.graph_index import (
 from analyzer.model.recording.records import Finding
 from analyzer.model.units import format_bytes
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 _LEAST_RATIO: Final = 0.05  # share of the peak from which on a tensor is looked at
 _LEAST_BYTES: Final = 1 << 20
 
 # bytes of a tensor over the inputs of its op, or over its readers' results
 _TIMES: Final = 4
+_FLOAT_BYTES: Final = 4  # bytes of a float32; comparisons take one for each
 _MANY_CLASSES: Final = 4096
 _COPIES_OF_LOGITS: Final = 3
 _CHUNKS: Final = 8
@@ -53,6 +51,7 @@ _ELEMENTWISE: Final = frozenset(
         "Less",
         "LessEqual",
         "LogicalAnd",
+        "LogicalNot",
         "Maximum",
         "Minimum",
         "Mul",
@@ -89,6 +88,34 @@ _COPIES: Final = {
     ),
 }
 
+_LOOKUPS: Final = ("GatherV2", "ResourceGather")
+_OF_PAIRS: Final = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
+
+# Ops that write a few numbers into a matrix, for a product with it.
+_SPREAD: Final = {
+    "MatrixDiagV3": (
+        "a diagonal matrix",
+        "Multiply by the diagonal itself: diagonal[:, None] * x.",
+    ),
+    "SparseToDense": (
+        "a sparse matrix made dense",
+        "tf.sparse.sparse_dense_matmul multiplies the sparse tensor itself.",
+    ),
+    **dict.fromkeys(
+        _LOOKUPS,
+        (
+            "a table's row for each pair of positions",
+            "Multiply with the table itself, and look up the products: "
+            "tf.gather(q @ table, index, batch_dims=2).",
+        ),
+    ),
+}
+
+# Ops that repeat, or only reorder, the elements of their first input.
+_REPEATS: Final = ("BroadcastTo", "ExpandDims", "Reshape", "Tile", "Transpose")
+_OF_GRADIENTS: Final = "gradient_tape/"  # scope of a gradient's ops
+_LOOPED: Final = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
+
 _FUSED: Final = (
     "SoftmaxCrossEntropyWithLogits",
     "SparseSoftmaxCrossEntropyWithLogits",
@@ -112,16 +139,22 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
     peak = analysis.peak.requested_bytes
     least = max(_LEAST_BYTES, _LEAST_RATIO * peak)
     alive = analysis.alive
-    is_named = (alive["tensor"] != "") & (alive["op_type"] != "")
-    large = alive[is_named & (alive["requested_bytes"] >= least)]
+    large_of_any = alive[alive["requested_bytes"] >= least]
+    is_named = (large_of_any["tensor"] != "") & (large_of_any["op_type"] != "")
+    large = large_of_any[is_named]
     graph = analysis.recording.structure if len(large) else None
     if graph is None:
+        yield from _find_eager_pairs(analysis, large_of_any)
         return
 
     tensors = _Tensors(analysis, graph)
     reported: set[str] = set()
 
-    for row in large.sort_values("requested_bytes", ascending=False).to_dict("records"):
+    large = large.sort_values("requested_bytes", ascending=False)
+    is_looped = large["op"].str.contains(_LOOPED, regex=False)
+    yield from _find_vectorized(analysis, large[is_looped])
+
+    for row in large[~is_looped].to_dict("records"):
         row["shape"] = row["shape"] or tensors.size_of(row["tensor"])[0]
         shape = str(row["shape"])
         if shape in reported or row["tensor"] in reported:
@@ -129,6 +162,8 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
 
         finding = (
             _find_pairs(analysis, row, tensors)
+            or _find_spread(analysis, row, tensors)
+            or _find_looked_up(analysis, row, tensors)
             or _find_reduced(analysis, row, tensors)
             or _find_copied(analysis, row, tensors)
             or _find_resized(analysis, row, tensors)
@@ -308,6 +343,21 @@ class _Tensors:
         """Return shape and bytes of each tensor that an op reads."""
         return [self.size_of(tensor) for tensor in self.graph.inputs_of(op)]
 
+    def source_of(self, tensor: str) -> tuple[str, int | None]:
+        """Return shape and bytes of the tensor whose elements one of the forward pass repeats."""
+        maker = self.graph.maker_of(tensor)
+
+        while maker and maker.type in _REPEATS and _OF_GRADIENTS not in maker.name:
+            tensor = self.graph.inputs_of(maker.name)[0]
+            maker = self.graph.maker_of(tensor)
+
+        return self.size_of(tensor)
+
+    def types_of_readers(self, tensor: str) -> set[str]:
+        """Return the types of the ops that read a tensor."""
+        readers = self.graph.consumers.get(tensor, [])
+        return {self.graph.ops[reader].type for reader in readers}
+
 
 def _find_pairs(
     analysis: Analysis,
@@ -316,23 +366,69 @@ def _find_pairs(
 ) -> Finding | None:
     """Return a finding about tensors whose first op pairs the elements of two operands."""
     size = int(row["requested_bytes"])
-    same = analysis.rows[analysis.rows["requested_bytes"] == size]
+    has_size = analysis.rows["requested_bytes"] == size
+    same = analysis.rows[has_size]
     if same["op_type"].isin(_MATRICES).any():  # a product needs that size anyway
         return None
 
     # Not results inside XLA's fusions, whose op names only the last step.
-    results = same[same["tensor"] != ""]
-    makers = results.drop_duplicates("op").to_dict("records")
-    found = ((one, _pair_of(one, tensors)) for one in makers)
-    maker, pair = next((both for both in found if both[1]), (row, ()))
+    graph = tensors.graph
+    results = same.loc[same["tensor"] != ""].drop_duplicates("op")
+    ops = dict.fromkeys(results["op"])
+
+    for tensor in results.loc[results["op_type"].isin(_COPIES), "tensor"]:
+        ops |= dict.fromkeys(graph.consumers.get(tensor, []))  # may write into the copy
+
+    found = ((op, _pair_of(op, size, tensors)) for op in ops)
+    op, pair = next((both for both in found if both[1]), ("", ()))
     if not pair:
         return None
 
+    made = tensors.size_of(f"{op}:0")[0] or str(row["shape"])
+    where = _line_of({"source": row["source"], "op": op}, graph)
+    is_compared = analysis.rows["requested_bytes"] * _FLOAT_BYTES == size
+    is_compared &= analysis.rows["op_type"].isin([*_ELEMENTWISE, *_COPIES])
+    same = analysis.rows[has_size | is_compared]
+
+    return _report_pairs(analysis, pair, made, where, same)
+
+
+def _find_eager_pairs(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
+    """Report an elementwise result of an eager step that pairs a vector with a column.
+
+    Another elementwise op has an operand of the result's size.
+    """
+    rows = analysis.rows
+    results = large[large["op"].isin(_ELEMENTWISE)]
+
+    for row in results.sort_values("born").to_dict("records"):
+        size = int(row["requested_bytes"])
+        before = rows[(rows["born"] < row["born"]) & (rows["dies"] > row["born"])]
+        shapes = {*before["shape"].astype(str)}
+        lengths = [int(one[1:-3]) for one in shapes if re.fullmatch(r"\[\d+,1\]", one)]
+        found = [
+            n for n in lengths if f"[{n}]" in shapes and size // n in (4 * n, 8 * n)
+        ]
+
+        if found and size > before["requested_bytes"].max():
+            n = found[0]
+            same = rows[rows["requested_bytes"] == size]
+            pair = (f"[{n}]", f"[{n},1]")
+            yield _report_pairs(analysis, pair, f"[{n},{n}]", row["source"], same)
+            return
+
+
+def _report_pairs(
+    analysis: Analysis,
+    pair: tuple[str, ...],
+    made: str,
+    where: str,
+    same: pd.DataFrame,
+) -> Finding:
     left, right = pair
     ranks = {_rank(left), _rank(right)}
-    saves = _saved_without_rows(analysis, same, 1.0)
-    made, _ = tensors.size_of(maker["tensor"])
-    pairing = f"{left} with {right} makes {made or row['shape']}"
+    size = format_bytes(int(same["requested_bytes"].max()))
+    pairing = f"{left} with {right} makes {made} ({size}){in_brackets(where)}"
 
     if len(ranks) == 2 and 1 in ranks:
         name = "outer-product"
@@ -353,17 +449,20 @@ def _find_pairs(
             "pairs as a product (tf.matmul, tf.einsum)."
         )
 
-    title = _with_size_and_line(title, maker, tensors.graph)
-
-    return _report(analysis, name, title, detail, same, saves)
+    return _report(analysis, name, title, detail, same)
 
 
-def _pair_of(row: dict[str, Any], tensors: _Tensors) -> tuple[str, ...]:
+def _pair_of(op: str, size: int, tensors: _Tensors) -> tuple[str, ...]:
     """Return the shapes of an elementwise op's two operands if each lacks an axis; else nothing."""
-    operands = tensors.inputs_of(row["op"])
+    known_op = tensors.graph.ops.get(op)
+    if known_op is None or known_op.type not in _ELEMENTWISE:
+        return ()
+
+    operands = [tensors.source_of(one) for one in tensors.graph.inputs_of(op)]
     known = [size for _, size in operands if size is not None]
-    is_pair = row["op_type"] in _ELEMENTWISE and len(operands) == len(known) == 2
-    if not is_pair or int(row["requested_bytes"]) < _TIMES * max(known):
+    if len(operands) != 2 or len(known) != 2 or size < _TIMES * max(known):
+        return ()
+    if size > known[0] * known[1]:  # a repeated scalar
         return ()
 
     return tuple(shape for shape, _ in operands)
@@ -372,6 +471,94 @@ def _pair_of(row: dict[str, Any], tensors: _Tensors) -> tuple[str, ...]:
 def _rank(shape: str) -> int:
     inside = shape.strip("[]")
     return len(inside.split(",")) if inside else 0
+
+
+def _find_spread(
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: _Tensors,
+) -> Finding | None:
+    """Return a finding about a matrix with few numbers that a product reads, or its gradient."""
+    size = int(row["requested_bytes"])
+    same = analysis.rows[analysis.rows["requested_bytes"] == size]
+
+    for maker in same[same["op_type"].isin(_SPREAD)].to_dict("records"):
+        given = tensors.inputs_of(maker["op"])[0][1] or 0
+        readers = tensors.types_of_readers(maker["tensor"])
+        shape, _ = tensors.size_of(maker["tensor"])
+        is_row = maker["op_type"] in _LOOKUPS and not re.search(_OF_PAIRS, shape)
+        if is_row or size < _TIMES * given or readers.isdisjoint(_MATRICES):
+            continue
+
+        what, detail = _SPREAD[maker["op_type"]]
+        title = _with_size_and_line(f"{shape} is {what}", maker, tensors.graph)
+        is_made = same["op"] == maker["op"]
+        gone = same[is_made | (same["category"] == "gradient")]
+        return _report(analysis, "small-copied", title, detail, gone)
+
+    return None
+
+
+def _find_looked_up(
+    analysis: Analysis,
+    row: dict[str, Any],
+    tensors: _Tensors,
+) -> Finding | None:
+    """Return a finding about a table that is computed before few of its rows are looked up."""
+    size = int(row["requested_bytes"])
+    same = analysis.rows[analysis.rows["requested_bytes"] == size]
+
+    for maker in same[same["op_type"].isin(_ELEMENTWISE)].to_dict("records"):
+        graph = tensors.graph
+        makers = [graph.maker_of(one) for one in graph.inputs_of(maker["op"])]
+        readers = graph.consumers.get(maker["tensor"], [])
+        written = sum(tensors.size_of(f"{one}:0")[1] or size for one in readers)
+        is_looked_up = tensors.types_of_readers(maker["tensor"]) == {_LOOKUPS[0]}
+        is_of_variable = "ReadVariableOp" in [one.type for one in makers if one]
+        if not is_of_variable or not is_looked_up or size < _TIMES * written:
+            continue
+
+        gone = same[same["variable"] == ""]
+        title = _with_size_and_line(
+            "All rows of a table are computed, and few are looked up", maker, graph
+        )
+
+        detail = (
+            "The table's gradient then has all rows too. Look the rows up first, and "
+            "compute with these: normalize(tf.gather(table, ids))."
+        )
+
+        return _report(analysis, "looked-up-late", title, detail, gone)
+
+    return None
+
+
+def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Finding]:
+    """Report a vectorized loop whose large results are larger than all tensors outside it."""
+    rows = analysis.rows
+    looped = rows[rows["op"].astype(str).str.contains(_LOOPED, regex=False)]
+    alive = analysis.alive
+    is_looped = alive.index.isin(looped.index)
+    outside = alive.loc[~is_looped, "requested_bytes"].max()
+
+    # A map over the examples of a batch makes nothing larger than the batch.
+    if large.empty or large["requested_bytes"].max() < _TIMES * outside:
+        return
+
+    title = (
+        "A vectorized loop (tape.jacobian, tf.vectorized_map) makes all trips at once: "
+        f"{_share_of_peak(analysis, alive[is_looped])}"
+        f"{in_brackets(str(large['source'].iloc[0]))}"
+    )
+
+    detail = (
+        "tape.jacobian computes the gradients of all outputs together, of each example "
+        "with respect to all examples. tape.batch_jacobian leaves other examples out; "
+        "experimental_use_pfor=False runs trip by trip, as tf.map_fn does in place of "
+        "tf.vectorized_map. The saving is without the memory of a trip."
+    )
+
+    yield _report(analysis, "vectorized-loop", title, detail, looped)
 
 
 def _find_reduced(
@@ -398,7 +585,6 @@ def _find_reduced(
             return None
 
     rows = analysis.rows[analysis.rows["tensor"] == row["tensor"]]
-    saves = _saved_without_rows(analysis, rows, 1.0)
     made = f"{row['shape']} is made and added up at once"
 
     if is_product:
@@ -417,7 +603,7 @@ def _find_reduced(
 
     title = _with_size_and_line(title, row, tensors.graph)
 
-    return _report(analysis, "reduced-at-once", title, detail, rows, saves)
+    return _report(analysis, "reduced-at-once", title, detail, rows)
 
 
 def _find_copied(
@@ -456,7 +642,6 @@ def _find_copied(
         is_gone |= (rows["op"] == row["waits_for"]) & (rows["tensor"] == "")
 
     rows = rows[is_gone]
-    saves = _saved_without_rows(analysis, rows, 1.0)
     what, detail = words
     name = row["shape"] or "A tensor"
     title = f"{name} is {what}"
@@ -465,7 +650,7 @@ def _find_copied(
 
     title = _with_size_and_line(title, row, tensors.graph)
 
-    return _report(analysis, "small-copied", title, detail, rows, saves)
+    return _report(analysis, "small-copied", title, detail, rows)
 
 
 def _find_resized(
@@ -493,9 +678,7 @@ def _find_resized(
         "resized ones."
     )
 
-    saves = _saved_without_rows(analysis, rows, 1.0)
-
-    return _report(analysis, "input-resized", title, detail, rows, saves)
+    return _report(analysis, "input-resized", title, detail, rows)
 
 
 def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
@@ -504,9 +687,7 @@ def _is_combined(row: dict[str, Any], tensors: _Tensors) -> bool:
     A product or a convolution needs the wide type itself.
     """
     readers = tensors.graph.consumers.get(row["tensor"], [])
-    types = {tensors.graph.ops[reader].type for reader in readers}
-
-    if not readers or not types <= _ELEMENTWISE:
+    if not readers or not tensors.types_of_readers(row["tensor"]) <= _ELEMENTWISE:
         return False
 
     operands = [size for reader in readers for _, size in tensors.inputs_of(reader)]
@@ -561,8 +742,12 @@ def _report(
     title: str,
     detail: str,
     rows: pd.DataFrame,
-    saves: int,
+    saves: int | None = None,
 ) -> Finding:
+    """Return a finding about rows; its saving is that of a step without them unless it is given."""
+    if saves is None:
+        saves = _saved_without_rows(analysis, rows, 1.0)
+
     return Finding(
         id=name,
         severity=analysis.rate(saves),
@@ -591,7 +776,7 @@ def _line_of(row: dict[str, Any], graph: GraphIndex) -> str:
     A tape puts the ops of a gradient into the scope ``gradient_tape/``, under the name of the op
     (``backprop.py``, ``_gradient_function``).
     """
-    forward = str(row["op"]).replace("gradient_tape/", "").rpartition("/")[0]
+    forward = str(row["op"]).replace(_OF_GRADIENTS, "").rpartition("/")[0]
 
     for op in (forward, str(row["op"])):
         known = graph.ops.get(op)

@@ -33,6 +33,37 @@ def pairs_mended():
     return regression(False)
 
 
+def eager_pairs(lacks_axis=True):
+    step, inputs = regression(lacks_axis)
+    return step.python_function, inputs
+
+
+def eager_pairs_mended():
+    return eager_pairs(False)
+
+
+def slopes(name):
+    """Return a step that takes the derivatives of a layer, also across examples or not."""
+    weights = tf.Variable(draw(32, 64))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.tanh(x @ weights)
+        return tf.reduce_sum(getattr(tape, name)(y, x))
+
+    return step, (draw(64, 32),)
+
+
+def jacobian():
+    return slopes("jacobian")
+
+
+def jacobian_mended():
+    return slopes("batch_jacobian")
+
+
 def projection(multiply):
     """Return a step that multiplies a batch of matrices with a kernel."""
     kernel = tf.Variable(draw(WIDTH, WIDTH))
@@ -155,6 +186,31 @@ def table_mended():
     return table("sgd")
 
 
+def normalized(late=True):
+    """Return a step that normalizes a table, or the rows that it looks up."""
+    weights = tf.Variable(draw(100_000, 64))
+
+    @tf.function
+    def step(ids):
+        with tf.GradientTape() as tape:
+            if late:
+                rows = tf.gather(tf.nn.l2_normalize(weights, 1), ids)
+            else:
+                rows = tf.nn.l2_normalize(tf.gather(weights, ids), 1)
+            loss = tf.reduce_mean(tf.tanh(rows))
+        slices = tape.gradient(loss, weights)
+        if late:
+            weights.assign_sub(slices)
+        else:
+            weights.scatter_sub(slices)
+
+    return step, (tf.range(ROWS),)
+
+
+def normalized_mended():
+    return normalized(False)
+
+
 def frozen_base():
     """Return a model whose convolutions have no gradients."""
     base = keras.Sequential(
@@ -170,6 +226,44 @@ def frozen_base():
     model = keras.Sequential([base, keras.layers.Dense(2)])
     model.compile("adam", "mse")
     return model
+
+
+def scaled(loss):
+    """Return a step that trains one vector, table or matrix of weights."""
+    weights = tf.Variable(draw(4 * ROWS, 64))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            total = tf.reduce_mean(tf.tanh(loss(weights, x)))
+        weights.assign_sub(0.1 * tf.convert_to_tensor(tape.gradient(total, weights)))
+
+    return step, (draw(4 * ROWS, 64),)
+
+
+def diagonal():
+    return scaled(lambda weights, x: tf.linalg.diag(weights[:, 0]) @ x)
+
+
+def diagonal_mended():
+    return scaled(lambda weights, x: weights[:, :1] * x)
+
+
+def tiled():
+    def distance(weights, x):
+        columns = tf.tile((x[:256] + weights[:256])[:, :, None], [1, 1, 256])
+        return tf.reduce_sum(tf.square(columns - tf.transpose(columns)), 1)
+
+    return scaled(distance)
+
+
+def tiled_mended():
+    def distance(weights, x):
+        rows = x[:256] + weights[:256]
+        squares = tf.reduce_sum(rows**2, 1, keepdims=True)
+        return squares + tf.transpose(squares) - 2 * rows @ tf.transpose(rows)
+
+    return scaled(distance)
 
 
 def resized():
