@@ -405,6 +405,8 @@ def _place_words(report: ReportFile) -> str:
         number = numbers.get(peak.step)
         name = peak.step if number is None else number
         subject += f" of {'traced ' if program else ''}step {name}"
+    elif program is None and report.steps and report.peak_ever is not None:
+        subject += f", {report.peak_ever.phase},"
 
     if peak.op:
         place += f" by {peak.op}"

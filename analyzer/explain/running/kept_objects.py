@@ -75,9 +75,6 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
             f"is freed. {advice}",
             saves_bytes=size_bytes,
             saves_kind="allocated",
-            evidence=(
-                evidence_row("made", where=one.where, count=one.alive, size=size_bytes),
-            ),
         )
 
 
@@ -135,9 +132,6 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
             f"its functions. {advice}",
             saves_bytes=saves_bytes,
             saves_kind="allocated",
-            evidence=(
-                evidence_row("made", where=one.where, count=made, size=one.size_bytes),
-            ),
         )
 
 
