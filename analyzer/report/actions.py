@@ -292,6 +292,7 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
     kept_in = _LIST_NAME.search(finding.title)
     if kept_in is not None:
         code = code.replace("losses", kept_in[1])
+        code = code.replace("del model", f"{kept_in[1]}.remove(model)\ndel model")
 
     check = ""
 

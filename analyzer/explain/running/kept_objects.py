@@ -111,8 +111,9 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
             severity = Severity.MEDIUM
             saves_bytes = one.size_bytes * (one.alive - 1) // one.alive
             advice = (
-                "Between two models of a search or of folds: del model, then "
-                "keras.utils.clear_session(); or run each model in its own process."
+                "Between two models of a search or of folds: drop every reference to the "
+                "model, then keras.utils.clear_session(); or run each model in its own "
+                "process."
             )
 
         size = format_bytes(one.size_bytes)

@@ -20,6 +20,7 @@ from analyzer.model.contract.report_file import (
 )
 from analyzer.model.recording.records import ALLOCATIONS
 from analyzer.model.units import BoundedBytes, format_bytes
+from analyzer.report.actions import change_items
 from analyzer.report.answer import answer_lines, list_details, notices_of
 from analyzer.report.report_sections import steps_section
 
@@ -125,3 +126,17 @@ def test_a_peak_between_the_steps_says_so() -> None:
     ever = PeakEver(requested_bytes=1, allocated_bytes=1, phase="between steps")
     report = replace(report, peak=replace(report.peak, step=None), peak_ever=ever)
     assert "The peak, between steps, is " in " ".join(list_details(report))
+
+
+@pytest.mark.parametrize(
+    ("kept", "code"),
+    [
+        ("kept-tensors", "runs.append(float(loss))"),
+        ("models-kept", "runs.remove(model)"),
+    ],
+)
+def test_the_code_names_the_list_that_holds(kept: str, code: str) -> None:
+    title = "held by the global list `runs`"
+    found = Finding(id=kept, severity="high", title=title, detail="")
+    report = replace(opened_sample("cnn").report, findings=(found,))
+    assert code in change_items(report)[0].code
