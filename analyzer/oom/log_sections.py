@@ -241,7 +241,7 @@ def _lead_section(failure: OomFailure, heading: str, *, is_first: bool) -> Secti
     columns = (TableColumn("", least=9), TableColumn("", "whole", least=20))
     lead.append(Table(columns, tuple(_list_facts(failure))))
     process = f", {failure.process}" if failure.process else ""
-    note = f"line {failure.line:,}{process} · {failure.verdict.id}"
+    note = f"line {failure.line:,}{process}"
 
     return Section(heading, tuple(lead), note=note)
 
@@ -314,7 +314,7 @@ def _list_facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
     if card is not None and card.total_bytes:
         source = " according to the catalogue" if card.is_from_catalogue else ""
         total = format_bytes(card.total_bytes)
-        yield "card", f"{card.name or 'a card'}, {total}{source}"
+        yield "card", f"{card.name}, {total}{source}".removeprefix(", ")
 
 
 def _list_figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:

@@ -1,5 +1,6 @@
 """The changes of a step in one ranked list, each with code, saving and check; the next command."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from itertools import chain
@@ -28,6 +29,8 @@ _LEAST_RATIO: Final = 0.01
 
 _TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
 _BROKEN: Final = ("out-of-memory", "does-not-fit", "outer-product")
+
+_LIST_NAME: Final = re.compile(r"list `(\w+)`")
 
 _ACTIONS: Final = read_table("report/actions.toml", dict[str, tuple[str, str, str]])
 
@@ -285,6 +288,11 @@ def _finding_item(finding: Finding, report: ReportFile) -> Item:
 
     if report.step.is_jax:
         code = ""
+
+    kept_in = _LIST_NAME.search(finding.title)
+    if kept_in is not None:
+        code = code.replace("losses", kept_in[1])
+        code = code.replace("del model", f"{kept_in[1]}.remove(model)\ndel model")
 
     check = ""
 

@@ -111,6 +111,11 @@ def _find_growth(report: ReportFile) -> str:
     return next(titles, "")
 
 
+def _keeps_models(report: ReportFile) -> bool:
+    """Return whether a loop keeps its models: memory then grows with each model, not each step."""
+    return any(one.id == "models-kept" for one in report.findings)
+
+
 def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
     growth = _find_growth(report)
     trend = program.device.trend
@@ -118,7 +123,7 @@ def _program_verdict(report: ReportFile, program: ProgramFigures) -> str:
     if growth:
         return f"Leak: {growth[0].lower()}{growth[1:]}."
 
-    if trend == "flat":
+    if trend == "flat" and not _keeps_models(report):
         slope = "does not grow"
         if program.device.low_bytes > 0:
             most = format_bytes(round(program.device.high_bytes))
@@ -137,7 +142,7 @@ def _unclear_growth(report: ReportFile) -> str:
     program = report.program
     if program is None or program.whole_run or _find_growth(report):
         return ""
-    if program.device.trend in ("flat", "fills"):
+    if program.device.trend in ("flat", "fills") or _keeps_models(report):
         return ""
 
     steps = f"Cannot tell if memory grows: {program.steps:,} steps"
@@ -149,8 +154,8 @@ def _unclear_growth(report: ReportFile) -> str:
     if low_bytes <= 0 < high_bytes:
         most = format_bytes(round(high_bytes))
         return (
-            f"No sign of a leak in {program.steps:,} steps: memory in use grows by at most "
-            f"{most} a step."
+            f"No sign of a leak in {program.steps:,} steps: any growth of memory in use is "
+            f"below {most} a step."
         )
 
     low = signed_bytes(low_bytes)
@@ -182,17 +187,18 @@ def _number_line(report: ReportFile) -> str:
 
     if program is not None and device.kind == "cpu" and not has_limit(report):
         own = report.peak.requested_bytes
+        place = ""
         if need is not None:
-            own = max(one.bytes for one in need.phases.values())
+            own = need.phases[need.largest_phase].bytes
 
-        if program.process_peak_bytes > own:
-            place = ""
-            if need is not None and need.outside_bytes:
+            if need.largest_phase is LifePhase.BEFORE_TRACE:
+                own = need.own_peak_bytes or own
                 place = " (outside the steps below)"
 
+        if program.process_peak_bytes > own:
             return (
                 f"The process takes up to {format_bytes(program.process_peak_bytes)}: "
-                f"tensors {format_bytes(own)}{place}, Python and data the rest."
+                f"tensors {format_bytes(own)}{place}, libraries and data the rest."
             )
 
     if need is None:
@@ -232,7 +238,9 @@ def _least_need(report: ReportFile) -> str:
         user = "XLA's allocator" if report.step.is_jax else "TensorFlow"
         limit = f" of the {of} that {user} may use on {device.name}"
 
-    need = f"Needs at least {format_bytes(size)}{limit}{_highest_place(report)}"
+    place = _highest_place(report)
+    verb = "Takes up to" if " by trials" in place else "Needs at least"
+    need = f"{verb} {format_bytes(size)}{limit}{place}"
     ever = report.peak_ever
     start = None if ever is None else ever.since_start_bytes
 
@@ -373,7 +381,7 @@ def list_details(report: ReportFile) -> Iterator[str]:
     """Yield sentences on the figures: their basis, place and range, and the program's steps."""
     yield basis_words(report)
     yield _place_words(report)
-    yield from _peak_details(report)
+    yield from _card_lines(report.cards)
 
     if report.program is not None:
         yield from _program_details(report.program)
@@ -389,13 +397,16 @@ def _place_words(report: ReportFile) -> str:
     """Return the peaks, and the step, op, layer and line of the requested one."""
     peak = report.peak
     program = report.program
+    subject = "The peak"
     place = ""
 
     if peak.step is not None and not (program is not None and program.whole_run):
         numbers = {one.index: one.number for one in report.steps}
         number = numbers.get(peak.step)
         name = peak.step if number is None else number
-        place = f" in {'traced ' if program else ''}step {name}"
+        subject += f" of {'traced ' if program else ''}step {name}"
+    elif program is None and report.steps and report.peak_ever is not None:
+        subject += f", {report.peak_ever.phase},"
 
     if peak.op:
         place += f" by {peak.op}"
@@ -417,23 +428,7 @@ def _place_words(report: ReportFile) -> str:
     if report.device.kind == "tpu":
         sizes = f"{format_bytes(peak.allocated_bytes)} of heap and stack"
 
-    return f"The peak is {sizes}{', reached' + place if place else ''}."
-
-
-_MUCH_HIGHER: Final = 1.1  # than the peaks of the traced steps
-
-
-def _peak_details(report: ReportFile) -> Iterator[str]:
-    program = report.program
-    own = None if program is None else program.own_peak_bytes
-    highest = max((step.allocated_bytes for step in report.steps), default=0)
-
-    if own and own > _MUCH_HIGHER * highest:
-        yield (
-            f"TensorFlow's own peak of {format_bytes(own)} lies outside the traced steps."
-        )
-
-    yield from _card_lines(report.cards)
+    return f"{subject} is {sizes}{', reached' + place if place else ''}."
 
 
 def _card_lines(cards: Sequence[CardUse]) -> Iterator[str]:

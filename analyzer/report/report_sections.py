@@ -114,7 +114,12 @@ def _sections(report: ReportFile) -> Iterator[Section]:
 
 def _details(report: ReportFile, shown: int) -> Iterator[Section]:
     """Yield the sections that a terminal shows with ``-v``, after ``shown`` rows of tensors."""
-    sentences = [Paragraph(one) for one in list_details(report) if one]
+    in_subtitle = basis_words(report)
+    if ";" in in_subtitle:
+        in_subtitle = ""
+
+    details = list_details(report)
+    sentences = [Paragraph(one) for one in details if one not in ("", in_subtitle)]
     sentences += [
         Paragraph(one, "warning", "! ") for one in notices_of(report)[_NOTICES:]
     ]
@@ -185,7 +190,10 @@ def steps_section(report: ReportFile, most: int) -> Section:
 
     if len(steps) > most:
         half = most // 2
-        shown = (*steps[:half], *steps[-half:])
+        highest = max(steps, key=lambda pair: pair[1].allocated_bytes)
+        shown = tuple(
+            sorted({*steps[:half], highest, *steps[-half:]}, key=lambda pair: pair[0])
+        )
 
     rows: list[tuple[CellValue, ...]] = []
 
@@ -200,7 +208,7 @@ def steps_section(report: ReportFile, most: int) -> Section:
 
     caption = ""
     if left:
-        caption = f"{left} steps in between are not shown"
+        caption = f"{left} other steps are not shown"
 
     return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
 

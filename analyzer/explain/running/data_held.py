@@ -174,14 +174,6 @@ def _report_stage(one: DataStage, *, is_filling: bool) -> Finding:
         f" the host ({one.where})",
         detail=f"{one.elements} elements of {element}. "
         f"{filling}{_STAGE_ADVICE[one.kind]}",
-        evidence=(
-            evidence_row(
-                one.kind,
-                where=one.where,
-                count=one.elements,
-                size=size_bytes,
-            ),
-        ),
     )
 
 

@@ -75,9 +75,6 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
             f"is freed. {advice}",
             saves_bytes=size_bytes,
             saves_kind="allocated",
-            evidence=(
-                evidence_row("made", where=one.where, count=one.alive, size=size_bytes),
-            ),
         )
 
 
@@ -114,8 +111,9 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
             severity = Severity.MEDIUM
             saves_bytes = one.size_bytes * (one.alive - 1) // one.alive
             advice = (
-                "Between two models of a search or of folds: del model, then "
-                "keras.utils.clear_session(); or run each model in its own process."
+                "Between two models of a search or of folds: drop every reference to the "
+                "model, then keras.utils.clear_session(); or run each model in its own "
+                "process."
             )
 
         size = format_bytes(one.size_bytes)
@@ -135,9 +133,6 @@ def find_models(watch: WatchNote, host_slope: str = "") -> Iterator[Finding]:
             f"its functions. {advice}",
             saves_bytes=saves_bytes,
             saves_kind="allocated",
-            evidence=(
-                evidence_row("made", where=one.where, count=made, size=one.size_bytes),
-            ),
         )
 
 

@@ -201,13 +201,6 @@ def find_unexplained(
         )
     elif slope := host_growth_words(watch, host):
         where = f", {watch.where}" if watch.where else ""
-        row = evidence_row(
-            "a step",
-            name=watch.step,
-            where=watch.where,
-            count=watch.steps,
-        )
-
         yield Finding(
             id="grows-on-host",
             severity=Severity.MEDIUM,
@@ -217,7 +210,6 @@ def find_unexplained(
             "cause is Python objects, NumPy arrays or memory that TensorFlow allocates"
             " elsewhere. Find the lines with a Python memory profiler such as memray "
             "or tracemalloc.",
-            evidence=(row,),
         )
 
 

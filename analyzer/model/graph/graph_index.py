@@ -237,8 +237,9 @@ def build_graph_index(
 ) -> GraphIndex:
     """Index the ops of the executed graph and find their phases and layers.
 
-    Without ``traced`` graphs the phases are found in ``ops``. ``gradients`` were recorded while the step
-    was traced, ``nested_gradients`` inside functions, before inlining added a prefix.
+    Without ``traced`` graphs the phases are found in ``ops``; with those of another model of the
+    program, in the scopes. ``gradients`` were recorded while the step was traced, ``nested_gradients``
+    inside functions, before inlining added a prefix.
     """
     table = scopes or ScopeTable()
     gradients = frozenset(gradients)
@@ -258,10 +259,23 @@ def build_graph_index(
                 present.add(tensor)
 
     traced_phases = find_phases(traced, gradients, nested, table)
+    makers = {split_tensor(tensor)[0] for tensor in present}
+    found = {find_inlined(name, traced_phases) for name in makers}
+
+    if makers and Phase.BACKWARD not in found:
+        traced_phases = {name: _phase_by_scope(name, table) for name in by_name}
+
     phases = _find_executed_phases(by_name, consumers, traced_phases)
     layers = {name: table.layer_of(name) for name in by_name}
 
     return GraphIndex(by_name, consumers, frozenset(present), phases, layers)
+
+
+def _phase_by_scope(name: str, scopes: ScopeTable) -> Phase:
+    if is_in_gradient_scope(name):
+        return Phase.BACKWARD
+
+    return Phase.UPDATE if scopes.is_optimizer(name) else Phase.FORWARD
 
 
 def find_consumers(ops: Iterable[Op]) -> dict[str, list[str]]:

@@ -10,9 +10,11 @@ from builders import opened_sample
 from analyzer.model.contract.graph_note import (
     Op,
     TensorSpec,
+    TracedGraph,
+    TracedOp,
 )
 from analyzer.model.errors import InputError
-from analyzer.model.graph.graph_index import ScopeTable, build_graph_index
+from analyzer.model.graph.graph_index import Phase, ScopeTable, build_graph_index
 from analyzer.model.graph.networkx_graph import build_graph, node_name
 
 WITH_GRAPH = ["cnn", "jit", "lstm"]
@@ -138,3 +140,18 @@ def test_layers_are_told_by_their_noted_scopes(op: str, layer: str) -> None:
         }
     )
     assert scopes.layer_of(op) == layer
+
+
+def test_phases_if_the_traced_graph_is_of_another_model() -> None:
+    # GIVEN the executed graph of a program's second model, and the traced graph of its first
+    gradient = "gradient_tape/second/MatMul"
+    ops = [
+        Op("second/MatMul", "MatMul"),
+        Op(gradient, "MatMul", inputs=("second/MatMul:0",)),
+    ]
+    first = TracedGraph("", (TracedOp("gradient_tape/first/MatMul", ()),))
+    # WHEN the phases are found
+    index = build_graph_index(ops, traced=[first], nested_gradients=[f"{gradient}:0"])
+    # THEN the gradient is of the backward pass
+    assert index.phases[gradient] is Phase.BACKWARD
+    assert index.phases["second/MatMul"] is Phase.FORWARD

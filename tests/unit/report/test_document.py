@@ -7,9 +7,22 @@ from typing import Any
 
 import pytest
 from builders import TraceBuilder, opened_sample
+from msgspec.structs import replace
 
 import analyzer
+from analyzer.model.contract.report_file import (
+    Finding,
+    LifePhase,
+    PeakEver,
+    ProgramFigures,
+    ReportFile,
+    TrendFigures,
+)
 from analyzer.model.recording.records import ALLOCATIONS
+from analyzer.model.units import BoundedBytes, format_bytes
+from analyzer.report.actions import change_items
+from analyzer.report.answer import answer_lines, list_details, notices_of
+from analyzer.report.report_sections import steps_section
 
 
 def test_every_row_and_column_is_in_the_csv(tmp_path: Any) -> None:
@@ -42,3 +55,88 @@ def test_a_name_that_is_a_formula_is_text_in_the_csv(start: str, tmp_path: Any) 
     with (tmp_path / "a.csv").open(newline="") as file:
         (row,) = csv.DictReader(file)
     assert row["op"] == f"'{name}"
+
+
+def program_of(report: ReportFile, trend: Any, *findings: Finding) -> ReportFile:
+    """Return the report as that of a script on the CPU."""
+    slope = TrendFigures(trend=trend, low_bytes=-1, high_bytes=1, level_bytes=1)
+    program = ProgramFigures(
+        step="a call of f",
+        steps=20,
+        warmup=3,
+        device=slope,
+        host=slope,
+        process_peak_bytes=1 << 40,
+    )
+    return replace(report, program=program, findings=findings)
+
+
+@pytest.mark.parametrize("trend", ["flat", "cannot tell"])
+def test_no_leak_is_denied_beside_models_that_stay_alive(trend: Any) -> None:
+    report = opened_sample("cnn").report
+    kept = Finding(id="models-kept", severity="medium", title="3 are alive", detail="")
+    texts = [
+        " ".join((*answer_lines(one), *notices_of(one)))
+        for one in (program_of(report, trend), program_of(report, trend, kept))
+    ]
+    assert ["leak" in text for text in texts] == [True, False]
+
+
+def test_tensors_outside_the_traced_steps_are_tensorflows_own_peak() -> None:
+    # GIVEN a script whose largest phase lies outside the traced steps
+    report = program_of(opened_sample("cnn").report, "flat")
+    assert report.verdict is not None
+    assert report.verdict.need is not None
+    need = replace(
+        report.verdict.need,
+        before_trace=BoundedBytes.exactly(1 << 34),
+        own_peak_bytes=3 << 33,
+    )
+    assert need.largest_phase is LifePhase.BEFORE_TRACE
+    report = replace(report, verdict=replace(report.verdict, need=need))
+    # THEN the second line has TensorFlow's figure
+    assert f"tensors {format_bytes(3 << 33)} (outside" in answer_lines(report)[1]
+
+
+def test_trials_that_may_be_skipped_are_no_need() -> None:
+    report = opened_sample("cnn").report
+    assert report.verdict is not None
+    size_bytes = report.peak.allocated_bytes
+    ever = PeakEver(
+        requested_bytes=size_bytes,
+        allocated_bytes=size_bytes,
+        phase="step 0 by trials of convolution algorithms",
+    )
+    verdict = replace(report.verdict, need=None)
+    line = answer_lines(replace(report, peak_ever=ever, verdict=verdict))[1]
+    assert line.startswith(f"Takes up to {format_bytes(size_bytes)}")
+
+
+def test_the_highest_of_many_steps_is_shown() -> None:
+    report = opened_sample("cnn").report
+    steps = [replace(report.steps[0], number=number) for number in range(20)]
+    steps[7] = replace(steps[7], allocated_bytes=1 << 40)
+    (table,) = steps_section(replace(report, steps=tuple(steps)), 4).blocks
+    assert [row[0] for row in table.rows] == [0, 1, 7, 18, 19]
+    assert "15 other steps" in table.caption
+
+
+def test_a_peak_between_the_steps_says_so() -> None:
+    report = opened_sample("cnn").report
+    ever = PeakEver(requested_bytes=1, allocated_bytes=1, phase="between steps")
+    report = replace(report, peak=replace(report.peak, step=None), peak_ever=ever)
+    assert "The peak, between steps, is " in " ".join(list_details(report))
+
+
+@pytest.mark.parametrize(
+    ("kept", "code"),
+    [
+        ("kept-tensors", "runs.append(float(loss))"),
+        ("models-kept", "runs.remove(model)"),
+    ],
+)
+def test_the_code_names_the_list_that_holds(kept: str, code: str) -> None:
+    title = "held by the global list `runs`"
+    found = Finding(id=kept, severity="high", title=title, detail="")
+    report = replace(opened_sample("cnn").report, findings=(found,))
+    assert code in change_items(report)[0].code
