@@ -333,6 +333,7 @@ def usable_memory(gpu: Gpu) -> BoundedBytes:
     """
     margin = 200 * _MIB if gpu.memory_source else 300 * _MIB
     total = gpu.memory_bytes
+
     has_display = any(word in gpu.name for word in ("GeForce", "TITAN", "RTX"))
     shared = (
         min(round(_DISPLAY_SHARE * total), _MOST_DISPLAY_BYTES) if has_display else 0

@@ -132,6 +132,7 @@ def _print(listing: CardList, *, is_verbose: bool) -> None:
     )
     table = sections.Table((first, *sections.COLUMNS["cards"]), tuple(rows))
     blocks = (sections.Section(heading, (table,)),)
+
     following = listing.next_command
     document = sections.Document("", headline, sections=blocks, next_command=following)
     print_answer(document, quiet=False, is_verbose=is_verbose)

@@ -36,6 +36,7 @@ class LiveView:
         earlier = self._readings[0]
         (step, in_use, peak, resident) = self._readings[-1]
         slope = (in_use - earlier[1]) // max(step - earlier[0], 1)
+
         highest = len(_BLOCKS) - 1
         levels = (one[1] * highest // max(peak, 1) for one in self._readings)
         figures = (

@@ -186,6 +186,7 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], 
     console = Console(stderr=True)
     stage = progress.TextColumn("{task.description}", table_column=Column())  # wraps
     length = progress.BarColumn(30 if console.width >= 120 else 8)
+
     elapsed = progress.TimeElapsedColumn()
     bar = progress.Progress(stage, length, elapsed, console=console, transient=True)
     task = bar.add_task("starting", total=1.0)

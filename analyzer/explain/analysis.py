@@ -246,6 +246,7 @@ def count_live_bytes_without(
     """Return ``count_live_bytes`` without buffers; the arguments are those of ``saved_without``."""
     held = count_live_bytes(analysis)
     first = analysis.first
+
     count = len(held)
     start = np.clip(np.asarray(gone_from, dtype=np.int64) - first, 0, count)
     end = np.clip(np.asarray(gone_until, dtype=np.int64) - first, 0, count)
@@ -284,6 +285,7 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     """Return the use of each card, by its number; empty for a single card."""
     recording = analysis.recording
     table = recording.allocations
+
     events = recording.events
     names = map(str, table["allocator"].unique())
     found = [

@@ -329,6 +329,7 @@ def _answer(
     known = [row for row in peak if row.delta_bytes is not None]
     row = next(row for row in known if row.number in ("needs", "requested"))
     before = row.a_bytes or 0
+
     now = row.b_bytes or 0
     delta = now - before
 

@@ -75,12 +75,15 @@ def _widen_by_updates(analysis: Analysis, size: BoundedBytes) -> BoundedBytes:
     instant = step.first + int(requested.argmax())
 
     rows = analysis.rows
-    rows = rows[(rows["born"] >= step.first) & (rows["born"] <= instant)]
+    is_earlier = rows["born"].between(step.first, instant)
+    rows = rows[is_earlier]
+
     gradients = rows[rows["role"] == GRADIENT_ROLE]
     updates = rows[rows["role"].isin((GRADIENT_ROLE, UPDATE_ROLE))]
 
     begun_bytes = int(gradients["requested_bytes"].sum())
-    held_bytes = int(updates.loc[updates["dies"] > instant, "requested_bytes"].sum())
+    is_alive = updates["dies"] > instant
+    held_bytes = int(updates.loc[is_alive, "requested_bytes"].sum())
     waiting_bytes = max(begun_bytes - held_bytes, 0)
 
     return BoundedBytes.around(

@@ -42,6 +42,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     recording = analysis.recording
     is_whole = begins_with_process(recording)
     searched = what_if.is_asked or (search and is_whole)
+
     sequence = from_recording(recording)
     own = own_options(recording, sequence)
     whole = _with_whole_pool(own, recording)

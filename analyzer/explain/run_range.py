@@ -258,6 +258,7 @@ def _sample_orders(recording: Recording) -> list[Operations]:
     """
     sequence = from_recording(recording)
     times = recording.events["time_ps"].to_numpy()[sequence.instant].astype(float)
+
     threads = recording.events["thread"].to_numpy()[sequence.instant]
     places = [np.flatnonzero(threads == thread) for thread in np.unique(threads)]
     passed = np.zeros(len(sequence))

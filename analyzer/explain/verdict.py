@@ -81,6 +81,7 @@ class Question:
         """
         own_bytes = need.own_peak_bytes
         limit = self.whole
+
         size = need.total
         is_least = bool(incomplete) or (
             own_bytes is not None and need.before_trace is not None
@@ -117,6 +118,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
     """
     recording = analysis.recording
     pool_bytes = analysis.pool_ever_bytes
+
     gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
     is_searched = analysis.safe_limit_bytes is not None

@@ -50,6 +50,7 @@ def fit_all_cards(
     """
     cards = list(question.prices) or [gpu for gpu in all_gpus() if not gpu.is_amd]
     cards.sort(key=lambda gpu: (_kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
+
     kinds = [list(group) for _, group in groupby(cards, _kind_of)]
     kinds.sort(key=len, reverse=True)
     kinds.sort(key=lambda group: _kind_of(group[0]) != _QUICK_KIND)
@@ -98,6 +99,7 @@ def _fit_kind(
     """Return the answer for the largest card of one kind, and the rows of all of them."""
     rows: Rows = []
     largest_card = cards[-1]
+
     limits = [memory_limit(gpu) for gpu in cards]
     chosen = replace(options, gpu=largest_card.id)
     own_access = replace(access, folder=access.folder / largest_card.id)

@@ -94,10 +94,14 @@ def _compare(
     ]
     is_same_op, is_same_request, failure = max(pairs, key=lambda pair: pair[:2])
 
+    requested_bytes = None
+    if failure.asked is not None:
+        requested_bytes = failure.asked.requested_bytes
+
     return Reproduction(
         fails=True,
         op=failure.op,
-        requested_bytes=failure.asked.requested_bytes if failure.asked else None,
+        requested_bytes=requested_bytes,
         is_same_op=is_same_op,
         is_same_request=is_same_request,
     )

@@ -64,6 +64,7 @@ def name_figures(failure: LoggedFailure) -> Words:
         low = asked.low_bytes
         high = asked.high_bytes
         rounded = Range(round_up_request(low), round_up_request(high))
+
         words["size"] = Range(low, high)
         words["rounded"] = rounded
         words["want"] = Range(low, high) if asked.is_exact else rounded

@@ -368,6 +368,7 @@ def _name_cause(
     framework = process.framework
     is_foreign = failure.kind is FailedAllocator.OTHER
     owner = "another framework" if is_foreign else "TensorFlow"
+
     library = _LIBRARIES.get(library.lower(), library) or "A CUDA library"
     failure.title = row.title.format(library=library, framework=framework or owner)
     failure.component = row.component or library

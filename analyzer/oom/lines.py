@@ -166,6 +166,7 @@ def _read_text(stream: BinaryIO, name: str) -> Iterator[bytes]:
     blocks = _unpack(stream, name)
     first = next(blocks, b"")
     blocks = chain([first], blocks)
+
     sample = first[1:4096:2]
     zeros = max(sample.count(0), first[:4096:2].count(0))
 

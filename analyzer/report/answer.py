@@ -541,6 +541,7 @@ def list_reasons(report: ReportFile) -> Iterator[str]:
 def error_line(message: str) -> str:
     """Return the line with an error's message; TensorFlow writes the places of the call first."""
     lines = [line.strip() for line in str(message).splitlines()]
+
     places = ('File "', "Detected at node", "Graph execution error", "[[{{", "Hint:")
     messages = [line for line in lines if line and not line.startswith(places)]
     out_of_memory = [line for line in messages if "OOM when" in line]

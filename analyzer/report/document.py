@@ -193,6 +193,7 @@ def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
     """Return the bytes of each op in the steady step, and those alive at the peak."""
     rows = analysis.rows[analysis.rows["op"] != ""]
     is_own = rows["born"].between(analysis.first, analysis.last)
+
     is_alive = rows.index.to_series().isin(analysis.alive.index)
     inside = rows[is_own | is_alive]
     counts = is_own[inside.index].astype(int)
@@ -209,6 +210,7 @@ def op_rows(analysis: Analysis) -> tuple[report_file.OpBytes, ...]:
     sums = work.groupby("op", observed=True).sum()
     sums = sums.sort_values(["alive_at_peak_bytes", "requested_bytes"], ascending=False)
     first = inside.drop_duplicates("op").set_index("op")
+
     by_category = inside.groupby(["op", "category"], observed=True)
     totals = by_category["requested_bytes"].sum().sort_values().reset_index()
     largest = totals.drop_duplicates("op", keep="last")

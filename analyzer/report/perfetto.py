@@ -28,6 +28,7 @@ def chrome_trace(recording: Recording) -> str:
     """
     table = main_allocator_rows(recording)
     times_us = state_times_us(recording, table)
+
     process = {"name": f"{recording.device.name} {recording.allocator}"}
     events = [{"ph": "M", "name": "process_name", "pid": _PROCESS, "args": process}]
     events += _counters(table, times_us)

@@ -45,6 +45,7 @@ def _find_places(table: pd.DataFrame) -> np.ndarray:
     """Return the addresses of the buffers; those without an own one lie behind the others."""
     addresses = table["address"].astype("Int64").fillna(-1).to_numpy(np.int64)
     sizes = table["allocated_bytes"].to_numpy(np.int64).clip(1)
+
     is_own = (addresses >= 0) & table["part_of"].isna().to_numpy()
     end = (addresses + sizes)[is_own].max(initial=0) + 2 * _REGION_GAP_BYTES
     offsets = np.cumsum(np.where(is_own, 0, sizes)) - sizes
@@ -78,6 +79,7 @@ def _list_events(
     """Return the allocations and frees in order; of one moment the frees first."""
     last = len(times_us) - 2
     births = table[table["born"] >= 0].assign(at=table["born"], is_birth=1)
+
     deaths = table[table["dies"] < last].assign(at=table["dies"], is_birth=0)
     changes = pd.concat([births, deaths]).sort_values(["at", "is_birth"], kind="stable")
     events = []
@@ -93,13 +95,24 @@ def _list_events(
             "stream": 0,
         }
 
-        actions = ("alloc",) if row.is_birth else ("free_requested", "free_completed")
-        events += [{"action": action, **about} for action in actions]
+        actions = ["free_requested", "free_completed"]
+        if row.is_birth:
+            actions = ["alloc"]
 
-    end = {"action": "snapshot", "addr": 0, "size": 0, "time_us": times_us[-1]}
-    more = {"frames": [], "category": _UNKNOWN, "stream": 0}
+        for action in actions:
+            events.append({"action": action, **about})
 
-    return [*events, {**end, **more}]
+    end = {
+        "action": "snapshot",
+        "addr": 0,
+        "size": 0,
+        "time_us": times_us[-1],
+        "frames": [],
+        "category": _UNKNOWN,
+        "stream": 0,
+    }
+
+    return [*events, end]
 
 
 def _list_segments(

@@ -157,6 +157,7 @@ def _divide_card(
     """Divide a card among this process, if it uses the card, the other processes and free memory."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+
     uses = _read_uses(nvml, handle)
     names = (str(nvml.nvmlDeviceGetUUID(handle)), "")
     own = [one for one in allocators if one.card_uuid in names]

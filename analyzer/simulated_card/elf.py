@@ -176,6 +176,7 @@ def _common(at: int, offsets_at: int, strings_at: int, slot_at: int) -> bytes:
     code += b"\x41\x51\x41\x50\x51\x52\x56\x57"  # push %r9 %r8 %rcx %rdx %rsi %rdi
     relative(b"\x48\x8d\x3d", offsets_at)  # lea offsets(%rip),%rdi
     code += b"\x8b\x3c\x87"  # mov (%rdi,%rax,4),%edi
+
     relative(b"\x48\x8d\x35", strings_at)  # lea strings(%rip),%rsi
     code += b"\x48\x01\xf7\x48\x89\xe6"  # add %rsi,%rdi; mov %rsp,%rsi
     relative(b"\xff\x15", slot_at)  # call *slot(%rip)

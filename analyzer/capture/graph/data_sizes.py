@@ -171,6 +171,7 @@ class SizedGraph:
     def _learn_from_iterators(self) -> bool:
         """Learn the shapes of batches from the stages of the data sets that the step reads."""
         captured = self._function.captured_inputs
+
         count = len(self._function.inputs)
         tensors = [*self._given[: count - len(captured)], *captured]
         by_handle = find_datasets(tensors) if len(tensors) == count else {}

@@ -197,6 +197,7 @@ def _pad_first(twin: Any, pad: Any) -> None:
     """Turn a padded convolution into a plain one that reads ``pad``; what is fused keeps the shape."""
     image, weights, *others = twin.input
     pad.input[:] = [image, others[twin.attr["num_args"].i]]
+
     _retype(pad, "Pad", T=twin.attr["T"].type, Tpaddings=twin.attr["Tpaddings"].type)
     twin.op = "Conv2D"
     twin.input[:] = [pad.name, weights]

@@ -26,6 +26,7 @@ from analyzer.model.interrupts import (
 def main(folder: str, places: list[str], modules: frozenset[str]) -> int:
     """Import TensorFlow, then serve requests until the parent ends; return the exit code."""
     faulthandler.enable()
+
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     end_with_parent(Path(folder), requests.put)
     channel = Channel()
@@ -54,6 +55,7 @@ def main(folder: str, places: list[str], modules: frozenset[str]) -> int:
 def _serve_in_fork(request: Path, places: list[str], channel: Channel) -> int:
     """Serve a request file, with output to the log in its folder; return the exit code."""
     die_with_parent()
+
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     log = os.open(request.with_name(LOG_FILE), flags, 0o666)
     os.dup2(log, 1)

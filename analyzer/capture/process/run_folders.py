@@ -72,6 +72,7 @@ def make_staging_folder(out: Path) -> Iterator[Path]:
         real = Path(os.path.realpath(out))
         parents = (real.parent, *real.parent.parents)
         missing = [folder for folder in parents if not folder.exists()]
+
         real.parent.mkdir(parents=True, exist_ok=True)
         place = real if real.is_dir() else real.parent
         staging = place / f".analyze-{secrets.token_hex(6)}"

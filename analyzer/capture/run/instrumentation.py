@@ -153,6 +153,7 @@ def observe_step() -> Iterator[Observations]:
         undo.enter_context(wrap_calls(tf.GradientTape, "__exit__", end_tape))
         undo.enter_context(wrap_calls(tf.GradientTape, "gradient", gradient))
         undo.enter_context(wrap_calls(tf, "gradients", gradient))
+
         undo.enter_context(wrap_calls(keras.optimizers.Optimizer, "apply", apply))
         undo.enter_context(wrap_calls(keras_name_scope, "__enter__", enter))
         undo.enter_context(wrap_calls(keras_name_scope, "__exit__", leave))

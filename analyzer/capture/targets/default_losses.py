@@ -24,6 +24,7 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
     classification loss. Integers and strings cannot be trained on.
     """
     specs = tf.nest.flatten(outputs)
+
     dtypes = [tensor.dtype for tensor in tf.nest.flatten(inputs)]
     has_integers = any(dtype.is_integer for dtype in dtypes)
     activations = _find_last_activations(model, len(specs))

@@ -61,6 +61,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         form,
         target_spec.list_given_options(options),
     )
+
     inputs, batch_size = synthetic_inputs.make_inputs(model, options)
     outputs = _build_output_specs(model, inputs)
     change_layers(model, options.remedy)

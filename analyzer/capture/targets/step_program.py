@@ -148,6 +148,7 @@ def make_function_program(
     function = _apply_jit(function, text, options.jit)
     owned = {name: tf.nest.flatten(getattr(function, name, None)) for name in _OWNERS}
     models = [one for one in owned["model"] + owned["models"] if one is not None]
+
     optimizers = owned["optimizer"] + owned["optimizers"]
     optimizers += [getattr(model, "optimizer", None) for model in models]
     optimizers = list({id(one): one for one in optimizers if one is not None}.values())

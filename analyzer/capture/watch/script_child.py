@@ -112,6 +112,7 @@ class ScriptRun:
         sys.modules["__main__"] = module
         sys.argv[:] = [path, *self._request.arguments]
         sys.path[:] = [self._script_folder, *places]
+
         self._unload_modules(modules)
         sys.meta_path.insert(0, _ImportHook(self._begin))
         self._install_exit_hooks()

@@ -57,6 +57,7 @@ class Hooks:
         """Install the wrappers that count steps, functions, models, data sets, and maybe tapes."""
         watcher = self._watcher
         data = self._watcher.objects
+
         dataset = tf.data.Dataset
         self._around(Function, "__call__", watcher.call_function)
         self._around(keras.optimizers.Optimizer, "apply", watcher.call_optimizer)

@@ -108,6 +108,7 @@ class StepTrace:
         self.before: dict[int, Any] = {}
         self.resident: dict[int, Input] = {}
         self.containers: dict[int, int] = {}
+
         self._record: FunctionRecord | None = None
         self.variables: StepVariables | None = None  # None before steps are chosen
         self._mark: Any = None
@@ -271,6 +272,7 @@ class StepTrace:
         self.is_whole = True
         self.is_open = False
         self.before = {}
+
         self.containers = {}
         self.done = 1
         self._stop(has_snapshot=True)

@@ -161,6 +161,7 @@ class FunctionLedger:
                 code or id(function), FunctionRecord(code)
             )
             self._known[function] = record
+
             record.objects = [ref for ref in record.objects if ref() is not None]
             record.objects.append(weakref.ref(function))
             record.made += 1

@@ -173,6 +173,7 @@ class Watcher:
         """Remove the hooks without a result, as in a fork of the program."""
         self._is_over.set()
         self._failure_record.end()
+
         self._hooks.remove()
         self._giving.close()
         self.trace.stop_observing()

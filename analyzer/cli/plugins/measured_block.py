@@ -35,6 +35,7 @@ class BlockMeasure:
         """Fill the figures from the block's trace."""
         recording = open_measured(folder)
         events = recording.events
+
         rows = main_allocator_rows(recording)
         requested = timeline(rows, len(events)).requested
         requested = requested - requested[0]

@@ -138,6 +138,7 @@ def find_amplified(analysis: Analysis) -> Iterator[Finding]:
     """Report tensors at the peak that are far larger than the inputs or the results around them."""
     peak = analysis.peak.requested_bytes
     least = max(_LEAST_BYTES, _LEAST_RATIO * peak)
+
     alive = analysis.alive
     large_of_any = alive[alive["requested_bytes"] >= least]
     is_named = (large_of_any["tensor"] != "") & (large_of_any["op_type"] != "")
@@ -185,6 +186,7 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     """
     step = analysis.step
     rows = analysis.rows
+
     has_graph = analysis.recording.structure is not None
     of_step = rows[rows["born"].between(analysis.first, analysis.last)]
     gradients = of_step[of_step["category"] == "gradient"]
@@ -511,6 +513,7 @@ def _find_looked_up(
     for maker in same[same["op_type"].isin(_ELEMENTWISE)].to_dict("records"):
         graph = tensors.graph
         makers = [graph.maker_of(one) for one in graph.inputs_of(maker["op"])]
+
         readers = graph.consumers.get(maker["tensor"], [])
         written = sum(tensors.size_of(f"{one}:0")[1] or size for one in readers)
         is_looked_up = tensors.types_of_readers(maker["tensor"]) == {_LOOKUPS[0]}
@@ -537,6 +540,7 @@ def _find_vectorized(analysis: Analysis, large: pd.DataFrame) -> Iterator[Findin
     """Report a vectorized loop whose large results are larger than all tensors outside it."""
     rows = analysis.rows
     looped = rows[rows["op"].astype(str).str.contains(_LOOPED, regex=False)]
+
     alive = analysis.alive
     is_looped = alive.index.isin(looped.index)
     outside = alive.loc[~is_looped, "requested_bytes"].max()

@@ -117,6 +117,7 @@ def _instant_of_failure(analysis: Analysis, last: int) -> int:
     """
     first = analysis.first if analysis.step is not None else 0
     events = analysis.recording.events
+
     window = analysis.line.allocated[first + 1 : last + 2]
     is_own = (events["allocator"] == analysis.recording.allocator).to_numpy()[
         first : last + 1

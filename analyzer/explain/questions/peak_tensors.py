@@ -101,6 +101,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     """Report the tensors that a smaller batch makes smaller, and the saving of half the batch."""
     alive = analysis.alive
     peak = analysis.peak.requested_bytes
+
     batch = find_batch(analysis)
     has_reader = ~alive["role"].isin(_WITHOUT_READER)
     waiting = _sum_of(alive[is_retained(alive) & has_reader])
@@ -109,6 +110,7 @@ def find_batch_tensors(analysis: Analysis) -> Iterator[Finding]:
     saves = _save_by_half(analysis, batch)
     infers = analysis.recording.step_config.infers
     id_ = "batch-tensors"
+
     total = growing
     words = "tensors grow with the batch size"
     grown = ""
@@ -319,6 +321,7 @@ def find_input_copies(analysis: Analysis) -> Iterator[Finding]:
     """
     alive = analysis.alive
     watch = analysis.recording.watch
+
     rows = alive[alive["copied_by"] != ""]
     saves_bytes = _sum_of(rows)
     where = ""
@@ -393,6 +396,7 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     """Report workspaces that are alive at the peak, and the most that smaller ones can save."""
     rows = analysis.rows
     peak = analysis.peak.requested_bytes
+
     own = rows[
         (rows["category"] == Category.WORKSPACE.value) & ~rows["role"].isin(FIXED_ROLES)
     ]

@@ -160,6 +160,7 @@ def _report_stage(one: DataStage, *, is_filling: bool) -> Finding:
     """Report a stage; ``is_filling`` is whether memory grows because of it."""
     size_bytes = _stage_bytes(one)
     verb = "is filling and holds" if is_filling else "holds"
+
     filling = "The growth ends when the stage is full. " if is_filling else ""
     element = format_bytes(one.element_bytes or 0)
     is_queue = one.kind == "queue"

@@ -82,6 +82,7 @@ def _bytes_of_tapes(analysis: Analysis, watch: WatchNote) -> int:
     """Return the bytes that outlive their step and that no tensor in Python holds."""
     rows = tensors_left(analysis)
     named = {address for held in watch.held for address in held.addresses}
+
     is_result = rows["category"].isin(
         ("activation", "temporary", "input", "unattributed")
     )

@@ -69,6 +69,7 @@ def growth_of(
     low, middle, high = _find_slopes(floors)
     step, size = floors.T
     steps = step[-1] - step[0]
+
     level = int(size[-1])
     noise = max(_NOISE_BYTES, _NOISE_RATIO * level)
     near = _LEVEL_RATIO * level
@@ -112,6 +113,7 @@ def _find_floors(points: Sequence[tuple[int, int]]) -> np.ndarray:
 def _find_slopes(floors: np.ndarray) -> tuple[float, float, float]:
     """Return the median slope between all pairs of floors, and its interval around it."""
     step, size = floors.T
+
     count = len(floors)
     first, second = np.triu_indices(count, 1)
     rises = size[second] - size[first]

@@ -128,6 +128,7 @@ def _classify(
     makers = gradient_ops & producers.keys()
     named = set(filter(is_in_gradient_scope, producers))
     after = reach(named | makers, consumers.__getitem__)
+
     before = reach(makers, lambda name: producers.get(name, []))
     backward = named | makers | (after & before)
     phases = dict.fromkeys(after, Phase.UPDATE if makers else Phase.BACKWARD)

@@ -133,6 +133,7 @@ def text_category(numbers: npt.NDArray[Any], texts: list[str]) -> pd.Categorical
     seen = np.flatnonzero(np.bincount(numbers, minlength=len(texts))).tolist()
     categories = sorted({texts[number] for number in seen})
     place = {text: at for at, text in enumerate(categories)}
+
     codes = np.full(len(texts), -1, np.min_scalar_type(-max(len(categories), 1)))
     codes[seen] = [place[texts[number]] for number in seen]
 

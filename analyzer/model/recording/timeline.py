@@ -115,6 +115,7 @@ def find_peak(line: Timeline, first: int, last: int) -> Peak:
     """
     span = slice(first + 1, last + 2)
     requested = line.requested[span]
+
     allocated = line.allocated[span]
     idle = line.idle[span]
     at_requested = _pick(-requested, -allocated, idle)
@@ -197,6 +198,7 @@ def pair_events(
     order = np.lexsort((address, allocator))
     again = np.zeros(order.size, bool)
     is_same_address = np.diff(address[order]) == 0
+
     is_same_allocator = np.diff(allocator[order]) == 0
     again[1:] = is_same_address & is_same_allocator
     after_birth = again.copy()

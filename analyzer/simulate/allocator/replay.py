@@ -126,6 +126,7 @@ def from_allocations(
     _check_rows(rows, requested, born)
     valid = (dies > born) & (requested > 0)
     rows = rows[valid]
+
     requested = requested[valid]
     born = born[valid]
     dies = dies[valid]
@@ -167,6 +168,7 @@ def _order_operations(
 ) -> tuple[Table, Table, Mask]:
     """Return buffer and instant of each operation in order, and whether it is a birth."""
     ids = np.arange(born.size)
+
     freed = dies < last
     instant = np.concatenate([born, dies[freed]])
     slot = np.concatenate([ids, ids[freed]])

@@ -93,6 +93,7 @@ def _plan_copies(
     image, kernel, result = shapes
     item_bytes = call.item_bytes()
     image_bytes = math.prod(image) * item_bytes
+
     kernel_bytes = math.prod(kernel) * item_bytes
     result_bytes = math.prod(result) * item_bytes
     padded_bytes = math.prod(described.image) * item_bytes
@@ -183,6 +184,7 @@ def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -
     dilations = call.attr("dilations")
     strides = call.attr("strides")
     dilation = int(dilations[axis]) if dilations else 1
+
     stride = int(strides[axis]) if strides else 1
     reach = (window - 1) * dilation + 1
     missing = max((out - 1) * stride + reach - length, 0)

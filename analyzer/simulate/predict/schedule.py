@@ -36,6 +36,7 @@ class Schedule:
         last = self.instants
         ends = [last if one.dies is None else one.dies for one in self.buffers]
         dies = np.asarray(ends, dtype=np.int64)
+
         born = np.asarray([one.born for one in self.buffers], dtype=np.int64)
         sizes = np.asarray([one.size_bytes for one in self.buffers], dtype=np.int64)
 

@@ -104,6 +104,7 @@ def _find_margins(prediction: Prediction, because: list[str]) -> tuple[int, int]
     share = MARGIN if is_ordered else ORDER_MARGIN
     margin = max(int(share * prediction.middle.peak_bytes), FLOOR_BYTES)
     because.append(SENTENCES["small"].format(format_bytes(margin)))
+
     below = margin
     above = margin
 

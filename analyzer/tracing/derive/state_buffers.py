@@ -248,6 +248,7 @@ def _find_frozen(
     """Return the buffers before all steps and after them that have a size of a layer's weights."""
     sizes = _sizes_of_weights(structure)
     is_before = (table["born"] >= 0) & (table["born"] < steps[0].first)
+
     is_after = table["dies"] > steps[-1].last
     is_weight = table["requested_bytes"].isin(sizes)
     rows = np.flatnonzero(is_before & is_after & is_weight)

@@ -289,6 +289,7 @@ def _describe_tpu(events: pd.DataFrame, allocator: str) -> str:
     own = events[events["allocator"] == allocator]
     stack = own.loc[own["op"] == STACK, "requested_bytes"].max()
     heap_bytes = own["peak_in_use_bytes"].max()
+
     limit_bytes = (own["in_use_bytes"] + own["available_bytes"]).max()
     sizes = (stack, heap_bytes, limit_bytes)
     known = [0 if pd.isna(size) else int(size) for size in sizes]
@@ -485,6 +486,7 @@ def _find_warnings(
     is_unattributed = table["category"] == Category.UNATTRIBUTED.value
     unknown = table["address"].isna() & is_unattributed
     unseen = table.loc[unknown & (table["allocator"] == main), "allocated_bytes"]
+
     own = events["allocator"] == main
     before = int(unseen.sum())
     most = int(events["in_use_bytes"][own].max())

@@ -212,6 +212,7 @@ def _label_noted(
 ) -> None:
     """Label the variables and the inputs of a note."""
     moments = find_instants(raw, "snapshot")
+
     roles = find_roles_of_state(note, structure)
     label_variables(labels, note, find_holdings(table, note, moments), roles)
     index = AddressIndex(table)
@@ -225,6 +226,7 @@ def _label_noted(
         if row is not None and labels.is_open(row):
             is_kept = given.name in collecting
             category = Category.ACTIVATION if is_kept else Category.INPUT
+
             role = f"held by {given.name}" if is_kept else "step input"
             labels.set(row, category, role=role)
             labels.tensor[row] = given.name
@@ -426,6 +428,7 @@ def _label_pipeline(
 
     threads = np.append(raw.events["thread"].to_numpy(), -1)
     born_on = threads[table["born"].to_numpy()]
+
     is_nameless = table["op"].astype(str) == ""
     is_unnamed = (is_nameless & (table["born"] >= 0)).to_numpy()
     from_python = by_python[table["born"].to_numpy()]
@@ -525,6 +528,7 @@ def _add_updates(table: pd.DataFrame, holdings: dict[int, Holding]) -> None:
     """
     ops = table["op"].astype(str)
     is_update = ops.str.fullmatch(r".*Assign(Add|Sub)?VariableOp\w*")
+
     ends = table.groupby("step", observed=True)["born"].transform("max")
     is_assigned = ops.isin(set(ops[list(holdings)]) - {""}) & (table["dies"] > ends)
     made = table[(is_update | is_assigned) & (table["born"] >= 0)]

@@ -114,6 +114,7 @@ def add_earlier_buffers(
     """
     old = allocations[allocations["born"] < 0]
     freed = old.groupby("allocator", observed=True)["allocated_bytes"].sum()
+
     first = events.drop_duplicates("allocator")
     before = first["in_use_bytes"] - first["kind"] * first["allocated_bytes"]
     names = first["allocator"].astype(str)

@@ -171,6 +171,7 @@ def name_call_requests(
     """
     ops = structure.ops if structure is not None else {}
     calls = {name: plans[name] for name in ops if name in plans}
+
     names = ("op", "region", "tensor", "dtype")
     columns = {name: table[name].astype(object).to_numpy().copy() for name in names}
     turns: Counter[tuple[int, str]] = Counter()

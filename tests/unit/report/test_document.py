@@ -21,7 +21,7 @@ from analyzer.model.contract.report_file import (
 from analyzer.model.recording.records import ALLOCATIONS
 from analyzer.model.units import BoundedBytes, format_bytes
 from analyzer.report.actions import change_items
-from analyzer.report.answer import answer_lines, list_details, notices_of
+from analyzer.report.answer import answer_lines, notices_of
 from analyzer.report.report_sections import steps_section
 
 
@@ -119,13 +119,6 @@ def test_the_highest_of_many_steps_is_shown() -> None:
     (table,) = steps_section(replace(report, steps=tuple(steps)), 4).blocks
     assert [row[0] for row in table.rows] == [0, 1, 7, 18, 19]
     assert "15 other steps" in table.caption
-
-
-def test_a_peak_between_the_steps_says_so() -> None:
-    report = opened_sample("cnn").report
-    ever = PeakEver(requested_bytes=1, allocated_bytes=1, phase="between steps")
-    report = replace(report, peak=replace(report.peak, step=None), peak_ever=ever)
-    assert "The peak, between steps, is " in " ".join(list_details(report))
 
 
 @pytest.mark.parametrize(
