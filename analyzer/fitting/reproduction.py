@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -54,25 +55,32 @@ def reproduce(
     alone = replace(options, device="", memory_limit_bytes=limit_bytes)
     found = _compare(_run_step(spec, alone, progress), logged)
 
-    if not _agrees(found) and limit_bytes is not None:
-        history_bytes = _measure_history(spec, options, logged[0])
-        limit_bytes -= history_bytes
+    with access_target(spec) as access:
+        place = access.folder / "unchanged"
+        capture_once = cache(partial(access.capture, options, place))
 
-        for runs, is_open in enumerate(_AGAIN, start=2):
-            again = replace(alone, memory_limit_bytes=limit_bytes, is_open=is_open)
-            other = _compare(_run_step(spec, again, progress), logged)
+        if not _agrees(found) and limit_bytes is not None:
+            history_bytes = _measure_history(capture_once(), logged[0])
+            limit_bytes -= history_bytes
 
-            if _agrees(other) or not found.fails:
-                found = structs.replace(other, history_bytes=history_bytes)
+            for runs, is_open in enumerate(_AGAIN, start=2):
+                again = replace(alone, memory_limit_bytes=limit_bytes, is_open=is_open)
+                other = _compare(_run_step(spec, again, progress), logged)
 
-            found = structs.replace(found, runs=runs)
-            if _agrees(found):
-                break
+                if _agrees(other) or not found.fails:
+                    found = structs.replace(other, history_bytes=history_bytes)
 
-    if not found.fails:
-        return found
+                found = structs.replace(found, runs=runs)
 
-    remedies = _find_remedies(spec, options, limit_bytes, progress)
+                if _agrees(found):
+                    break
+
+        if not found.fails:
+            return found
+
+        trial = RemedyTrial(access, options, limit_bytes, progress)
+        remedies = _find_remedies(trial, capture_once())
+
     return structs.replace(found, remedies=remedies)
 
 
@@ -124,22 +132,17 @@ def _run_step(
             return read_oom_log(stream, LOG_FILE).report.failures
 
 
-def _measure_history(
-    spec: TargetSpec, options: CaptureOptions, logged: OomFailure
-) -> int:
+def _measure_history(captured: Path, logged: OomFailure) -> int:
     """Return the bytes that the log has in use beside the step, at the request that failed.
 
-    The step runs with room for any, and its use before the same request in the first step is
+    The captured step ran with room for any; its use before the same request in the first step is
     subtracted. The rest may be data or another model. 0 if the log does not say, or if the step does
     not ask for it.
     """
     if logged.asked is None or logged.in_use_bytes is None:
         return 0
 
-    with access_target(spec) as access:
-        folder = access.capture(options, access.folder / "step")
-        recording = analyse_step(read_run(folder / RUN_FILE), folder).recording
-
+    recording = analyse_step(read_run(captured / RUN_FILE), captured).recording
     first_step = recording.events[: recording.steps[0].last + 1]
     events = first_step[first_step["allocator"] == recording.allocator]
     names = events["op"].astype(str).str.removeprefix(_CALL)
@@ -154,20 +157,14 @@ def _measure_history(
     return max(logged.in_use_bytes - int(before.max()), 0)
 
 
-def _find_remedies(
-    spec: TargetSpec,
-    options: CaptureOptions,
-    limit_bytes: int | None,
-    progress: Progress,
-) -> tuple[StepRemedy, ...]:
-    """Return the changes with which the step runs under a limit."""
-    with access_target(spec) as access:
-        captured = access.capture(options, access.folder / "unchanged")
-        plans = plan_remedies(options, read_run(captured / RUN_FILE))
-        names = [one.id for one in plans if one.kind not in _OTHER_TRAINING]
-        trial = RemedyTrial(access, options, limit_bytes, progress)
-        remedies = try_remedies(trial, names, captured) if names else ()
+def _find_remedies(trial: RemedyTrial, captured: Path) -> tuple[StepRemedy, ...]:
+    """Return the changes with which the captured step runs under the limit of the trial."""
+    plans = plan_remedies(trial.options, read_run(captured / RUN_FILE))
+    names = [one.id for one in plans if one.kind not in _OTHER_TRAINING]
+    if not names:
+        return ()
 
+    remedies = try_remedies(trial, names, captured)
     return tuple(one for one in remedies if one.fits)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import ROOT, analyze, analyze_in_child
@@ -58,6 +59,14 @@ def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(
     assert failure["asked"]["is_exact"]
 
 
+def reproduce(step: tuple[str, ...], folder: Path) -> dict[str, Any]:
+    """Return what ``--reproduce`` finds of a step and the log of the run in ``folder``."""
+    arguments = ("oom", "run/capture.log", "--reproduce", "--json", "oom.json")
+    told = analyze_in_child(*arguments, "--target", *step, cwd=folder, timeout_s=600)
+    assert told.code == 0, told.err
+    return json.loads((folder / "oom.json").read_text())["reproduction"]
+
+
 @pytest.mark.slow
 @NEEDS_CARDS
 def test_a_log_is_reproduced_on_a_simulated_card(tmp_path: Path) -> None:
@@ -69,10 +78,7 @@ def test_a_log_is_reproduced_on_a_simulated_card(tmp_path: Path) -> None:
     assert ended.code == 5, ended.err
 
     # WHEN the step runs again under the limit of the log
-    arguments = ("oom", "run/capture.log", "--reproduce", "--json", "oom.json")
-    told = analyze_in_child(*arguments, "--target", *step, cwd=tmp_path, timeout_s=600)
-    assert told.code == 0, told.err
-    found = json.loads((tmp_path / "oom.json").read_text())["reproduction"]
+    found = reproduce(step, tmp_path)
 
     # THEN the same op fails, and each change that is listed lets it run
     assert found["fails"]
@@ -118,10 +124,7 @@ def test_what_the_log_holds_beside_the_step_is_taken_off_the_limit(
 
     # WHEN the step runs without the variable, under the limit of the log
     step = ("steps.py:wide", "--batch-size", "8192")
-    arguments = ("oom", "run/capture.log", "--reproduce", "--json", "oom.json")
-    told = analyze_in_child(*arguments, "--target", *step, cwd=tmp_path, timeout_s=600)
-    assert told.code == 0, told.err
-    found = json.loads((tmp_path / "oom.json").read_text())["reproduction"]
+    found = reproduce(step, tmp_path)
 
     # THEN it fails in the same op, for the step has less memory by the variable's bytes
     assert found["is_same_op"]
