@@ -12,7 +12,7 @@ import gc
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 from unittest.mock import patch
 
 import keras
@@ -57,40 +57,40 @@ __all__ = [
     "keras_backend",
     "keras_trainer",
 ]
-PyDatasetEnqueuer: Final = py_dataset_adapter.PyDatasetEnqueuer
-EagerTensorBase: Final = framework_ops._EagerTensorBase
-Function: Final = polymorphic_function.Function
-BaseResourceVariable: Final = resource_variable_ops.BaseResourceVariable
-ResourceVariable: Final = resource_variable_ops.ResourceVariable
-UninitializedVariable: Final = resource_variable_ops.UninitializedVariable
-KerasVariable: Final = keras_tensorflow.Variable
-function_def_to_graph_def: Final = function_def_to_graph.function_def_to_graph_def
-keras_name_scope: Final = keras_tensorflow.name_scope
+PyDatasetEnqueuer = py_dataset_adapter.PyDatasetEnqueuer
+EagerTensorBase = framework_ops._EagerTensorBase
+Function = polymorphic_function.Function
+BaseResourceVariable = resource_variable_ops.BaseResourceVariable
+ResourceVariable = resource_variable_ops.ResourceVariable
+UninitializedVariable = resource_variable_ops.UninitializedVariable
+KerasVariable = keras_tensorflow.Variable
+function_def_to_graph_def = function_def_to_graph.function_def_to_graph_def
+keras_name_scope = keras_tensorflow.name_scope
 
 # The module of convolutions, which Keras 3.16 moved into ``ops``.
-keras_nn: Final = getattr(keras_tensorflow, "ops", keras_tensorflow).nn
+keras_nn = getattr(keras_tensorflow, "ops", keras_tensorflow).nn
 
 # The module: ``keras.src.backend.tensorflow`` has a function of that name.
-keras_rnn: Final = importlib.import_module("keras.src.backend.tensorflow.rnn")
+keras_rnn = importlib.import_module("keras.src.backend.tensorflow.rnn")
 
 # The newest supported release of each package, major and minor.
-READ_IN: Final[Mapping[str, tuple[int, int]]] = {
+READ_IN: Mapping[str, tuple[int, int]] = {
     "TensorFlow": (2, 21),
     "Keras": (3, 15),
 }
 
 # of ``nn.py``: whether a convolution in NCHW must be transposed
-CPU_ONLY: Final = "_cpu_only"
+CPU_ONLY = "_cpu_only"
 
 # Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel.
-IS_GPU_AVAILABLE: Final = "_is_gpu_available"
+IS_GPU_AVAILABLE = "_is_gpu_available"
 
 # computes the initial value
-INITIALIZE_KERAS_VARIABLE: Final = "_initialize_with_initializer"
+INITIALIZE_KERAS_VARIABLE = "_initialize_with_initializer"
 
 
 # They place a replica on each GPU, and on the CPU if there is none (``all_local_devices``).
-_STRATEGIES: Final = (
+_STRATEGIES = (
     tf.distribute.MirroredStrategy,
     tf.distribute.MultiWorkerMirroredStrategy,
 )

@@ -11,7 +11,7 @@ import re
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import field
@@ -19,25 +19,25 @@ from msgspec import field
 from analyzer.model.errors import InputError
 from analyzer.model.units import BoundedBytes, Range, format_bytes
 
-MIB: Final = 1024**2  # bytes
-_KIB: Final = 1024  # bytes
+MIB = 1024**2  # bytes
+_KIB = 1024  # bytes
 
 # MiB that the driver reserves, by kind of memory, before CUDA reports a total: the middle of the
 # measured cards on Linux (GDDR 220 to 560, depending on the driver; with ECC 250 to 680 after the
 # sixteenth for the codes; HBM 110 to 910; AMD 16 in logs of idle cards by TensorFlow-ROCm).
-_DRIVER_MIB: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600, "AMD": 16}
+_DRIVER_MIB = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600, "AMD": 16}
 
 # of the host's memory; 4 to 7 % is missing on the measured boards
-_JETSON_SHARE: Final = 0.05
+_JETSON_SHARE = 0.05
 
-_NOISE: Final = re.compile(
+_NOISE = re.compile(
     r"nvidia|amd|instinct|geforce|tesla|gpu|graphics|generation|edition|workstation|server|card|the|memory"
     r"|hbm\d?e?|gddr\dx?"
 )
-_VARIANT: Final = re.compile(r"\d+gb|sxm|pcie|nvl|quadro|rtx|gtx")
-_SYNONYM: Final = {"mobile": "laptop", "notebook": "laptop"}
+_VARIANT = re.compile(r"\d+gb|sxm|pcie|nvl|quadro|rtx|gtx")
+_SYNONYM = {"mobile": "laptop", "notebook": "laptop"}
 
-_MOST_PRICE: Final = 1e9  # per hour
+_MOST_PRICE = 1e9  # per hour
 
 
 def _read_rows(name: str) -> list[dict[str, str]]:
@@ -253,21 +253,21 @@ def read_prices(path: Path) -> dict[Gpu, float]:
     return prices
 
 
-_MIB: Final = 1024**2  # bytes
+_MIB = 1024**2  # bytes
 
 # T4 115 to 302 MiB, V100 317, A100-40 352, A100-80 424, RTX 3090 286, H100 444, H200 527 (driver
 # 580). The card's total minus the free memory that TensorFlow's start-up lines in public logs imply.
 # TensorFlow computes its limit after the context exists, because ``cudaMemGetInfo`` needs one.
-_CUDA_CONTEXT: Final = BoundedBytes(320 * _MIB, Range(115 * _MIB, 527 * _MIB))
+_CUDA_CONTEXT = BoundedBytes(320 * _MIB, Range(115 * _MIB, 527 * _MIB))
 
 # The median of the 11 public logs of TensorFlow-ROCm since 2023, with the display (RX 6600 XT 120
 # MiB, RX 7600 272, RX 7900 XTX 548 to 612, MI210 1070, MI250X 1192 and 1428, RX 7800 XT 1225, RX 9060
 # XT 1286); 0 in older ones (RX 5700, RX 6700 XT, MI60).
-_HIP_CONTEXT: Final = BoundedBytes(612 * _MIB, Range(0, 1428 * _MIB))
+_HIP_CONTEXT = BoundedBytes(612 * _MIB, Range(0, 1428 * _MIB))
 
 # cuBLAS, cuDNN and loaded kernels (100 to 1000 MiB): openxla/xprof issue 378 (RTX 3090, about 0.9 GiB
 # with all kernels loaded at once); less with CUDA's lazy loading.
-_LIBRARIES_BYTES: Final = 500 * _MIB
+_LIBRARIES_BYTES = 500 * _MIB
 
 
 def check_limit(
@@ -321,8 +321,8 @@ def system_reserve(
 # Most memory that a display, Windows or WSL takes, chosen by half of 106 public logs of GeForce and
 # TITAN cards ("Created device ... with N MB memory"). Of the others and 15 later ones, the range of
 # the limit contains 64 of 71; other programs on the card explain the rest (1.4 to 4.5 GiB).
-_DISPLAY_SHARE: Final = 0.1
-_MOST_DISPLAY_BYTES: Final = 1200 * _MIB
+_DISPLAY_SHARE = 0.1
+_MOST_DISPLAY_BYTES = 1200 * _MIB
 
 
 def usable_memory(gpu: Gpu) -> BoundedBytes:

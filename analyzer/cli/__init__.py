@@ -11,7 +11,6 @@ import errno
 import signal
 import sys
 from collections.abc import Callable
-from typing import Final
 
 from analyzer.model.errors import (
     AnalyzerError,
@@ -21,12 +20,12 @@ from analyzer.model.errors import (
 )
 from analyzer.model.interrupts import Terminated, collect_rarely, raise_on_signals
 
-_WRITE_ERRORS: Final = frozenset(
+_WRITE_ERRORS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 )
 
 # System errors outside our control: a full disk, missing permissions, no more processes.
-_SYSTEM_ERRORS: Final = _WRITE_ERRORS | {
+_SYSTEM_ERRORS = _WRITE_ERRORS | {
     *(errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -15,17 +15,17 @@ from analyzer.cli.shared_options import expand_groups
 from analyzer.model import __version__
 from analyzer.model.errors import ExitCode
 
-COMPLETION: Final = "_ANALYZE_COMPLETE"  # by which a shell asks for completions
+COMPLETION = "_ANALYZE_COMPLETE"  # by which a shell asks for completions
 
 # columns; in fewer the help has no panels, which would cut options' names
-_LEAST_PANEL: Final = 80
-_HELP: Final = {"help_option_names": ["-h", "--help"]}
+_LEAST_PANEL = 80
+_HELP = {"help_option_names": ["-h", "--help"]}
 
 # The exception for wrong arguments: Click's, or that of Typer's own copy of Click.
-UsageError: Final[Any] = typer.BadParameter.__base__
+UsageError: Any = typer.BadParameter.__base__
 
 # The first line of each command's help, in display order.
-COMMANDS: Final = {
+COMMANDS = {
     "trace": (
         "Capture the memory of a step, or open a trace, and explain its use and how to reduce it."
     ),

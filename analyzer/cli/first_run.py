@@ -10,30 +10,27 @@ import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
-_SECONDS: Final = 0.5  # after which the search ends
-_MOST_DEPTH: Final = 4  # of folders
-_MOST_BYTES: Final = 1 << 20  # read of a file
-_MOST_SHOWN: Final = 3  # of a kind
-_WIDTH: Final = 80  # of a line with a comment
-_OWN_OUTPUT: Final = b"\nNext: analyze "
-_OTHER_FOLDERS: Final = re.compile(
+_SECONDS = 0.5  # after which the search ends
+_MOST_DEPTH = 4  # of folders
+_MOST_BYTES = 1 << 20  # read of a file
+_MOST_SHOWN = 3  # of a kind
+_WIDTH = 80  # of a line with a comment
+_OWN_OUTPUT = b"\nNext: analyze "
+_OTHER_FOLDERS = re.compile(
     r"\..*|__pycache__|build|dist|env|node_modules|site-packages|venv"
 )
-_OOM: Final = re.compile(
+_OOM = re.compile(
     rb"OOM when allocating|RESOURCE_EXHAUSTED|ResourceExhausted|[Oo]ut of memory"
 )
-_FRAMEWORK: Final = re.compile(
-    rb"^\s*(import|from) (tensorflow|keras|tf_keras)\b", re.M
-)
-_TRAINING: Final = re.compile(rb"\.(fit|apply_gradients)\(")
-_MODEL: Final = re.compile(r"\b(Model|Sequential)\(|\bapplications\.")
-_TRACES: Final = (".xplane.pb", ".xplane.pb.gz")
-_RUN_FILES: Final = {"run.json", "graph.json.gz"}
+_FRAMEWORK = re.compile(rb"^\s*(import|from) (tensorflow|keras|tf_keras)\b", re.M)
+_TRAINING = re.compile(rb"\.(fit|apply_gradients)\(")
+_MODEL = re.compile(r"\b(Model|Sequential)\(|\bapplications\.")
+_TRACES = (".xplane.pb", ".xplane.pb.gz")
+_RUN_FILES = {"run.json", "graph.json.gz"}
 
 # Commands for each kind of find.
-_COMMANDS: Final = {
+_COMMANDS = {
     "Models": (
         "analyze estimate {} --gpu t4  # does a step fit this card?",
         "analyze fit {} --gpu t4  # the largest batch",

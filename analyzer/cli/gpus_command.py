@@ -1,7 +1,7 @@
 """``analyze gpus``: the catalogue of cards."""
 
 import sys
-from typing import Annotated, Final
+from typing import Annotated
 
 from msgspec import field, structs
 
@@ -15,7 +15,7 @@ from analyzer.report.output_files import write_text
 from analyzer.report.untrusted import printable
 from analyzer.simulated_card.card_environment import normalize_cards
 
-_NAMED: Final = 5  # other cards of the same name that are printed
+_NAMED = 5  # other cards of the same name that are printed
 
 
 class CardRow(ReportRecord, frozen=True, kw_only=True):

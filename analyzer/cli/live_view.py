@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import IO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,7 +14,7 @@ from rich.text import Text
 from analyzer.capture.watch.script_launch import LIVE_FILE
 from analyzer.model.units import format_bytes, signed_bytes
 
-_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 class LiveView:

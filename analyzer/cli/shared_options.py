@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -15,10 +15,10 @@ from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 
 # Headings of the options in the help.
-STEP: Final = "The step"
-PLACE: Final = "Where it runs"
-OUTPUT: Final = "Output"
-WHAT_IF: Final = "Memory limit and what-if"
+STEP = "The step"
+PLACE = "Where it runs"
+OUTPUT = "Output"
+WHAT_IF = "Memory limit and what-if"
 
 
 def option(

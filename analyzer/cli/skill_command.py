@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths
@@ -11,7 +11,7 @@ from analyzer.model.errors import InputError
 from analyzer.report.output_files import write_text
 
 # The skill in a project; the folder has the name that is in the file.
-_PLACE: Final = Path(".claude", "skills", "tf-memory-analyzer", "SKILL.md")
+_PLACE = Path(".claude", "skills", "tf-memory-analyzer", "SKILL.md")
 
 
 def read_skill() -> str:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from analyzer.model.errors import InputError
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-DASH: Final = Path("-")  # standard output
-_REPLACEMENTS: Final = "analyzer_ascii"
+DASH = Path("-")  # standard output
+_REPLACEMENTS = "analyzer_ascii"
 
 # ASCII for our own characters; Rich draws its lines in ASCII by itself.
-_PLAIN: Final = str.maketrans("█▏…·×→", "##~**>")  # noqa: RUF001
-USUAL_WIDTH: Final = 120  # columns of text printed to a file or a pipe
-_WIDTH: Final = re.compile(r"[4-9]\d|[1-9]\d\d")  # columns, at least 40 for a table
+_PLAIN = str.maketrans("█▏…·×→", "##~**>")  # noqa: RUF001
+USUAL_WIDTH = 120  # columns of text printed to a file or a pipe
+_WIDTH = re.compile(r"[4-9]\d|[1-9]\d\d")  # columns, at least 40 for a table
 _was_closed = False
 
 
@@ -150,7 +150,7 @@ def terminal() -> Console:
 # ``bar`` shows nothing if stderr is no terminal
 ProgressForm = Literal["none", "bar", "lines"]
 
-_DELAY_S: Final = 2.0  # a command that ends sooner shows no bar
+_DELAY_S = 2.0  # a command that ends sooner shows no bar
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -44,9 +44,9 @@ from analyzer.tracing.parse.logdir import find_run, is_assignment
 if TYPE_CHECKING:
     from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView
 
-_ASSUMED: Final = ", ".join(one.name for one in ASSUMPTIONS)
-_USAGE: Final = 2  # exit status of a script that prints its usage (argparse, click)
-_OF_THE_CAPTURE: Final = ("steps", "batch_size", "inter_op_threads", "device", "gpu")
+_ASSUMED = ", ".join(one.name for one in ASSUMPTIONS)
+_USAGE = 2  # exit status of a script that prints its usage (argparse, click)
+_OF_THE_CAPTURE = ("steps", "batch_size", "inter_op_threads", "device", "gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ A step that does not fit comes first, then severity, then findings of the progra
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
 
 from analyzer.explain.analysis import LOW, Analysis
 from analyzer.explain.questions import (
@@ -17,10 +16,10 @@ from analyzer.explain.running import step_differences
 from analyzer.model.contract.run_note import WatchNote
 from analyzer.model.recording.records import Finding, Severity
 
-_FIRST: Final = ("out-of-memory", "does-not-fit")
+_FIRST = ("out-of-memory", "does-not-fit")
 
 # Findings of a wrong result or a saving that rises with each step, reported however small it is.
-_ALWAYS: Final = (
+_ALWAYS = (
     "outer-product",
     "kept-tensors",
     "grows",
@@ -30,15 +29,15 @@ _ALWAYS: Final = (
 )
 
 # Findings with an equivalent program, which come before others of the next higher severity.
-_CAUSES: Final = (
+_CAUSES = (
     *("outer-product", "all-pairs", "reduced-at-once", "small-copied", "logits-held"),
     *("waits-for-sum", "kept-by-tape", "whole-table", "whole-set", "input-copies"),
     *("input-resized", "looked-up-late", "vectorized-loop"),
 )
 
-_AHEAD: Final = 1.5
+_AHEAD = 1.5
 
-_OF_A_STEP: Final = (
+_OF_A_STEP = (
     out_of_memory.find_out_of_memory,
     step_differences.find_recompiled,
     amplification.find_amplified,

@@ -5,7 +5,6 @@ The steady step is a late one: the first one creates optimizer slots and traces 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -51,15 +50,15 @@ from analyzer.model.units import Range
 Instants = npt.NDArray[np.int64]
 
 # Categories that are alive in all steps by design.
-PERSISTENT: Final = frozenset({"parameter", "optimizer_state", "constant", "input"})
+PERSISTENT = frozenset({"parameter", "optimizer_state", "constant", "input"})
 
-_FEW_STEPS: Final = 4  # below this number, the last step is the steady one
+_FEW_STEPS = 4  # below this number, the last step is the steady one
 
-HIGH: Final = 0.2
+HIGH = 0.2
 
 # Saving, as a share of the limit, from which on a finding has that severity; less is not reported.
-MEDIUM: Final = 0.05
-LOW: Final = 0.01
+MEDIUM = 0.05
+LOW = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)

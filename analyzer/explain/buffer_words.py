@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pandas as pd
@@ -19,19 +19,19 @@ from analyzer.model.recording.records import Recording, Step
 _Row = TypeVar("_Row", bound=BufferRow)
 
 # Why a buffer of a category without a known reader is alive.
-_WITHOUT_READER: Final = {
+_WITHOUT_READER = {
     Category.WORKSPACE.value: "scratch memory of its op",
     Category.GRADIENT.value: "gradient of a variable, until the update",
 }
 
-_TEXT_COLUMNS: Final = (
+_TEXT_COLUMNS = (
     *("op", "op_type", "layer", "source"),
     *("role", "instruction", "dtype", "shape"),
 )
 
 
 # Columns of a buffer without a known consumer.
-NO_USE: Final = {"waits_for": "", "waits_for_type": "", "copied_by": ""}
+NO_USE = {"waits_for": "", "waits_for_type": "", "copied_by": ""}
 
 
 def with_uses(

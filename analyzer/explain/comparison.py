@@ -9,7 +9,7 @@ twice numbers its ops differently.
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -35,18 +35,18 @@ from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.tracing.derive.op_names import match_names
 
 # Points of each curve: the instant with the most requested bytes in each part of the step.
-TIMELINE_COLUMNS: Final = 800
+TIMELINE_COLUMNS = 800
 
-KIND_WORDS: Final = {
+KIND_WORDS = {
     Kind.ESTIMATE: "predicted",
     Kind.TRACE: "measured",
     Kind.SIMULATED_CARD: "simulated card",
 }
 
 # share of the second peak below which the programs are different
-_LEAST_SHARED: Final = 0.1
-_OUTPUT_NUMBER: Final = re.compile(r":\d+$")
-_TRAILING_NUMBER: Final = re.compile(r"_\d+(?=[/:]|$)")
+_LEAST_SHARED = 0.1
+_OUTPUT_NUMBER = re.compile(r":\d+$")
+_TRAILING_NUMBER = re.compile(r"_\d+(?=[/:]|$)")
 
 
 def compare(

@@ -10,7 +10,6 @@ range also has the peaks with the least and the most likely workspace of each co
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 from msgspec import structs
@@ -33,9 +32,9 @@ from analyzer.simulate.allocator.limits import FLOOR_BYTES, find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence as Operations
 from analyzer.simulate.allocator.replay import from_recording, replay
 
-_CHANCE: Final = 0.05  # of a run outside the stated range
-_REPLAYS: Final = 8  # orders whose allocated peaks are computed
-_SEARCHES: Final = 3  # orders whose least limits are searched for
+_CHANCE = 0.05  # of a run outside the stated range
+_REPLAYS = 8  # orders whose allocated peaks are computed
+_SEARCHES = 3  # orders whose least limits are searched for
 
 
 def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:

@@ -1,7 +1,6 @@
 """Whether a trace is complete, and if not, the reasons and their effect on the figures."""
 
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 from msgspec import structs
@@ -13,7 +12,7 @@ from analyzer.model.errors import AnalyzerError
 from analyzer.model.recording.records import DamageReason, Recording
 from analyzer.model.units import format_bytes
 
-_SHOWN: Final = 3  # reasons shown in words; the JSON has all of them
+_SHOWN = 3  # reasons shown in words; the JSON has all of them
 
 
 def trust_figures(analysis: Analysis) -> TrustFigures | None:
@@ -115,7 +114,7 @@ def _replay_words(replay: ReplayCheck) -> str:
 
 
 # Of the counter: it is read a moment after the last event.
-_TOLERANCE: Final = 1.01
+_TOLERANCE = 1.01
 
 
 def check_peak(analysis: Analysis) -> None:

@@ -8,7 +8,7 @@ to use gives no verdict.
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from msgspec import structs
 
@@ -31,26 +31,26 @@ from analyzer.model.recording.records import Kind
 from analyzer.model.units import BoundedBytes, format_bytes
 
 # The ``fits`` of the JSON for each outcome; null for any other.
-FITS: Final[dict[Outcome, Fits]] = {
+FITS: dict[Outcome, Fits] = {
     Outcome.FITS: True,
     Outcome.DOES_NOT_FIT: False,
     Outcome.CANNOT_TELL: "may not",
 }
 
-_BASES: Final = {
+_BASES = {
     Kind.TRACE: Basis.MEASURED,
     Kind.ESTIMATE: Basis.PREDICTED,
     Kind.SIMULATED_CARD: Basis.SIMULATED_CARD,
 }
 
 # Width of a stated range, as a share of the figure, from which on it is a caution.
-_WIDE_RATIO: Final = 0.05
+_WIDE_RATIO = 0.05
 
 # Least limit of a pool, in peaks of its chunks: at most 2.0 in 61 programs of others.
-_FRAGMENTATION: Final = 2
+_FRAGMENTATION = 2
 
-_BRACKETS: Final = re.compile(r"\s*\([^()]*\)")
-_CLAUSE: Final = re.compile(r":\s|;\s|\.(?:\s|$)")
+_BRACKETS = re.compile(r"\s*\([^()]*\)")
+_CLAUSE = re.compile(r":\s|;\s|\.(?:\s|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

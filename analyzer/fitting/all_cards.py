@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from itertools import groupby
-from typing import Final
 
 from msgspec.structs import replace as replace_fields
 
@@ -33,7 +32,7 @@ Rows = list[CardAnswer]
 
 # Compute capability whose cards come first: XLA tries Triton's kernels from 8.0 on
 # (``gemm_fusion.cc``), and compiling a transformer then takes twice as long.
-_QUICK_KIND: Final = 7
+_QUICK_KIND = 7
 
 
 def fit_all_cards(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from msgspec.structs import replace as replace_fields
 
@@ -32,7 +31,7 @@ from analyzer.simulated_card.card_environment import find_smallest_card
 # Takes an answer that a command can show if it is interrupted.
 Keep = Callable[[FitAnswer], None]
 
-_SEARCH_SHARE: Final = 0.8  # of the progress; the rest is for the remedies
+_SEARCH_SHARE = 0.8  # of the progress; the rest is for the remedies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from msgspec.structs import replace as replace_fields
 
@@ -46,14 +45,12 @@ from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.target_results import save_report
 
-_LONGEST_REASON: Final = 240  # characters of the reason why a remedy cannot be applied
+_LONGEST_REASON = 240  # characters of the reason why a remedy cannot be applied
 
 # of the saving, by which that of the patched file may differ
-_PATCH_TOLERANCE: Final = 0.03
-_BY_HAND: Final = (
-    "The change has to be made by hand, so that its saving is computed, not run."
-)
-ALL: Final = "all"  # stands for every remedy that may save memory
+_PATCH_TOLERANCE = 0.03
+_BY_HAND = "The change has to be made by hand, so that its saving is computed, not run."
+ALL = "all"  # stands for every remedy that may save memory
 
 
 @dataclass(frozen=True, slots=True)

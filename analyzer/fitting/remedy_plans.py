@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
-from typing import Final
 
 import msgspec
 from msgspec import structs
@@ -30,15 +29,13 @@ from analyzer.model.tables import read_table
 from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
 
 # smaller tensors are ignored: shapes, axes, batch statistics
-_LEAST_BYTES: Final = 1024
+_LEAST_BYTES = 1024
 
 # Ops whose output shares their input's buffer.
-_ALIASES: Final = frozenset(
-    {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient"}
-)
+_ALIASES = frozenset({"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient"})
 
-_CONSTANTS: Final = frozenset({"Const", "HostConst"})
-_NAME: Final = re.compile(r"[\w.-]+")
+_CONSTANTS = frozenset({"Const", "HostConst"})
+_NAME = re.compile(r"[\w.-]+")
 
 # Index of the first unit, and of the first unit after the block.
 Block = tuple[int, int]
@@ -235,26 +232,26 @@ def _find_units(
         first = end + 1
 
 
-_ACCUMULABLE_BATCH: Final = 4
+_ACCUMULABLE_BATCH = 4
 
 # Keras' classes, each of which is a remedy ``optimizer-NAME``, in lower case.
-_OPTIMIZERS: Final = ("SGD", "Lion", "Adafactor", "RMSprop", "Adagrad")
+_OPTIMIZERS = ("SGD", "Lion", "Adafactor", "RMSprop", "Adagrad")
 
 # The remedy that recomputes blocks of layers; it needs the order of the layers.
-RECOMPUTING: Final = "recompute-blocks"
+RECOMPUTING = "recompute-blocks"
 
-_OF_STATE: Final = 0.3
+_OF_STATE = 0.3
 """Likely share of the variables that another optimizer saves."""
 
-_OF_ACTIVATIONS: Final = 0.4
+_OF_ACTIVATIONS = 0.4
 """Likely share of the activations that recomputed blocks save."""
 
-_LEAST_UNITS: Final = 3  # fewest units of a chain for which blocks are recomputed
-_TYPE_IGNORE: Final = re.compile(r"  # type: ignore\[[\w-]+\]")
-_PASTE_BEGIN: Final = "# --- begin of the pasted code ---"
-_PASTE_END: Final = "# --- up to here ---"
+_LEAST_UNITS = 3  # fewest units of a chain for which blocks are recomputed
+_TYPE_IGNORE = re.compile(r"  # type: ignore\[[\w-]+\]")
+_PASTE_BEGIN = "# --- begin of the pasted code ---"
+_PASTE_END = "# --- up to here ---"
 
-_GLOBAL_POLICIES: Final = frozenset({"float32", "float64", ""})
+_GLOBAL_POLICIES = frozenset({"float32", "float64", ""})
 
 
 class RemedyRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Final
 
 from msgspec import structs
 
@@ -27,15 +26,15 @@ from analyzer.session.opening import analyse_step
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run
 
-_HISTORY: Final = (
+_HISTORY = (
     "The log does not show what the process allocated and freed before this step: other models, "
     "evaluations or growing lists may have left less memory, and in smaller pieces."
 )
-_CALL: Final = "StatefulPartitionedCall/"
+_CALL = "StatefulPartitionedCall/"
 # Kinds that train otherwise: not tried
-_OTHER_TRAINING: Final = ("freezing", "optimizer")
+_OTHER_TRAINING = ("freezing", "optimizer")
 # Further runs, each in a process with its own order of ops: whether the batch axis is open
-_AGAIN: Final = (False, True, False, False)
+_AGAIN = (False, True, False, False)
 
 
 def reproduce(

@@ -7,7 +7,7 @@ Otherwise each size is a process of its own.
 import itertools
 import shutil
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Literal
 
 from analyzer.capture.process.launch import Progress
 from analyzer.fitting.fit_answer import SizePoint
@@ -29,22 +29,22 @@ from analyzer.simulate.predict.decisions import describe_sizes
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 # the first allocates variables of the optimizer, the others repeat
-RUN_STEPS: Final = 3
+RUN_STEPS = 3
 
 # of a run; a fork of a process with threads may hang in a lock
-_LIMIT_S: Final = 1800.0
-_MARGIN: Final = 1.03  # from the peak of a run to the upper bound of its need
+_LIMIT_S = 1800.0
+_MARGIN = 1.03  # from the peak of a run to the upper bound of its need
 
 # Failures that say nothing about the size.
-_NOT_BY_SIZE: Final = (FailureKind.FIXED_SIZE, FailureKind.EXITED)
+_NOT_BY_SIZE = (FailureKind.FIXED_SIZE, FailureKind.EXITED)
 
 # Failures for which a smaller size is tried, also if no size has run yet.
-_BY_SIZE: Final = (FailureKind.OUT_OF_MEMORY, FailureKind.TOO_LARGE)
+_BY_SIZE = (FailureKind.OUT_OF_MEMORY, FailureKind.TOO_LARGE)
 
 # Ends of a process after which the size is run once more, in a new one. A size before may be the
 # cause: after a refused request XLA can free a buffer twice, and the allocator then ends the process.
 # Or the pool was the short one of a first run.
-_DEATHS: Final = (FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY)
+_DEATHS = (FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,29 +6,29 @@ below the limit until it is near, because a run that fails takes 10 s.
 """
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from analyzer.fitting.fit_answer import SizePoint
 from analyzer.model.errors import InputError
 
-MOST_SIZE: Final = 1 << 24  # no size above this is tried
-_MOST_TRIALS: Final = 24
-_MOST_CARD_TRIALS: Final = 6  # for all cards of one kind
+MOST_SIZE = 1 << 24  # no size above this is tried
+_MOST_TRIALS = 24
+_MOST_CARD_TRIALS = 6  # for all cards of one kind
 
 # The search ends if the bracket is at most 1 / 64 of the size: below 128, neighbours.
-_BRACKET_PARTS: Final = 64
+_BRACKET_PARTS = 64
 
 # share of the limit to aim at until a size needs ``_NEAR`` of it
-_APPROACH: Final = 0.95
-_NEAR: Final = 0.9
-_LONGEST_STEP: Final = 1024  # largest factor between a fitting size and the next one
+_APPROACH = 0.95
+_NEAR = 0.9
+_LONGEST_STEP = 1024  # largest factor between a fitting size and the next one
 
 # Factor to the next size if the need did not grow: at small sizes, the start of the step may need
 # more than the step.
-_PLATEAU_STEP: Final = 16
+_PLATEAU_STEP = 16
 
 # A need that does not grow by such a factor of the size does not depend on it.
-_LONGEST_PLATEAU: Final = 1000
+_LONGEST_PLATEAU = 1000
 
 # A figure of a point in bytes, such as its need.
 Figure: TypeAlias = Callable[[SizePoint], int | None]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from analyzer.fitting.remedy_plans import RemedyPlan
 from analyzer.fitting.step_access import StepAccess, StepEstimate, estimate_step
@@ -28,9 +28,9 @@ from analyzer.model.errors import InputError
 if TYPE_CHECKING:
     from analyzer.fitting.remedies import RemedyTrial
 
-_LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
-_PLACE: Final = re.compile(r"\(([^()\s]+):(\d+)\)$")
-_MOST_EDITS: Final = 6  # runs for one cause
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_PLACE = re.compile(r"\(([^()\s]+):(\d+)\)$")
+_MOST_EDITS = 6  # runs for one cause
 
 
 def edit_source(text: str, plan: RemedyPlan, batch_size: int) -> str:
@@ -246,4 +246,4 @@ def _contract(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
 
 
 # Cause -> parts of an expression and their new text.
-_EDITS: Final = {"outer-product": _add_axes, "reduced-at-once": _contract}
+_EDITS = {"outer-product": _add_axes, "reduced-at-once": _contract}

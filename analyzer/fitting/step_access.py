@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -28,7 +28,7 @@ from analyzer.simulate.allocator.limits import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 
-_TWO_BYTES: Final = 12 << 30  # memory of a machine that runs two captures at a time
+_TWO_BYTES = 12 << 30  # memory of a machine that runs two captures at a time
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 

@@ -3,19 +3,18 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 
 # An axis that varies: ``N``, or a multiple of it, ``32N``.
-_AXIS_OF_N: Final = re.compile(r"(?<![A-Za-z0-9])(\d*)N(?![A-Za-z0-9])")
+_AXIS_OF_N = re.compile(r"(?<![A-Za-z0-9])(\d*)N(?![A-Za-z0-9])")
 
 # Length of the longest varied axis at the first size, which most models accept.
-_FIRST_LENGTH: Final = 128
+_FIRST_LENGTH = 128
 
-_FORMAT_HINT: Final = "Write it as tokens=N or 32N,32N,3."
+_FORMAT_HINT = "Write it as tokens=N or 32N,32N,3."
 
 
 # The shapes with an N, such as ``32N,32N,3``; none if the batch varies.

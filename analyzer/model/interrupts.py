@@ -13,18 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Final
 
 # The signals that ask a process to end.
-ENDING: Final = tuple(
+ENDING = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP")
     if hasattr(signal, name)
 )
 
-EXIT_BASE: Final = 128  # a shell's exit status: this plus the number of the signal
+EXIT_BASE = 128  # a shell's exit status: this plus the number of the signal
 # option of ``prctl(2)``: the signal sent when the parent ends
-_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_PDEATHSIG = 1
 
 _Handler = Callable[[int, FrameType | None], None]
 
@@ -80,7 +79,7 @@ def delay_signals() -> Iterator[None]:
 
 
 # Ctrl-C within this time after another one is a repetition: ``timeout`` signals a program twice.
-REPEAT_S: Final = 0.5
+REPEAT_S = 0.5
 
 
 @contextlib.contextmanager
@@ -127,7 +126,7 @@ def die_with_parent() -> None:
 
 
 # Collector thresholds of a command, which ends within seconds; Python's are (700, 10, 10).
-_THRESHOLDS: Final = (50_000, 20, 20)
+_THRESHOLDS = (50_000, 20, 20)
 
 
 def collect_rarely() -> None:

@@ -8,7 +8,6 @@ that cannot be read or written counts as absent.
 import contextlib
 import os
 from pathlib import Path
-from typing import Final
 
 
 def count_cores() -> int:
@@ -27,8 +26,8 @@ def read_memory_bytes() -> int:
     return 0
 
 
-VARIABLE: Final = "TF_MEMORY_ANALYZER_CACHE"
-_OFF: Final = frozenset({"off", "0", "no", "none", "false"})
+VARIABLE = "TF_MEMORY_ANALYZER_CACHE"
+_OFF = frozenset({"off", "0", "no", "none", "false"})
 
 
 def cache_folder() -> Path | None:

@@ -7,7 +7,6 @@ fragmentation caused the failure.
 import math
 import shlex
 from collections.abc import Iterator
-from typing import Final
 
 from analyzer.cards import memory_limit
 from analyzer.cards.catalogue import look_up_gpu
@@ -19,7 +18,7 @@ from analyzer.oom.figures import find_batch, find_dominant_size, is_data_set, is
 from analyzer.oom.wordings import OTHER_CAUSES
 
 # Actions and reasons with names of figures in braces, by cause or by name in ``wordings.toml``.
-_ADVICE: Final = {
+_ADVICE = {
     "held-by-others": (
         "Stop the other processes on the card (nvidia-smi lists them), or use another card.",
         "A process can only take what the others leave free.",
@@ -129,8 +128,8 @@ _ADVICE: Final = {
         "A whole array became a constant on the device (op _EagerConst).",
     ),
 }
-_CONSTANT_OPS: Final = ("EagerConst", "_EagerConst", "Const", "HostConst")
-_LARGE_BYTES: Final = 64 << 20  # of a tensor that explains a failure by itself
+_CONSTANT_OPS = ("EagerConst", "_EagerConst", "Const", "HostConst")
+_LARGE_BYTES = 64 << 20  # of a tensor that explains a failure by itself
 
 
 def find_advice(

@@ -1,7 +1,5 @@
 """The lines of allocators: a failed request, the dump that follows, and refusals of the driver."""
 
-from typing import Final
-
 from analyzer.model.contract.oom_file import OomRefusals
 from analyzer.model.units import Range
 from analyzer.oom.failures import FailedAllocator, LoggedFailure, Process
@@ -16,10 +14,10 @@ from analyzer.oom.wordings import (
 )
 
 # Chunks that are stored of one dump; a pool of 80 GiB in chunks of 400 KiB has as many.
-_MOST_CHUNKS: Final = 200_000
+_MOST_CHUNKS = 200_000
 
 # Names of the figures that the dump prints.
-_FIGURES: Final = {"Limit": "limit", "InUse": "in_use", "MaxInUse": "peak_in_use"}
+_FIGURES = {"Limit": "limit", "InUse": "in_use", "MaxInUse": "peak_in_use"}
 
 
 def take_allocator_line(process: Process, line: LogLine) -> bool:

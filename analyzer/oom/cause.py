@@ -7,7 +7,7 @@ because the driver has no memory.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from msgspec import structs
 
@@ -23,12 +23,12 @@ from analyzer.oom.wordings import (
     round_up_request,
 )
 
-_NOTABLE: Final = 0.05  # share of the bytes in use from which waste is reported
-_BACK_OFF: Final = 0.9  # factor between a refused region and the next try (``Extend``)
-_NEARLY_FULL: Final = 3  # free marks of 100 on the map of a pool that is called full
-_OTHERS_SHARE: Final = 0.2  # of a card: less is not worth naming other processes
-_CONTEXT_BYTES: Final = 1 << 30  # a process's own context and a desktop may take this
-_LEAST_LIMIT_BYTES: Final = 256 << 20  # of a pool; nobody sets a lower limit
+_NOTABLE = 0.05  # share of the bytes in use from which waste is reported
+_BACK_OFF = 0.9  # factor between a refused region and the next try (``Extend``)
+_NEARLY_FULL = 3  # free marks of 100 on the map of a pool that is called full
+_OTHERS_SHARE = 0.2  # of a card: less is not worth naming other processes
+_CONTEXT_BYTES = 1 << 30  # a process's own context and a desktop may take this
+_LEAST_LIMIT_BYTES = 256 << 20  # of a pool; nobody sets a lower limit
 
 # The figures of a failure by the names that sentences use for them.
 Words = dict[str, Any]
@@ -171,7 +171,7 @@ def _describe_unknown_request(failure: LoggedFailure) -> str:
     return "The log does not give the size of the request."
 
 
-_SMALL_LIMIT: Final = (
+_SMALL_LIMIT = (
     "TensorFlow's limit was only {limit}: "
     "other processes held the card when TensorFlow started."
 )
@@ -417,7 +417,7 @@ def _describe_refusals(failure: LoggedFailure) -> str:
 
 
 # Parts of a compiled step by XLA's name.
-_PARTS: Final = {
+_PARTS = {
     "preallocated temp": "temporary buffers",
     "maybe_live_out": "outputs",
 }

@@ -7,7 +7,6 @@ TensorFlow's allocators: the component that failed, and the figures to look for 
 """
 
 import re
-from typing import Final
 
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.oom_file import OomBuffer
@@ -24,7 +23,7 @@ from analyzer.oom.wordings import (
 )
 
 # Names of other frameworks by package, folder or error.
-_FRAMEWORKS: Final = {
+_FRAMEWORKS = {
     "jax": "JAX",
     "jaxlib": "JAX",
     "XlaRuntimeError": "JAX",
@@ -37,9 +36,9 @@ _FRAMEWORKS: Final = {
     "cupy": "CuPy",
     "onnxruntime": "ONNX Runtime",
 }
-_NEAR: Final = 200  # lines after a failure that may have its figures
-_AFFIXES: Final = re.compile(r"^kib_|_\d$")
-_LIBRARIES: Final = {"dnn": "cuDNN", "cudnn": "cuDNN", "cublas": "cuBLAS"}
+_NEAR = 200  # lines after a failure that may have its figures
+_AFFIXES = re.compile(r"^kib_|_\d$")
+_LIBRARIES = {"dnn": "cuDNN", "cudnn": "cuDNN", "cublas": "cuBLAS"}
 
 
 def take_error_text(process: Process, line: LogLine) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from msgspec import convert, structs
 
@@ -46,7 +46,7 @@ from analyzer.oom.wordings import (
 )
 from analyzer.report.output_files import ReportOutput
 
-_MOST_MIB: Final = 1 << 30  # 1 PiB
+_MOST_MIB = 1 << 30  # 1 PiB
 
 
 def read_log(stream: BinaryIO, name: str = "") -> Log:
@@ -88,7 +88,7 @@ def _take_line(process: Process, line: LogLine) -> None:
             process.log.other_error = line
 
 
-_NEAR_END: Final = 50  # lines from an error to the words with which the process ends
+_NEAR_END = 50  # lines from an error to the words with which the process ends
 
 
 def _take_note(process: Process, text: str) -> bool:
@@ -137,11 +137,11 @@ def _join_repeated(log: Log) -> None:
     log.failures = list(rows.values())
 
 
-_MOST_SIZES: Final = 200  # of one failure
-_LONGEST: Final = 2000  # characters of a failure's text
-_LONGEST_ERROR: Final = 160  # characters of another error
-_TEXTS: Final = ("device", "op_type", "requested_by", "source", "allocator")
-_SIZES: Final = (
+_MOST_SIZES = 200  # of one failure
+_LONGEST = 2000  # characters of a failure's text
+_LONGEST_ERROR = 160  # characters of another error
+_TEXTS = ("device", "op_type", "requested_by", "source", "allocator")
+_SIZES = (
     "limit",
     "in_use",
     "peak_in_use",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from msgspec import Struct
 
@@ -20,7 +19,7 @@ from analyzer.model.units import Range
 from analyzer.oom.lines import LogLine
 
 # Share of a card's memory. A lower limit was set, or follows from other processes.
-_LIMITED_SHARE: Final = 0.8
+_LIMITED_SHARE = 0.8
 
 
 class FailedAllocator(Choice):
@@ -169,8 +168,8 @@ class LoggedFailure(Struct):
         return self.in_use_bytes + self.asked.rounded_bytes < card.low
 
 
-_MOST_FAILURES: Final = 500  # stored; more are counted
-_RECENT: Final = 64  # failures that a later line may belong to
+_MOST_FAILURES = 500  # stored; more are counted
+_RECENT = 64  # failures that a later line may belong to
 
 
 class Log:

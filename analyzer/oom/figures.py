@@ -5,7 +5,6 @@ allocator's own figures replace it, with the precision that was printed.
 """
 
 from collections import Counter
-from typing import Final
 
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.oom_file import AskedFor, OomSize
@@ -44,7 +43,7 @@ def find_request(failure: LoggedFailure) -> AskedFor | None:
     )
 
 
-_CLASSES: Final = 21  # ``kNumBins`` of ``bfc_allocator.h``
+_CLASSES = 21  # ``kNumBins`` of ``bfc_allocator.h``
 
 
 def compute_figures(failure: LoggedFailure) -> None:
@@ -112,10 +111,10 @@ def _narrow(*sizes: Range | None) -> Range | None:
     return narrow
 
 
-_MANY: Final = 50  # chunks of one size
+_MANY = 50  # chunks of one size
 
 # Share of the bytes in use from which many chunks of one size look like a list that grows.
-_DOMINANT: Final = 0.6
+_DOMINANT = 0.6
 
 
 def sizes_in_use(failure: LoggedFailure) -> list[OomSize]:
@@ -149,13 +148,13 @@ def find_dominant_size(failure: LoggedFailure) -> OomSize | None:
     return first if is_dominant and first.count >= _MANY else None
 
 
-_LARGEST_BATCH: Final = 1 << 16  # a longer first axis is a data set, or a variable's
-_LARGEST_KERNEL: Final = 16  # elements along an axis of a convolution's kernel
-_CUDNN_KERNELS: Final = ((1, 1), (3, 3), (5, 5))  # few activations are as small
+_LARGEST_BATCH = 1 << 16  # a longer first axis is a data set, or a variable's
+_LARGEST_KERNEL = 16  # elements along an axis of a convolution's kernel
+_CUDNN_KERNELS = ((1, 1), (3, 3), (5, 5))  # few activations are as small
 
 # Parts of the names of ops whose results have the shape of a variable. The last one makes the dense
 # gradient of an embedding.
-_WEIGHT_OPS: Final = (
+_WEIGHT_OPS = (
     "adam/",
     "sgd/",
     "rmsprop/",
@@ -172,7 +171,7 @@ _WEIGHT_OPS: Final = (
 
 # Parts of the names of ops that create or update a variable, or multiply with joined axes. The first
 # axis of their results is not the batch.
-_VARIABLE_OPS: Final = (
+_VARIABLE_OPS = (
     *_WEIGHT_OPS,
     "random_uniform",
     "randomuniform",

@@ -13,28 +13,28 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.resources import files
 from itertools import chain
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from analyzer.model.contract.reading import GZIP_MAGIC, unpack_pieces
 from analyzer.model.errors import InputError
 from analyzer.oom.wordings import PATTERNS, find, find_all, read_groups
 
-_BLOCK_BYTES: Final = 1 << 16  # read at once
-_LONGEST_LINE: Final = 1 << 14  # bytes; the rest is dropped
-_LONGEST_ROW: Final = 1 << 26  # bytes of a notebook or of lines with a progress bar
+_BLOCK_BYTES = 1 << 16  # read at once
+_LONGEST_LINE = 1 << 14  # bytes; the rest is dropped
+_LONGEST_ROW = 1 << 26  # bytes of a notebook or of lines with a progress bar
 
 # Every line about memory contains one of these, or follows such a line. Other lines are skipped.
-KEYS: Final = tuple((files("analyzer.oom") / "line_keys.txt").read_bytes().splitlines())
-_NEAR: Final = 64  # lines after one with a key that are read too: continuation lines may lack a key
+KEYS = tuple((files("analyzer.oom") / "line_keys.txt").read_bytes().splitlines())
+_NEAR = 64  # lines after one with a key that are read too: continuation lines may lack a key
 
-_ENDS: Final = re.compile(rb"[\r\n\x08]+")
+_ENDS = re.compile(rb"[\r\n\x08]+")
 
 # Number of a task, as ``srun --label`` writes it; numbers of lines look alike and do not repeat.
-_LABEL: Final = re.compile(rb"^(\d{1,5}): ", re.MULTILINE)
-_LEAST_REPEATED: Final = 3  # lines of one task
-_MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|(.))")
-_ESCAPES: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b"}
+_LABEL = re.compile(rb"^(\d{1,5}): ", re.MULTILINE)
+_LEAST_REPEATED = 3  # lines of one task
+_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|(.))")
+_ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b"}
 
 
 class LogLine(NamedTuple):

@@ -7,7 +7,6 @@ still visible. The failed request is drawn below to the same scale.
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Final
 
 from markupsafe import Markup
 
@@ -26,13 +25,13 @@ from analyzer.report.render.sections import (
 )
 from analyzer.report.untrusted import unbroken
 
-_WIDTH: Final = 1000  # units of a row
-_ROWS: Final = 24  # rows for the whole pool
-_HEIGHT: Final = 16  # units of a row
-_STEP: Final = 20  # units from row to row
-_TOP: Final = 4  # units above the first row
-_GAP: Final = 0.6  # units between chunks wider than three units
-_LEGEND: Final = (
+_WIDTH = 1000  # units of a row
+_ROWS = 24  # rows for the whole pool
+_HEIGHT = 16  # units of a row
+_STEP = 20  # units from row to row
+_TOP = 4  # units above the first row
+_GAP = 0.6  # units between chunks wider than three units
+_LEGEND = (
     ("pool-same", "chunks in use of the requested size"),
     ("pool-used", "other chunks in use"),
     ("pool-hole", "the largest free chunk"),
@@ -40,14 +39,14 @@ _LEGEND: Final = (
     ("pool-request", "the request, below the pool"),
 )
 
-_RECT: Final = Markup(
+_RECT = Markup(
     '<rect x="{}" y="{}" width="{}" height="{}" class="{}"><title>{}</title></rect>'
 )
-_KEY: Final = Markup(
+_KEY = Markup(
     '<span class="key"><svg class="swatch" width="12" height="12" aria-hidden="true">'
     '<rect width="12" height="12" class="{}"/></svg> {}</span> '
 )
-_FIGURE: Final = Markup(
+_FIGURE = Markup(
     '<figure class="drawing"><figcaption>The pool when the request failed, to scale '
     '<small>{note}</small></figcaption><svg class="pool" viewBox="0 0 {width} {height}" '
     'preserveAspectRatio="none" role="img" aria-label="Chunks of the allocator by address">'
@@ -158,15 +157,15 @@ def _draw(
         offset += taken
 
 
-_MOST_FAILURES: Final = 5  # in full; the others are only counted
-_MOST_ROWS: Final = 8  # of a table
-_SIZE: Final = TableColumn("size", "bytes")
-_PLACEHOLDERS: Final = {
+_MOST_FAILURES = 5  # in full; the others are only counted
+_MOST_ROWS = 8  # of a table
+_SIZE = TableColumn("size", "bytes")
+_PLACEHOLDERS = {
     "TARGET": "your model, such as train.py:build_model",
     "CARD": "your card, such as t4",
     "SCRIPT": "your script, such as train.py",
 }
-_FIGURES: Final = {
+_FIGURES = {
     "limit_bytes": "limit",
     "in_use_bytes": "in use",
     "peak_in_use_bytes": "most ever in use",

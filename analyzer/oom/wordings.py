@@ -5,7 +5,6 @@ Most printed sizes are rounded. A size is therefore a ``Range`` with every size 
 
 import math
 import re
-from typing import Final
 
 from msgspec import Struct
 
@@ -14,12 +13,12 @@ from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, Range, round_up
 
 # a number of any pattern; a longer one is damage
-_NUMBER: Final = r"(?<!\d)\d{1,19}(?!\d)"
+_NUMBER = r"(?<!\d)\d{1,19}(?!\d)"
 
 # A size: ``512B``, ``1.2KiB``, ``7.92G``, ``264.00 MiB``, ``25,600,000 bytes``, or a bare number.
 #
 # NumPy prints three digits, such as ``224. GiB``.
-_SIZE: Final = (
+_SIZE = (
     r"-?(?<!\d)\d{1,19}(?:,\d{3}){0,6}(?!\d)(?:\.\d{1,9}(?!\d)|\.(?=\s[KMGTPE]iB\b))?"
     r"(?:[KMGTPEk]?i?[Bb]|[KMGTPE]|\s(?:[KMGTPEk]?i?B|[Bb]ytes)\b)?"
 )
@@ -44,14 +43,14 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern.replace(r"\d+", _NUMBER).replace("SIZE", _SIZE))
 
 
-_ROWS: Final = read_table("oom/wordings.toml", dict[str, Wording])
+_ROWS = read_table("oom/wordings.toml", dict[str, Wording])
 
 # Ways to run out of memory beside TensorFlow's own allocators.
-OTHER_CAUSES: Final = {name: row for name, row in _ROWS.items() if row.kind}
-PATTERNS: Final = {name: _compile(row.pattern) for name, row in _ROWS.items()}
+OTHER_CAUSES = {name: row for name, row in _ROWS.items() if row.kind}
+PATTERNS = {name: _compile(row.pattern) for name, row in _ROWS.items()}
 
 # Patterns of the figures of other causes.
-FACTS: Final = {name: _compile(row.facts) for name, row in OTHER_CAUSES.items()}
+FACTS = {name: _compile(row.facts) for name, row in OTHER_CAUSES.items()}
 
 
 def find(name: str, text: str) -> re.Match[str] | None:
@@ -77,19 +76,19 @@ def read_groups(match: re.Match[str]) -> dict[str, str]:
     return {name.partition("_")[0]: text for name, text in groups.items() if text}
 
 
-_UNITS: Final = "KMGTPE"
-_PRINTED: Final = re.compile(
+_UNITS = "KMGTPE"
+_PRINTED = re.compile(
     r"(\d+(?:\.\d+)?)\.?\s?([KMGTPE]?)(?:iB?|B|BYTES)?",
     re.IGNORECASE,
 )
-_MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
-_LARGEST_ITEM: Final = 16  # bytes of an element
+_MOST = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
+_LARGEST_ITEM = 16  # bytes of an element
 
 # More than cuDNN and cuBLAS take at their start.
-LIBRARY_BYTES: Final = 512 << 20
+LIBRARY_BYTES = 512 << 20
 
 # Bytes of a chunk, or of all chunks of one size; more is a damaged line.
-MOST_BYTES: Final = 1 << 44
+MOST_BYTES = 1 << 44
 
 
 def parse_size(text: str | None) -> Range | None:

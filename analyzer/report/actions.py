@@ -4,7 +4,6 @@ import re
 import shlex
 from collections.abc import Sequence
 from itertools import chain
-from typing import Final
 
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.contract.capture_request import TargetKind
@@ -20,19 +19,19 @@ from analyzer.model.units import format_bytes, format_option_bytes, signed_bytes
 from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn, Tone
 
 # Kinds of targets that no command captures again with the same step; ``live`` is the user's process.
-_NOT_REPEATABLE: Final = ("", "live", TargetKind.SCRIPT, TargetKind.TRACE)
+_NOT_REPEATABLE = ("", "live", TargetKind.SCRIPT, TargetKind.TRACE)
 
-MOST_EVIDENCE: Final = 20  # rows of a finding on a page
+MOST_EVIDENCE = 20  # rows of a finding on a page
 
 # Share of the limit below which a remedy is not worth showing.
-_LEAST_RATIO: Final = 0.01
+_LEAST_RATIO = 0.01
 
-_TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
-_BROKEN: Final = ("out-of-memory", "does-not-fit", "outer-product")
+_TONES: dict[str, Tone] = {"high": "bad", "medium": "warning", "info": "muted"}
+_BROKEN = ("out-of-memory", "does-not-fit", "outer-product")
 
-_LIST_NAME: Final = re.compile(r"list `(\w+)`")
+_LIST_NAME = re.compile(r"list `(\w+)`")
 
-_ACTIONS: Final = read_table("report/actions.toml", dict[str, tuple[str, str, str]])
+_ACTIONS = read_table("report/actions.toml", dict[str, tuple[str, str, str]])
 
 
 def suggest_next(report: ReportFile) -> str:

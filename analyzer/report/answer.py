@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,12 +25,12 @@ from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.report.actions import find_action, suggest_next
 from analyzer.report.render.sections import Tone
 
-_LONGEST_ERROR: Final = 300  # characters
+_LONGEST_ERROR = 300  # characters
 
-LABELS: Final = read_table("report/labels.toml", dict[str, dict[str, str]])
-CATEGORY_LABELS: Final = LABELS["category"]
+LABELS = read_table("report/labels.toml", dict[str, dict[str, str]])
+CATEGORY_LABELS = LABELS["category"]
 
-_PHASES: Final = {
+_PHASES = {
     LifePhase.BEFORE_TRACE: "outside the trace",
     LifePhase.BUILDING: "while the model is built",
     LifePhase.FIRST_STEP: "in the first step",
@@ -39,22 +38,22 @@ _PHASES: Final = {
 }
 
 # The phases of a program, whose first steps come before the traced ones.
-_OF_PROGRAM: Final = {
+_OF_PROGRAM = {
     LifePhase.BEFORE_TRACE: "outside the traced steps",
     LifePhase.BUILDING: "before the traced steps",
     LifePhase.FIRST_STEP: "in the first traced step",
     LifePhase.STEADY_STEP: "in the later traced steps",
 }
 
-_TONES: Final[dict[Outcome, Tone]] = {
+_TONES: dict[Outcome, Tone] = {
     Outcome.FITS: "good",
     Outcome.DOES_NOT_FIT: "bad",
     Outcome.FAILED: "bad",
     Outcome.CANNOT_TELL: "warning",
 }
 
-_LARGEST: Final = 3  # categories in a verdict
-_LEAST_RATIO: Final = 0.01  # of the peak, of a category in a verdict
+_LARGEST = 3  # categories in a verdict
+_LEAST_RATIO = 0.01  # of the peak, of a category in a verdict
 
 
 def answer_lines(report: ReportFile) -> tuple[str, str, str]:

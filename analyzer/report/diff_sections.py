@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract import report_file
@@ -28,9 +27,9 @@ from analyzer.report.render.sections import (
 )
 from analyzer.report.report_sections import ROWS, report_document
 
-_ROWS: Final = 4  # of categories and layers
+_ROWS = 4  # of categories and layers
 
-_CHANGE_TONES: Final[dict[str, Tone]] = {
+_CHANGE_TONES: dict[str, Tone] = {
     "came": "bad",
     "grew": "bad",
     "went": "good",

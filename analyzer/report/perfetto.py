@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,9 @@ from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows
 
 # Buffers drawn as slices: the largest by bytes x lifetime. The counters include all buffers.
-SLICES: Final = 2_000
+SLICES = 2_000
 
-_PROCESS: Final = 1  # number of the only process in the file
+_PROCESS = 1  # number of the only process in the file
 
 
 def chrome_trace(recording: Recording) -> str:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
 
 import pandas as pd
 from msgspec.structs import replace as replace_fields
@@ -12,13 +11,13 @@ from analyzer.explain.all_findings import collect
 from analyzer.report.document import build_document
 from analyzer.report.result import Result
 
-_COLUMNS: Final = ("op", "layer", "tensor", "variable", "instruction")
+_COLUMNS = ("op", "layer", "tensor", "variable", "instruction")
 
 # Parts of names that TensorFlow chooses.
-_PUBLIC: Final = frozenset({"gradient_tape", "while", "cond", "then", "else", "body"})
+_PUBLIC = frozenset({"gradient_tape", "while", "cond", "then", "else", "body"})
 
-_NUMBER: Final = re.compile(r"_\d+$")
-_REDACTED: Final = "redacted"
+_NUMBER = re.compile(r"_\d+$")
+_REDACTED = "redacted"
 
 
 def redact_result(result: Result) -> Result:

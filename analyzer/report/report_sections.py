@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, cast
+from typing import cast
 
 from analyzer.model.contract.report_file import (
     HostRow,
@@ -36,15 +36,15 @@ from analyzer.report.render.sections import (
     Tone,
 )
 
-ROWS: Final = 12  # of a table in the terminal
+ROWS = 12  # of a table in the terminal
 
-_HOST_ROWS: Final = 10
-_SHOWN_STEPS: Final = 6
-_OWNERS: Final = 4  # groups of tensors on the first screen
-_CATEGORIES: Final = 4  # on the first screen; the others are one row
-_NOTICES: Final = 2  # before the figures; the others are details
-_SIZES: Final = (TableColumn("requested", "bytes"), TableColumn("allocated", "bytes"))
-_NUMBERS: Final = re.compile(r"\d+")
+_HOST_ROWS = 10
+_SHOWN_STEPS = 6
+_OWNERS = 4  # groups of tensors on the first screen
+_CATEGORIES = 4  # on the first screen; the others are one row
+_NOTICES = 2  # before the figures; the others are details
+_SIZES = (TableColumn("requested", "bytes"), TableColumn("allocated", "bytes"))
+_NUMBERS = re.compile(r"\d+")
 
 
 def report_document(report: ReportFile, max_peak_bytes: int | None = None) -> Document:
@@ -280,7 +280,7 @@ def _get_common(numbers: Sequence[str]) -> str:
     return numbers[0] if len(set(numbers)) == 1 else "*"
 
 
-_LEAST_PARTS: Final = 1000  # a smaller part of the peak is not shown
+_LEAST_PARTS = 1000  # a smaller part of the peak is not shown
 
 
 def layer_sections(report: ReportFile, most: int) -> Iterator[Section]:

@@ -2,17 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from analyzer.report.output_files import write_text
 
 # Most bytes of a shortened document: some 5,000 tokens of a language model.
-SHORT_BYTES: Final = 16 << 10
+SHORT_BYTES = 16 << 10
 
-_MOST_ROWS: Final = 64  # of a list; halved until the document is short enough
-_WHOLE: Final = ("answer", "remedies")  # lists whose rows answer different questions
-_MOST_NUMBERS: Final = 16  # of a list of numbers; a longer one is a curve
-_MOST_CHARACTERS: Final = 2_000
+_MOST_ROWS = 64  # of a list; halved until the document is short enough
+_WHOLE = ("answer", "remedies")  # lists whose rows answer different questions
+_MOST_NUMBERS = 16  # of a list of numbers; a longer one is a curve
+_MOST_CHARACTERS = 2_000
 
 
 def shorten_file(path: Path) -> None:

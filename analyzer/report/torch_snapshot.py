@@ -6,7 +6,7 @@ in order, and the blocks of each segment at the end. It is stored with ``pickle`
 
 import pickle
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,9 +16,9 @@ from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import main_allocator_rows
 from analyzer.report.perfetto import state_times_us
 
-_PICKLE_PROTOCOL: Final = 4  # the newest that memory_viz reads
-_REGION_GAP_BYTES: Final = 1 << 20  # unused memory that separates two segments
-_UNKNOWN: Final = "unknown"  # memory_viz fails if no event has this category
+_PICKLE_PROTOCOL = 4  # the newest that memory_viz reads
+_REGION_GAP_BYTES = 1 << 20  # unused memory that separates two segments
+_UNKNOWN = "unknown"  # memory_viz fails if no event has this category
 
 
 def torch_snapshot(recording: Recording) -> bytes:

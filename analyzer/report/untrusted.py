@@ -6,25 +6,22 @@ spreadsheet runs. HTML pages escape by their template engine; all other outputs 
 
 import re
 import unicodedata
-from typing import Final
 
-NO_BREAK_SPACE: Final = "\u00a0"
+NO_BREAK_SPACE = "\u00a0"
 
 # The space between a number and its unit, at which no line may end; ``format.js`` has the same.
-UNIT: Final = re.compile(
-    r"(?<=\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|[x\u00d7])(?![A-Za-z]))"
-)
+UNIT = re.compile(r"(?<=\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|[x\u00d7])(?![A-Za-z]))")
 
-_LONGEST: Final = 20_000  # characters of a text from a file
+_LONGEST = 20_000  # characters of a text from a file
 
-_FORMULA_STARTS: Final = frozenset("=+-@")
+_FORMULA_STARTS = frozenset("=+-@")
 
-_MARKDOWN_MARKS: Final = re.compile(r"([\\`*_\[\]|~])")
+_MARKDOWN_MARKS = re.compile(r"([\\`*_\[\]|~])")
 
 # GitHub turns these into links without markup: people, issues, addresses.
-_MARKDOWN_LINKS: Final = re.compile(r"(@|#(?=\d)|://|\bwww\.)")
+_MARKDOWN_LINKS = re.compile(r"(@|#(?=\d)|://|\bwww\.)")
 
-_JOINT: Final = "\u2060"  # a character without width that does not split a word
+_JOINT = "\u2060"  # a character without width that does not split a word
 
 
 def is_control(character: str) -> bool:

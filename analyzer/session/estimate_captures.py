@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from analyzer.capture.process.fork_servers import ForkServers
 from analyzer.capture.process.launch import (
@@ -36,14 +36,14 @@ from analyzer.simulated_card.card_environment import (
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 # Environment variable: ``1`` estimates cards without a run, for tests and benchmarks.
-STATIC: Final = "TF_MEMORY_ANALYZER_STATIC"
+STATIC = "TF_MEMORY_ANALYZER_STATIC"
 
-_NO_RUN: Final = (
+_NO_RUN = (
     "Estimated op by op without a run on a simulated card ({}). XLA may need less."
 )
 
 # Failures of a process that a graph without a run avoids.
-_OF_RUN: Final = (FailureKind.NO_CARD, FailureKind.CRASHED, FailureKind.TIMED_OUT)
+_OF_RUN = (FailureKind.NO_CARD, FailureKind.CRASHED, FailureKind.TIMED_OUT)
 
 
 class _RunError(TargetError):

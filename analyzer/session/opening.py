@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -238,8 +238,8 @@ def explain(recording: Recording, what_if: WhatIf, *, search: bool) -> Analysis:
 
 
 # traces of this size are read faster than a process starts
-_SMALL_BYTES: Final = 4 << 20
-_DIED: Final = "The process that read it died; it may be short of memory."
+_SMALL_BYTES = 4 << 20
+_DIED = "The process that read it died; it may be short of memory."
 
 
 def open_hosts(

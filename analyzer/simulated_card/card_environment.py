@@ -5,7 +5,6 @@ import platform
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
 
 from analyzer.cards import Gpu, check_limit, find_gpu, memory_limit
 from analyzer.model.contract.capture_request import (
@@ -22,25 +21,25 @@ from analyzer.model.machine import cache_folder, count_cores
 from analyzer.model.xla_flags import path_flag, read_flags
 from analyzer.simulated_card.library_folder import TOOLKIT, make_library_folder
 
-_MOST_CARDS: Final = 16
-SHORT_POOL: Final = "SIMULATED_CARD_POOL_MOST"
+_MOST_CARDS = 16
+SHORT_POOL = "SIMULATED_CARD_POOL_MOST"
 
 # Threads for parallel ops. A machine with a card has more cores than many others; with two threads,
 # fewer orders of ops occur.
-_FEWEST_THREADS: Final = 8
+_FEWEST_THREADS = 8
 
 # assumed: the catalogue has only bandwidths; the clock follows from both
-_BUS_BITS: Final = 256
+_BUS_BITS = 256
 
 
 # Memory of a simulated card for a step that does not fit the real one. Its pool grows on demand.
-_UNLIMITED_BYTES: Final = 1 << 40
+_UNLIMITED_BYTES = 1 << 40
 
 # Free memory of a larger simulated card, until a step needs more. TensorFlow's allocator keeps 8
 # bytes of host memory for each 256 of its pool (``AllocationRegion`` in bfc_allocator.h): 4.4 GiB for
 # an H200. The size of the pool changes no address, because the allocator takes the smallest chunk
 # that fits.
-SHORT_BYTES: Final = 16 << 30
+SHORT_BYTES = 16 << 30
 
 
 def check_platform() -> None:

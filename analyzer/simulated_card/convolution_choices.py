@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from analyzer.cards import Gpu
 from analyzer.simulate.kernels.convolution_on_card import PASSES, Convolution
@@ -13,7 +13,7 @@ from analyzer.simulate.kernels.cudnn_algorithms import (
 from analyzer.simulated_card.core_build import CORE
 
 # of ``cudnnDataType_t``
-_DTYPES: Final = {
+_DTYPES = {
     0: "float32",
     1: "float64",
     2: "float16",
@@ -21,9 +21,9 @@ _DTYPES: Final = {
 }
 
 # TensorFlow's limit of a workspace (``GetDnnWorkspaceLimitOrDefault``).
-_LIMIT_BYTES: Final = 8 << 30
+_LIMIT_BYTES = 8 << 30
 
-_MOST_CHOICES: Final = 32
+_MOST_CHOICES = 32
 
 
 class _Convolution(ctypes.Structure):
@@ -48,7 +48,7 @@ class _Choice(ctypes.Structure):
     _fields_ = (("bytes", ctypes.c_int64), ("microseconds", ctypes.c_double))
 
 
-_ListChoices: Final = ctypes.CFUNCTYPE(
+_ListChoices = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.POINTER(_Convolution),
     ctypes.c_int,

@@ -8,19 +8,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
 
-CORE: Final = "libsimulated_card.so"
-NATIVE: Final = Path(__file__).parent / "native"
-_FLAGS: Final = (
+CORE = "libsimulated_card.so"
+NATIVE = Path(__file__).parent / "native"
+_FLAGS = (
     *("-O1", "-s", "-fPIC", "-shared", "-fvisibility=hidden"),
     *("-Wl,-Bsymbolic", f"-Wl,-soname,{CORE}"),
 )
-_LIBRARIES: Final = ("-lpthread", "-ldl", "-lm")
-_TIMEOUT_S: Final = 300  # for one run of the compiler
+_LIBRARIES = ("-lpthread", "-ldl", "-lm")
+_TIMEOUT_S = 300  # for one run of the compiler
 
 # zig's target: a wheel linked for it runs wherever TensorFlow's does (manylinux2014).
-_OLDEST_GLIBC: Final = "x86_64-linux-gnu.2.17"
+_OLDEST_GLIBC = "x86_64-linux-gnu.2.17"
 
 
 def find_compiler() -> list[str] | None:

@@ -11,15 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Final
 
-_PAGE: Final = 4096  # bytes
-_SYMBOL: Final = struct.Struct("<IBBHQQ")
-_SECTION: Final = struct.Struct("<IIQQQQIIQQ")
-_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
-_DYNAMIC: Final = struct.Struct("<qQ")
-_RELOCATION: Final = struct.Struct("<QQq")
-_HEADER_BYTES: Final = 64  # ``Elf64_Ehdr``
+_PAGE = 4096  # bytes
+_SYMBOL = struct.Struct("<IBBHQQ")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_DYNAMIC = struct.Struct("<qQ")
+_RELOCATION = struct.Struct("<QQq")
+_HEADER_BYTES = 64  # ``Elf64_Ehdr``
 _SHT_DYNSYM = 11
 _STT_FUNC = 2
 _GLOBAL_FUNC = 0x12
@@ -29,7 +28,7 @@ _PT_STACK = 0x6474E551
 _READ = 4
 _WRITE = 2
 _EXECUTE = 1
-_R_GLOB_DAT: Final = 6  # ``R_X86_64_GLOB_DAT``
+_R_GLOB_DAT = 6  # ``R_X86_64_GLOB_DAT``
 _NEEDED = 1
 _HASH = 4
 _STRTAB = 5
@@ -41,10 +40,10 @@ _STRSZ = 10
 _SYMENT = 11
 _SONAME = 14
 _RUNPATH = 29
-_STUB_BYTES: Final = 10  # of code for one function: ``mov eax, number`` and ``jmp``
+_STUB_BYTES = 10  # of code for one function: ``mov eax, number`` and ``jmp``
 
 # Alignment of the parts of a file; 1 for all others.
-_MULTIPLES: Final = {"symbols": 8, "relocation": 8, "code": 16, "dynamic": _PAGE}
+_MULTIPLES = {"symbols": 8, "relocation": 8, "code": 16, "dynamic": _PAGE}
 
 
 def read_exports(path: Path) -> Iterator[bytes]:

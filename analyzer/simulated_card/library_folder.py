@@ -13,35 +13,32 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Final
 
 from analyzer.model.errors import InputError
 from analyzer.simulate.kernels.convolution_on_card import CUDNN_MAJOR
 from analyzer.simulated_card import elf
 from analyzer.simulated_card.core_build import CORE, NATIVE, build, find_compiler
 
-NAMES: Final = "libsimulated_card_names.so"
-NOTE: Final = "README"
-TOOLKIT: Final = "cuda"
-_TOOLS: Final = ("ptxas", "nvlink", "fatbinary")
-_STAND_INS: Final = Path(__file__).with_name("cuda_tools")
-_NOTE_TEXT: Final = """\
+NAMES = "libsimulated_card_names.so"
+NOTE = "README"
+TOOLKIT = "cuda"
+_TOOLS = ("ptxas", "nvlink", "fatbinary")
+_STAND_INS = Path(__file__).with_name("cuda_tools")
+_NOTE_TEXT = """\
 Libraries of tf-memory-analyzer's simulated card. Processes started by `analyze trace --gpu NAME` load
 them instead of CUDA's; they compute nothing. Made for {tensorflow}. Safe to delete at any time.
 """
 
 # Libraries that TensorFlow opens, of CUDA 12 and 13 with cuDNN 9.
-SONAMES: Final = (
-    Path(__file__).with_name("library_names.txt").read_text("utf-8").split()
-)
+SONAMES = Path(__file__).with_name("library_names.txt").read_text("utf-8").split()
 
-_APIS: Final = re.compile(
+_APIS = re.compile(
     rb"(?:__cuda|cu[A-Z]|cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvml|cupti)\w+"
 )
-_CUSOLVER_TEXT: Final = re.compile(rb"\0(cusolver(?:Dn|Sp|Get|Create)\w+)(?=\0)")
-_FRAMEWORK: Final = "libtensorflow_framework.so.2"
-_LIBRARY: Final = "libtensorflow_cc.so.2"
-_PREDICT: Final = "analyze estimate --gpu NAME predicts with any."
+_CUSOLVER_TEXT = re.compile(rb"\0(cusolver(?:Dn|Sp|Get|Create)\w+)(?=\0)")
+_FRAMEWORK = "libtensorflow_framework.so.2"
+_LIBRARY = "libtensorflow_cc.so.2"
+_PREDICT = "analyze estimate --gpu NAME predicts with any."
 
 
 def make_library_folder(cache: Path) -> Path:

@@ -7,7 +7,7 @@ upper bound of an op's result, such as all elements for ``Where``.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from analyzer.capture.graph.input_pipeline import find_datasets, list_batch_specs
 from analyzer.capture.graph.plain_graphs import get_node_name, read_traced_outputs
@@ -25,10 +25,10 @@ from analyzer.model.graph.graph_index import find_inlined
 _Basis: TypeAlias = Literal["inputs", "told", "most"]
 
 # Ranks of the tensors that the layout pass transposes (``generic_layout_optimizer.cc``).
-_IMAGE_RANKS: Final = (4, 5)
+_IMAGE_RANKS = (4, 5)
 
 # Op types that the layout pass does not change.
-_CALLS: Final = frozenset(
+_CALLS = frozenset(
     (
         "PartitionedCall",
         "StatefulPartitionedCall",
@@ -39,8 +39,8 @@ _CALLS: Final = frozenset(
 )
 
 # of inference; each starts with the shapes learnt in earlier rounds
-_MAX_ROUNDS: Final = 12
-_ROWS_OF_FIRST: Final = (
+_MAX_ROUNDS = 12
+_ROWS_OF_FIRST = (
     "Where",
     "Unique",
     "UniqueV2",
@@ -50,7 +50,7 @@ _ROWS_OF_FIRST: Final = (
 )
 
 # Ops with a number of output rows that depends on data -> the input whose elements are its bound.
-_BOUNDS: Final = {
+_BOUNDS = {
     **dict.fromkeys(_ROWS_OF_FIRST, 0),
     **dict.fromkeys(("SegmentSum", "SegmentMean"), 1),
     **dict.fromkeys(("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"), 2),

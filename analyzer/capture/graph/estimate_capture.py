@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -35,8 +35,8 @@ from analyzer.model.errors import TargetError
 from analyzer.model.interrupts import pause_collector
 
 # Errors of code that may have failed because the weights are zeros.
-_ZEROS_ERRORS: Final = (tf.errors.OpError, ArithmeticError, AssertionError, LinAlgError)
-_NO_XLA: Final = "Without a run, a step that XLA compiles cannot be estimated."
+_ZEROS_ERRORS = (tf.errors.OpError, ArithmeticError, AssertionError, LinAlgError)
+_NO_XLA = "Without a run, a step that XLA compiles cannot be estimated."
 
 
 def capture_unrun_step(

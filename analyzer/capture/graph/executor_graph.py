@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -26,10 +26,10 @@ from analyzer.model.contract.graph_note import (
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
 
-_FLUSH: Final = "analyzer_flush"
+_FLUSH = "analyzer_flush"
 
 # Nodes of graphs other than the step's: our flushing call, and TensorFlow's eager constants.
-_FOREIGN: Final = frozenset((_FLUSH, "_EagerConst"))
+_FOREIGN = frozenset((_FLUSH, "_EagerConst"))
 _numbers = itertools.count(1)
 
 # Handles without variables, by element type and shape of the value.

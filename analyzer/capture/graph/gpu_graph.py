@@ -13,7 +13,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 from unittest.mock import patch
 
 import tensorflow as tf
@@ -31,14 +31,14 @@ from analyzer.model.graph.host_copies import (
     place_by_handles,
 )
 
-_HOST: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
-_CARD: Final = "/job:localhost/replica:0/task:0/device:GPU:0"
-_MAX_VALUES: Final = 1 << 16  # constants with more values than this lose them
+_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
+_CARD = "/job:localhost/replica:0/task:0/device:GPU:0"
+_MAX_VALUES = 1 << 16  # constants with more values than this lose them
 
 # CUDA 12.5 and cuDNN 9.3, from TensorFlow 2.21's GPU wheels; the optimiser uses them only to detect
 # very old versions.
-_CUDA: Final = "12050"
-_CUDNN: Final = "90300"
+_CUDA = "12050"
+_CUDNN = "90300"
 
 
 def build_gpu_graph(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,19 +13,17 @@ from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, Trac
 from analyzer.model.graph.graph_index import find_inlined
 
 # Constants with at most this many elements keep their values (axes, paddings, shapes).
-_MAX_VALUES: Final = 64
-_INT64_END: Final = 1 << 63  # larger numbers of uint64 are stored as text
+_MAX_VALUES = 64
+_INT64_END = 1 << 63  # larger numbers of uint64 are stored as text
 
 # longer text attributes (serialised messages) are left out; bytes
-_MAX_TEXT: Final = 256
-_CALLERS: Final = frozenset(
+_MAX_TEXT = 256
+_CALLERS = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 )
 
 # Attributes beginning with an underscore that matter for memory.
-_PRIVATE_ATTRIBUTES: Final = frozenset(
-    {"_handle_dtypes", "_handle_shapes", "_XlaMustCompile"}
-)
+_PRIVATE_ATTRIBUTES = frozenset({"_handle_dtypes", "_handle_shapes", "_XlaMustCompile"})
 
 
 def read_executed_ops(

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -31,20 +31,20 @@ Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]
 
 # Stands for an argument: an op without inputs that states its shape and cannot be folded.
 # (TensorFlow's Python interface to Grappler drops the shape of an ``_Arg``.)
-ARGUMENT: Final = "_ParallelConcatStart"
+ARGUMENT = "_ParallelConcatStart"
 
 # Convolutions with the padding as their last input; their shape function (``Conv2DShape`` in
 # ``mkl_nn_ops.cc``) ignores it.
-_PADDED: Final = re.compile("_Mkl.*PadWith.*Conv2D")
+_PADDED = re.compile("_Mkl.*PadWith.*Conv2D")
 
 # Gradients of a filter and of its bias, to which the shape function gives another size.
-_WITH_BIAS: Final = re.compile("_Mkl.*BackpropFilter.*WithBias")
+_WITH_BIAS = re.compile("_Mkl.*BackpropFilter.*WithBias")
 
 # In the name of a node that states the known shape of a tensor.
-_PIN: Final = "/analyzer_known_"
+_PIN = "/analyzer_known_"
 
 # Elements of an argument that may be a shape: TensorFlow's tensors have up to eight axes.
-_MAX_SIZES: Final = 8
+_MAX_SIZES = 8
 
 
 # The shape of each argument by index, except handles; or its value if it may be a shape.

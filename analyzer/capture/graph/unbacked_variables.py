@@ -12,7 +12,7 @@ import math
 import mmap
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,16 +22,16 @@ from analyzer.capture import private_names as private
 from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.model.contract.fields import SMALL_ELEMENTS
 
-_CPU_DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
+_CPU_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 # A given value of at least this size is dropped; a smaller one may be a lookup table.
-_LARGE_BYTES: Final = 1 << 20
+_LARGE_BYTES = 1 << 20
 
 # ``MAP_NORESERVE``: the system reserves no memory for the mapping, so its size does not count.
-_NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 
 # Attribute of a variable without memory for its value.
-_UNBACKED: Final = "_analyzer_unbacked"
+_UNBACKED = "_analyzer_unbacked"
 
 _blocks: list[object] = []  # of ``leave_out_values`` under way
 

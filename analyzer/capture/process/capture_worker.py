@@ -18,7 +18,7 @@ import traceback
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from analyzer.capture.process import child_environment
 from analyzer.capture.process.child_process import end_with_parent
@@ -56,9 +56,9 @@ from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
 if TYPE_CHECKING:
     from analyzer.capture.run.step_capture import Captured
 
-DUMP: Final = ".xla"  # subfolder of the run folder for XLA's compiled modules while the child runs
-TEMPORARY: Final = ".tmp"  # subfolder for temporary files of the child
-_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DUMP = ".xla"  # subfolder of the run folder for XLA's compiled modules while the child runs
+TEMPORARY = ".tmp"  # subfolder for temporary files of the child
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Channel:

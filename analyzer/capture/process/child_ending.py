@@ -9,7 +9,6 @@ import contextlib
 import re
 import signal
 from pathlib import Path
-from typing import Final
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
 from analyzer.model.errors import (
@@ -19,40 +18,40 @@ from analyzer.model.errors import (
     TargetError,
 )
 
-_MAX_LINE: Final = 300  # characters of the log in a message
-_TAIL_BYTES: Final = 256 << 10  # of the log that are searched
+_MAX_LINE = 300  # characters of the log in a message
+_TAIL_BYTES = 256 << 10  # of the log that are searched
 
 # A line of TensorFlow's log, as ``tsl/platform/default/logging.cc`` or Abseil writes it.
-_LOGGED: Final = re.compile(
+_LOGGED = re.compile(
     r"(?:\d{4}-\d\d-\d\d [\d:.]+: )?(?P<level>[IWEF])(?:\d{4})? [^\]]*\] ?(?P<text>.*)"
 )
 
 # A line without a head of a log message or traceback; the last form is an allocator's statistics.
-_CONTINUED: Final = re.compile(
+_CONTINUED = re.compile(
     r"[ \t]|WARNING: All log messages before absl|To enable the following instructions"
     r"|If the cause is memory fragmentation|Current allocation summary follows"
     r"|<allocator contains no memory>|Hint: If you want to see a list of allocated tensors when OOM"
     r"|[A-Z]\w+: +[\d.]+(?:[KMGT]i)?B?$"
 )
-_NO_MEMORY: Final = (
+_NO_MEMORY = (
     "ran out of memory trying to allocate",  # BFCAllocator::AllocateRawInternal
     "OOM when allocating tensor",  # OpKernelContext::allocate_tensor
     "std::bad_alloc",
     "MemoryError",
     "Cannot allocate memory",
 )
-_NO_BUFFER: Final = (
+_NO_BUFFER = (
     "Must be non NULL",  # DCHECK_NOTNULL in mkl_util.h, without a buffer
     "h != kInvalidChunkHandle",  # bfc_allocator.cc: a failed step has freed the buffer
 )
 
 # ``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative.
-_COUNT_OVERFLOW: Final = "Check failed: work_element_count"
-_BY_OTHERS: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGKILL")
+_COUNT_OVERFLOW = "Check failed: work_element_count"
+_BY_OTHERS = ("SIGTERM", "SIGHUP", "SIGINT", "SIGKILL")
 
 # first line of faulthandler; the stack follows
-_PYTHON_DIED: Final = "Fatal Python error: "
-_FRAME: Final = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
+_PYTHON_DIED = "Fatal Python error: "
+_FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
 def count_memory_kills(file: Path = Path("/proc/vmstat")) -> int:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from analyzer.cards import system_reserve
 from analyzer.model.contract.capture_request import (
@@ -33,8 +33,8 @@ from analyzer.simulated_card.convolution_choices import (
 )
 
 # First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory.
-OLDEST_KERAS: Final = (3, 9)
-_ELSEWHERE: Final = "Reading traces, analyze oom, gpus and diff work without it."
+OLDEST_KERAS = (3, 9)
+_ELSEWHERE = "Reading traces, analyze oom, gpus and diff work without it."
 
 
 def _is_installed(package: str) -> bool:
@@ -74,14 +74,14 @@ def check_packages() -> None:
 
 
 # Folder for the simulated card's libraries in the staging folder, if the user has no cache.
-SIMULATED_CARD_FOLDER: Final = ".simulated_card"
+SIMULATED_CARD_FOLDER = ".simulated_card"
 
 # First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
 # features that only a real card has, and ends the process.
-_NCCL_BY_NAME: Final = (2, 21)
+_NCCL_BY_NAME = (2, 21)
 
 # A variable set at the top level, except those for the allocator and the log, which a capture sets.
-_DECLARED: Final = re.compile(
+_DECLARED = re.compile(
     r"""^(?:import [^;\n]*;[ \t]*)?(?:os\.)?environ(?:\[|(?P<default>\.setdefault\())"""
     r"""["'](?P<name>KERAS_BACKEND|TF_(?!CPU_|CPP_)\w+)["']"""
     r"""(?:\]\s*=|,)\s*["'](?P<value>[^"'\n]*)["']""",

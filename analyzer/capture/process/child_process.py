@@ -19,17 +19,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from analyzer.model.contract.child_messages import CopyEnd, Message, parse_message
 from analyzer.model.interrupts import delay_signals
 
-MARK: Final = "TF_MEMORY_ANALYZER_CHILD"
-_POLL_S: Final = 0.5  # interval of checks whether the child is gone
-_GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL
-_MAX_KILL_S: Final = 5.0  # for a process in uninterruptible sleep, which stays
-_PAUSE_S: Final = 0.01  # between two checks
-_CLOSED_S: Final = 1.0  # between the end of a child's output and its own
+MARK = "TF_MEMORY_ANALYZER_CHILD"
+_POLL_S = 0.5  # interval of checks whether the child is gone
+_GRACE_S = 1.0  # between SIGTERM and SIGKILL
+_MAX_KILL_S = 5.0  # for a process in uninterruptible sleep, which stays
+_PAUSE_S = 0.01  # between two checks
+_CLOSED_S = 1.0  # between the end of a child's output and its own
 
 
 class Child:
@@ -228,7 +227,7 @@ def end_with_parent(
 
 # `-c` and PYTHONPATH put the working folder first, where a user's json.py may be. It must not be found
 # until TensorFlow and this package are imported.
-_START: Final = """\
+_START = """\
 import os, sys
 modules = frozenset(name.partition(".")[0] for name in sys.modules)
 places = [place for place in sys.path if place]

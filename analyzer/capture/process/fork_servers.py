@@ -7,11 +7,10 @@ import contextlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from analyzer.capture.process.child_process import Child, make_start_command
 
-_MAX_SERVERS: Final = 2  # at once; each holds all of TensorFlow
+_MAX_SERVERS = 2  # at once; each holds all of TensorFlow
 
 
 class ForkServers(contextlib.AbstractContextManager["ForkServers"]):

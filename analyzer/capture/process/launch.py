@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from analyzer.capture.process import child_ending, run_folders
 from analyzer.capture.process.child_environment import (
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from analyzer.capture.targets.step_program import Program
 
 
-SIZES_PIPE: Final = ".sizes"  # in the run folder: sizes to run, one a line
-_INTERRUPTED: Final = "Interrupted; no run was written."
-_PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
+SIZES_PIPE = ".sizes"  # in the run folder: sizes to run, one a line
+_INTERRUPTED = "Interrupted; no run was written."
+_PARTING_S = 10.0  # for the user's exit handlers after the last message
 
 # called with the stage and the share done, 0 to 1
 Progress = Callable[[str, float], None]

@@ -12,7 +12,6 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from analyzer.model.contract.capture_request import TargetSpec
 from analyzer.model.contract.run_note import RUN_FORMAT
@@ -20,8 +19,8 @@ from analyzer.model.errors import InputError
 from analyzer.model.interrupts import delay_signals
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-LOG_FILE: Final = "capture.log"
-PARTS: Final = (
+LOG_FILE = "capture.log"
+PARTS = (
     *("plugins", "graph.json.gz"),
     *("kept.json", "report.json", "report.html", LOG_FILE),
     *("plan*.hlo.pb.gz", RUN_FILE),

@@ -8,17 +8,17 @@ import ctypes
 import os
 import uuid
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_device_limits
 from analyzer.model.contract.child_messages import AllocatorFigures
 
-_UUID_BYTES: Final = 16
+_UUID_BYTES = 16
 
 # Values of ``TF_GPU_ALLOCATOR`` that leave the pool to the driver, where it grows.
-_DRIVER_POOLS: Final = ("cuda_malloc_async", "cuda_malloc")
+_DRIVER_POOLS = ("cuda_malloc_async", "cuda_malloc")
 
 
 def read_allocators() -> tuple[AllocatorFigures, ...]:

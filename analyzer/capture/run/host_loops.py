@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
 from analyzer.capture import private_names as private
 from analyzer.capture.run.host_values import HostValues, NeedLoopTwin, get_tables
 
-_CARRIED: Final = (
+_CARRIED = (
     tf.float64,
     tf.float32,
     tf.int64,

@@ -12,7 +12,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
@@ -23,10 +23,10 @@ from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.model.contract.graph_note import read_op_types
 
-HOST: Final = "/device:CPU:0"
+HOST = "/device:CPU:0"
 
 # Op types whose value the executor has without a kernel of the card; a finite number is assumed.
-_IN_HOST_MEMORY: Final = frozenset(
+_IN_HOST_MEMORY = frozenset(
     (
         *(
             "Const",
@@ -42,42 +42,40 @@ _IN_HOST_MEMORY: Final = frozenset(
 )
 
 # Op types that the simulated card computes for shapes and truths (``kernels.c``).
-_COMPUTED: Final = frozenset(
-    ("Prod", "GatherV2", "DynamicStitch", "All", "Any", "ConcatV2")
-)
-_TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
+_COMPUTED = frozenset(("Prod", "GatherV2", "DynamicStitch", "All", "Any", "ConcatV2"))
+_TYPES = read_op_types("model/graph/graph_op_types.toml")["types"]
 
 # Ops whose kernel reads the size of its result from the card -> the inputs that decide it.
-SIZED: Final = (
+SIZED = (
     dict.fromkeys(_TYPES["segments"], (1,))
     | {op_type: (2,) for op_type in _TYPES["segments"] if op_type.startswith("Sparse")}
     | dict.fromkeys(_TYPES["sized_by_values"], (0,))
     | {"DynamicPartition": (1,)}
     | {f"NonMaxSuppressionV{version}": (0, 1, 2, 3, 4) for version in (2, 3, 4)}
 )
-_BRANCHES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
-_RANDOM: Final = ("Random", "Truncated", "Multinomial", "ParameterizedTruncated")
-_CALLS: Final = frozenset(
+_BRANCHES = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
+_RANDOM = ("Random", "Truncated", "Multinomial", "ParameterizedTruncated")
+_CALLS = frozenset(
     ("While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall")
 )
-_NOT_MOVED: Final = _CALLS | {"Placeholder", "Const", "NoOp", "SymbolicGradient"}
-_PYTHON: Final = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
-_ASSIGNMENTS: Final = frozenset(
+_NOT_MOVED = _CALLS | {"Placeholder", "Const", "NoOp", "SymbolicGradient"}
+_PYTHON = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
+_ASSIGNMENTS = frozenset(
     ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 )
-_ASSERTION: Final = "AssertGuard"  # in the name of the branches around an assertion
-_MOST_BYTES: Final = 1 << 30  # of the results of the twins of a step
-_MOST_RESULT_BYTES: Final = 1 << 30  # of an op whose size is assumed, on the host
-_MOST_INDEX_BYTES: Final = 32  # of an element of such a result: four indices of int64
-_MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
+_ASSERTION = "AssertGuard"  # in the name of the branches around an assertion
+_MOST_BYTES = 1 << 30  # of the results of the twins of a step
+_MOST_RESULT_BYTES = 1 << 30  # of an op whose size is assumed, on the host
+_MOST_INDEX_BYTES = 32  # of an element of such a result: four indices of int64
+_MOST_PRODUCTS = 10**10  # multiplications of the twins of a step: about a second
 
 # Size up to which a constant of the card, or a variable's twin, keeps its value; a twin is free.
-_SMALL_BYTES: Final = 4096
-_MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
+_SMALL_BYTES = 4096
+_MOST_WEIGHT_BYTES = 1 << 26  # of a variable whose initial value is read
 
 # Python's limit while the step is traced: a slice is as long as a model
-_MOST_FRAMES: Final = 20_000
-_TABLES: Final = "_analyzer_twins"
+_MOST_FRAMES = 20_000
+_TABLES = "_analyzer_twins"
 
 
 class UnknownValueError(Exception):

@@ -6,7 +6,7 @@ The graph does not say which tensors are gradients or which layer a name scope b
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -23,7 +23,7 @@ from analyzer.capture.watch.user_lines import find_calling_line
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 # Ops whose result shares the buffer of their input, which an earlier op made.
-_ALIASES: Final = {
+_ALIASES = {
     *("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims"),
     *("StopGradient", "PreventGradient", "Snapshot", "EnsureShape"),
 }
@@ -169,7 +169,7 @@ def _mark_phase(observed: Observations, name: str) -> Any:
 
 
 # The kinds of owners of Keras' name scopes.
-_KINDS: Final = (
+_KINDS = (
     (keras.optimizers.Optimizer, "optimizer"),
     (keras.metrics.Metric, "metric"),
     (keras.losses.Loss, "loss"),

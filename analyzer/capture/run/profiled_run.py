@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
@@ -43,23 +43,23 @@ from analyzer.model.interrupts import pause_collector
 from analyzer.simulated_card.card_environment import SHORT_POOL
 from analyzer.simulated_card.core_calls import delay_kernels, read_requested_peak
 
-_STEP_NAME: Final = "train"  # Keras' TensorBoard callback gives its steps the same name
+_STEP_NAME = "train"  # Keras' TensorBoard callback gives its steps the same name
 
 
 # Repeats of a step on a simulated card. With two traced steady steps they make 39 runs, and one more
 # run lies outside their least and largest peak with a chance of 2 in 40, 5 %.
-_MOST_REPEATS: Final = 37
+_MOST_REPEATS = 37
 
-_REPEAT_SHARE: Final = 0.1  # of the time of tracing and running the step
-_REPEATS_S: Final = 1.0  # for repeats if that share is shorter; most of it is delays
+_REPEAT_SHARE = 0.1  # of the time of tracing and running the step
+_REPEATS_S = 1.0  # for repeats if that share is shorter; most of it is delays
 
 # Delays of the repeats in turn, in ns: the longest of a launch, and that of each kernel. Runs in one
 # process are alike; other threads and cards are slower or faster, and ops end in another order.
-_DELAYS: Final = ((0, 0), (100_000, 0), (0, 50_000), (200_000, 100_000))
+_DELAYS = ((0, 0), (100_000, 0), (0, 50_000), (200_000, 100_000))
 
 # Delay of the traced steps and of every second repeat if the host computes values for the card. That
 # takes longer than the card's own launches; with it, other ops run before the values are there.
-_LONG_DELAY: Final = (1_000_000, 0)
+_LONG_DELAY = (1_000_000, 0)
 
 
 @contextlib.contextmanager

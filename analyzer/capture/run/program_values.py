@@ -11,7 +11,7 @@ import contextlib
 import functools
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -30,7 +30,7 @@ from analyzer.capture.run.source_frames import find_own_line
 from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.targets.host_setup import SetupValues
 
-_READS: Final = {
+_READS = {
     "__bool__": "a branch",
     "__int__": "a number in Python",
     "__index__": "a number in Python",
@@ -38,7 +38,7 @@ _READS: Final = {
 
 
 # Elements of an integer tensor up to which its value may be a shape.
-_FEW: Final = 64
+_FEW = 64
 
 
 class ProgramValues:

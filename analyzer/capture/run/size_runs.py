@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import tensorflow as tf
 
@@ -16,12 +15,12 @@ from analyzer.model.contract.run_note import Failure
 from analyzer.model.errors import FailureKind, StepOutOfMemory
 from analyzer.simulated_card.card_environment import SHORT_POOL
 
-_LONGEST_DETAIL: Final = 200  # characters of an error
+_LONGEST_DETAIL = 200  # characters of an error
 
 # Steps at a size: the order of ops differs between them, and so does the room that they need. They
 # end after some seconds, but not before the steps of a capture.
-_MOST_STEPS: Final = 20
-_LONGEST_S: Final = 1.0
+_MOST_STEPS = 20
+_LONGEST_S = 1.0
 
 
 def answer_sizes(send: Callable[[SizeRun], None], pipe: Path, state: Capturing) -> None:

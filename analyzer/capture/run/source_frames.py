@@ -11,19 +11,18 @@ import traceback
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Final
 
-_ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
-_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
-_WRAPPER: Final = re.compile(r"\{\{function_node [^}]*\}\}\s*")
-_DETECTED: Final = re.compile(r"Detected at node (\S+) defined at")
-_ERROR: Final = re.compile(r"\w*(Error|Exception|Interrupt)\b.*:")
-_OURS: Final = str(Path(__file__).parents[2]) + os.sep
-_MAX_MESSAGE: Final = 2000  # characters
-_KERAS_REASON: Final = "Error encountered:"
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_WRAPPER = re.compile(r"\{\{function_node [^}]*\}\}\s*")
+_DETECTED = re.compile(r"Detected at node (\S+) defined at")
+_ERROR = re.compile(r"\w*(Error|Exception|Interrupt)\b.*:")
+_OURS = str(Path(__file__).parents[2]) + os.sep
+_MAX_MESSAGE = 2000  # characters
+_KERAS_REASON = "Error encountered:"
 
 # Starts of lines in TensorFlow's messages that give no reason.
-_STACK: Final = (
+_STACK = (
     *('File "', "[[{{node", "Hint: If you want to see a list", "Detected at node "),
     *("Graph execution error:", "in user code:"),
 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -46,10 +46,10 @@ from analyzer.model.errors import ExitCode, FailureKind, TargetError
 from analyzer.model.machine import count_cores
 from analyzer.simulated_card.core_calls import describe_refusals
 
-_MOST_NAMES: Final = 3  # of ops or functions in a note
+_MOST_NAMES = 3  # of ops or functions in a note
 
 # Prefixes of the variables that change TensorFlow's allocations; a report shows no others.
-_ENVIRONMENT: Final = (
+_ENVIRONMENT = (
     *("TF_CPU_", "TF_CUDNN_", "TF_CUBLAS_", "TF_CUDA_", "TF_DETERMINISTIC_"),
     *("TF_GPU_", "TF_NUM_"),
     *("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "TF_ENABLE_GPU_GARBAGE_COLLECTION"),
@@ -336,17 +336,17 @@ def _describe_device() -> DeviceNote:
 
 
 # Reason that "No algorithm worked!" gives for each algorithm if none had memory for a trial.
-_NO_MEMORY_TO_TRY: Final = "RESOURCE_EXHAUSTED: Out of memory"
+_NO_MEMORY_TO_TRY = "RESOURCE_EXHAUSTED: Out of memory"
 
 # Errors that mean a lack of memory on a simulated card, whose libraries refuse nothing else.
-_SIMULATED_CARD_NO_MEMORY: Final = (
+_SIMULATED_CARD_NO_MEMORY = (
     "Failed to call DoRnn",  # cudnn_rnn_ops.cc: no memory for workspace or reserve space
     "No algorithm worked!",  # conv_ops_gpu.h
     "No valid config found",  # XLA's autotuner.cc
 )
 
 # Words in TensorFlow's InvalidArgumentError if an op has more elements than an int counts.
-_TOO_LARGE: Final = ("2^31", "int32", "INT_MAX", "too many elements")
+_TOO_LARGE = ("2^31", "int32", "INT_MAX", "too many elements")
 
 
 def classify_failure(failure: BaseException | None) -> FailureKind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
@@ -32,7 +32,7 @@ from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 # Ops that access parts of a variable. They switch it to copy-on-read, and each later read copies all
 # of it (``EnsureSparseVariableAccess`` in ``resource_variable_ops.cc``); so it is not read.
-_SPARSE_ACCESS: Final = (
+_SPARSE_ACCESS = (
     "ResourceGather",
     "ResourceScatter",
     "ResourceSparseApply",
@@ -297,7 +297,7 @@ def _find_sparse_handles(graph: Any) -> set[str]:
     return found
 
 
-_WITHOUT_BYTES: Final = (tf.string, tf.resource, tf.variant)
+_WITHOUT_BYTES = (tf.string, tf.resource, tf.variant)
 
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype = ctypes.c_void_p

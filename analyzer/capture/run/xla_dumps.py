@@ -5,12 +5,12 @@ XLA reads ``XLA_FLAGS`` once, at the first compilation of a process; nothing her
 
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from analyzer.model.xla_flags import path_flag, read_flags
 from analyzer.tracing.parse.buffer_plan import HloProto
 
-_OURS: Final = re.compile(
+_OURS = re.compile(
     r'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_dump_hlo_as_proto$'
 )
 

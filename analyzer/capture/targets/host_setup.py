@@ -11,7 +11,7 @@ import math
 import os
 import weakref
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,14 +19,14 @@ from analyzer.capture import private_names as private
 from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.targets.keras_api import get_classes
 
-_CARD: Final = "/GPU:0"
-_STAYS: Final = (tf.string, tf.resource, tf.variant)  # on the host
+_CARD = "/GPU:0"
+_STAYS = (tf.string, tf.resource, tf.variant)  # on the host
 
 # Attribute of an ``int32`` tensor made from a Python or NumPy value, which stays on the host.
-_IS_CONSTANT: Final = "_analyzer_constant"
+_IS_CONSTANT = "_analyzer_constant"
 
 # Size of the largest variable whose initial value stays on the host.
-_MOST_ELEMENTS: Final = 1 << 24
+_MOST_ELEMENTS = 1 << 24
 
 
 def _can_move(value: Any) -> bool:

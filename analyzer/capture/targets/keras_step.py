@@ -3,7 +3,7 @@
 import dis
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -27,7 +27,7 @@ from analyzer.model.contract.run_note import Mode, StepConfig
 from analyzer.model.errors import InputError, TargetError
 
 # Kinds of objects that Keras looks up by name: the module, and examples for an error.
-_KINDS: Final = {
+_KINDS = {
     "optimizer": (
         keras.optimizers,
         "adam, adamw, sgd, rmsprop, adagrad, adafactor or lion",
@@ -37,8 +37,8 @@ _KINDS: Final = {
         "mse, binary_crossentropy or sparse_categorical_crossentropy",
     ),
 }
-_MOST_PARTS: Final = 3  # inputs, labels and sample weights
-_OPEN_TOKENS: Final = 3  # generated after the prompt
+_MOST_PARTS = 3  # inputs, labels and sample weights
+_OPEN_TOKENS = 3  # generated after the prompt
 
 # A step of Keras' own: its call, its ``tf.function`` (None if eager), the function's arguments, and
 # the tensors that Python holds while the step runs.
@@ -164,7 +164,7 @@ def _resize(model: Any, data: Any, size: int) -> Callable[[], Any]:
     return partial(model.train_function, iterator)
 
 
-_STEPS: Final = {
+_STEPS = {
     "train": _make_fit_step,
     "infer": _make_predict_step,
     "generate": _make_generate_step,

@@ -12,7 +12,7 @@ A remedy is written ``KIND=VALUE``; several are separated by commas:
 import contextlib
 import warnings
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import keras
 
@@ -25,10 +25,10 @@ from analyzer.capture.run.wrapped_calls import wrap_calls
 from analyzer.capture.targets.recomputed_blocks import recompute_blocks
 from analyzer.model.errors import TargetError
 
-_ALL_BUT_LAST: Final = "all-but-last"
+_ALL_BUT_LAST = "all-but-last"
 
 # Remedies that need the model itself.
-_NEED_MODEL: Final = frozenset({"freeze", "lora", "quantize", "recompute"})
+_NEED_MODEL = frozenset({"freeze", "lora", "quantize", "recompute"})
 
 
 @contextlib.contextmanager

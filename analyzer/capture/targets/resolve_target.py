@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -138,8 +138,8 @@ def _lacks_tensors(pair: Any) -> bool:
     return is_model and not any(hasattr(one, "shape") for one in rest)
 
 
-_ONLY_BUILD: Final = "Name a function that only builds the model or the step."
-_SIGNATURE: Final = "Save it with one: model.export(FOLDER), or tf.saved_model.save(…)."
+_ONLY_BUILD = "Name a function that only builds the model or the step."
+_SIGNATURE = "Save it with one: model.export(FOLDER), or tf.saved_model.save(…)."
 
 
 def _call_user_code(make: Callable[[], Any], text: str) -> Any:

@@ -4,7 +4,7 @@ import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import keras
 import numpy as np
@@ -58,7 +58,7 @@ def _is_fed(value: Any) -> bool:
 
 
 # Attributes of a step that may hold its model and optimizer.
-_OWNERS: Final = ("model", "models", "optimizer", "optimizers")
+_OWNERS = ("model", "models", "optimizer", "optimizers")
 
 
 def is_tf_function(thing: Any) -> bool:

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -26,16 +26,16 @@ from analyzer.model.units import format_bytes
 
 # Sizes of the axes of an input; None for an open axis, or for an unknown number of axes.
 Axes: TypeAlias = tuple[int | None, ...] | None
-_SEED: Final = (0, 0)
-_RANDOM_FLOATS: Final = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+_SEED = (0, 0)
+_RANDOM_FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
 # Half of a process' addresses on x86-64 and most 64-bit ARM: no mapping is larger.
-_ADDRESS_SPACE_BYTES: Final = 1 << 46
-_MOST_BATCHES: Final = 1 << 62
-_USUAL_SIZE: Final = 128  # of an open axis, in a hint
+_ADDRESS_SPACE_BYTES = 1 << 46
+_MOST_BATCHES = 1 << 62
+_USUAL_SIZE = 128  # of an open axis, in a hint
 
 # Bytes of the longest copy that a simulated card does not discard (``copy_most`` in ``cards.c``).
-_LONGEST_COPY: Final = 4096
+_LONGEST_COPY = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ The text alone decides the kind of a target:
 
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.capture_request import (
@@ -28,9 +28,9 @@ from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, parse_bytes
 from analyzer.tracing.parse.logdir import is_trace, suggest_command
 
-OPTIMIZER: Final = "adam"  # the optimizer of a model that is not compiled
-_MODULE_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_FORMS: Final = (
+OPTIMIZER = "adam"  # the optimizer of a model that is not compiled
+_MODULE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_FORMS = (
     "Give keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or .h5 file, a "
     "SavedModel folder, a logdir or an .xplane.pb."
 )
@@ -251,15 +251,15 @@ class TargetForm(Choice):
 
 
 # Options with one value that say how a step is built and run.
-_PLAIN_OPTIONS: Final = (
+_PLAIN_OPTIONS = (
     *("batch_size", "mode", "optimizer", "loss", "dtype_policy"),
     *("steps", "device", "inter_op_threads"),
 )
 
-_BATCH_SIZE: Final = "--batch-size"
+_BATCH_SIZE = "--batch-size"
 
 # Reasons for refusals, each with a hint; and the refused options of each form, by reason.
-_TABLE: Final = read_table("capture/targets/refusals.toml", dict[str, dict[str, Any]])
+_TABLE = read_table("capture/targets/refusals.toml", dict[str, dict[str, Any]])
 
 
 def list_given_options(options: CaptureOptions) -> set[str]:

@@ -6,7 +6,7 @@ import sys
 import types
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import tensorflow as tf
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from analyzer.capture.watch.step_trace import StepTrace
     from analyzer.capture.watch.traced_functions import FunctionLedger
 
-_MAX_ADDRESSES: Final = 4000  # noted for one holder
-_MAX_SHAPES: Final = 8
+_MAX_ADDRESSES = 4000  # noted for one holder
+_MAX_SHAPES = 8
 
 # tensors from before the trace whose holders are looked for, the largest
-_MAX_RESIDENT: Final = 64
-_MAX_LATER: Final = 32  # holders noted by a later check
+_MAX_RESIDENT = 64
+_MAX_LATER = 32  # holders noted by a later check
 
 # tensors under an attribute name that count as an attribute of many objects
-_MANY: Final = 4
-_MIN_LATER: Final = 3  # tensors of a holder that a later check records
+_MANY = 4
+_MIN_LATER = 3  # tensors of a holder that a later check records
 
 # of old tensors that are noted; of growth that is checked
-_LARGE_BYTES: Final = 1 << 20
+_LARGE_BYTES = 1 << 20
 
 
 def find_live_tensors() -> list[Any]:

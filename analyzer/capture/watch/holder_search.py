@@ -15,7 +15,7 @@ import types
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -29,12 +29,12 @@ from analyzer.capture.watch.user_lines import (
 )
 from analyzer.model.contract.run_note import HeldTensors
 
-_GROWING: Final = (list, dict, set, deque)
-_MAX_DEPTH: Final = 8  # references between a name and an object
-_MAX_OBJECTS: Final = 1_000_000  # that are followed
-_TIMEOUT_S: Final = 5.0  # processor time for one search
-_MAX_FILES: Final = 40  # of the user's that are searched for a statement
-_LEAVES: Final = (
+_GROWING = (list, dict, set, deque)
+_MAX_DEPTH = 8  # references between a name and an object
+_MAX_OBJECTS = 1_000_000  # that are followed
+_TIMEOUT_S = 5.0  # processor time for one search
+_MAX_FILES = 40  # of the user's that are searched for a statement
+_LEAVES = (
     types.ModuleType,
     types.FrameType,
     types.CodeType,
@@ -42,14 +42,14 @@ _LEAVES: Final = (
 )
 
 # package of graphs, ops and tensors
-_GRAPHS: Final = [
+_GRAPHS = [
     "tensorflow",
     "python",
     "framework",
 ]
 
 # References to a frame's dictionary of names: the frame's, ours, and the argument of the count.
-_OWN_REFERENCES: Final = 3
+_OWN_REFERENCES = 3
 
 
 @dataclass(frozen=True, slots=True)

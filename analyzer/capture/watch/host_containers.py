@@ -5,7 +5,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,10 +14,10 @@ from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.model.contract.run_note import HeldTensors
 
 # Of a container's entry: smaller ones take a million steps to matter.
-_MIN_ENTRY_BYTES: Final = 4096
-_MAX_FILLED: Final = 1 << 16  # entries; C code never fills a longer list entry by entry
-_MAX_PARTS: Final = 16  # of an entry that are counted
-_MAX_CONTAINERS: Final = 32  # that are reported
+_MIN_ENTRY_BYTES = 4096
+_MAX_FILLED = 1 << 16  # entries; C code never fills a longer list entry by entry
+_MAX_PARTS = 16  # of an entry that are counted
+_MAX_CONTAINERS = 32  # that are reported
 
 
 def count_host_containers() -> dict[int, int]:

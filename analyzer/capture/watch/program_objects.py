@@ -3,7 +3,7 @@
 import weakref
 from collections import Counter
 from types import FrameType
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -32,9 +32,9 @@ from analyzer.model.contract.run_note import (
     TapesNote,
 )
 
-_MAX_STAGES: Final = 200  # stages in the note; a program with more makes them in a loop
-_MIN_MODELS: Final = 3  # models of one line that are reported
-_MAX_INT32: Final = (1 << 31) - 1
+_MAX_STAGES = 200  # stages in the note; a program with more makes them in a loop
+_MIN_MODELS = 3  # models of one line that are reported
+_MAX_INT32 = (1 << 31) - 1
 
 
 class ProgramObjects:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from runpy import _get_module_details  # type: ignore[attr-defined]
 from types import FrameType, TracebackType
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from analyzer.capture.process.child_environment import (
     configure_cards,
@@ -39,8 +39,8 @@ from analyzer.model.contract.child_messages import read_message
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.interrupts import EXIT_BASE, REPEAT_S, delay_signals
 
-_OURS: Final = str(Path(__file__).parents[2]) + os.sep
-_WATCHED: Final = ("tensorflow", "keras", "tf_keras")
+_OURS = str(Path(__file__).parents[2]) + os.sep
+_WATCHED = ("tensorflow", "keras", "tf_keras")
 
 
 class _ImportHook(importlib.abc.MetaPathFinder):

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import msgspec
 
@@ -50,7 +50,7 @@ from analyzer.model.interrupts import (
 )
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-_FROM_KERNEL: Final = 0x80  # SI_KERNEL: from the terminal, which also signals the child
+_FROM_KERNEL = 0x80  # SI_KERNEL: from the terminal, which also signals the child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,23 +222,23 @@ def _prepare_child() -> None:
 
 
 # the ``WatchNote`` of a program without a traced step
-_UNTRACED_FILE: Final = "watch.json"
+_UNTRACED_FILE = "watch.json"
 
 # the traceback of an error of ours, which the script survives
-_FAULT_FILE: Final = "watch.error"
-BEGUN_FILE: Final = "watch.begun"  # exists once the script has imported TensorFlow
+_FAULT_FILE = "watch.error"
+BEGUN_FILE = "watch.begun"  # exists once the script has imported TensorFlow
 
 # exists once the script's observations are being written
-REPORT_FILE: Final = "watch.report"
+REPORT_FILE = "watch.report"
 
 # exists with a view; step, bytes in use, peak, resident bytes
-LIVE_FILE: Final = "watch.live"
-DUMP: Final = ".xla"  # folder of XLA's compiled modules while the script runs
-POOL_FOLDER: Final = ".pool"  # folder of TensorFlow's records of full memory pools
+LIVE_FILE = "watch.live"
+DUMP = ".xla"  # folder of XLA's compiled modules while the script runs
+POOL_FOLDER = ".pool"  # folder of TensorFlow's records of full memory pools
 
 # Variable with the start of the files that a pool writes if it cannot serve a request, one for each
 # failed request, with all chunks (``BFCAllocator::MaybeWriteMemoryMap``). This costs nothing before.
-POOL_RECORDS: Final = "TF_BFC_MEMORY_DUMP"
+POOL_RECORDS = "TF_BFC_MEMORY_DUMP"
 
 
 def write_fault(folder: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from analyzer.capture.watch.user_lines import find_calling_line
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from analyzer.capture.watch.traced_functions import FunctionRecord
 
 # additional calls to wait for, in case a call that trains follows
-_EXTRA_CALLS: Final = 3
+_EXTRA_CALLS = 3
 
 # Key of the steps of a program that takes gradients eagerly and has no optimizer.
-GRADIENTS: Final = "gradients"
+GRADIENTS = "gradients"
 
 
 class StepRank(IntEnum):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
@@ -30,10 +30,10 @@ from analyzer.model.contract.run_note import (
     Reading,
 )
 
-_ALWAYS_READ: Final = 64  # first steps that are all read
-_MAX_READINGS: Final = 1024  # number of readings at which every second one is dropped
-_INTERVAL_S: Final = 0.05  # between readings, which take about 50 us
-_PAGE_BYTES: Final = resource.getpagesize()
+_ALWAYS_READ = 64  # first steps that are all read
+_MAX_READINGS = 1024  # number of readings at which every second one is dropped
+_INTERVAL_S = 0.05  # between readings, which take about 50 us
+_PAGE_BYTES = resource.getpagesize()
 
 
 class StepReadings:
@@ -178,8 +178,8 @@ def _read_resident_bytes() -> int | None:
     return None
 
 
-_NEW_S: Final = 2.0  # between a full pool and the error that it causes
-_HOST_POOL: Final = re.compile("cpu|host")  # in the name of a pool beside a card's
+_NEW_S = 2.0  # between a full pool and the error that it causes
+_HOST_POOL = re.compile("cpu|host")  # in the name of a pool beside a card's
 
 
 def _list_records() -> list[Path]:

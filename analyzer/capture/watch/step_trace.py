@@ -4,7 +4,7 @@ import contextlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
@@ -53,14 +53,14 @@ _START = profiler_v2.start
 _STOP = profiler_v2.stop
 
 # traced steps that suffice if the program's own profile ends the trace early
-_ENOUGH: Final = 2
+_ENOUGH = 2
 
 # Eager tensors before the steps from which on the trace from the program's start ends: about 100 MB.
-_MAX_TENSORS: Final = 200_000
+_MAX_TENSORS = 200_000
 
 # smallest tensor from before the traced steps that is noted
-_RESIDENT_BYTES: Final = 256
-_MAX_RESIDENT: Final = 2000
+_RESIDENT_BYTES = 256
+_MAX_RESIDENT = 2000
 
 
 class StepTrace:

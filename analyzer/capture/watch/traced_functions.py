@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from types import CodeType
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -21,16 +21,16 @@ from analyzer.model.contract.run_note import (
     TracedFunction,
 )
 
-_MAX_RETRACES: Final = 50  # of one function, the latest
-_MAX_LEAVES: Final = 256  # of a call's arguments that are compared
-_MAX_VALUE: Final = 40  # characters of a Python value in words
-_MAX_CHANGES: Final = 3  # in words
-_MIN_CONSTANT_BYTES: Final = 1 << 10  # of a constant that is counted
-_LARGE_BYTES: Final = 1 << 20  # of a constant that gets a row of its own
+_MAX_RETRACES = 50  # of one function, the latest
+_MAX_LEAVES = 256  # of a call's arguments that are compared
+_MAX_VALUE = 40  # characters of a Python value in words
+_MAX_CHANGES = 3  # in words
+_MIN_CONSTANT_BYTES = 1 << 10  # of a constant that is counted
+_LARGE_BYTES = 1 << 20  # of a constant that gets a row of its own
 
 # A leaf of a call's arguments, by kind and in words.
 _Argument: TypeAlias = tuple[RetraceCause, str]
-_NOTHING: Final[_Argument] = ("object", "nothing")
+_NOTHING: _Argument = ("object", "nothing")
 
 
 class FunctionRecord:

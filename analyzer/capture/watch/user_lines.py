@@ -9,21 +9,21 @@ import linecache
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Any
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
 
 # Methods that make lists, sets, dictionaries, deques and queues grow.
-_PUTS: Final = frozenset(
+_PUTS = frozenset(
     {"append", "extend", "insert", "add", "appendleft", "setdefault", "update"}
     | {"put", "put_nowait", "push"}
 )
 
 # Methods that remove entries of containers.
-_TAKES: Final = frozenset({"pop", "popleft", "popitem", "clear", "remove", "discard"})
+_TAKES = frozenset({"pop", "popleft", "popitem", "clear", "remove", "discard"})
 
 # Functions and methods that return a Python number or text.
-_NUMBERS: Final = frozenset({"float", "int", "len", "str", "item"})
+_NUMBERS = frozenset({"float", "int", "len", "str", "item"})
 
 
 def find_calling_line() -> str:

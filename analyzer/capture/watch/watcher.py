@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
@@ -57,10 +57,10 @@ from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
 from analyzer.simulated_card.core_calls import describe_refusals
 
-_MAX_FUNCTIONS: Final = 50  # functions in the note, those traced most often
+_MAX_FUNCTIONS = 50  # functions in the note, those traced most often
 
 # time between two checks of the length of the trace before the first step
-_CHECK_S: Final = 0.5
+_CHECK_S = 0.5
 
 
 class Watcher:

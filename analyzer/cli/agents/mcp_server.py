@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT
 from types import UnionType
-from typing import Any, Final, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import anyio
 import mcp_types as protocol
@@ -29,10 +29,10 @@ from analyzer.model.errors import InputError
 from analyzer.model.interrupts import EXIT_BASE
 from analyzer.report.short_json import shorten
 
-_OTHERS: Final = ("skill", "mcp")  # commands that are no tools
+_OTHERS = ("skill", "mcp")  # commands that are no tools
 
 # Options of outputs that an agent does not read, and those that the server sets.
-_LEFT_OUT: Final = frozenset(
+_LEFT_OUT = frozenset(
     {
         *("json", "full", "quiet", "verbose", "live"),
         *(
@@ -47,18 +47,18 @@ _LEFT_OUT: Final = frozenset(
     }
 )
 
-_CHILD: Final = """
+_CHILD = """
 from analyzer.model.interrupts import die_with_parent
 die_with_parent()
 from analyzer.cli import main
 main()
 """
-_JSON_TYPES: Final = {bool: "boolean", int: "integer", float: "number", list: "array"}
-_STAGE: Final = re.compile(r" *(\d+\.\d) s  (.+)")  # a line of --verbose
-_MESSAGES: Final = 30  # last lines of output in an error
-_GRACE_S: Final = 10.0  # for a cancelled command to end its own children
+_JSON_TYPES = {bool: "boolean", int: "integer", float: "number", list: "array"}
+_STAGE = re.compile(r" *(\d+\.\d) s  (.+)")  # a line of --verbose
+_MESSAGES = 30  # last lines of output in an error
+_GRACE_S = 10.0  # for a cancelled command to end its own children
 
-_running: Final[set[anyio.CancelScope]] = set()  # one of each command that runs
+_running: set[anyio.CancelScope] = set()  # one of each command that runs
 
 # Called with the seconds since the start of a command, and its stage.
 Report = Callable[[float, str], Awaitable[None]]

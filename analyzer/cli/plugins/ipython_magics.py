@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from analyzer.capture.watch.script_launch import POOL_RECORDS
 from analyzer.model.errors import AnalyzerError
@@ -60,7 +60,7 @@ def _measure_cell(shell: Any, cell: str) -> None:
         print(line)
 
 
-_MOST_HOLDERS: Final = 5
+_MOST_HOLDERS = 5
 
 
 @functools.cache

@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import pandas as pd
 
@@ -14,7 +13,7 @@ from analyzer.model.units import format_bytes
 from analyzer.report.untrusted import printable
 from analyzer.tracing.measure.measured_recording import open_measured
 
-_ROWS: Final = 10
+_ROWS = 10
 
 
 @dataclass(kw_only=True)

@@ -11,11 +11,10 @@ TensorFlow reads the setting when it creates its devices, after test collection.
 import functools
 import os
 from collections.abc import Callable
-from typing import Final
 
 import pytest
 
-MARKS: Final = {
+MARKS = {
     "limit_memory": "limit_memory(size): fail if the peak of TensorFlow's allocator in the test exceeds "
     "this size, such as '2 GiB'",
     "limit_growth": "limit_growth(size): fail if more than this size is still allocated after the test, "

@@ -13,7 +13,7 @@ keeps without a use, tables that are computed before a lookup, and vectorized lo
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,18 +28,18 @@ from analyzer.model.graph.graph_index import (
 from analyzer.model.recording.records import Finding
 from analyzer.model.units import format_bytes
 
-_LEAST_RATIO: Final = 0.05  # share of the peak from which on a tensor is looked at
-_LEAST_BYTES: Final = 1 << 20
+_LEAST_RATIO = 0.05  # share of the peak from which on a tensor is looked at
+_LEAST_BYTES = 1 << 20
 
 # bytes of a tensor over the inputs of its op, or over its readers' results
-_TIMES: Final = 4
-_FLOAT_BYTES: Final = 4  # bytes of a float32; comparisons take one for each
-_MANY_CLASSES: Final = 4096
-_COPIES_OF_LOGITS: Final = 3
-_CHUNKS: Final = 8
-_SUMMANDS: Final = 3
+_TIMES = 4
+_FLOAT_BYTES = 4  # bytes of a float32; comparisons take one for each
+_MANY_CLASSES = 4096
+_COPIES_OF_LOGITS = 3
+_CHUNKS = 8
+_SUMMANDS = 3
 
-_ELEMENTWISE: Final = frozenset(
+_ELEMENTWISE = frozenset(
     {
         "Add",
         "AddV2",
@@ -61,12 +61,12 @@ _ELEMENTWISE: Final = frozenset(
         "Sub",
     }
 )
-_PRODUCTS: Final = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
-_MATRICES: Final = ("MatMul", "Einsum", *_PRODUCTS)
-_SUMS: Final = frozenset({"Sum", "Mean", "Max", "Min"})
+_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
+_MATRICES = ("MatMul", "Einsum", *_PRODUCTS)
+_SUMS = frozenset({"Sum", "Mean", "Max", "Min"})
 
 # Ops whose result can repeat a smaller input, with the words for it and the code to write.
-_COPIES: Final = {
+_COPIES = {
     "OneHot": (
         "a one-hot tensor",
         "Look the rows up by their numbers with tf.gather, or use a loss that takes "
@@ -88,11 +88,11 @@ _COPIES: Final = {
     ),
 }
 
-_LOOKUPS: Final = ("GatherV2", "ResourceGather")
-_OF_PAIRS: Final = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
+_LOOKUPS = ("GatherV2", "ResourceGather")
+_OF_PAIRS = r"^\[(\d+),\1,\d+\]$"  # shape of rows for pairs of positions
 
 # Ops that write a few numbers into a matrix, for a product with it.
-_SPREAD: Final = {
+_SPREAD = {
     "MatrixDiagV3": (
         "a diagonal matrix",
         "Multiply by the diagonal itself: diagonal[:, None] * x.",
@@ -112,15 +112,15 @@ _SPREAD: Final = {
 }
 
 # Ops that repeat, or only reorder, the elements of their first input.
-_REPEATS: Final = ("BroadcastTo", "ExpandDims", "Reshape", "Tile", "Transpose")
-_OF_GRADIENTS: Final = "gradient_tape/"  # scope of a gradient's ops
-_LOOPED: Final = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
+_REPEATS = ("BroadcastTo", "ExpandDims", "Reshape", "Tile", "Transpose")
+_OF_GRADIENTS = "gradient_tape/"  # scope of a gradient's ops
+_LOOPED = "/pfor/"  # scope of ``tf.vectorized_map`` and ``tape.jacobian``
 
-_FUSED: Final = (
+_FUSED = (
     "SoftmaxCrossEntropyWithLogits",
     "SparseSoftmaxCrossEntropyWithLogits",
 )
-_LOGITS: Final = frozenset(
+_LOGITS = frozenset(
     {
         *_FUSED,
         "Exp",
@@ -233,8 +233,8 @@ def find_kept_by_tape(analysis: Analysis) -> Iterator[Finding]:
     yield _report(analysis, "kept-by-tape", title, detail, kept, saves)
 
 
-_OF_BACKWARD: Final = (PASSED_GRADIENT_ROLE, "backward temporary")
-_TENSORS_IN_USE: Final = 3  # operand, intermediate and result of a line
+_OF_BACKWARD = (PASSED_GRADIENT_ROLE, "backward temporary")
+_TENSORS_IN_USE = 3  # operand, intermediate and result of a line
 
 
 def _saved_after_use(

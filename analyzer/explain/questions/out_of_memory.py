@@ -6,7 +6,6 @@ The step is a traced one, or a later one of a program, whose live chunks have th
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 
@@ -20,17 +19,17 @@ from analyzer.model.recording.timeline import alive_at
 from analyzer.model.units import format_bytes, parse_bytes
 
 # op_kernel.cc: "OOM when allocating tensor with shape[8,64] and type float on DEVICE by allocator X"
-_REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
+_REQUEST = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
 # xla_ops.cc: "Out of memory while trying to allocate 1.50GiB", "... 6291456 bytes": one block
-_BLOCK: Final = re.compile(
+_BLOCK = re.compile(
     r"ut of memory (?:while trying to allocate|allocating) (\d+(?:\.\d+)?) ?(B(?!y)|[KMGT]iB|b(?=ytes))"
 )
 
 # half of the 10 s: other threads may continue at first
-_LEAST_WAIT_PS: Final = 5 * 10**12
+_LEAST_WAIT_PS = 5 * 10**12
 
 # of the 1 s on a simulated card (``allocator_calls.c``)
-_LEAST_SIMULATED_WAIT_PS: Final = 9 * 10**11
+_LEAST_SIMULATED_WAIT_PS = 9 * 10**11
 
 
 def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
@@ -135,10 +134,10 @@ def _instant_of_failure(analysis: Analysis, last: int) -> int:
     return first + int(window.argmax())
 
 
-_ROWS: Final = 20
+_ROWS = 20
 
 Owner = tuple[str, str, str, str]  # category, name of the holder, layer, line of code
-_UNKNOWN: Final[Owner] = ("unattributed", "", "", "")
+_UNKNOWN: Owner = ("unattributed", "", "", "")
 
 
 def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:

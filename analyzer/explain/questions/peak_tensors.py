@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -25,23 +24,23 @@ from analyzer.model.recording.records import FIXED_ROLES, TRIAL_ROLE, Finding, S
 from analyzer.model.units import format_bytes
 
 # Tensors of one kind are reported above both: bytes, and a share of the peak.
-_LEAST_BYTES: Final = 1 << 20
-_LEAST_RATIO: Final = 0.05
+_LEAST_BYTES = 1 << 20
+_LEAST_RATIO = 0.05
 
-_BATCH_RATIO: Final = 0.5  # of the activations that share a first axis: it is the batch
+_BATCH_RATIO = 0.5  # of the activations that share a first axis: it is the batch
 
-_TENSORS: Final = 8
-_MANY_EXAMPLES: Final = 1000  # in a single call from which on it seems to have all data
-_USUAL_BATCH: Final = 32  # of ``predict``
+_TENSORS = 8
+_MANY_EXAMPLES = 1000  # in a single call from which on it seems to have all data
+_USUAL_BATCH = 32  # of ``predict``
 
 # Categories of tensors with the shape of a variable, besides the variable.
-_OF_WEIGHTS: Final = (Category.GRADIENT.value, Category.TEMPORARY.value)
-_WITHOUT_READER: Final = ("activation", LEFT_ROLE)  # roles
+_OF_WEIGHTS = (Category.GRADIENT.value, Category.TEMPORARY.value)
+_WITHOUT_READER = ("activation", LEFT_ROLE)  # roles
 
 # Name of a cast inside an op, such as ``dense/MatMul/Cast``: mixed precision casts its weight.
-_CAST_OF_WEIGHT: Final = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
-_STATE_RATIO: Final = 0.2  # share of the peak from which on optimizer state is reported
-_GATHERS: Final = ("GatherV2", "ResourceGather")
+_CAST_OF_WEIGHT = re.compile(r"/[A-Z]\w*/Cast(?:_\d+)?$")
+_STATE_RATIO = 0.2  # share of the peak from which on optimizer state is reported
+_GATHERS = ("GatherV2", "ResourceGather")
 
 
 def peak_op(analysis: Analysis) -> tuple[str, str, str]:

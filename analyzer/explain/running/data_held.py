@@ -1,7 +1,6 @@
 """Data in memory: constants, tensors alive in all steps, tf.data stages; the program's figures."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from msgspec import structs
 
@@ -19,15 +18,15 @@ from analyzer.model.contract.run_note import DataStage, LargeConstant, WatchNote
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
 
-_LEAST_BYTES: Final = 8 << 20
-_LEAST_RATIO: Final = 0.1  # data is reported above both: bytes, and a share of the peak
-_LEAST_HOST: Final = 4  # data on the host is reported above this multiple of the limit
+_LEAST_BYTES = 8 << 20
+_LEAST_RATIO = 0.1  # data is reported above both: bytes, and a share of the peak
+_LEAST_HOST = 4  # data on the host is reported above this multiple of the limit
 
 # batches in the first axis from which on a tensor seems to be a data set
-_MANY: Final = 8
-_ROWS_OF_DATA: Final = 1000  # the same limit in rows, if the batch size is unknown
+_MANY = 8
+_ROWS_OF_DATA = 1000  # the same limit in rows, if the batch size is unknown
 
-_OF_THE_WATCH: Final = (
+_OF_THE_WATCH = (
     "step",
     "where",
     "steps",
@@ -145,7 +144,7 @@ def _stage_bytes(one: DataStage) -> int:
     return (one.elements or 0) * (one.element_bytes or 0)
 
 
-_STAGE_ADVICE: Final = {
+_STAGE_ADVICE = {
     "cache": "cache(filename) stores it on disk.",
     "queue": "Give the PyDataset fewer workers or a smaller max_queue_size.",
     "prefetch": "Prefetch one or two elements, or use tf.data.AUTOTUNE.",

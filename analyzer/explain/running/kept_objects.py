@@ -1,7 +1,6 @@
 """Objects that hold memory: tapes, models, names, retraced functions."""
 
 from collections.abc import Iterator
-from typing import Final
 
 import pandas as pd
 
@@ -18,16 +17,16 @@ from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
 # tapes of one line that are alive together from which on they seem to be stored
-_TAPES: Final = 3
-_LEAST_TAPE_BYTES: Final = 64 << 10  # of a single tape
+_TAPES = 3
+_LEAST_TAPE_BYTES = 64 << 10  # of a single tape
 
 # Tensors of the step before are reported above both: bytes, and a share of the peak.
-_LEAST_NAMED_BYTES: Final = 1 << 20
-_LEAST_NAMED_RATIO: Final = 0.1
+_LEAST_NAMED_BYTES = 1 << 20
+_LEAST_NAMED_RATIO = 0.1
 
-_LOADERS: Final = ("", "IteratorGetNext")  # ops that load the data of a loop
+_LOADERS = ("", "IteratorGetNext")  # ops that load the data of a loop
 
-_ROWS: Final = 8
+_ROWS = 8
 
 
 def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
@@ -194,16 +193,16 @@ def _ops_and_sizes(rows: pd.DataFrame) -> list[tuple[str, int]]:
 
 
 # Repeated traces of one function that are normal: a last, smaller batch; training and inference.
-_FEW_TRACES: Final = 4
+_FEW_TRACES = 4
 
-_CALLS_RATIO: Final = 0.1  # share of the calls above which traces are too many
+_CALLS_RATIO = 0.1  # share of the calls above which traces are too many
 
 # tf.functions of one definition from which on a loop seems to create them
-_COPIES: Final = 5
+_COPIES = 5
 
-_CALL_ROWS: Final = 20
+_CALL_ROWS = 20
 
-_RETRACE_ADVICE: Final = {
+_RETRACE_ADVICE = {
     "object": "Pass the same objects in each call, and values that change as tensors.",
     "shape": "Use tf.function(reduce_retracing=True), or pad to a few lengths.",
     "value": "Pass numbers as tensors (tf.constant(rate)) or store them in a tf.Variable.",

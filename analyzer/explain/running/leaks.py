@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -16,22 +15,22 @@ from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes, signed_bytes, times
 
 # a holder leaks if it keeps tensors of more traced steps than this
-_FEWEST_STEPS: Final = 2
+_FEWEST_STEPS = 2
 
-_THOUSAND: Final = 1000
-_LEAST_BYTES: Final = 1 << 20  # growth in 1,000 steps without a known holder to report
-_HOST_BYTES: Final = 64 << 20  # growth of the process over all steps to report
+_THOUSAND = 1000
+_LEAST_BYTES = 1 << 20  # growth in 1,000 steps without a known holder to report
+_HOST_BYTES = 64 << 20  # growth of the process over all steps to report
 
 # growth of a container of NumPy arrays in one step to report
-_HOST_STEP_BYTES: Final = 64 << 10
+_HOST_STEP_BYTES = 64 << 10
 
 # share of the growth that a container must hold to be its cause
-_EXPLAINS_RATIO: Final = 0.4
+_EXPLAINS_RATIO = 0.4
 
 # Lower bound of a steady slope, as a share of the slope: a heap that settles slows down.
-_STEADY_RATIO: Final = 0.5
+_STEADY_RATIO = 0.5
 
-_ROWS: Final = 10
+_ROWS = 10
 
 
 def leaks_by_holder(

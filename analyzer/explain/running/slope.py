@@ -9,7 +9,7 @@ is the median of the slopes between all pairs of floors (Theil 1950, Sen 1968), 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -18,31 +18,31 @@ from analyzer.model.contract.run_note import Reading, WatchNote
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import CPU_DEVICE, HOST_ALLOCATORS, card_number
 
-_BLOCKS: Final = 16
+_BLOCKS = 16
 
 # Fewest floors for a slope: five random floors are in monotone order once in 60 series.
-_FEWEST: Final = 6
+_FEWEST = 6
 
-_QUANTILE: Final = 1.96  # 95 % interval of the normal distribution
+_QUANTILE = 1.96  # 95 % interval of the normal distribution
 
 # of the steps, skipped besides the warm-up; at least 3 steps
-_WARMUP_RATIO: Final = 0.2
+_WARMUP_RATIO = 0.2
 
 # Growth over a series up to which it is flat: 16 chunks of the allocator's smallest size.
-_NOISE_BYTES: Final = 4096
+_NOISE_BYTES = 4096
 
-_NOISE_RATIO: Final = 1e-3  # the same limit as a share of the last floor
+_NOISE_RATIO = 1e-3  # the same limit as a share of the last floor
 
 # Growth a step that is no leak: Keras' ``predict`` leaves some objects of a call to Python's garbage
 # collector, and a million such steps take less than 1 GiB.
-SMALL_SLOPE_BYTES: Final = 1024
+SMALL_SLOPE_BYTES = 1024
 
 # Floors that lie this close, as a share of the last one, and do not rise are flat.
-_LEVEL_RATIO: Final = 0.01
+_LEVEL_RATIO = 0.01
 
 # A growth must exceed the median distance of the floors from their line by this factor, four standard
 # deviations: varying shapes sometimes produce a slope by chance.
-_SPREADS: Final = 6
+_SPREADS = 6
 
 
 def growth_of(

@@ -1,7 +1,6 @@
 """Steps that differ: shapes that vary, compiled functions; a batch outside the figures."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import pandas as pd
 
@@ -14,13 +13,13 @@ from analyzer.model.graph.buffer_sharing import ITERATOR
 from analyzer.model.recording.records import TRIAL_ROLE, Finding, Severity, Step
 from analyzer.model.units import format_bytes
 
-_ROWS: Final = 8
+_ROWS = 8
 
 # Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two.
-_SIZES: Final = 3
+_SIZES = 3
 
 # difference between the steps' peaks, as a share of the largest peak
-_SPREAD_RATIO: Final = 0.1
+_SPREAD_RATIO = 0.1
 
 
 def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
@@ -112,7 +111,7 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
         )
 
 
-_LEAST_RATIO: Final = 0.02  # of the peak, of a batch that is named
+_LEAST_RATIO = 0.02  # of the peak, of a batch that is named
 
 
 def describe_uncounted_batch(analysis: Analysis) -> Iterator[str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 from msgspec import Struct
 
@@ -18,13 +18,13 @@ from analyzer.model.tables import read_table
 # several sizes and answer for each whether it ran.
 CaptureKind: TypeAlias = Literal["run", "static", "sizes"]
 
-DEFAULT_STEPS: Final = 3  # traced steps of a model
-BATCH_SIZE: Final = 32  # examples in a batch if neither the user nor the target says
+DEFAULT_STEPS = 3  # traced steps of a model
+BATCH_SIZE = 32  # examples in a batch if neither the user nor the target says
 # traced; without the first and the last, two pairs of neighbours remain
-SCRIPT_STEPS: Final = 5
+SCRIPT_STEPS = 5
 
 # Steps of a script before the traced ones: functions are traced, slots made, iterators filled.
-SCRIPT_WARMUP_STEPS: Final = 3
+SCRIPT_WARMUP_STEPS = 3
 
 
 class TargetKind(Choice):
@@ -163,7 +163,7 @@ class Assumption(ReportRecord, frozen=True):
     is_bytes: bool = True
 
 
-ASSUMPTIONS: Final = read_table(
+ASSUMPTIONS = read_table(
     "model/contract/assumptions.toml",
     dict[str, tuple[Assumption, ...]],
 )["assumptions"]
@@ -185,4 +185,4 @@ class WhatIf:
         return self != NOTHING_ASKED
 
 
-NOTHING_ASKED: Final = WhatIf()
+NOTHING_ASKED = WhatIf()

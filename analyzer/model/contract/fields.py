@@ -1,16 +1,16 @@
 """Types of the records' fields; limits far above real values keep sums and products in 64 bits."""
 
 import math
-from typing import Annotated, Final
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
-MOST_BYTES: Final = 1 << 50  # limit of the size of one buffer: 1 PiB
+MOST_BYTES = 1 << 50  # limit of the size of one buffer: 1 PiB
 # limit of a number of repetitions: steps, constants, compilations
-MOST_EVENTS: Final = 1_000_000
+MOST_EVENTS = 1_000_000
 # limit of the axes of a tensor (``MaxDimensions`` in ``tensor_shape.h``)
-MOST_AXES: Final = 254
-MOST_TOTAL: Final = (
+MOST_AXES = 254
+MOST_TOTAL = (
     1 << 62
 ) - 1  # limit of a sum, so that the sum of two such still fits 64 bits
 Bytes = Annotated[int, Meta(ge=0, le=MOST_BYTES)]  # a size in bytes
@@ -73,15 +73,15 @@ class ReportRecord(Struct, frozen=True):
 # A capture copies variables of at most this many elements into new buffers before the first step. A
 # variable made from a Python number may share NumPy's memory on the CPU, which no allocator counts.
 # Whether it does depends on the address that NumPy got, so the capture and the prediction exclude it.
-SMALL_ELEMENTS: Final = 64
+SMALL_ELEMENTS = 64
 
 # attribute of an argument that is a NumPy array; each call copies it
-COPIED: Final = "copied"
+COPIED = "copied"
 
 # Bytes of one element (``tensorflow/core/framework/types.proto``). A string is a ``TF_TString``,
 # which stores up to 22 characters and points to longer text. Resources and variants have no fixed
 # size.
-ITEM_BYTES: Final[dict[str, int]] = {
+ITEM_BYTES: dict[str, int] = {
     **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
     **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -37,16 +37,16 @@ def read_op_types(place: str) -> dict[str, dict[str, frozenset[str]]]:
     return found
 
 
-GRAPH_VERSION: Final = 1
-_MOST_EDGES: Final = 1 << 16  # limit of the inputs or outputs of one op
+GRAPH_VERSION = 1
+_MOST_EDGES = 1 << 16  # limit of the inputs or outputs of one op
 _Names = Annotated[tuple[Name, ...], Meta(max_length=_MOST_EDGES)]
-_MOST_DIGITS: Final = 8  # digits of an output's index in a tensor's name
-ARGUMENT_TYPES: Final = op_types("_Arg _DeviceArg")  # op types of a graph's arguments
-RESULT_TYPES: Final = op_types("_Retval _DeviceRetval")  # op types of a graph's results
+_MOST_DIGITS = 8  # digits of an output's index in a tensor's name
+ARGUMENT_TYPES = op_types("_Arg _DeviceArg")  # op types of a graph's arguments
+RESULT_TYPES = op_types("_Retval _DeviceRetval")  # op types of a graph's results
 
-_TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
-CONVOLUTIONS: Final = _TYPES["convolutions"]
-PARAMETER_GRADIENTS: Final = _TYPES["parameter_gradients"]
+_TYPES = read_op_types("model/graph/graph_op_types.toml")["types"]
+CONVOLUTIONS = _TYPES["convolutions"]
+PARAMETER_GRADIENTS = _TYPES["parameter_gradients"]
 
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -1,13 +1,13 @@
 """The output of ``analyze oom --json``. Version 1, see ``docs/oom.schema.json``."""
 
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 
 from analyzer.model.contract.fields import Lengths, ReportRecord
 from analyzer.model.contract.report_file import StepRemedy
 
-OOM_VERSION: Final = 1
+OOM_VERSION = 1
 
 
 class AskedFor(ReportRecord, frozen=True):

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Final, TypeVar
+from typing import IO, TypeVar
 
 import msgspec
 
@@ -18,16 +18,14 @@ from analyzer.model.errors import TraceError
 
 _Record = TypeVar("_Record")
 
-GZIP_MAGIC: Final = b"\x1f\x8b"
-_MOST_BYTES: Final = (
-    1 << 31
-) - 1  # limit of an unpacked file: that of a protobuf message
-_PIECE_BYTES: Final = 4 << 20
-FREE_BYTES: Final = 8 << 20  # every file may unpack to this size, however small it is
+GZIP_MAGIC = b"\x1f\x8b"
+_MOST_BYTES = (1 << 31) - 1  # limit of an unpacked file: that of a protobuf message
+_PIECE_BYTES = 4 << 20
+FREE_BYTES = 8 << 20  # every file may unpack to this size, however small it is
 
 # Limit of the compression ratio above ``FREE_BYTES``: traces have 6, graphs 16, an attack 1000.
-_MOST_RATIO: Final = 24
-_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_MOST_RATIO = 24
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class _NewerVersionError(ValueError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -448,7 +448,7 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     no_patch: Text = ""  # why there is no patch
 
 
-MOST_READINGS: Final = 256  # limit of the readings in a report
+MOST_READINGS = 256  # limit of the readings in a report
 Slope = Annotated[float, Meta(ge=-1e18, le=1e18)]
 
 
@@ -500,7 +500,7 @@ class HostRow(ReportRecord, frozen=True, kw_only=True):
     failed: Text = ""
 
 
-REPORT_VERSION: Final = 1
+REPORT_VERSION = 1
 
 
 class ReportFile(ReportRecord, frozen=True, kw_only=True):
@@ -546,7 +546,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     versions: dict[Name, Name] = field(default_factory=dict)
 
 
-DIFF_VERSION: Final = 1
+DIFF_VERSION = 1
 
 # in the report's order
 Number = Literal[

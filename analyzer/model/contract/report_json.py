@@ -6,7 +6,7 @@ import math
 import os
 from operator import index
 from pathlib import Path
-from typing import Any, Final, SupportsIndex
+from typing import Any, SupportsIndex
 
 from msgspec import DecodeError, Struct, convert, to_builtins
 from msgspec.json import encode
@@ -23,7 +23,7 @@ from analyzer.model.errors import AnalyzerError
 # a value of JSON
 Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]
 
-_HINT: Final = "Write it again from the trace or the estimate."
+_HINT = "Write it again from the trace or the estimate."
 
 
 def plain_report(report: Struct) -> dict[str, Json]:
@@ -74,9 +74,9 @@ def replace_non_finite(value: Any) -> Any:
     return value
 
 
-DIGEST_FILE: Final = "kept.json"
-REPORT_JSON: Final = "report.json"
-REPORT_HTML: Final = "report.html"
+DIGEST_FILE = "kept.json"
+REPORT_JSON = "report.json"
+REPORT_HTML = "report.html"
 
 
 def encode_digest(folder: Path) -> bytes:

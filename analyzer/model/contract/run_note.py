@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct, to_builtins
 
@@ -33,7 +33,7 @@ from analyzer.model.contract.fields import (
 from analyzer.model.contract.reading import read_record
 from analyzer.model.errors import ExitCode, FailureKind
 
-MOST_ROWS: Final = 4096  # limit of the rows of each kind
+MOST_ROWS = 4096  # limit of the rows of each kind
 _Row = TypeVar("_Row")
 _Rows = Annotated[tuple[_Row, ...], Meta(max_length=MOST_ROWS)]
 
@@ -186,13 +186,13 @@ class WatchNote:
     failed: FailedStep | None = None
 
 
-RUN_FORMAT: Final = "tf-memory-analyzer-run"
-RUN_VERSION: Final = 1
+RUN_FORMAT = "tf-memory-analyzer-run"
+RUN_VERSION = 1
 
 # Limit of the steps of an estimate; each is simulated from the start, several times.
-MOST_STEPS: Final = 500
+MOST_STEPS = 500
 
-DAMAGED: Final = (
+DAMAGED = (
     "Repeat the capture, or move the .xplane.pb to another folder and open it alone."
 )
 Mode = Literal["train", "infer", "generate", ""]  # empty if unknown
@@ -241,7 +241,7 @@ class VariableNote:
 
 
 # Index of the step on a simulated card in which unknown conditions are taken to be true.
-STEP_WITH_ALL: Final = 1
+STEP_WITH_ALL = 1
 
 
 class Input(Struct, frozen=True):

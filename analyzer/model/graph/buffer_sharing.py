@@ -10,7 +10,6 @@ makes a new tensor for that: the parts of a layer, their updated copies, and the
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Final
 
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
@@ -21,7 +20,7 @@ from analyzer.model.contract.graph_note import (
 )
 from analyzer.model.graph.graph_index import GraphIndex, is_float, reach
 
-_TABLE: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
+_TABLE = read_op_types("model/graph/graph_op_types.toml")["types"]
 ALIAS_OPS = _TABLE["aliases"]
 _LIST_OPS = _TABLE["lists"]
 
@@ -154,13 +153,13 @@ class Sharing:
         return self._sizes[tensor]
 
 
-CACHE_ROLE: Final = "keys and values of earlier tokens"
-_UPDATES: Final = op_types("TensorScatterUpdate XlaDynamicUpdateSlice")
+CACHE_ROLE = "keys and values of earlier tokens"
+_UPDATES = op_types("TensorScatterUpdate XlaDynamicUpdateSlice")
 
 # Types of ops whose outputs are parts of the cache or consist of them.
-_PARTS: Final = ALIAS_OPS | op_types("Concat ConcatV2 Pack Slice StridedSlice Unpack")
-_LOOPS: Final = op_types("While StatelessWhile")
-_CARRIES: Final = op_types("NextIteration RefNextIteration") | _LOOPS
+_PARTS = ALIAS_OPS | op_types("Concat ConcatV2 Pack Slice StridedSlice Unpack")
+_LOOPS = op_types("While StatelessWhile")
+_CARRIES = op_types("NextIteration RefNextIteration") | _LOOPS
 
 
 def find_cache(structure: GraphIndex) -> frozenset[str]:
@@ -222,11 +221,11 @@ def _is_value(structure: GraphIndex, tensor: str) -> bool:
     return spec is not None and is_float(spec.dtype) and len(spec.shape or ()) > 1
 
 
-COLLECTIVES: Final = _TABLE["collectives"]  # op types of an all-reduce and its like
-ITERATOR: Final = "IteratorGetNext"  # op type that takes the next batch of a data set
+COLLECTIVES = _TABLE["collectives"]  # op types of an all-reduce and its like
+ITERATOR = "IteratorGetNext"  # op type that takes the next batch of a data set
 
 # Op types whose outputs are inputs of the step.
-INPUT_TYPES: Final = ARGUMENT_TYPES | {ITERATOR, "Placeholder"}
+INPUT_TYPES = ARGUMENT_TYPES | {ITERATOR, "Placeholder"}
 
 MOVES = _TABLE["moves"]
 SCALES = _TABLE["scales"]

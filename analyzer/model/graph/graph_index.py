@@ -17,7 +17,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from analyzer.model.choice import Category, Choice
 from analyzer.model.contract.graph_note import (
@@ -46,12 +46,12 @@ def reach(
     return reached
 
 
-_GRADIENT_SCOPES: Final = frozenset({"gradient_tape", "gradients"})
+_GRADIENT_SCOPES = frozenset({"gradient_tape", "gradients"})
 
 # Name of the lists of a loop's gradient (``while_v2.py``, ``_build_accumulator_name``).
-_ACCUMULATOR: Final = "accumulator"
+_ACCUMULATOR = "accumulator"
 # limit of the depth of scopes and of inlined callers; Keras' have about ten
-_DEEPEST: Final = 256
+_DEEPEST = 256
 
 Owner = tuple[str, str]  # kind and path of the object that opened a scope
 
@@ -336,19 +336,19 @@ def _find_executed_phases(
     return phases
 
 
-GRADIENT_ROLE: Final = "gradient"  # of a variable
-UPDATE_ROLE: Final = "optimizer temporary"
-PASSED_GRADIENT_ROLE: Final = "gradient read in the backward pass"  # of an activation
-_KEPT_ROLE: Final = "kept for the backward pass"  # by readers
-ALIVE_ROLE: Final = "alive in backward"  # by lifetime, without known readers
-LEFT_ROLE: Final = "its readers are not in the trace"  # of a step that was cut
-FORWARD_ROLE: Final = "read in the forward pass only"
+GRADIENT_ROLE = "gradient"  # of a variable
+UPDATE_ROLE = "optimizer temporary"
+PASSED_GRADIENT_ROLE = "gradient read in the backward pass"  # of an activation
+_KEPT_ROLE = "kept for the backward pass"  # by readers
+ALIVE_ROLE = "alive in backward"  # by lifetime, without known readers
+LEFT_ROLE = "its readers are not in the trace"  # of a step that was cut
+FORWARD_ROLE = "read in the forward pass only"
 
 # Roles of activations and gradients that are freed in the pass that made them.
-PASSING_ROLES: Final = frozenset({PASSED_GRADIENT_ROLE, FORWARD_ROLE})
+PASSING_ROLES = frozenset({PASSED_GRADIENT_ROLE, FORWARD_ROLE})
 
 # Element types of activations and gradients; empty if unknown.
-_FLOATS: Final = frozenset(
+_FLOATS = frozenset(
     {
         "",
         "float16",
@@ -361,21 +361,21 @@ _FLOATS: Final = frozenset(
         "float",
     }
 )
-_GRADIENT_TYPE: Final = re.compile(r"\w*(Grad|GradV\d|GradWithArgmax|Backprop\w*)")
+_GRADIENT_TYPE = re.compile(r"\w*(Grad|GradV\d|GradWithArgmax|Backprop\w*)")
 
 # Types of ops that make random numbers or constants, which are no activations.
-_FROM_NOTHING: Final = re.compile(
+_FROM_NOTHING = re.compile(
     r"(Stateless)?(Random|TruncatedNormal|Multinomial)\w*|Fill|\w+Like"
 )
 
 # Types of ops that make truths or bits; MLIR's kernels request memory without an element type.
-_NO_FLOATS: Final = re.compile(
+_NO_FLOATS = re.compile(
     r"(Not)?Equal|(Greater|Less)(Equal)?|Is(Finite|Inf|Nan)|(Logical|Bitwise)\w+|(Left|Right)Shift"
 )
-_LOSS_WITH_GRADIENT: Final = "SoftmaxCrossEntropyWithLogits"
+_LOSS_WITH_GRADIENT = "SoftmaxCrossEntropyWithLogits"
 
 # in a name without a type
-_ZEROS: Final = re.compile(r"\b(zeros_like|ZerosLike)(_\d+)?(#\d+)?$")
+_ZEROS = re.compile(r"\b(zeros_like|ZerosLike)(_\d+)?(#\d+)?$")
 
 
 def describe_value(

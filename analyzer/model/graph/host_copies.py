@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
 
 from analyzer.model.contract.graph_note import (
     RESULT_TYPES,
@@ -23,15 +22,15 @@ from analyzer.model.contract.graph_note import (
 
 # Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and
 # ``AssignVariableOp`` have only host kernels for them.
-VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
+VARIABLES_ON_HOST = frozenset({"int32", "string"})
 
-COPY: Final = "_Recv"  # op type of a copy from the host to the card
-COPY_BACK: Final = "_HostRecv"  # op type of a copy from the card to the host
+COPY = "_Recv"  # op type of a copy from the host to the card
+COPY_BACK = "_HostRecv"  # op type of a copy from the card to the host
 
 # Element types that lie in host memory, except outputs of ``_DEVICE_INT32`` ops.
-HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
+HOST_TYPES = frozenset({"int32", "resource", "variant", "string", ""})
 
-_TABLES: Final = read_op_types("model/graph/graph_op_types.toml")
+_TABLES = read_op_types("model/graph/graph_op_types.toml")
 _HOST_ONLY = _TABLES["types"]["host_only"]
 _SHAPES = _TABLES["types"]["shapes"]
 _COMPARISONS = _TABLES["types"]["comparisons"]

@@ -10,7 +10,7 @@ A buffer without an op is unattributed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -45,46 +45,44 @@ from analyzer.model.recording.labels import (
 from analyzer.model.recording.records import COPY_ROLE, DROPPED_ROLE, SUMS_ROLE, Step
 from analyzer.model.recording.timeline import Instants
 
-PACKED_ROLE: Final = "gradients packed for the all-reduce"
-REDUCED_ROLE: Final = "all-reduced gradients"
+PACKED_ROLE = "gradients packed for the all-reduce"
+REDUCED_ROLE = "all-reduced gradients"
 
-_VIEWS: Final = op_types("Identity Reshape Squeeze ExpandDims")
-CONSTANTS: Final = frozenset({"Const", "HostConst"})
-HANDLE: Final = "VarHandleOp"
+_VIEWS = op_types("Identity Reshape Squeeze ExpandDims")
+CONSTANTS = frozenset({"Const", "HostConst"})
+HANDLE = "VarHandleOp"
 
 # Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``).
-RECEIVED: Final = "SameWorkerRecvDone"
+RECEIVED = "SameWorkerRecvDone"
 
 # Names of the ops that Grappler fuses a convolution into (``remapper.cc``).
-FUSED_INTO: Final = ("Relu", "Relu6", "Elu", "LeakyRelu", "BiasAdd", "Sigmoid", "Tanh")
+FUSED_INTO = ("Relu", "Relu6", "Elu", "LeakyRelu", "BiasAdd", "Sigmoid", "Tanh")
 
 # Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
 # ``GenerateUniqueName``).
-FOLDED: Final = "__cf__"
-XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
+FOLDED = "__cf__"
+XLA_ROLE = "XLA's buffer: activations, gradients and temporaries in one block"
 
 # Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
 # product into their own scratch memory, do not.
-POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
+POOL_THREAD_ROLE = "kernel scratch of a pool thread"
 
 # ``RedzoneAllocator`` requests the memory of trials on a card.
-_CARD_SCRATCH_ROLE: Final = (
-    "requested outside of an op, such as a trial of an algorithm"
-)
+_CARD_SCRATCH_ROLE = "requested outside of an op, such as a trial of an algorithm"
 
 # Requested outside of ops on the program's thread, which converts values to tensors
 # (``NdarrayToTensor``, ``pywrap_tensor.cc``).
-HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
+HOST_COPY_ROLE = "copy of a NumPy array or Python value"
 
 # The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``).
-_HOST_CONSTANT: Final = "_EagerConst"
+_HOST_CONSTANT = "_EagerConst"
 
 # ``CopyToDeviceNode`` requests a ``dynamic`` region before the eager op that reads the copy.
-_COPY_FROM_HOST_ROLE: Final = "copied from the host"
+_COPY_FROM_HOST_ROLE = "copied from the host"
 
 # Region -> role of a convolution's buffer on a card that holds no output.
-_COPY_ROLES: Final = {"temp": COPY_ROLE, "output": DROPPED_ROLE}
-_HALVES: Final = ("float16", "bfloat16")
+_COPY_ROLES = {"temp": COPY_ROLE, "output": DROPPED_ROLE}
+_HALVES = ("float16", "bfloat16")
 
 
 def label_graph(

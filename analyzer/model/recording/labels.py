@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +16,15 @@ from analyzer.model.graph.graph_index import GraphIndex, reach
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-BATCH_ROLE: Final = "batch of a data set"
-COPIED_BATCH: Final = f"{BATCH_ROLE}, copied to the device"
-COPIED_INPUT: Final = "step input, copied to the device"
+BATCH_ROLE = "batch of a data set"
+COPIED_BATCH = f"{BATCH_ROLE}, copied to the device"
+COPIED_INPUT = "step input, copied to the device"
 
 # Suffix of the path of a variable that a strategy mirrors on another device.
-_REPLICA: Final = re.compile(r"/replica_\d+$")
+_REPLICA = re.compile(r"/replica_\d+$")
 
 
-_TEXTS: Final = ("op_type", "layer", "source", "tensor", "variable", "category", "role")
+_TEXTS = ("op_type", "layer", "source", "tensor", "variable", "category", "role")
 
 
 # A buffer that holds a variable: its row, the variable's number, and the instant from which it holds
@@ -137,12 +137,10 @@ def label_variables(
         labels.layer[row] = layer
 
 
-_ADDS: Final = frozenset({"Add", "AddV2", "AddN"})
+_ADDS = frozenset({"Add", "AddV2", "AddN"})
 # Ops between a gradient and an accumulator: a scale or a change of dtype.
-_SCALES: Final = frozenset(
-    {"Mul", "RealDiv", "DivNoNan", "Cast", "Neg", "Select", "SelectV2"}
-)
-_READS: Final = ("ReadVariableOp", "ResourceGather")
+_SCALES = frozenset({"Mul", "RealDiv", "DivNoNan", "Cast", "Neg", "Select", "SelectV2"})
+_READS = ("ReadVariableOp", "ResourceGather")
 
 
 def find_roles_of_state(

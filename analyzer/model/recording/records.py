@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,32 +48,32 @@ if TYPE_CHECKING:
     from analyzer.model.graph.buffer_sharing import Sharing
 
 # region of buffers for trials of algorithms, which a kernel can do without
-TRIAL: Final = "trial"
+TRIAL = "trial"
 # of all buffers of a convolution for trials
-TRIAL_ROLE: Final = "trial of an algorithm"
+TRIAL_ROLE = "trial of an algorithm"
 # of a convolution's copy of an operand or result for cuDNN
-COPY_ROLE: Final = "layout copy"
+COPY_ROLE = "layout copy"
 
 # Scratch memory as large as the input, for the sums over the points of each channel with channels
 # first (``BiasGradOp::ComputeWithReduceSum`` in ``bias_op.cc``).
-SUMS_ROLE: Final = "partial sums of a bias gradient"
+SUMS_ROLE = "partial sums of a bias gradient"
 
 # Role of the output of a convolution that returns the memory in which it computed.
-DROPPED_ROLE: Final = "unused output: the op returns scratch memory instead"
+DROPPED_ROLE = "unused output: the op returns scratch memory instead"
 
 # of workspaces that no other algorithm avoids
-FIXED_ROLES: Final = (
+FIXED_ROLES = (
     COPY_ROLE,
     DROPPED_ROLE,
     SUMS_ROLE,
 )
 
 # Region of a library's workspace, without which TensorFlow uses another algorithm.
-WORKSPACE: Final = "workspace"
-STACK_ROLE: Final = "stack that XLA reserves for its programs"  # on a TPU
+WORKSPACE = "workspace"
+STACK_ROLE = "stack that XLA reserves for its programs"  # on a TPU
 
 # Role of the rows for bytes of a compiled step's buffer that hold no value.
-IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
+IDLE_ROLE = "holds no value: room inside XLA's buffer"
 
 
 def _read_columns(table: str) -> dict[str, str]:
@@ -84,11 +84,11 @@ def _read_columns(table: str) -> dict[str, str]:
     return {row["column"]: row["dtype"] for row in rows if row["table"] == table}
 
 
-EVENTS: Final = _read_columns("events")
-ALLOCATIONS: Final = _read_columns("allocations")
+EVENTS = _read_columns("events")
+ALLOCATIONS = _read_columns("allocations")
 
 # Columns that a table may lack if no row is part of another.
-_OPTIONAL: Final = frozenset({"part_of", "instruction"})
+_OPTIONAL = frozenset({"part_of", "instruction"})
 
 
 def conform(table: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
@@ -170,7 +170,7 @@ class DamageReason(Choice):
     STEP_MARKS = "step-marks"
 
 
-_DAMAGE_TEXTS: Final = read_table(
+_DAMAGE_TEXTS = read_table(
     "model/recording/damages.toml",
     dict[DamageReason, str],
 )
@@ -183,7 +183,7 @@ def describe_damage(reason: DamageReason, count: int, allocator: str = "") -> Da
 
 
 # Fields that the report of a recording has too.
-REPORTED: Final = (
+REPORTED = (
     "kind",
     "target",
     "device",

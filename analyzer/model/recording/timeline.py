@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -213,10 +213,10 @@ def pair_events(
 
 
 # The allocator of the device ``CPU:0`` if it writes events (``ProcessState::GetCPUAllocator``).
-CPU_DEVICE: Final = "bfc_cpu_allocator_for_gpu"
+CPU_DEVICE = "bfc_cpu_allocator_for_gpu"
 
 # TensorFlow's names of allocators of host memory; ``gpu_host_bfc`` is for pinned memory.
-HOST_ALLOCATORS: Final = frozenset(
+HOST_ALLOCATORS = frozenset(
     {CPU_DEVICE, "mklcpu", "cpu", "xla_gpu_host_bfc", "gpu_host_bfc"}
 )
 

@@ -10,7 +10,6 @@ import os
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
-from typing import Final
 
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report_file import DiffFile, ProgramFigures, ReportFile
@@ -40,10 +39,10 @@ from analyzer.report.render.sections import (
     TableColumn,
 )
 
-_MOST: Final = 5  # lines
-_MOST_CHARACTERS: Final = 120  # of a line's text
-_MOST_BYTES: Final = 1 << 20  # of a file
-_COLUMNS: Final = (
+_MOST = 5  # lines
+_MOST_CHARACTERS = 120  # of a line's text
+_MOST_BYTES = 1 << 20  # of a file
+_COLUMNS = (
     TableColumn("requested", "bytes"),
     TableColumn("line", "path"),
     TableColumn("source, as the file is now", "path"),
@@ -94,16 +93,16 @@ def _read_line(place: str) -> str:
     return text.strip()[:_MOST_CHARACTERS]
 
 
-_PAGE: Final = "analyzer.report.page"
+_PAGE = "analyzer.report.page"
 
-_FEWEST: Final = 3  # readings in a chart
+_FEWEST = 3  # readings in a chart
 
 # of the tables that are HTML, for printing and readers without script
-STATIC_ROWS: Final = 25
+STATIC_ROWS = 25
 
-_TENSORS: Final = 5  # groups of equal tensors
-_STEPS: Final = 40  # rows of the table of steps
-_ALL_HOSTS: Final = 10_000  # rows
+_TENSORS = 5  # groups of equal tensors
+_STEPS = 40  # rows of the table of steps
+_ALL_HOSTS = 10_000  # rows
 
 
 def render(

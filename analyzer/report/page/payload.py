@@ -10,7 +10,7 @@ import base64
 import gzip
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,8 @@ from analyzer.model.recording.timeline import (
     main_allocator_rows,
 )
 
-_UNSIGNED: Final = ("u1", "u2", "u4")
-_COMPRESSION_LEVEL: Final = 6  # of gzip: zlib's default
+_UNSIGNED = ("u1", "u2", "u4")
+_COMPRESSION_LEVEL = 6  # of gzip: zlib's default
 
 
 class StringTable(TextNumbers):
@@ -85,19 +85,19 @@ def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
     return kind, int(stored.size), delta, shuffled.tobytes()
 
 
-MAX_TENSORS: Final = 2_000  # whose readers the page holds
-MAX_CONSUMERS: Final = 32  # of one tensor
+MAX_TENSORS = 2_000  # whose readers the page holds
+MAX_CONSUMERS = 32  # of one tensor
 
 # Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums.
 #
 # Then the page has only the states at which a listed buffer changes: a page with a million states
 # took more than 1 GiB in a browser.
-MAX_BUFFERS: Final = 100_000
+MAX_BUFFERS = 100_000
 
-_CATEGORIES: Final = [category.value for category in Category]
+_CATEGORIES = [category.value for category in Category]
 
 # Fields of the report that the script reads; the template shows the others.
-_SHOWN: Final = (
+_SHOWN = (
     "device",
     "failure",
     "ops",
@@ -107,7 +107,7 @@ _SHOWN: Final = (
     "what_if",
 )
 
-_TEXT_COLUMNS: Final = (
+_TEXT_COLUMNS = (
     "op",
     "op_type",
     "layer",

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, Final
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -18,7 +18,7 @@ from analyzer.model.units import format_bytes
 from analyzer.report.render.sections import Document, cell_of, cell_text
 from analyzer.report.untrusted import unbroken
 
-SHELL: Final = "analyzer.report.render"
+SHELL = "analyzer.report.render"
 
 
 def to_page(document: Document) -> str:

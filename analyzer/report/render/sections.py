@@ -6,7 +6,7 @@ them. Values are raw (bytes as integers, shares as ratios), texts unescaped; ren
 
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 from markupsafe import Markup
@@ -35,7 +35,7 @@ ColumnKind = Literal[
     "bar",
 ]
 
-_NUMBERS: Final = ("number", "bytes", "change", "percent")
+_NUMBERS = ("number", "bytes", "change", "percent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class TableColumn:
 
 
 # The columns of each table.
-COLUMNS: Final = msgspec.toml.decode(
+COLUMNS = msgspec.toml.decode(
     (files("analyzer.report.render") / "table_columns.toml").read_bytes(),
     type=dict[str, tuple[TableColumn, ...]],
 )

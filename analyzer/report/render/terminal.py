@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -23,22 +22,22 @@ from analyzer.report.render import sections
 from analyzer.report.untrusted import UNIT, printable, printable_path
 
 # Cells between two columns.
-GAP: Final = 2
+GAP = 2
 
 # Cells that a column of text keeps in a terminal too narrow for everything that must stay.
-_LEAST_TEXT: Final = 8
+_LEAST_TEXT = 8
 
-_BAR_CELLS: Final = 20  # of the longest bar
-_LONGEST: Final = 2_000  # characters of a paragraph
-_MOST_LINES: Final = 28  # of an answer without ``-v``
-_ITEM_LINES: Final = 5  # of findings and changes without ``-v``
-_OPTION: Final = re.compile(" (?=-)")
-_CONTINUED: Final = " \\"
+_BAR_CELLS = 20  # of the longest bar
+_LONGEST = 2_000  # characters of a paragraph
+_MOST_LINES = 28  # of an answer without ``-v``
+_ITEM_LINES = 5  # of findings and changes without ``-v``
+_OPTION = re.compile(" (?=-)")
+_CONTINUED = " \\"
 
 # Stands for a space at which no line may end. Private use; ``printable`` removes it from texts.
-_JOINED: Final = "\ue000"
+_JOINED = "\ue000"
 
-STYLES: Final = read_table("report/labels.toml", dict[str, dict[str, str]])["style"]
+STYLES = read_table("report/labels.toml", dict[str, dict[str, str]])["style"]
 
 
 def print_terminal(

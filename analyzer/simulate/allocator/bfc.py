@@ -11,21 +11,20 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
 
 from analyzer.model.errors import InputError
 from analyzer.model.units import GRANULE_BYTES, round_up
 
-FIRST_REGION_BYTES: Final = 2 << 20  # first region of a pool that grows on demand
+FIRST_REGION_BYTES = 2 << 20  # first region of a pool that grows on demand
 
 # A chunk with this many spare bytes is split even if it is under twice the request.
-_MAX_SPARE_BYTES: Final = 128 << 20
+_MAX_SPARE_BYTES = 128 << 20
 
-UNLIMITED_BYTES: Final = 1 << 46  # 64 TiB: stands for "no limit", far above any machine
+UNLIMITED_BYTES = 1 << 46  # 64 TiB: stands for "no limit", far above any machine
 
-_FIRST_ADDRESS: Final = 1 << 40  # of the first region, if no trace gives it
-_UPPER_ADDRESS: Final = 1 << 50  # end of the regions that are placed downwards
-_GAP_BYTES: Final = 4096  # between regions, if no trace gives their addresses
+_FIRST_ADDRESS = 1 << 40  # of the first region, if no trace gives it
+_UPPER_ADDRESS = 1 << 50  # end of the regions that are placed downwards
+_GAP_BYTES = 4096  # between regions, if no trace gives their addresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ that fail are found by bisection.
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 
@@ -18,18 +17,18 @@ from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.replay import Sequence, fits, replay
 
 # Smallest margin of a peak: about a hundred small buffers.
-FLOOR_BYTES: Final = 16 << 10
+FLOOR_BYTES = 16 << 10
 
 # Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
 # failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few.
-LIMIT_MARGIN: Final = 0.03
+LIMIT_MARGIN = 0.03
 
-PROBES: Final = 4  # limits to try between the lower bound and the sufficient limit
+PROBES = 4  # limits to try between the lower bound and the sufficient limit
 
-FINENESS: Final = 2_000  # steps in a limit: the precision of the search
+FINENESS = 2_000  # steps in a limit: the precision of the search
 
 # Operations of all bisections together: a longer sequence is searched less precisely.
-OPERATIONS: Final = 2_000_000
+OPERATIONS = 2_000_000
 
 
 def minimum_limit(

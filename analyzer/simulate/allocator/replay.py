@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 # 16 TiB: a larger request in a trace is a damaged number
-MAX_REQUEST_BYTES: Final = 1 << 44
+MAX_REQUEST_BYTES = 1 << 44
 
 # An unknown address, no row of a table, or an instant before the first event
-NOWHERE: Final = -1
+NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,8 +358,8 @@ def fits(sequence: Sequence, options: BfcOptions) -> bool:
 
 
 # events that are replayed to find the settings of a trace
-DETECTION_EVENTS: Final = 50_000
-FRAGMENTATION_DIGITS: Final = 6  # significant digits of the fragmentation in a trace
+DETECTION_EVENTS = 50_000
+FRAGMENTATION_DIGITS = 6  # significant digits of the fragmentation in a trace
 
 
 def compare(

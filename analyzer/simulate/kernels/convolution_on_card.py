@@ -1,14 +1,12 @@
 """A convolution as cuDNN gets it, and the quantities on a card that its algorithms share."""
 
-from typing import Final
-
 import msgspec
 
 from analyzer.cards import Gpu
 
-CUDNN_MAJOR: Final = 9  # cuDNN's major version in TensorFlow 2.21's wheel (9.3)
+CUDNN_MAJOR = 9  # cuDNN's major version in TensorFlow 2.21's wheel (9.3)
 
-PASSES: Final = ("forward", "input_gradient", "filter_gradient")
+PASSES = ("forward", "input_gradient", "filter_gradient")
 
 
 def divide_up(size: int, divisor: int) -> int:

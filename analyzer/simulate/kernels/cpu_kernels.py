@@ -6,7 +6,6 @@ allocator's events. An op type without a rule counts as allocating its outputs a
 """
 
 from functools import partial
-from typing import Final
 
 from analyzer.model.contract.graph_note import Op, op_types, read_op_types
 from analyzer.simulate.kernels.op_call import (
@@ -30,12 +29,12 @@ from analyzer.simulate.kernels.op_call import (
 )
 
 # Bytes that ``VarHandleOp`` allocates for a resource handle (``sizeof(ResourceHandle)``).
-HANDLE_BYTES: Final = 200
+HANDLE_BYTES = 200
 
 
-LIST_BYTES: Final = 64  # bytes of the tensor of a list: one ``Variant``
+LIST_BYTES = 64  # bytes of the tensor of a list: one ``Variant``
 
-_HANDLE: Final = Output(Way.ALLOCATE, LIST_BYTES)
+_HANDLE = Output(Way.ALLOCATE, LIST_BYTES)
 
 
 def _plan_list(use: ListUse, value: int | None = None) -> Rule:
@@ -74,13 +73,13 @@ def _plan_unstack(call: Call) -> MemoryPlan:
     )
 
 
-_STACKS: Final = op_types("TensorListStack TensorListConcatV2 TensorListGather")
-_UNSTACKS: Final = op_types(
+_STACKS = op_types("TensorListStack TensorListConcatV2 TensorListGather")
+_UNSTACKS = op_types(
     "TensorListFromTensor TensorListScatterV2 TensorListScatterIntoExistingList"
 )
 
 # Rules of ops for lists only; ``AddN`` and ``ZerosLike`` are with the other kernels.
-_LIST_RULES: Final[dict[str, Rule]] = {
+_LIST_RULES: dict[str, Rule] = {
     **dict.fromkeys(
         op_types("EmptyTensorList TensorListReserve"),
         _plan_list(ListUse.NEW),
@@ -101,10 +100,10 @@ _LIST_RULES: Final[dict[str, Rule]] = {
 }
 
 
-_TYPES: Final = read_op_types("simulate/kernels/op_types.toml")["types"]
+_TYPES = read_op_types("simulate/kernels/op_types.toml")["types"]
 
 # Op types whose kernel usually has the same effect on a card.
-SAME_ON_CARDS: Final = frozenset(_LIST_RULES).union(
+SAME_ON_CARDS = frozenset(_LIST_RULES).union(
     *map(
         _TYPES.__getitem__,
         ("aliases", "allocating_anywhere", "binary", "constant", "gathers"),
@@ -146,7 +145,7 @@ def _forward_tensor(use: ListUse, call: Call) -> MemoryPlan:
 
 
 # Forward either value that has the size of the result, broadcast or not (``SelectV2Op``).
-plan_select: Final = _forward_any(1, 2)
+plan_select = _forward_any(1, 2)
 
 
 def _plan_merge(call: Call) -> MemoryPlan:
@@ -177,7 +176,7 @@ def _plan_onednn_convolution(call: Call) -> MemoryPlan:
     return plan_allocation(call)
 
 
-_RULES: Final = _LIST_RULES | assign_rules(
+_RULES = _LIST_RULES | assign_rules(
     _TYPES,
     aliases=lambda call: MemoryPlan(
         outputs=tuple(map(alias, range(len(call.op.outputs))))
@@ -224,7 +223,7 @@ def _count_held_bytes(op: Op) -> int:
 
 
 # The CPU with its BFC allocator (``TF_CPU_ALLOCATOR_USE_BFC=1``).
-CPU: Final = KernelDevice(
+CPU = KernelDevice(
     kind="cpu",
     allocator="bfc_cpu_allocator_for_gpu",
     plan=plan,

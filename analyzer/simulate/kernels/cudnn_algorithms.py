@@ -11,7 +11,7 @@ benchmarks/card). docs/accuracy.md states how well they agree.
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from analyzer.cards import Gpu
 from analyzer.simulate.kernels.convolution_on_card import (
@@ -32,20 +32,20 @@ class Offer(NamedTuple):
 
 
 # Algorithms with at most this factor of the shortest modelled time may be the fastest on a card.
-LIKELY: Final = 2.0
+LIKELY = 2.0
 
 # Return the offer of an algorithm for a convolution; None if it cannot compute it.
 Algorithm = Callable[[ConvolutionOnCard], Offer | None]
 
 # Architectures of the cards with measured times.
-CALIBRATED_CAPABILITIES: Final = ("6.0", "6.1", "7.0", "7.5")
+CALIBRATED_CAPABILITIES = ("6.0", "6.1", "7.0", "7.5")
 
 # Of an algorithm without tensor cores where cuDNN uses them. It keeps a chance of 0.1 %.
 #
 # On an H200 such algorithms were tried, except that FFT was not tried in the input gradient, its
 # tiles only there, and Winograd only in the filter gradient. FFT of single points was tried for
 # images with sides of a power of two, and for the gradients of large filters.
-_TENSOR_CORE_MICROSECONDS: Final = 1000.0
+_TENSOR_CORE_MICROSECONDS = 1000.0
 
 
 def _find_time(
@@ -531,7 +531,7 @@ def _select(
 
 
 # Algorithms in the order in which TensorFlow tries them.
-ALGORITHMS: Final[dict[str, Algorithm]] = {
+ALGORITHMS: dict[str, Algorithm] = {
     "precomputed": find_precomputed,
     "plain": find_plain,
     "strided": find_strided,

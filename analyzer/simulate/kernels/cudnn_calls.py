@@ -14,7 +14,6 @@ For a recurrent layer ``CudnnRNNForwardOp`` (``cudnn_rnn_ops.cc``) allocates the
 
 import math
 from dataclasses import replace
-from typing import Final
 
 from analyzer.cards import Gpu
 from analyzer.simulate.kernels.convolution_on_card import Convolution
@@ -33,10 +32,10 @@ from analyzer.simulate.kernels.op_call import (
 )
 
 # Limit of a workspace by default (``GetDnnWorkspaceLimitOrDefault``).
-_LIMIT_BYTES: Final = 8 << 30
+_LIMIT_BYTES = 8 << 30
 
 # The same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``).
-_FUSED_LIMIT_BYTES: Final = 4 << 30
+_FUSED_LIMIT_BYTES = 4 << 30
 
 
 def plan_convolution(
@@ -135,7 +134,7 @@ def _find_shapes(call: Call, direction: str) -> tuple[tuple[int, ...] | None, ..
 
 
 # First capability for which cuDNN computes in NHWC, with tensor cores (``ComputeInNhwcEnabled``).
-_CHANNELS_LAST_FROM: Final = {"float16": (7, 0), "bfloat16": (8, 0), "float32": (8, 0)}
+_CHANNELS_LAST_FROM = {"float16": (7, 0), "bfloat16": (8, 0), "float32": (8, 0)}
 
 
 def _describe(
@@ -208,9 +207,9 @@ def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> 
 
 
 # Numbers in the reserve space for each number of the result (an H200 with cuDNN 9.19).
-_KEPT: Final = {"lstm": 5, "gru": 6}
+_KEPT = {"lstm": 5, "gru": 6}
 
-_FIXED_WORKSPACE_BYTES: Final = 8 << 20
+_FIXED_WORKSPACE_BYTES = 8 << 20
 
 
 def plan_recurrent_layer(call: Call) -> MemoryPlan:

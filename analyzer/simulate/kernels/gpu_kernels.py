@@ -11,7 +11,6 @@ GPU runtime on a simulated card. An op type without a rule counts as allocating,
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from analyzer.cards import Gpu
 from analyzer.model.contract.graph_note import Op, read_op_types
@@ -38,18 +37,16 @@ from analyzer.simulate.kernels.op_call import (
     plan_allocation,
 )
 
-ALLOCATOR: Final = "GPU_0_bfc"  # TensorFlow's name of the allocator of the first card
+ALLOCATOR = "GPU_0_bfc"  # TensorFlow's name of the allocator of the first card
 
 # Scratch of Eigen's reductions: a kilobyte and a counter, allocated with the device
 # (``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``).
-SCRATCH_BYTES: Final = 1028
+SCRATCH_BYTES = 1028
 
-OP_TYPES: Final = read_op_types("simulate/kernels/card_op_types.toml")["types"]
+OP_TYPES = read_op_types("simulate/kernels/card_op_types.toml")["types"]
 
 # Op types whose kernels on a card have the effect of those on the CPU.
-_AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - OP_TYPES["only_cpu_forwards"]) | OP_TYPES[
-    "as_on_cpu"
-]
+_AS_ON_CPU = (cpu.SAME_ON_CARDS - OP_TYPES["only_cpu_forwards"]) | OP_TYPES["as_on_cpu"]
 
 
 def gpu_device(gpu: Gpu) -> KernelDevice:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.run_note import VariableNote
@@ -43,8 +43,8 @@ class Output:
         return self.elsewhere or self.size_bytes > 0 or self.way is Way.ALIAS
 
 
-NO_BUFFER: Final = Output(Way.NONE)
-ELSEWHERE: Final = Output(Way.NONE, elsewhere=True)
+NO_BUFFER = Output(Way.NONE)
+ELSEWHERE = Output(Way.NONE, elsewhere=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def without_zeros(sizes_bytes: Iterable[int]) -> tuple[int, ...]:
     return tuple(size for size in sizes_bytes if size)
 
 
-FLOAT_BYTES: Final = 4  # bytes of a ``float32``
+FLOAT_BYTES = 4  # bytes of a ``float32``
 
 
 @dataclass(frozen=True, slots=True)

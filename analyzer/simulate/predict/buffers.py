@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from analyzer.model.choice import Category
 from analyzer.simulate.kernels.op_call import ListUse, MemoryPlan
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from analyzer.simulate.predict.ledger import Ledger
 
 OUTPUT, TEMPORARY = "output", "temp"  # regions of buffers
-NO_NODE: Final = -1
+NO_NODE = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -265,7 +265,7 @@ def _element_bytes(elements: Sequence[Tensor]) -> int:
     return next((one.size_bytes for one in elements if one is not None), 0)
 
 
-_KERNELS: Final[dict[ListUse, Callable[[ListCall], list[Tensor]]]] = {
+_KERNELS: dict[ListUse, Callable[[ListCall], list[Tensor]]] = {
     use: getattr(ListCall, f"_{use.name.lower()}")
     for use in ListUse
     if use is not ListUse.NO

@@ -6,7 +6,6 @@ needs least. Each alternative is one schedule.
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from typing import Final
 
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import InputError
@@ -14,8 +13,8 @@ from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
 
-MOST_BRANCHES: Final = 12  # the first ones are tried
-_NAMED: Final = 3  # most names in a sentence
+MOST_BRANCHES = 12  # the first ones are tried
+_NAMED = 3  # most names in a sentence
 
 
 def decide(prepared: Prepared) -> tuple[Prepared, dict[str, str], list[int]]:

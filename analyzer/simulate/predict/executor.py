@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from analyzer.simulate.predict.buffers import Tensor, share
 from analyzer.simulate.predict.prepared_step import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from analyzer.simulate.predict.prepared_step import Prepared
 
 
-_BORDER: Final = ENTERS | EXITS | NEXT
+_BORDER = ENTERS | EXITS | NEXT
 
 # A live tensor: its buffer, and its value if it is known.
 Entry: TypeAlias = tuple[Tensor, Value | None]

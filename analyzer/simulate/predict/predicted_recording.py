@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -63,7 +62,7 @@ def describe_card(note: RunNote) -> Iterator[str]:
         )
 
 
-_MOST_DECISIONS: Final = 6  # most decisions to describe one by one
+_MOST_DECISIONS = 6  # most decisions to describe one by one
 
 
 def predict_note(

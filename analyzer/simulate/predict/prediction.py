@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,7 @@ from analyzer.tracing.parse.run_folder import RunNote
 FEWEST_SCHEDULES = 5
 MOST_SCHEDULES = 15
 
-OPS: Final = 15_000  # ops of all schedules together: a small graph gets more of them
+OPS = 15_000  # ops of all schedules together: a small graph gets more of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

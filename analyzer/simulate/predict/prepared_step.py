@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from typing import Final
 
 from analyzer.model.contract.fields import COPIED
 from analyzer.model.contract.graph_note import (
@@ -30,31 +29,31 @@ from analyzer.simulate.kernels.op_call import (
 )
 from analyzer.tracing.parse.run_folder import RunNote
 
-TYPES: Final = read_op_types("simulate/predict/executor_op_types.toml")["types"]
+TYPES = read_op_types("simulate/predict/executor_op_types.toml")["types"]
 
 # Op types that pass their first input to the output that the second input selects.
-SWITCHES: Final = op_types("Switch RefSwitch _SwitchN")
+SWITCHES = op_types("Switch RefSwitch _SwitchN")
 
-MERGES: Final = op_types("Merge RefMerge")
-ENTERS: Final = op_types("Enter RefEnter")
-EXITS: Final = op_types("Exit RefExit")
-NEXT: Final = op_types("NextIteration RefNextIteration")
+MERGES = op_types("Merge RefMerge")
+ENTERS = op_types("Enter RefEnter")
+EXITS = op_types("Exit RefExit")
+NEXT = op_types("NextIteration RefNextIteration")
 
-_CONTROL_FLOW: Final = SWITCHES | MERGES | ENTERS | EXITS
+_CONTROL_FLOW = SWITCHES | MERGES | ENTERS | EXITS
 
-ORDERED_EDGES: Final = 8  # out-edges that a node keeps in order (``EdgeSet::kInline``)
+ORDERED_EDGES = 8  # out-edges that a node keeps in order (``EdgeSet::kInline``)
 
 
 # Default number of steps. The second may differ from the first (trials of algorithms), the third from
 # the second (chunks). Gradient accumulation needs more: a counter decides a branch.
-STEPS: Final = 3
+STEPS = 3
 
-_HANDLE_SOURCES: Final = (*ARGUMENT_TYPES, "VarHandleOp")
+_HANDLE_SOURCES = (*ARGUMENT_TYPES, "VarHandleOp")
 
-CONSTANTS: Final = ("Const", "HostConst", "ImmutableConst")
+CONSTANTS = ("Const", "HostConst", "ImmutableConst")
 
 # Op types whose output lives outside the step: a kernel's constant, or an argument in Python.
-_HELD: Final = (*CONSTANTS, *ARGUMENT_TYPES, "Placeholder")
+_HELD = (*CONSTANTS, *ARGUMENT_TYPES, "Placeholder")
 
 
 class Prepared:

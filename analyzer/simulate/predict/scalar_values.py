@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
@@ -34,9 +34,9 @@ Number = int | float
 Value = tuple[Number, ...]  # a small tensor's elements, flat; booleans as 0 and 1
 
 # Elements of the largest tensor that is evaluated; a note keeps as many of a constant.
-_MAX_ELEMENTS: Final = 64
+_MAX_ELEMENTS = 64
 
-_BINARY: Final[dict[str, Callable[[Number, Number], Number]]] = {
+_BINARY: dict[str, Callable[[Number, Number], Number]] = {
     **dict.fromkeys(("Add", "AddV2"), operator.add),
     "Sub": operator.sub,
     "Mul": operator.mul,
@@ -55,36 +55,36 @@ _BINARY: Final[dict[str, Callable[[Number, Number], Number]]] = {
 }
 
 # Op types that one input can decide, and its deciding value.
-_DECIDED_BY_ONE: Final = {"LogicalAnd": 0, "LogicalOr": 1}
+_DECIDED_BY_ONE = {"LogicalAnd": 0, "LogicalOr": 1}
 
 # Op types that bring in a number: a constant, or an input of the step (attribute ``value``).
-_SOURCES: Final = op_types("Const HostConst _Arg _DeviceArg")
-_REDUCE: Final[dict[str, Callable[[Value], Number]]] = {
+_SOURCES = op_types("Const HostConst _Arg _DeviceArg")
+_REDUCE: dict[str, Callable[[Value], Number]] = {
     "All": all,
     "Any": any,
     "Max": max,
     "Min": min,
 }
-_ASSUMED: Final = {"IsFinite": 1, "IsInf": 0, "IsNan": 0, "OptionalHasValue": 1}
-ASSIGNS: Final = op_types("AssignVariableOp AssignAddVariableOp AssignSubVariableOp")
+_ASSUMED = {"IsFinite": 1, "IsInf": 0, "IsNan": 0, "OptionalHasValue": 1}
+ASSIGNS = op_types("AssignVariableOp AssignAddVariableOp AssignSubVariableOp")
 
-INDEXED: Final = op_types(
+INDEXED = op_types(
     "TensorListGetItem TensorListReserve TensorListResize TensorListSetItem"
 )
-STORES: Final = {
+STORES = {
     "TensorListPushBack": 1,
     "TensorListSetItem": 2,
     "OptionalFromValue": 0,
 }
-LOADS: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0, "OptionalGetValue": 0}
+LOADS = {"TensorListPopBack": 1, "TensorListGetItem": 0, "OptionalGetValue": 0}
 
 # TensorList ops that take an index or a count, or that store or load a number. The backward pass of a
 # loop pops the counter that its forward pass pushed. The backward pass of a branch takes the
 # predicate of an inner branch from an optional.
-LISTS: Final = INDEXED | frozenset(STORES) | frozenset(LOADS)
+LISTS = INDEXED | frozenset(STORES) | frozenset(LOADS)
 
 # Op types whose value does not depend on the value of their first input.
-INPUT_FREE: Final = _SOURCES | op_types(
+INPUT_FREE = _SOURCES | op_types(
     "Equal IsFinite IsInf IsNan LogicalAnd LogicalOr NotEqual OptionalHasValue Shape"
 )
 
@@ -312,10 +312,10 @@ class NodeValues:
         return old if kind == "ReadVariableOp" else None
 
 
-_PASSES_ON: Final = {COPY, COPY_BACK} | op_types(
+_PASSES_ON = {COPY, COPY_BACK} | op_types(
     "Identity Snapshot StopGradient PreventGradient Squeeze Reshape Enter"
 )
-UNBOUNDED_TRIPS: Final = 1  # trips of a loop if its condition has no known bound
+UNBOUNDED_TRIPS = 1  # trips of a loop if its condition has no known bound
 
 
 class DecisionLog:

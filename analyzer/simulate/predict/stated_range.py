@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from analyzer.model.contract.report_file import StatedRange
 from analyzer.model.recording.records import WORKSPACE
@@ -12,32 +11,32 @@ from analyzer.model.units import Range, format_bytes
 from analyzer.simulate.allocator.limits import FLOOR_BYTES, LIMIT_MARGIN
 from analyzer.simulate.predict.prediction import Prediction
 
-SENTENCES: Final = read_table("simulate/predict/range_sentences.toml", dict[str, str])
+SENTENCES = read_table("simulate/predict/range_sentences.toml", dict[str, str])
 
 # Share of the peak added on both sides for bytes that no schedule shows: constants that the runtime
 # folds or shares, small buffers in Python, kernel scratch of a few kilobytes.
-MARGIN: Final = 0.002
+MARGIN = 0.002
 
 # Share of the peak added on both sides on a CPU, whose orders of ops are more than those played.
-ORDER_MARGIN: Final = 0.02
+ORDER_MARGIN = 0.02
 
 # Share of the peak added for ops that overlap on several threads of a CPU; one queue plays them one
 # by one (benchmarks/results/ablation.md).
-THREADS_MARGIN: Final = 0.05
+THREADS_MARGIN = 0.05
 
 # Share of the allocated peak added on both sides: initial values, whose temporaries decide the first
 # chunks, are not played (benchmarks/results/ablation.md).
-CHUNKS_MARGIN: Final = 0.06
+CHUNKS_MARGIN = 0.06
 
 
 # Guards around the workspace on which cuDNN's algorithms are tried in the first step, to detect
 # writes outside of it (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``).
-TRIAL_BYTES: Final = 16 << 20
+TRIAL_BYTES = 16 << 20
 
 
 # Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
 # before their steps (benchmarks/results/real-cards.md).
-HELD_SHARE: Final = 0.015
+HELD_SHARE = 0.015
 
 
 def state_range(prediction: Prediction, card_limit_bytes: int | None) -> StatedRange:
@@ -162,7 +161,7 @@ def describe_notes(prediction: Prediction) -> Iterator[str]:
 
 
 # Op types whose results are a few axes; their unknown sizes do not matter.
-_TINY_RESULTS: Final = frozenset({"BroadcastGradientArgs"})
+_TINY_RESULTS = frozenset({"BroadcastGradientArgs"})
 
 
 def find_unsized(prediction: Prediction) -> list[str]:

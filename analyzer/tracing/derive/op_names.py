@@ -10,7 +10,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Final
 
 from analyzer.model.contract.graph_note import (
     PARAMETER_GRADIENTS as PARAMETER_GRADIENTS,
@@ -24,30 +23,30 @@ from analyzer.model.graph.graph_index import (
 from analyzer.model.recording.attribution import FUSED_INTO
 
 # Name scope of Keras' optimizers.
-_OPTIMIZER: Final = re.compile(
+_OPTIMIZER = re.compile(
     r"(adam_?w?|ada_?max|n_?adam|sgd|rm_?s_?prop|ada_?grad|ada_?delta|ada_?factor|ftrl|lion|lamb|muon"
     r"|loss_?scale_?optimizer)(_\d+)?",
     re.IGNORECASE,
 )
-_APPLIES: Final = re.compile(r"Resource(Sparse)?Apply\w+")
-_SUFFIX: Final = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
-_NO_LAYERS: Final = ("gradient_tape", "gradients", "ArithmeticOptimizer")
+_APPLIES = re.compile(r"Resource(Sparse)?Apply\w+")
+_SUFFIX = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
+_NO_LAYERS = ("gradient_tape", "gradients", "ArithmeticOptimizer")
 
 # Name scopes of functions (``math_ops.py``, ``nn_impl.py``, ``special_math_ops.py``).
-_FUNCTIONS: Final = (
+_FUNCTIONS = (
     *("Tensordot", "einsum", "Einsum", "GatherV2"),
     *("moments", "batchnorm", "stateless_dropout"),
 )
-_LONGEST: Final = 512  # characters of a name's last part; TensorFlow's have about 100
+_LONGEST = 512  # characters of a name's last part; TensorFlow's have about 100
 
 # Name of an op type that computes a gradient; the tape opens the forward op's scope around it.
-_GRADIENT_KERNEL: Final = re.compile(r"(\w*?(Grad|GradV\d|Backprop\w*?))(_\d+)?(-|$)")
+_GRADIENT_KERNEL = re.compile(r"(\w*?(Grad|GradV\d|Backprop\w*?))(_\d+)?(-|$)")
 
 # Bytes before and after a buffer (``kDefaultRedzoneSize`` in ``redzone_allocator.h``).
-GUARDS_BYTES: Final = 2 * (8 << 20)
+GUARDS_BYTES = 2 * (8 << 20)
 
 # End of the name of a transposition that Grappler adds (``generic_layout_optimizer_transposer.cc``).
-LAYOUT: Final = "-LayoutOptimizer"
+LAYOUT = "-LayoutOptimizer"
 
 
 def find_gradient_kernel(name: str) -> str:
@@ -200,11 +199,11 @@ def read_shape(text: str) -> tuple[int, ...] | None:
     return tuple(map(int, parts))
 
 
-_NUMBER: Final = re.compile(r"_\d+(?=/|$)")
-_CALLS: Final = re.compile(r"^((Stateful)?PartitionedCall/)+")  # of inlined functions
+_NUMBER = re.compile(r"_\d+(?=/|$)")
+_CALLS = re.compile(r"^((Stateful)?PartitionedCall/)+")  # of inlined functions
 
 # End of the name of a transposition that Grappler inserts; see ``generic_layout_optimizer``.
-_REWRITES: Final = re.compile(r"-\d+-[A-Za-z]+-LayoutOptimizer$")
+_REWRITES = re.compile(r"-\d+-[A-Za-z]+-LayoutOptimizer$")
 
 
 def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:

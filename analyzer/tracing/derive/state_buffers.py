@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -25,32 +24,32 @@ from analyzer.model.recording.records import ALLOCATIONS, Step, conform
 from analyzer.model.units import round_up
 from analyzer.tracing.derive.op_names import find_optimizer, is_apply
 
-_APPLY: Final = re.compile("Resource(Sparse)?Apply")
-_TEXTS: Final = ("category", "role", "variable", "layer", "dtype", "shape")
-PART_COLUMNS: Final = [*_TEXTS, "requested_bytes", "allocated_bytes"]
-_SCATTERS: Final = re.compile("Scatter|Sparse")
-_HALVES: Final = ("float16", "bfloat16")
+_APPLY = re.compile("Resource(Sparse)?Apply")
+_TEXTS = ("category", "role", "variable", "layer", "dtype", "shape")
+PART_COLUMNS = [*_TEXTS, "requested_bytes", "allocated_bytes"]
+_SCATTERS = re.compile("Scatter|Sparse")
+_HALVES = ("float16", "bfloat16")
 
 # Part of the name of an op that makes the first value of an optimizer's slot.
-_INITIALIZER: Final = "/Initializer/"
+_INITIALIZER = "/Initializer/"
 
 # Size below which other buffers are often as large as a gradient.
-_LEAST_BYTES: Final = 1024
+_LEAST_BYTES = 1024
 
 # Optimizers that add to a parameter.
-_SUM_SETS_PARAMETER: Final = ("sgd", "ada_delta", "adadelta")
-_PARAMETER: Final = (Category.PARAMETER, "size of its gradient")
-_SLOT: Final = (Category.OPTIMIZER_STATE, "slot: size of its parameter's gradient")
-_FROZEN: Final = (Category.PARAMETER, "size of a layer's weights, without a gradient")
-_NEW_PARAMETER: Final = (Category.PARAMETER, "new value of a parameter")
-_NEW_SLOT: Final = (Category.OPTIMIZER_STATE, "new value of a slot")
+_SUM_SETS_PARAMETER = ("sgd", "ada_delta", "adadelta")
+_PARAMETER = (Category.PARAMETER, "size of its gradient")
+_SLOT = (Category.OPTIMIZER_STATE, "slot: size of its parameter's gradient")
+_FROZEN = (Category.PARAMETER, "size of a layer's weights, without a gradient")
+_NEW_PARAMETER = (Category.PARAMETER, "new value of a parameter")
+_NEW_SLOT = (Category.OPTIMIZER_STATE, "new value of a slot")
 
-_PRODUCTS: Final = frozenset({"MatMul", "_FusedMatMul", "BatchMatMulV2"})
-_NORMS: Final = frozenset({"FusedBatchNormV3", "_FusedBatchNormEx", "BiasAdd"})
-_WIDEST_KERNEL: Final = 11  # width and height of a convolution's kernel
+_PRODUCTS = frozenset({"MatMul", "_FusedMatMul", "BatchMatMulV2"})
+_NORMS = frozenset({"FusedBatchNormV3", "_FusedBatchNormEx", "BiasAdd"})
+_WIDEST_KERNEL = 11  # width and height of a convolution's kernel
 
 # Optimizer in ``ResourceApply...`` -> its slots with the parameter's shape (``training_ops.cc``).
-_SLOTS: Final = {
+_SLOTS = {
     **dict.fromkeys(("Momentum", "KerasMomentum", "Adagrad", "AdagradV2"), 1),
     **dict.fromkeys(("ProximalAdagrad", "AddSign", "PowerSign"), 1),
     **dict.fromkeys(("Adam", "AdaMax", "Adadelta", "RMSProp", "Ftrl", "FtrlV2"), 2),
@@ -60,7 +59,7 @@ _SLOTS: Final = {
 # Scope of Keras' optimizer without ``_`` and number -> the slots that ``assign_add`` changes in place
 # (``update_step`` in ``keras/src/optimizers``). Others, such as momentum, get new buffers in each
 # step.
-_IN_PLACE: Final = {
+_IN_PLACE = {
     **dict.fromkeys(("adam", "adamw", "nadam", "lamb"), 2),
     **dict.fromkeys(("adagrad", "adamax", "ftrl"), 1),
 }

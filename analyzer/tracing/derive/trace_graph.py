@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +49,7 @@ from analyzer.tracing.parse.event_columns import split_annotation
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 
-_COPIES: Final = ("_Send", "_Recv", "_HostSend", "_HostRecv")
+_COPIES = ("_Send", "_Recv", "_HostSend", "_HostRecv")
 
 
 def _read_ops(
@@ -181,20 +180,20 @@ def _launcher(annotation: str) -> str:
 
 
 # Prefix of the ops of an inlined function.
-_CALLS: Final = re.compile(r"((Stateful)?PartitionedCall(_\d+)?/)*")
+_CALLS = re.compile(r"((Stateful)?PartitionedCall(_\d+)?/)*")
 
 # Limit of the outputs of one op; a loop's buffers are its outputs in turn.
-_MOST_OUTPUTS: Final = 64
+_MOST_OUTPUTS = 64
 
 # Limit of the buffers that one op frees as their last user.
-_MOST_INPUTS: Final = 256
+_MOST_INPUTS = 256
 
 # In the name of a copy of a convolution's input.
-_COPY_OF_INPUT: Final = re.compile(r"BackpropFilter(V2)?-0-")
+_COPY_OF_INPUT = re.compile(r"BackpropFilter(V2)?-0-")
 
 # Name of a sum of gradients, or of a term that the tape makes dense (``indexed_slices.py``).
-_SUM: Final = re.compile(r"AddN(_\d+)?(/inputs_\d+)?$")
-_NEVER: Final = 1 << 62  # a time after the trace
+_SUM = re.compile(r"AddN(_\d+)?(/inputs_\d+)?$")
+_NEVER = 1 << 62  # a time after the trace
 
 
 def derive_graph(

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import pandas as pd
 from msgspec import structs
@@ -84,14 +83,14 @@ from analyzer.tracing.xla.trace_modules import (
     warn_about_modules,
 )
 
-_TEXTS: Final = read_table("tracing/measure/trace_texts.toml", dict[str, str])
-_MOST_NAMED: Final = 3  # ops in a warning
+_TEXTS = read_table("tracing/measure/trace_texts.toml", dict[str, str])
+_MOST_NAMED = 3  # ops in a warning
 
 # A program with fewer may return them all.
-_LEAST_ACTIVATIONS: Final = 3
+_LEAST_ACTIVATIONS = 3
 
 # Share of memory from before the trace, of the maximum in use, that causes a warning.
-_NOTABLE: Final = 0.05
+_NOTABLE = 0.05
 
 
 def open_measured(
@@ -324,7 +323,7 @@ def _list_notes(
     yield from _describe_allocators(events, main)
 
 
-_SHOWN_BYTES: Final = 1 << 20  # least peak of another allocator that is named
+_SHOWN_BYTES = 1 << 20  # least peak of another allocator that is named
 
 
 def _describe_allocators(events: pd.DataFrame, main: str) -> Iterator[str]:
@@ -552,10 +551,10 @@ def _warn_about_cut(table: pd.DataFrame, end: int, allocator: str) -> list[str]:
     ]
 
 
-_TOLERANCE: Final = 0.06  # of a card's memory, relative to the catalogue's figure
+_TOLERANCE = 0.06  # of a card's memory, relative to the catalogue's figure
 
 # Version of the instruction set, compute units and GiB -> name (AMD's data sheets).
-_AMD: Final[dict[tuple[int, ...], str]] = {
+_AMD: dict[tuple[int, ...], str] = {
     (9, 4, 304, 192): "AMD Instinct MI300X",
     (9, 5, 256, 288): "AMD Instinct MI355X",
 }

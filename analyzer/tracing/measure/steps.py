@@ -5,7 +5,6 @@ Repeats of a step at the end of a trace show how its peaks vary from run to run.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -16,13 +15,13 @@ from analyzer.tracing.derive.op_names import GUARDS_BYTES, is_apply
 from analyzer.tracing.parse.xplane import RawTrace, Span
 
 # Share of the largest run's bytes below which a function is part of the input pipeline or a metric.
-_SHARE_OF_LARGEST: Final = 1 / 8
+_SHARE_OF_LARGEST = 1 / 8
 
 # Share of all requested bytes that the steps have to request together.
-_SHARE_OF_ALL: Final = 1 / 2
+_SHARE_OF_ALL = 1 / 2
 
 # Type in the name of a compiled module's run (``gpu_executable.cc``).
-MODULE_TYPES: Final = frozenset({"XLA GPU module", "XLA CPU module"})
+MODULE_TYPES = frozenset({"XLA GPU module", "XLA CPU module"})
 
 
 def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...]:

@@ -7,7 +7,6 @@ snapshot after it.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -56,11 +55,11 @@ from analyzer.tracing.parse.event_columns import STACK
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 
-_PHASES: Final = {"backward": 1, "update": 2}
+_PHASES = {"backward": 1, "update": 2}
 
 # Ops that begin or extend a sum of gradients in a program's own loop.
-_SUMS: Final = frozenset({"AddV2", "Add", "AddN", "ZerosLike", "Zeros", "Fill"})
-_ACCUMULATOR: Final = "gradient accumulator"
+_SUMS = frozenset({"AddV2", "Add", "AddN", "ZerosLike", "Zeros", "Fill"})
+_ACCUMULATOR = "gradient accumulator"
 
 
 def attribute(
@@ -302,7 +301,7 @@ def _label_lines(labels: Labels, table: pd.DataFrame, note: RunNote) -> None:
         labels.source[rows & table["step"].notna().to_numpy()] = line
 
 
-_FEW_STEPS: Final = 2  # whose tensors a container without a leak may hold
+_FEW_STEPS = 2  # whose tensors a container without a leak may hold
 
 
 def _label_held(

@@ -12,7 +12,7 @@ event; if the trace begins late, both differ by a constant. Further checks are o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -169,7 +169,7 @@ def _join(column: pd.Series[Any], more: pd.Series[Any]) -> Any:
     return pd.concat([column, more], ignore_index=True)
 
 
-_LARGEST_BYTES: Final = 1 << 44  # a size above this (16 TiB) is a damaged number
+_LARGEST_BYTES = 1 << 44  # a size above this (16 TiB) is a damaged number
 
 # The end is lost if a step ran more than this share and number of its ops after the last event.
 _LATE_SHARE = 0.05

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -29,14 +29,14 @@ from analyzer.tracing.parse.protobuf import (
 HloProto: Any = message_class("analyzer.hlo", read_schema("hlo"), "Hlo")
 
 # tf2xla's name of the op of the module's parameters and of their copies.
-ARGUMENTS: Final = "XLA_Args"
+ARGUMENTS = "XLA_Args"
 
 # XLA's number of an element type -> TensorFlow's name.
-_ELEMENT_TYPES: Final = dict(enumerate(TEXTS["xla_types"].split(), 1))
+_ELEMENT_TYPES = dict(enumerate(TEXTS["xla_types"].split(), 1))
 _FREE, _SHARE = 1, 2  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.proto``)
 
 # Limit of the search for an instruction that names the framework's op.
-_REACH: Final = 64
+_REACH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,15 @@ _EIGHT_BYTES = 1
 _BYTES = 2
 _FOUR_BYTES = 5
 
-_BLOCK_EVENTS: Final = 1 << 16
-_PADDING: Final = 16
-_ONE: Final = np.uint64(1)
-_HIGH_BITS: Final = np.uint64(0x8080808080808080)
-_LOW_BITS: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
+_BLOCK_EVENTS = 1 << 16
+_PADDING = 16
+_ONE = np.uint64(1)
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_LOW_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
 
-_STAT_KEY: Final = 4 << 3 | _BYTES
-_TEXT_KEY: Final = 5 << 3 | _BYTES
-_NUMBER_KEYS: Final = {
+_STAT_KEY = 4 << 3 | _BYTES
+_TEXT_KEY = 5 << 3 | _BYTES
+_NUMBER_KEYS = {
     "name_id": 1 << 3 | _VARINT,
     "real": 2 << 3 | _EIGHT_BYTES,
     "unsigned": 3 << 3 | _VARINT,

@@ -4,7 +4,7 @@ Texts are stored as numbers. Arrays replace the lookup of each event's keys.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,31 +16,31 @@ from analyzer.tracing.parse.event_block import EventBlock, Positions
 from analyzer.tracing.parse.protobuf import TEXTS, decode_text
 
 # Prefix of the marks that the capture of this package writes into the trace.
-MARKER_PREFIX: Final = "analyzer:"
+MARKER_PREFIX = "analyzer:"
 
 # Name of the capture's step marks in the trace of a watched program, which may mark steps itself.
-WATCHED_STEP: Final = "watched_step"
+WATCHED_STEP = "watched_step"
 
 # Statistics of events of compiled modules (``kHloModule`` and ``kHloOp`` in ``xplane_schema.cc``).
-XLA_STATS: Final = frozenset({"hlo_module", "hlo_op"})
+XLA_STATS = frozenset({"hlo_module", "hlo_op"})
 
 # Statistic of a memory event -> column of the events table.
 INTEGER_STATS, TEXT_STATS, REAL_STATS = read_table(
     "tracing/parse/event_statistics.toml",
     dict[str, dict[str, str]],
 ).values()
-_STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
+_STATS = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
 
 # The number of a column is its position here; 0 is none.
-COLUMNS: Final = ("", *dict.fromkeys(_STATS.values()))
+COLUMNS = ("", *dict.fromkeys(_STATS.values()))
 
-_MARK: Final = MARKER_PREFIX.encode()
-_CALL: Final = b"PjitFunction("  # start of the name of a compiled JAX function's call (``pjit.cc``)
+_MARK = MARKER_PREFIX.encode()
+_CALL = b"PjitFunction("  # start of the name of a compiled JAX function's call (``pjit.cc``)
 
 MARK = 2
 CALL = 3
 EXECUTOR = 4
-_KINDS: Final = {
+_KINDS = {
     b"MemoryAllocation": 1,
     b"MemoryDeallocation": -1,
     # Events with the id of a function's run (``executor.cc``)
@@ -137,12 +137,12 @@ def split_annotation(text: str) -> tuple[str, str] | None:
     return op, op_type
 
 
-_NAMES: Final = TEXTS["tensorflow_types"].split()
+_NAMES = TEXTS["tensorflow_types"].split()
 
 # TensorFlow's number of an element type -> its name.
-DTYPE_NAMES: Final = {**dict(enumerate(_NAMES, 1)), 29: "int4", 30: "uint4"}
+DTYPE_NAMES = {**dict(enumerate(_NAMES, 1)), 29: "int4", 30: "uint4"}
 
-_TYPES: Final = {
+_TYPES = {
     "time_ps": np.int64,
     "kind": np.int8,
     "line": np.int32,
@@ -150,10 +150,10 @@ _TYPES: Final = {
     **dict.fromkeys(TEXT_STATS.values(), np.int32),
     **dict.fromkeys(REAL_STATS.values(), np.float64),
 }
-_STACK_ADDRESS: Final = 1 << 62  # no address of a device
-_NO_SHAPE: Final = "[0]"  # of a request without a tensor; an empty tensor makes none
-STACK: Final = "stack"  # op of the memory that a TPU reserves for programs
-_NULL: Final = "(null)"  # text of TensorFlow 2.18 and 2.19 for an op or a region without annotation
+_STACK_ADDRESS = 1 << 62  # no address of a device
+_NO_SHAPE = "[0]"  # of a request without a tensor; an empty tensor makes none
+STACK = "stack"  # op of the memory that a TPU reserves for programs
+_NULL = "(null)"  # text of TensorFlow 2.18 and 2.19 for an op or a region without annotation
 
 
 class ColumnPieces:

@@ -2,25 +2,24 @@
 
 import re
 from pathlib import Path
-from typing import Final
 
 from analyzer.model.errors import TraceError
 
-RUN_FILE: Final = "run.json"  # name of the capture's note
-GRAPH_FILE: Final = "graph.json.gz"
+RUN_FILE = "run.json"  # name of the capture's note
+GRAPH_FILE = "graph.json.gz"
 
-_SUFFIXES: Final = (".xplane.pb", ".xplane.pb.gz")
+_SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 
 
 # End of the names of files that the profiler derives from a trace; they have no memory events.
-_PRODUCTS: Final = re.compile(
+_PRODUCTS = re.compile(
     r"(trace|memory_viewer)\.json|(kernel_stats|overview_page|tensorflow_stats|input_pipeline|op_profile"
     r"|pod_viewer|hlo_proto|op_stats|tf_data_bottleneck_analysis)\.(pb|json)"
 )
 
 
 # Ends of the names of the files in which XLA dumps the buffers of a module.
-_ASSIGNMENTS: Final = ("buffer-assignment.txt", "memory-usage-report.txt")
+_ASSIGNMENTS = ("buffer-assignment.txt", "memory-usage-report.txt")
 
 
 def is_assignment(path: Path) -> bool:

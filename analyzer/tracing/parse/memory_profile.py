@@ -4,7 +4,7 @@ XProf keeps at most 1,000 events of each allocator. It has no steps, kernels and
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import pandas as pd
@@ -12,8 +12,8 @@ import pandas as pd
 from analyzer.model.contract.fields import numpy_name
 from analyzer.model.recording.records import EVENTS, conform
 
-_KINDS: Final = {"ALLOCATION": 1, "DEALLOCATION": -1}
-_UNKNOWN: Final = ("", "INVALID", "unknown")
+_KINDS = {"ALLOCATION": 1, "DEALLOCATION": -1}
+_UNKNOWN = ("", "INVALID", "unknown")
 
 
 def read_memory_profile(content: bytes) -> pd.DataFrame:

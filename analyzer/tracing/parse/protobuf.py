@@ -5,7 +5,7 @@ TensorFlow's and the profiler's generated modules would import TensorFlow. Other
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -16,7 +16,7 @@ from analyzer.model.tables import read_table
 # the fields ``key`` (1) and ``value`` (2).
 Messages = Mapping[str, Mapping[str, tuple[int, str]]]
 
-_Field: Final = descriptor_pb2.FieldDescriptorProto
+_Field = descriptor_pb2.FieldDescriptorProto
 _pool = descriptor_pool.DescriptorPool()
 
 
@@ -55,7 +55,7 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
     )
 
 
-TEXTS: Final = read_table("tracing/parse/messages.toml", dict[str, str])
+TEXTS = read_table("tracing/parse/messages.toml", dict[str, str])
 
 
 def read_schema(name: str) -> Messages:
@@ -75,7 +75,7 @@ def read_schema(name: str) -> Messages:
 
 
 # Limit of a name in bytes: a quarter of the limit of a name in a report.
-_MOST_BYTES: Final = 1 << 14
+_MOST_BYTES = 1 << 14
 
 
 def decode_text(content: bytes) -> str:
@@ -91,12 +91,12 @@ def decode_text(content: bytes) -> str:
     return f"{content[:_MOST_BYTES].decode('utf-8', 'replace')}…{digest}"
 
 
-_XSPACE: Final = read_schema("xspace")
+_XSPACE = read_schema("xspace")
 
 # The message class of a whole ``.xplane.pb`` file.
 Space: Any = message_class("analyzer.xspace", _XSPACE, "Space")
 
-_UNREAD_LINES: Final = {
+_UNREAD_LINES = {
     **_XSPACE,
     "Plane": {**_XSPACE["Plane"], "lines": (_XSPACE["Plane"]["lines"][0], "bytes[]")},
     "Line": {**_XSPACE["Line"], "events": (_XSPACE["Line"]["events"][0], "bytes[]")},

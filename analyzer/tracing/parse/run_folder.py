@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from analyzer.model.contract.graph_note import (
     GraphFile,
@@ -43,7 +43,7 @@ class RunNote(RunFile):
     plans: Mapping[str, BufferPlan] = field(default_factory=dict)
 
 
-NO_NOTE: Final = RunNote(is_captured=False)
+NO_NOTE = RunNote(is_captured=False)
 
 
 def read_run(path: Path) -> RunNote:

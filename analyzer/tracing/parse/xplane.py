@@ -8,7 +8,7 @@ statistics. The profiler does not sample these events.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,18 +37,18 @@ from analyzer.tracing.parse.protobuf import Event, PlainLine, PlainSpace, decode
 
 # Minimum average size of an event: name, start and length. TensorFlow's events have 27 to 64 bytes;
 # millions of empty ones would only fill memory.
-_LEAST_EVENT_BYTES: Final = 8
+_LEAST_EVENT_BYTES = 8
 
-_MOST_PS: Final = 1 << 61  # limit of times in picoseconds: 26 days
-_FAR_TIMES: Final = "times that lie months apart"
+_MOST_PS = 1 << 61  # limit of times in picoseconds: 26 days
+_FAR_TIMES = "times that lie months apart"
 
-_TPU: Final = b"/device:TPU:"
+_TPU = b"/device:TPU:"
 
 # Plane of the compiled modules (``kMetadataPlaneName``); each is a statistic ``Hlo Proto``.
-_MODULES: Final = b"/host:metadata"
+_MODULES = b"/host:metadata"
 
 # Limit of the step markers. Each is a row of the report; a normal profile has a few steps.
-_MOST_STEPS: Final = 200_000
+_MOST_STEPS = 200_000
 
 
 @dataclass(frozen=True, slots=True)

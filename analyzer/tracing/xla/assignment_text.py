@@ -7,28 +7,27 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from analyzer.model.contract.reading import read_regular_file
 from analyzer.model.errors import TraceError
 from analyzer.model.units import format_bytes, parse_bytes
 
-_TOTAL: Final = re.compile(r"^Total bytes(?: used)?: (\d+)", re.MULTILINE)
-_ALLOCATION: Final = re.compile(
+_TOTAL = re.compile(r"^Total bytes(?: used)?: (\d+)", re.MULTILINE)
+_ALLOCATION = re.compile(
     r"^allocation (\d+): size ([\d.]+)([KMGT]?i?B)?, (.+):$",
     re.MULTILINE,
 )
-_VALUE: Final = re.compile(
+_VALUE = re.compile(
     r"^ value: <\d+ (\S+) @\d+> \(size=(\d+),offset=\d+\): (\S+)$",
     re.MULTILINE,
 )
-_KINDS: Final = {
+_KINDS = {
     "parameter": "parameters",
     "constant": "constants",
     "thread-local": "thread-local",
     "maybe-live-out": "results",
 }
-_MOST_ROWS: Final = 12
+_MOST_ROWS = 12
 
 
 def describe_assignment(path: Path) -> list[str]:

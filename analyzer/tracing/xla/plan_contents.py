@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -51,10 +51,10 @@ from analyzer.tracing.xla.trace_modules import (
 )
 
 # Limit of the added rows: in a long trace only the last steps are divided.
-_MOST_PARTS: Final = 100_000
+_MOST_PARTS = 100_000
 
 # tf2xla's names for parameters and results, and no name.
-_NAMELESS: Final = ("", ARGUMENTS, "XLA_Retvals")
+_NAMELESS = ("", ARGUMENTS, "XLA_Retvals")
 
 
 # A buffer to divide: its row, its region, and the columns of each holder.

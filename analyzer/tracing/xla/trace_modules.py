@@ -11,7 +11,6 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 import pandas as pd
 
@@ -26,10 +25,10 @@ from analyzer.tracing.measure.steps import MODULE_TYPES
 from analyzer.tracing.parse.buffer_plan import BufferPlan, Holder, PlanRegion, read_plan
 from analyzer.tracing.parse.xplane import RawTrace
 
-_NUMBER: Final = re.compile(r"\(\d+\)$")
-_JAX_MODULE: Final = ("jit_", "pjit_", "pmap_")  # start of the names of JAX's modules
-_BYTES: Final = frozenset({"int8", "uint8"})  # element types of a workspace
-_LEAST_UNIQUE: Final = 4096  # a lone request below this size does not identify a module
+_NUMBER = re.compile(r"\(\d+\)$")
+_JAX_MODULE = ("jit_", "pjit_", "pmap_")  # start of the names of JAX's modules
+_BYTES = frozenset({"int8", "uint8"})  # element types of a workspace
+_LEAST_UNIQUE = 4096  # a lone request below this size does not identify a module
 
 
 def read_modules(raw: RawTrace) -> dict[str, BufferPlan]:
