@@ -40,7 +40,6 @@ _LEFT_OUT = frozenset(
             "markdown",
             "graph",
             "perfetto",
-            "torch_snapshot",
             "max_peak",
             "scheduler",
         ),
