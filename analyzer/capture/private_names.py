@@ -406,6 +406,11 @@ def is_stateful(op: Any) -> bool:
     return bool(op._is_stateful)
 
 
+def get_branches(op: Any) -> tuple[Any, Any]:
+    """Return the graphs of the branches of a ``StatelessIf``."""
+    return op._true_graph, op._false_graph
+
+
 def copy_op(op: Any, inputs: list[Any]) -> Any:
     """Add a copy of an op with other inputs to its graph, on the device of the scope."""
     attributes = {

@@ -427,7 +427,7 @@ class HostValues:
             raise UnknownValueError
 
         if op.type in _BRANCHES:
-            raise UnknownValueError
+            self._check_branches(op)
 
         inputs = [self._require(one) for one in op.inputs]
         self._check_cost(op)
@@ -521,6 +521,21 @@ class HostValues:
 
         if self.bytes > _MOST_BYTES or self.products > _MOST_PRODUCTS:
             raise UnknownValueError
+
+    def _check_branches(self, op: Any) -> None:
+        """Raise UnknownValueError if a conditional cannot be copied, or would cost too much."""
+        has_state = any(one.dtype == tf.resource for one in op.inputs)
+        if op.type != "StatelessIf" or has_state:
+            raise UnknownValueError
+
+        for graph in private.get_branches(op):
+            for inside in graph.get_operations():
+                if inside.type in _BRANCHES:
+                    self._check_branches(inside)
+                elif inside.type in _CALLS:
+                    raise UnknownValueError
+
+                self._check_cost(inside)
 
     def _bound_elements(self, tensor: Any) -> int:
         """Return the elements of a tensor; if unknown, those of its largest source."""
