@@ -84,7 +84,7 @@ class Outputs(PageOutputs):
     max_peak: Annotated[
         str | None,
         options.option(
-            "Exit with 3 if the allocated peak is above this size, such as 10GiB."
+            "Exit with 3 if the requested peak is above this size, such as 10GiB."
         ),
     ] = None
 
@@ -102,7 +102,7 @@ class Outputs(PageOutputs):
 
     @property
     def max_peak_bytes(self) -> int | None:
-        """The highest allocated peak that is allowed; None for any."""
+        """The highest requested peak that is allowed; None for any."""
         if self.max_peak is None:
             return None
 
@@ -126,7 +126,7 @@ class Outputs(PageOutputs):
             result = replace(result, report=report)
 
         limit = self.max_peak_bytes
-        peak = result.report.peak.allocated_bytes
+        peak = result.report.peak.requested_bytes
         to_markdown = partial(result.to_markdown, max_peak_bytes=limit)
         writers: list[Writer] = [
             result.to_json,

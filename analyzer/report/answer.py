@@ -554,15 +554,15 @@ def error_line(message: str) -> str:
 
 
 def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
-    """Return one sentence that compares an allocated peak with the allowed maximum."""
+    """Return one sentence that compares a requested peak with the allowed maximum."""
     peak = format_bytes(peak_bytes)
     limit = format_bytes(limit_bytes)
 
     if peak_bytes > limit_bytes:
         by = format_bytes(peak_bytes - limit_bytes)
-        return f"The allocated peak of {peak} is above the limit of {limit} by {by}."
+        return f"The requested peak of {peak} is above the limit of {limit} by {by}."
 
-    return f"The allocated peak of {peak} is within the limit of {limit}."
+    return f"The requested peak of {peak} is within the limit of {limit}."
 
 
 def list_figures(report: ReportFile) -> Iterator[tuple[str, int, str, str]]:

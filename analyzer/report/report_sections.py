@@ -50,14 +50,14 @@ _NUMBERS = re.compile(r"\d+")
 def report_document(report: ReportFile, max_peak_bytes: int | None = None) -> Document:
     """Return a report as a terminal and Markdown show it: the answer, and folded details.
 
-    If an allocated peak of at most ``max_peak_bytes`` is allowed, the comparison is the headline.
+    If a requested peak of at most ``max_peak_bytes`` is allowed, the comparison is the headline.
     """
     verdict, number, action = report.answer
     lead = [Paragraph(number), Paragraph(action, "strong")]
 
     if max_peak_bytes is not None:
         lead.insert(0, Paragraph(verdict, "strong"))
-        verdict = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
+        verdict = peak_limit_words(report.peak.requested_bytes, max_peak_bytes)
 
     basis = basis_words(report).rstrip(".").partition(";")[0]
     basis = f"{basis[0].lower()}{basis[1:]}"

@@ -107,7 +107,7 @@ class Result(ReportOutput):
         *,
         max_peak_bytes: int | None = None,
     ) -> None:
-        """Write a summary for a pull request; ``max_peak_bytes`` limits the allocated peak."""
+        """Write a summary for a pull request; ``max_peak_bytes`` limits the requested peak."""
         from analyzer.report.render.markdown import to_markdown
         from analyzer.report.report_sections import report_document
 

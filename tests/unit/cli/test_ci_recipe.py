@@ -86,7 +86,7 @@ def test_a_step_above_its_limit_fails_and_the_comment_starts_with_the_verdict(
     comment = (tmp_path / "memory" / "comment.md").read_text("utf-8")
     first = comment.splitlines()[0]
     assert re.fullmatch(
-        r"### The allocated peak of .* is above the limit of 1\.00 MiB by .*", first
+        r"### The requested peak of .* is above the limit of 1\.00 MiB by .*", first
     )
     assert "\n### " in comment  # the difference follows
     assert (tmp_path / "summary.md").read_text("utf-8") == comment
