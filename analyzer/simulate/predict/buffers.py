@@ -58,7 +58,7 @@ def share(buffer: _Tensor) -> _Tensor:
 
 
 class ListCall:
-    """One run of a list's kernel; ``index`` is the value of its second input, None if unknown."""
+    """One run of a list's kernel; ``index`` is the number of the iteration, as in most loops."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ListCall:
         node: int,
         plan: MemoryPlan,
         inputs: list[Tensor],
-        index: int | None,
+        index: int,
     ) -> None:
         self._ledger = ledger
         self._node = node
@@ -81,7 +81,7 @@ class ListCall:
 
     def _new(self) -> list[Tensor]:
         """``EmptyTensorList``, and ``TensorListReserve`` with its elements unset."""
-        return [self._make_list([None] * (self._index or 0))]
+        return [self._make_list([])]
 
     def _push(self) -> list[Tensor]:
         value = self._take_value()
@@ -105,9 +105,6 @@ class ListCall:
         handle, own = self._change_list()
         index = self._index
 
-        if index is None or index < 0:
-            index = _find_unset(own)
-
         own += [None] * (index + 1 - len(own))
         self._ledger.release(own[index])
         own[index] = value
@@ -116,12 +113,7 @@ class ListCall:
 
     def _get(self) -> list[Tensor]:
         elements = self._elements_of(self._inputs[0])
-        index = self._index
-        if index is not None and 0 <= index < len(elements):
-            element = elements[index]
-        else:
-            is_set = (one for one in reversed(elements) if one is not None)
-            element = next(is_set, None)
+        element = next(iter(elements[self._index : self._index + 1]), None)
 
         return [self._read(element, elements, 0)]
 
@@ -157,14 +149,7 @@ class ListCall:
         return [handle]
 
     def _resize(self) -> list[Tensor]:
-        handle, own = self._change_list()
-        count = len(own) if self._index is None else max(self._index, 0)
-
-        for element in own[count:]:
-            self._ledger.release(element)
-
-        own[count:] = [None] * (count - len(own))
-
+        handle, _ = self._change_list()
         return [handle]
 
     def _zeros(self) -> list[Tensor]:

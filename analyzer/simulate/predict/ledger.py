@@ -123,12 +123,9 @@ class Ledger:
         self,
         node: int,
         inputs: list[Tensor],
-        index: int | None = None,
+        iteration: int,
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Run an op; return its outputs, and the buffers that it uses until it ends.
-
-        ``index`` is an index or a count of a list, if known.
-        """
+        """Run an op in an iteration; return its outputs, and the buffers that it uses until its end."""
         self.ran.append(node)
         if node in self.held:
             return [share(self.held[node])], []
@@ -144,7 +141,7 @@ class Ledger:
         temporaries = self.allocate_temporaries(node, plan.before_bytes)
 
         if plan.lists is not ListUse.NO:
-            call = ListCall(self, node, plan, inputs, index)
+            call = ListCall(self, node, plan, inputs, iteration)
             outputs = call.compute()
             temporaries += call.temporaries
         elif plan.variable is VariableAccess.READ:

@@ -24,7 +24,7 @@ def call(kind, inputs, outputs, *, dtype="float32", out_dtype=None, **attrs):
 
 
 def compute(ledger):
-    outputs, in_use = ledger.compute(0, [])
+    outputs, in_use = ledger.compute(0, [], 0)
     for buffer in (*in_use, *outputs):
         ledger.release(buffer)
 
