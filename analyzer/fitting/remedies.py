@@ -9,7 +9,6 @@ from pathlib import Path
 
 from msgspec.structs import replace as replace_fields
 
-from analyzer.capture.process.launch import Progress
 from analyzer.fitting.remedy_plans import (
     RECOMPUTING,
     RemedyPlan,
@@ -33,6 +32,7 @@ from analyzer.fitting.step_access import (
 )
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
+    Progress,
     TargetKind,
     TargetSpec,
 )

@@ -61,13 +61,10 @@ class Frame:
     name: str
     parent: Iteration | None  # the iteration that entered it; None for the graph
     pending_inputs: int  # number of ``Enter`` nodes that have not run
-    parallel: int  # number of iterations that may run at once
     iterations: dict[int, Iteration] = field(default_factory=dict)
     count: int = 0
     # loops inside it, by iteration and name
     children: dict[tuple[int, str], Frame] = field(default_factory=dict)
-    # inputs of an iteration that has to wait
-    deferred: list[tuple[int, Entry]] = field(default_factory=list)
     invariants: list[tuple[int, Entry]] = field(default_factory=list)
     dead_exits: list[int] = field(default_factory=list)
 
@@ -163,14 +160,7 @@ class Executor:
 
     def run(self) -> None:
         """Run the graph."""
-        graph = Frame(
-            name="",
-            parent=None,
-            pending_inputs=0,
-            parallel=1,
-        )
-
-        iteration = graph.add_iteration()
+        iteration = Frame("", None, 0).add_iteration()
 
         for node in self._edges.roots:
             self._make_ready(node, iteration, False)
@@ -288,8 +278,7 @@ class Executor:
         child = iteration.frame.children.get(key)
 
         if child is None:
-            parallel = int(attrs.get("parallel_iterations", 10))
-            child = Frame(name, iteration, self._enters[name], parallel)
+            child = Frame(name, iteration, self._enters[name])
             child.add_iteration()
             iteration.frame.children[key] = child
             iteration.frames += 1
@@ -307,17 +296,9 @@ class Executor:
         child.pending_inputs -= 1
 
     def _continue(self, node: int, iteration: Iteration, entry: Entry) -> None:
-        """Pass a tensor to the next iteration, which may have to wait."""
+        """Pass a tensor to the next iteration."""
         frame = iteration.frame
-        is_newest = iteration.number == frame.count
-
-        if is_newest and len(frame.iterations) >= frame.parallel:
-            share(entry[0])
-            frame.deferred.append((node, entry))
-
-            return
-
-        if is_newest:
+        if iteration.number == frame.count:
             self._start_iteration(frame)
 
         self._activate(node, frame.iterations[iteration.number + 1], [entry], False)
@@ -418,12 +399,6 @@ class Executor:
         frame.count += 1
         iteration = frame.add_iteration()
         frame.dead_exits.clear()
-        deferred = frame.deferred
-        frame.deferred = []
-
-        for node, entry in deferred:
-            self._activate(node, iteration, [entry], False)
-            self._drop([entry])
 
         for node, entry in frame.invariants:
             self._activate(node, iteration, [entry], False)
@@ -441,9 +416,6 @@ class Executor:
             frame.iterations.pop(number)
             for inputs in finished.inputs.values():
                 self._drop(inputs)
-
-            if frame.deferred:
-                self._start_iteration(frame)
 
             number += 1
 
