@@ -336,6 +336,15 @@ def replay(
     )
 
 
+def replay_whole(sequence: Sequence, options: BfcOptions) -> Replay:
+    """Run a sequence through an allocator; without a limit if it does not fit."""
+    result = replay(sequence, options)
+    if result.failure is None:
+        return result
+
+    return replay(sequence, options.unlimited())
+
+
 def fits(sequence: Sequence, options: BfcOptions) -> bool:
     """Return whether a sequence succeeds, without the optional buffers that do not fit."""
     allocator = BfcAllocator(options)

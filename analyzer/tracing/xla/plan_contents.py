@@ -355,12 +355,9 @@ def _list_parts(
     """Return the rows inside the buffer of a row; its first moment is instant ``first``."""
     whole = table.loc[row]
     last = int(whole["dies"])
-    texts = [name for name, dtype in ALLOCATIONS.items() if dtype == "category"]
 
     common = {
-        **dict.fromkeys(texts, ""),
         **{name: whole[name] for name in ("allocator", "step", "run_id")},
-        **dict.fromkeys(("address", "born_ps", "dies_ps", "turns_at"), pd.NA),
         "region": "temp",
         "part_of": row,
     }
