@@ -104,11 +104,8 @@ _TYPES = read_op_types("simulate/kernels/op_types.toml")["types"]
 
 # Op types whose kernel usually has the same effect on a card.
 SAME_ON_CARDS = frozenset(_LIST_RULES).union(
-    *map(
-        _TYPES.__getitem__,
-        ("aliases", "allocating_anywhere", "binary", "constant", "gathers"),
-    ),
-    *map(_TYPES.__getitem__, ("in_place", "nothing", "scatters", "unary")),
+    *map(_TYPES.__getitem__, ("aliases", "allocating_anywhere", "binary", "constant")),
+    *map(_TYPES.__getitem__, ("in_part", "in_place", "nothing", "unary")),
 )
 
 
@@ -129,11 +126,6 @@ def plan_unknown(call: Call) -> MemoryPlan:
 def _forward_any(*inputs: int) -> Rule:
     """Return the rule of a kernel that forwards one of these inputs."""
     return lambda call: plan_forward(call, inputs)
-
-
-def _use_variable(access: VariableAccess) -> Rule:
-    """Return the rule of a kernel that allocates its outputs, if any, and uses a variable so."""
-    return lambda call: MemoryPlan(outputs=allocate_all(call), variable=access)
 
 
 def _forward_tensor(use: ListUse, call: Call) -> MemoryPlan:
@@ -184,11 +176,13 @@ _RULES = _LIST_RULES | assign_rules(
     unary=_forward_any(0),
     binary=_forward_any(0, 1),
     **dict.fromkeys(
-        ("allocating_anywhere", "allocating", "onednn_allocating"),
+        ("allocating_anywhere", "allocating", "onednn_allocating", "in_part"),
         plan_allocation,
     ),
-    in_place=_use_variable(VariableAccess.UPDATE),
-    **dict.fromkeys(("scatters", "gathers"), _use_variable(VariableAccess.IN_PART)),
+    in_place=lambda call: MemoryPlan(
+        outputs=allocate_all(call),
+        variable=VariableAccess.UPDATE,
+    ),
     **dict.fromkeys(
         ("nothing", "constant"),
         lambda call: MemoryPlan(outputs=(NO_BUFFER,) * len(call.op.outputs)),

@@ -131,18 +131,6 @@ def _plan_deep_pooling(call: Call) -> MemoryPlan:
     return plan_allocation(call, after_bytes=2 * copies)
 
 
-def _plan_softmax(call: Call) -> MemoryPlan:
-    """Forward the logits; allocate two temporaries of their shape, one of them in float32.
-
-    ``SoftmaxOpGPU`` in ``softmax_op_gpu.cu.cc``.
-    """
-    sums = call.size()
-    if call.op.outputs[0].dtype in ("float16", "bfloat16"):
-        sums *= 2
-
-    return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=(call.size(), sums))
-
-
 def _plan_batch_norm(call: Call) -> MemoryPlan:
     """Forward the input to the result; the reserve space of cuDNN takes nothing.
 
@@ -152,15 +140,6 @@ def _plan_batch_norm(call: Call) -> MemoryPlan:
     outputs[5:] = [one if one.is_known else ELSEWHERE for one in outputs[5:]]
 
     return MemoryPlan(outputs=tuple(outputs))
-
-
-def _plan_cross_entropy(call: Call) -> MemoryPlan:
-    """Allocate a product of the size of the logits, which is summed to the loss.
-
-    ``SoftmaxXentEigenImpl``: Eigen evaluates the product, and the logarithms of the sums, into
-    temporaries of the device's allocator, after scratch, loss and gradient.
-    """
-    return replace(cpu.plan(call), after_bytes=(call.input_size(0), call.size(0)))
 
 
 def _plan_copy_to_host(call: Call) -> MemoryPlan:
@@ -179,8 +158,6 @@ def _make_rules(gpu: Gpu) -> dict[str, Rule]:
         **convolutions,
         batch_norm=_plan_batch_norm,
         deep_pooling=_plan_deep_pooling,
-        softmax=_plan_softmax,
-        cross_entropy=_plan_cross_entropy,
         select=cpu.plan_select,
         recurrent=cudnn.plan_recurrent_layer,
         recurrent_gradient=cudnn.plan_recurrent_gradient,

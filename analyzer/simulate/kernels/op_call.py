@@ -15,7 +15,7 @@ from analyzer.model.contract.run_note import VariableNote
 Way = Enum("Way", "ALLOCATE FORWARD ALIAS NONE")
 
 # Access of a kernel to the variable whose handle is its first input.
-VariableAccess = Enum("VariableAccess", "UNTOUCHED READ ASSIGN UPDATE IN_PART")
+VariableAccess = Enum("VariableAccess", "UNTOUCHED READ ASSIGN UPDATE")
 
 # Operation of a kernel on a TensorList.
 ListUse = Enum(

@@ -100,23 +100,6 @@ def test_a_variable_adopts_the_value_it_is_assigned():
     assert rows.turns_at.notna().all()
 
 
-def test_reading_a_variable_that_is_written_in_part_copies_it():
-    """Once it was scattered to; the first read of the first step is not yet a copy."""
-    ops = [
-        arg("v", 0, HANDLE),
-        arg("x", 1),
-        op("read", "ReadVariableOp", "v"),
-        op("use", "BiasAddGrad", "read"),
-        Op("scatter", "ResourceScatterAdd", ("v:0", "x:0", "use:0")),
-    ]
-    prepared = prepare_ops(ops, variable("w", 0))
-    schedule = play(prepared)
-    copies = [
-        ("read", KIB) in requests_of(prepared, schedule, step) for step in range(3)
-    ]
-    assert copies == [False, True, True]
-
-
 def test_a_variable_set_to_a_constant_has_the_constants_buffer():
     zeros = Op("zeros", "Const", outputs=(VECTOR,))
     ops = [
