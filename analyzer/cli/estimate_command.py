@@ -30,7 +30,7 @@ from analyzer.simulated_card.card_environment import normalize_cards
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EstimateOptions:
     """Options that only ``estimate`` has."""
 

@@ -27,7 +27,7 @@ from analyzer.report.untrusted import printable
 Writer = Callable[[Path], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PageOutputs:
     """Options of the outputs of an answer: a path, ``-`` for stdout, None for no output."""
 
@@ -67,7 +67,7 @@ class PageOutputs:
             print_answer(make_document(), quiet=self.quiet, is_verbose=self.verbose)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Outputs(PageOutputs):
     """Options of the outputs of a result."""
 
@@ -245,7 +245,7 @@ def print_answer(document: Document, *, quiet: bool, is_verbose: bool = False) -
             print_terminal(document, stdout.terminal(), is_verbose=is_verbose)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunPlace:
     """Options that choose the run folder."""
 

@@ -49,7 +49,7 @@ _USAGE = 2  # exit status of a script that prints its usage (argparse, click)
 _OF_THE_CAPTURE = ("steps", "batch_size", "inter_op_threads", "device", "gpu")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TraceOptions:
     """Options that only ``trace`` has: of a capture, then of the reading of an existing trace."""
 

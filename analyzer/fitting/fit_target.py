@@ -33,7 +33,7 @@ Keep = Callable[[FitAnswer], None]
 _SEARCH_SHARE = 0.8  # of the progress; the rest is for the remedies
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FitQuestion:
     """A question about a target."""
 

@@ -53,7 +53,7 @@ _BY_HAND = "The change has to be made by hand, so that its saving is computed, n
 ALL = "all"  # stands for every remedy that may save memory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RemedyTrial:
     """A step, its options without remedies, and an optional limit to judge by."""
 

@@ -41,7 +41,7 @@ _NAME = re.compile(r"[\w.-]+")
 Block = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ChainUnit:
     """Layers between two tensors that all later layers depend on."""
 

@@ -46,7 +46,7 @@ _BY_SIZE = (FailureKind.OUT_OF_MEMORY, FailureKind.TOO_LARGE)
 _DEATHS = (FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepFacts:
     """What is known about the step beside its sizes."""
 

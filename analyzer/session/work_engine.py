@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 _CONNECT_TIMEOUT_S = 15
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkEngine:
     """Where calls run: on the Dask cluster of a scheduler's address, else in ``workers`` processes.
 

@@ -96,7 +96,7 @@ class StepOptions(TypedDict, total=False):
     assume: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CaptureOptions:
     """How the step is built and run; None or an empty value means the default."""
 
@@ -136,7 +136,7 @@ class CaptureOptions:
         return BATCH_SIZE if self.batch_size is None else self.batch_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CaptureRequest:
     """A request to capture one target into a run folder that is made in ``folder``."""
 
@@ -146,7 +146,7 @@ class CaptureRequest:
     kind: CaptureKind = "run"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WatchRequest:
     """A request to run a script or a module and trace its own steps, into ``folder``."""
 
@@ -179,7 +179,7 @@ WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WhatIf:
     """Allocator settings for a replay; None keeps the recording's setting."""
 

@@ -130,7 +130,7 @@ def text_category(numbers: npt.NDArray[Any], texts: list[str]) -> pd.Categorical
     return pd.Categorical.from_codes(codes[numbers], categories)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """One step."""
 

@@ -34,7 +34,7 @@ MAX_REQUEST_BYTES = 1 << 44
 NOWHERE = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sequence:
     """Operations on buffers, in order. Arrays are int64; buffers are numbered from 0."""
 
@@ -223,7 +223,7 @@ def _choose_rows(allocations: pd.DataFrame, allocator: str | None) -> Table:
     return rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Replay:
     """The result of a replay. Columns have one entry for each operation done."""
 

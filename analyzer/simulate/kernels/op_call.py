@@ -24,7 +24,7 @@ ListUse = Enum(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Output:
     """One output of a kernel."""
 
@@ -47,7 +47,7 @@ NO_BUFFER = Output(Way.NONE)
 ELSEWHERE = Output(Way.NONE, elsewhere=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemoryPlan:
     """The effects of one run of a kernel on memory; temporaries are freed at its end."""
 
@@ -74,7 +74,7 @@ def without_zeros(sizes_bytes: Iterable[int]) -> tuple[int, ...]:
 FLOAT_BYTES = 4  # bytes of a ``float32``
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """One op and the facts about its inputs; sizes are 0 if unknown."""
 
@@ -198,7 +198,7 @@ def plan_allocation(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class KernelDevice:
     """The kernels of one device."""
 

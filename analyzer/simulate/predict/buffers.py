@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from analyzer.model.choice import Category
+from analyzer.model.graph.graph_index import Label
 from analyzer.simulate.kernels.op_call import ListUse, MemoryPlan
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Buffer:
     # of a TensorList; None for one that was never set
     elements: list[Buffer | None] | None = None
     # category and role, if the graph does not tell them
-    label: tuple[Category, str] | None = None
+    label: Label | None = None
 
 
 # The buffer of a tensor; None for a missing input, or a result in other memory.

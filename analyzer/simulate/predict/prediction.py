@@ -29,7 +29,7 @@ MOST_SCHEDULES = 15
 OPS = 15_000  # ops of all schedules together: a small graph gets more of them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The schedules of a step, by ascending peak, and what the allocator makes of them."""
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.contract.fields import MOST_TOTAL
@@ -30,7 +29,13 @@ from analyzer.model.recording.records import (
     describe_damage,
     text_category,
 )
-from analyzer.model.recording.timeline import UNPAIRED, is_tpu, pair_events, running_sum
+from analyzer.model.recording.timeline import (
+    UNPAIRED,
+    Instants,
+    is_tpu,
+    pair_events,
+    running_sum,
+)
 from analyzer.model.units import format_bytes, round_up
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
@@ -225,7 +230,7 @@ def check_trace(
 def _check_counter(
     name: str,
     own: pd.DataFrame,
-    rows: npt.NDArray[np.int64],
+    rows: Instants,
     allocations: pd.DataFrame,
     events: int,
 ) -> tuple[int, int, int]:

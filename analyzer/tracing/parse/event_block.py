@@ -40,7 +40,7 @@ _NUMBER_KEYS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EventBlock:
     """Some events of one line, in the order of the file; arrays have the shape ``(n,)``."""
 

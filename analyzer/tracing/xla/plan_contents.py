@@ -42,7 +42,13 @@ from analyzer.model.recording.records import (
     conform,
 )
 from analyzer.tracing.derive.op_names import find_optimizer
-from analyzer.tracing.parse.buffer_plan import ARGUMENTS, BufferPlan, Holder, PlanRegion
+from analyzer.tracing.parse.buffer_plan import (
+    ARGUMENTS,
+    BufferPlan,
+    Holder,
+    PlanRegion,
+    Plans,
+)
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.trace_modules import (
     find_layer,
@@ -95,7 +101,7 @@ def divide_temporaries(
     allocations: pd.DataFrame,
     events: pd.DataFrame,
     steps: Sequence[Step],
-    plans: Mapping[str, BufferPlan],
+    plans: Plans,
     structure: GraphIndex | None,
     *,
     allocator: str,
