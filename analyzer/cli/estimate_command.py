@@ -226,10 +226,9 @@ def _check_options(
 
     if capture.patch is not None:
         if spec.kind is not TargetKind.FILE:
-            hint = "Name the model in its file: train.py:build."
             raise InputError(
                 f"--patch cannot edit {spec.text}, which is no Python file.",
-                hint=hint,
+                hint="Name the model in its file: train.py:build.",
             )
 
         if capture.patch.is_file() or not capture.patch.parent.is_dir():

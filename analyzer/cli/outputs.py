@@ -127,8 +127,7 @@ class Outputs(PageOutputs):
         is_stuck = not result.report.next_command or lacks_target(result.report)
         if is_stuck and result.folder is not None:
             command = name_command(result.report)
-            folder = str(result.folder)
-            words = ("analyze", command, folder, "--html", "report.html")
+            words = ("analyze", command, str(result.folder), "--html", "report.html")
             report = structs.replace(result.report, next_command=shlex.join(words))
             result = replace(result, report=report)
 

@@ -298,12 +298,11 @@ def _trace_step(
                 from analyzer.session.target_results import trace_target
 
                 save = not place.no_save
-                force = outputs.force
                 result = trace_target(
                     spec,
                     chosen,
                     folder,
-                    force=force,
+                    force=outputs.force,
                     save=save,
                     what_if=what_if,
                     progress=progress,

@@ -152,8 +152,7 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
         constant.add(name)
 
         for user in graph.users_of(name):
-            inputs = graph.ops[user].inputs
-            makers = {split_tensor(tensor)[0] for tensor in inputs}
+            makers = {split_tensor(tensor)[0] for tensor in graph.ops[user].inputs}
 
             if makers <= constant:
                 queue.append(user)

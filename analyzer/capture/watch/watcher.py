@@ -344,10 +344,9 @@ class Watcher:
     def _check_growth(self, *, is_last: bool = False) -> None:
         if self._growth is not None:
             steps = self._candidates.steps
-            in_use_bytes = self.readings.last_bytes
             self._growth.look(
                 steps,
-                in_use_bytes,
+                self.readings.last_bytes,
                 inspect.currentframe(),
                 is_last=is_last,
             )

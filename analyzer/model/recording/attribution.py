@@ -330,8 +330,7 @@ class _Values:
 
 
 def _describe_scratch(op: Op, phase: Phase) -> str:
-    is_list = op.type.startswith("TensorList")
-    if is_list:
+    if op.type.startswith("TensorList"):
         return "element of a tensor list"
 
     return f"{phase} scratch"

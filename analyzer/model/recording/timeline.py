@@ -282,6 +282,4 @@ def find_steps_of_births(
     # An instant that belongs to two steps counts for the later one.
     place = np.searchsorted(first, born, side="right") - 1
     outside = (place < 0) | (born > last[place])
-    result = index[place]
-
-    return pd.arrays.IntegerArray(np.where(outside, 0, result), outside)
+    return pd.arrays.IntegerArray(np.where(outside, 0, index[place]), outside)

@@ -76,11 +76,10 @@ class EventBlock:
                 columns["text_start"][rows[here]] = start[here]
                 columns["text_end"][rows[here]] = end[here]
 
-        unsigned = columns.pop("unsigned")
         columns["integer"] = np.where(
             columns["integer"] != 0,
             columns["integer"],
-            unsigned,
+            columns.pop("unsigned"),
         )
 
         return {"event": event, **columns}

@@ -192,8 +192,7 @@ def name_call_requests(
             tensor = ""
 
             if region.is_result and not region.is_tuple:
-                size = region.size_bytes
-                tensor = match_output(ops[name], used, "", "", size)
+                tensor = match_output(ops[name], used, "", "", region.size_bytes)
 
             kind = "output" if tensor else "temp"
             facts = (name, kind, tensor, region.dtype)
