@@ -136,19 +136,10 @@ def _forward_tensor(use: ListUse, call: Call) -> MemoryPlan:
     return plan_forward(call, range(len(call.inputs)))
 
 
-# Forward either value that has the size of the result, broadcast or not (``SelectV2Op``).
-plan_select = _forward_any(1, 2)
-
-
 def _plan_merge(call: Call) -> MemoryPlan:
-    """Pass on the input that arrived; allocate its index only if it is used (``MergeOp``)."""
+    """Pass on the input that arrived; allocate its index (``MergeOp``)."""
     arrived = Output(Way.ALIAS, inputs=tuple(range(len(call.inputs))))
-    if len(call.op.outputs) == 1:
-        return MemoryPlan(outputs=(arrived,))
-
-    return MemoryPlan(
-        outputs=(arrived, NO_BUFFER if 1 in call.unused else allocate(call, 1))
-    )
+    return MemoryPlan(outputs=(arrived, *allocate_all(call)[1:]))
 
 
 def _plan_cross_entropy(call: Call) -> MemoryPlan:
@@ -158,14 +149,6 @@ def _plan_cross_entropy(call: Call) -> MemoryPlan:
     """
     outputs = (allocate(call, 0), forward(call, (0,), 1))
     return MemoryPlan(outputs=outputs, before_bytes=(call.size(0),))
-
-
-def _plan_onednn_convolution(call: Call) -> MemoryPlan:
-    """Allocate the output; forward the addend of a fused ``Add`` (``MklFusedConvOp``)."""
-    if "Add" in (call.attr("fused_ops") or []):
-        return plan_forward(call, (len(call.inputs) - 1,))
-
-    return plan_allocation(call)
 
 
 _RULES = _LIST_RULES | assign_rules(
@@ -191,7 +174,8 @@ _RULES = _LIST_RULES | assign_rules(
         plan_alias() if len(call.inputs) == 1 else _forward_tensor(ListUse.ADD, call)
     ),
     zeros=lambda call: _forward_tensor(ListUse.ZEROS, call),
-    select=plan_select,
+    # Either value that has the size of the result, broadcast or not (``SelectV2Op``).
+    select=_forward_any(1, 2),
     switch=lambda call: MemoryPlan(outputs=(alias(),) * len(call.op.outputs)),
     merge=_plan_merge,
     cross_entropy=_plan_cross_entropy,
@@ -200,8 +184,6 @@ _RULES = _LIST_RULES | assign_rules(
         variable=VariableAccess.READ,
     ),
     assign=lambda _: MemoryPlan(variable=VariableAccess.ASSIGN, value=1),
-    onednn_convolution=_plan_onednn_convolution,
-    onednn_softmax=_forward_any(0),
 )
 
 

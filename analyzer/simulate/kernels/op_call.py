@@ -81,8 +81,6 @@ class Call:
     op: Op
     # Type and shape of each input; None if unknown
     inputs: tuple[TensorSpec | None, ...]
-    # Outputs without ``OpKernelContext::output_required``
-    unused: frozenset[int] = frozenset()
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return the plain value of an attribute."""

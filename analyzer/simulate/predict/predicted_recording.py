@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -57,15 +57,10 @@ from analyzer.simulate.predict.stated_range import (
 from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
 
 
-def describe_card(note: RunNote) -> Iterator[str]:
-    """Yield sentences about the measured figures of an estimate, and missing rules of its card."""
-    if note.device.name.startswith("AMD "):
-        yield (
-            "AMD card: kernels follow TensorFlow's CUDA code. MIOpen's workspaces count 0 bytes. "
-            "No run on an AMD card was compared."
-        )
-
-
+_AMD = (
+    "AMD card: kernels follow TensorFlow's CUDA code. MIOpen's workspaces count 0 bytes. "
+    "No run on an AMD card was compared."
+)
 _MOST_DECISIONS = 6  # most decisions to describe one by one
 
 
@@ -117,6 +112,7 @@ def _make_recording(
     table, sharing = _attribute(note, structure, prediction)
     allocations, events, placed = place(table, schedule.instants, options)
 
+    is_amd = note.device.name.startswith("AMD ")
     names = [prepared.ops[node].name for node in schedule.nodes]
     card_limit_bytes = options.memory_limit_bytes if options.on_card else None
 
@@ -143,7 +139,7 @@ def _make_recording(
             *describe_notes(prediction),
         ),
         versions=dict(note.versions),
-        notes=(*note.notes, *describe_card(note)),
+        notes=(*note.notes, _AMD) if is_amd else note.notes,
         uncertainty=state_range(prediction, card_limit_bytes),
         sharing=sharing,
         op_runs=runs,

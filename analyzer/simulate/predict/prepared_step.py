@@ -113,12 +113,7 @@ class Prepared:
                 f"The graph is damaged: an op reads the result {op.name[:80]!r}."
             )
 
-        call = Call(
-            op=op,
-            inputs=tuple(self.specs(node)),
-            unused=frozenset(range(len(op.outputs))) - read,
-        )
-
+        call = Call(op=op, inputs=tuple(self.specs(node)))
         return _plan(self.device, call, max(read, default=-1))
 
     def _find_memory_outside(self) -> None:
