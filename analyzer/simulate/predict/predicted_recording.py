@@ -56,7 +56,6 @@ from analyzer.simulate.predict.stated_range import (
 )
 from analyzer.tracing.parse.run_folder import RunNote, index_note_graph
 
-
 _AMD = (
     "AMD card: kernels follow TensorFlow's CUDA code. MIOpen's workspaces count 0 bytes. "
     "No run on an AMD card was compared."
