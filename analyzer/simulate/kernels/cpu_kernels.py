@@ -111,11 +111,7 @@ SAME_ON_CARDS = frozenset(_LIST_RULES).union(
 
 def plan(call: Call) -> MemoryPlan:
     """Return the memory plan of one run of the op's CPU kernel."""
-    rule = _RULES.get(call.op.type)
-    if rule is None:
-        return plan_unknown(call)
-
-    return rule(call)
+    return _RULES.get(call.op.type, plan_unknown)(call)
 
 
 def plan_unknown(call: Call) -> MemoryPlan:
